@@ -1,0 +1,34 @@
+"""Helpers for training large models with TensorFlow 2: measure, feed, compare, explain.
+
+In notebooks: ``import bigtrain_nb as bt``. Names load what they need on first use, so the import itself is instant.
+"""
+
+from importlib import import_module
+
+_HOME = {
+    "measure": ("compare", "throughput"),
+    "results": ("Comparison", "Ratio", "Result", "load"),
+    "machine": ("cores", "machine"),
+    "datasets": ("image_folder", "photo_crops", "source_text", "text_folder"),
+    "pipelines": ("Pipeline",),
+    "quiet": ("tf",),
+    "diagnosis": ("diagnose",),
+    "lab": ("Lab",),
+    "workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+__version__ = "0.1.0"
+
+
+def __getattr__(name):
+    if name not in _MODULE_OF:
+        raise AttributeError(f"bigtrain_nb has no {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f"bigtrain_nb.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

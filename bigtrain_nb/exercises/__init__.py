@@ -1,0 +1,102 @@
+"""The exercises of the notebooks: for each a reference solution, a check, a hint and typical wrong answers.
+
+Every module of this package keeps its own in a list named EXERCISES.
+"""
+
+import math
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+import numpy as np
+
+LONGEST_VALUE = 150  # characters of a value in a message
+
+
+class Wrong(Exception):
+    """An answer is wrong; the message says what was expected and what came instead."""
+
+
+class NotAttempted(Exception):
+    """An answer is still the `...` that the exercise came with."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One function for the reader to complete.
+
+    `name` is "module.function". `reference` is the solution; its source is what `solution` shows.
+    `check(answer)` calls the reader's function and raises `Wrong` where it must. `wrong` holds typical wrong
+    answers, each with a part of the message that must refuse it. `minutes` is the time it takes, `difficulty`
+    runs from 1 to 5.
+    """
+
+    name: str
+    reference: Callable
+    check: Callable
+    hint: str
+    wrong: tuple[tuple[Callable, str], ...]
+    minutes: int
+    difficulty: int
+
+
+def registry() -> dict[str, Exercise]:
+    """All exercises by name. Raises ValueError where two share a name."""
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        for exercise in import_module(f"{__name__}.{module.name}").EXERCISES:
+            if exercise.name in found:
+                raise ValueError(f"two exercises are named {exercise.name!r}")
+            found[exercise.name] = exercise
+    return found
+
+
+def expect(got, expected, what: str, rel: float = 1e-6) -> None:
+    """Raise `Wrong` with both values unless `got` is `expected`, numbers and arrays within `rel` of it.
+
+    `what` names the value in the message ("the median of 1, 2, 9"). Raises `NotAttempted` if `got` is `...`.
+    """
+    if is_unfinished(got):
+        raise NotAttempted
+    if not _alike(got, expected, rel):
+        about = "about " if isinstance(expected, float) else ""
+        raise Wrong(f"{what}: expected {about}{_short(expected)}, got {_short(got)}")
+
+
+def is_unfinished(value) -> bool:
+    """Whether a value is `...`, or a tuple or list with `...` in it."""
+    return value is ... or (isinstance(value, tuple | list) and any(part is ... for part in value))
+
+
+def _alike(got, expected, rel):
+    if isinstance(expected, bool | np.bool_):
+        return isinstance(got, bool | np.bool_) and bool(got) == bool(expected)
+    if isinstance(expected, int | float | np.number):
+        return _is_number(got) and math.isclose(float(got), float(expected), rel_tol=rel, abs_tol=1e-12)
+    if isinstance(expected, np.ndarray):
+        return np.shape(got) == expected.shape and np.allclose(got, expected, rtol=rel, atol=1e-12)
+    if isinstance(expected, tuple | list):
+        same_length = isinstance(got, tuple | list) and len(got) == len(expected)
+        return same_length and all(_alike(one, other, rel) for one, other in zip(got, expected, strict=True))
+    return type(got) is type(expected) and got == expected
+
+
+def _is_number(value):
+    if isinstance(value, bool | np.bool_ | str | bytes) or value is None:
+        return False
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _short(value):
+    if isinstance(value, float | np.floating):
+        return f"{value:.6g}"
+    if isinstance(value, int | np.integer):
+        return str(value)
+    if value is None:
+        return "None (is a return missing?)"
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "..."

@@ -1,0 +1,41 @@
+"""What this machine is, in the few facts that a figure needs beside it."""
+
+import os
+import platform
+from importlib import metadata
+
+import psutil
+
+
+def machine():
+    """Return a dictionary: processor, cores this process may use, memory in GiB, system, Python, library versions."""
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("tensorflow", "keras", "numpy") if _version(name)},
+    }
+
+
+def cores():
+    """Return the number of cores this process may use, which a container or `taskset` can make less than all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _processor():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

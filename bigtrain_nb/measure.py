@@ -1,0 +1,248 @@
+"""How fast is it, and is the difference real? Measures anything that yields batches; imports no TensorFlow.
+
+A single timing lies: the first batches pay for start-up, the machine drifts, a neighbour steals a core. So a source is
+warmed up, then measured in rounds, and reported as the median round with a 95 % interval (see `intervals`). Sources
+that are to be compared run in interleaved rounds, so that a drifting machine hurts all alike, and the verdict
+rests on the ratios of rounds that ran side by side.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Mapping
+from numbers import Integral
+
+import psutil
+
+from bigtrain_nb.results import Comparison, Result
+
+ROUNDS = 20
+PASSES = 14
+LEAST_ROUNDS = 6
+WARM_UP = 0.3
+DRAIN = 0.25
+
+_now = time.perf_counter
+
+
+def throughput(source, *, seconds=3.0, name="", progress=None):
+    """Measure how many examples a second ``source`` gives; return a `Result`.
+
+    ``source`` is an iterable of batches (a `tf.data.Dataset`, a list, a PyTorch loader), iterated again and again if
+    it is finite, or a step function, called again and again. Examples are counted by the leading dimension of a
+    batch's first component, so a short last batch counts for what it holds; the first component must not be a scalar.
+    A step function that returns an int says how many examples it processed; otherwise each call counts as one step.
+
+    ``seconds`` is the whole time, warm-up included; a batch is never cut, so a slow source may take longer, up to
+    6 rounds of one batch. ``progress(fraction)`` is called between batches, at most ten times a second; an exception
+    that it raises ends the measurement.
+
+    Raises ValueError for a source that yields nothing, for batches without a leading dimension and for
+    seconds that are not positive; TypeError for a source that is neither iterable nor callable.
+    """
+    budget = _Budget(seconds, progress)
+    counter = _Counter(source, name or "source", budget)
+    counter.warm_up(seconds * WARM_UP)
+    slot = budget.left() / ROUNDS
+    while len(counter.rounds) < LEAST_ROUNDS or budget.left() > slot / 2:
+        counter.measure(slot)
+    return counter.result(name)
+
+
+def compare(factories, *, seconds=10.0, progress=None):
+    """Measure several sources in interleaved rounds; return a `Comparison`.
+
+    ``factories`` is a dictionary from a name to a function without arguments that returns a fresh source (an iterable
+    of batches or a step function, as for `throughput`). ``seconds`` is the whole budget for all of them together; about
+    10 s a pair shows a difference of 10 % on a quiet machine. ``progress`` is as for `throughput`.
+
+    Every pass visits all sources, and every second pass in reverse order, so that drift within a pass cancels.
+    Before a round counts, the process is given time to fall idle (the others' prefetch buffers fill up) and
+    the round's own buffers, filled while it paused, are drained.
+
+    Raises ValueError for fewer than two factories, and whatever `throughput` raises, with the source's name.
+    """
+    if not isinstance(factories, Mapping) or len(factories) < 2:
+        raise ValueError("compare needs a dictionary of at least two factories: {name: function, ...}")
+    budget = _Budget(seconds, progress)
+    counters = {}
+    for name, factory in factories.items():
+        if not callable(factory):
+            raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
+        counters[name] = _Counter(factory(), name, budget)
+        counters[name].warm_up(seconds * WARM_UP / len(factories))
+    slot = budget.left() / PASSES / len(counters)
+    order, passes = list(counters.values()), 0
+    while passes < LEAST_ROUNDS or budget.left() > slot * len(order) / 2:
+        for counter in order:
+            _settle(slot / 2)
+            counter.measure(slot * (1 - DRAIN), drain=slot * DRAIN)
+        order.reverse()
+        passes += 1
+    return Comparison({name: counter.result(name) for name, counter in counters.items()})
+
+
+class _Budget:
+    """The time that a measurement may take, and the news of it."""
+
+    def __init__(self, seconds, progress):
+        if not seconds > 0:
+            raise ValueError(f"seconds={seconds!r} must be a positive number of seconds")
+        self.seconds, self.progress = seconds, progress
+        self.started = self.told = _now()
+
+    def left(self):
+        return self.started + self.seconds - _now()
+
+    def tell(self):
+        if self.progress and _now() - self.told >= 0.1:
+            self.told = _now()
+            self.progress(min(1.0, (self.told - self.started) / self.seconds))
+
+
+class _Counter:
+    """Pulls one source and counts what it gives."""
+
+    def __init__(self, source, name, budget):
+        if not callable(source) and not hasattr(source, "__iter__"):
+            raise TypeError(f"{name} must be an iterable of batches or a step function, not {type(source).__name__}")
+        self.source, self.name, self.budget = source, name, budget
+        self.is_step = not hasattr(source, "__iter__")
+        self.unit = "examples/s"
+        self.rounds, self.examples, self.seconds = [], 0, 0.0
+        self.iterator, self.spent = None, []
+        self.passes, self.in_pass, self.pass_seconds = 0, 0, math.inf
+        began = _now()
+        self.pull()
+        self.first_seconds = _now() - began
+
+    def pull(self):
+        """Take one batch (or step) and return how many examples it held; 0 where a pass has just ended."""
+        count = self._step() if self.is_step else self._batch()
+        self.budget.tell()
+        return count
+
+    def _batch(self):
+        if self.iterator is None:
+            self.pass_began, self.in_pass, self.iterator = _now(), 0, iter(self.source)
+        try:
+            count = count_examples(next(self.iterator), self.name)
+            if not count:
+                raise ValueError(f"{self.name} yielded a batch of 0 examples: there is nothing to measure")
+            self.in_pass += 1
+            return count
+        except StopIteration:
+            return self._end_pass()
+
+    def _end_pass(self):
+        if not self.in_pass:
+            again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
+            raise ValueError(f"{self.name} yielded no batch{again}")
+        self.passes, self.pass_seconds = self.passes + 1, _now() - self.pass_began
+        self.spent.append(self.iterator)
+        self.iterator = None
+        return 0
+
+    def _step(self):
+        done = self.source()
+        if isinstance(done, Integral) and not isinstance(done, bool):
+            if done < 1:
+                raise ValueError(f"{self.name} returned {done}: a step function returns how many examples it processed")
+            return int(done)
+        self.unit = "steps/s"
+        if hasattr(done, "numpy"):
+            done.numpy()
+        return 1
+
+    def warm_up(self, seconds):
+        """Pull until the rate is steady and a finite source has been through once, at most ``seconds``."""
+        began, last = _now(), 0.0
+        while _now() - began < seconds:
+            examples, took = self.pull_for(seconds / 6)
+            if abs(examples / took - last) < 0.1 * last and (self.is_step or self.passes):
+                break
+            last = examples / took
+        self.passes_before = self.passes
+
+    def pull_for(self, seconds, whole=False):
+        """Pull for at least ``seconds`` and one batch, then on to the end of a pass if ``whole``.
+
+        Return how many examples came and how long it took.
+        """
+        began, examples, took = _now(), 0, 0.0
+        while not examples or took < seconds or (whole and self.iterator is not None):
+            examples += self.pull()
+            took = _now() - began
+        return examples, max(took, 1e-9)
+
+    def measure(self, seconds, drain=0.0):
+        """Add a round of at least ``seconds``, after ``drain`` seconds of pulling that do not count.
+
+        A source whose pass is shorter than a round is measured in whole passes, so that each round holds the same work.
+        """
+        whole = self.pass_seconds <= seconds
+        if whole and self.iterator is not None:
+            self.pull_for(0, whole=True)
+        elif drain:
+            self.pull_for(drain)
+        self.discard_spent()
+        examples, took = self.pull_for(seconds, whole)
+        self.rounds.append(examples / took)
+        self.examples, self.seconds = self.examples + examples, self.seconds + took
+
+    def discard_spent(self):
+        discard(self.spent)
+        self.spent = []
+
+    def result(self, name):
+        self.spent.append(self.iterator)
+        self.iterator = None
+        self.discard_spent()
+        filled = self.passes and not self.passes_before
+        note = "its first pass ended while it was measured: a cache filled up meanwhile" if filled else ""
+        return Result(name, tuple(self.rounds), self.unit, self.first_seconds, self.examples, self.seconds, note)
+
+
+def discard(iterators):
+    """Drop the last references of ``iterators`` in a thread: TensorFlow tears one down in up to half a second, idle."""
+    if iterators:
+        threading.Thread(target=iterators.clear, daemon=True).start()
+
+
+def count_examples(batch, name="source"):
+    """Return the number of examples in a batch: the leading dimension of its first component."""
+    while isinstance(batch, (tuple, list, Mapping)):
+        parts = list(batch.values()) if isinstance(batch, Mapping) else batch
+        if not parts:
+            raise ValueError(f"{name} yielded an empty {type(batch).__name__}: there is nothing to count")
+        if isinstance(batch, list) and isinstance(parts[0], (int, float, str, bytes)):
+            return len(batch)
+        batch = parts[0]
+    shape = getattr(batch, "shape", None)
+    if shape is not None and len(shape):
+        return int(shape[0])
+    raise ValueError(
+        f"{name} yielded {type(batch).__name__} without a leading dimension: batch it first, as in dataset.batch(32)"
+    )
+
+
+def _settle(limit):
+    """Wait until this process and its children rest (their buffers are full), at most ``limit`` seconds."""
+    until, used = _now() + limit, _cpu_seconds()
+    while _now() < until:
+        time.sleep(0.01)
+        used, before = _cpu_seconds(), used
+        if used - before < 0.002:
+            return
+
+
+def _cpu_seconds():
+    """Processor time of this process and its children, in seconds."""
+    total = time.process_time()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            times = child.cpu_times()
+            total += times.user + times.system
+        except psutil.Error:
+            continue
+    return total

@@ -1,0 +1,35 @@
+"""TensorFlow without its start-up messages: ``from bigtrain_nb import tf``.
+
+TensorFlow writes them to file descriptor 2 before any log level applies, so they are caught there, and shown after all
+if the import fails. Python's own warnings and whatever comes later are not touched.
+"""
+
+import os
+import sys
+import tempfile
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet_start():
+    """Catch what is written to file descriptor 2; write it out if the block raises."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as caught:
+        os.dup2(caught.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            caught.seek(0)
+            os.write(kept, caught.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+with quiet_start():
+    import tensorflow as tf
+
+    tf.config.list_physical_devices()  # the drivers speak here; logical devices can still be set afterwards

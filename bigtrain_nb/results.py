@@ -1,0 +1,207 @@
+"""What a measurement gives back: rates with intervals, ratios with verdicts, and their JSON."""
+
+import html
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bigtrain_nb.intervals import median, median_interval, paired_interval
+from bigtrain_nb.machine import machine
+
+PRACTICALLY_SAME = 0.02
+"""A ratio whose interval reaches within 2 % of 1 is called the same: smaller differences are not worth a change."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The rate of one source: every measured round, their median and its interval.
+
+    ``rounds`` are rates in ``unit`` ("examples/s" or "steps/s"); ``first_seconds`` is the time from asking for an
+    iterator to its first batch, in seconds; ``examples`` and ``seconds`` are what all rounds counted together;
+    ``note`` says what a reader should know, or is empty.
+    """
+
+    name: str
+    rounds: tuple
+    unit: str
+    first_seconds: float
+    examples: int
+    seconds: float
+    note: str = ""
+
+    @property
+    def median(self):
+        return median(self.rounds)
+
+    @property
+    def low(self):
+        return median_interval(self.rounds)[0]
+
+    @property
+    def high(self):
+        return median_interval(self.rounds)[1]
+
+    def __str__(self):
+        name = f"{self.name}: " if self.name else ""
+        note = f" ({self.note})" if self.note else ""
+        return f"{name}{_number(self.median)} {self.unit} ({_number(self.low)} to {_number(self.high)}){note}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        return _table(["", self.unit, "95 % interval", "rounds", "first batch (s)", ""], [_cells(self)])
+
+    def to_dict(self):
+        return {"kind": "result", **asdict(self), "rounds": list(self.rounds)}
+
+    @classmethod
+    def from_dict(cls, fields):
+        fields = {key: value for key, value in fields.items() if key in cls.__dataclass_fields__}
+        return cls(**{**fields, "rounds": tuple(fields["rounds"])})
+
+    def figure(self):
+        from bigtrain_nb.figures import throughput_figure
+
+        return throughput_figure(self)
+
+    def save(self, path):
+        """Write this result and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
+        _save(self, path)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster ``a`` is than ``b``: the paired rounds' ratio, its 95 % interval and a verdict."""
+
+    a: str
+    b: str
+    median: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self):
+        """Return "faster" or "slower" where the whole interval is more than 2 % off 1, else "same"."""
+        if self.low > 1 + PRACTICALLY_SAME:
+            return "faster"
+        return "slower" if self.high < 1 / (1 + PRACTICALLY_SAME) else "same"
+
+    def __str__(self):
+        interval = f"{_times(self.low)} to {_times(self.high)}"
+        if self.verdict == "same":
+            return f"no difference larger than the noise ({interval})"
+        return f"{_times(self.median)} ({interval})"
+
+    def __repr__(self):
+        return f"{self.a} against {self.b}: {self}"
+
+    def _repr_html_(self):
+        return f"<p><b>{html.escape(self.a)}</b> against {html.escape(self.b)}: {html.escape(str(self))}</p>"
+
+    def to_dict(self):
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several sources measured in interleaved rounds: round i of each ran within the same moments."""
+
+    results: dict
+
+    @property
+    def names(self):
+        return tuple(self.results)
+
+    def ratio(self, a, b):
+        """Return the `Ratio` of a's rate over b's, from the rounds that ran side by side."""
+        for name in (a, b):
+            if name not in self.results:
+                raise KeyError(f"no result named {name!r}; there are {', '.join(map(repr, self.names))}")
+        pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=True)
+        return Ratio(a, b, *map(_exp, paired_interval([math.log(x / y) for x, y in pairs])))
+
+    def __str__(self):
+        first, *others = self.names
+        verdicts = [f"{name} against {first}: {self.ratio(name, first)}" for name in others]
+        return "\n".join([*map(str, self.results.values()), *verdicts])
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        first = self.names[0]
+        unit = self.results[first].unit
+        heads = ["", unit, "95 % interval", "rounds", "first batch (s)", "", f"against {first}"]
+        rows = [
+            [*_cells(result), "" if name == first else str(self.ratio(name, first))]
+            for name, result in self.results.items()
+        ]
+        return _table(heads, rows)
+
+    def to_dict(self):
+        return {"kind": "comparison", "results": [result.to_dict() for result in self.results.values()]}
+
+    @classmethod
+    def from_dict(cls, fields):
+        results = map(Result.from_dict, fields["results"])
+        return cls({result.name: result for result in results})
+
+    def figure(self):
+        from bigtrain_nb.figures import comparison_figure
+
+        return comparison_figure(self)
+
+    def save(self, path):
+        """Write all results and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
+        _save(self, path)
+
+
+def load(path):
+    """Read a `Result` or a `Comparison` that was saved; raises ValueError if the file holds neither."""
+    try:
+        fields = json.loads(Path(path).read_text(encoding="utf-8"))
+        return {"result": Result, "comparison": Comparison}[fields["kind"]].from_dict(fields)
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no saved result or comparison: {error!r}") from error
+
+
+def _save(what, path):
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(json.dumps({**what.to_dict(), "machine": machine()}, indent=1) + "\n", encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _exp(log):
+    return math.inf if log == math.inf else math.exp(log)
+
+
+def _number(value):
+    """Three significant digits, thousands apart."""
+    if not math.isfinite(value) or value == 0:
+        return str(value)
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{round(value, 2 - math.floor(math.log10(abs(value)))):,.{digits}f}"
+
+
+def _times(value):
+    return "unknown" if not math.isfinite(value) or value == 0 else f"{value:.{1 if value >= 3 else 2}f}x"
+
+
+def _cells(result):
+    interval = f"{_number(result.low)} to {_number(result.high)}"
+    first = f"{result.first_seconds:.2f}"
+    return [result.name, _number(result.median), interval, len(result.rounds), first, result.note]
+
+
+def _table(heads, rows):
+    def row(cells, tag):
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    keep = [i for i, head in enumerate(heads) if head or any(cells[i] for cells in rows)]
+    lines = [row([heads[i] for i in keep], "th"), *(row([cells[i] for i in keep], "td") for cells in rows)]
+    return "<table>" + "".join(lines) + "</table>"

@@ -1,0 +1,220 @@
+"""The reader's side of a notebook: predictions and how far off they were, exercises with check, hint, solution.
+
+What was predicted and checked lasts as long as the kernel; running a cell again replaces what it said before.
+"""
+
+import difflib
+import functools
+import html
+import inspect
+import math
+import textwrap
+from dataclasses import dataclass, replace
+
+from bigtrain_nb import cards, exercises
+from bigtrain_nb.figures import comparison_figure, interval, prediction_figure, quantity
+
+NOT_ATTEMPTED, RIGHT, WRONG = "not attempted", "right", "wrong"
+
+_predictions = {}
+_checked = {}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the reader said, and, once revealed, what was measured: median with interval, all in `unit`."""
+
+    name: str
+    predicted: float
+    unit: str
+    median: float | None = None
+    low: float | None = None
+    high: float | None = None
+    rounds: tuple = ()
+
+    @property
+    def factor(self) -> float:
+        """How many times the prediction is what was measured."""
+        return self.predicted / self.median
+
+    @property
+    def verdict(self) -> str:
+        """In words: "inside the interval" or "off by 1.4x, too low"."""
+        if self.low <= self.predicted <= self.high:
+            return "inside the interval"
+        times = max(self.factor, 1 / self.factor)
+        if times < 1.005:
+            return "off by less than 1 %"
+        return f"off by {quantity(times, 'x')}, too {'high' if self.factor > 1 else 'low'}"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check found: status "not attempted", "right" or "wrong", and a message."""
+
+    name: str
+    status: str
+    message: str = ""
+
+    @property
+    def _card(self):
+        words = {NOT_ATTEMPTED: "Not attempted yet", RIGHT: "Right", WRONG: "Wrong"}
+        return cards.note(words[self.status], self.message)
+
+    def __str__(self):
+        return str(self._card)
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        return self._card.html
+
+
+def predict(name: str, value: float, unit: str = "") -> cards.Card:
+    """Note what you expect before you measure it; `value` is a number above zero in `unit` ("x" for a ratio).
+
+    Raises ValueError for anything else.
+    """
+    _predictions[name] = Prediction(name, _positive(value, f"predict({name!r})"), unit)
+    return cards.note("Your prediction", f"{name} = {quantity(value, unit)}")
+
+
+def reveal(name: str, measured) -> cards.Card:
+    """Set what was measured beside the prediction of that name, and show both in a picture.
+
+    `measured`: a `Ratio`, a `Result` or a plain number. Raises ValueError if there is no such prediction, or if
+    what was measured is not above zero.
+    """
+    earlier = _look_up(_predictions, name, "prediction")
+    known = hasattr(measured, "median")
+    median = _positive(measured.median if known else measured, f"reveal({name!r})")
+    low, high = (measured.low, measured.high) if known else (median, median)
+    unit = getattr(measured, "unit", "x" if known else "")
+    rounds = tuple(getattr(measured, "rounds", ()))
+    row = replace(earlier, median=median, low=low, high=high, rounds=rounds, unit=earlier.unit or unit)
+    _predictions[name] = row
+    line = f"{name}: you said {quantity(row.predicted, row.unit)}, measured {_measured(row)}: {row.verdict}."
+    _show(cards.Picture(comparison_figure([row], prediction=row.predicted), line))
+    return cards.note("Measured", line)
+
+
+def score() -> cards.Card:
+    """Every prediction beside its measurement, with a picture, and every exercise that was checked."""
+    revealed = [row for row in _predictions.values() if row.median is not None]
+    rows = [
+        [row.name, quantity(row.predicted, row.unit), _measured(row), quantity(row.factor, "x"), row.verdict]
+        for row in revealed
+    ]
+    rows += [[row.name, quantity(row.predicted, row.unit), "not yet", "", ""]
+             for row in _predictions.values() if row.median is None]  # fmt: skip
+    rows += [[name, "exercise", "", "", found.status] for name, found in _checked.items()]
+    if not rows:
+        return cards.note("Score", "nothing was predicted and no exercise was checked yet")
+    inside = sum(row.low <= row.predicted <= row.high for row in revealed)
+    right = sum(found.status == RIGHT for found in _checked.values())
+    closing = f"{inside} of {len(revealed)} predictions inside the measured interval"
+    if revealed:
+        worst = max(revealed, key=lambda row: abs(math.log(row.factor)))
+        closing += f" (furthest off: {worst.name})" if inside < len(revealed) else ""
+        words = f"predictions as multiples of what was measured; {closing}"
+        _show(cards.Picture(prediction_figure(revealed), words))
+    closing += f"; {right} of {len(_checked)} exercises right." if _checked else "."
+    head = ["", "predicted", "measured", "predicted / measured", "verdict"]
+    return cards.table("Score", head, rows, closing)
+
+
+def check(name: str, answer) -> Checked:
+    """Check the reader's function `answer` for the exercise of that name: not attempted yet, right, or wrong and why.
+
+    Never raises for an answer, however wrong. Raises ValueError for an unknown name.
+    """
+    exercise = _exercise(name)
+    try:
+        if answer is ...:
+            raise exercises.NotAttempted
+        if not callable(answer):
+            raise exercises.Wrong(f"expected a function, got {answer!r}")
+        exercise.check(_guarded(answer))
+        found = Checked(name, RIGHT)
+    except exercises.NotAttempted:
+        found = Checked(name, NOT_ATTEMPTED, f"{_effort(exercise)}; bt.hint({name!r}) helps")
+    except exercises.Wrong as wrong:
+        found = Checked(name, WRONG, str(wrong))
+    except Exception as error:
+        reason = f"the check can do nothing with what your function returned ({_raised(error)})"
+        found = Checked(name, WRONG, reason)
+    _checked[name] = found
+    return found
+
+
+def hint(name: str) -> cards.Card:
+    """Show the exercise's hint. Raises ValueError for an unknown name."""
+    return cards.note("Hint", _exercise(name).hint)
+
+
+def solution(name: str) -> cards.Card:
+    """Show the exercise's solution as source code. Raises ValueError for an unknown name."""
+    source = textwrap.dedent(inspect.getsource(_exercise(name).reference))
+    return cards.Card(source, f"<pre>{html.escape(source)}</pre>")
+
+
+def _guarded(answer):
+    """The reader's function, where `...` means not attempted and an exception is a wrong answer."""
+
+    @functools.wraps(answer)
+    def call(*args, **kwargs):
+        try:
+            result = answer(*args, **kwargs)
+        except Exception as error:
+            raise exercises.Wrong(f"your function raised {_raised(error)}") from error
+        if exercises.is_unfinished(result):
+            raise exercises.NotAttempted
+        return result
+
+    return call
+
+
+def _exercise(name):
+    return _look_up(exercises.registry(), name, "exercise")
+
+
+def _look_up(known, name, kind):
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.4) or sorted(known)
+    said = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there is no {kind} yet"
+    raise ValueError(f"no {kind} named {name!r}: {said}")
+
+
+def _positive(value, where):
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{where}: {value!r} is not a number above zero")
+    return number
+
+
+def _measured(row):
+    if row.low == row.high:
+        return quantity(row.median, row.unit)
+    return interval(row) + ("" if row.unit in ("", "x") else f" {row.unit}")
+
+
+def _effort(exercise):
+    minutes = f"{exercise.minutes} minute{'s' if exercise.minutes != 1 else ''}"
+    return f"about {minutes}, difficulty {exercise.difficulty} of 5"
+
+
+def _raised(error):
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _show(picture):
+    """Display where there is a notebook or an IPython shell; a plain script prints only what it asks for."""
+    from IPython import get_ipython
+    from IPython.display import display
+
+    if get_ipython():
+        display(picture)

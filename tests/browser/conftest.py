@@ -1,0 +1,107 @@
+"""A JupyterLab of the tests' own, and a page in Debian's Chromium to use it with."""
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = ["--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+         "--disable-sync"]
+START_SECONDS = 90
+
+# Written before the server starts: no question about news, and all cells in the page so that they can be found.
+SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "notebook-extension/tracker": {"windowingMode": "none"},
+}
+
+
+@pytest.fixture(scope="session")
+def artifacts():
+    """The folder where screenshots and logs are kept for a person to look at."""
+    folder = Path(__file__).parents[1] / "artifacts"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def jupyter(tmp_path_factory, artifacts, browser):
+    """A server on a free loopback port: its `url`, `token` and `folder`. Nothing of the user's own Jupyter is read."""
+    home = tmp_path_factory.mktemp("jupyter")
+    folder = home / "work"
+    folder.mkdir()
+    for name, values in SETTINGS.items():
+        file = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+    places = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "runtime",
+              "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython"}
+    environment = os.environ | {name: str(home / place) for name, place in places.items()}
+    environment["JUPYTER_PREFER_ENV_PATH"] = "1"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(16)
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
+               "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}",
+               "--expose-app-in-browser", *["--allow-root"] * (os.geteuid() == 0)]
+    with open(artifacts / "jupyter.log", "w") as log:
+        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await_server(server, f"{url}/api?token={token}")
+        yield SimpleNamespace(url=url, token=token, folder=folder)
+    finally:
+        server.terminate()
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def await_server(server, url):
+    deadline = time.monotonic() + START_SECONDS
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            urlopen(url, timeout=5).close()
+            return
+        except (URLError, OSError):
+            time.sleep(0.2)
+    pytest.fail("JupyterLab did not start; see tests/artifacts/jupyter.log")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on PATH (on Debian and Ubuntu: apt install chromium)")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    as_root = ["--no-sandbox"] * (os.geteuid() == 0)
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET + as_root)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, artifacts, request):
+    """A fresh page; the test fails on any error in its console. A last screenshot is kept."""
+    page = browser.new_page(viewport={"width": 1280, "height": 1100})
+    page.set_default_timeout(30_000)
+    errors = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.screenshot(path=artifacts / f"{request.node.name}-last.png")
+    page.close()
+    assert errors == []

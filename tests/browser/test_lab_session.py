@@ -1,0 +1,114 @@
+"""A reader's session in a real browser: open a notebook, run all of it, use the Lab, read the picture."""
+import re
+import time
+from pathlib import Path
+
+import notebook_rules as rules
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+from playwright.sync_api import expect
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01-feed-the-model.ipynb"
+DONE = "every cell has run"
+SMALL = [
+    "import bigtrain_nb as bt\ndata = bt.photo_crops(count=512, test_count=64)",
+    "def build(**settings):\n    return bt.Pipeline(data, rewrites=False, **settings)",
+    'bt.Lab(build, seconds=2.0, title="Feed the model", map_calls=[1, 2, 4], cache=[None, "memory"],'
+    " batch=[16, 32, 64], prefetch=[0, 2])",
+    f"print({DONE[:5]!r} + {DONE[5:]!r})",
+]
+
+
+def put(cells, path):
+    rules.write(rules.clean(new_notebook(cells=[new_code_cell(cell) for cell in cells])), path)
+
+
+def open_notebook(page, jupyter, name, app="lab/tree"):
+    page.goto(f"{jupyter.url}/{app}/{name}?token={jupyter.token}")
+    expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").first).to_be_attached()
+
+
+def run_all(page, seconds=120):
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    sentinel = page.locator(".jp-OutputArea-output", has_text=DONE)
+    noise = page.locator("[data-mime-type='application/vnd.jupyter.stderr']")  # tracebacks are marked so too
+    expect(sentinel.or_(noise).first).to_be_attached(timeout=1000 * seconds)
+    assert noise.all_inner_texts() == []
+
+
+def button(page, name):
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def picture(page):
+    """The Lab's picture, as a screen reader finds it."""
+    return page.locator(".widget-html [role=img], .widget-html-content [role=img]").first
+
+
+def press_and_await(page, name, words):
+    """Press a button of the Lab and wait for a picture that says these words."""
+    before = picture(page).inner_html() if picture(page).count() else ""
+    button(page, name).click()
+    expect(picture(page)).to_have_attribute("aria-label", re.compile(words), timeout=120_000)
+    expect(button(page, "Run")).to_be_enabled()
+    assert picture(page).inner_html() != before
+
+
+def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
+    put(SMALL, jupyter.folder / "small.ipynb")
+    open_notebook(page, jupyter, "small.ipynb")
+    run_all(page)
+    expect(button(page, "Stop")).to_be_disabled()
+
+    press_and_await(page, "Run", "run 1")
+    page.get_by_label("map_calls").select_option("2")
+    press_and_await(page, "Run", "run 2")
+    page.get_by_label("Try all values of").select_option("prefetch")
+    press_and_await(page, "Try all", "run 4")
+
+    page.get_by_label("cache").select_option("memory")
+    label = picture(page).get_attribute("aria-label")
+    button(page, "Run").click()
+    expect(page.get_by_role("status").filter(has_text="Measuring run 5")).to_be_visible()
+    began = time.monotonic()
+    button(page, "Stop").click()
+    expect(page.get_by_role("status").filter(has_text="Stopped")).to_be_visible()
+    expect(button(page, "Run")).to_be_enabled()
+    assert time.monotonic() - began < 3, "Stop must not wait for the end of the run, four seconds later"
+    assert picture(page).get_attribute("aria-label") == label
+    press_and_await(page, "Run", "run 5")
+
+    page.get_by_label("Baseline").select_option("run 2")
+    expect(page.locator("table", has_text="measured apart")).to_be_visible()
+    page.get_by_label("Baseline").select_option("run 1")
+    keep_pictures(page, artifacts)
+
+
+def keep_pictures(page, folder):
+    """The Lab in both themes; lab-light.png is the README's picture."""
+    lab = page.locator(".jp-OutputArea-output", has=button(page, "Try all"))
+    for theme in ("Dark", "Light"):
+        page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})",
+                      f"JupyterLab {theme}")
+        expect(page.locator(f"body[data-jp-theme-name='JupyterLab {theme}']")).to_be_attached()
+        lab.screenshot(path=folder / f"lab-{theme.lower()}.png")
+
+
+def test_the_lab_in_notebook_7(jupyter, page):
+    pytest.importorskip("notebook")
+    put(SMALL, jupyter.folder / "seven.ipynb")
+    open_notebook(page, jupyter, "seven.ipynb", app="notebooks")
+    run_all(page)
+    press_and_await(page, "Run", "run 1")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not NOTEBOOK.exists(), reason=f"{NOTEBOOK.name} is not there")
+def test_a_whole_notebook_runs_in_the_browser(jupyter, page):
+    notebook = rules.read(NOTEBOOK)
+    notebook.cells.append(new_code_cell(SMALL[-1]))
+    rules.write(notebook, jupyter.folder / NOTEBOOK.name)
+    open_notebook(page, jupyter, NOTEBOOK.name)
+    run_all(page, seconds=300)
+    press_and_await(page, "Run", "run")

@@ -1,0 +1,91 @@
+"""The files that say the same thing in two places say the same thing."""
+import re
+import subprocess
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import setup
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] != "#"]
+NEEDED = [Requirement(text) for text in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]]
+
+
+def test_constraints_are_exact_and_name_nothing_twice():
+    assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin in PINS)
+    names = [canonicalize_name(pin.name) for pin in PINS]
+    assert len(names) == len(set(names))
+
+
+def test_everything_that_is_needed_is_pinned_within_its_bounds():
+    pins = {canonicalize_name(pin.name): str(pin.specifier)[2:] for pin in PINS}
+    for need in NEEDED:
+        assert need.specifier.contains(pins[canonicalize_name(need.name)]), need
+
+
+def test_what_the_needed_packages_need_is_pinned_too():
+    pinned = {canonicalize_name(pin.name) for pin in PINS}
+    queue, seen = [(need.name, need.extras) for need in NEEDED], set()
+    while queue:
+        name, extras = queue.pop()
+        if (canonicalize_name(name), *extras) in seen:
+            continue
+        seen.add((canonicalize_name(name), *extras))
+        for text in metadata.requires(name) or []:
+            need = Requirement(text)
+            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+                queue.append((need.name, need.extras))
+    assert {name for name, *_ in seen} <= pinned
+    assert len(seen) > len(NEEDED)
+
+
+def test_the_python_range_is_the_same_everywhere():
+    allowed = SpecifierSet(PROJECT["requires-python"])
+    oldest, newest = setup.OLDEST, setup.NEWEST
+    inside = [f"3.{minor}" for minor in range(6, 30) if f"3.{minor}" in allowed]
+    assert inside == [f"3.{minor}" for minor in range(oldest[1], newest[1] + 1)]
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert f"python{PROJECT['requires-python']}" in conda
+    assert setup.WANTED in (ROOT / "README.md").read_text()
+
+
+def test_conda_installs_this_project_and_lists_no_packages_of_its_own():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert [re.match(r"\w+", item)[0] for item in conda if isinstance(item, str)] == ["python", "pip", "make"]
+    assert conda[-1] == {"pip": ["-c constraints.txt", "-e .[test]"]}
+
+
+@pytest.mark.parametrize("target, command", [
+    ("lab", "-m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks/00-measure-first.ipynb"),
+    ("test", "-m pytest"),
+    ("render", "tools/render.py"),
+    ("bench", "benchmarks/pipeline.py"),
+    ("lint", "-m ruff check ."),
+])
+def test_each_target_sets_up_and_then_runs_in_the_projects_environment(target, command):
+    dry = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert dry.stdout.index("tools/setup.py") < dry.stdout.index(f".venv/bin/python {command}")
+
+
+def test_without_any_python_make_says_so():
+    made = subprocess.run(["make", "lab", "PYTHON="], cwd=ROOT, capture_output=True, text=True)
+    assert made.returncode != 0
+    assert "Python 3.11 to 3.13 is needed and no python3 was found on PATH." in made.stdout
+    assert setup.WANTED in made.stdout
+
+
+def test_the_readmes_links_and_commands_exist():
+    readme = (ROOT / "README.md").read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)", readme) if "://" not in link]
+    assert links and [link for link in links if not (ROOT / link).exists()] == []
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = set(re.findall(r"\bmake (\w+)$", readme, re.MULTILINE)) | set(re.findall(r"`make (\w+)`", readme))
+    assert {"lab", "test"} <= commands <= targets
+    assert len(readme.splitlines()) < 100

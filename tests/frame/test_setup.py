@@ -1,0 +1,203 @@
+"""tools/setup.py: what it decides, what it says, and that it heals; offline, on a project that needs nothing."""
+import ast
+import fcntl
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import setup
+
+SETUP = Path(setup.__file__)
+
+# A build backend of the project's own, so that pip needs no network.
+BACKEND = '''
+import os, zipfile
+
+def build_editable(wheels, config_settings=None, metadata_directory=None):
+    if os.path.exists("broken"):
+        raise SystemExit("the disk is full")
+    with zipfile.ZipFile(os.path.join(wheels, "tiny-1-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr("tiny/__init__.py", "")
+        info = "tiny-1.dist-info/"
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: tiny\\nVersion: 1\\nProvides-Extra: test\\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "RECORD", "tiny/__init__.py,,\\n" + "".join(info + f + ",,\\n" for f in
+                       ("METADATA", "WHEEL", "RECORD")))
+    return "tiny-1-py3-none-any.whl"
+'''
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A project with nothing to install but itself."""
+    root = tmp_path / "project"
+    (root / "tools").mkdir(parents=True)
+    shutil.copy(SETUP, root / "tools")
+    (root / "backend.py").write_text(BACKEND)
+    (root / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n')
+    (root / "constraints.txt").write_text("")
+    return root
+
+
+@pytest.fixture
+def ready(folder):
+    """The same with a .venv (without pip, so quickly made) that counts as finished."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
+    package = packages(folder) / "tensorflow"
+    package.mkdir()
+    (package / "core.py").write_text("")
+    setup.Project(str(folder)).write_stamp()
+    return folder
+
+
+def packages(folder):
+    return next((folder / ".venv" / "lib").glob("python3*/site-packages"))
+
+
+def state(folder):
+    return setup.Project(str(folder)).state()
+
+
+def call(folder):
+    return subprocess.run([sys.executable, folder / "tools" / "setup.py"], capture_output=True, text=True, timeout=120)
+
+
+def fake_python(path, *lines, code=0):
+    """A program that answers the probe as some Python would."""
+    path.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines) + f"exit {code}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_finished_set_up_is_ready_and_the_call_changes_nothing(ready):
+    assert state(ready) == "ready"
+    before = (ready / ".venv" / "setup-done.json").stat().st_mtime_ns
+    (packages(ready) / "added_by_the_reader").mkdir()
+    done = call(ready)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (ready / ".venv" / "setup-done.json").stat().st_mtime_ns == before
+
+
+def test_no_environment_is_absent(folder):
+    assert state(folder) == "absent"
+
+
+def cut_stamp(root):
+    (root / ".venv" / "setup-done.json").write_text('{"root":')
+
+
+def no_python(root):
+    (root / ".venv" / "bin" / "python").unlink()
+
+
+def dead_python(root):
+    no_python(root)
+    fake_python(root / ".venv" / "bin" / "python", code=1)
+
+
+def other_python(root):
+    no_python(root)
+    fake_python(root / ".venv" / "bin" / "python", "3.99", packages(root))
+
+
+@pytest.mark.parametrize("damage, expected", [
+    (lambda root: (root / ".venv" / "setup-done.json").unlink(), "interrupted"),
+    (cut_stamp, "interrupted"),
+    (lambda root: (root / ".venv" / "setup-done.json").write_text("[]"), "interrupted"),
+    (lambda root: shutil.rmtree(packages(root) / "tensorflow"), "damaged"),
+    (lambda root: (packages(root) / "tensorflow" / "core.py").unlink(), "damaged"),
+    (no_python, "damaged"),
+    (dead_python, "damaged"),
+    (other_python, "damaged"),
+    (lambda root: (root / "constraints.txt").write_text("numpy==2.0\n"), "changed"),
+    (lambda root: (root / "pyproject.toml").write_text(""), "changed"),
+])
+def test_every_damage_is_seen(ready, damage, expected):
+    damage(ready)
+    assert state(ready) == expected
+
+
+def test_a_moved_or_copied_project_is_seen(ready, tmp_path):
+    shutil.copytree(ready, tmp_path / "copy", symlinks=True)
+    assert state(tmp_path / "copy") == "moved"
+    assert state(ready) == "ready"
+
+
+def test_set_up_from_nothing_then_after_an_interruption(folder):
+    first = call(folder)
+    assert first.returncode == 0, first.stderr
+    assert "Making .venv" in first.stdout and "Set-up done." in first.stdout
+    assert state(folder) == "ready"
+    (folder / ".venv" / "setup-done.json").unlink()
+    (folder / ".venv" / "left_over").touch()
+    again = call(folder)
+    assert "An earlier set-up did not finish" in again.stdout
+    assert state(folder) == "ready" and not (folder / ".venv" / "left_over").exists()
+    (folder / "constraints.txt").write_text("# newer\n")
+    assert "The requirements have changed" in call(folder).stdout
+    assert state(folder) == "ready"
+
+
+def test_a_failing_installation_says_so_and_is_not_taken_for_finished(folder):
+    (folder / "broken").touch()
+    failed = call(folder)
+    assert failed.returncode == 1
+    assert "the disk is full" in failed.stderr and "Installing failed" in failed.stderr
+    assert "Traceback (most recent call last):\n  File \"" + str(folder / "tools") not in failed.stderr
+    assert state(folder) == "interrupted"
+
+
+def test_two_set_ups_at_once_wait_for_each_other(folder):
+    command = [sys.executable, folder / "tools" / "setup.py"]
+    with open(folder / ".setup.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        assert [process.stdout.readline()[:25] for process in both] == ["Another set-up is at work"] * 2
+        assert state(folder) == "absent"
+    said = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum("Making .venv" in text for text in said) == 1
+    assert state(folder) == "ready"
+
+
+def test_what_is_missing_is_said_in_one_sentence(tmp_path):
+    old = fake_python(tmp_path / "old", "3.8")
+    new = fake_python(tmp_path / "new", "3.14")
+    bare = fake_python(tmp_path / "bare", "3.12", code=1)
+    shim = fake_python(tmp_path / "shim", code=127)
+    good = fake_python(tmp_path / "good", "3.13")
+    missing = str(tmp_path / "missing")
+
+    def refusal(*candidates):
+        with pytest.raises(setup.SetupError) as error:
+            setup.find_python(candidates)
+        return str(error.value)
+
+    assert refusal(old, new, shim, missing) == (
+        "Python 3.11 to 3.13 is needed and only Python 3.14, 3.8 was found: install one, "
+        "or name it with make PYTHON=/path/to/python.")
+    assert "needed and none was found" in refusal(missing, shim)
+    assert refusal(old, bare) == (
+        "Python 3.12 is here but lacks its venv module: install it (on Debian and Ubuntu: "
+        "apt install python3.12-venv) and call again.")
+    assert setup.find_python([old, bare, shim, missing, good]) == good
+
+
+def test_an_old_python_gets_as_far_as_the_sentence():
+    newer = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.Match, ast.AsyncFunctionDef, ast.Nonlocal)
+    tree = ast.parse(SETUP.read_text())
+    found = [node.lineno for node in ast.walk(tree) if isinstance(node, newer)]
+    found += [node.lineno for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+              and (node.returns or any(arg.annotation for arg in node.args.args))]
+    assert found == []
+
+
+def test_the_stamp_knows_two_levels_and_no_caches(ready):
+    (packages(ready) / "tensorflow" / "__pycache__").mkdir()
+    setup.Project(str(ready)).write_stamp()
+    installed = json.loads((ready / ".venv" / "setup-done.json").read_text())["installed"]
+    assert installed == ["tensorflow", "tensorflow/core.py"]

@@ -1,0 +1,76 @@
+"""Execute notebooks from a clean kernel and store their outputs, cleaned.
+
+    python tools/render.py                        those whose code or outputs changed since they were rendered
+    python tools/render.py notebooks/01-*.ipynb   these, changed or not
+
+A notebook that fails, or whose outputs break the rules, is left as it was and the command ends with 1.
+"""
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import notebook_rules as rules
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+ROOT = Path(__file__).resolve().parent.parent
+CELL_SECONDS = 300
+
+
+def execute(notebook, folder):
+    """Run every cell in a fresh kernel of this environment, as in `folder`; the outputs land in `notebook`.
+
+    Raises CellExecutionError for a cell that fails, CellTimeoutError for one that takes longer than CELL_SECONDS,
+    DeadKernelError when the kernel ends.
+    """
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    client = NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
+                            store_widget_state=False, coalesce_streams=True,
+                            resources={"metadata": {"path": str(folder)}})
+    return client.execute()
+
+
+def render(path):
+    """Execute, clean, seal and store the notebook at `path`; the list of problems, empty when it was stored."""
+    notebook = rules.clean(rules.read(path))
+    nbformat.validate(notebook)
+    try:
+        notebook = rules.clean(execute(notebook, path.parent))
+    except (CellExecutionError, CellTimeoutError) as error:
+        return [str(error)]
+    except DeadKernelError:
+        return ["its kernel died"]
+    problems = rules.output_problems(notebook, private=private_texts())
+    if not problems:
+        rules.write(rules.seal(notebook), path)
+    return problems
+
+
+def private_texts():
+    """Folders of the machine that rendered."""
+    return sorted({str(ROOT), str(Path.home()), sys.prefix} - {"/"})
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("notebooks", nargs="*", type=Path, help="render these, changed or not")
+    named = parser.parse_args(arguments).notebooks
+    failed = False
+    for path in named or sorted((ROOT / "notebooks").glob("*.ipynb")):
+        if not named and rules.is_sealed(rules.read(path)):
+            print(f"{path.name}: up to date")
+            continue
+        print(f"{path.name}: executing ...", flush=True)
+        began = time.monotonic()
+        problems = render(path.resolve())
+        failed = failed or bool(problems)
+        print(f"{path.name}: {time.monotonic() - began:.0f} s" + (", left as it was:" if problems else ""))
+        print(*(f"  {problem}" for problem in problems), sep="\n", end="\n" if problems else "")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

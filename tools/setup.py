@@ -1,0 +1,212 @@
+"""Make the project's own Python environment, .venv, or mend it: python3 tools/setup.py
+
+Standard library only, and plain enough that a much older Python can run it far enough to say what is missing.
+When all is well the call only looks, which takes a fraction of a second.
+"""
+from __future__ import print_function
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+OLDEST, NEWEST = (3, 11), (3, 13)
+WANTED = "Python %d.%d to %d.%d" % (OLDEST + NEWEST)
+NAMES = ("python3.13", "python3.12", "python3.11", "python3")
+PROBE = "import sys; print('%d.%d' % sys.version_info[:2]); import venv, ensurepip"
+INSPECT = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]); print(sysconfig.get_paths()['purelib'])"
+
+
+class SetupError(Exception):
+    """The set-up cannot go on; the message is one sentence for the reader."""
+
+
+def ask(python, code):
+    """The lines that `python` prints for `code`, and whether it ended well; no lines if it does not run."""
+    command = [python, "-c", code]
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError:
+        return [], False
+    out, _ = process.communicate()
+    return out.decode("utf-8", "replace").splitlines(), process.returncode == 0
+
+
+def find_python(candidates):
+    """The first candidate that runs, is new enough and can make environments; SetupError says what is missing."""
+    without_venv, unsuited = [], []
+    for python in candidates:
+        lines, ok = ask(python, PROBE)
+        if not lines or not re.match(r"\d+\.\d+$", lines[0]):
+            continue
+        version = tuple(int(part) for part in lines[0].split("."))
+        if not OLDEST <= version <= NEWEST:
+            unsuited.append(lines[0])
+        elif ok:
+            return python
+        else:
+            without_venv.append(lines[0])
+    if without_venv:
+        raise SetupError("Python {0} is here but lacks its venv module: install it (on Debian and Ubuntu: "
+                         "apt install python{0}-venv) and call again.".format(without_venv[0]))
+    found = "only Python %s was found" % ", ".join(sorted(set(unsuited))) if unsuited else "none was found"
+    raise SetupError("%s is needed and %s: install one, or name it with make PYTHON=/path/to/python."
+                     % (WANTED, found))
+
+
+class Project(object):
+    """The project folder, its .venv and the stamp that says with what .venv was made."""
+
+    def __init__(self, root):
+        self.root = os.path.realpath(root)
+        self.venv = os.path.join(self.root, ".venv")
+        self.python = os.path.join(self.venv, "bin", "python")
+        self.stamp = os.path.join(self.venv, "setup-done.json")
+        self.log = os.path.join(self.venv, "setup.log")
+
+    def requirements(self):
+        """A fingerprint of the two files that decide what is installed."""
+        digest = hashlib.sha256()
+        for name in ("pyproject.toml", "constraints.txt"):
+            with open(os.path.join(self.root, name), "rb") as file:
+                digest.update(file.read() + b"\0")
+        return digest.hexdigest()
+
+    def state(self):
+        """One of: ready, absent, interrupted, moved, damaged, changed."""
+        if not os.path.isdir(self.venv):
+            return "absent"
+        try:
+            with open(self.stamp) as file:
+                stamp = json.load(file)
+            root, requirements, python = stamp["root"], stamp["requirements"], stamp["python"]
+            installed = set(stamp["installed"])
+        except (IOError, ValueError, KeyError, TypeError):
+            return "interrupted"
+        if root != self.root:
+            return "moved"
+        lines, ok = ask(self.python, INSPECT)
+        if not ok or lines[0] != python or not installed <= listing(lines[1]):
+            return "damaged"
+        return "ready" if requirements == self.requirements() else "changed"
+
+    def write_stamp(self):
+        (python, packages), _ = ask(self.python, INSPECT)
+        stamp = {"root": self.root, "requirements": self.requirements(), "python": python,
+                 "installed": sorted(listing(packages))}
+        with open(self.stamp + ".part", "w") as file:
+            json.dump(stamp, file)
+        os.rename(self.stamp + ".part", self.stamp)
+
+    def make(self, candidates):
+        """Start .venv afresh."""
+        python = find_python(candidates)
+        say("Making .venv with %s." % python)
+        if os.path.isdir(self.venv) and not os.path.islink(self.venv):
+            shutil.rmtree(self.venv)
+        elif os.path.lexists(self.venv):
+            os.remove(self.venv)
+        if subprocess.call([python, "-m", "venv", self.venv]) != 0:
+            raise SetupError("%s -m venv failed; the lines above say why." % python)
+
+    def install(self):
+        """Install the project and what it needs; the stamp stands only when everything is in place."""
+        if os.path.exists(self.stamp):
+            os.remove(self.stamp)
+        say("Installing what the project needs: a minute or two, longer when it must be downloaded first.")
+        command = [self.python, "-I", "-m", "pip", "install", "--disable-pip-version-check",
+                   "--progress-bar", "off", "-c", "constraints.txt", "-e", ".[test]"]
+        with open(self.log, "w") as log:
+            pip = subprocess.Popen(command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            tail = follow(pip.stdout, log)
+            if pip.wait() != 0:
+                raise SetupError("%s\nInstalling failed, as pip says above (all of it: %s): put that right, often "
+                                 "the network or a full disk, and call again." % ("".join(tail), self.log))
+        self.write_stamp()
+
+
+def listing(packages):
+    """What lies in the packages folder, two levels deep: enough to notice what was removed or replaced."""
+    found = set()
+    for name in os.listdir(packages):
+        path = os.path.join(packages, name)
+        inside = os.listdir(path) if os.path.isdir(path) else []
+        found.add(name)
+        found.update(name + "/" + inner for inner in inside)
+    return set(name for name in found if "__pycache__" not in name)
+
+
+def follow(lines, log):
+    """Copy pip's lines to the log, tell the gist in one line on a terminal, and return the last twenty."""
+    live, collected, tail = sys.stdout.isatty(), 0, []
+    for line in lines:
+        line = line.decode("utf-8", "replace")
+        log.write(line)
+        tail = tail[-19:] + [line]
+        collected += line.startswith("Collecting ")
+        gist = "  installing them all" if line.startswith("Installing collected") else "  %d packages" % collected
+        if live:
+            print("\r%-30s" % gist, end="")
+            sys.stdout.flush()
+    if live:
+        print()
+    return tail
+
+
+def say(text):
+    print(text)
+    sys.stdout.flush()
+
+
+WHY = {
+    "interrupted": "An earlier set-up did not finish: starting it afresh.",
+    "moved": "The project folder was moved or copied: setting it up here.",
+    "damaged": "Something in .venv is missing or no longer runs: setting it up afresh.",
+    "changed": "The requirements have changed: bringing .venv up to date.",
+}
+
+
+def set_up(root, candidates):
+    """Bring the project at `root` to the state "ready"; True if there was something to do."""
+    project = Project(root)
+    with open(os.path.join(project.root, ".setup.lock"), "w") as lock:
+        wait_for(lock)
+        state = project.state()
+        if state == "ready":
+            return False
+        if state in WHY:
+            say(WHY[state])
+        if state != "changed":
+            project.make(candidates)
+        project.install()
+    return True
+
+
+def wait_for(lock):
+    """Hold the lock until the file is closed, so that two set-ups never work in one folder."""
+    import fcntl
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (IOError, OSError):
+        say("Another set-up is at work here; waiting for it.")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def main():
+    if os.name != "posix":
+        sys.exit("This project runs on Linux and macOS; on Windows, use it inside WSL.")
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    try:
+        if set_up(root, (sys.executable,) + NAMES):
+            say("Set-up done.")
+    except SetupError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("Set-up interrupted; the next call starts it again.")
+
+
+if __name__ == "__main__":
+    main()
