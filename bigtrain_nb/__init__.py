@@ -8,8 +8,9 @@ from importlib import import_module
 _HOME = {
     "measure": ("compare", "throughput"),
     "results": ("Comparison", "Ratio", "Result", "load"),
-    "machine": ("cores", "machine"),
-    "datasets": ("image_folder", "photo_crops", "source_text", "text_folder"),
+    "hardware": ("cores", "machine"),
+    "datasets": ("image_folder", "photo_crops"),
+    "text": ("source_text", "text_folder"),
     "pipelines": ("Pipeline",),
     "quiet": ("tf",),
     "diagnosis": ("diagnose",),

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import psutil
 
-from bigtrain_nb.machine import cores
+from bigtrain_nb.hardware import cores
 from bigtrain_nb.measure import count_examples, discard
 from bigtrain_nb.pipelines import Pipeline
 from bigtrain_nb.quiet import tf
+from bigtrain_nb.settings import positive_seconds
 
 _SAMPLE_SECONDS = 0.1
 _WARM_UP = 0.3
@@ -135,30 +136,27 @@ def diagnose(pipeline, *, seconds=3.0):
     dataset = pipeline.dataset() if known else pipeline
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
-    if not seconds > 0:
-        raise ValueError(f"seconds={seconds!r} must be a positive number of seconds")
     watch = _Watch(_with_model(dataset))
-    watch.run(seconds)
-    stages, chosen = watch.found(("parse", "finish") if known else ())
+    watch.run(positive_seconds(seconds))
+    stages, chosen = watch.found(known)
     return Diagnosis(watch.examples / watch.seconds, stages, watch.ceiling(), chosen, watch.others())
 
 
-def _batches(dataset, end):
-    """Yield (iterator, examples in its next batch) until ``end``; (iterator, 0) where a pass ends."""
+def _batches(dataset):
+    """Yield (iterator, examples in its next batch) for ever; (iterator, 0) where a pass ends."""
     spent = []
-    while time.perf_counter() < end:
-        iterator, empty = iter(dataset), True
-        for batch in iterator:
-            empty = False
-            yield iterator, count_examples(batch, "the dataset")
-            if time.perf_counter() > end:
-                break
-        else:
+    try:
+        while True:
+            iterator, empty = iter(dataset), True
+            spent.append(iterator)
+            for batch in iterator:
+                empty = False
+                yield iterator, count_examples(batch, "the dataset")
+            if empty:
+                raise ValueError("the dataset yielded no batch: there is nothing to diagnose")
             yield iterator, 0
-        if empty:
-            raise ValueError("the dataset yielded no batch: there is nothing to diagnose")
-        spent.append(iterator)
-    discard(spent)
+    finally:
+        discard(spent)
 
 
 def _with_model(dataset):
@@ -182,10 +180,10 @@ class _Watch:
         self.places = {}
 
     def run(self, seconds):
-        """Iterate for ``seconds``, of which the first part warms up and does not count."""
+        """Iterate for ``seconds`` and until a batch counted; the first part warms up and does not count."""
         began = sampled = time.perf_counter()
         counting = False
-        for iterator, examples in _batches(self.dataset, began + seconds):
+        for iterator, examples in _batches(self.dataset):
             now = time.perf_counter()
             starts = not counting and now - began > seconds * _WARM_UP
             if starts or not examples or now - sampled > _SAMPLE_SECONDS:
@@ -195,6 +193,8 @@ class _Watch:
                 self.examples += examples
             if starts:
                 counting, counted_from, processor, busy = True, now, time.process_time(), _busy_seconds()
+            if self.examples and now - began > seconds:
+                break
         self._sample(iterator, counting)
         self.seconds = time.perf_counter() - counted_from
         self.processor = time.process_time() - processor
@@ -223,13 +223,14 @@ class _Watch:
         """Cores that other programs kept busy, on average."""
         return max(0.0, (self.busy - self.processor) / self.seconds)
 
-    def found(self, map_names):
+    def found(self, known):
         """Return the stages from the source to the end, and what AUTOTUNE chose for them."""
         least = _NEGLIGIBLE * sum(self.nanoseconds.values())
-        shown = (p for p in self.places.values() if p.op != "Root")
-        places = [p for p in shown if self.nanoseconds[p.path] > least or p.tuned]
+        places = [p for p in self.places.values() if p.op != "Root"]
+        named = zip(_words([p.op for p in places], known), places, strict=True)
+        shown = [(word, p) for word, p in named if self.nanoseconds[p.path] >= least or p.tuned]
         stages, chosen = [], {}
-        for name, place in zip(_names([p.op for p in places], map_names), places, strict=True):
+        for name, (_, place) in zip(_numbered([word for word, _ in shown]), shown, strict=True):
             microseconds = self.nanoseconds[place.path] / 1000 / self.examples
             stages.append(Stage(name, place.op, place.calls, microseconds, place.thread))
             chosen |= {f"{name}, {parameter}": value for parameter, value in place.tuned.items()}
@@ -275,15 +276,24 @@ def _busy_seconds():
     return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
 
 
-def _names(ops, map_names):
-    """Words for the ops, given from the end to the source; our own maps get their own names."""
-    maps = [i for i, op in enumerate(ops) if op in _MAPS]
+def _words(ops, known):
+    """Words for the ops, given from the end to the source; the maps of a `Pipeline` are known by their place.
+
+    Its first map parses, unless a filled cache has taken that one's place; an empty ``finish`` is optimized away.
+    """
     words = [_WORDS.get(op, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", op).lower()) for op in ops]
-    for i, name in zip(maps, map_names[::-1] or ["map"] * len(maps), strict=False):
-        words[i] = name
+    maps = [i for i, op in enumerate(ops) if op in _MAPS]
+    for i in maps:
+        parses = i == maps[-1] and "cache" not in words[i:]
+        words[i] = ("parse" if parses else "finish") if known else "map"
+    return [word + (" + batch" if op == "MapAndBatch" else "") for word, op in zip(words, ops, strict=True)]
+
+
+def _numbered(words):
+    """Number the words that occur more than once, counted from the source, which is the last."""
     counts, left = Counter(words), Counter(words)
     for i, word in enumerate(words):
         if counts[word] > 1:
             words[i] = f"{word} {left[word]}"
             left[word] -= 1
-    return [word + (" + batch" if op == "MapAndBatch" else "") for word, op in zip(words, ops, strict=True)]
+    return words

@@ -8,6 +8,7 @@ import contextlib
 import threading
 import time
 from functools import partial
+from itertools import takewhile
 
 from bigtrain_nb import controls, measure, runs
 from bigtrain_nb.cards import Card, Picture
@@ -194,7 +195,7 @@ class Lab:
     def _await_earlier(self, job):
         """Wait for runs that were stopped in a source that blocks, and for those of other Labs: one at a time."""
         deadline = time.monotonic() + PATIENCE
-        for earlier in _busy[: _busy.index(job)]:
+        for earlier in takewhile(lambda other: other is not job, list(_busy)):
             with self._still(job):
                 self.say("Waiting for an earlier run to let go of the machine.")
             while not earlier.wait(0.05):
@@ -220,10 +221,13 @@ class Lab:
             seconds=self.seconds * len(chosen),
             progress=partial(self._progress, job),
         )
-        return [
-            Run(number, settings, comparison.results[runs.run_name(number)], comparison=comparison, baseline=baseline)
+        made = [
+            Run(number, settings, comparison.results[runs.run_name(number)], comparison=comparison)
             for number, settings in new.items()
         ]
+        for run in made:
+            run.baseline = baseline if run.number != baseline else None
+        return made
 
     def _alone(self, job, settings, name):
         source, progress = self._source(settings), partial(self._progress, job)

@@ -15,6 +15,7 @@ from numbers import Integral
 import psutil
 
 from bigtrain_nb.results import Comparison, Result
+from bigtrain_nb.settings import positive_seconds
 
 ROUNDS = 20
 PASSES = 14
@@ -38,7 +39,7 @@ def throughput(source, *, seconds=3.0, name="", progress=None):
     that it raises ends the measurement.
 
     Raises ValueError for a source that yields nothing, for batches without a leading dimension and for
-    seconds that are not positive; TypeError for a source that is neither iterable nor callable.
+    seconds that are not positive and finite; TypeError for a source that is neither iterable nor callable.
     """
     budget = _Budget(seconds, progress)
     counter = _Counter(source, name or "source", budget)
@@ -60,7 +61,8 @@ def compare(factories, *, seconds=10.0, progress=None):
     Before a round counts, the process is given time to fall idle (the others' prefetch buffers fill up) and
     the round's own buffers, filled while it paused, are drained.
 
-    Raises ValueError for fewer than two factories, and whatever `throughput` raises, with the source's name.
+    Raises ValueError for fewer than two factories and for sources that are counted in different units, and whatever
+    `throughput` raises, with the source's name.
     """
     if not isinstance(factories, Mapping) or len(factories) < 2:
         raise ValueError("compare needs a dictionary of at least two factories: {name: function, ...}")
@@ -71,11 +73,14 @@ def compare(factories, *, seconds=10.0, progress=None):
             raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
         counters[name] = _Counter(factory(), name, budget)
         counters[name].warm_up(seconds * WARM_UP / len(factories))
+    if len({counter.unit for counter in counters.values()}) > 1:
+        units = ", ".join(f"{name!r} in {counter.unit}" for name, counter in counters.items())
+        raise ValueError(f"cannot compare {units}: let a step function return how many examples it processed")
     slot = budget.left() / PASSES / len(counters)
     order, passes = list(counters.values()), 0
     while passes < LEAST_ROUNDS or budget.left() > slot * len(order) / 2:
         for counter in order:
-            _settle(slot / 2)
+            _settle(slot / 2, budget)
             counter.measure(slot * (1 - DRAIN), drain=slot * DRAIN)
         order.reverse()
         passes += 1
@@ -86,9 +91,7 @@ class _Budget:
     """The time that a measurement may take, and the news of it."""
 
     def __init__(self, seconds, progress):
-        if not seconds > 0:
-            raise ValueError(f"seconds={seconds!r} must be a positive number of seconds")
-        self.seconds, self.progress = seconds, progress
+        self.seconds, self.progress = positive_seconds(seconds), progress
         self.started = self.told = _now()
 
     def left(self):
@@ -150,7 +153,9 @@ class _Counter:
                 raise ValueError(f"{self.name} returned {done}: a step function returns how many examples it processed")
             return int(done)
         self.unit = "steps/s"
-        if hasattr(done, "numpy"):
+        if hasattr(done, "detach"):
+            done.detach().cpu()  # waits for PyTorch, whose tensors with a gradient refuse numpy()
+        elif hasattr(done, "numpy"):
             done.numpy()
         return 1
 
@@ -226,19 +231,20 @@ def count_examples(batch, name="source"):
     )
 
 
-def _settle(limit):
+def _settle(limit, budget):
     """Wait until this process and its children rest (their buffers are full), at most ``limit`` seconds."""
     until, used = _now() + limit, _cpu_seconds()
     while _now() < until:
         time.sleep(0.01)
+        budget.tell()
         used, before = _cpu_seconds(), used
         if used - before < 0.002:
             return
 
 
 def _cpu_seconds():
-    """Processor time of this process and its children, in seconds."""
-    total = time.process_time()
+    """Processor time of this process and its children, without this thread's (it only watches), in seconds."""
+    total = time.process_time() - time.thread_time()
     for child in psutil.Process().children(recursive=True):
         try:
             times = child.cpu_times()

@@ -4,7 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,6 +170,7 @@ def _cache_path(cache):
 _LEAST = {"image_size": 1, "reads": 1, "block_length": 1, "map_calls": 1, "threads": 1, "batch": 1}
 _LEAST |= {"shuffle": 0, "prefetch": 0}
 _MAY_BE_AUTOTUNE = {"reads", "map_calls", "prefetch"}
+_FLAGS = ("vectorize", "repeat", "deterministic", "rewrites", "skip_damaged")
 _CHOICES = {"split": ("train", "test"), "source": ("shards", "files")}
 
 
@@ -185,8 +186,19 @@ def _check(settings):
                 raise ValueError(f'{name}={value!r} must be a whole number of at least {least} or "AUTOTUNE"')
         elif value is not None or name != "threads":
             whole_number(name, value, least)
-    if settings.cache is not None and not isinstance(settings.cache, (str, os.PathLike)):
+    if settings.seed is not None:
+        whole_number("seed", settings.seed, 0)
+    for name in _FLAGS:
+        if not isinstance(getattr(settings, name), bool):
+            raise ValueError(f"{name}={getattr(settings, name)!r} must be True or False")
+    for name in ("parse", "finish"):
+        if getattr(settings, name) is not None and not callable(getattr(settings, name)):
+            raise ValueError(f"{name}={getattr(settings, name)!r} must be None or a function")
+    if settings.cache is not None and (not settings.cache or not isinstance(settings.cache, (str, os.PathLike))):
         raise ValueError(f'cache={settings.cache!r} must be None, "memory", "file" or a path')
+    is_paths = isinstance(settings.data, Sequence) and not isinstance(settings.data, (str, bytes))
+    if not is_paths and not hasattr(settings.data, "shards"):
+        raise ValueError(f"data={settings.data!r} must be an ImageData or a list of paths")
     if settings.parse is None and not hasattr(settings.data, "shards"):
         raise ValueError("data of your own needs parse=, a function from one record to one example")
     if not settings.files:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bigtrain_nb.intervals import median, median_interval, paired_interval
-from bigtrain_nb.machine import machine
+from bigtrain_nb.hardware import machine
 
 PRACTICALLY_SAME = 0.02
 """A ratio whose interval reaches within 2 % of 1 is called the same: smaller differences are not worth a change."""
@@ -162,7 +162,7 @@ def load(path):
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
         return {"result": Result, "comparison": Comparison}[fields["kind"]].from_dict(fields)
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no saved result or comparison: {error!r}") from error
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from bigtrain_nb import cards
 from bigtrain_nb.controls import describe, text
 from bigtrain_nb.figures import comparison_figure, duration, interval
-from bigtrain_nb.machine import machine
+from bigtrain_nb.hardware import machine
 from bigtrain_nb.results import Comparison, Ratio, Result
 
 SHOWN = 24
@@ -24,9 +24,9 @@ COLUMNS = ("unit", "median", "low", "high", "first_seconds", "baseline", "ratio"
 class Run:
     """One measurement. `label` names the settings in which the Lab's runs differ so far.
 
-    `baseline` is the number of the run that was measured again in interleaved rounds with this one and `ratio` is the
-    rate over that baseline's; both are None for a run that was measured alone. `comparison` holds all that was measured
-    in those rounds.
+    `baseline` is the number of the run that was measured in interleaved rounds with this one, and `ratio` is the
+    rate over that baseline's; both are None for the first baseline itself. `comparison` holds all that was
+    measured in those rounds, or None for a run that was measured alone.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Run:
 
     @property
     def ratio(self) -> Ratio | None:
-        if self.baseline in (None, self.number):
+        if self.baseline is None:
             return None
         return self.comparison.ratio(self.name, run_name(self.baseline))
 

@@ -1,6 +1,8 @@
 """Checks of settings: an error names the setting, its value and what is allowed."""
 
+import math
 import operator
+from numbers import Real
 
 
 def whole_number(name, value, least, most=None, most_is=""):
@@ -15,6 +17,13 @@ def whole_number(name, value, least, most=None, most_is=""):
     if number is None or isinstance(value, bool) or number < least or (most is not None and number > most):
         raise ValueError(f"{name}={value!r} must be {allowed}")
     return number
+
+
+def positive_seconds(value):
+    """Return ``value``; raise ValueError unless it is a finite number of seconds above 0."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
+        raise ValueError(f"seconds={value!r} must be a positive, finite number of seconds")
+    return value
 
 
 def fraction(name, value):

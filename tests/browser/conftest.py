@@ -18,6 +18,8 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 QUIET = ["--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
          "--disable-sync"]
 START_SECONDS = 90
+# Notebook 7.6 itself says this while it loads, with any notebook; JupyterLab does not.
+NOT_OURS = {"Cannot read properties of undefined (reading 'schema')"}
 
 # Written before the server starts: no question about news, and all cells in the page so that they can be found.
 SETTINGS = {
@@ -54,7 +56,8 @@ def jupyter(tmp_path_factory, artifacts, browser):
     token = secrets.token_hex(16)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
                "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}",
-               "--expose-app-in-browser", *["--allow-root"] * (os.geteuid() == 0)]
+               "--expose-app-in-browser", "--JupyterNotebookApp.expose_app_in_browser=True",
+               *["--allow-root"] * (os.geteuid() == 0)]
     with open(artifacts / "jupyter.log", "w") as log:
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
@@ -104,4 +107,4 @@ def page(browser, artifacts, request):
     yield page
     page.screenshot(path=artifacts / f"{request.node.name}-last.png")
     page.close()
-    assert errors == []
+    assert [error for error in errors if error not in NOT_OURS] == []

@@ -12,11 +12,16 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01-feed-the-model.ipynb"
 DONE = "every cell has run"
 SMALL = [
     "import bigtrain_nb as bt\ndata = bt.photo_crops(count=512, test_count=64)",
-    "def build(**settings):\n    return bt.Pipeline(data, rewrites=False, **settings)",
+    "def build(**settings):\n    return bt.Pipeline(data=data, rewrites=False, **settings)",
     'bt.Lab(build, seconds=2.0, title="Feed the model", map_calls=[1, 2, 4], cache=[None, "memory"],'
     " batch=[16, 32, 64], prefetch=[0, 2])",
     f"print({DONE[:5]!r} + {DONE[5:]!r})",
 ]
+KERNEL_READY = """() => {
+    const context = window.jupyterapp?.shell?.currentWidget?.sessionContext;
+    const kernel = context?.session?.kernel;
+    return context?.isReady && kernel?.connectionStatus == "connected" && kernel?.status == "idle";
+}"""
 
 
 def put(cells, path):
@@ -25,7 +30,7 @@ def put(cells, path):
 
 def open_notebook(page, jupyter, name, app="lab/tree"):
     page.goto(f"{jupyter.url}/{app}/{name}?token={jupyter.token}")
-    expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").first).to_be_attached()
+    page.wait_for_function(KERNEL_READY)  # the indicator says idle too early: what is run then is lost
 
 
 def run_all(page, seconds=120):
@@ -50,7 +55,7 @@ def press_and_await(page, name, words):
     """Press a button of the Lab and wait for a picture that says these words."""
     before = picture(page).inner_html() if picture(page).count() else ""
     button(page, name).click()
-    expect(picture(page)).to_have_attribute("aria-label", re.compile(words), timeout=120_000)
+    expect(picture(page)).to_have_attribute("aria-label", re.compile(words, re.IGNORECASE), timeout=60_000)
     expect(button(page, "Run")).to_be_enabled()
     assert picture(page).inner_html() != before
 
@@ -92,6 +97,7 @@ def keep_pictures(page, folder):
         page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})",
                       f"JupyterLab {theme}")
         expect(page.locator(f"body[data-jp-theme-name='JupyterLab {theme}']")).to_be_attached()
+        expect(page.locator("#jupyterlab-splash")).to_have_count(0)
         lab.screenshot(path=folder / f"lab-{theme.lower()}.png")
 
 

@@ -1,91 +1,18 @@
-"""The Lab without a kernel: settings, runs beside the baseline, background runs, errors, export, and its widgets."""
+"""The Lab without a screen: its settings, its runs beside the baseline, and their export."""
 
 import csv
 import json
-import threading
-import time
+import subprocess
+import sys
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
-import ipywidgets
 import numpy as np
 import pytest
-from ipywidgets.widgets.widget import _instances as living_widgets
+from labs import SECONDS, build
 
-from bigtrain_nb import lab as lab_module
-from bigtrain_nb import measure, runs
+from bigtrain_nb import runs
 from bigtrain_nb.lab import Lab
-from bigtrain_nb.results import Comparison, Result
-
-SECONDS = 0.05
-
-
-def build(batch=32, prefetch=0, cache=False, workers=2, mode=None):
-    """A step function of about a millisecond a batch."""
-
-    def step():
-        time.sleep(0.001)
-        return batch
-
-    return step
-
-
-@pytest.fixture
-def lab():
-    made = Lab(build, seconds=SECONDS, batch=[16, 32, 320], prefetch=[0, 2, "AUTOTUNE"], cache=False, workers=(1, 4))
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def no_earlier_labs(monkeypatch):
-    monkeypatch.setattr(lab_module, "_displayed", {})
-
-
-def shown(lab):
-    """Display the Lab as a notebook would, and return its widgets."""
-    assert "application/vnd.jupyter.widget-view+json" in lab._repr_mimebundle_()
-    return lab._view
-
-
-def until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.005)
-
-
-def finish(lab):
-    until(lambda: not lab.running)
-
-
-def background_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "lab-run"]
-
-
-class Gate:
-    """A build whose source blocks in its step until the gate opens."""
-
-    def __init__(self):
-        self.opened, self.reached, self.calls = threading.Event(), threading.Event(), 0
-
-    def __call__(self):
-        self.calls += 1
-
-        def step():
-            self.reached.set()
-            self.opened.wait(30)
-            time.sleep(0.001)
-            return 1
-
-        return step
-
-
-@pytest.fixture
-def gate():
-    made = Gate()
-    yield made
-    made.opened.set()
+from bigtrain_nb.results import Result
 
 
 class TestSettings:
@@ -98,7 +25,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"batch": 64}, "batch=64 is not among the choices: expected one of 16, 32, 320"),
+            ({"batch": 64}, "batch=64 is not among the choices: expected one of 4, 32, 320"),
             ({"prefetch": False}, "prefetch=False is not among the choices"),
             ({"cache": 1}, "cache=1 is not among the choices: expected one of False, True"),
             ({"workers": 9}, "workers=9 is out of range: expected a whole number from 1 to 4"),
@@ -167,14 +94,14 @@ class TestRuns:
     def test_a_sweep_measures_all_values_and_the_baseline_together(self, lab):
         lab.run()
         swept = lab.sweep("batch", prefetch=2)
-        assert [run.settings["batch"] for run in swept] == [16, 32, 320]
+        assert [run.settings["batch"] for run in swept] == [4, 32, 320]
         assert {run.settings["prefetch"] for run in swept} == {2}
         assert all(run.comparison is swept[0].comparison and run.baseline == 1 for run in swept)
         assert set(swept[0].comparison.results) == {"run 1", "run 2", "run 3", "run 4"}
 
     def test_a_sweep_without_a_baseline_takes_its_first_value(self, lab):
         swept = lab.sweep("cache")
-        assert lab.baseline is swept[0] and swept[0].settings["cache"] is False
+        assert lab.baseline is swept[0] and swept[0].settings["cache"] is False and swept[0].baseline is None
         assert swept[0].ratio is None and swept[1].ratio.b == "run 1"
 
     def test_a_sweep_of_a_range(self, lab):
@@ -183,8 +110,8 @@ class TestRuns:
     def test_sweeps_that_cannot_be(self, lab):
         with pytest.raises(ValueError, match="unknown setting 'size'"):
             lab.sweep("size")
-        with pytest.raises(ValueError, match="batch=16: the sweep itself varies batch"):
-            lab.sweep("batch", batch=16)
+        with pytest.raises(ValueError, match="batch=4: the sweep itself varies batch"):
+            lab.sweep("batch", batch=4)
         ranges = Lab(lambda x, n: None, x=(0.0, 1.0), n=(1, 1000))
         with pytest.raises(ValueError, match="x has no step"):
             ranges.sweep("x")
@@ -192,24 +119,24 @@ class TestRuns:
             ranges.sweep("n")
 
     def test_a_given_baseline_is_measured_with_the_first_run(self):
-        lab = Lab(build, seconds=SECONDS, baseline={"batch": 16}, batch=[16, 32, 320])
+        lab = Lab(build, seconds=SECONDS, baseline={"batch": 4}, batch=[4, 32, 320])
         run = lab.run(batch=320)
-        assert [each.settings["batch"] for each in lab.runs] == [16, 320]
+        assert [each.settings["batch"] for each in lab.runs] == [4, 320]
         assert lab.baseline.number == 1 and run.number == 2 and run.ratio.verdict == "faster"
 
     def test_a_given_baseline_that_is_run_first_is_measured_alone(self):
-        lab = Lab(build, seconds=SECONDS, baseline={"batch": 16}, batch=[16, 32])
-        assert lab.run(batch=16).comparison is None and len(lab.runs) == 1
+        lab = Lab(build, seconds=SECONDS, baseline={"batch": 4}, batch=[4, 32])
+        assert lab.run(batch=4).comparison is None and len(lab.runs) == 1
 
     def test_runs_that_never_met_were_measured_apart(self, lab):
-        first, second, third = lab.run(), lab.run(batch=16), lab.run(batch=320)
+        first, second, third = lab.run(), lab.run(batch=4), lab.run(batch=320)
         assert runs.verdict(first, lab.baseline) == "baseline"
         assert runs.verdict(third, lab.baseline).startswith("faster, ")
         lab.baseline = second
         assert runs.verdict(third, lab.baseline) == "measured apart"
         assert runs.verdict(first, lab.baseline).startswith("faster, ")
         lab.baseline = 3
-        assert lab.run(batch=16).ratio.b == "run 3"
+        assert lab.run(batch=4).ratio.b == "run 3"
 
     def test_a_baseline_is_a_run_of_this_lab(self, lab):
         with pytest.raises(ValueError, match="baseline=1 is not a run of this Lab: expected one of none so far"):
@@ -247,12 +174,12 @@ class TestRuns:
 class TestExport:
     def test_json_holds_everything(self, lab, tmp_path):
         lab.run()
-        lab.run(batch=16)
+        lab.run(batch=4)
         path = lab.export(tmp_path / "runs.json")
         stored = json.loads((tmp_path / "runs.json").read_text())
         assert path == str(tmp_path / "runs.json") and stored["baseline"] == 1 and "python" in stored["machine"]
         first, second = stored["runs"]
-        assert first["ratio"] is None and second["settings"]["batch"] == 16
+        assert first["ratio"] is None and second["settings"]["batch"] == 4
         assert Result.from_dict(second["result"]) == lab.runs[1].result
         assert second["ratio"]["verdict"] == "slower" and second["baseline_result"]["name"] == "run 1"
 
@@ -284,372 +211,7 @@ class TestExport:
         assert (tmp_path / "runs.csv").read_text().startswith("run,unit,median")
 
 
-class TestBackground:
-    def test_start_returns_at_once_and_the_run_arrives(self, lab):
-        lab.start(batch=16)
-        assert lab.running
-        with pytest.raises(RuntimeError, match="a run is going on"):
-            lab.start()
-        with pytest.raises(RuntimeError, match="a run is going on"):
-            lab.run()
-        finish(lab)
-        assert [run.settings["batch"] for run in lab.runs] == [16] and "Run 1" in lab.status
-
-    def test_start_of_a_sweep(self, lab):
-        lab.start("batch")
-        finish(lab)
-        assert len(lab.runs) == 3
-
-    def test_stop_answers_at_once_though_the_source_blocks(self, gate):
-        lab = Lab(gate, seconds=SECONDS)
-        lab.start()
-        assert gate.reached.wait(10)
-        began = time.monotonic()
-        lab.stop()
-        assert time.monotonic() - began < 0.5
-        assert not lab.running and lab.status == "Stopped; nothing of that run was kept."
-        gate.opened.set()
-        until(lambda: not background_threads())
-        assert lab.runs == [] and lab.status.startswith("Stopped")
-
-    def test_a_result_that_comes_after_stop_is_dropped(self, monkeypatch):
-        held, reached = threading.Event(), threading.Event()
-
-        def late(source, **_):
-            reached.set()
-            held.wait(30)
-            return Result("late", (1.0,) * 6, "steps/s", 0.1, 6, 1.0)
-
-        monkeypatch.setattr(measure, "throughput", late)
-        lab = Lab(build, seconds=SECONDS)
-        lab.start()
-        assert reached.wait(10)
-        lab.stop()
-        held.set()
-        until(lambda: not background_threads())
-        assert lab.runs == [] and lab.error is None and lab.status.startswith("Stopped")
-
-    def test_a_new_run_waits_until_the_stopped_one_has_let_go(self, gate):
-        lab = Lab(gate, seconds=SECONDS)
-        lab.start()
-        assert gate.reached.wait(10)
-        lab.stop()
-        lab.start()
-        until(lambda: lab.status.startswith("Waiting for an earlier run"))
-        assert gate.calls == 1
-        gate.opened.set()
-        finish(lab)
-        assert gate.calls == 2 and [run.number for run in lab.runs] == [1]
-
-    def test_the_wait_is_bounded(self, gate, monkeypatch):
-        monkeypatch.setattr(lab_module, "PATIENCE", 0.2)
-        lab = Lab(gate, seconds=SECONDS)
-        lab.start()
-        assert gate.reached.wait(10)
-        lab.stop()
-        with pytest.raises(TimeoutError, match="an earlier run has not ended after"):
-            lab.run()
-        assert not lab.running and "TimeoutError" in lab.status
-        gate.opened.set()
-        assert lab.run().number == 1
-
-    def test_a_run_that_waits_can_be_stopped(self, gate):
-        lab = Lab(gate, seconds=SECONDS)
-        for _ in range(5):
-            lab.start()
-            assert gate.reached.wait(10)
-            lab.stop()
-        gate.opened.set()
-        until(lambda: not background_threads())
-        assert gate.calls == 1 and lab.runs == []
-
-    def test_labs_measure_one_at_a_time(self, lab, gate):
-        other = Lab(gate, seconds=SECONDS)
-        other.start()
-        assert gate.reached.wait(10)
-        lab.start()
-        until(lambda: lab.status.startswith("Waiting for an earlier run"))
-        gate.opened.set()
-        finish(lab)
-        assert not other.running and len(lab.runs) == len(other.runs) == 1
-
-    def test_stop_without_a_run_does_nothing(self, lab):
-        before = lab.status
-        lab.stop()
-        assert lab.status == before
-
-    def test_a_run_in_a_cell_can_be_stopped_from_another_thread(self, lab):
-        threading.Timer(0.2, lab.stop).start()
-        lab.seconds = 20
-        began = time.monotonic()
-        with pytest.raises(lab_module.Stopped):
-            lab.run()
-        assert time.monotonic() - began < 10 and lab.runs == []
-        lab.seconds = SECONDS
-        assert lab.run().number == 1
-
-
-class TestErrors:
-    @staticmethod
-    def fails(batch=1):
-        if batch == 2:
-            raise ValueError("batch is <too> large")
-        return build(batch)
-
-    def test_headless_the_error_comes_through_with_the_settings(self):
-        lab = Lab(self.fails, seconds=SECONDS, batch=[1, 2])
-        with pytest.raises(ValueError, match="too> large") as caught:
-            lab.run(batch=2)
-        assert "fails with batch=2" in caught.value.__notes__[0]
-        assert not lab.running and lab.error is caught.value
-        assert lab.run(batch=1).number == 1 and lab.error is None
-
-    def test_on_screen_the_error_is_shown_and_the_lab_stays_usable(self):
-        lab = Lab(self.fails, seconds=SECONDS, batch=[1, 2])
-        view = shown(lab)
-        lab.start()
-        finish(lab)
-        lab.start(batch=2)
-        finish(lab)
-        assert "fails with batch=2. ValueError: batch is <too> large" in lab.status
-        assert "batch is &lt;too&gt; large" in view.status.value
-        assert isinstance(lab.error, ValueError) and not view.run.disabled and view.stop.disabled
-        lab.start()
-        finish(lab)
-        assert len(lab.runs) == 2
-
-    def test_a_source_that_fails_in_the_middle_names_the_settings_under_way(self):
-        def breaks(batch):
-            yield np.zeros(batch)
-            raise OSError("disk on fire")
-
-        lab = Lab(breaks, seconds=SECONDS, batch=[3])
-        lab.start()
-        finish(lab)
-        assert "while measuring batch=3. OSError: disk on fire" in lab.status
-
-    @pytest.mark.parametrize(("source", "error"), [(None, TypeError), ([], ValueError), ([1.0], ValueError)])
-    def test_what_cannot_be_measured_is_an_error(self, source, error):
-        lab = Lab(lambda: source, seconds=SECONDS)
-        with pytest.raises(error):
-            lab.run()
-        assert not lab.running
-
-    def test_a_build_that_exits_leaves_the_lab_usable(self):
-        def leaves():
-            raise SystemExit(3)
-
-        lab = Lab(leaves, seconds=SECONDS)
-        lab.start()
-        finish(lab)
-        assert "SystemExit: 3" in lab.status
-
-    def test_a_kernel_interrupt_comes_through_and_the_lab_stays_usable(self):
-        interrupts = [True]
-
-        def interrupted():
-            def step():
-                if interrupts:
-                    interrupts.pop()
-                    raise KeyboardInterrupt
-                return 1
-
-            return step
-
-        lab = Lab(interrupted, seconds=SECONDS)
-        with pytest.raises(KeyboardInterrupt):
-            lab.run()
-        assert not lab.running and lab.status == "Interrupted; nothing of that run was kept."
-        assert lab.run().number == 1
-
-    def test_long_messages_are_cut(self):
-        def wordy():
-            raise RuntimeError("x" * 100_000)
-
-        lab = Lab(wordy)
-        with pytest.raises(RuntimeError):
-            lab.run()
-        assert len(lab.status) < 1000
-
-
-class TestView:
-    def test_every_kind_of_choice_has_its_native_control(self, lab):
-        view = shown(lab)
-        kinds = {name: type(field) for name, field in view.fields.items()}
-        assert kinds == {
-            "batch": ipywidgets.Dropdown,
-            "prefetch": ipywidgets.Dropdown,
-            "cache": ipywidgets.Checkbox,
-            "workers": ipywidgets.BoundedIntText,
-        }
-        assert [field.description for field in view.fields.values()] == list(kinds)
-        assert {field.style.description_width for field in view.fields.values()} == {"11em"}
-        floats = shown(Lab(lambda rate: None, rate=(0.0, 1.0)))
-        assert isinstance(floats.fields["rate"], ipywidgets.BoundedFloatText)
-
-    def test_every_button_says_what_it_does(self, lab):
-        view = shown(lab)
-        assert all(button.tooltip for button in (view.run, view.stop, view.sweep, view.export))
-
-    def test_buttons_follow_the_state(self, gate):
-        lab = Lab(gate, seconds=SECONDS)
-        view = shown(lab)
-        assert not view.run.disabled and view.stop.disabled and view.export.disabled
-        view.run.click()
-        assert view.run.disabled and not view.stop.disabled
-        assert gate.reached.wait(10)
-        view.stop.click()
-        assert not view.run.disabled and view.stop.disabled and "Stopped" in view.status.value
-        gate.opened.set()
-        view.run.click()
-        finish(lab)
-        assert not view.export.disabled and view.progress.value == 0
-
-    def test_run_takes_the_controls(self, lab):
-        view = shown(lab)
-        view.fields["prefetch"].index = 2
-        view.fields["cache"].value = True
-        view.fields["workers"].value = 4
-        view.run.click()
-        finish(lab)
-        assert lab.runs[0].settings == {"batch": 32, "prefetch": "AUTOTUNE", "cache": True, "workers": 4}
-
-    def test_choices_that_look_alike_are_told_apart(self):
-        lab = Lab(lambda size: build(), seconds=SECONDS, size=["2", 2, None])
-        view = shown(lab)
-        view.fields["size"].index = 1
-        view.run.click()
-        finish(lab)
-        assert lab.runs[0].settings == {"size": 2}
-
-    def test_try_all_takes_the_other_controls(self, lab):
-        view = shown(lab)
-        view.fields["prefetch"].index = 1
-        view.swept.value = "batch"
-        view.sweep.click()
-        finish(lab)
-        assert [(run.settings["batch"], run.settings["prefetch"]) for run in lab.runs] == [(16, 2), (32, 2), (320, 2)]
-
-    def test_a_refused_setting_is_said_in_the_status(self):
-        lab = Lab(lambda size: build(), size=(0, 8, 4))
-        view = shown(lab)
-        view.fields["size"].value = 5
-        view.run.click()
-        assert "size=5 is out of range" in view.status.value and not lab.running
-
-    def test_the_picture_and_the_table_follow_the_runs(self, lab):
-        view = shown(lab)
-        lab.run()
-        first = view.picture.value
-        lab.run(batch=320)
-        assert view.picture.value != first and view.table.value.count('scope="row"') == 2
-        image = ElementTree.fromstring(view.picture.value).find("{http://www.w3.org/2000/svg}svg")
-        assert image.get("role") == "img" and "Run 2 (batch=320): " in image.get("aria-label")
-        assert "faster" in image.get("aria-label")
-        assert 'aria-live="polite"' in view.status.value and "Run 2" in view.status.value
-        assert "currentColor" in view.picture.value and "currentColor" in view.table.value
-
-    def test_the_baseline_can_be_chosen(self, lab):
-        view = shown(lab)
-        lab.run()
-        lab.run(batch=16)
-        assert lab.baseline.number == view.baseline.value == 1
-        before = view.picture.value
-        view.baseline.value = 2
-        assert lab.baseline.number == 2 and view.picture.value != before
-        lab.run(batch=320)
-        assert view.baseline.value == 2 and lab.baseline.number == 2
-        lab.baseline = 1
-        assert view.baseline.value == 1
-
-    def test_export_says_where(self, lab, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        view = shown(lab)
-        lab.run()
-        view.export.click()
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["lab-runs.csv", "lab-runs.json"]
-        assert str(tmp_path / "lab-runs.json") in view.status.value
-
-    def test_export_that_fails_is_said_in_the_status(self, lab, monkeypatch):
-        view = shown(lab)
-        lab.run()
-        monkeypatch.setattr(runs, "write", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
-        view.export.click()
-        assert "PermissionError: read-only" in view.status.value
-
-    def test_progress_comes_at_most_ten_times_a_second(self, lab):
-        view = shown(lab)
-        seen = []
-        view.progress.observe(lambda change: seen.append(change["new"]), "value")
-        lab.seconds = 1.0
-        began = time.monotonic()
-        lab.run()
-        assert 2 <= len(seen) <= 10 * (time.monotonic() - began) + 2
-        assert 0 < max(seen) <= 1 and seen[-1] == 0
-
-    def test_a_background_run_writes_nothing(self, lab, capfd):
-        shown(lab)
-        lab.start()
-        finish(lab)
-        assert capfd.readouterr() == ("", "")
-
-    def test_running_the_cell_again_leaves_one_lab(self):
-        def cell(title=""):
-            made = Lab(build, seconds=SECONDS, title=title, batch=[1, 2])
-            shown(made)
-            return made
-
-        before = set(living_widgets)
-        first = cell()
-        one = len(set(living_widgets) - before)
-        first.start()
-        second = cell()
-        assert not first.running and first._view is None
-        assert len(set(living_widgets) - before) == one
-        other = cell("another")
-        assert second._view is not None and other._view is not None
-        second.close()
-        other.close()
-        assert set(living_widgets) == before
-
-    def test_a_lab_shown_twice_has_one_set_of_widgets(self, lab):
-        view = shown(lab)
-        assert shown(lab) is view
-
-    def test_a_closed_lab_keeps_its_runs_and_can_be_shown_again(self, lab):
-        shown(lab)
-        lab.run()
-        lab.close()
-        assert lab.run(batch=16).number == 2
-        assert shown(lab).table.value.count('scope="row"') == 2
-
-    def test_a_hundred_runs_leak_neither_threads_nor_widgets(self, lab, monkeypatch):
-        monkeypatch.setattr(runs, "SHOWN", 2)
-        monkeypatch.setattr(measure, "compare", _quick_compare)
-        shown(lab)
-        lab.run()
-        threads, widgets = threading.active_count(), len(living_widgets)
-        for number in range(100):
-            lab.start(batch=16)
-            if number % 4 == 0:
-                lab.stop()
-            finish(lab)
-        until(lambda: threading.active_count() <= threads)
-        assert len(lab.runs) >= 76
-        assert len(living_widgets) == widgets
-
-
-def _quick_compare(sources, *, seconds, progress):
-    progress(0.5)
-    return Comparison(
-        {name: Result(name, (99.0, 101.0, 100.0) * 3, "steps/s", 0.1, 9, 0.1) for name in sources if sources[name]()}
-    )
-
-
 def test_no_kernel_no_widget_no_pyplot_is_needed():
-    import subprocess
-    import sys
-
     program = (
         "import sys, time, bigtrain_nb as bt\n"
         "lab = bt.Lab(lambda n: lambda: time.sleep(0.001) or n, seconds=0.05, n=[1, 2])\n"

@@ -1,0 +1,66 @@
+"""What both benchmarks share: a table, the machine in a line, and a section of README.md that a script rewrites."""
+
+import datetime
+import json
+import os
+from importlib import metadata
+from pathlib import Path
+
+import bigtrain_nb as bt
+
+README = Path(__file__).with_name("README.md")
+
+
+def table(head, rows):
+    """Return a Markdown table, padded so that it also reads well in a terminal."""
+    rows = [[str(cell) for cell in row] for row in [head, *rows]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+
+
+def facts(packages=()):
+    """Return the machine, the versions of the installed ``packages`` and the date."""
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {**bt.machine(), **versions, "date": datetime.date.today().isoformat()}
+
+
+def in_words(facts):
+    """Return ``facts`` as one sentence."""
+    named = ("processor", "cores", "memory_gib", "system", "date")
+    versions = ", ".join(f"{name} {version}" for name, version in facts.items() if name not in named)
+    return (
+        f"Measured on {facts['date']}: {facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB,"
+        f" {facts['system']}; {versions}."
+    )
+
+
+def finish(arguments, name, text, fields):
+    """Print ``text``; write ``fields`` to ``--json FILE`` and, with ``--readme``, ``text`` to its place in README.md."""
+    print(f"\n{text}")
+    if arguments.json:
+        write(arguments.json, json.dumps(fields, indent=1) + "\n")
+    if arguments.readme:
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+        before, rest = README.read_text(encoding="utf-8").split(begin)
+        write(README, f"{before}{begin}{text}\n{end}{rest.split(end)[1]}")
+
+
+def write(path, text):
+    """Write a whole file at once: beside it, then renamed."""
+    beside = Path(f"{path}.{os.getpid()}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def add_arguments(parser):
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures as JSON")
+    parser.add_argument("--readme", action="store_true", help="also rewrite the results in benchmarks/README.md")
