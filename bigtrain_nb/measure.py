@@ -20,7 +20,7 @@ from bigtrain_nb.settings import positive_seconds
 ROUNDS = 20
 PASSES = 14
 LEAST_ROUNDS = 6
-WARM_UP = 0.3
+WARM_UP = 0.4
 DRAIN = 0.25
 
 _now = time.perf_counter
@@ -58,8 +58,9 @@ def compare(factories, *, seconds=10.0, progress=None):
     10 s a pair shows a difference of 10 % on a quiet machine. ``progress`` is as for `throughput`.
 
     Every pass visits all sources, and every second pass in reverse order, so that drift within a pass cancels.
-    Before a round counts, the process is given time to fall idle (the others' prefetch buffers fill up) and
-    the round's own buffers, filled while it paused, are drained.
+    No source works behind another's back: a finite one starts a new iterator in each round, as in an epoch, and drops
+    it at the end; an endless one keeps its iterator (its cache may still be filling) and is given up to a second to
+    fill its prefetch buffers before another is measured. What was buffered meanwhile is drained before a round counts.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, and whatever
     `throughput` raises, with the source's name.
@@ -76,12 +77,11 @@ def compare(factories, *, seconds=10.0, progress=None):
     if len({counter.unit for counter in counters.values()}) > 1:
         units = ", ".join(f"{name!r} in {counter.unit}" for name, counter in counters.items())
         raise ValueError(f"cannot compare {units}: let a step function return how many examples it processed")
-    slot = budget.left() / PASSES / len(counters)
+    slot = budget.left() / PASSES / len(counters) / (1 + DRAIN)
     order, passes = list(counters.values()), 0
     while passes < LEAST_ROUNDS or budget.left() > slot * len(order) / 2:
         for counter in order:
-            _settle(slot / 2, budget)
-            counter.measure(slot * (1 - DRAIN), drain=slot * DRAIN)
+            counter.measure_apart(slot)
         order.reverse()
         passes += 1
     return Comparison({name: counter.result(name) for name, counter in counters.items()})
@@ -180,38 +180,48 @@ class _Counter:
             took = _now() - began
         return examples, max(took, 1e-9)
 
-    def measure(self, seconds, drain=0.0):
-        """Add a round of at least ``seconds``, after ``drain`` seconds of pulling that do not count.
-
-        A source whose pass is shorter than a round is measured in whole passes, so that each round holds the same work.
-        """
-        whole = self.pass_seconds <= seconds
+    def measure(self, seconds):
+        """Add a round of at least ``seconds``; a source with short passes is measured in whole ones, all equal."""
+        whole = self.is_short(seconds)
         if whole and self.iterator is not None:
             self.pull_for(0, whole=True)
-        elif drain:
-            self.pull_for(drain)
-        self.discard_spent()
+        discard(self.spent)
         examples, took = self.pull_for(seconds, whole)
         self.rounds.append(examples / took)
         self.examples, self.seconds = self.examples + examples, self.seconds + took
 
-    def discard_spent(self):
+    def measure_apart(self, seconds):
+        """Add a round among those of other sources, once nothing works in the background and buffers are drained."""
+        _settle(self.budget)
+        if not self.is_short(seconds):
+            self.pull()
+            self.pull_for(seconds * DRAIN)
+        self.measure(seconds)
+        if self.passes:
+            self.drop()
+
+    def is_short(self, seconds):
+        return self.pass_seconds <= 1.5 * seconds
+
+    def drop(self):
+        """Let the iterator go, and with it what it does in the background."""
+        if self.iterator is not None:
+            self.spent.append(self.iterator)
+            self.iterator = None
         discard(self.spent)
-        self.spent = []
 
     def result(self, name):
-        self.spent.append(self.iterator)
-        self.iterator = None
-        self.discard_spent()
+        self.drop()
         filled = self.passes and not self.passes_before
         note = "its first pass ended while it was measured: a cache filled up meanwhile" if filled else ""
         return Result(name, tuple(self.rounds), self.unit, self.first_seconds, self.examples, self.seconds, note)
 
 
 def discard(iterators):
-    """Drop the last references of ``iterators`` in a thread: TensorFlow tears one down in up to half a second, idle."""
+    """Empty the list ``iterators`` in a thread: TensorFlow takes up to half a second to tear one down, idle."""
     if iterators:
-        threading.Thread(target=iterators.clear, daemon=True).start()
+        threading.Thread(target=iterators.copy().clear, daemon=True).start()
+        iterators.clear()
 
 
 def count_examples(batch, name="source"):
@@ -231,9 +241,9 @@ def count_examples(batch, name="source"):
     )
 
 
-def _settle(limit, budget):
-    """Wait until this process and its children rest (their buffers are full), at most ``limit`` seconds."""
-    until, used = _now() + limit, _cpu_seconds()
+def _settle(budget):
+    """Wait until this process and its children rest (their buffers are full), at most a second."""
+    until, used = _now() + 1.0, _cpu_seconds()
     while _now() < until:
         time.sleep(0.01)
         budget.tell()
