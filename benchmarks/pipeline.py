@@ -100,7 +100,7 @@ def check_same(factories, data):
         apart = max(np.abs(image - expected[i].astype(np.float32)).mean() for image, i in zip(images, at, strict=True))
         if apart / 127.5 > TOLERANCE:
             raise ValueError(f"{name}: an image differs by {apart / 127.5:.3f} on average, allowed is {TOLERANCE}")
-        print(f"{name}: the same {data.count} images and labels; least alike: {apart / 127.5:.4f} apart", file=sys.stderr)
+        print(f"{name}: the same images and labels, at most {apart / 127.5:.4f} apart", file=sys.stderr)
 
 
 def first_pass(batches, count, name):
@@ -123,7 +123,7 @@ def thumbnails(images):
 
 
 def partners(some, others):
-    """Pair the rows of ``some`` with rows of ``others`` so that all pairs together are least apart; return the others'."""
+    """Pair each row of ``some`` with one of ``others``, all pairs together least apart; return the others' indices."""
     apart = (some**2).sum(1)[:, None] + (others**2).sum(1) - 2 * some @ others.T
     return linear_sum_assignment(apart)[1]
 

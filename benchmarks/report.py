@@ -41,7 +41,7 @@ def in_words(facts):
 
 
 def finish(arguments, name, text, fields):
-    """Print ``text``; write ``fields`` to ``--json FILE`` and, with ``--readme``, ``text`` to its place in README.md."""
+    """Print ``text``; write ``fields`` to ``--json FILE``, and ``text`` to its place in README.md if ``--readme``."""
     print(f"\n{text}")
     if arguments.json:
         write(arguments.json, json.dumps(fields, indent=1) + "\n")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import psutil
 
 from bigtrain_nb.hardware import cores
-from bigtrain_nb.measure import count_examples, discard
+from bigtrain_nb.measure import Spent, count_examples
 from bigtrain_nb.pipelines import Pipeline
 from bigtrain_nb.quiet import tf
 from bigtrain_nb.settings import positive_seconds
@@ -144,19 +144,20 @@ def diagnose(pipeline, *, seconds=3.0):
 
 def _batches(dataset):
     """Yield (iterator, examples in its next batch) for ever; (iterator, 0) where a pass ends."""
-    spent = []
+    spent, last = Spent(), None
     try:
         while True:
             iterator, empty = iter(dataset), True
-            spent.append(iterator)
             for batch in iterator:
                 empty = False
                 yield iterator, count_examples(batch, "the dataset")
             if empty:
                 raise ValueError("the dataset yielded no batch: there is nothing to diagnose")
             yield iterator, 0
+            spent.add(last)  # the caller still holds the one that has just ended
+            last = iterator
     finally:
-        discard(spent)
+        spent.discard()
 
 
 def _with_model(dataset):
@@ -175,7 +176,7 @@ class _Watch:
     def __init__(self, dataset):
         self.dataset = dataset
         self.examples, self.seconds, self.processor, self.busy = 0, 0.0, 0.0, 0.0
-        self.iterator, self.before = None, {}
+        self.before = {}
         self.nanoseconds = defaultdict(int)
         self.places = {}
 
@@ -189,6 +190,8 @@ class _Watch:
             if starts or not examples or now - sampled > _SAMPLE_SECONDS:
                 self._sample(iterator, counting)
                 sampled = now
+            if not examples:
+                self.before = {}  # the next pass has a new iterator, which starts from nothing
             if counting:
                 self.examples += examples
             if starts:
@@ -201,11 +204,9 @@ class _Watch:
         self.busy = _busy_seconds() - busy
 
     def _sample(self, iterator, counting):
-        """Add what each place spent since the sample before; a new iterator starts from nothing."""
+        """Add what each place spent since the sample before."""
         model = tf.data.experimental.get_model_proto(iterator)
-        before = self.before if iterator is self.iterator else {}
-        self.iterator, self.before = iterator, {}
-        seen = {}
+        before, self.before, seen = self.before, {}, {}
         for place in _walk(model.nodes, model.output):
             seen[place.path] = place
             spent = model.nodes[place.node].processing_time

@@ -22,6 +22,7 @@ PASSES = 14
 LEAST_ROUNDS = 6
 WARM_UP = 0.4
 DRAIN = 0.25
+SHORTEST_SLOT = 0.1
 
 _now = time.perf_counter
 
@@ -44,7 +45,8 @@ def throughput(source, *, seconds=3.0, name="", progress=None):
     budget = _Budget(seconds, progress)
     counter = _Counter(source, name or "source", budget)
     counter.warm_up(seconds * WARM_UP)
-    slot = budget.left() / ROUNDS
+    slot = max(budget.left() / ROUNDS, SHORTEST_SLOT)
+    counter.choose_whole(budget.left() / LEAST_ROUNDS)
     while len(counter.rounds) < LEAST_ROUNDS or budget.left() > slot / 2:
         counter.measure(slot)
     return counter.result(name)
@@ -58,9 +60,10 @@ def compare(factories, *, seconds=10.0, progress=None):
     10 s a pair shows a difference of 10 % on a quiet machine. ``progress`` is as for `throughput`.
 
     Every pass visits all sources, and every second pass in reverse order, so that drift within a pass cancels.
-    No source works behind another's back: a finite one starts a new iterator in each round, as in an epoch, and drops
-    it at the end; an endless one keeps its iterator (its cache may still be filling) and is given up to a second to
-    fill its prefetch buffers before another is measured. What was buffered meanwhile is drained before a round counts.
+    No source works behind another's back. One with short passes is measured in whole passes. Any other gets a new
+    iterator for each round, and its first batches do not count; where a new iterator takes long (a large shuffle
+    buffer, say), the old one stays, and the next source waits up to a second for its prefetch buffers to fill. Measure
+    a dataset with a cache without `repeat()`: only when its first pass has ended is the cache known to be full.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, and whatever
     `throughput` raises, with the source's name.
@@ -77,7 +80,10 @@ def compare(factories, *, seconds=10.0, progress=None):
     if len({counter.unit for counter in counters.values()}) > 1:
         units = ", ".join(f"{name!r} in {counter.unit}" for name, counter in counters.items())
         raise ValueError(f"cannot compare {units}: let a step function return how many examples it processed")
-    slot = budget.left() / PASSES / len(counters) / (1 + DRAIN)
+    slot = max(budget.left() / PASSES / len(counters) / (1 + DRAIN), SHORTEST_SLOT)
+    for counter in counters.values():
+        counter.choose_whole(budget.left() / LEAST_ROUNDS / len(counters))
+        counter.choose_renew(slot)
     order, passes = list(counters.values()), 0
     while passes < LEAST_ROUNDS or budget.left() > slot * len(order) / 2:
         for counter in order:
@@ -113,8 +119,9 @@ class _Counter:
         self.is_step = not hasattr(source, "__iter__")
         self.unit = "examples/s"
         self.rounds, self.examples, self.seconds = [], 0, 0.0
-        self.iterator, self.spent = None, []
+        self.iterator, self.spent = None, Spent()
         self.passes, self.in_pass, self.pass_seconds = 0, 0, math.inf
+        self.whole = self.renew = False
         began = _now()
         self.pull()
         self.first_seconds = _now() - began
@@ -142,7 +149,7 @@ class _Counter:
             again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
             raise ValueError(f"{self.name} yielded no batch{again}")
         self.passes, self.pass_seconds = self.passes + 1, _now() - self.pass_began
-        self.spent.append(self.iterator)
+        self.spent.add(self.iterator)
         self.iterator = None
         return 0
 
@@ -169,6 +176,22 @@ class _Counter:
             last = examples / took
         self.passes_before = self.passes
 
+    def choose_whole(self, longest_pass):
+        """Measure in whole passes if one takes no longer than that many seconds."""
+        self.whole = self.pass_seconds <= longest_pass
+        if self.whole and self.iterator is not None:
+            self.pull_for(0, whole=True)
+
+    def choose_renew(self, slot):
+        """Take a new iterator for each round, unless its first batch takes longer than the round."""
+        if not self.whole and not self.is_step:
+            self.drop()
+            began = _now()
+            self.pull()
+            self.renew = _now() - began <= slot
+            if self.renew:
+                self.drop()
+
     def pull_for(self, seconds, whole=False):
         """Pull for at least ``seconds`` and one batch, then on to the end of a pass if ``whole``.
 
@@ -181,47 +204,60 @@ class _Counter:
         return examples, max(took, 1e-9)
 
     def measure(self, seconds):
-        """Add a round of at least ``seconds``; a source with short passes is measured in whole ones, all equal."""
-        whole = self.is_short(seconds)
-        if whole and self.iterator is not None:
-            self.pull_for(0, whole=True)
-        discard(self.spent)
-        examples, took = self.pull_for(seconds, whole)
+        """Add a round of at least ``seconds``, in whole passes if those are short."""
+        examples, took = self.pull_for(seconds, self.whole)
+        self.spent.discard()
         self.rounds.append(examples / took)
         self.examples, self.seconds = self.examples + examples, self.seconds + took
 
     def measure_apart(self, seconds):
         """Add a round among those of other sources, once nothing works in the background and buffers are drained."""
         _settle(self.budget)
-        if not self.is_short(seconds):
+        if not self.whole:
             self.pull()
             self.pull_for(seconds * DRAIN)
         self.measure(seconds)
-        if self.passes:
+        if self.renew:
             self.drop()
-
-    def is_short(self, seconds):
-        return self.pass_seconds <= 1.5 * seconds
 
     def drop(self):
         """Let the iterator go, and with it what it does in the background."""
         if self.iterator is not None:
-            self.spent.append(self.iterator)
+            self.spent.add(self.iterator)
             self.iterator = None
-        discard(self.spent)
+        self.spent.discard()
 
     def result(self, name):
         self.drop()
-        filled = self.passes and not self.passes_before
-        note = "its first pass ended while it was measured: a cache filled up meanwhile" if filled else ""
-        return Result(name, tuple(self.rounds), self.unit, self.first_seconds, self.examples, self.seconds, note)
+        rounds, first = tuple(self.rounds), self.first_seconds
+        return Result(name, rounds, self.unit, first, self.examples, self.seconds, self._note())
+
+    def _note(self):
+        if self.is_step or self.passes_before:
+            return ""
+        if self.passes:
+            return "its first pass ended while it was measured: a cache filled up meanwhile"
+        return "measured within its first pass: a cache, if it has one, was not full"
 
 
-def discard(iterators):
-    """Empty the list ``iterators`` in a thread: TensorFlow takes up to half a second to tear one down, idle."""
-    if iterators:
-        threading.Thread(target=iterators.copy().clear, daemon=True).start()
-        iterators.clear()
+class Spent:
+    """Iterators to be dropped, in threads: TensorFlow takes up to half a second to tear one down, idle.
+
+    Short passes do not wait for a call of `discard`: thousands of kept iterators have thousands of threads.
+    """
+
+    def __init__(self):
+        self.iterators, self.discarded = [], _now()
+
+    def add(self, iterator):
+        self.iterators.append(iterator)
+        if _now() - self.discarded > 0.02:
+            self.discard()
+
+    def discard(self):
+        if self.iterators:
+            threading.Thread(target=self.iterators.clear, daemon=True).start()
+        self.iterators, self.discarded = [], _now()
 
 
 def count_examples(batch, name="source"):

@@ -7,8 +7,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bigtrain_nb.intervals import median, median_interval, paired_interval
 from bigtrain_nb.hardware import machine
+from bigtrain_nb.intervals import median, median_interval, paired_interval
 
 PRACTICALLY_SAME = 0.02
 """A ratio whose interval reaches within 2 % of 1 is called the same: smaller differences are not worth a change."""
@@ -184,8 +184,8 @@ def _number(value):
     """Three significant digits, thousands apart."""
     if not math.isfinite(value) or value == 0:
         return str(value)
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{round(value, 2 - math.floor(math.log10(abs(value)))):,.{digits}f}"
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
 
 
 def _times(value):

@@ -1,0 +1,129 @@
+"""The two intervals: against SciPy's signed-rank test, against tables, and by simulation of noisy measurements."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import wilcoxon
+
+from bigtrain_nb.intervals import _signed_rank_cut, median, median_interval, paired_interval
+from bigtrain_nb.results import PRACTICALLY_SAME
+
+
+def walsh_means(values):
+    return sorted((values[i] + values[j]) / 2 for i in range(len(values)) for j in range(i, len(values)))
+
+
+def accepted(values, shift):
+    """Whether SciPy's exact two-sided test at 5 % accepts that ``values`` are symmetric around ``shift``."""
+    return wilcoxon(np.asarray(values) - shift, method="exact").pvalue > 0.05
+
+
+@pytest.mark.parametrize("n", [6, 7, 10, 14, 20])
+def test_the_paired_interval_holds_just_the_shifts_that_the_signed_rank_test_accepts(n):
+    values = np.random.default_rng(n).normal(size=n)
+    centre, low, high = paired_interval(list(values))
+    means = walsh_means(values)
+    middles = [(a + b) / 2 for a, b in zip(means, means[1:], strict=False)]
+    assert len(middles) > 10
+    assert all(accepted(values, shift) == (low < shift < high) for shift in middles)
+    assert low <= centre <= high and centre == pytest.approx(np.median(means))
+
+
+@pytest.mark.parametrize("n, cut", [(5, -1), (6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (12, 13), (15, 25), (20, 52)])
+def test_the_cut_is_that_of_the_published_tables(n, cut):
+    assert _signed_rank_cut(n) == cut
+
+
+def test_six_pairs_give_their_whole_range_and_five_no_interval():
+    assert paired_interval([0.3, 0.1, 0.2, 0.6, 0.4, 0.5]) == (pytest.approx(0.35), 0.1, 0.6)
+    centre, low, high = paired_interval([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert (low, centre, high) == (-math.inf, pytest.approx(0.3), math.inf)
+
+
+def test_ties_do_no_harm():
+    assert paired_interval([0.5] * 10) == (0.5, 0.5, 0.5)
+    assert paired_interval([0.0] * 3 + [1.0] * 3 + [0.0] * 3) == (0.5, 0.0, 1.0)
+    assert median_interval([7.0] * 20) == (7.0, 7.0)
+
+
+@pytest.mark.parametrize("n", [6, 13, 20])
+def test_scale_shift_sign_and_order_carry_over(n):
+    rng = np.random.default_rng(n)
+    values = list(rng.normal(size=n))
+    expected = np.array(paired_interval(values))
+    assert paired_interval([3 * v + 2 for v in values]) == pytest.approx(3 * expected + 2)
+    assert paired_interval([-v for v in values]) == pytest.approx(-expected[[0, 2, 1]])
+    assert paired_interval(list(rng.permutation(values))) == pytest.approx(expected)
+    low, high = median_interval(values)
+    assert median_interval([3 * v + 2 for v in values]) == pytest.approx((3 * low + 2, 3 * high + 2))
+    assert median_interval([-v for v in values]) == pytest.approx((-high, -low))
+
+
+def test_the_median_is_exact_and_lies_in_its_interval():
+    assert median([3, 1, 2]) == 2 and median([4, 1, 2, 3]) == 2.5 and median([5]) == 5
+    for n in range(1, 30):
+        values = np.random.default_rng(n).normal(size=n)
+        low, high = median_interval(list(values))
+        assert median(list(values)) == pytest.approx(np.median(values))
+        assert min(values) <= low <= np.median(values) <= high <= max(values)
+    assert median_interval([2.0, 1.0, 4.0]) == (1.0, 4.0), "too few rounds: the whole range"
+
+
+def noisy_rounds(rng, n):
+    """Logarithms of rates in paired rounds of the same source: common drift, lognormal noise and rare stalls."""
+    drift = np.cumsum(rng.normal(0, 0.03, n)) + np.linspace(0, rng.normal(0, 0.3), n)
+
+    def side():
+        return drift - rng.lognormal(-3, 0.8, n) - (rng.random(n) < 0.1) * rng.exponential(0.5, n)
+
+    return side(), side()
+
+
+@pytest.mark.parametrize("n", [6, 14, 20])
+def test_a_source_against_itself_rarely_looks_different(n):
+    rng = np.random.default_rng(1)
+    repeats = 2000
+    outside = alarms = 0
+    margin = math.log(1 + PRACTICALLY_SAME)
+    for _ in range(repeats):
+        a, b = noisy_rounds(rng, n)
+        _, low, high = paired_interval(list(a - b))
+        outside += not low <= 0 <= high
+        alarms += low > margin or high < -margin
+    assert outside <= 0.07 * repeats
+    assert alarms <= outside
+
+
+def test_a_true_difference_of_10_percent_is_seen_through_noise_and_drift():
+    rng = np.random.default_rng(2)
+    margin = math.log(1 + PRACTICALLY_SAME)
+    seen = 0
+    for _ in range(500):
+        drift = np.cumsum(rng.normal(0, 0.05, 14))
+        a, b = (drift + rng.normal(0, 0.03, 14) for _ in range(2))
+        seen += paired_interval(list(a + math.log(1.1) - b))[1] > margin
+    assert seen >= 0.95 * 500
+
+
+def coverage(rng, n, draw, true_median, repeats=2000):
+    intervals = (median_interval(list(draw(rng, n))) for _ in range(repeats))
+    return sum(low <= true_median <= high for low, high in intervals) / repeats
+
+
+@pytest.mark.parametrize("n", [10, 20, 40])
+def test_the_median_interval_covers_whatever_the_shape_of_the_noise(n):
+    rng = np.random.default_rng(3)
+    assert coverage(rng, n, lambda rng, n: rng.normal(size=n), 0) >= 0.93
+    assert coverage(rng, n, lambda rng, n: rng.lognormal(0, 1, n), 1) >= 0.93
+
+
+@pytest.mark.parametrize("memory, least", [(0.5, 0.9), (0.8, 0.75)])
+def test_rounds_that_resemble_their_neighbours_widen_the_median_interval(memory, least):
+    def drifting(rng, n):
+        values = [rng.normal()]
+        for _ in range(n - 1):
+            values.append(memory * values[-1] + math.sqrt(1 - memory**2) * rng.normal())
+        return values
+
+    assert coverage(np.random.default_rng(4), 20, drifting, 0) >= least

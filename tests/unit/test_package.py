@@ -1,0 +1,89 @@
+"""The package's face: names load what they need, on first use, quietly and fast."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+import bigtrain_nb as bt
+
+HEAVY = {"tensorflow", "keras", "matplotlib", "ipywidgets", "skimage", "h5py", "numpy"}
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def loaded_by(statement):
+    done = python(f"{statement}\nimport sys, json; print(json.dumps(list(sys.modules)))")
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+def test_the_import_loads_nothing_heavy():
+    modules = loaded_by("import bigtrain_nb")
+    assert "bigtrain_nb" in modules and not modules & HEAVY
+
+
+def test_measuring_and_results_load_no_tensorflow():
+    modules = loaded_by("import bigtrain_nb as bt; bt.throughput([[1, 2, 3]], seconds=0.01); bt.load; bt.machine()")
+    assert "bigtrain_nb.measure" in modules
+    assert not modules & (HEAVY - {"numpy"})
+
+
+def test_preparing_data_loads_no_tensorflow():
+    assert "tensorflow" not in loaded_by("import bigtrain_nb as bt; bt.photo_crops; bt.source_text")
+
+
+def test_every_public_name_resolves_and_stays():
+    assert {"throughput", "compare", "machine", "photo_crops", "Pipeline", "diagnose", "Lab", "tf"} <= set(bt.__all__)
+    for name in bt.__all__:
+        value = getattr(bt, name)
+        assert value is getattr(bt, name) and name in dir(bt)
+    assert callable(bt.machine) and callable(bt.diagnose), "a function, not the module of the same name"
+
+
+def test_names_survive_the_import_of_their_modules():
+    code = "import bigtrain_nb as bt, bigtrain_nb.results, bigtrain_nb.measure; print(callable(bt.machine), bt.load)"
+    assert python(code).stdout.startswith("True <function load")
+
+
+def test_an_unknown_name_lists_those_there_are():
+    with pytest.raises(AttributeError, match="bigtrain_nb has no 'Pipelines'; it has Comparison, .*throughput"):
+        _ = bt.Pipelines
+
+
+def test_tensorflow_starts_without_a_word():
+    done = python("from bigtrain_nb import tf; print(tf.reduce_sum(tf.ones([3])).numpy())")
+    assert (done.stdout.strip(), done.stderr) == ("3.0", "")
+
+
+def test_a_failing_start_of_tensorflow_shows_what_it_wrote():
+    code = (
+        "import os, sys\n"
+        "class Broken:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'tensorflow':\n"
+        "            os.write(2, b'the driver says no\\n')\n"
+        "            raise ImportError('no tensorflow here')\n"
+        "sys.meta_path.insert(0, Broken())\n"
+        "from bigtrain_nb import tf\n"
+    )
+    done = python(code)
+    assert done.returncode == 1
+    assert "the driver says no" in done.stderr and "no tensorflow here" in done.stderr
+
+
+def test_the_import_is_instant():
+    def best(code):
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            assert python(code).returncode == 0
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    extra = best("import bigtrain_nb") - best("pass")
+    assert extra < 0.3 * 3, "the promise is 0.3 s; three times that allows for a busy machine"

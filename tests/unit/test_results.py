@@ -1,0 +1,155 @@
+"""Results: numbers and words, verdicts, JSON, HTML."""
+
+import json
+import math
+
+import pytest
+
+import bigtrain_nb as bt
+from bigtrain_nb.results import Comparison, Ratio, Result
+
+
+def result(name="a", rounds=(90.0, 100.0, 110.0, 95.0, 105.0, 100.0), unit="examples/s", note=""):
+    return Result(name, tuple(rounds), unit, 0.25, 640, 6.5, note)
+
+
+@pytest.fixture
+def comparison():
+    rates = [100.0, 101.0, 99.0, 102.0, 98.0, 100.0, 103.0]
+    fast = [2 * rate for rate in rates]
+    return Comparison({"slow": result("slow", rates), "fast": result("fast", fast), "same": result("same", rates[::-1])})
+
+
+@pytest.mark.parametrize(
+    "low, high, verdict",
+    [
+        (1.03, 1.5, "faster"),
+        (1.021, 1.03, "faster"),
+        (0.5, 0.9, "slower"),
+        (0.5, 0.979, "slower"),
+        (1.001, 1.5, "same"),
+        (1.02, 1.5, "same"),
+        (0.5, 0.99, "same"),
+        (0.9, 1.1, "same"),
+        (0.0, math.inf, "same"),
+    ],
+)
+def test_only_what_is_more_than_2_percent_off_is_ranked(low, high, verdict):
+    middle = math.sqrt(low * high) if low else 1.0
+    assert Ratio("a", "b", middle, low, high).verdict == verdict
+    inverse = Ratio("b", "a", 1 / middle, 1 / high, 1 / low if low else math.inf)
+    assert inverse.verdict == {"faster": "slower", "slower": "faster"}.get(verdict, verdict)
+
+
+@pytest.mark.parametrize(
+    "ratio, words",
+    [
+        (Ratio("a", "b", 3.14, 2.9, 3.3), "3.1x (2.90x to 3.3x)"),
+        (Ratio("a", "b", 0.5, 0.45, 0.55), "0.50x (0.45x to 0.55x)"),
+        (Ratio("a", "b", 1.005, 0.97, 1.04), "no difference larger than the noise (0.97x to 1.04x)"),
+        (Ratio("a", "b", 2.0, 0.0, math.inf), "no difference larger than the noise (unknown to unknown)"),
+    ],
+)
+def test_a_ratio_in_words(ratio, words):
+    assert str(ratio) == words
+    assert repr(ratio) == f"a against b: {words}"
+
+
+def test_what_cannot_be_told_apart_is_not_ranked_in_words(comparison):
+    same = comparison.ratio("same", "slow")
+    assert same.verdict == "same" and str(same).startswith("no difference larger than the noise")
+    for word in ("faster", "slower"):
+        assert word not in str(same) + same._repr_html_()
+
+
+def test_a_comparison_pairs_the_rounds(comparison):
+    assert comparison.names == ("slow", "fast", "same")
+    ratio = comparison.ratio("fast", "slow")
+    assert (ratio.median, ratio.low, ratio.high) == (pytest.approx(2), pytest.approx(2), pytest.approx(2))
+    assert ratio.verdict == "faster" and comparison.ratio("slow", "fast").verdict == "slower"
+    assert comparison.ratio("fast", "fast").verdict == "same"
+    lines = str(comparison).splitlines()
+    assert len(lines) == 5 and lines[3] == "fast against slow: 2.00x (2.00x to 2.00x)"
+    with pytest.raises(KeyError, match="no result named 'quick'; there are 'slow', 'fast', 'same'"):
+        comparison.ratio("quick", "slow")
+
+
+def test_five_rounds_are_too_few_for_a_verdict():
+    few = Comparison({"a": result("a", [200.0] * 5), "b": result("b", [100.0] * 5)})
+    assert few.ratio("a", "b").verdict == "same"
+
+
+@pytest.mark.parametrize(
+    "rate, words",
+    [(0.012345, "0.0123"), (1.0, "1.00"), (9.999, "10.0"), (12.34, "12.3"), (123.4, "123"), (1234567.0, "1,230,000")],
+)
+def test_rates_have_three_significant_digits(rate, words):
+    assert str(result(rounds=[rate] * 6)).startswith(f"a: {words} examples/s (")
+
+
+def test_a_result_says_its_median_interval_and_note():
+    assert result().median == 100 and (result().low, result().high) == (90, 110)
+    assert str(result(note="mind the gap")) == "a: 100 examples/s (90.0 to 110) (mind the gap)"
+    assert str(result(name="")) == "100 examples/s (90.0 to 110)"
+    assert "0.25" in result()._repr_html_() and "mind the gap" in result(note="mind the gap")._repr_html_()
+
+
+def test_json_round_trip(tmp_path, comparison):
+    for what in (result(note="a note"), comparison):
+        path = tmp_path / "saved.json"
+        what.save(path)
+        assert bt.load(path) == what == bt.load(str(path))
+        assert type(what).from_dict(what.to_dict()) == what
+        machine = json.loads(path.read_text())["machine"]
+        assert machine["cores"] >= 1 and {"processor", "memory_gib", "system", "python", "tensorflow"} <= set(machine)
+        assert [p.name for p in tmp_path.iterdir()] == ["saved.json"]
+    assert Ratio(**comparison.ratio("fast", "slow").to_dict()) == comparison.ratio("fast", "slow")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not json",
+        b"\xff\xfe\x00binary",
+        b"5",
+        b"[]",
+        b"{}",
+        b'{"kind": "table"}',
+        b'{"kind": "result", "name": "a"}',
+        b'{"kind": "comparison", "results": [1]}',
+        b'{"kind": "comparison", "results": 5}',
+    ],
+)
+def test_a_file_that_holds_no_result_is_named(tmp_path, content):
+    path = tmp_path / "other.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="other.json holds no saved result or comparison"):
+        bt.load(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere.json"):
+        bt.load(tmp_path / "nowhere.json")
+
+
+def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "saved.json"
+    result().save(path)
+    before = path.read_bytes()
+    with pytest.raises(TypeError):
+        result(name=object()).save(path)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_html_escapes_names():
+    evil = "<script>alert('&')</script>"
+    both = Comparison({evil: result(evil), "b<i>": result("b<i>")})
+    for html in (result(evil, note=evil)._repr_html_(), both._repr_html_(), both.ratio(evil, "b<i>")._repr_html_()):
+        assert "&lt;script&gt;" in html
+        assert "<script" not in html and "<i>" not in html
+
+
+def test_every_result_has_a_figure(comparison):
+    for what in (result(), comparison):
+        assert what.figure().axes, type(what)
