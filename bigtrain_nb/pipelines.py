@@ -77,7 +77,9 @@ class Pipeline:
     @property
     def examples(self):
         """Number of examples in one pass, or None where the data does not say."""
-        return getattr(self.data, "test_count" if self.split == "test" else "count", None)
+        if not hasattr(self.data, "shards"):
+            return None
+        return self.data.test_count if self.split == "test" else self.data.count
 
     def dataset(self):
         """Build the `tf.data.Dataset`; its elements are what ``finish`` makes of a batch of parsed examples."""
@@ -103,8 +105,9 @@ class Pipeline:
             return files
         if self.reads == 1:
             return files.flat_map(tf.data.TFRecordDataset)
-        cycle = len(self.files) if self.reads == AUTOTUNE else min(self.reads, len(self.files))
-        return files.interleave(tf.data.TFRecordDataset, cycle, self.block_length, num_parallel_calls=_tf(self.reads))
+        at_once = self.reads if self.reads == AUTOTUNE else min(self.reads, len(self.files))
+        cycle = len(self.files) if self.reads == AUTOTUNE else at_once
+        return files.interleave(tf.data.TFRecordDataset, cycle, self.block_length, num_parallel_calls=_tf(at_once))
 
     def _parsed(self, records):
         parsed = self._mapped(records, self.parse or self._decode)

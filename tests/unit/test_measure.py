@@ -54,7 +54,7 @@ class Source:
 
 def test_an_endless_source_is_counted_exactly(clock):
     result = throughput(Source(clock, 0.01), seconds=3, name="endless")
-    assert (result.name, result.unit, result.note) == ("endless", "examples/s", "")
+    assert (result.name, result.unit) == ("endless", "examples/s")
     assert result.rounds == pytest.approx([3200] * len(result.rounds))
     assert (result.median, result.low, result.high) == pytest.approx((3200, 3200, 3200))
     assert result.examples % 32 == 0 and result.examples / result.seconds == pytest.approx(3200)
@@ -128,11 +128,12 @@ def test_a_slow_start_is_warmed_up_away(clock):
     assert min(result.rounds) == pytest.approx(3200)
 
 
-def test_the_note_says_when_the_first_pass_ended_while_it_was_measured(clock):
+def test_the_note_says_where_the_first_pass_ended(clock):
     slow_first_pass = Source(clock, lambda batch: 0.05 if batch < 40 else 0.001, [32] * 40)
     assert "first pass ended while it was measured" in throughput(slow_first_pass, seconds=4).note
+    assert "measured within its first pass" in throughput(Source(clock, 0.05, [32] * 400), seconds=4).note
     assert throughput(Source(clock, 0.05, [32] * 10), seconds=4).note == ""
-    assert throughput(Source(clock, 0.05), seconds=4).note == ""
+    assert throughput(lambda: clock.spend(0.05), seconds=4).note == ""
 
 
 @pytest.mark.parametrize("cost, sizes", [(0.001, None), (0.01, None), (0.01, [32] * 5), (0.01, [32] * 150)])
@@ -143,7 +144,8 @@ def test_the_budget_is_kept(clock, cost, sizes, seconds):
     assert len(result.rounds) >= 6
     began = clock.now
     both = compare({name: lambda: Source(clock, cost, sizes) for name in "ab"}, seconds=seconds)
-    assert clock.now - began <= 1.3 * seconds
+    shortest = 6 * 2 * (measure.SHORTEST_SLOT * (1 + measure.DRAIN) + 0.05)
+    assert clock.now - began <= max(1.25 * seconds, measure.WARM_UP * seconds + shortest)
     assert all(len(r.rounds) >= 6 for r in both.results.values())
 
 
@@ -237,8 +239,8 @@ def test_noise_raises_few_alarms_and_hides_no_true_difference(clock):
     def verdict(a, b):
         return compare(pair(clock, noisy(a), noisy(b)), seconds=20).ratio("a", "b").verdict
 
-    assert sum(verdict(0.004, 0.004) != "same" for _ in range(40)) <= 4
-    assert sum(verdict(0.004, 0.0046) == "faster" for _ in range(20)) >= 17
+    assert sum(verdict(0.004, 0.004) != "same" for _ in range(25)) <= 3
+    assert sum(verdict(0.004, 0.0046) == "faster" for _ in range(12)) >= 10
 
 
 def test_more_than_two_sources_share_the_budget(clock):
@@ -378,7 +380,10 @@ def test_what_is_neither_iterable_nor_callable_is_refused(source):
 
 @pytest.mark.parametrize("seconds", [0, -1, -0.5, float("nan"), float("inf"), "3", None, True, [1]])
 def test_nonsensical_seconds_are_refused(seconds):
-    for run in (lambda: throughput([[1]], seconds=seconds), lambda: compare(dict.fromkeys("ab", list), seconds=seconds)):
+    for run in (
+        lambda: throughput([[1]], seconds=seconds),
+        lambda: compare(dict.fromkeys("ab", list), seconds=seconds),
+    ):
         with pytest.raises(ValueError, match="seconds=.* must be a positive, finite number of seconds"):
             run()
 

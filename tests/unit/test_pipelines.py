@@ -37,7 +37,9 @@ ALONE = [{name: value} for name, values in SETTINGS.items() for value in values]
 
 def combinations(number):
     rng = random.Random(0)
-    return [{name: rng.choice(values) for name, values in SETTINGS.items() if rng.random() < 0.5} for _ in range(number)]
+    return [
+        {name: rng.choice(values) for name, values in SETTINGS.items() if rng.random() < 0.5} for _ in range(number)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,9 @@ def test_interleaved_reading_keeps_its_order_from_run_to_run(crops, plain):
     made = pipeline(crops, reads=3, map_calls=4)
     first = examples(made.dataset())
     assert first == examples(made.dataset()) != plain
-    assert [plain.index(example) for example in first[:6]] == [0, 13, 26, 1, 14, 27], "an example from each shard in turn"
+    assert [plain.index(example) for example in first[:6]] == [0, 13, 26, 1, 14, 27], (
+        "an example from each shard in turn"
+    )
 
 
 def test_the_seed_repeats_the_shuffle(crops):
@@ -226,7 +230,14 @@ def test_own_records_as_dictionaries(tmp_path):
 
     for vectorize in (False, True):
         made = Pipeline(
-            data=[path], parse=parse, finish=finish, batch=4, vectorize=vectorize, cache="memory", shuffle=3, map_calls=2
+            data=[path],
+            parse=parse,
+            finish=finish,
+            batch=4,
+            vectorize=vectorize,
+            cache="memory",
+            shuffle=3,
+            map_calls=2,
         )
         batches = list(made.dataset())
         assert [len(batch["word"]) for batch in batches] == [4, 4, 2], "a batch may be larger than what is left"
@@ -236,14 +247,11 @@ def test_own_records_as_dictionaries(tmp_path):
 
 
 def test_own_data_smaller_than_a_batch_is_one_short_batch(crops):
-    def parse(record):
-        return tf.strings.length(record)
-
-    made = Pipeline(data=crops.shards, parse=parse, finish=parse_nothing, batch=1000)
+    made = Pipeline(data=crops.shards, parse=unchanged, finish=unchanged, batch=1000)
     assert [len(batch) for batch in made.dataset()] == [COUNT]
 
 
-def parse_nothing(element):
+def unchanged(element):
     return element
 
 
@@ -350,12 +358,12 @@ def test_a_batch_larger_than_the_data_is_refused(crops):
 @pytest.mark.parametrize("data", [None, 5, "one.tfrecord", b"one", Path("one.tfrecord"), (p for p in "ab"), {"a", "b"}])
 def test_data_that_is_no_list_of_paths_is_refused(data):
     with pytest.raises(ValueError, match="data=.* must be an ImageData or a list of paths"):
-        Pipeline(data=data, parse=parse_nothing)
+        Pipeline(data=data, parse=unchanged)
 
 
 def test_no_files_and_no_parse_are_refused(crops):
     with pytest.raises(ValueError, match="data holds no train shards: there is nothing to read"):
-        Pipeline(data=[], parse=parse_nothing)
+        Pipeline(data=[], parse=unchanged)
     with pytest.raises(ValueError, match="data holds no test files: there is nothing to read"):
         Pipeline(data=replace(crops, test_files=()), split="test", source="files", batch=1)
     with pytest.raises(ValueError, match="data of your own needs parse="):

@@ -17,7 +17,9 @@ def result(name="a", rounds=(90.0, 100.0, 110.0, 95.0, 105.0, 100.0), unit="exam
 def comparison():
     rates = [100.0, 101.0, 99.0, 102.0, 98.0, 100.0, 103.0]
     fast = [2 * rate for rate in rates]
-    return Comparison({"slow": result("slow", rates), "fast": result("fast", fast), "same": result("same", rates[::-1])})
+    return Comparison(
+        {"slow": result("slow", rates), "fast": result("fast", fast), "same": result("same", rates[::-1])}
+    )
 
 
 @pytest.mark.parametrize(
