@@ -87,7 +87,7 @@ def _grain_batches(data, size, batch):
 
 
 def decoding(jpegs, size, batch, threads):
-    """A step that only decodes and resizes ``batch`` images from memory for each of ``threads`` threads."""
+    """A step function: each of ``threads`` threads decodes and resizes ``batch`` images from memory."""
     endless = itertools.cycle(jpegs)
     pool = ThreadPoolExecutor(threads)
 
@@ -97,7 +97,7 @@ def decoding(jpegs, size, batch, threads):
 
     def step():
         shares = [list(itertools.islice(endless, batch)) for _ in range(threads)]
-        list(pool.map(decode_all, shares)) if threads > 1 else decode_all(shares[0])
+        list(pool.map(decode_all, shares))
         return batch * threads
 
     return step

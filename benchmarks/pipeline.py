@@ -3,7 +3,8 @@
 import argparse
 import sys
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 from report import add_arguments, facts, finish, in_words, table
@@ -51,7 +52,7 @@ def peer_loaders(data):
 
 def limits(data):
     """Return {name: factory of sources that only decode and resize bytes in memory}."""
-    jpegs = [open(file, "rb").read() for file in data.files]
+    jpegs = [Path(file).read_bytes() for file in data.files]
     found = {LIMIT: partial(decoding, jpegs, 1), f"limit: {CORES} TensorFlow threads": partial(decoding, jpegs, CORES)}
     if peers := find_peers():
         found["limit: one simplejpeg thread"] = partial(peers.decoding, jpegs, SIZE, BATCH, 1)
@@ -59,6 +60,7 @@ def limits(data):
     return found
 
 
+@cache
 def find_peers():
     try:
         import peers

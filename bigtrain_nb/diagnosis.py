@@ -7,13 +7,13 @@ that AUTOTUNE itself works from. `diagnose` runs the pipeline as it is, samples 
 import html
 import re
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
 import psutil
 
 from bigtrain_nb.hardware import cores
-from bigtrain_nb.measure import Spent, count_examples
+from bigtrain_nb.measure import SPENT, count_examples
 from bigtrain_nb.pipelines import Pipeline
 from bigtrain_nb.quiet import tf
 from bigtrain_nb.settings import positive_seconds
@@ -144,20 +144,16 @@ def diagnose(pipeline, *, seconds=3.0):
 
 def _batches(dataset):
     """Yield (iterator, examples in its next batch) for ever; (iterator, 0) where a pass ends."""
-    spent, last = Spent(), None
-    try:
-        while True:
-            iterator, empty = iter(dataset), True
-            for batch in iterator:
-                empty = False
-                yield iterator, count_examples(batch, "the dataset")
-            if empty:
-                raise ValueError("the dataset yielded no batch: there is nothing to diagnose")
-            yield iterator, 0
-            spent.add(last)  # the caller still holds the one that has just ended
-            last = iterator
-    finally:
-        spent.discard()
+    spent = deque(maxlen=SPENT)
+    while True:
+        iterator, empty = iter(dataset), True
+        for batch in iterator:
+            empty = False
+            yield iterator, count_examples(batch, "the dataset")
+        if empty:
+            raise ValueError("the dataset yielded no batch: there is nothing to diagnose")
+        yield iterator, 0
+        spent.append(iterator)
 
 
 def _with_model(dataset):

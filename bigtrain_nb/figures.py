@@ -12,6 +12,8 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from bigtrain_nb.words import duration, interval, number, quantity
+
 INK = "#1d2126"  # figure_svg turns exactly this colour into the page's own text colour
 MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black, as is PREDICTED
 PREDICTED = "#d4690f"
@@ -19,34 +21,6 @@ WIDTH = 7.0  # inches
 NAME_WIDTH = 30  # characters of a row's name in one line
 
 _svg_settings = threading.Lock()
-
-
-def number(value: float) -> str:
-    """A rate or a ratio to three significant digits: 2,350, 12.3, 0.047."""
-    if not math.isfinite(value):
-        return "?"
-    digits = 0 if value == 0 else 2 - math.floor(math.log10(abs(value)))
-    return f"{round(value, digits):,.{max(0, digits)}f}"
-
-
-def quantity(value: float, unit: str = "") -> str:
-    """A number with its unit: "1.80x", "12.3x", "2,350 examples/s"."""
-    if unit == "x" and math.isfinite(value):
-        return f"{value:.2f}x" if value < 3 else f"{value:.1f}x" if value < 100 else f"{value:,.0f}x"
-    return f"{number(value)} {unit}".strip()
-
-
-def duration(seconds: float) -> str:
-    """A time in words: "0.4 ms", "42 ms", "1.3 s"."""
-    if seconds < 0.1:
-        return f"{1000 * seconds:.2g} ms"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-
-
-def interval(row) -> str:
-    """"2,350 (2,300 to 2,410)", with times signs where the unit is a ratio."""
-    unit = "x" if row.unit == "x" else ""
-    return f"{quantity(row.median, unit)} ({quantity(row.low, unit)} to {quantity(row.high, unit)})"
 
 
 def throughput_figure(result) -> Figure:

@@ -1,5 +1,6 @@
 """What this machine is, in the few facts that a figure needs beside it."""
 
+import functools
 import os
 import platform
 from importlib import metadata
@@ -7,6 +8,7 @@ from importlib import metadata
 import psutil
 
 
+@functools.cache
 def machine():
     """Return a dictionary: processor, cores this process may use, memory in GiB, system, Python, library versions."""
     return {

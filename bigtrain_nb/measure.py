@@ -7,8 +7,8 @@ rests on the ratios of rounds that ran side by side.
 """
 
 import math
-import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from numbers import Integral
 
@@ -23,6 +23,9 @@ LEAST_ROUNDS = 6
 WARM_UP = 0.4
 DRAIN = 0.25
 SHORTEST_SLOT = 0.1
+SPENT = 16
+"""Exhausted iterators kept until a round is over: TensorFlow may take up to a second to tear one down, idle, and makes
+new ones wait meanwhile. Those of very short passes go at once."""
 
 _now = time.perf_counter
 
@@ -62,8 +65,8 @@ def compare(factories, *, seconds=10.0, progress=None):
     Every pass visits all sources, and every second pass in reverse order, so that drift within a pass cancels.
     No source works behind another's back. One with short passes is measured in whole passes. Any other gets a new
     iterator for each round, and its first batches do not count; where a new iterator takes long (a large shuffle
-    buffer, say), the old one stays, and the next source waits up to a second for its prefetch buffers to fill. Measure
-    a dataset with a cache without `repeat()`: only when its first pass has ended is the cache known to be full.
+    buffer, say), the old one stays, and the next source waits up to two rounds for its prefetch buffers to fill.
+    Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, and whatever
     `throughput` raises, with the source's name.
@@ -119,7 +122,7 @@ class _Counter:
         self.is_step = not hasattr(source, "__iter__")
         self.unit = "examples/s"
         self.rounds, self.examples, self.seconds = [], 0, 0.0
-        self.iterator, self.spent = None, Spent()
+        self.iterator, self.spent = None, deque(maxlen=SPENT)
         self.passes, self.in_pass, self.pass_seconds = 0, 0, math.inf
         self.whole = self.renew = False
         began = _now()
@@ -149,7 +152,7 @@ class _Counter:
             again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
             raise ValueError(f"{self.name} yielded no batch{again}")
         self.passes, self.pass_seconds = self.passes + 1, _now() - self.pass_began
-        self.spent.add(self.iterator)
+        self.spent.append(self.iterator)
         self.iterator = None
         return 0
 
@@ -181,6 +184,7 @@ class _Counter:
         self.whole = self.pass_seconds <= longest_pass
         if self.whole and self.iterator is not None:
             self.pull_for(0, whole=True)
+        self.spent.clear()
 
     def choose_renew(self, slot):
         """Take a new iterator for each round, unless its first batch takes longer than the round."""
@@ -206,13 +210,13 @@ class _Counter:
     def measure(self, seconds):
         """Add a round of at least ``seconds``, in whole passes if those are short."""
         examples, took = self.pull_for(seconds, self.whole)
-        self.spent.discard()
+        self.spent.clear()
         self.rounds.append(examples / took)
         self.examples, self.seconds = self.examples + examples, self.seconds + took
 
     def measure_apart(self, seconds):
         """Add a round among those of other sources, once nothing works in the background and buffers are drained."""
-        _settle(self.budget)
+        _settle(self.budget, min(1.0, 2 * seconds))
         if not self.whole:
             self.pull()
             self.pull_for(seconds * DRAIN)
@@ -222,10 +226,8 @@ class _Counter:
 
     def drop(self):
         """Let the iterator go, and with it what it does in the background."""
-        if self.iterator is not None:
-            self.spent.add(self.iterator)
-            self.iterator = None
-        self.spent.discard()
+        self.iterator = None
+        self.spent.clear()
 
     def result(self, name):
         self.drop()
@@ -238,26 +240,6 @@ class _Counter:
         if self.passes:
             return "its first pass ended while it was measured: a cache filled up meanwhile"
         return "measured within its first pass: a cache, if it has one, was not full"
-
-
-class Spent:
-    """Iterators to be dropped, in threads: TensorFlow takes up to half a second to tear one down, idle.
-
-    Short passes do not wait for a call of `discard`: thousands of kept iterators have thousands of threads.
-    """
-
-    def __init__(self):
-        self.iterators, self.discarded = [], _now()
-
-    def add(self, iterator):
-        self.iterators.append(iterator)
-        if _now() - self.discarded > 0.02:
-            self.discard()
-
-    def discard(self):
-        if self.iterators:
-            threading.Thread(target=self.iterators.clear, daemon=True).start()
-        self.iterators, self.discarded = [], _now()
 
 
 def count_examples(batch, name="source"):
@@ -277,9 +259,9 @@ def count_examples(batch, name="source"):
     )
 
 
-def _settle(budget):
-    """Wait until this process and its children rest (their buffers are full), at most a second."""
-    until, used = _now() + 1.0, _cpu_seconds()
+def _settle(budget, limit):
+    """Wait until this process and its children rest (their buffers are full), at most ``limit`` seconds."""
+    until, used = _now() + limit, _cpu_seconds()
     while _now() < until:
         time.sleep(0.01)
         budget.tell()

@@ -31,7 +31,7 @@ class Pipeline:
     block_length: records taken from a shard before the next one's turn, when shards are interleaved.
     map_calls: examples parsed at once: 1 is a plain `map`, more (or "AUTOTUNE") a parallel one.
     vectorize: run ``finish`` once per batch instead of once per example.
-    cache: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own.
+    cache: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in it).
     shuffle: size of the shuffle buffer in examples, 0 for the order of the files.
     seed: of the shuffle; None draws a new one at each start.
     batch: examples in a batch; the last batch may be shorter.
@@ -40,7 +40,8 @@ class Pipeline:
     deterministic: keep the order although work runs in parallel.
     threads: size of a private thread pool, or None for the shared one.
     rewrites: let the runtime rewrite the pipeline by its own rules (False shows what each setting does by itself).
-    skip_damaged: leave out records that cannot be parsed instead of raising; `ImageData.verify()` names them.
+    skip_damaged: leave out records that cannot be parsed instead of raising, and of a shard that is cut off all that
+        follows; `ImageData.verify()` names what is damaged.
     """
 
     data: Any
@@ -160,6 +161,10 @@ def _tf(value):
     return tf.data.AUTOTUNE if value == AUTOTUNE else value
 
 
+def _path_or_empty(value):
+    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
+
+
 def _cache_path(cache):
     if cache == "memory":
         return ""
@@ -197,8 +202,8 @@ def _check(settings):
     for name in ("parse", "finish"):
         if getattr(settings, name) is not None and not callable(getattr(settings, name)):
             raise ValueError(f"{name}={getattr(settings, name)!r} must be None or a function")
-    if settings.cache is not None and (not settings.cache or not isinstance(settings.cache, (str, os.PathLike))):
-        raise ValueError(f'cache={settings.cache!r} must be None, "memory", "file" or a path')
+    if settings.cache not in (None, "memory", "file") and os.path.dirname(_path_or_empty(settings.cache)) == "":
+        raise ValueError(f'cache={settings.cache!r} must be None, "memory", "file" or a path with a folder in it')
     is_paths = isinstance(settings.data, Sequence) and not isinstance(settings.data, (str, bytes))
     if not is_paths and not hasattr(settings.data, "shards"):
         raise ValueError(f"data={settings.data!r} must be an ImageData or a list of paths")

@@ -4,11 +4,13 @@ import html
 import json
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from bigtrain_nb.hardware import machine
 from bigtrain_nb.intervals import median, median_interval, paired_interval
+from bigtrain_nb.words import interval, number, quantity
 
 PRACTICALLY_SAME = 0.02
 """A ratio whose interval reaches within 2 % of 1 is called the same: smaller differences are not worth a change."""
@@ -20,7 +22,8 @@ class Result:
 
     ``rounds`` are rates in ``unit`` ("examples/s" or "steps/s"); ``first_seconds`` is the time from asking for an
     iterator to its first batch, in seconds; ``examples`` and ``seconds`` are what all rounds counted together;
-    ``note`` says what a reader should know, or is empty.
+    ``note`` says what a reader should know, or is empty. ``machine`` describes the machine of a loaded result; None
+    means this one.
     """
 
     name: str
@@ -30,6 +33,7 @@ class Result:
     examples: int
     seconds: float
     note: str = ""
+    machine: dict | None = field(default=None, compare=False)
 
     @property
     def median(self):
@@ -46,7 +50,7 @@ class Result:
     def __str__(self):
         name = f"{self.name}: " if self.name else ""
         note = f" ({self.note})" if self.note else ""
-        return f"{name}{_number(self.median)} {self.unit} ({_number(self.low)} to {_number(self.high)}){note}"
+        return f"{name}{interval(self)} {self.unit}{note}"
 
     __repr__ = __str__
 
@@ -54,7 +58,7 @@ class Result:
         return _table(["", self.unit, "95 % interval", "rounds", "first batch (s)", ""], [_cells(self)])
 
     def to_dict(self):
-        return {"kind": "result", **asdict(self), "rounds": list(self.rounds)}
+        return {"kind": "result", **asdict(self), "rounds": list(self.rounds), "machine": self.machine or machine()}
 
     @classmethod
     def from_dict(cls, fields):
@@ -80,6 +84,7 @@ class Ratio:
     median: float
     low: float
     high: float
+    unit: ClassVar[str] = "x"
 
     @property
     def verdict(self):
@@ -89,10 +94,11 @@ class Ratio:
         return "slower" if self.high < 1 / (1 + PRACTICALLY_SAME) else "same"
 
     def __str__(self):
-        interval = f"{_times(self.low)} to {_times(self.high)}"
+        if math.isinf(self.high):
+            return "unknown: fewer than six rounds side by side"
         if self.verdict == "same":
-            return f"no difference larger than the noise ({interval})"
-        return f"{_times(self.median)} ({interval})"
+            return f"no difference larger than the noise ({quantity(self.low, 'x')} to {quantity(self.high, 'x')})"
+        return interval(self)
 
     def __repr__(self):
         return f"{self.a} against {self.b}: {self}"
@@ -109,6 +115,7 @@ class Comparison:
     """Several sources measured in interleaved rounds: round i of each ran within the same moments."""
 
     results: dict
+    machine: dict | None = field(default=None, compare=False)
 
     @property
     def names(self):
@@ -140,12 +147,13 @@ class Comparison:
         return _table(heads, rows)
 
     def to_dict(self):
-        return {"kind": "comparison", "results": [result.to_dict() for result in self.results.values()]}
+        results = [result.to_dict() for result in self.results.values()]
+        return {"kind": "comparison", "results": results, "machine": self.machine or machine()}
 
     @classmethod
     def from_dict(cls, fields):
         results = map(Result.from_dict, fields["results"])
-        return cls({result.name: result for result in results})
+        return cls({result.name: result for result in results}, fields["machine"])
 
     def figure(self):
         from bigtrain_nb.figures import comparison_figure
@@ -170,7 +178,7 @@ def _save(what, path):
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        beside.write_text(json.dumps({**what.to_dict(), "machine": machine()}, indent=1) + "\n", encoding="utf-8")
+        beside.write_text(json.dumps(what.to_dict(), indent=1) + "\n", encoding="utf-8")
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
@@ -180,22 +188,10 @@ def _exp(log):
     return math.inf if log == math.inf else math.exp(log)
 
 
-def _number(value):
-    """Three significant digits, thousands apart."""
-    if not math.isfinite(value) or value == 0:
-        return str(value)
-    rounded = float(f"{value:.3g}")
-    return f"{rounded:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
-
-
-def _times(value):
-    return "unknown" if not math.isfinite(value) or value == 0 else f"{value:.{1 if value >= 3 else 2}f}x"
-
-
 def _cells(result):
-    interval = f"{_number(result.low)} to {_number(result.high)}"
+    ends = f"{number(result.low)} to {number(result.high)}"
     first = f"{result.first_seconds:.2f}"
-    return [result.name, _number(result.median), interval, len(result.rounds), first, result.note]
+    return [result.name, number(result.median), ends, len(result.rounds), first, result.note]
 
 
 def _table(heads, rows):

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from bigtrain_nb import cards
 from bigtrain_nb.controls import describe, text
-from bigtrain_nb.figures import comparison_figure, duration, interval
+from bigtrain_nb.figures import comparison_figure
 from bigtrain_nb.hardware import machine
 from bigtrain_nb.results import Comparison, Ratio, Result
+from bigtrain_nb.words import duration, interval
 
 SHOWN = 24
 COLUMNS = ("unit", "median", "low", "high", "first_seconds", "baseline", "ratio", "ratio_low", "ratio_high", "verdict")

@@ -12,7 +12,7 @@ import matplotlib
 import pytest
 from PIL import Image
 
-from bigtrain_nb import figures
+from bigtrain_nb import figures, words
 from bigtrain_nb.results import Comparison, Result
 
 
@@ -47,8 +47,8 @@ def figure(request):
 def test_throughput_figure_says_median_interval_unit_and_first_element():
     measured = result("one")
     said = everything(figures.throughput_figure(measured))
-    assert f"median {figures.number(measured.median)}" in said
-    assert f"{figures.number(measured.low)} to {figures.number(measured.high)}" in said
+    assert f"median {words.number(measured.median)}" in said
+    assert f"{words.number(measured.low)} to {words.number(measured.high)}" in said
     assert "examples/s" in said and "the first element took 42 ms" in said
 
 
@@ -144,8 +144,8 @@ def test_svg_is_an_image_with_words_and_takes_the_colour_of_the_page(figure):
     assert root.get("role") == "img" and root.get("aria-label") == 'fast & "good" <b>'
     assert "currentColor" in drawing and figures.INK not in drawing
     assert "<style" not in drawing and "<!DOCTYPE" not in drawing and "font-family" not in drawing
-    words = [element.text for element in root.iter() if element.tag.endswith("text")]
-    assert any("median" in word or "measured" in word for word in words)
+    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert any("median" in text or "measured" in text for text in texts)
 
 
 def test_svgs_of_one_page_share_no_ids(figure):
@@ -180,14 +180,14 @@ def test_pyplot_stays_out():
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "said"),
     [(2349.6, "2,350"), (12.345, "12.3"), (0.04711, "0.0471"), (0.0, "0"), (999.7, "1,000"), (math.nan, "?")],
 )
-def test_number(value, words):
-    assert figures.number(value) == words
+def test_number(value, said):
+    assert words.number(value) == said
 
 
 def test_quantity_and_duration():
-    assert [figures.quantity(value, "x") for value in (1.8, 3.14, 512.3)] == ["1.80x", "3.1x", "512x"]
-    assert figures.quantity(2350, "images/s") == "2,350 images/s" and figures.quantity(2.5) == "2.50"
-    assert [figures.duration(t) for t in (0.0004, 0.042, 1.34, 75.2)] == ["0.4 ms", "42 ms", "1.3 s", "75 s"]
+    assert [words.quantity(value, "x") for value in (1.8, 3.14, 512.3)] == ["1.80x", "3.1x", "512x"]
+    assert words.quantity(2350, "images/s") == "2,350 images/s" and words.quantity(2.5) == "2.50"
+    assert [words.duration(t) for t in (0.0004, 0.042, 1.34, 75.2)] == ["0.4 ms", "42 ms", "1.3 s", "75 s"]

@@ -49,7 +49,7 @@ def test_only_what_is_more_than_2_percent_off_is_ranked(low, high, verdict):
         (Ratio("a", "b", 3.14, 2.9, 3.3), "3.1x (2.90x to 3.3x)"),
         (Ratio("a", "b", 0.5, 0.45, 0.55), "0.50x (0.45x to 0.55x)"),
         (Ratio("a", "b", 1.005, 0.97, 1.04), "no difference larger than the noise (0.97x to 1.04x)"),
-        (Ratio("a", "b", 2.0, 0.0, math.inf), "no difference larger than the noise (unknown to unknown)"),
+        (Ratio("a", "b", 2.0, 0.0, math.inf), "unknown: fewer than six rounds side by side"),
     ],
 )
 def test_a_ratio_in_words(ratio, words):
