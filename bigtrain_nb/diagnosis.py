@@ -180,7 +180,8 @@ class _Watch:
         """Iterate for ``seconds`` and until a batch counted; the first part warms up and does not count."""
         began = sampled = time.perf_counter()
         counting = False
-        for iterator, examples in _batches(self.dataset):
+        batches = _batches(self.dataset)  # held, since tearing its iterators down takes time that must not count
+        for iterator, examples in batches:
             now = time.perf_counter()
             starts = not counting and now - began > seconds * _WARM_UP
             if starts or not examples or now - sampled > _SAMPLE_SECONDS:
