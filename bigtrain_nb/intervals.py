@@ -15,7 +15,7 @@ def median(values):
 def median_interval(rounds):
     """Return ``(low, high)``: an interval for the median of a few rounds of one measurement.
 
-    The interval runs between two order statistics, chosen by the normal approximation of the binomial: about 95 % of
+    The interval runs between two order statistics, chosen by the normal approximation of the binomial: at least 95 % of
     the time it holds the true median, whatever the shape of the noise, so a skewed round does no harm (J.-Y. Le
     Boudec, "Performance Evaluation of Computer and Communication Systems", 2010, section 2.2; recommended for
     timings by T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC 2015).

@@ -91,7 +91,8 @@ def test_every_setting_yields_the_same_examples(crops, plain, settings):
     first, second = examples(dataset), examples(dataset)
     assert Counter(first) == Counter(second) == Counter(plain)
     whole, rest = divmod(COUNT, made.batch)
-    assert sizes(dataset) == [made.batch] * whole + [rest] * (rest > 0)
+    expected = [made.batch] * whole + [rest] * (rest > 0)
+    assert sizes(dataset) == expected or (not made.deterministic and sorted(sizes(dataset)) == sorted(expected))
     one_reader = made.reads == 1 or made.source == "files"
     if made.deterministic and one_reader and not made.shuffle:
         assert first == second == plain

@@ -86,13 +86,13 @@ def test_five_rounds_are_too_few_for_a_verdict():
     [(0.012345, "0.0123"), (1.0, "1.00"), (9.999, "10.0"), (12.34, "12.3"), (123.4, "123"), (1234567.0, "1,230,000")],
 )
 def test_rates_have_three_significant_digits(rate, words):
-    assert str(result(rounds=[rate] * 6)).startswith(f"a: {words} examples/s (")
+    assert str(result(rounds=[rate] * 6)) == f"a: {words} ({words} to {words}) examples/s"
 
 
 def test_a_result_says_its_median_interval_and_note():
     assert result().median == 100 and (result().low, result().high) == (90, 110)
-    assert str(result(note="mind the gap")) == "a: 100 examples/s (90.0 to 110) (mind the gap)"
-    assert str(result(name="")) == "100 examples/s (90.0 to 110)"
+    assert str(result(note="mind the gap")) == "a: 100 (90.0 to 110) examples/s (mind the gap)"
+    assert str(result(name="")) == "100 (90.0 to 110) examples/s"
     assert "0.25" in result()._repr_html_() and "mind the gap" in result(note="mind the gap")._repr_html_()
 
 
