@@ -59,8 +59,8 @@ def compare(factories, *, seconds=10.0, progress=None):
     """Measure several sources in interleaved rounds; return a `Comparison`.
 
     ``factories`` is a dictionary from a name to a function without arguments that returns a fresh source (an iterable
-    of batches or a step function, as for `throughput`). ``seconds`` is the whole budget for all of them together; about
-    10 s a pair shows a difference of 10 % on a quiet machine. ``progress`` is as for `throughput`.
+    of batches or a step function, as for `throughput`). ``seconds`` is the whole budget for all of them together; which
+    differences a budget shows is counted by benchmarks/honesty.py. ``progress`` is as for `throughput`.
 
     Every pass visits all sources, and every second pass in reverse order, so that drift within a pass cancels.
     No source works behind another's back. One with short passes is measured in whole passes. Any other gets a new
