@@ -18,11 +18,13 @@ from bigtrain_nb.results import Comparison, Result
 from bigtrain_nb.settings import positive_seconds
 
 ROUNDS = 20
-PASSES = 14
+PASSES = 20
 LEAST_ROUNDS = 6
 WARM_UP = 0.4
 DRAIN = 0.25
 SHORTEST_SLOT = 0.1
+LONGEST_WHOLE = 0.5
+"""Seconds. Comparing longer passes whole would leave too few rounds to see a small difference."""
 SPENT = 16
 """Exhausted iterators kept until a round is over: TensorFlow may take up to a second to tear one down, idle, and makes
 new ones wait meanwhile. Those of very short passes go at once."""
@@ -85,7 +87,7 @@ def compare(factories, *, seconds=10.0, progress=None):
         raise ValueError(f"cannot compare {units}: let a step function return how many examples it processed")
     slot = max(budget.left() / PASSES / len(counters) / (1 + DRAIN), SHORTEST_SLOT)
     for counter in counters.values():
-        counter.choose_whole(budget.left() / LEAST_ROUNDS / len(counters))
+        counter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
         counter.choose_renew(slot)
     order, passes = list(counters.values()), 0
     while passes < LEAST_ROUNDS or budget.left() > slot * len(order) / 2:
