@@ -2,11 +2,11 @@
 
 import datetime
 import json
-import os
 from importlib import metadata
 from pathlib import Path
 
 import bigtrain_nb as bt
+from bigtrain_nb.storage import write_text
 
 README = Path(__file__).with_name("README.md")
 
@@ -44,21 +44,11 @@ def finish(arguments, name, text, fields):
     """Print ``text``; write ``fields`` to ``--json FILE``, and ``text`` to its place in README.md if ``--readme``."""
     print(f"\n{text}")
     if arguments.json:
-        write(arguments.json, json.dumps(fields, indent=1) + "\n")
+        write_text(arguments.json, json.dumps(fields, indent=1) + "\n")
     if arguments.readme:
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
         before, rest = README.read_text(encoding="utf-8").split(begin)
-        write(README, f"{before}{begin}{text}\n{end}{rest.split(end)[1]}")
-
-
-def write(path, text):
-    """Write a whole file at once: beside it, then renamed."""
-    beside = Path(f"{path}.{os.getpid()}.part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        write_text(README, f"{before}{begin}{text}\n{end}{rest.split(end)[1]}")
 
 
 def add_arguments(parser):

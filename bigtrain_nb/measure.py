@@ -18,7 +18,6 @@ from bigtrain_nb.results import Comparison, Result
 from bigtrain_nb.settings import positive_seconds
 
 ROUNDS = 20
-PASSES = 20
 LEAST_ROUNDS = 6
 WARM_UP = 0.4
 DRAIN = 0.25
@@ -85,7 +84,7 @@ def compare(factories, *, seconds=10.0, progress=None):
     if len({counter.unit for counter in counters.values()}) > 1:
         units = ", ".join(f"{name!r} in {counter.unit}" for name, counter in counters.items())
         raise ValueError(f"cannot compare {units}: let a step function return how many examples it processed")
-    slot = max(budget.left() / PASSES / len(counters) / (1 + DRAIN), SHORTEST_SLOT)
+    slot = max(budget.left() / ROUNDS / len(counters) / (1 + DRAIN), SHORTEST_SLOT)
     for counter in counters.values():
         counter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
         counter.choose_renew(slot)

@@ -3,13 +3,13 @@
 import html
 import json
 import math
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from bigtrain_nb.hardware import machine
 from bigtrain_nb.intervals import median, median_interval, paired_interval
+from bigtrain_nb.storage import write_text
 from bigtrain_nb.words import interval, number, quantity
 
 PRACTICALLY_SAME = 0.02
@@ -72,7 +72,7 @@ class Result:
 
     def save(self, path):
         """Write this result and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
-        _save(self, path)
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Comparison:
 
     def save(self, path):
         """Write all results and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
-        _save(self, path)
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
 
 def load(path):
@@ -172,16 +172,6 @@ def load(path):
         return {"result": Result, "comparison": Comparison}[fields["kind"]].from_dict(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no saved result or comparison: {error!r}") from error
-
-
-def _save(what, path):
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_text(json.dumps(what.to_dict(), indent=1) + "\n", encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _exp(log):

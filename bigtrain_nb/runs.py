@@ -6,7 +6,6 @@ A run has a ratio only to runs that were measured in interleaved rounds with it;
 import csv
 import io
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from bigtrain_nb.controls import describe, text
 from bigtrain_nb.figures import comparison_figure
 from bigtrain_nb.hardware import machine
 from bigtrain_nb.results import Comparison, Ratio, Result
+from bigtrain_nb.storage import write_text
 from bigtrain_nb.words import duration, interval
 
 SHOWN = 24
@@ -119,12 +119,7 @@ def write(path, runs: list[Run], baseline: Run | None, title: str) -> Path:
     writers = {".json": _json, ".csv": _csv}
     if path.suffix not in writers:
         raise ValueError(f"path={str(path)!r}: expected a name that ends in .json or .csv")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_text(writers[path.suffix](runs, baseline, title), encoding="utf-8", newline="")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_text(path, writers[path.suffix](runs, baseline, title))
     return path
 
 

@@ -29,6 +29,17 @@ def cache_folder(cache=None):
     return platformdirs.user_cache_path("bigtrain_nb", appauthor=False)
 
 
+def write_text(path, text):
+    """Write a whole file at once: beside ``path``, then renamed."""
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def made(folder, fill, needs):
     """Return the facts of ``folder``; unless it is there and whole, make it first.
 
