@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 import bigtrain_nb as bt
-from bigtrain_nb.storage import write_text
+from bigtrain_nb.files.storage import write_text
 
 README = Path(__file__).with_name("README.md")
 

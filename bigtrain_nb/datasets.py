@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bigtrain_nb import storage
-from bigtrain_nb.folders import cache_name, own_folder, sort_out, visible_files
-from bigtrain_nb.packing import check_shard, pack
+from bigtrain_nb.files import storage
+from bigtrain_nb.files.folders import cache_name, own_folder, sort_out, visible_files
+from bigtrain_nb.files.packing import check_shard, pack
 from bigtrain_nb.settings import fraction, whole_number
 
 FORMAT = 1
@@ -79,7 +79,7 @@ class ImageData:
         ``images.npy`` is uint8 [count, image_size, image_size, 3], ``labels.npy`` int64 [count], both in the order
         of ``files``. Made once, beside the shards.
         """
-        from bigtrain_nb.arrays import numpy_folder
+        from bigtrain_nb.files.arrays import numpy_folder
 
         return numpy_folder(self, whole_number("image_size", image_size, 8))
 
@@ -89,7 +89,7 @@ class ImageData:
         ``images`` is uint8 [count, image_size, image_size, 3] in chunks of whole examples, at most 1 MiB if that is
         one example or more, ``labels`` int64 [count], both in the order of ``files``. Made once, beside the shards.
         """
-        from bigtrain_nb.arrays import hdf5_file
+        from bigtrain_nb.files.arrays import hdf5_file
 
         return hdf5_file(self, whole_number("image_size", image_size, 8))
 

@@ -10,9 +10,10 @@ import time
 from functools import partial
 from itertools import takewhile
 
-from bigtrain_nb import controls, measure, runs
-from bigtrain_nb.cards import Card, Picture
-from bigtrain_nb.runs import Run
+from bigtrain_nb import measure
+from bigtrain_nb.panel import controls, runs
+from bigtrain_nb.panel.cards import Card, Picture
+from bigtrain_nb.panel.runs import Run
 
 PATIENCE = 60.0  # seconds that a run waits for earlier ones to let go of the machine
 LONGEST_MESSAGE = 600  # characters
@@ -135,7 +136,7 @@ class Lab:
         return f"Lab of {_name(self.build)}, {len(self._runs)} runs. {self.status}"
 
     def _repr_mimebundle_(self, **kwargs):
-        from bigtrain_nb.lab_view import View
+        from bigtrain_nb.panel.view import View
 
         key = (_name(self.build), self.title)
         earlier = _displayed.get(key)

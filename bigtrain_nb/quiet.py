@@ -1,4 +1,4 @@
-"""TensorFlow without its start-up messages: ``from bigtrain_nb import tf``.
+"""TensorFlow and Keras without their start-up messages: ``from bigtrain_nb.quiet import keras, tf``.
 
 TensorFlow writes them to file descriptor 2 before any log level applies, so they are caught there, and shown after all
 if the import fails. Python's own warnings and whatever comes later are not touched.
@@ -30,6 +30,9 @@ def quiet_start():
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 with quiet_start():
+    import keras
     import tensorflow as tf
 
     tf.config.list_physical_devices()  # the drivers speak here; logical devices can still be set afterwards
+
+__all__ = ["keras", "tf"]

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from bigtrain_nb.files.storage import write_text
 from bigtrain_nb.hardware import machine
 from bigtrain_nb.intervals import median, median_interval, paired_interval
-from bigtrain_nb.storage import write_text
 from bigtrain_nb.words import interval, number, quantity
 
 PRACTICALLY_SAME = 0.02

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bigtrain_nb import storage
-from bigtrain_nb.folders import cache_name, own_folder, sort_out, visible_files
+from bigtrain_nb.files import storage
+from bigtrain_nb.files.folders import cache_name, own_folder, sort_out, visible_files
 from bigtrain_nb.progress import shown
 from bigtrain_nb.settings import fraction, whole_number
 

@@ -11,8 +11,9 @@ import math
 import textwrap
 from dataclasses import dataclass, replace
 
-from bigtrain_nb import cards, exercises
+from bigtrain_nb import exercises
 from bigtrain_nb.figures import comparison_figure, prediction_figure
+from bigtrain_nb.panel import cards
 from bigtrain_nb.words import interval, quantity
 
 NOT_ATTEMPTED, RIGHT, WRONG = "not attempted", "right", "wrong"

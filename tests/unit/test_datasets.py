@@ -13,9 +13,10 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from bigtrain_nb import datasets, packing, storage
+from bigtrain_nb import datasets
 from bigtrain_nb.datasets import photo_crops
-from bigtrain_nb.packing import check_shard
+from bigtrain_nb.files import packing, storage
+from bigtrain_nb.files.packing import check_shard
 
 SMALL = {"count": 20, "test_count": 10, "size": 32, "shards": 3}
 

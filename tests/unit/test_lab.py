@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from labs import SECONDS, build
 
-from bigtrain_nb import runs
 from bigtrain_nb.lab import Lab
+from bigtrain_nb.panel import runs
 from bigtrain_nb.results import Result
 
 

@@ -9,8 +9,9 @@ import pytest
 from ipywidgets.widgets.widget import _instances as living_widgets
 from labs import SECONDS, build, finish, shown, until
 
-from bigtrain_nb import measure, runs
+from bigtrain_nb import measure
 from bigtrain_nb.lab import Lab
+from bigtrain_nb.panel import runs
 from bigtrain_nb.results import Comparison, Result
 
 pytestmark = pytest.mark.usefixtures("nothing_displayed")

@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 
-from bigtrain_nb import storage
+from bigtrain_nb.files import storage
 from bigtrain_nb.pipelines import decode_image
 from bigtrain_nb.progress import shown
 from bigtrain_nb.quiet import tf

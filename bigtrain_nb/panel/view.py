@@ -8,9 +8,9 @@ import html
 
 import ipywidgets as widgets
 
-from bigtrain_nb import runs
-from bigtrain_nb.controls import Choices, text
 from bigtrain_nb.figures import figure_svg
+from bigtrain_nb.panel import runs
+from bigtrain_nb.panel.controls import Choices, text
 
 LABEL = {"description_width": "11em"}
 WIDE = {"width": "24em", "max_width": "100%"}

@@ -9,12 +9,12 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bigtrain_nb import cards
-from bigtrain_nb.controls import describe, text
 from bigtrain_nb.figures import comparison_figure
+from bigtrain_nb.files.storage import write_text
 from bigtrain_nb.hardware import machine
+from bigtrain_nb.panel import cards
+from bigtrain_nb.panel.controls import describe, text
 from bigtrain_nb.results import Comparison, Ratio, Result
-from bigtrain_nb.storage import write_text
 from bigtrain_nb.words import duration, interval
 
 SHOWN = 24

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from bigtrain_nb import storage
+from bigtrain_nb.files import storage
 from bigtrain_nb.progress import shown
 
 

@@ -1,0 +1,1 @@
+"""The parts of a Lab: its controls, its runs, what it shows."""
