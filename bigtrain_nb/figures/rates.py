@@ -1,31 +1,20 @@
-"""Results drawn as matplotlib figures: pure functions, no pyplot, legible on a light and on a dark page."""
+"""Measured rates and predictions as figures."""
 
-import contextlib
-import html
-import io
 import math
-import re
 import textwrap
-import threading
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label
 from bigtrain_nb.words import duration, interval, number, quantity
 
-INK = "#1d2126"  # figure_svg turns exactly this colour into the page's own text colour
-MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black, as is PREDICTED
-PREDICTED = "#d4690f"
-WIDTH = 7.0  # inches
 NAME_WIDTH = 30  # characters of a row's name in one line
-
-_svg_settings = threading.Lock()
 
 
 def throughput_figure(result) -> Figure:
     """The rounds of one `Result` in the order they were measured, the median, and its interval as a band."""
-    figure, axes = _canvas(2.9)
+    figure, axes = canvas(2.9)
     rounds = range(1, len(result.rounds) + 1)
     axes.axhspan(result.low, result.high, color=MEASURED, alpha=0.18, linewidth=0)
     axes.axhline(result.median, color=MEASURED, linewidth=1.5)
@@ -36,7 +25,7 @@ def throughput_figure(result) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
-    _label(axes, f"round\nthe first element took {duration(result.first_seconds)}", result.unit)
+    label(axes, f"round\nthe first element took {duration(result.first_seconds)}", result.unit)
     axes.text(
         1.02,
         result.median,
@@ -61,7 +50,7 @@ def comparison_figure(results, baseline=None, prediction=None, beside=None) -> F
     rows = list(getattr(results, "results", {}).values()) or list(results)
     if not rows:
         raise ValueError("results: nothing to draw; expected at least one result")
-    figure, axes = _canvas(0.8 + 0.4 * len(rows))
+    figure, axes = canvas(0.8 + 0.4 * len(rows))
     for y, row in enumerate(rows):
         _row(axes, y, row, hollow=row.name == baseline)
         if beside and beside[y] is not None:
@@ -78,7 +67,7 @@ def comparison_figure(results, baseline=None, prediction=None, beside=None) -> F
     key = "dot: median, line: interval" + (", ticks: rounds" if any(row.rounds for row in rows) else "")
     if beside and any(rate is not None for rate in beside):
         key += ", bar: baseline beside it"
-    _label(axes, f"{units}\n{key}", "")
+    label(axes, f"{units}\n{key}", "")
     return figure
 
 
@@ -90,7 +79,7 @@ def prediction_figure(rows) -> Figure:
     rows = list(rows)
     if not rows:
         raise ValueError("rows: nothing to draw; expected at least one prediction with its measurement")
-    figure, axes = _canvas(1.0 + 0.4 * len(rows))
+    figure, axes = canvas(1.0 + 0.4 * len(rows))
     axes.axvline(1, color=MEASURED, linewidth=1.2, alpha=0.7)
     for y, row in enumerate(rows):
         ends = [row.low / row.median, row.high / row.median]
@@ -105,60 +94,8 @@ def prediction_figure(rows) -> Figure:
     axes.set_xticks(_fold_ticks(span))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _fold(value)))
     _finish_rows(axes, [row.name for row in rows])
-    _label(axes, "prediction / measured\ndiamond: prediction, band: measured interval", "")
+    label(axes, "prediction / measured\ndiamond: prediction, band: measured interval", "")
     return figure
-
-
-def figure_png(figure: Figure) -> bytes:
-    """The figure as PNG on a white card, which reads on white and on dark pages alike."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=144, facecolor="white")
-    return buffer.getvalue()
-
-
-def figure_svg(figure: Figure, label: str) -> str:
-    """The figure as inline SVG in the page's own font and text colour; `label` says its content in words."""
-    buffer = io.StringIO()
-    with _text_as_text():
-        figure.savefig(buffer, format="svg", transparent=True)
-    drawing = buffer.getvalue()
-    body = drawing[drawing.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # it would apply to the whole page
-    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r'<g id="[^"]*"', "<g", body)  # figure_1 and its like are in every picture of a page
-    body = re.sub(r"font-family: [^;\"]*; ?", "", body)
-    body = body.replace(INK, "currentColor")
-    width, height = figure.get_size_inches()
-    opening = (
-        f'<svg role="img" aria-label="{html.escape(label, quote=True)}" xmlns="http://www.w3.org/2000/svg"'
-        f' xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {72 * width:g} {72 * height:g}"'
-        f' style="width: {width:g}in; max-width: 100%; height: auto; stroke-linejoin: round">'
-    )
-    return re.sub(r"<svg.*?>", lambda _: opening, body, count=1, flags=re.DOTALL)
-
-
-class _Card(Figure):
-    """A figure that a notebook shows, which without pyplot a bare one is not."""
-
-    def _repr_png_(self):
-        return figure_png(self), {"width": round(96 * self.get_figwidth())}
-
-
-def _canvas(height):
-    figure = _Card(figsize=(WIDTH, height), layout="constrained", facecolor="white")
-    axes = figure.add_subplot(facecolor="none")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(INK)
-    axes.tick_params(colors=INK, labelsize=10)
-    return figure, axes
-
-
-def _label(axes, x, y):
-    axes.set_xlabel(x, color=INK, fontsize=10, labelpad=6)
-    axes.set_ylabel(y, color=INK, fontsize=10)
 
 
 def _row(axes, y, row, hollow):
@@ -218,15 +155,3 @@ def _fold(value):
 
 def _finite(values):
     return [value for value in values if math.isfinite(value)]
-
-
-@contextlib.contextmanager
-def _text_as_text():
-    """matplotlib has no argument for this; rc_context would also undo what another thread sets meanwhile."""
-    with _svg_settings:
-        before = matplotlib.rcParams["svg.fonttype"]
-        matplotlib.rcParams["svg.fonttype"] = "none"
-        try:
-            yield
-        finally:
-            matplotlib.rcParams["svg.fonttype"] = before

@@ -1,0 +1,81 @@
+"""What all figures share: palette, canvas, labels, and how a figure becomes PNG or inline SVG."""
+
+import contextlib
+import html
+import io
+import re
+import threading
+
+import matplotlib
+from matplotlib.figure import Figure
+
+INK = "#1d2126"  # figure_svg turns exactly this colour into the page's own text colour
+MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black, as is PREDICTED
+PREDICTED = "#d4690f"
+WIDTH = 7.0  # inches
+
+_svg_settings = threading.Lock()
+
+
+def figure_png(figure: Figure) -> bytes:
+    """The figure as PNG on a white card, which reads on white and on dark pages alike."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=144, facecolor="white")
+    return buffer.getvalue()
+
+
+def figure_svg(figure: Figure, label: str) -> str:
+    """The figure as inline SVG in the page's own font and text colour; `label` says its content in words."""
+    buffer = io.StringIO()
+    with _text_as_text():
+        figure.savefig(buffer, format="svg", transparent=True)
+    drawing = buffer.getvalue()
+    body = drawing[drawing.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # it would apply to the whole page
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)  # figure_1 and its like are in every picture of a page
+    body = re.sub(r"font-family: [^;\"]*; ?", "", body)
+    body = body.replace(INK, "currentColor")
+    width, height = figure.get_size_inches()
+    opening = (
+        f'<svg role="img" aria-label="{html.escape(label, quote=True)}" xmlns="http://www.w3.org/2000/svg"'
+        f' xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {72 * width:g} {72 * height:g}"'
+        f' style="width: {width:g}in; max-width: 100%; height: auto; stroke-linejoin: round">'
+    )
+    return re.sub(r"<svg.*?>", lambda _: opening, body, count=1, flags=re.DOTALL)
+
+
+class _Card(Figure):
+    """A figure that a notebook shows, which without pyplot a bare one is not."""
+
+    def _repr_png_(self):
+        return figure_png(self), {"width": round(96 * self.get_figwidth())}
+
+
+def canvas(height):
+    figure = _Card(figsize=(WIDTH, height), layout="constrained", facecolor="white")
+    axes = figure.add_subplot(facecolor="none")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(INK)
+    axes.tick_params(colors=INK, labelsize=10)
+    return figure, axes
+
+
+def label(axes, x, y):
+    axes.set_xlabel(x, color=INK, fontsize=10, labelpad=6)
+    axes.set_ylabel(y, color=INK, fontsize=10)
+
+
+@contextlib.contextmanager
+def _text_as_text():
+    """matplotlib has no argument for this; rc_context would also undo what another thread sets meanwhile."""
+    with _svg_settings:
+        before = matplotlib.rcParams["svg.fonttype"]
+        matplotlib.rcParams["svg.fonttype"] = "none"
+        try:
+            yield
+        finally:
+            matplotlib.rcParams["svg.fonttype"] = before
