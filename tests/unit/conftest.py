@@ -1,9 +1,12 @@
-"""A Lab of fast choices, and a source that blocks until it is let go."""
+"""What several test files share: a Lab of fast choices, a clock that stands still, a handful of crops."""
 
 import pytest
+from clocks import Clock
 from labs import SECONDS, Gate, build
+from small_crops import COUNT, TESTS, examples, pipeline
 
 from bigtrain_nb import lab as lab_module
+from bigtrain_nb import measure, photo_crops
 from bigtrain_nb.lab import Lab
 
 
@@ -24,3 +27,21 @@ def gate():
 @pytest.fixture
 def nothing_displayed(monkeypatch):
     monkeypatch.setattr(lab_module, "_displayed", {})
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(measure, "_now", clock)
+    monkeypatch.setattr(measure, "_settle", lambda *_: clock.spend(0.003))
+    return clock
+
+
+@pytest.fixture(scope="session")
+def crops(tmp_path_factory):
+    return photo_crops(COUNT, TESTS, size=48, shards=3, cache=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def plain(crops):
+    return examples(pipeline(crops).dataset())

@@ -1,0 +1,23 @@
+"""Pipelines over a handful of crops, and their examples in a form that compares."""
+
+import numpy as np
+
+from bigtrain_nb import Pipeline, tf
+
+COUNT, TESTS, SIZE, BATCH = 40, 10, 24, 16
+AUTOTUNE = "AUTOTUNE"
+
+
+def pipeline(data, **settings):
+    return Pipeline(data=data, **{"image_size": SIZE, "batch": BATCH, **settings})
+
+
+def examples(dataset):
+    """Return [(label, the image's bytes)], one for each example, in order."""
+    found = []
+    for images, labels in dataset:
+        assert images.shape == (len(labels), SIZE, SIZE, 3)
+        assert images.dtype == tf.float32 and labels.dtype == tf.int64
+        pixels = np.rint((images.numpy() + 1) * 127.5).astype(np.uint8)
+        found += [(int(label), image.tobytes()) for label, image in zip(labels, pixels, strict=True)]
+    return found

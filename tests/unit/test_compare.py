@@ -1,0 +1,94 @@
+"""Interleaved rounds on a clock of their own: pairs, drift, noise, budgets."""
+
+
+import numpy as np
+import pytest
+from clocks import Source, pair
+
+from bigtrain_nb.measure import compare
+
+
+def test_interleaved_rounds_are_paired_and_exact(clock):
+    both = compare(pair(clock, 0.01, 0.02), seconds=10)
+    assert both.names == ("a", "b")
+    assert both.results["a"].median == pytest.approx(3200) and both.results["b"].median == pytest.approx(1600)
+    assert len(both.results["a"].rounds) == len(both.results["b"].rounds) >= 6
+    ratio = both.ratio("a", "b")
+    assert (ratio.median, ratio.verdict) == (pytest.approx(2.0), "faster")
+    assert both.ratio("b", "a").verdict == "slower"
+
+
+@pytest.mark.parametrize("true_ratio, verdict", [(1.0, "same"), (1.1, "faster"), (0.9, "slower")])
+@pytest.mark.parametrize("growth", [0.1, -0.05])
+def test_drift_cancels(clock, true_ratio, verdict, growth):
+    """While the machine becomes twice as slow (or fast), rounds side by side tell the true ratio."""
+
+    def costs(base):
+        return lambda _: base * (1 + growth * clock.now)
+
+    both = compare(pair(clock, costs(0.002), costs(0.002 * true_ratio)), seconds=10)
+    rates = both.results["a"].rounds
+    assert max(rates) / min(rates) > 1.3, "there was a drift"
+    ratio = both.ratio("a", "b")
+    assert ratio.median == pytest.approx(true_ratio, rel=0.01) and ratio.verdict == verdict
+    assert ratio.low <= true_ratio * 1.01 and ratio.high >= true_ratio * 0.99
+
+
+def test_short_passes_with_a_costly_start_are_measured_whole(clock):
+    class Costly(Source):
+        def __iter__(self):
+            self.clock.spend(0.05)
+            yield from super().__iter__()
+
+    both = compare({"a": lambda: Costly(clock, 0.01, [32] * 5), "b": lambda: Source(clock, 0.02, [32] * 5)})
+    assert both.ratio("a", "b").median == pytest.approx(1.0) and both.ratio("a", "b").verdict == "same"
+
+
+def test_noise_raises_few_alarms_and_hides_no_true_difference(clock):
+    rng = np.random.default_rng(0)
+
+    def noisy(base):
+        # Skewed noise, rare stalls, and a machine whose speed wanders.
+        def cost(_):
+            stall = (rng.random() < 0.005) * rng.exponential(5)
+            return base * (1 + 0.2 * np.sin(clock.now / 3)) * (rng.lognormal(0, 0.3) + stall)
+
+        return cost
+
+    def verdict(a, b):
+        return compare(pair(clock, noisy(a), noisy(b)), seconds=20).ratio("a", "b").verdict
+
+    assert sum(verdict(0.004, 0.004) != "same" for _ in range(25)) <= 3
+    assert sum(verdict(0.004, 0.0046) == "faster" for _ in range(12)) >= 10
+
+
+def test_more_than_two_sources_share_the_budget(clock):
+    many = compare({str(i): lambda i=i: Source(clock, 0.001 * (i + 1)) for i in range(5)}, seconds=20)
+    assert clock.now <= 24
+    assert [round(many.results[str(i)].median) for i in range(5)] == [32000, 16000, 10667, 8000, 6400]
+
+
+def test_steps_and_examples_are_not_compared(clock):
+    def step():
+        clock.spend(0.01)
+
+    with pytest.raises(ValueError, match="cannot compare 'a' in examples/s, 'b' in steps/s: .* how many examples"):
+        compare({"a": lambda: Source(clock, 0.01), "b": lambda: step}, seconds=1)
+
+
+@pytest.mark.parametrize("factories", [{}, {"a": list}, [("a", list), ("b", list)], None, list])
+def test_fewer_than_two_factories_are_refused(factories):
+    with pytest.raises(ValueError, match="compare needs a dictionary of at least two factories"):
+        compare(factories, seconds=1)
+
+
+def test_a_factory_must_be_a_function(clock):
+    with pytest.raises(TypeError, match="the factory of 'b' must be a function that returns a fresh source, not "):
+        compare({"a": lambda: Source(clock, 0.01), "b": [[1, 2]]}, seconds=1)
+
+
+def test_an_error_in_a_comparison_names_the_source(clock):
+    with pytest.raises(ValueError, match="b yielded no batch"):
+        compare({"a": lambda: Source(clock, 0.01), "b": lambda: []}, seconds=1)
+    with pytest.raises(TypeError, match="b must be an iterable of batches or a step function, not int"):
+        compare({"a": lambda: Source(clock, 0.01), "b": lambda: 5}, seconds=1)

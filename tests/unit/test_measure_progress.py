@@ -1,0 +1,87 @@
+"""Progress while measuring, and what happens when it is interrupted."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from clocks import Source, pair
+
+from bigtrain_nb import measure
+from bigtrain_nb.measure import compare, throughput
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda clock, progress: throughput(Source(clock, 0.007), seconds=5, progress=progress),
+        lambda clock, progress: throughput(Source(clock, 0.007, [32] * 9), seconds=5, progress=progress),
+        lambda clock, progress: compare(pair(clock, 0.007, 0.009), seconds=5, progress=progress),
+    ],
+)
+def test_progress_is_told_at_most_ten_times_a_second_and_grows(clock, run):
+    told = []
+    run(clock, lambda fraction: told.append((clock.now, fraction)))
+    moments, fractions = zip(*told, strict=True)
+    assert 30 <= len(told) <= 10 * clock.now
+    assert min(np.diff(moments)) >= 0.1 - 1e-9
+    assert list(fractions) == sorted(fractions) and 0 < fractions[0] < 0.1 and 0.9 < fractions[-1] <= 1
+
+
+def test_an_exception_in_progress_ends_the_measurement_at_once(clock):
+    class Stopped(Exception):
+        pass
+
+    def stop(fraction):
+        if fraction > 0.5:
+            raise Stopped
+
+    for run in (
+        lambda: throughput(Source(clock, 0.01), seconds=10, progress=stop),
+        lambda: compare(pair(clock, 0.01, 0.02), seconds=10, progress=stop),
+    ):
+        began = clock.now
+        with pytest.raises(Stopped):
+            run()
+        assert clock.now - began < 5.5
+
+
+def test_progress_is_told_while_a_comparison_waits_for_rest(monkeypatch):
+    """A process that never rests must not make Stop wait."""
+    busy = iter(range(10**9))
+    monkeypatch.setattr(measure, "_cpu_seconds", lambda: float(next(busy)))
+    began, asked = time.perf_counter(), []
+
+    def step():
+        time.sleep(0.001)
+        return 1
+
+    def stop(fraction):
+        if time.perf_counter() - began > 1.0:
+            asked.append(time.perf_counter())
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        compare({"a": lambda: step, "b": lambda: step}, seconds=1.2, progress=stop)
+    assert asked[0] - began < 1.5
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OSError("disk")])
+def test_errors_and_interrupts_of_a_source_propagate(clock, error):
+    def batches():
+        yield [1, 2]
+        yield [3, 4]
+        raise error
+
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        throughput(batches(), seconds=1)
+
+
+def test_no_thread_stays():
+    before = set(threading.enumerate())
+    throughput([[1, 2, 3]] * 5, seconds=0.1)
+    compare({"a": lambda: [[1, 2]], "b": lambda: iter([[1]] * 10**7)}, seconds=0.2)
+    until = time.monotonic() + 2
+    while set(threading.enumerate()) - before and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not set(threading.enumerate()) - before
