@@ -1,7 +1,7 @@
 # make lab     open the workbook in JupyterLab
 # make test    run everything: helpers, exercises, notebooks, a browser session
 # make render  execute the notebooks that changed and store their outputs
-# make bench   compare the input pipeline with its peers, and check the measuring itself (long)
+# make bench   compare the input pipeline and the training with their peers, and check the measuring itself (long)
 # make lint    style
 # Each sets up .venv first when that is needed. PYTHON=/path/to/python chooses what .venv is made from.
 
@@ -26,6 +26,7 @@ render: setup
 bench: setup
 	$(PY) -m pip install --quiet -c constraints.txt -e ".[peers]"
 	$(PY) benchmarks/pipeline.py
+	$(PY) benchmarks/training.py
 	$(PY) benchmarks/honesty.py
 
 lint: setup

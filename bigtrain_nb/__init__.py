@@ -15,6 +15,12 @@ _HOME = {
     "quiet": ("tf",),
     "diagnosis": ("diagnose",),
     "lab": ("Lab",),
+    "models": ("Model",),
+    "small_models": ("conv_net", "gpt"),
+    "replicas": ("devices", "mirrored"),
+    "schedules": ("scaled_rate", "warmup_cosine"),
+    "loss_scale": ("LossScaleHistory",),
+    "memory": ("peak_memory",),
     "workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -34,7 +34,7 @@ def weight_of(reduction):
 
 def count_examples(data):
     """Return the number of examples in a batch, an int where it is known and else an int32 scalar."""
-    first = next(value for value in keras.tree.flatten(data) if value is not None)
+    first = next(value for value in keras.tree.flatten(data) if value is not None and value.shape.rank != 0)
     if isinstance(first, tf.RaggedTensor):
         return tf.cast(first.nrows(), tf.int32)
     if isinstance(first, tf.SparseTensor):
@@ -58,10 +58,42 @@ def cut(data, start, length):
         raise ValueError(f"micro_batches cannot cut a batch whose tensors have unlike first dimensions: {shapes}")
 
     def rows(value):
-        rest = value.shape.rank - 1
-        return tf.slice(value, [start, *[0] * rest], [length, *[-1] * rest])
+        rest = [-1 if size is None else size for size in value.shape[1:]]
+        return tf.slice(value, [start, *[0] * len(rest)], [length, *rest])
 
     return keras.tree.map_structure(lambda value: None if value is None else rows(value), data)
+
+
+def add_slices(add_slice, sums, examples, size, even=False):
+    """Return ``sums`` after ``sums = add_slice(start, length, *sums)`` for slices of ``size`` examples, in turn.
+
+    The last slice is shorter where ``examples`` does not divide. With ``even``, which XLA wants, the others are of one
+    size known beforehand, and the last stands apart: the function is traced twice.
+    """
+    if not even:
+        slices = -(-examples // tf.maximum(size, 1))
+        return _each(slices, size, lambda start: tf.minimum(size, examples - start), add_slice, sums)
+    sums = _each(examples // size, size, lambda _: size, add_slice, sums)
+    done = examples // size * size
+    return tf.cond(done < examples, lambda: add_slice(done, examples - done, *sums), lambda: sums)
+
+
+def _each(count, size, length, add_slice, sums):
+    body = lambda i, *sums: (i + 1, *add_slice(i * size, length(i * size), *sums))  # noqa: E731
+    return list(tf.while_loop(lambda i, *_: i < count, body, (0, *sums), parallel_iterations=1)[1:])
+
+
+def wide(dtype):
+    """Return the type in which gradients of variables of type ``dtype`` are summed: at least 32 bits."""
+    dtype = tf.as_dtype(dtype)
+    return tf.float32 if dtype.size < 4 else dtype
+
+
+def dense(gradient):
+    """Return a gradient as one tensor or None. Rows of an embedding that a batch used often come once for each use:
+    squared by Adam or measured for clipping before they are added up, they would count wrongly.
+    """
+    return None if gradient is None else tf.convert_to_tensor(gradient)
 
 
 def add_gradient(total, gradient, variable):
@@ -69,7 +101,8 @@ def add_gradient(total, gradient, variable):
     if gradient is None:
         return total
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.tensor_scatter_nd_add(total, gradient.indices[:, None], gradient.values)
-    if variable.overwrite_with_gradient:  # float8: the "gradient" is a new scale, of which the largest covers all
+        return tf.tensor_scatter_nd_add(total, gradient.indices[:, None], tf.cast(gradient.values, total.dtype))
+    gradient = tf.cast(gradient, total.dtype)
+    if getattr(variable, "overwrite_with_gradient", False):  # float8: a new scale, of which the largest covers all
         return tf.maximum(total, gradient)
     return total + gradient

@@ -1,18 +1,22 @@
 """A `keras.Model` that trains the same way on one device, several, or several workers, in micro-batches if asked.
 
-One idea cures four faults of stock Keras 3: a step's gradients are summed over micro-batches, reduced over replicas
-**once**, and only then shown to anything that looks at them. So clipping, weight decay and the finite check of loss
-scaling see the global batch's mean gradient, the same on every replica.
+One idea cures most of what stock Keras 3 gets wrong here: a step's gradients are summed over micro-batches, reduced
+over replicas **once**, and only then shown to anything that looks at them. So clipping, weight decay and the finite
+check of loss scaling see the global batch's mean gradient, the same on every replica.
 """
 
-from contextlib import contextmanager
-
-from bigtrain_nb.batches import add_gradient, count_examples, cut, loss_reduction, weight_of
+from bigtrain_nb.batches import add_gradient, add_slices, count_examples, cut, dense, loss_reduction, weight_of, wide
+from bigtrain_nb.keras_gaps import (
+    Functional,
+    after,
+    already_reduced,
+    count_by_examples,
+    innermost,
+    logs_to_reduce,
+    moving_statistics,
+)
 from bigtrain_nb.quiet import keras, tf
 from bigtrain_nb.settings import whole_number
-
-# isort: split
-from keras.src.models.functional import Functional  # what keras.Model(inputs, outputs) returns; Keras exports no name
 
 _serializable = keras.saving.register_keras_serializable("bigtrain_nb")
 
@@ -32,13 +36,18 @@ class Model(keras.Model):
     over the valid places of each slice: pass the mask as ``sample_weight`` to average over the whole batch. Moving
     statistics of `BatchNormalization` are averaged over the replicas in the same reduction.
 
+    Already with one device and one slice, two results differ from stock Keras, where its own are wrong: a row of an
+    embedding that a batch uses often has one gradient, of which Adam takes the square and clipping the norm; and the
+    end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on.
+
     It works in `fit`, `evaluate`, `predict`, `train_on_batch` without a strategy and under MirroredStrategy and
     MultiWorkerMirroredStrategy.
 
     `keras.models.clone_model` gives a functional model of one micro-batch: set ``micro_batches`` on the clone.
 
     Raises ValueError for ``micro_batches`` that is not a whole number of at least 1; in training, for an optimizer that
-    accumulates by itself, for losses whose reductions cannot be weighed together and for inputs that cannot be cut.
+    accumulates by itself, for losses whose reductions cannot be weighed together, for inputs that cannot be cut, for
+    synchronized `BatchNormalization` on several replicas and for logs of `compute_metrics` that are no metrics.
     """
 
     def __new__(cls, *args, **kwargs):
@@ -95,81 +104,92 @@ class Model(keras.Model):
 
     def train_step(self, data):
         """Train on one replica's share of the global batch; return the metrics."""
-        if self._stock_step_is_right():
-            return super().train_step(data)
-        if getattr(_innermost(self.optimizer), "gradient_accumulation_steps", None):
+        uncut = self.micro_batches == 1 and self.distribute_strategy.num_replicas_in_sync == 1
+        if getattr(innermost(self.optimizer), "gradient_accumulation_steps", None) and not uncut:
             raise ValueError(
                 "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
                 " optimizer and give micro_batches to the model"
             )
-        if self._distribute_strategy is None:
-            self._symbolic_build(data_batch=data)  # sums start as zeros, so the variables must exist
-        gradients, loss, weight, examples = self._accumulate(data)
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        self._loss_tracker.update_state(loss * replicas, sample_weight=examples)  # Keras has divided it by the replicas
-        if replicas > 1:
-            gradients = self._reduce(gradients, weight)
+        self._build_before_tracing(data, sums=not uncut)
+        *gradients, loss = map(dense, self._gradients(data)) if uncut else self._reduced(data)
+        self._loss_tracker.update_state(loss, sample_weight=count_examples(data))
         if self.trainable_variables:
-            with _already_reduced(self.optimizer):
+            if not self.optimizer.built:
+                self.optimizer.build(self.trainable_variables)
+            with already_reduced(self.optimizer), after(data):
                 self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return self._for_reduction(self.get_metrics_result())
+        return logs_to_reduce(self.get_metrics_result(), self.distribute_strategy)
 
     def test_step(self, data):
         """Evaluate one replica's share of the global batch; return the metrics."""
-        return self._for_reduction(super().test_step(data))
+        self._build_before_tracing(data)
+        return logs_to_reduce(super().test_step(data), self.distribute_strategy)
 
-    def _stock_step_is_right(self):
-        """One slice, one device, no norm to clip: Keras counts repeated rows of an embedding's gradient apart in it."""
-        optimizer = _innermost(self.optimizer)
-        clips = getattr(optimizer, "clipnorm", None) or getattr(optimizer, "global_clipnorm", None)
-        return self.micro_batches == 1 and self.distribute_strategy.num_replicas_in_sync == 1 and not clips
+    def _build_before_tracing(self, data, sums=False):
+        """Make the variables that sums start from and the losses to track; with a strategy, Keras did so already."""
+        _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        if self._distribute_strategy is None and (sums or keras.tree.is_nested(y)):
+            self._symbolic_build(data_batch=data)
+
+    def _compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        with count_by_examples(self, x):
+            return super()._compute_loss(x, y, y_pred, sample_weight=sample_weight, training=training)
+
+    def _gradients(self, data, share=1.0):
+        """Return the gradients of ``share`` of the loss, and that as last; update the metrics."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+            loss *= tf.cast(share, loss.dtype)
+            scaled = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, self.trainable_variables)
+        logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        unknown = set(logs) - set(self.get_metrics_result())
+        if unknown:
+            raise ValueError(
+                f"compute_metrics returns {', '.join(sorted(unknown))}, which would show one slice only: make each a"
+                " keras.metrics.Metric and an attribute of the model"
+            )
+        return [*gradients, loss]
 
     def _accumulate(self, data):
-        """Return gradients of the mean loss over ``data``, that loss, its weight in the global mean, its examples."""
-        variables, weigh = self.trainable_variables, weight_of(loss_reduction(self.loss))
+        """Return gradients and loss of all slices of ``data``, and its weight in the global mean."""
+        reduction, variables, without_gradient = loss_reduction(self.loss), self.trainable_variables, set()
+        weigh = weight_of(reduction)
         examples, weight = count_examples(data), weigh(data)
-        size = -(-examples // self.micro_batches)
-        without_gradient = set()
 
-        def add_slice(start, length, loss, sums):
+        def add_slice(start, length, *sums):
             part = data if self.micro_batches == 1 else cut(data, start, length)
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(part)
-            with tf.GradientTape() as tape:
-                y_pred = self(x, training=True)
-                share = tf.math.divide_no_nan(weigh(part), weight)
-                with _each_counts(self, count_examples(part)):
-                    part_loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-                part_loss *= tf.cast(share, part_loss.dtype)
-                scaled = self.optimizer.scale_loss(part_loss)
-            gradients = tape.gradient(scaled, variables)
-            without_gradient.update(i for i, gradient in enumerate(gradients) if gradient is None)
-            self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-            sums = [add_gradient(*row) for row in zip(sums, gradients, variables, strict=True)]
-            return loss + tf.cast(part_loss, tf.float32), sums
+            values = self._gradients(part, tf.math.divide_no_nan(weigh(part), weight))
+            if self.micro_batches > 1 and reduction == "sum" and self.losses:
+                raise ValueError(
+                    'with the reduction "sum", micro_batches would count regularisers and add_loss once for each'
+                    ' slice: use "sum_over_batch_size"'
+                )
+            without_gradient.update(i for i, value in enumerate(values) if value is None)
+            return [add_gradient(*row) for row in zip(sums, values, [*variables, None], strict=True)]
 
-        nothing = tf.constant(0.0), [tf.zeros(v.shape, v.dtype) for v in variables]
-        if self.jit_compile and self.micro_batches > 1:  # XLA wants slices of one size, the rest apart
-            loss, sums = _each(examples // size, size, lambda _: size, add_slice, nothing)
-            done = examples // size * size
-            rest = lambda: add_slice(done, examples - done, loss, sums)  # noqa: E731
-            loss, sums = tf.cond(done < examples, rest, lambda: (loss, sums))
-        else:
-            slices = -(-examples // tf.maximum(size, 1))
-            loss, sums = _each(slices, size, lambda start: tf.minimum(size, examples - start), add_slice, nothing)
-        return [None if i in without_gradient else s for i, s in enumerate(sums)], loss, weight, examples
+        size, even = -(-examples // self.micro_batches), self.jit_compile and self.micro_batches > 1
+        nothing = [*(tf.zeros(v.shape, wide(v.dtype)) for v in variables), tf.constant(0.0)]
+        sums = add_slices(add_slice, nothing, examples, size, even)
+        return [None if i in without_gradient else s for i, s in enumerate(sums)], weight
 
-    def _reduce(self, gradients, weight):
-        """Return the global batch's gradients: every replica's share weighed, summed in one all-reduce, divided."""
-        statistics = _moving_statistics(self)
+    def _reduced(self, data):
+        """Return the global batch's gradients and loss: each replica's weighed, summed in one all-reduce, divided."""
         replicas = self.distribute_strategy.num_replicas_in_sync
-        present = [g * tf.cast(weight * replicas, g.dtype) for g in gradients if g is not None]
+        if replicas == 1:
+            return self._accumulate(data)[0]
+        statistics = moving_statistics(self)
+        values, weight = self._accumulate(data)
+        present = [value * tf.cast(weight * replicas, value.dtype) for value in values if value is not None]
         moved = [tf.cast(v.value, tf.float32) * weight for v in statistics]
         context = tf.distribute.get_replica_context()
         *sums, total = context.all_reduce(tf.distribute.ReduceOp.SUM, [*present, *moved, weight])
         means = iter([tf.math.divide_no_nan(s, tf.cast(total, s.dtype)) for s in sums])
-        reduced = [None if gradient is None else next(means) for gradient in gradients]
+        reduced = [None if value is None else next(means) for value in values]
         for variable, mean in zip(statistics, means, strict=True):
-            variable.assign(tf.cast(mean, variable.dtype))
+            variable.assign(tf.cast(tf.where(total > 0, mean, tf.cast(variable.value, mean.dtype)), variable.dtype))
         return reduced
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
@@ -183,15 +203,6 @@ class Model(keras.Model):
             data_batch = next(batches)
         local = self.distribute_strategy.experimental_local_results
         super()._maybe_symbolic_build(data_batch=keras.tree.map_structure(lambda value: local(value)[0], data_batch))
-
-    def _for_reduction(self, logs):
-        """Give logs the axis over which Keras reduces them with several workers; scalars raise (keras issue 20585)."""
-        strategy = self.distribute_strategy
-        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return logs
-        if strategy.num_replicas_in_sync == len(strategy.extended.worker_devices):
-            return logs
-        return keras.tree.map_structure(lambda value: tf.expand_dims(value, 0), logs)
 
 
 @_serializable
@@ -229,44 +240,3 @@ def _make_functional(cls):
         if base is not Model and issubclass(base, Model):
             _make_functional(base)
     cls.__bases__ = tuple(FunctionalModel if base is Model else base for base in cls.__bases__)
-
-
-def _innermost(optimizer):
-    return getattr(optimizer, "inner_optimizer", optimizer)
-
-
-@contextmanager
-def _already_reduced(optimizer):
-    """Keep a Keras optimizer from reducing gradients again; there is no public way to say that they are reduced."""
-    inner = _innermost(optimizer)
-    inner._all_reduce_sum_gradients = list
-    try:
-        yield
-    finally:
-        vars(inner).pop("_all_reduce_sum_gradients", None)  # replicas are threads: another may have been here before
-
-
-@contextmanager
-def _each_counts(model, examples):
-    """Let the tracked loss of each output count a slice by its examples; Keras counts all batches alike."""
-    trackers = model._compile_loss.metrics if model._compile_loss else []
-    for tracker in trackers:
-        update = type(tracker).update_state
-        tracker.update_state = lambda value, sample_weight=None, t=tracker, u=update: u(t, value, examples)
-    try:
-        yield
-    finally:
-        for tracker in trackers:
-            del tracker.update_state
-
-
-def _each(count, size, length, add_slice, nothing):
-    """Add ``count`` slices, the i-th starting at ``i * size``, one after the other."""
-    body = lambda i, loss, sums: (i + 1, *add_slice(i * size, length(i * size), loss, sums))  # noqa: E731
-    return tf.while_loop(lambda i, *_: i < count, body, (0, *nothing), parallel_iterations=1)[1:]
-
-
-def _moving_statistics(model):
-    """Variables that training changes on each replica by itself: unreduced, replicas would drift apart unseen."""
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
-    return [v for layer in layers if layer.trainable for v in (layer.moving_mean, layer.moving_variance)]

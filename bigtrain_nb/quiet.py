@@ -29,10 +29,13 @@ def quiet_start():
 
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # peak_memory and other kernels share it
 with quiet_start():
     import keras
     import tensorflow as tf
 
     tf.config.list_physical_devices()  # the drivers speak here; logical devices can still be set afterwards
+
+tf.get_logger().setLevel("WARNING")  # MirroredStrategy tells at INFO, in the notebook, what it reduces where
 
 __all__ = ["keras", "tf"]

@@ -1,5 +1,6 @@
 """What several test files share: a Lab of fast choices, a clock that stands still, a handful of crops."""
 
+import logical_cpus  # noqa: F401  (splits the CPU, before TensorFlow runs anything)
 import pytest
 from clocks import Clock
 from labs import SECONDS, Gate, build

@@ -1,0 +1,194 @@
+"""Training with bt.Model beside stock Keras, tf-keras and hand-written loops: speed and memory, one device and two."""
+
+import argparse
+import math
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from statistics import median
+
+import training_workers
+from report import add_arguments, facts, finish, in_words, table
+from training_steps import updates, write_examples
+
+import bigtrain_nb as bt
+from bigtrain_nb.intervals import paired_interval
+from bigtrain_nb.results import Ratio
+from bigtrain_nb.words import interval, number
+
+BATCH = {"conv net": 128, "GPT": 32}
+MEMORY_BATCH = {"conv net": 512, "GPT": 128}
+"""Large enough that activations, not the process, are most of the memory."""
+MICRO_BATCHES = (4, 16)
+RIVALS = {
+    "Keras": "Keras' accumulation",
+    "Keras, one call": "Keras' accumulation with K steps per execution",
+    "by hand": "a loop by hand",
+}
+GPU_NETWORK, GPU_BATCH = "conv net, 64 wide", 512
+POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
+AS_FAST, TWICE, MEMORY = 0.98, 2.0, 1.1
+"""The targets: a rate at least 0.98 or 2 times the other's; memory at most 1.1 times the other's."""
+
+
+@dataclass
+class Found:
+    """What was measured: rows of the three tables, and every round for ``--json``."""
+
+    targets: list = field(default_factory=list)
+    figures: list = field(default_factory=list)
+    workers: list = field(default_factory=list)
+    gpu: list = field(default_factory=list)
+    rounds: dict = field(default_factory=dict)
+
+    def compare(self, name, ways, seconds):
+        say(f"{name}: {len(ways)} ways, {seconds:.0f} s")
+        comparison = bt.compare(ways, seconds=seconds)
+        self.rounds[name] = comparison.to_dict()
+        return comparison
+
+    def faster(self, name, ratio, target):
+        """Add a target for a ratio of rates, which is met or missed when the whole interval says so."""
+        verdict = "met" if ratio.low >= target else "missed" if ratio.high < target else "open"
+        self.targets.append([name, f"rate at least {target}x", interval(ratio), verdict])
+
+    def smaller(self, name, ours, theirs):
+        ratio = ours / theirs
+        verdict = "met" if ratio <= MEMORY else "missed"
+        self.targets.append([name, f"memory at most {MEMORY}x", f"{ratio:.2f}x", verdict])
+
+
+def same_step(found, folder, seconds, repeats):
+    """Compare a step in one piece with stock Keras."""
+    for network, batch in BATCH.items():
+        for clip in (None, 1.0):
+            name = f"{network}, clipped" if clip else network
+            memory = {} if clip else {way: peak(folder, network, way, 1, repeats) for way in ("bt.Model", "Keras")}
+            step = partial(updates, folder, network, batch=batch, clip=clip)
+            ways = {way: partial(step, way) for way in ("bt.Model", "Keras")}
+            comparison = found.compare(f"{name}: K = 1 against stock Keras", ways, seconds)
+            found.faster(f"{name}: K = 1 against stock Keras", comparison.ratio(*ways), AS_FAST)
+            for way, result in comparison.results.items():
+                found.figures.append([name, 1, way, number(result.median), written(memory.get(way))])
+
+
+def accumulation(found, folder, seconds, repeats):
+    """Compare micro-batches with Keras' accumulation and a loop by hand."""
+    for network, batch in BATCH.items():
+        cases = [(way, k) for k in MICRO_BATCHES for way in ("bt.Model", *RIVALS)]
+        memory = {(way, k): peak(folder, network, way, k, repeats) for way, k in cases if way != "Keras, one call"}
+        step = partial(updates, folder, network, batch=batch)
+        ways = {(way, k): partial(step, way, micro_batches=k) for way, k in cases}
+        comparison = found.compare(f"{network}: accumulation", ways, 4 * seconds)
+        for way, k in cases:
+            rate = number(comparison.results[way, k].median)
+            found.figures.append([network, k, RIVALS.get(way, way), rate, written(memory.get((way, k)))])
+        for k in MICRO_BATCHES:
+            for way, words in RIVALS.items():
+                ratio = comparison.ratio(("bt.Model", k), (way, k))
+                found.faster(f"{network}: K = {k} against {words}", ratio, AS_FAST)
+            ours, theirs = memory["bt.Model", k], memory["Keras", k]
+            found.smaller(f"{network}: K = {k} against {RIVALS['Keras']}", ours, theirs)
+
+
+def peak(folder, network, way, micro_batches, repeats, batch=None, policy="float32"):
+    """Return the median over fresh processes of the peak memory of three updates, in MiB."""
+    say(f"memory of {network}, {way}, K = {micro_batches}, {policy}")
+    arguments = {"folder": folder, "network": network, "way": way, "micro_batches": micro_batches, "policy": policy}
+    batch = batch or MEMORY_BATCH[network]
+    return median(bt.peak_memory(three_updates, batch=batch, **arguments) for _ in range(repeats))
+
+
+def three_updates(**settings):
+    from training_steps import updates
+
+    update = updates(**settings)
+    for _ in range(3):
+        update()
+
+
+def workers(found, repeats):
+    """Run pairs of workers in turn, every second round in reverse order."""
+    jobs = [job for job in training_workers.JOBS if job != "tf-keras" or find_spec("tf_keras")]
+    if "tf-keras" not in jobs:
+        say('tf-keras is missing, and its rows with it: pip install -e ".[peers]" adds it.')
+    rounds = {job: [] for job in jobs}
+    for repeat in range(repeats):
+        for job in reversed(jobs) if repeat % 2 else jobs:
+            say(f"two workers, round {repeat + 1} of {repeats}: {job}")
+            rounds[job].append(training_workers.rates(job))
+    split = training_workers.MICRO_BATCHES
+    by_hand = against(rounds, "by hand", "wide", split)
+    found.faster(f"two workers, wide: K = {split} against an all-reduce per micro-batch", by_hand, TWICE)
+    for network in ("wide", "conv") if "tf-keras" in jobs else ():
+        ratio = against(rounds, "tf-keras", network, 1)
+        found.faster(f"two workers, {network}: fit against the fit of tf-keras", ratio, AS_FAST)
+    for job, rates in rounds.items():
+        found.rounds[f"two workers, {job}"] = [list(one.values()) for one in rates]
+        for network, k in training_workers.JOBS[job]:
+            found.workers.append([network, k, job, number(median(one[network, k] for one in rates))])
+
+
+def against(rounds, job, network, k):
+    pairs = zip(rounds["bt.Model"], rounds[job], strict=True)
+    logs = [math.log(ours[network, k] / theirs[network, k]) for ours, theirs in pairs]
+    return Ratio("bt.Model", job, *map(math.exp, paired_interval(logs)))
+
+
+def precision(found, folder, seconds, repeats):
+    """Measure every policy and K on the GPU."""
+    step = partial(updates, folder, GPU_NETWORK, "bt.Model", GPU_BATCH)
+    cases = [(policy, k) for policy in POLICIES for k in (1, *MICRO_BATCHES)]
+    memory = {(p, k): peak(folder, GPU_NETWORK, "bt.Model", k, repeats, GPU_BATCH, p) for p, k in cases}
+    ways = {(policy, k): partial(step, micro_batches=k, policy=policy) for policy, k in cases}
+    comparison = found.compare("precision", ways, 4 * seconds)
+    for policy, k in cases:
+        rate = number(comparison.results[policy, k].median)
+        speed = interval(comparison.ratio((policy, k), ("float32", 1)))
+        found.gpu.append([policy, k, rate, speed, written(memory[policy, k])])
+
+
+def written(mib):
+    return "" if mib is None else number(mib)
+
+
+def say(words):
+    print(words, file=sys.stderr, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=15, help="for a comparison of two on one device (default: 15)")
+    parser.add_argument("--repeats", type=int, default=6, help="rounds of workers; half for memory (default: 6)")
+    add_arguments(parser)
+    arguments = parser.parse_args()
+    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # leaves memory to the processes that measure it
+    bt.tf.get_logger().setLevel("ERROR")  # it takes one function per contender for retracing
+    found, memory_runs = Found(), max(1, arguments.repeats // 2)
+    with tempfile.TemporaryDirectory() as folder:
+        write_examples(folder)
+        same_step(found, folder, arguments.seconds, memory_runs)
+        accumulation(found, folder, arguments.seconds, memory_runs)
+        if bt.tf.config.list_physical_devices("GPU"):
+            precision(found, folder, arguments.seconds, memory_runs)
+    workers(found, arguments.repeats)
+    tables = {
+        "Targets": (("bt.Model", "target", "measured", "verdict"), found.targets),
+        "One device": (("network", "K", "way", "examples/s", "peak MiB"), found.figures),
+        "Two workers": (("network", "K", "way", "examples/s"), found.workers),
+        "Precision": (("policy", "K", "examples/s", "of float32 with K = 1", "peak MiB"), found.gpu),
+    }
+    about = facts(("tf-keras",))
+    parts = [f"**{name}**\n\n{table(*one)}" for name, one in tables.items() if one[1]]
+    if not found.gpu:
+        parts.append("**Precision**: not measured, for this machine has no GPU.")
+    text = f"{in_words(about)} {arguments.seconds:.0f} s for two ways, {arguments.repeats} rounds of workers."
+    fields = {"facts": about, "tables": tables, "rounds": found.rounds}
+    finish(arguments, "training", "\n\n".join([text, *parts]), fields)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What the tests of `bt.Model` share: small models and data, strategies, training from one start, comparing weights."""
+
+from contextlib import contextmanager
+
+import numpy as np
+from logical_cpus import CPUS, mirrored
+
+import bigtrain_nb as bt
+from bigtrain_nb.quiet import keras, tf
+
+SIZES = [16, 13, 3, 12, 1, 7, 16, 2, 5, 9]  # over four replicas also shares of unlike size and replicas without example
+_STRATEGIES = {1: None}
+
+
+def strategy(replicas):
+    """Return the one strategy of this size for all tests; None for no strategy."""
+    if replicas not in _STRATEGIES:
+        _STRATEGIES[replicas] = mirrored(replicas)
+    return _STRATEGIES[replicas]
+
+
+@contextmanager
+def on(replicas):
+    """Open the scope of ``replicas`` replicas; for one, the first CPU without a strategy."""
+    chosen = strategy(replicas)
+    with tf.device(CPUS[0]) if chosen is None else chosen.scope():
+        yield
+
+
+@contextmanager
+def precision(policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def examples(count, width=6, seed=0):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(count, width)).astype("float32")
+    return x, np.sin(x.sum(-1, keepdims=True)).astype("float32")
+
+
+def batches(sizes, *tensors):
+    """Return a dataset of batches of these sizes, cut from the tensors one after the other."""
+    starts = np.cumsum([0, *sizes])
+    cut = [[t[a:b] for t in tensors] for a, b in zip(starts, starts[1:], strict=False)]
+    spec = tuple(tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in tensors)
+    made = tf.data.Dataset.from_generator(lambda: (tuple(row) for row in cut), output_signature=spec)
+    return made.apply(tf.data.experimental.assert_cardinality(len(sizes)))
+
+
+def net(make=bt.Model, **options):
+    """Return a small net from the same start every time."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    x = keras.layers.Dense(8, activation="tanh")(inputs)
+    outputs = keras.layers.Dense(1, dtype="float32", kernel_regularizer=keras.regularizers.L2(0.01))(x)
+    return make(inputs, outputs, **options)
+
+
+def trained(build, data, optimizer, replicas=1, epochs=1, **compiled):
+    """Build, compile and fit a model on ``replicas`` replicas; return it, its history as ``model.history``."""
+    with on(replicas):
+        model = build()
+        model.compile(optimizer(), **{"loss": "mse", **compiled})
+        model.fit(data, epochs=epochs, verbose=0, shuffle=False)
+    return model
+
+
+def distance(model, other):
+    """Return the largest difference of a weight, relative to the largest weight of the same tensor."""
+    pairs = zip(model.get_weights(), other.get_weights(), strict=True)
+    return max(float(np.abs(a - b).max() / (np.abs(b).max() + 1e-6)) for a, b in pairs)
+
+
+def values_on_replicas(variable):
+    """Return a Keras variable's value on every replica."""
+    return [v.numpy() for v in getattr(variable.value, "values", [variable.value])]
+
+
+def replicas_agree(model):
+    """Say whether every variable of the model and its optimizer is bit-identical on all replicas."""
+    rows = [values_on_replicas(v) for v in [*model.variables, *model.optimizer.variables]]
+    return all(np.array_equal(row[0], value) for row in rows for value in row[1:])

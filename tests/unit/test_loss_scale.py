@@ -1,0 +1,104 @@
+"""The history of the loss scale: each step in it, skipped ones told apart, on any Keras model with loss scaling."""
+
+import numpy as np
+import pytest
+
+from bigtrain_nb.figures.canvas import PREDICTED
+from bigtrain_nb.figures.precision import loss_scale_figure
+from bigtrain_nb.loss_scale import LossScaleHistory
+from bigtrain_nb.models import Model
+from bigtrain_nb.quiet import keras, tf
+
+TOO_LARGE = 1e38  # its square is infinite in float32
+
+
+def trained(inputs, kind=Model, history=None, epochs=1, growth=100, **settings):
+    """Fit y = w x by steps of one example; return what the callback saw."""
+    history = history or LossScaleHistory()
+    x = keras.Input((1,))
+    model = kind(x, keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")(x))
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(1e-3), initial_scale=1024.0, dynamic_growth_steps=growth
+    )
+    model.compile(optimizer, "mse", **settings)
+    x = np.array(inputs, np.float32)[:, None]
+    data = tf.data.Dataset.from_tensor_slices((x, 0 * x)).batch(1)
+    model.fit(data, epochs=epochs, shuffle=False, verbose=0, callbacks=[history])
+    return history
+
+
+@pytest.mark.parametrize("kind", [Model, keras.Model])
+def test_every_step_has_its_scale_and_skipped_ones_are_marked(kind):
+    history = trained([1, TOO_LARGE, 1, 1, TOO_LARGE, TOO_LARGE], kind)
+    assert history.scale == [1024, 512, 512, 512, 256, 128]
+    assert history.skipped == [False, True, False, False, True, True]
+
+
+def test_growth_is_no_skipped_step():
+    history = trained([1] * 5, growth=2)
+    assert history.scale == [1024, 2048, 2048, 4096, 4096]
+    assert not any(history.skipped)
+
+
+def test_a_scale_that_has_fallen_to_zero_still_skips():
+    history = trained([np.nan] * 200)
+    assert history.scale[-1] == 0 and all(history.skipped)
+    history.figure()
+
+
+def test_a_second_fit_goes_on():
+    history = trained([1, TOO_LARGE])
+    trained([TOO_LARGE, 1], history=history, epochs=2)
+    assert history.scale == [1024, 512, 512, 512, 256, 256]
+    assert history.skipped == [False, True, True, False, True, False]
+
+
+def test_several_steps_in_one_execution_are_one_entry():
+    history = trained([1, 1, 1, TOO_LARGE, TOO_LARGE, 1, TOO_LARGE], steps_per_execution=2)
+    assert history.scale == [1024, 512, 256, 128]
+    assert history.skipped == [False, True, True, True]
+    assert "execution of 2 training steps" in history.figure().axes[0].get_xlabel()
+
+
+def test_the_policy_mixed_float16_is_enough():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        x = keras.Input((1,))
+        model = Model(x, keras.layers.Dense(1, kernel_initializer="zeros")(x))
+        model.compile("sgd", "mse")
+    finally:
+        keras.config.set_dtype_policy("float32")
+    history = LossScaleHistory()
+    model.fit(np.ones((4, 1)), np.full((4, 1), 0.01), batch_size=2, verbose=0, callbacks=[history])
+    assert history.scale == [32768, 32768] and history.scale[-1] == model.loss_scale
+
+
+def test_a_model_without_loss_scaling_is_refused():
+    x = keras.Input((1,))
+    model = keras.Model(x, keras.layers.Dense(1)(x), name="plain")
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="plain has no loss scaling to watch.*mixed_float16.*LossScaleOptimizer"):
+        model.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0, callbacks=[LossScaleHistory()])
+
+
+def test_the_figure_marks_skipped_steps_on_an_axis_of_powers_of_two():
+    axes = loss_scale_figure([1024, 512, 512, 1024], [False, True, False, False]).axes[0]
+    crosses = [line for line in axes.lines if line.get_color() == PREDICTED]
+    assert [list(line.get_xdata()) for line in crosses] == [[2]]
+    assert [list(line.get_ydata()) for line in crosses] == [[512]]
+    assert "training step" in axes.get_xlabel() and "1 of 4 skipped" in axes.get_xlabel()
+    axes.figure.canvas.draw()
+    assert {"$2^{9}$", "$2^{10}$"} <= {tick.get_text() for tick in axes.get_yticklabels()}
+    low, high = axes.get_ylim()
+    assert low < 512 and high > 1024
+
+
+def test_the_figure_takes_one_step_and_scales_that_no_logarithm_shows():
+    loss_scale_figure([1024.0], [False]).canvas.draw()
+    loss_scale_figure([float("inf"), 0.0], [True, True]).canvas.draw()
+
+
+@pytest.mark.parametrize(("scale", "skipped"), [([], []), ([1.0, 2.0], [True])])
+def test_the_figure_refuses_entries_that_do_not_fit(scale, skipped):
+    with pytest.raises(ValueError, match=f"scale has {len(scale)} entries, skipped has {len(skipped)}"):
+        loss_scale_figure(scale, skipped)

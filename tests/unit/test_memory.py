@@ -1,0 +1,229 @@
+"""Peak memory in a process of its own: what it counts, what it refuses, and that nothing is left behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from bigtrain_nb import memory
+from bigtrain_nb.memory import peak_memory
+
+OUTSIDE = 3
+
+
+def holds(mib, then_drops=False):
+    import numpy
+
+    held = numpy.ones(mib * 2**17)
+    if then_drops:
+        del held
+
+
+def trains(batch, micro_batches):
+    import bigtrain_nb as bt
+    from bigtrain_nb import tf
+
+    model = bt.conv_net(micro_batches=micro_batches)
+    model.compile("sgd", "mse")
+    images = tf.zeros([batch, 64, 64, 3])
+    model.train_on_batch(images, tf.zeros([batch, 8]))
+
+
+def raises(kind):
+    print("a word on the way")
+    for depth in range(3):
+        if depth == 2:
+            raise KeyError(f"the {kind} is gone")
+
+
+def dies():
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stops():
+    raise SystemExit(3)
+
+
+def writes_its_id_and_waits(path):
+    import os
+    import time
+
+    with open(path + ".making", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(path + ".making", path)
+    time.sleep(600)
+
+
+def calls_itself_and_what_it_defines(depth):
+    import math as numbers
+
+    scale = [numbers.sqrt(step) for step in range(depth)]
+
+    def inner():
+        return len(scale)
+
+    if inner():
+        calls_itself_and_what_it_defines(depth - 1)
+
+
+def reads_a_global():
+    return OUTSIDE + len(os.name)
+
+
+def test_it_counts_what_the_function_holds_at_its_peak():
+    assert 190 < peak_memory(holds, mib=200, then_drops=True) < 230
+
+
+@pytest.mark.slow
+def test_micro_batches_take_less_memory():
+    whole, cut = (peak_memory(trains, batch=128, micro_batches=pieces) for pieces in (1, 16))
+    assert cut < 0.7 * whole
+
+
+def test_a_function_may_call_itself_and_what_it_imports():
+    assert peak_memory(calls_itself_and_what_it_defines, depth=3) < 20
+
+
+def test_a_function_of_a_notebook_cell_works():
+    code = (
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\n"
+        "cells = ['import bigtrain_nb as bt', 'def work(mib):\\n    import numpy\\n    numpy.ones(mib * 2**17)',\n"
+        "         'print(\"it took\", round(bt.peak_memory(work, mib=100), -1))']\n"
+        "for cell in cells:\n"
+        "    shell.run_cell(cell, store_history=True).raise_error()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert "it took 100.0" in done.stdout and not done.stderr, done
+
+
+def test_without_proc_the_peak_comes_from_the_system_call(monkeypatch):
+    def no_such_file(*_):
+        raise FileNotFoundError
+
+    from_proc = memory._highest_resident()
+    monkeypatch.setattr(memory, "open", no_such_file, raising=False)
+    memory._forget_peak()
+    assert memory._highest_resident() >= 0.9 * psutil.Process().memory_info().rss
+    assert memory._highest_resident() > 0.9 * from_proc
+
+
+def test_what_it_raises_is_shown_with_its_lines():
+    with pytest.raises(RuntimeError, match="raises raised in its process:") as caught:
+        peak_memory(raises, kind="key")
+    said = str(caught.value)
+    assert said.endswith("KeyError: 'the key is gone'") and 'raise KeyError(f"the {kind} is gone")' in said
+    assert "a word on the way" not in said and "memory.py" not in said
+    assert len(said.splitlines()) <= 1 + memory.TRACEBACK_LINES
+
+
+def test_a_process_that_dies_is_told():
+    with pytest.raises(RuntimeError, match="the process of dies ended by SIGKILL .*no memory left"):
+        peak_memory(dies)
+
+
+def test_an_exit_is_told():
+    with pytest.raises(RuntimeError, match="SystemExit: 3"):
+        peak_memory(stops)
+
+
+def around(value):
+    def inner():
+        return value
+
+    return inner
+
+
+class Owner:
+    def method(self):
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (lambda: 1, {}, "a lambda cannot be sent.*write the function with def"),
+        (around(1), {}, "inner uses value from the function around it: make that an argument"),
+        (sum, {}, "function=<built-in function sum> must be a function written with def"),
+        (Owner().method, {}, "must be a function written with def"),
+        (3, {}, "function=3 must be a function"),
+        (reads_a_global, {}, "reads_a_global .* cannot see OUTSIDE, os: import modules inside"),
+        (holds, {}, "holds cannot be called like this: missing a required argument: 'mib'"),
+        (holds, {"mib": 1, "gib": 1}, "holds cannot be called like this: got an unexpected keyword argument 'gib'"),
+        (holds, {"mib": np.ones(2)}, r"mib=array\(\[1., 1.\]\) cannot be sent .*ndarray is not JSON serializable"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_at_once(function, arguments, message):
+    began = time.perf_counter()
+    with pytest.raises(ValueError, match=message):
+        peak_memory(function, **arguments)
+    assert time.perf_counter() - began < 1
+
+
+def test_a_function_without_source_is_refused():
+    names = {}
+    exec("def made(): pass", names)
+    with pytest.raises(ValueError, match="made has no source that can be sent"):
+        peak_memory(names["made"])
+
+
+def id_of_child(path, limit=120):
+    until = time.monotonic() + limit
+    while not path.exists():
+        assert time.monotonic() < until, "the child has not begun"
+        time.sleep(0.05)
+    return int(path.read_text())
+
+
+def is_gone(pid, limit=20):
+    until = time.monotonic() + limit
+    while time.monotonic() < until:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_an_interrupt_ends_the_process(tmp_path):
+    path, found = tmp_path / "pid", []
+
+    def interrupt():
+        found.append(id_of_child(path))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        peak_memory(writes_its_id_and_waits, path=str(path))
+    thread.join()
+    assert is_gone(found[0])
+
+
+def test_a_process_that_takes_too_long_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "TIMEOUT_SECONDS", 1)
+    before = {child.pid for child in psutil.Process().children()}
+    with pytest.raises(TimeoutError, match=re.escape("writes_its_id_and_waits has run for 1 s; it was ended")):
+        peak_memory(writes_its_id_and_waits, path=str(tmp_path / "pid"))
+    assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_the_process_ends_with_a_killed_notebook(tmp_path):
+    path = tmp_path / "pid"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_memory as t\n"
+        "t.peak_memory(t.writes_its_id_and_waits, path=sys.argv[2])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, os.path.dirname(__file__), str(path)]) as parent:
+        pid = id_of_child(path)
+        parent.kill()
+    assert is_gone(pid)

@@ -1,0 +1,198 @@
+"""Every kind of model, data and loss trains on two replicas in slices as stock Keras on one device at once."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from equal_models import distance, examples, on, trained
+
+import bigtrain_nb as bt
+from bigtrain_nb.quiet import keras, tf
+
+layers = keras.layers
+COUNT, BATCH = 28, 14  # 14 examples are 7 for each replica, and slices of 3, 3, 1
+X, Y = examples(COUNT)
+WORDS = np.random.default_rng(3).integers(0, 9, (COUNT, 5))
+CLASSES = np.arange(COUNT) % 3
+WEIGHTS = np.random.default_rng(4).uniform(0, 2, COUNT).astype("float32")
+adam = partial(keras.optimizers.Adam, 0.01, epsilon=1e-4)
+
+
+def inputs_and_outputs(make, as_dict, outputs=("left", "right")):
+    a, b = keras.Input((6,), name="a"), keras.Input((5,), name="b")
+    x = layers.Concatenate()([layers.Dense(4, activation="tanh")(a), layers.Rescaling(0.1)(b)])
+    heads = {name: layers.Dense(1, name=name)(x) for name in outputs}
+    if as_dict:
+        return make({"a": a, "b": b}, heads)
+    return make([a, b], list(heads.values()))
+
+
+def classifier(make, **options):
+    inputs = keras.Input((6,))
+    return make(inputs, layers.Dense(3, activation="softmax")(layers.Dense(5, activation="tanh")(inputs)), **options)
+
+
+def words(make):
+    inputs = keras.Input((5,), dtype="int32")
+    return make(inputs, layers.Dense(1)(layers.Flatten()(layers.Embedding(9, 4)(inputs))))
+
+
+def masked(make):
+    inputs = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(9, 4, mask_zero=True)(inputs)
+    return make(inputs, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
+
+
+def frozen(make):
+    inputs = keras.Input((6,))
+    return make(inputs, layers.Dense(1)(layers.Dense(4, activation="tanh", trainable=False)(inputs)))
+
+
+class Spare(layers.Layer):
+    """Has a weight that no output depends on, and adds a loss."""
+
+    def build(self, shape):
+        self.used, self.unused = self.add_weight((shape[-1],)), self.add_weight((2,))
+
+    def call(self, x):
+        self.add_loss(0.1 * tf.reduce_mean(tf.square(x * self.used)))
+        return x * self.used
+
+
+def spare(make):
+    inputs = keras.Input((6,))
+    return make(inputs, layers.Dense(1, kernel_regularizer="l2")(Spare()(inputs)))
+
+
+def optional(make):
+    a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b", optional=True)
+
+    class Either(layers.Layer):
+        def call(self, a, b=None):
+            return a if b is None else a + b
+
+    return make({"a": a, "b": b}, layers.Dense(1)(Either()(a, b)))
+
+
+def own_model(make):
+    """A subclass with a metric, a loss without ``training`` and a call without it."""
+
+    class Own(keras.Model if make is keras.Model else bt.Model):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.dense, self.seen = layers.Dense(1), keras.metrics.Sum("seen")
+
+        def call(self, x):
+            return self.dense(x)
+
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+            return super().compute_loss(x, y, 2 * y_pred, sample_weight)
+
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            self.seen.update_state(y_pred)
+            return {**super().compute_metrics(x, y, y_pred, sample_weight), "seen": self.seen.result()}
+
+    return Own() if make is keras.Model else Own(**make.keywords)
+
+
+def rmse(y, y_pred):
+    return keras.losses.mean_squared_error(y, y_pred) ** 0.5
+
+
+def loss(kind, reduction):
+    return getattr(keras.losses, kind)(reduction=reduction)
+
+
+TWO = {"loss": ["mse", "mae"], "loss_weights": [1.0, 0.5], "metrics": [["mae"], ["mse", "mae"]]}
+NAMED = {"loss": {"left": "mse", "right": "mae"}, "metrics": {"left": ["mae"]}}
+LABELS = {"x": X, "y": CLASSES}
+CASES = {  # name: (model, fit's data, compile's settings)
+    "lists": (partial(inputs_and_outputs, as_dict=False), {"x": [X, WORDS], "y": [Y, -Y]}, TWO),
+    "dicts": (
+        partial(inputs_and_outputs, as_dict=True),
+        {"x": {"a": X, "b": WORDS}, "y": {"left": Y, "right": -Y}},
+        NAMED,
+    ),
+    "weights for each output": (
+        partial(inputs_and_outputs, as_dict=False),
+        {"x": [X, WORDS], "y": [Y, -Y], "sample_weight": [WEIGHTS, WEIGHTS[::-1].copy()]},
+        TWO,
+    ),
+    "an output without loss": (
+        partial(inputs_and_outputs, as_dict=True),
+        {"x": {"a": X, "b": WORDS}, "y": {"left": Y}},
+        {"loss": {"left": "mse", "right": None}},
+    ),
+    "sample_weight": (
+        classifier,
+        {**LABELS, "sample_weight": WEIGHTS},
+        {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], "weighted_metrics": ["accuracy"]},
+    ),
+    "class_weight": (
+        classifier,
+        {**LABELS, "class_weight": {0: 1.0, 1: 3.0, 2: 0.0}},
+        {"loss": "sparse_categorical_crossentropy"},
+    ),
+    "mean_with_sample_weight": (
+        classifier,
+        {**LABELS, "sample_weight": WEIGHTS},
+        {"loss": loss("SparseCategoricalCrossentropy", "mean_with_sample_weight")},
+    ),
+    "sum": (classifier, LABELS, {"loss": loss("SparseCategoricalCrossentropy", "sum")}),
+    "embedding": (words, {"x": WORDS, "y": Y}, {"optimizer": "sgd", "metrics": [rmse]}),
+    "mask": (masked, {"x": WORDS, "y": Y}, {"optimizer": "sgd"}),
+    "frozen layer": (frozen, {"x": X, "y": Y}, {}),
+    "unused weight, add_loss, regulariser": (spare, {"x": X, "y": Y}, {}),
+    "optional input": (optional, {"x": {"a": X, "b": None}, "y": Y}, {}),
+    "own loss and metrics": (own_model, {"x": X, "y": Y}, {"metrics": ["mae"]}),
+    "several steps an execution": (classifier, LABELS, {"loss": loss("SparseCategoricalCrossentropy", "mean")}),
+}
+
+
+def fit(case, make, replicas):
+    build, data, settings = CASES[case]
+    keras.utils.set_random_seed(1)
+    with on(replicas):
+        model = build(make)
+        model.compile(**{"optimizer": adam(), "loss": "mse", **settings})
+        if case == "several steps an execution":
+            model.steps_per_execution = 2
+        model.fit(**data, batch_size=BATCH, epochs=2, verbose=0, shuffle=False)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@pytest.mark.parametrize("case", CASES)
+def test_two_replicas_in_slices_equal_stock_keras_at_once(case):
+    whole, model = fit(case, keras.Model, 1), fit(case, partial(bt.Model, micro_batches=3), 2)
+    assert distance(model, whole) < 1e-5
+    assert model.history.history.keys() == whole.history.history.keys()
+    for name, values in whole.history.history.items():
+        assert model.history.history[name] == pytest.approx(values, rel=1e-4), name
+
+
+class OneHot(layers.Layer):
+    """An embedding whose gradient is one tensor from the start."""
+
+    def build(self, shape):
+        self.table = self.add_weight((9, 4), initializer="ones")
+
+    def call(self, x):
+        return tf.matmul(tf.one_hot(x, 9), self.table)
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (1, 3), (2, 1)])
+@pytest.mark.parametrize("optimizer", [adam, partial(keras.optimizers.SGD, 0.1, global_clipnorm=0.05)])
+def test_words_that_a_batch_uses_often_count_like_other_weights(optimizer, replicas, micro_batches):
+    """Stock Keras squares and measures the gradient of each use apart: see test_upstream.py."""
+
+    def build(make, embedding):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((5,), dtype="int32")
+        return make(inputs, layers.Dense(1)(layers.Flatten()(embedding(inputs))))
+
+    data = tf.data.Dataset.from_tensor_slices((WORDS, Y)).batch(BATCH)
+    whole = trained(lambda: build(keras.Model, OneHot()), data, optimizer)
+    cut = partial(bt.Model, micro_batches=micro_batches)
+    embedding = layers.Embedding(9, 4, embeddings_initializer="ones")
+    assert distance(trained(lambda: build(cut, embedding), data, optimizer, replicas), whole) < 1e-5

@@ -1,0 +1,99 @@
+"""Devices on a machine with one CPU, and strategies of several sizes over them, each in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bigtrain_nb.replicas import devices, mirrored
+
+
+def run(code):
+    """Run code in a fresh Python without GPUs; return what it printed, by lines."""
+    start = "import bigtrain_nb as bt\nfrom bigtrain_nb import tf\ntf.config.set_visible_devices([], 'GPU')\n"
+    done = subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and not done.stderr, done
+    return done.stdout.splitlines()
+
+
+TRAIN = """
+import keras, numpy as np
+def train(strategy):
+    with strategy.scope():
+        x = keras.Input((4,))
+        model = bt.Model(x, keras.layers.Dense(3, kernel_initializer="ones")(x))
+        model.compile("sgd", "mse")
+    inputs = np.arange(96, dtype="float32").reshape(24, 4) / 96
+    return model.fit(inputs, inputs[:, :3], batch_size=12, shuffle=False, verbose=0, epochs=4).history["loss"][0]
+"""
+
+
+def test_the_cpu_is_split_where_there_are_no_gpus():
+    said = run(
+        "print(*bt.devices())\n"
+        "print(*bt.devices(4))\n"
+        "print(*bt.devices(2))\n"
+        "print(*[device.name for device in tf.config.list_logical_devices('CPU')])\n"
+    )
+    four = "CPU:0 CPU:1 CPU:2 CPU:3"
+    assert said == ["CPU:0 CPU:1", four, four, " ".join(f"/device:{name}" for name in four.split())]
+
+
+def test_after_tensorflow_has_run_there_are_no_more_devices_but_those_there_were():
+    said = run(
+        "first = bt.devices(2)\n"
+        "tf.ones(1)\n"
+        "print(bt.devices(2) == first == bt.devices(1))\n"
+        "try: bt.devices(3)\n"
+        "except RuntimeError as error: print(error)\n"
+        "try: bt.mirrored(3)\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+    assert said[0] == "True"
+    for message in said[1:]:
+        assert message.startswith("TensorFlow has run something already") and "bt.devices(at_least=3)" in message
+
+
+def test_one_device_is_always_there():
+    assert run("tf.ones(1); print(*bt.devices(at_least=1))") == ["CPU:0"]
+
+
+def test_a_split_made_by_the_reader_is_taken():
+    said = run(
+        "parts = [tf.config.LogicalDeviceConfiguration()] * 3\n"
+        "tf.config.set_logical_device_configuration(tf.config.list_physical_devices('CPU')[0], parts)\n"
+        "tf.ones(1)\n"
+        "print(*bt.devices(2))\n"
+    )
+    assert said == ["CPU:0 CPU:1 CPU:2"]
+
+
+def test_strategies_of_several_sizes_train_alike_in_one_process():
+    said = run(
+        "bt.devices(4)\n" + TRAIN + "for size in (2, 3, 1, None, 2):\n"
+        "    strategy = bt.mirrored(size)\n"
+        "    print(type(strategy).__name__, strategy.num_replicas_in_sync, train(strategy))\n"
+    )
+    rows = [line.split() for line in said]
+    assert [row[:2] for row in rows] == [["MirroredStrategy", str(size)] for size in (2, 3, 1, 4, 2)]
+    losses = [float(row[2]) for row in rows]
+    assert losses == pytest.approx([losses[0]] * 5, rel=1e-5)
+
+
+def test_collectives_of_several_sizes_do_not_meet():
+    """What GPUs use, run on CPUs; with TensorFlow's own numbers of groups the second size aborts."""
+    said = run(
+        "from bigtrain_nb.replicas import _with_groups_of_its_own\n"
+        "bt.devices(3)\n" + TRAIN + "for names in (['CPU:0', 'CPU:1'], bt.devices(3), ['CPU:1', 'CPU:2']):\n"
+        "    print(train(_with_groups_of_its_own(names)))\n"
+    )
+    losses = [float(line) for line in said]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1.5, True, "2"])
+def test_counts_that_make_no_sense_are_refused(count):
+    with pytest.raises(ValueError, match=f"at_least={count!r} must be a whole number of at least 1"):
+        devices(at_least=count)
+    with pytest.raises(ValueError, match=f"count={count!r} must be a whole number of at least 1"):
+        mirrored(count)

@@ -1,0 +1,80 @@
+"""Learning rates: the rise, the fall, and the rule for larger batches."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bigtrain_nb.quiet import keras
+from bigtrain_nb.schedules import scaled_rate, warmup_cosine
+
+
+def rates(schedule, steps):
+    return [float(schedule(step)) for step in range(steps)]
+
+
+def test_the_rate_rises_straight_to_the_peak_and_falls_like_half_a_cosine_to_zero():
+    got = rates(warmup_cosine(0.8, 3, 11), 13)
+    rise = [0.8 * (step + 1) / 4 for step in range(3)]
+    fall = [0.4 * (1 + math.cos(math.pi * step / 8)) for step in range(9)]
+    assert got == pytest.approx([*rise, *fall, 0.0], abs=1e-6)
+
+
+def test_without_warm_up_it_starts_at_the_peak():
+    got = rates(warmup_cosine(0.8, 0, 4), 5)
+    assert got == pytest.approx([0.4 * (1 + math.cos(math.pi * step / 4)) for step in range(5)], abs=1e-6)
+
+
+def test_every_step_of_a_run_moves_the_weights():
+    assert min(rates(warmup_cosine(1e-3, 1, 2), 2)) > 0
+    assert min(rates(warmup_cosine(0.1, 50, 100), 100)) > 0
+
+
+def test_an_optimizer_follows_it_and_keeps_it_when_saved():
+    schedule = warmup_cosine(0.5, 2, 4)
+    optimizer = keras.optimizers.SGD(schedule)
+    weight = keras.Variable(0.0)
+    moved = []
+    for _ in range(4):
+        before = float(weight.value)
+        optimizer.apply([np.float32(1.0)], [weight])
+        moved.append(before - float(weight.value))
+    assert moved == pytest.approx(rates(schedule, 4), rel=1e-5)
+    again = keras.optimizers.SGD.from_config(optimizer.get_config())
+    assert rates(again._learning_rate, 5) == pytest.approx(rates(schedule, 5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 1, 10), "peak=0.0 must be a finite number above 0"),
+        ((math.nan, 1, 10), "peak=nan"),
+        ((True, 1, 10), "peak=True"),
+        (("0.1", 1, 10), "peak='0.1'"),
+        ((0.1, -1, 10), "warmup_steps=-1 must be a whole number of at least 0 and at most 9, total_steps - 1"),
+        ((0.1, 10, 10), "warmup_steps=10 must be .* at most 9"),
+        ((0.1, 1, 0), "total_steps=0 must be a whole number of at least 1"),
+        ((0.1, 1, 2.5), "total_steps=2.5"),
+    ],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        warmup_cosine(*arguments)
+
+
+def test_the_rate_grows_as_the_batch_does():
+    assert scaled_rate(0.1, 8192, 256) == pytest.approx(3.2)
+    assert scaled_rate(np.float32(0.5), np.int64(32), 64) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-0.1, 64, 32), "rate=-0.1 must be a finite number above 0"),
+        ((0.1, 0, 32), "batch=0 must be a whole number of at least 1"),
+        ((0.1, 64, 1.5), "base_batch=1.5 must be a whole number"),
+    ],
+)
+def test_a_rule_for_numbers_that_make_no_sense_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        scaled_rate(*arguments)

@@ -1,0 +1,170 @@
+"""The two small models: their shapes, learning under every dtype policy and on replicas, saving, what they may see."""
+
+import numpy as np
+import pytest
+from logical_cpus import mirrored
+
+from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.small_models import conv_net, gpt
+
+POLICIES = ["float32", "mixed_float16", "mixed_bfloat16"]
+
+
+def small(kind, **settings):
+    if kind == "conv_net":
+        return conv_net(**{"classes": 4, "image_size": 16, "width": 8, "blocks": 2, **settings})
+    return gpt(**{"vocabulary": 16, "length": 12, "width": 16, "layers": 1, "heads": 2, **settings})
+
+
+def examples(kind, count=48):
+    """Return inputs and targets that can be learned: brightness, or the token before last."""
+    random = np.random.default_rng(0)
+    if kind == "conv_net":
+        classes = random.integers(0, 4, count)
+        noise = random.normal(0, 0.1, (count, 16, 16, 3))
+        return (noise + classes[:, None, None, None] / 2 - 0.75).astype("float32"), classes
+    tokens = np.cumsum(np.ones((count, 13), int), 1) + random.integers(0, 16, (count, 1))
+    return (tokens[:, :-1] % 16).astype("int32"), tokens[:, 1:] % 16
+
+
+def losses(model, kind, epochs=6, **settings):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-2), loss, **settings)
+    data = tf.data.Dataset.from_tensor_slices(examples(kind)).batch(16)
+    return model.fit(data, epochs=epochs, shuffle=False, verbose=0).history["loss"]
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    keras.utils.set_random_seed(1)
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+def test_the_default_models_have_the_shapes_and_sizes_they_promise():
+    net, language = conv_net(), gpt()
+    assert (net.input_shape, net.output_shape) == ((None, 64, 64, 3), (None, 8))
+    assert (language.input_shape, language.output_shape) == ((None, 128), (None, 128, 256))
+    assert (net.input.dtype, language.input.dtype) == ("float32", "int32")
+    assert f"{net.count_params():,} weights" in conv_net.__doc__
+    assert f"{language.count_params():,} weights" in gpt.__doc__
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", ["conv_net", "gpt"])
+def test_they_learn_under_every_policy_in_micro_batches(kind, policy):
+    keras.config.set_dtype_policy(policy)
+    model = small(kind, micro_batches=3)
+    assert model.micro_batches == 3 and model.output.dtype == "float32"
+    assert all(weight.dtype == "float32" for weight in model.trainable_weights)
+    got = losses(model, kind)
+    assert got[-1] < 0.8 * got[0]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", ["conv_net", "gpt"])
+def test_they_learn_on_two_replicas(kind, policy):
+    keras.config.set_dtype_policy(policy)
+    with mirrored(2).scope():
+        got = losses(small(kind, micro_batches=2), kind)
+    assert got[-1] < 0.8 * got[0]
+
+
+@pytest.mark.parametrize("kind", ["conv_net", "gpt"])
+def test_they_learn_compiled_by_xla(kind):
+    model = small(kind, micro_batches=2)
+    got = losses(model, kind, jit_compile=True)
+    assert model.jit_compile and got[-1] < 0.8 * got[0]
+
+
+@pytest.mark.parametrize("kind", ["conv_net", "gpt"])
+def test_micro_batches_do_not_change_what_they_learn(kind):
+    def weights(pieces):
+        keras.utils.set_random_seed(3)
+        model = small(kind, micro_batches=pieces)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss)
+        model.train_on_batch(*examples(kind))
+        return [weight.value.numpy() for weight in model.weights]
+
+    for one, other in zip(weights(1), weights(5), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own, in save
+@pytest.mark.parametrize(("kind", "settings"), [("conv_net", {"norm": "batch"}), ("gpt", {"dropout": 0.2})])
+def test_they_are_the_same_after_saving(kind, settings, tmp_path):
+    saved = small(kind, **settings)
+    saved.micro_batches = 2
+    saved.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    inputs, _ = examples(kind, 3)
+    np.testing.assert_allclose(saved(inputs), loaded(inputs), atol=1e-6)
+    assert type(loaded) is type(saved) and loaded.micro_batches == 2
+
+
+def test_group_norm_sees_one_image_and_batch_norm_the_batch():
+    inputs, _ = examples("conv_net", 8)
+    for norm, alike in (("group", True), ("batch", False)):
+        model = small("conv_net", norm=norm)
+        together, alone = model(inputs, training=True)[:2], model(inputs[:2], training=True)
+        assert np.allclose(together, alone, atol=1e-4) == alike
+    kinds = {type(layer) for layer in small("conv_net", norm="batch").layers}
+    assert keras.layers.BatchNormalization in kinds and keras.layers.GroupNormalization not in kinds
+
+
+def test_blocks_halve_the_sides_and_double_the_channels():
+    shapes = {tuple(layer.output.shape[1:]) for layer in conv_net().layers if isinstance(layer, keras.layers.Add)}
+    assert shapes == {(32, 32, 16), (16, 16, 32), (8, 8, 64)}
+    assert conv_net(blocks=0).output_shape == conv_net(image_size=3, blocks=4).output_shape
+
+
+def test_a_place_sees_no_later_token_and_every_earlier_one():
+    model = small("gpt", layers=2)
+    tokens, _ = examples("gpt", 1)
+    changed = tokens.copy()
+    changed[0, 5] = (changed[0, 5] + 1) % 16
+    differs = np.abs(np.subtract(model(tokens), model(changed)))[0].max(axis=-1) > 1e-7
+    assert list(differs) == [False] * 5 + [True] * 7
+
+
+def test_the_order_of_tokens_counts():
+    model = small("gpt")
+    one, other = (model(np.array([[*start, 3] + [0] * 9], "int32"))[0, 2] for start in ([1, 2], [2, 1]))
+    assert np.abs(np.subtract(one, other)).max() > 1e-6
+
+
+def test_an_untrained_language_model_finds_all_tokens_about_as_likely():
+    logits = gpt()(np.random.default_rng(0).integers(0, 256, (2, 128), "int32"))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(np.zeros((2, 128)), logits)
+    assert abs(float(loss) - np.log(256)) < 0.3
+
+
+def test_dropout_is_for_training_only():
+    model = small("gpt", dropout=0.5)
+    tokens, _ = examples("gpt", 2)
+    assert np.allclose(model(tokens), model(tokens))
+    assert not np.allclose(model(tokens, training=True), model(tokens, training=True))
+
+
+@pytest.mark.parametrize(
+    ("build", "settings", "message"),
+    [
+        (conv_net, {"classes": 1}, "classes=1 must be a whole number of at least 2"),
+        (conv_net, {"image_size": 0}, "image_size=0"),
+        (conv_net, {"width": 4}, "width=4 must be a whole number of at least 8"),
+        (conv_net, {"width": 20}, "width=20 must be a multiple of 8"),
+        (conv_net, {"blocks": -1}, "blocks=-1"),
+        (conv_net, {"norm": "layer"}, "norm='layer' must be 'group' or 'batch'"),
+        (conv_net, {"micro_batches": 0}, "micro_batches=0"),
+        (gpt, {"vocabulary": 1}, "vocabulary=1"),
+        (gpt, {"length": 0}, "length=0"),
+        (gpt, {"width": 30}, "width=30 must be a multiple of heads=4"),
+        (gpt, {"layers": 0}, "layers=0"),
+        (gpt, {"heads": 2.0}, "heads=2.0"),
+        (gpt, {"dropout": 1.0}, "dropout=1.0 must be a number between 0 and 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(build, settings, message):
+    with pytest.raises(ValueError, match=message):
+        build(**settings)

@@ -1,0 +1,112 @@
+"""Faults of stock Keras that `bt.Model` is for, or works around: each test fails when its fault is mended.
+
+Its name or docstring then says what can be deleted. Two more, with real workers, are in tests/workers.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from equal_models import distance, examples, net, precision, trained, values_on_replicas
+
+from bigtrain_nb.quiet import keras, tf
+
+layers = keras.layers
+SGD = partial(keras.optimizers.SGD, 0.1)
+X, Y = examples(24)
+DATA = tf.data.Dataset.from_tensor_slices((X, Y)).batch(12)
+WORDS = tf.data.Dataset.from_tensor_slices((np.arange(24)[:, None] // 8 % 2 + np.zeros((24, 4), int), Y)).batch(12)
+stock = partial(net, keras.Model)
+
+
+def test_functional_is_not_exported():
+    """Then take `Functional` from there in keras_gaps.py."""
+    assert not any(hasattr(place, "Functional") for place in (keras, keras.models))
+
+
+def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched_off(monkeypatch):
+    """If another method does, `keras_gaps.already_reduced` must switch off that one; if none does, delete it."""
+    calls = []
+    reduce = keras.optimizers.SGD._all_reduce_sum_gradients
+    monkeypatch.setattr(
+        keras.optimizers.SGD, "_all_reduce_sum_gradients", lambda *args: calls.append(args) or reduce(*args)
+    )
+    trained(stock, DATA, SGD, 2)
+    assert calls
+    calls.clear()
+    trained(partial(net, micro_batches=2), DATA, SGD, 2)
+    assert not calls
+
+
+def test_gradient_accumulation_raises_under_a_mirrored_strategy():
+    """keras issue 20582. Then `Model.train_step` need not refuse it with several replicas."""
+    with pytest.raises(RuntimeError, match="merge_call"):
+        trained(stock, DATA, partial(SGD, gradient_accumulation_steps=2), 2)
+
+
+def test_loss_scaling_looks_at_the_first_replica_only():
+    """Mended, the step is skipped and the scale halved. `Model` still reduces once, for clipping."""
+    x = X[:12].copy()
+    x[11] = np.inf  # the second replica's last example
+    with precision("mixed_float16"):
+        model = trained(stock, tf.data.Dataset.from_tensors((x, Y[:12])), SGD, 2)
+    assert model.optimizer.dynamic_scale.numpy() == 2**15
+    assert not all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
+def test_clipping_comes_before_the_reduction():
+    """Mended, replicas do not change the result, and `keras_gaps.already_reduced` can be deleted if scaling is too."""
+    clipped = partial(SGD, global_clipnorm=0.05)
+    assert distance(trained(stock, DATA, clipped, 2), trained(stock, DATA, clipped)) > 1e-4
+
+
+def test_statistics_of_batch_normalisation_differ_between_replicas():
+    """Mended, delete `keras_gaps.moving_statistics` and what `Model._reduce` does with it."""
+
+    def build():
+        inputs = keras.Input((6,))
+        return keras.Model(inputs, layers.Dense(1)(layers.BatchNormalization()(inputs)))
+
+    first, second = values_on_replicas(trained(build, DATA, SGD, 2).layers[1].moving_mean)
+    assert not np.allclose(first, second, rtol=1e-3)
+
+
+class OneHot(layers.Layer):
+    def build(self, shape):
+        self.table = self.add_weight((9, 4), initializer="ones")
+
+    def call(self, x):
+        return tf.matmul(tf.one_hot(x, 9), self.table)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [partial(SGD, global_clipnorm=0.05), partial(keras.optimizers.Adam, 0.01, epsilon=1e-3)]
+)
+def test_repeated_rows_of_an_embedding_are_squared_apart(optimizer):
+    """Mended for both, delete `batches.dense`."""
+
+    def build(embedding):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((4,), dtype="int32")
+        return keras.Model(inputs, layers.Dense(1)(layers.Flatten()(embedding(inputs))))
+
+    embedding = partial(layers.Embedding, 9, 4, embeddings_initializer="ones")
+    assert distance(*(trained(lambda e=e: build(e()), WORDS, optimizer) for e in (embedding, OneHot))) > 1e-3
+
+
+def test_the_end_of_a_dataset_of_unknown_size_counts_a_step_and_decays_the_weights():
+    """Mended, delete `keras_gaps.after`."""
+    unknown = DATA.filter(lambda *_: True)
+    decaying = partial(keras.optimizers.AdamW, 0.01, weight_decay=1.0, epsilon=1e-4)
+    models = [trained(stock, data, decaying, epochs=3) for data in (DATA, unknown)]
+    assert [model.optimizer.iterations.numpy() for model in models] == [6, 9]
+    assert distance(*models) > 0.01
+
+
+def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():
+    """Mended, delete `keras_gaps.count_by_examples` and `Model._compute_loss`."""
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, [layers.Dense(1, name=name)(inputs) for name in ("a", "b")])
+    model.compile(keras.optimizers.SGD(0.0), ["mse", "mse"], metrics=["mse", "mse"])
+    logs = model.fit(X, [Y, Y], batch_size=20, verbose=0, shuffle=False).history
+    assert logs["a_loss"] != pytest.approx(logs["a_mse"], rel=1e-3)
