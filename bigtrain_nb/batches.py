@@ -1,5 +1,7 @@
 """A batch as a training step sees it, inputs, targets and sample weights: how much it counts, and how to cut it."""
 
+import numpy as np
+
 from bigtrain_nb.quiet import keras, tf
 
 
@@ -32,9 +34,16 @@ def weight_of(reduction):
     return weigh
 
 
+def as_tensors(data):
+    """Return a batch with its NumPy arrays, which eager steps are given, as tensors."""
+    convert = lambda value: tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value  # noqa: E731
+    return keras.tree.map_structure(convert, data)
+
+
 def count_examples(data):
     """Return the number of examples in a batch, an int where it is known and else an int32 scalar."""
-    first = next(value for value in keras.tree.flatten(data) if value is not None and value.shape.rank != 0)
+    values = (value for value in keras.tree.flatten(data) if value is not None)
+    first = next(value for value in values if tf.TensorShape(value.shape).rank != 0)
     if isinstance(first, tf.RaggedTensor):
         return tf.cast(first.nrows(), tf.int32)
     if isinstance(first, tf.SparseTensor):
@@ -75,6 +84,8 @@ def add_slices(add_slice, sums, examples, size, even=False):
         return _each(slices, size, lambda start: tf.minimum(size, examples - start), add_slice, sums)
     sums = _each(examples // size, size, lambda _: size, add_slice, sums)
     done = examples // size * size
+    if isinstance(examples, int):
+        return add_slice(done, examples - done, *sums) if done < examples else sums
     return tf.cond(done < examples, lambda: add_slice(done, examples - done, *sums), lambda: sums)
 
 
@@ -89,11 +100,19 @@ def wide(dtype):
     return tf.float32 if dtype.size < 4 else dtype
 
 
-def dense(gradient):
-    """Return a gradient as one tensor or None. Rows of an embedding that a batch used often come once for each use:
-    squared by Adam or measured for clipping before they are added up, they would count wrongly.
+def distinct_rows(gradient, xla=False):
+    """Return a gradient whose rows, if it is the rows of an embedding that a batch used, come once each.
+
+    They come once for each use: squared by Adam or measured for clipping before they are added up, they would count
+    wrongly. XLA, which cannot count the distinct ones, gets a dense gradient.
     """
-    return None if gradient is None else tf.convert_to_tensor(gradient)
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    if xla:
+        return tf.convert_to_tensor(gradient)
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def add_gradient(total, gradient, variable):

@@ -5,7 +5,7 @@ over replicas **once**, and only then shown to anything that looks at them. So c
 check of loss scaling see the global batch's mean gradient, the same on every replica.
 """
 
-from bigtrain_nb.batches import add_gradient, add_slices, count_examples, cut, dense, loss_reduction, weight_of, wide
+from bigtrain_nb import batches
 from bigtrain_nb.keras_gaps import (
     Functional,
     after,
@@ -68,10 +68,13 @@ class Model(keras.Model):
         if isinstance(model, keras.Sequential) and not model.built:
             raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once")
         if isinstance(model, keras.Sequential):
-            return cls(model.inputs[0], model.outputs[0], name=model.name, micro_batches=micro_batches)
-        if isinstance(model, Functional):
-            return cls(model.input, model.output, name=model.name, micro_batches=micro_batches)
-        return WrappedModel(model, micro_batches=micro_batches)
+            taken = cls(model.inputs[0], model.outputs[0], name=model.name, micro_batches=micro_batches)
+        elif isinstance(model, Functional):
+            taken = cls(model.input, model.output, name=model.name, micro_batches=micro_batches)
+        else:
+            taken = WrappedModel(model, micro_batches=micro_batches)
+        taken.dtype_policy = model.dtype_policy  # by which `compile` decides on loss scaling
+        return taken
 
     @property
     def micro_batches(self):
@@ -110,9 +113,11 @@ class Model(keras.Model):
                 "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
                 " optimizer and give micro_batches to the model"
             )
+        data = batches.as_tensors(data)
         self._build_before_tracing(data, sums=not uncut)
-        *gradients, loss = map(dense, self._gradients(data)) if uncut else self._reduced(data)
-        self._loss_tracker.update_state(loss, sample_weight=count_examples(data))
+        *gradients, loss = self._gradients(data) if uncut else self._reduced(data)
+        gradients = [batches.distinct_rows(gradient, self.jit_compile) for gradient in gradients]
+        self._loss_tracker.update_state(loss, sample_weight=batches.count_examples(data))
         if self.trainable_variables:
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
@@ -155,12 +160,12 @@ class Model(keras.Model):
 
     def _accumulate(self, data):
         """Return gradients and loss of all slices of ``data``, and its weight in the global mean."""
-        reduction, variables, without_gradient = loss_reduction(self.loss), self.trainable_variables, set()
-        weigh = weight_of(reduction)
-        examples, weight = count_examples(data), weigh(data)
+        reduction, variables, without_gradient = batches.loss_reduction(self.loss), self.trainable_variables, set()
+        weigh = batches.weight_of(reduction)
+        examples, weight = batches.count_examples(data), weigh(data)
 
         def add_slice(start, length, *sums):
-            part = data if self.micro_batches == 1 else cut(data, start, length)
+            part = data if self.micro_batches == 1 else batches.cut(data, start, length)
             values = self._gradients(part, tf.math.divide_no_nan(weigh(part), weight))
             if self.micro_batches > 1 and reduction == "sum" and self.losses:
                 raise ValueError(
@@ -168,11 +173,11 @@ class Model(keras.Model):
                     ' slice: use "sum_over_batch_size"'
                 )
             without_gradient.update(i for i, value in enumerate(values) if value is None)
-            return [add_gradient(*row) for row in zip(sums, values, [*variables, None], strict=True)]
+            return [batches.add_gradient(*row) for row in zip(sums, values, [*variables, None], strict=True)]
 
         size, even = -(-examples // self.micro_batches), self.jit_compile and self.micro_batches > 1
-        nothing = [*(tf.zeros(v.shape, wide(v.dtype)) for v in variables), tf.constant(0.0)]
-        sums = add_slices(add_slice, nothing, examples, size, even)
+        nothing = [*(tf.zeros(v.shape, batches.wide(v.dtype)) for v in variables), tf.constant(0.0)]
+        sums = batches.add_slices(add_slice, nothing, examples, size, even)
         return [None if i in without_gradient else s for i, s in enumerate(sums)], weight
 
     def _reduced(self, data):

@@ -93,6 +93,21 @@ def test_compiled_and_eager_steps_equal_the_whole_batch(jit_compile, micro_batch
     assert distance(model, whole) < 1e-5
 
 
+@pytest.mark.parametrize("micro_batches", [1, 3, 4])
+def test_xla_takes_batches_of_a_size_known_beforehand(micro_batches):
+    data = batches([8, 8], X, Y).unbatch().batch(8, drop_remainder=True)
+    whole = trained(lambda: net(keras.Model), data, ADAM, jit_compile=False)
+    model = trained(lambda: net(micro_batches=micro_batches), data, ADAM, jit_compile=True)
+    assert distance(model, whole) < 1e-5
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_eager_steps_take_numpy_arrays(micro_batches):
+    model = net(micro_batches=micro_batches)
+    model.compile(ADAM(), "mse", run_eagerly=True)
+    assert np.isfinite(model.train_on_batch(X[:8], Y[:8])) and np.isfinite(model.test_on_batch(X[:8], Y[:8]))
+
+
 def test_eager_steps_on_replicas_of_which_one_has_no_example():
     data = batches([4, 1], X, Y)
     whole = trained(lambda: net(keras.Model), data, ADAM)

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from equal_models import batches, distance, examples, net, on, trained
+from equal_models import batches, distance, examples, net, on, precision, trained
 
 import bigtrain_nb as bt
 from bigtrain_nb.quiet import keras, tf
@@ -146,6 +146,15 @@ def test_of_shares_weights_and_leaves_the_original_as_it_was():
     np.testing.assert_array_equal(model.get_weights()[0], original.get_weights()[0])
     assert not original.compiled
     assert model.name == original.name
+
+
+@pytest.mark.parametrize("make", [sequential, lambda: net(keras.Model), lambda: KerasSubclass()])
+def test_of_keeps_the_policy_by_which_compile_adds_loss_scaling(make):
+    with precision("mixed_float16"):
+        original = make()
+    model = bt.Model.of(original)
+    model.compile("sgd", "mse")
+    assert model.loss_scale == 2.0**15
 
 
 def test_of_a_model_without_weights_says_how_to_start_it():
