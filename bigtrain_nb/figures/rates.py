@@ -63,7 +63,7 @@ def comparison_figure(results, baseline=None, prediction=None, beside=None) -> F
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     _finish_rows(axes, [row.name + (" (baseline)" if row.name == baseline else "") for row in rows])
-    units = " or ".join(dict.fromkeys({"x": "times as fast"}.get(row.unit, row.unit) for row in rows))
+    units = " or ".join(dict.fromkeys(map(_unit, rows)))
     key = "dot: median, line: interval" + (", ticks: rounds" if any(row.rounds for row in rows) else "")
     if beside and any(rate is not None for rate in beside):
         key += ", bar: baseline beside it"
@@ -96,6 +96,13 @@ def prediction_figure(rows) -> Figure:
     _finish_rows(axes, [row.name for row in rows])
     label(axes, "prediction / measured\ndiamond: prediction, band: measured interval", "")
     return figure
+
+
+def _unit(row):
+    """A ratio with an interval is one of rates; one without may be of anything."""
+    if row.unit != "x":
+        return row.unit
+    return "times as fast" if row.low < row.high else "times"
 
 
 def _row(axes, y, row, hollow):

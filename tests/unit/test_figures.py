@@ -84,6 +84,12 @@ def test_comparison_figure_draws_a_prediction_in_its_row_only():
     assert 0.5 < min(line.get_ydata()) < max(line.get_ydata()) < 1.5
 
 
+@pytest.mark.parametrize(("high", "said"), [(2.5, "times as fast\n"), (2.0, "times\n")])
+def test_a_ratio_without_an_interval_may_be_of_anything(high, said):
+    row = SimpleNamespace(name="memory", median=2.0, low=2.0, high=high, unit="x", rounds=())
+    assert figures.comparison_figure([row]).axes[0].get_xlabel().startswith(said)
+
+
 def test_comparison_figure_refuses_what_it_cannot_draw():
     with pytest.raises(ValueError, match="nothing to draw"):
         figures.comparison_figure([])
