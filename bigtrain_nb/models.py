@@ -204,8 +204,8 @@ class Model(keras.Model):
         if self._distribute_strategy is None:
             return
         if iterator is not None:
-            _, _, batches = next(iter(iterator))
-            data_batch = next(batches)
+            _, _, epoch = next(iter(iterator))
+            data_batch = next(epoch)
         local = self.distribute_strategy.experimental_local_results
         super()._maybe_symbolic_build(data_batch=keras.tree.map_structure(lambda value: local(value)[0], data_batch))
 

@@ -29,7 +29,7 @@ def quiet_start():
 
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # peak_memory and other kernels share it
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # leaves some to other processes
 with quiet_start():
     import keras
     import tensorflow as tf

@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label
+from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label, side_text
 from bigtrain_nb.words import number
 
 SMALLEST = 1e-8  # distances below it, 0 included, are drawn there: single precision ends before
@@ -27,7 +27,7 @@ def distance_figure(distances) -> Figure:
     for y, distance in enumerate(distances.values()):
         axes.plot([SMALLEST, max(distance, SMALLEST)], [y, y], color=MEASURED, linewidth=3, solid_capstyle="butt")
         axes.plot(max(distance, SMALLEST), y, "o", color=MEASURED, markersize=7)
-        _side_text(axes, y, f"{distance:.2g}" if distance < 0.001 else number(distance))
+        side_text(axes, y, f"{distance:.2g}" if distance < 0.001 else number(distance))
     axes.set_xscale("log")
     axes.set_xlim(SMALLEST, 3 * max(1.0, *distances.values()))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -62,7 +62,3 @@ def memory_figure(measured, predicted) -> Figure:
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
     label(axes, "micro-batches K\ndot: measured, dashed: constant + activations / K", "peak memory, MiB")
     return figure
-
-
-def _side_text(axes, y, text):
-    axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")

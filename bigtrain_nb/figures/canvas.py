@@ -69,6 +69,18 @@ def label(axes, x, y):
     axes.set_ylabel(y, color=INK, fontsize=10)
 
 
+def side_text(axes, y, text):
+    """Write ``text`` to the right of row ``y``."""
+    axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
+
+
+def name_rows(axes, names):
+    """Write the names of rows 0, 1, ... where the axis would be."""
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
 @contextlib.contextmanager
 def _text_as_text():
     """matplotlib has no argument for this; rc_context would also undo what another thread sets meanwhile."""

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label
+from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label, name_rows
 
 FORMATS = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
 """Bits of exponent and of mantissa; one more is the sign. IEEE 754-2019; bfloat16: Kalamkar et al. 2019."""
@@ -29,7 +29,7 @@ def bits_figure() -> Figure:
     axes.text(0.5, -0.45, "sign", color=INK, fontsize=10, ha="center")
     axes.text(middle, -0.45, "exponent", color=PREDICTED, fontsize=10, ha="center")
     axes.text(20, -0.45, "mantissa", color=MEASURED, fontsize=10, ha="center")
-    _finish(axes, list(FORMATS))
+    name_rows(axes, list(FORMATS))
     axes.set_ylim(len(FORMATS) - 0.6, -0.8)
     axes.set_xlim(-0.5, 37)
     axes.set_xticks([])
@@ -57,7 +57,8 @@ def range_figure(values, scale=None) -> Figure:
     left, right = min(-30, ends[0] - 3), max(20, ends[1] + 3)
     for y, bits in enumerate(FORMATS.values()):
         _draw_range(axes, y, powers(*bits), left, right)
-    _finish(axes, list(FORMATS))
+    name_rows(axes, list(FORMATS))
+    axes.set_axisbelow(True)
     axes.set_ylim(len(FORMATS) - 0.4, -3.3)
     axes.set_xlim(left, right)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, steps=[1, 2, 5, 10]))
@@ -76,13 +77,6 @@ def _draw_range(axes, y, limits, left, right):
         if not left < power < right:
             text = f" from $2^{{{power}}}$" if side == "left" else f"to $2^{{{power}}}$ "
             axes.text(place, y - 0.3, text, color=INK, fontsize=9, ha=side, va="bottom")
-
-
-def _finish(axes, names):
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.set_axisbelow(True)
 
 
 def loss_scale_figure(scale, skipped, what="training step") -> Figure:

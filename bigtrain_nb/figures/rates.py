@@ -6,7 +6,7 @@ import textwrap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label
+from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label, name_rows, side_text
 from bigtrain_nb.words import duration, interval, number, quantity
 
 NAME_WIDTH = 30  # characters of a row's name in one line
@@ -85,7 +85,7 @@ def prediction_figure(rows) -> Figure:
         ends = [row.low / row.median, row.high / row.median]
         axes.plot(ends, [y, y], color=MEASURED, linewidth=7, alpha=0.45, solid_capstyle="butt")
         axes.plot(row.predicted / row.median, y, "D", color=PREDICTED, markersize=7)
-        _side_text(axes, y, f"{quantity(row.predicted, row.unit)}, was {quantity(row.median, row.unit)}")
+        side_text(axes, y, f"{quantity(row.predicted, row.unit)}, was {quantity(row.median, row.unit)}")
     reach = [value / row.median for row in rows for value in (row.predicted, row.low, row.high) if value > 0]
     span = 1.25 * max(2.0, *(max(value, 1 / value) for value in _finite(reach)))
     axes.set_xscale("log")
@@ -112,7 +112,7 @@ def _row(axes, y, row, hollow):
     axes.plot(row.median, y, "o", markersize=7, color=MEASURED)
     if hollow:
         axes.plot(row.median, y, "o", markersize=3.5, color="white")
-    _side_text(axes, y, interval(row))
+    side_text(axes, y, interval(row))
 
 
 def _draw_prediction(axes, rows, prediction):
@@ -137,15 +137,9 @@ def _draw_prediction(axes, rows, prediction):
     return values
 
 
-def _side_text(axes, y, text):
-    axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
-
-
 def _finish_rows(axes, names):
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_yticks(range(len(names)), [textwrap.fill(name, NAME_WIDTH, max_lines=2) for name in names])
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+    name_rows(axes, [textwrap.fill(name, NAME_WIDTH, max_lines=2) for name in names])
     axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.8)
     axes.set_axisbelow(True)
 

@@ -7,7 +7,7 @@ from itertools import cycle
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label
+from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label, name_rows, side_text
 
 STYLES = ("solid", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 APART = 0.065  # of the axes' height: labels closer than this would cover each other
@@ -43,12 +43,10 @@ def efficiency_figure(rows, predicted=None) -> Figure:
         if name in predicted:
             axes.plot(predicted[name], y, "D", color=PREDICTED, markeredgecolor="white", markersize=9)
         reach.append(middle)
-        _side_text(axes, y, _loss(middle))
+        side_text(axes, y, _loss(middle))
     axes.set_xlim(0, 1.04 * max(filter(math.isfinite, reach)))
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+    name_rows(axes, list(rows))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     key = ["blue: used", "grey: lost"]
     key += ["line: interval"] * any(hasattr(value, "median") for value in rows.values())
@@ -88,10 +86,6 @@ def curves_figure(curves, x="epoch") -> Figure:
 def _loss(efficiency):
     lost = round(100 * (1 - efficiency))
     return f"{-lost} % gained" if lost < 0 else f"{lost} % lost"
-
-
-def _side_text(axes, y, text):
-    axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
 
 
 def _finite_points(losses):
