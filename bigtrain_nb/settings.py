@@ -19,10 +19,17 @@ def whole_number(name, value, least, most=None, most_is=""):
     return number
 
 
-def positive_seconds(value):
+def positive_seconds(value, name="seconds"):
     """Return ``value``; raise ValueError unless it is a finite number of seconds above 0."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
-        raise ValueError(f"seconds={value!r} must be a positive, finite number of seconds")
+        raise ValueError(f"{name}={value!r} must be a positive, finite number of seconds")
+    return value
+
+
+def not_negative_seconds(value, name):
+    """Return ``value``; raise ValueError unless it is a finite number of seconds, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+        raise ValueError(f"{name}={value!r} must be a finite number of seconds, 0 or more")
     return value
 
 

@@ -6,57 +6,28 @@ where it reduces the logs (keras issue 20585). `test_stock_keras_still_raises` f
 """
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
-from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
 import worker
 
+import bigtrain_nb as bt
 from bigtrain_nb.quiet import tf
 
 SECONDS = 240  # a net under workers that wait for each other
 pytestmark = pytest.mark.slow
 
 
-def free_ports(count):
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 def run(job, folder):
-    """Return the result of ``job`` on each of two workers, which end with this call whatever happens."""
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
-    processes = []
+    """Return the result of ``job`` on each of two workers."""
+    on_cpus = {"CUDA_VISIBLE_DEVICES": "-1"}
+    workers = bt.run_workers(worker.__file__, arguments=[job, folder], env=on_cpus, timeout=SECONDS)
     try:
-        for index in range(2):
-            config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            environment = {**os.environ, "TF_CONFIG": json.dumps(config), "CUDA_VISIBLE_DEVICES": "-1"}
-            command = [sys.executable, worker.__file__, job, str(folder / f"{index}.json")]
-            with open(folder / f"{index}.log", "w", encoding="utf-8") as log:
-                processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-        end = time.monotonic() + SECONDS
-        codes = [process.wait(max(0.1, end - time.monotonic())) for process in processes]
-    except subprocess.TimeoutExpired:
-        pytest.fail(f"after {SECONDS} s the workers still wait:\n{logs(folder)}")
+        codes = workers.wait(show=False)
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert codes == [0, 0], logs(folder)
+        workers.stop()
+    assert codes == [0, 0], "\n".join(workers.logs(index)[-3000:] for index in range(2))
     return [json.loads((folder / f"{index}.json").read_text(encoding="utf-8")) for index in range(2)]
-
-
-def logs(folder):
-    return "\n".join(Path(folder, f"{index}.log").read_text(encoding="utf-8")[-3000:] for index in range(2))
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,11 @@
-"""What one of several workers does, as a process of its own: ``python worker.py JOB RESULT``, with TF_CONFIG set."""
+"""What one of several workers does, as a process of its own: ``python worker.py JOB FOLDER``, with TF_CONFIG set."""
 
 import json
 import sys
 
 import numpy as np
 
+import bigtrain_nb as bt
 from bigtrain_nb.models import Model
 from bigtrain_nb.quiet import keras, tf
 
@@ -112,9 +113,8 @@ def stock(strategy):
 
 
 if __name__ == "__main__":
-    job, result = sys.argv[1:]
-    done = {"train": train, "poison": poison, "reductions": reductions, "stock": stock}[job](
-        tf.distribute.MultiWorkerMirroredStrategy()
-    )
-    with open(result, "w", encoding="utf-8") as file:
+    job, folder = sys.argv[1:]
+    strategy = bt.strategy()
+    done = {"train": train, "poison": poison, "reductions": reductions, "stock": stock}[job](strategy)
+    with open(f"{folder}/{strategy.cluster_resolver.task_id}.json", "w", encoding="utf-8") as file:
         json.dump(done, file)

@@ -1,0 +1,25 @@
+"""Run the code on standard input as a worker's main module; tracebacks show its lines, and only those."""
+
+import linecache
+import os
+import sys
+import traceback
+import types
+
+FILE = "<workers>"
+
+
+def main():
+    source = sys.stdin.read()
+    linecache.cache[FILE] = len(source), None, source.splitlines(keepends=True), FILE
+    sys.path[0] = os.getcwd()
+    sys.modules["__main__"] = module = types.ModuleType("__main__")
+    try:
+        exec(compile(source, FILE, "exec"), vars(module))
+    except Exception as error:
+        traceback.print_exception(error.with_traceback(error.__traceback__.tb_next))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

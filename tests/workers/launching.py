@@ -1,0 +1,39 @@
+"""Small jobs without TensorFlow, for the tests of the launcher."""
+
+from pathlib import Path
+from textwrap import dedent
+
+from leftovers import eventually
+
+import bigtrain_nb as bt
+
+SCRIPTS = Path(__file__).parent / "scripts"
+SECONDS = 120  # a net: most of these jobs take less than a second
+INDEX = "import json, os, signal, sys, time; index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+
+
+def start(code, workers=2, **settings):
+    return bt.run_workers(INDEX + dedent(code), workers, **settings)
+
+
+def run(code, workers=2, show=False, **settings):
+    """Return a job that has ended."""
+    return ended(start(code, workers, **settings), show)
+
+
+def ended(job, show=False):
+    try:
+        job.wait(SECONDS, show=show)
+    finally:
+        job.stop()
+    return job
+
+
+def waiting(*arguments, workers=2, **settings):
+    """Return a job whose workers listen and wait, with their addresses."""
+    job = bt.run_workers(SCRIPTS / "waits.py", workers, arguments=arguments, **settings)
+    return job, [address_of(job, index) for index in range(workers)]
+
+
+def address_of(job, index):
+    return eventually(lambda: "ready at" in job.logs(index) and job.logs(index).split()[-1])

@@ -1,0 +1,108 @@
+"""What one of two workers trains: ``python resume_worker.py FOLDER DATA RESULTS [SIGNAL RANK STEPS]``.
+
+On its first start, worker RANK sends itself SIGNAL after so many steps. RESULTS gets each worker's final state, and a
+line for each step: the position before it and the examples of it that this worker trained.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import bigtrain_nb as bt
+from bigtrain_nb.checkpoints import preemption
+from bigtrain_nb.quiet import keras, tf
+
+EPOCHS, BATCH, FILES, EXAMPLES = 2, 8, 3, 75  # ten batches; the last has three examples, so two and one
+EVERY = 4
+
+
+def write(folder):
+    """Write text files of unequal sizes, a number in each line."""
+    numbers = np.split(np.arange(EXAMPLES), [40, 50])
+    for index, part in enumerate(numbers):
+        (folder / f"{index}.txt").write_text("\n".join(map(str, part)), encoding="utf-8")
+
+
+def epoch_of(folder, epoch):
+    """Batches of (number, features, target), in an order of their own for each epoch."""
+    files = tf.data.Dataset.list_files(str(folder / "*.txt"), shuffle=False)
+    lines = files.interleave(tf.data.TextLineDataset, cycle_length=2)
+    numbers = lines.map(lambda line: tf.strings.to_number(line, tf.int64))
+
+    def example(number):
+        x = tf.random.stateless_normal([5], [number, 7])
+        return {"number": number, "x": x}, tf.sin(tf.reduce_sum(x, keepdims=True))
+
+    numbers = numbers.apply(tf.data.experimental.assert_cardinality(EXAMPLES))
+    return numbers.shuffle(EXAMPLES, seed=epoch, reshuffle_each_iteration=False).map(example).batch(BATCH)
+
+
+class Recording(bt.Model):
+    """Notes which examples this worker has trained."""
+
+    def train_step(self, data):
+        tf.numpy_function(lambda numbers: self.seen.extend(numbers.tolist()), [data[0]["number"]], [])
+        return super().train_step(data)
+
+
+class Log(keras.callbacks.Callback):
+    def __init__(self, resume, path):
+        super().__init__()
+        self.resume, self.path = resume, path
+
+    def on_train_batch_end(self, batch, logs=None):
+        line = {"epoch": self.resume.epoch, "step": self.resume.step, "examples": self.model.seen[:]}
+        self.model.seen.clear()
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class End(keras.callbacks.Callback):
+    """Sends this process a signal after so many steps."""
+
+    def __init__(self, number, steps):
+        super().__init__()
+        self.number, self.steps = number, steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps -= 1
+        if self.steps == 0:
+            os.kill(os.getpid(), self.number)
+
+
+def model_of(strategy):
+    keras.utils.set_random_seed(1 + int(os.environ["BIGTRAIN_RESTART"]))
+    with strategy.scope():
+        inputs = {"number": keras.Input((), dtype="int64", name="number"), "x": keras.Input((5,), name="x")}
+        x = keras.layers.Dropout(0.3)(keras.layers.Dense(8, activation="tanh")(inputs["x"]))
+        outputs = keras.layers.Dense(1)(keras.layers.BatchNormalization()(x))
+        model = Recording(inputs, outputs, micro_batches=3)
+        model.compile(keras.optimizers.AdamW(0.01, global_clipnorm=0.5), "mse")
+    model.seen = []
+    tf.random.set_seed(0)  # the order of examples depends on it
+    return model
+
+
+def main(folder, data, results, number=None, rank=None, steps=None):
+    preemption.ROUND_SECONDS = 0  # these steps are so fast that the epoch would be over
+    strategy = bt.strategy()
+    me, results = strategy.cluster_resolver.task_id, Path(results)
+    resume = bt.Resume(folder.format(rank=me), model_of(strategy), every=EVERY)
+    first = os.environ["BIGTRAIN_RESTART"] == "0"
+    with open(results / f"starts{me}", "a", encoding="utf-8") as file:
+        file.write(f"{resume.epoch} {resume.step}\n")
+    callbacks = [Log(resume, results / f"steps{me}-{os.environ['BIGTRAIN_RESTART']}")]
+    if first and number and int(rank) == me:
+        callbacks.append(End(int(number), int(steps)))
+    for epoch in resume.epochs(EPOCHS):
+        run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
+        resume.model.fit(resume.rest(epoch_of(Path(data), epoch)), callbacks=[*callbacks, resume], **run)
+    variables = [*resume.model.variables, *resume.model.optimizer.variables]
+    np.savez(results / f"state{me}.npz", *[variable.numpy() for variable in variables])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

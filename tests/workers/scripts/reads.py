@@ -1,0 +1,3 @@
+"""A worker that asks for input."""
+
+input()

@@ -1,0 +1,4 @@
+"""A worker that never stops talking."""
+
+while True:
+    print("and so on")

@@ -1,0 +1,65 @@
+"""Train a small model, started again from its last checkpoint as often as need be; each worker writes its weights.
+
+The same lines run alone, in `bt.run_workers`, under SLURM and between two hosts.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import bigtrain_nb as bt
+from bigtrain_nb.quiet import keras, tf
+
+BATCH, STEPS = 8, 12
+
+
+class Slow(keras.callbacks.Callback):
+    """Prints every step, and waits after it until the first restart, so that there is time to interrupt."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds if os.environ.get("BIGTRAIN_RESTART", "0") == "0" else 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        print(f"step {int(self.model.optimizer.iterations.numpy())}", flush=True)
+        time.sleep(self.seconds)
+
+
+def new_model(strategy):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        inputs = keras.Input((6,))
+        x = keras.layers.Dense(8, activation="tanh")(inputs)
+        model = bt.Model(inputs, keras.layers.Dense(1)(x))
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def batches(epoch):
+    x = tf.random.stateless_normal((BATCH * STEPS, 6), (1, epoch))
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return tf.data.Dataset.from_tensor_slices((x, tf.sin(tf.reduce_sum(x, 1)))).batch(BATCH).with_options(options)
+
+
+def train(folder, epochs, pause):
+    strategy = bt.strategy(timeout=120)
+    model = new_model(strategy)
+    resume = bt.Resume(folder / "checkpoints", model, every=None)
+    for epoch in resume.epochs(epochs):
+        rest, callbacks = resume.rest(batches(epoch)), [Slow(pause), resume]
+        model.fit(rest, initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0, callbacks=callbacks)
+    worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    weights = [float(value) for weight in model.get_weights() for value in weight.ravel()]
+    (folder / f"{worker}.json").write_text(json.dumps(weights), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--pause", type=float, default=0.0)
+    train(**vars(parser.parse_args()))

@@ -1,0 +1,132 @@
+"""``python -m bigtrain_nb.cluster run`` from a shell: output, exit codes, interrupts."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from launching import SCRIPTS, SECONDS
+from leftovers import listens
+
+COMMAND = [sys.executable, "-m", "bigtrain_nb.cluster", "run"]
+
+
+def shell(*words, **settings):
+    """Run a command line to its end."""
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=SECONDS, **settings)
+
+
+def script(folder, code):
+    path = folder / "train.py"
+    path.write_text(code)
+    return path
+
+
+def begun(*words):
+    """Start a command line whose two workers wait; return it once they listen, with their addresses."""
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # these tests may run under nohup
+    )
+    addresses = set()
+    while len(addresses) < 2:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        if "ready at" in line:
+            addresses.add(line.split()[-1])
+    assert all(map(listens, addresses))
+    return process, addresses
+
+
+def test_lines_carry_names_and_arguments_reach_the_script(tmp_path):
+    tells = script(tmp_path, "import sys; print(sys.argv[1:])")
+    done = shell("--workers", 3, tells, "--", "--epochs", 2, "a b", "--", "-x")
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = "['--epochs', '2', 'a b', '--', '-x']"
+    assert sorted(done.stdout.splitlines()) == [f"worker {index} | {expected}" for index in range(3)]
+
+
+def test_the_script_finds_its_place_and_the_current_folder(tmp_path):
+    done = shell(SCRIPTS / "tells.py", cwd=tmp_path)
+    found = [json.loads(line.split(" | ", 1)[1]) for line in done.stdout.splitlines()]
+    assert {json.loads(one["TF_CONFIG"])["task"]["index"] for one in found} == {0, 1}
+    assert {one["folder"] for one in found} == {str(tmp_path)} and not any(one["arguments"] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [("sys.exit(3)", 3), ("raise KeyError('gone')", 1), ("os.kill(os.getpid(), 9)", 137), ("os.abort()", 134)],
+)
+def test_the_exit_code_is_that_of_the_first_failure(ends, code, tmp_path, watch):
+    text = f"import os, sys, time\nif '\"index\": 1' in os.environ['TF_CONFIG']: {ends}\ntime.sleep(600)"
+    done = shell("--patience", 0.2, script(tmp_path, text))
+    assert done.returncode == code and done.stderr == ""
+    assert "worker 1 failed" in done.stdout
+    watch.nothing_left()
+
+
+def test_restarts_and_the_timeout(tmp_path, watch):
+    mended = script(tmp_path, "import os, sys; sys.exit(int(os.environ['BIGTRAIN_RESTART'] == '0'))")
+    assert [shell("--restarts", count, mended).returncode for count in (0, 1)] == [1, 0]
+    assert shell("--timeout", 1, SCRIPTS / "waits.py").returncode == 124
+    watch.nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, -1), (signal.SIGKILL, -9)]
+)
+def test_signals_end_the_job(number, code, watch):
+    process, addresses = begun(SCRIPTS / "waits.py", "--", "grandchild")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == code and err == ""
+    watch.nothing_left(addresses)
+
+
+def test_two_interrupts(watch):
+    process, addresses = begun(SCRIPTS / "waits.py", "--", "stubborn")
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)  # for the workers do not want to end
+    process.send_signal(signal.SIGINT)
+    assert process.wait(SECONDS) == 130
+    process.communicate()
+    watch.nothing_left(addresses)
+
+
+def test_a_reader_that_goes_away(watch):
+    code = f"{sys.executable} -m bigtrain_nb.cluster run {SCRIPTS / 'talks.py'} | head -n 2"
+    done = subprocess.run(["sh", "-c", code], capture_output=True, text=True, timeout=SECONDS)
+    assert len(done.stdout.splitlines()) == 2 and "Traceback" not in done.stderr
+    watch.nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--workers", "0", "train.py"], "workers=0 must be a whole number of at least 1"),
+        (["--workers", "two", "train.py"], "invalid int value: 'two'"),
+        (["--timeout", "-1", "train.py"], "timeout=-1.0 must be a positive"),
+        (["gone.py"], "there is no script 'gone.py'"),
+        (["train"], "must be a Python script"),
+        ([], "script"),
+        (["train.py", "--epochs", "3"], "unrecognized arguments: --epochs"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(words, message, tmp_path, watch):
+    script(tmp_path, "pass")
+    done = shell(*words, cwd=tmp_path)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    assert not done.stdout
+    watch.nothing_left()
+
+
+def test_help_names_the_settings():
+    done = shell("--help")
+    assert done.returncode == 0
+    assert all(f"--{name}" in done.stdout for name in ("workers", "restarts", "timeout", "patience"))

@@ -1,0 +1,257 @@
+"""A worker that fails ends the job, and the reader sees why first; all can be started again."""
+
+import os
+import signal
+import time
+
+import pytest
+from launching import SECONDS, ended, run, start, waiting
+from leftovers import SECONDS as PROMISED
+from leftovers import eventually
+
+import bigtrain_nb as bt
+
+
+def test_a_worker_that_exits_with_3_ends_the_job(watch):
+    job = start("if index == 1: sys.exit(3)\ntime.sleep(600)", workers=3, patience=0.2)
+    began = time.monotonic()
+    assert job.wait(SECONDS, show=False) == [-15, 3, -15]
+    assert time.monotonic() - began < PROMISED
+    assert job.failed == 1 and job.exit_code == 3 and not job.restarted
+    assert "worker 1 failed" in repr(job) and "exited with 3" in repr(job)
+    watch.nothing_left()
+
+
+def test_the_failing_workers_traceback_is_shown_once_and_first(capsys):
+    code = """
+    def complain(*_):
+        raise OSError("a later complaint")
+
+    signal.signal(signal.SIGTERM, complain)
+    if index == 1:
+        time.sleep(0.3)
+        raise ValueError("the planted one")
+    while True:
+        print("all is well"); time.sleep(0.01)
+    """
+    job = run(code, show=True, patience=0.3)
+    shown = capsys.readouterr().out
+    assert job.failed == 1 and job.codes[0] not in (None, 0) and job.codes[1] == 1
+    assert shown.count("Traceback") == shown.count("worker 1 | ValueError: the planted one") == 1
+    assert "a later complaint" not in shown and "OSError: a later complaint" in job.logs(0)
+    (told,) = [line for line in shown.splitlines() if "worker 1 failed" in line and "exited with 1" in line]
+    assert shown.index("the planted one") < shown.index(told) and "worker 0" not in shown[shown.index(told) :]
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_the_worker_that_failed_first_is_named_though_the_others_end_before_it(failing):
+    code = """
+    import atexit, socket
+
+    def end():
+        time.sleep(0.3)
+        for one in others:
+            one.close()
+        time.sleep(0.3)
+
+    addresses = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
+    host, port = addresses[FAILING].split(":")
+    if index == FAILING:
+        server = socket.create_server((host, int(port)))
+        others = [server.accept()[0] for _ in addresses[1:]]
+        atexit.register(end)
+        raise ValueError("the planted one")
+    while True:
+        try:
+            peer = socket.create_connection((host, int(port)))
+            break
+        except OSError:
+            time.sleep(0.01)
+    peer.recv(1)
+    raise OSError("the peer is gone")
+    """
+    for _ in range(2):
+        job = run(code.replace("FAILING", str(failing)), workers=3)
+        assert (job.failed, job.exit_code) == (failing, 1), job.codes
+
+
+def test_the_others_may_end_by_themselves():
+    job = run("if index == 0: sys.exit(3)\ntime.sleep(0.5); print('saved'); sys.exit(7)", patience=60)
+    assert job.codes == [3, 7] and job.failed == 0 and job.exit_code == 3
+    assert job.logs(1) == "saved\n"
+
+
+@pytest.mark.parametrize("show", [True, False])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_kill_9_of_each_rank(rank, show, watch, capsys):
+    job, addresses = waiting(workers=3, patience=0.2)
+    job.kill(rank) if show else os.kill(job.pids[rank], signal.SIGKILL)
+    codes = job.wait(SECONDS, show)
+    assert codes == [-9 if index == rank else -15 for index in range(3)]
+    assert job.failed == rank and job.exit_code == 137
+    assert ("killed by SIGKILL" in capsys.readouterr().out) == show
+    job.kill(rank)  # has no effect any more
+    watch.nothing_left(addresses)
+
+
+def test_sigterm_of_one_worker(watch):
+    job, addresses = waiting(patience=0.2)
+    os.kill(job.pids[1], signal.SIGTERM)
+    assert job.wait(SECONDS, show=False) == [-15, -15] and job.failed == 1 and job.exit_code == 143
+    watch.nothing_left(addresses)
+
+
+def test_a_stopped_worker_is_ended(watch):
+    job, addresses = waiting()
+    os.kill(job.pids[0], signal.SIGSTOP)
+    began = time.monotonic()
+    assert set(job.stop()) <= {-15, -9}
+    assert time.monotonic() - began < PROMISED and job.failed is None
+    watch.nothing_left(addresses)
+
+
+def test_a_frozen_worker_does_not_hold_up_the_end_after_a_failure(watch):
+    job, addresses = waiting(workers=3, patience=0.2)
+    os.kill(job.pids[0], signal.SIGSTOP)
+    job.kill(2)
+    began = time.monotonic()
+    assert job.wait(SECONDS, show=False)[2] == -9
+    assert time.monotonic() - began < PROMISED and job.failed == 2
+    watch.nothing_left(addresses)
+
+
+def test_a_worker_that_ignores_sigterm_is_killed(watch):
+    job, addresses = waiting("stubborn")
+    began = time.monotonic()
+    assert job.stop() == [-9, -9] and time.monotonic() - began < PROMISED
+    watch.nothing_left(addresses)
+
+
+def test_a_worker_may_use_sigterm_to_leave_in_order():
+    code = "signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(75)))\nprint('ready')\ntime.sleep(600)"
+    job = start(code)
+    eventually(lambda: all("ready" in job.logs(index) for index in range(2)))
+    assert job.stop() == [75, 75] and job.failed is None
+    assert job.logs(0) == job.logs(1) == "ready\nsaved\n"
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "end by themselves"])
+def test_what_workers_start_ends_with_them(how, watch):
+    if how == "end by themselves":
+        run("import subprocess; subprocess.Popen(['sleep', '600'])")
+    else:
+        job, _ = waiting("grandchild", patience=0.2)
+        assert len(watch.processes()) >= 5
+        job.kill(1) if how == "kill" else job.stop()
+        job.wait(SECONDS, show=False)
+    watch.nothing_left()
+
+
+def test_the_timeout_ends_the_job(watch, capsys):
+    job, addresses = waiting(timeout=3)
+    assert job.wait(SECONDS) == [-15, -15]
+    assert job.exit_code == 124 and job.failed is None
+    assert "timeout" in capsys.readouterr().out and "timeout" in repr(job)
+    watch.nothing_left(addresses)
+
+
+def test_a_job_that_is_done_in_time_knows_no_timeout():
+    job = run("pass", timeout=60)
+    assert job.exit_code == 0 and "timeout" not in repr(job)
+
+
+def test_a_restart_mends_what_fails_once(watch, capsys):
+    code = """
+    print("round", os.environ["BIGTRAIN_RESTART"], os.environ["TF_CONFIG"])
+    if index == 1 and os.environ["BIGTRAIN_RESTART"] == "0": os.kill(os.getpid(), signal.SIGKILL)
+    if os.environ["BIGTRAIN_RESTART"] == "0": time.sleep(600)
+    """
+    job = run(code, restarts=3, patience=0.2, show=True)
+    assert job.codes == [0, 0] and job.restarted == 1 and job.failed is None and job.exit_code == 0
+    for index in range(2):
+        rounds = [line.split(" ", 2) for line in job.logs(index).splitlines()]
+        assert [number for _, number, _ in rounds] == ["0", "1"]
+    shown = capsys.readouterr().out
+    assert "started again, 1 of at most 3 times" in shown and "1 of at most 3 times" in repr(job)
+    assert shown.index("worker 1 failed") < shown.index("started again") < shown.index("worker 1 | round 1")
+    watch.nothing_left()
+
+
+def test_restarts_are_used_up(watch):
+    job = run("print('here'); sys.exit(3 if index == 0 else 0)", restarts=2)
+    assert job.codes == [3, 0] and job.restarted == 2 and job.failed == 0 and job.exit_code == 3
+    assert job.logs(0) == "here\n" * 3
+    watch.nothing_left()
+
+
+def test_a_worker_killed_by_hand_is_started_again():
+    job, _ = waiting(restarts=1, patience=0.2)
+    before = job.pids
+    job.kill(0)
+    eventually(lambda: job.restarted == 1 and job.logs(1).count("ready at") == 2)
+    assert not set(before) & set(job.pids) and job.codes == [None, None] and job.failed is None
+    job.kill(1)
+    assert job.wait(SECONDS, show=False) == [-15, -9] and job.restarted == 1 and job.failed == 1
+
+
+@pytest.mark.parametrize("how", ["stop", "timeout"])
+def test_what_is_ended_on_purpose_is_not_started_again(how, watch):
+    job, _ = waiting(restarts=5, timeout=3 if how == "timeout" else None)
+    if how == "stop":
+        job.stop()
+    assert job.wait(SECONDS, show=False) == [-15, -15] and job.restarted == 0
+    watch.nothing_left()
+
+
+def test_stop_while_the_others_get_their_time(watch):
+    job, _ = waiting(restarts=5, patience=300)
+    job.kill(1)
+    eventually(lambda: job.failed == 1)
+    assert job.stop() == [-15, -9] and job.restarted == 0
+    watch.nothing_left()
+
+
+def test_a_job_that_fails_over_and_over_can_be_stopped(watch):
+    job = start("sys.exit(1)", restarts=1000)
+    eventually(lambda: job.restarted >= 3)
+    job.stop()
+    assert job.restarted < 1000
+    watch.nothing_left()
+
+
+def test_a_script_with_a_syntax_error(tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text("x = 1\nif x = 2:\n    pass\n")
+    job = ended(bt.run_workers(script))
+    assert 1 in job.codes and job.failed in (0, 1)
+    said = job.logs(job.failed)
+    assert "broken.py" in said and "line 2" in said and "SyntaxError" in said
+
+
+def test_a_traceback_that_was_only_shown_is_no_failure():
+    code = """
+    import traceback
+    if index == 0:
+        try:
+            1 / 0
+        except ZeroDivisionError:
+            traceback.print_exc()
+        time.sleep(600 * ENDLESS)
+        sys.exit()
+    time.sleep(0.5)
+    sys.exit(3)
+    """
+    for endless in (True, False):
+        job = run(code.replace("ENDLESS", str(int(endless))), patience=0.5)
+        assert job.failed == 1 and job.exit_code == 3 and job.codes == [-15 if endless else 0, 3]
+
+
+def test_one_that_a_signal_killed_is_named_though_another_ends_before_it():
+    code = """
+    if index == 0:
+        raise OSError("the peer is gone")
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    job = run(code, workers=2)
+    assert job.failed == 1 and job.codes == [1, -9] and job.exit_code == 137

@@ -1,0 +1,73 @@
+"""The scripts beside notebooks 03 and 06: workers that answer or say why they do not, and a script to copy."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import bigtrain_nb as bt
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+SECONDS = 240  # a net: each takes 10 to 20 seconds alone
+sys.path.append(str(NOTEBOOKS))
+from asked import Asked  # noqa: E402
+
+
+def test_workers_answer_until_one_is_killed():
+    workers = Asked(2)
+    for settings in ({"kind": "all_reduce", "bytes": 4096}, {"kind": "train", "width": 8, "micro_batches": 2}):
+        assert 0 < workers.ask(2, **settings) < 60
+    workers.job.kill(1)
+    while workers.job.codes[1] is None:
+        time.sleep(0.01)
+    with pytest.raises(RuntimeError, match="does not answer(.|\n)*MultiWorkerMirroredStrategy: worker 0 of 2"):
+        workers.ask(2, "all_reduce", bytes=4096)
+    assert -9 in workers.job.codes and None not in workers.job.codes
+
+
+def test_an_unknown_question_ends_in_the_workers_own_error():
+    with pytest.raises(RuntimeError, match="KeyError: 'guess'"):
+        Asked(2).ask(1, "guess")
+
+
+def news(log):
+    """Return the lines of JSON that the chief prints, and the loss on the test text."""
+    *steps, last = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return steps, last["test_loss"]
+
+
+@pytest.fixture
+def ways(tmp_path, monkeypatch):
+    """Return a function that runs train_source.py on a small text, in one process or in workers, in a folder."""
+    monkeypatch.setenv("BIGTRAIN_NB_CACHE", str(tmp_path / "cache"))
+    text = tmp_path / "text"
+    text.mkdir()
+    for file in ("asked.py", "train_photos.py", "train_source.py"):
+        (text / file).write_text((NOTEBOOKS / file).read_text())
+
+    def run(folder, *more, workers=0):
+        arguments = [tmp_path / folder, "--text", text, "--examples", 768, "--batch", 8, "--every", 20, *more]
+        if not workers:
+            command = [sys.executable, NOTEBOOKS / "train_source.py", *arguments]
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=SECONDS, check=True)
+            return news(done.stdout)
+        job = bt.run_workers(NOTEBOOKS / "train_source.py", workers, arguments=arguments, timeout=SECONDS)
+        assert job.wait(show=False) == [0] * workers
+        assert not re.search("^{", job.logs(1), re.M)
+        return news(job.logs(0))
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_source_script_trains_alike_in_one_process_in_slices_and_in_two_workers(ways):
+    steps, loss = ways("one", "--epochs", 2)
+    assert [line["step"] for line in steps] == [48, 96, 144, 192] and steps[-1]["loss"] < steps[0]["loss"]
+    assert steps[1]["examples_per_second"] > 0
+    for others in (ways("slices", "--epochs", 2, "--micro-batches", 3), ways("two", "--epochs", 2, workers=2)):
+        assert others[1] == pytest.approx(loss, abs=0.01)
+        assert [line["loss"] for line in others[0]] == pytest.approx([line["loss"] for line in steps], abs=0.02)

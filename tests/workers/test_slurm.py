@@ -1,0 +1,124 @@
+"""The generated file under a real SLURM: the weights of two workers here, through a SIGTERM too.
+
+.ci/slurm installs and starts one, of two nodes on one host.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+import slurm_train
+from slurm_reference import trained_here, weights_in
+
+from bigtrain_nb.cluster.__main__ import main
+
+SECONDS = 150  # a net: one start takes about ten seconds
+pytestmark = pytest.mark.slow
+OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slurm():
+    """Skip all tests unless the nodes are those of .ci/slurm."""
+    if not shutil.which("sbatch"):
+        pytest.skip("there is no sbatch; .ci/slurm installs SLURM")
+    names = subprocess.run(["sinfo", "--noheader", "--Node", "--format=%N"], capture_output=True, text=True).stdout
+    if names.split() != ["bigtrain-1", "bigtrain-2"]:
+        pytest.skip("the SLURM of .ci/slurm does not run")
+
+
+class SlurmJob:
+    def __init__(self, file, folder):
+        self.id, self.folder = command("sbatch", "--parsable", file, folder=folder).strip(), folder
+
+    @property
+    def facts(self):
+        return dict(re.findall(r"(\w+)=(\S*)", command("scontrol", "show", "job", self.id)))
+
+    @property
+    def log(self):
+        return "".join(path.read_text(encoding="utf-8") for path in self.folder.glob(f"logs/*-{self.id}.log"))
+
+    def until(self, condition):
+        """Wait until the condition of its facts and its log holds; fail if the job ends before."""
+        end = time.monotonic() + SECONDS
+        while not condition(facts := self.facts, self.log):
+            assert time.monotonic() < end and facts["JobState"] not in OVER, f"{facts}\n{self.log}"
+            time.sleep(0.3)
+
+    def code(self):
+        """Wait for the end of the job; return its exit code."""
+        end = time.monotonic() + SECONDS
+        while (facts := self.facts)["JobState"] not in OVER:
+            assert time.monotonic() < end, f"{facts}\n{self.log}"
+            time.sleep(0.3)
+        return int(facts["ExitCode"].partition(":")[0])
+
+    def cancel(self):
+        subprocess.run(["scancel", self.id], capture_output=True)
+        end = time.monotonic() + 60
+        while subprocess.run(["squeue", "--noheader", f"--jobs={self.id}"], capture_output=True).stdout:
+            assert time.monotonic() < end, f"job {self.id} is still there"
+            time.sleep(0.3)
+
+
+def command(*words, folder=None):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=folder, timeout=60)
+    assert done.returncode == 0, f"{words}: {done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def submit(tmp_path, monkeypatch):
+    """A function that writes the file by the command line and submits it; its jobs end with the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    jobs = []
+
+    def submitted(script, *arguments):
+        settings = ["--nodes=2", "--cpus=1", "--memory=1G", "--time=00:10:00", f"--python={sys.executable}"]
+        words = ["script", "slurm", str(script), *settings, "--output=train.sbatch", "--", *map(str, arguments)]
+        assert main(words) == 0
+        jobs.append(SlurmJob("train.sbatch", tmp_path))
+        return jobs[-1]
+
+    yield submitted
+    for job in jobs:
+        job.cancel()
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    return trained_here(tmp_path_factory.mktemp("here"))
+
+
+def test_two_nodes_train_to_the_same_weights(submit, tmp_path, here):
+    job = submit(slurm_train.__file__, tmp_path)
+    assert job.code() == 0, job.log
+    assert weights_in(tmp_path) == pytest.approx(here, rel=1e-6)
+    said = [line for line in job.log.splitlines() if "because of SLURM's variables" in line]
+    assert sorted(re.match(r"(\d): .*worker (\d) of 2", line).groups() for line in said) == [("0", "0"), ("1", "1")]
+
+
+def test_sigterm_saves_and_the_next_start_ends_with_the_same_weights(submit, tmp_path, here):
+    job = submit(slurm_train.__file__, tmp_path, "--pause=0.2")
+    job.until(lambda facts, log: "step 5" in log)
+    command("scancel", "--signal=TERM", job.id)
+    job.until(lambda facts, log: facts["Restarts"] == "1" and facts["JobState"] == "PENDING")
+    command("scontrol", "update", f"JobId={job.id}", "StartTime=now+5")  # not in two minutes; the nodes need a moment
+    assert job.code() == 0, job.log
+    assert weights_in(tmp_path) == pytest.approx(here, rel=1e-6)
+    assert "The tasks have saved: back into the queue." in job.log
+    steps = [int(number) for number in re.findall(r"^0: step (\d+)", job.log, re.MULTILINE)]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) == 3 * slurm_train.STEPS
+
+
+def test_the_first_failure_ends_the_job_with_its_code(submit, tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("import os, sys, time\nos.environ['SLURM_PROCID'] == '1' and sys.exit(3)\ntime.sleep(100)\n")
+    job = submit(script)
+    assert job.code() == 3, job.log
+    assert job.facts["Restarts"] == "0" and job.facts["JobState"] == "FAILED"
