@@ -1,0 +1,130 @@
+"""A small training that can be cut short and resumed, for the tests of `Resume`."""
+
+import os
+import signal
+from functools import cache
+from shutil import copytree
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from bigtrain_nb.checkpoints.resume import Resume
+from bigtrain_nb.models import Model
+from bigtrain_nb.quiet import keras, tf
+
+EPOCHS, BATCH, EXAMPLES = 3, 6, 49  # nine batches, the last of one example: one replica has it, the others none
+BATCHES = -(-EXAMPLES // BATCH)
+rng = np.random.default_rng(0)
+X = rng.normal(size=(EXAMPLES, 5)).astype("float32")
+Y = np.sin(X.sum(-1, keepdims=True))
+ALONE = tf.distribute.get_strategy
+
+
+class Crash(Exception):
+    pass
+
+
+class At(keras.callbacks.Callback):
+    """Does something after so many steps."""
+
+    def __init__(self, step, action):
+        super().__init__()
+        self.left, self.action = step, action
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            self.action()
+
+
+def crash():
+    raise Crash
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def of_unknown_size(dataset):
+    return dataset.filter(lambda *_: True)
+
+
+def epoch_of(epoch):
+    examples = tf.data.Dataset.from_tensor_slices((X, Y))
+    return examples.shuffle(EXAMPLES, seed=epoch, reshuffle_each_iteration=False).batch(BATCH)
+
+
+def model_of(strategy=None, seed=1, policy="float32", optimizer=None, micro_batches=1, units=8, **options):
+    keras.utils.set_random_seed(seed)
+    keras.config.set_dtype_policy(policy)
+    try:
+        with (strategy or ALONE()).scope():
+            inputs = keras.Input((5,))
+            x = keras.layers.Dropout(0.3)(keras.layers.Dense(units, activation="tanh")(inputs))
+            x = keras.layers.GaussianNoise(0.1)(keras.layers.BatchNormalization()(x))
+            outputs = keras.layers.Dense(1, dtype="float32")(x)
+            model = Model(inputs, outputs, micro_batches=micro_batches)
+            model.compile((optimizer or adamw)(), "mse", **options)
+    finally:
+        keras.config.set_dtype_policy("float32")
+        tf.random.set_seed(0)  # the order of examples depends on it
+    return model
+
+
+def adamw():
+    return keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.02, 27), global_clipnorm=0.5)
+
+
+def growing_scale():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05, momentum=0.9), dynamic_growth_steps=4)
+
+
+def train(resume, *callbacks, epoch_of=epoch_of, epochs=EPOCHS):
+    for epoch in resume.epochs(epochs):
+        run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
+        resume.model.fit(resume.rest(epoch_of(epoch)), callbacks=[resume, *callbacks], **run)
+    return state(resume.model)
+
+
+def state(model):
+    """Every bit that training changes, on every replica."""
+    local = model.distribute_strategy.experimental_local_results
+    variables = [*model.variables, *model.optimizer.variables]
+    return [part.numpy().tobytes() for variable in variables for part in local(variable.value)]
+
+
+def seeds(model):
+    """The state of each seed generator on each replica."""
+    local = model.distribute_strategy.experimental_local_results
+    states = [v for v in model.variables if not any(v is weight for weight in model.weights)]
+    return [[part.numpy().tolist() for part in local(variable.value)] for variable in states]
+
+
+@cache
+def whole():
+    """Return the final state of a training that was not cut short."""
+    with TemporaryDirectory() as folder:
+        return train(Resume(folder, model_of()))
+
+
+@cache
+def _cut_after_5():
+    folder = TemporaryDirectory()
+    cut(folder.name, 5)
+    return folder
+
+
+def cut_after_5(folder):
+    """Fill the folder with the checkpoints, after 2 and 4 steps, of a training that crashed after 5; return it."""
+    return copytree(_cut_after_5().name, folder, dirs_exist_ok=True)
+
+
+def cut(folder, step, make=model_of, every=2, epoch_of=epoch_of):
+    """Train until a crash after ``step`` steps."""
+    with pytest.raises(Crash):
+        train(Resume(folder, make(), every), At(step, crash), epoch_of=epoch_of)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())

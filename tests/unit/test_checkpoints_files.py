@@ -1,0 +1,151 @@
+"""What can be wrong with the folder, the checkpoints in it and the model, and what is then said and left alone."""
+
+import resource
+from contextlib import contextmanager
+
+import pytest
+from resume_runs import adamw, cut, cut_after_5, model_of, names, train, whole
+
+from bigtrain_nb.checkpoints.resume import Resume
+from bigtrain_nb.quiet import keras, tf
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+        lambda path: path.write_bytes(path.read_bytes()[:-9] + b"\xff" * 9),
+        lambda path: path.unlink(),
+    ],
+)
+@pytest.mark.parametrize("file", ["ckpt-2.index", "ckpt-2.data-00000-of-00001"])
+def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(file, spoil, tmp_path, capsys):
+    spoil(cut_after_5(tmp_path) / file)
+    resume = Resume(tmp_path, model_of(seed=2), every=2)
+    assert "ckpt-2 cannot be read, trying the one before" in capsys.readouterr().out
+    assert (resume.epoch, resume.step) == (0, 2)
+
+
+def test_training_goes_on_from_the_one_before_to_the_same_bits(tmp_path):
+    (cut_after_5(tmp_path) / "ckpt-2.index").write_bytes(b"")
+    assert train(Resume(tmp_path, model_of(seed=2), every=2)) == whole()
+
+
+def test_no_checkpoint_can_be_read(tmp_path):
+    cut_after_5(tmp_path)
+    for path in tmp_path.glob("ckpt-*.index"):
+        path.write_bytes(b"")
+    with pytest.raises(OSError, match="none of the checkpoints in .* can be read: empty it"):
+        Resume(tmp_path, model_of())
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("")])
+def test_checkpoints_without_their_list_are_not_overwritten(spoil, tmp_path):
+    cut_after_5(tmp_path)
+    spoil(tmp_path / "checkpoint")
+    before = names(tmp_path)
+    with pytest.raises(OSError, match="not their list"):
+        Resume(tmp_path, model_of())
+    assert names(tmp_path) == before
+
+
+def test_remains_of_a_killed_save_go_with_the_next_start(tmp_path):
+    cut_after_5(tmp_path)
+    before = names(tmp_path)
+    (tmp_path / "ckpt-3_temp").mkdir()
+    (tmp_path / "ckpt-3_temp" / "part-00000-of-00001.index").write_bytes(b"half")
+    (tmp_path / "checkpoint.tmp0123").write_bytes(b"half")
+    assert Resume(tmp_path, model_of()).step == 4
+    assert names(tmp_path) == before
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"units": 9},
+        {"optimizer": lambda: keras.optimizers.SGD(0.1)},
+        {"policy": "mixed_float16"},
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_and_kept(other, tmp_path):
+    cut_after_5(tmp_path)
+    before, model = contents(tmp_path), model_of(seed=2, **other)
+    weights = [weight.tobytes() for weight in model.get_weights()]
+    with pytest.raises(ValueError, match=f"{tmp_path}/ckpt-2 is of another model or optimizer") as raised:
+        Resume(tmp_path, model)
+    assert "a folder of its own" in str(raised.value)
+    assert contents(tmp_path) == before
+    assert [weight.tobytes() for weight in model.get_weights()] == weights
+
+
+def test_a_checkpoint_that_another_program_made_is_refused(tmp_path):
+    model = model_of()
+    tf.train.CheckpointManager(tf.train.Checkpoint(model=model), tmp_path, 1).save()
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="its 0 arrays of weights are not the 8 here"):
+        Resume(tmp_path, model)
+    assert contents(tmp_path) == before
+
+
+def test_a_checkpoint_of_a_model_with_other_dropout_is_refused(tmp_path):
+    cut_after_5(tmp_path)
+    inputs = keras.Input((5,))
+    x = keras.layers.BatchNormalization()(keras.layers.Dense(8, activation="tanh")(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(1)(x))
+    model.compile(adamw(), "mse")
+    with pytest.raises(ValueError, match="2 seed generators, as in Dropout, and this one has 0: build"):
+        Resume(tmp_path, model)
+
+
+def test_models_that_are_not_ready(tmp_path):
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    unbuilt.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="has no weights yet: start it with keras.Input"):
+        Resume(tmp_path, unbuilt)
+    with pytest.raises(ValueError, match="has no optimizer yet: compile it"):
+        Resume(tmp_path, keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)]))
+    with pytest.raises(ValueError, match="model=3 must be a Keras model"):
+        Resume(tmp_path, 3)
+
+
+@pytest.mark.parametrize("setting", [{"every": 0}, {"every": 1.5}, {"keep": 0}, {"keep": None}, {"every": True}])
+def test_bad_settings(setting, tmp_path):
+    (name, value), *_ = setting.items()
+    with pytest.raises(ValueError, match=f"{name}={value!r} must be a whole number of at least 1"):
+        Resume(tmp_path, model_of(), **setting)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OSError, match=f"folder='{folder}' cannot be written"):
+            Resume(folder, model_of())
+
+
+@contextmanager
+def full_disk(size):
+    """Let no file grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_costs_no_checkpoint(tmp_path):
+    def make():
+        return model_of(units=100_000)
+
+    cut(tmp_path, 3, make, every=2)
+    before = contents(tmp_path)
+    resume = Resume(tmp_path, make(), every=1)
+    with full_disk(1_000_000), pytest.raises(OSError, match=f"cannot save in {tmp_path}"):
+        train(resume)
+    assert contents(tmp_path) == before
+    assert Resume(tmp_path, make()).step == 2
