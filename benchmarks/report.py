@@ -1,4 +1,4 @@
-"""What both benchmarks share: a table, the machine in a line, and a section of README.md that a script rewrites."""
+"""What the benchmarks share: a table, the machine in a line, and a section of README.md that a script rewrites."""
 
 import datetime
 import json
@@ -38,6 +38,11 @@ def in_words(facts):
         f"Measured on {facts['date']}: {facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB,"
         f" {facts['system']}; {versions}."
     )
+
+
+def verdict(ratio, least):
+    """Return whether a ratio is at least so much: "met" or "missed" if its whole interval says so, else "open"."""
+    return "met" if ratio.low >= least else "missed" if ratio.high < least else "open"
 
 
 def finish(arguments, name, text, fields):

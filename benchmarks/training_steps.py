@@ -10,8 +10,22 @@ import numpy as np
 import bigtrain_nb as bt
 from bigtrain_nb.quiet import keras, tf
 
-NETWORKS = {"conv net": bt.conv_net, "GPT": bt.gpt, "conv net, 64 wide": partial(bt.conv_net, width=64)}
 IMAGE_SIZE, LENGTH, COUNT = 64, 128, 512
+BYTES = "conv net, fed bytes"
+
+
+def fed_bytes():
+    """Return the conv net with the scaling of its input inside, so that a batch takes a quarter of the memory."""
+    pixels = keras.Input((IMAGE_SIZE, IMAGE_SIZE, 3), dtype="uint8")
+    return bt.Model(pixels, bt.conv_net()(keras.layers.Rescaling(1 / 127.5, -1.0)(pixels)))
+
+
+NETWORKS = {
+    "conv net": bt.conv_net,
+    "GPT": bt.gpt,
+    "conv net, 64 wide": partial(bt.conv_net, width=64),
+    BYTES: fed_bytes,
+}
 
 
 def write_examples(folder):
@@ -24,10 +38,12 @@ def write_examples(folder):
 
 
 def examples(folder, network, batch):
-    """Return endless batches: float32 images in -1..1 and int64 labels, or int32 bytes and those that follow them."""
+    """Return endless batches: float32 images in -1..1 (or uint8) and int64 labels, or int32 bytes and the next ones."""
     kind = network.split(",")[0]
     arrays = np.load(f"{folder}/{kind}.npz")
     dataset = tf.data.Dataset.from_tensor_slices((arrays["x"], arrays["y"])).repeat().batch(batch)
+    if network == BYTES:
+        return dataset
     if kind == "conv net":
         return dataset.map(lambda x, y: (tf.cast(x, tf.float32) / 127.5 - 1.0, y))
     return dataset.map(lambda x, y: (tf.cast(x, tf.int32), tf.cast(y, tf.int32)))

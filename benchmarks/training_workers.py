@@ -4,14 +4,13 @@ The workers train on the CPU: the question is what the all-reduce costs, and one
 """
 
 import json
-import os
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from pathlib import Path
 from statistics import median
+
+import bigtrain_nb as bt
 
 WORKERS, MICRO_BATCHES, BATCH, EPOCHS, LIMIT = 2, 4, 64, 4, 180
 STEPS = {"wide": 12, "conv": 20}
@@ -29,60 +28,27 @@ def rates(job):
 
     Raises RuntimeError with the end of a worker's log if one fails or takes longer than three minutes; ends both.
     """
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(WORKERS)]}
-    with ExitStack() as stack:
-        answers, logs, workers = [], [], []
-        for index in range(WORKERS):
-            environment = {
-                **os.environ,
-                "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}),
-                "TF_USE_LEGACY_KERAS": str(int(job == "tf-keras")),
-                "CUDA_VISIBLE_DEVICES": "-1",
-            }
-            for files in (answers, logs):
-                files.append(stack.enter_context(tempfile.TemporaryFile("w+")))
-            command = [sys.executable, __file__, job]
-            workers.append(subprocess.Popen(command, env=environment, stdout=answers[-1], stderr=logs[-1]))
-            stack.callback(end, workers[-1])
-        wait(workers, logs, job)
-        return dict(zip(JOBS[job], json.loads(text_of(answers[0]).splitlines()[-1]), strict=True))
+    env = {"TF_USE_LEGACY_KERAS": int(job == "tf-keras")}
+    return dict(zip(JOBS[job], chiefs_answer(__file__, WORKERS, [job], env), strict=True))
 
 
-def free_ports(count):
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
-def wait(workers, logs, job):
-    """Return when all have ended well; raise RuntimeError as soon as one has not."""
-    until = time.monotonic() + LIMIT
-    while any(codes := [worker.poll() for worker in workers]) or None in codes:
-        if time.monotonic() > until:
-            raise RuntimeError(f"{job}: not done after {LIMIT} s; the first worker's log:\n{text_of(logs[0])[-2000:]}")
-        for code, log in zip(codes, logs, strict=True):
-            if code:
-                raise RuntimeError(f"{job}: a worker ended with {code}; its log:\n{text_of(log)[-2000:]}")
-        time.sleep(0.05)
-
-
-def text_of(log):
-    log.seek(0)
-    return log.read()
-
-
-def end(worker):
-    worker.kill()
-    worker.wait()
+def chiefs_answer(script, workers, arguments, env, seconds=LIMIT):
+    """Run a script in workers, on the CPU; return the JSON that the chief wrote to the file in the last argument."""
+    env = env | {"CUDA_VISIBLE_DEVICES": "-1"}
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder, "answer.json")
+        job = bt.run_workers(script, workers, arguments=[*arguments, answer], env=env, timeout=seconds)
+        if any(job.wait(show=False)):
+            first = job.failed or 0
+            raise RuntimeError(f"{arguments}: {job!r}\nworker {first} said:\n{job.logs(first)[-2000:]}")
+        return json.loads(answer.read_text(encoding="utf-8"))
 
 
 # From here on: a worker.
 
 
-def main(job):
-    """Train what ``job`` lists; print the rates of the median epochs as the last line of standard output."""
+def main(job, answer):
+    """Train what ``job`` lists; the chief writes the rates of the median epochs."""
     import tensorflow as tf
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else runs
@@ -91,7 +57,8 @@ def main(job):
         epochs = by_hand if job == "by hand" else fit
         seconds = epochs(tf, strategy, job, network, micro_batches)
         found.append(STEPS[network] * BATCH / median(seconds[1:]))
-    print(json.dumps(found))
+    if strategy.cluster_resolver.task_id == 0:
+        Path(answer).write_text(json.dumps(found), encoding="utf-8")
 
 
 def fit(tf, strategy, job, network, micro_batches):
@@ -182,4 +149,4 @@ def dataset(tf, network, batch):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -39,10 +39,7 @@ def peak_memory(function, /, **arguments):
 
 def _run(name, job):
     """Run a job in a child that ends with this process; return its exit code, standard output and error."""
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # TensorFlow would take the whole GPU
-    }
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     alive, parent_end = os.pipe()  # the system closes parent_end when this process ends, however it ends
     try:
         child = subprocess.Popen(

@@ -58,6 +58,11 @@ def table(caption: str, head: list[str], rows: list[list[str]], closing: str = "
     return Card("\n".join(lines), markup + (f"<p>{html.escape(closing)}</p>" if closing else ""))
 
 
+def below(first: Card, second: Card) -> Card:
+    """Two cards as one, the second below the first."""
+    return Card(f"{first}\n\n{second}", first.html + second.html)
+
+
 def _cell(tag, content):
     return f'<{tag} style="{_CELL}">{html.escape(content)}</{tag.split()[0]}>'
 

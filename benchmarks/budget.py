@@ -1,0 +1,120 @@
+"""What budgets predict of memory, time and pipelines beside what fresh processes and timed runs show."""
+
+import argparse
+import sys
+from pathlib import Path
+from statistics import median
+
+from budget_steps import Case, peak_of_updates, source, updates
+from report import add_arguments, facts, finish, in_words, table
+
+import bigtrain_nb as bt
+from bigtrain_nb.budget.account import amount
+from bigtrain_nb.figures import figure_png
+from bigtrain_nb.figures.budgets import predicted_figure
+
+MEMORY_CASES = [
+    Case("conv net", 256),
+    Case("conv net", 1024),
+    Case("conv net", 1024, micro_batches=4),
+    Case("conv net, batch norm", 512),
+    Case("conv net, 64 wide", 256, micro_batches=4),
+    Case("conv net, 64 wide", 256, policy="mixed_bfloat16"),
+    Case("GPT", 256),
+    Case("GPT", 256, micro_batches=4),
+    Case("GPT", 128, policy="mixed_bfloat16"),
+    Case("GPT, 384 wide", 16),
+    Case("GPT, 384 wide", 16, micro_batches=4),
+    Case("dense", 8192),
+    Case("dense", 8192, micro_batches=4),
+    Case("dense", 4096, policy="mixed_bfloat16"),
+]
+TIME_CASES = [
+    Case("conv net", 128),
+    Case("conv net", 128, micro_batches=4),
+    Case("conv net", 128, devices=2),
+    Case("GPT", 32),
+    Case("GPT", 32, micro_batches=4),
+    Case("GPT", 32, devices=2),
+    Case("GPT", 32, input_seconds=1.5),
+    Case("dense", 64),
+    Case("dense", 1024),
+    Case("dense", 64, devices=2),
+]
+STEP = ("network", "batch", "K", "policy", "replicas")
+RESULT = ("predicted", "measured", "ratio", "verdict")
+
+
+def memories(arguments):
+    """Yield a case, what its plan predicts together with the runtime's own, and the peak of fresh processes."""
+    for case in MEMORY_CASES:
+        plan = bt.plan_step(case.build, case.batch, **case.settings, waiting=0)
+        measured = median(bt.peak_memory(peak_of_updates, **case.arguments) for _ in range(arguments.repeats))
+        yield case.row, plan.peak + plan.runtime, 2**20 * measured, ()
+
+
+def times(arguments):
+    """Yield a case, the seconds that its plan predicts, those of a step as measured, and what binds both."""
+    for case in TIME_CASES:
+        made = bt.throughput(source(case), seconds=arguments.seconds / 2) if case.input_seconds else None
+        waiting = case.batch / made.median if made else 0.0
+        plan = bt.plan_step(
+            case.build, case.batch, **case.settings, on="here", devices=case.devices, input_seconds=waiting
+        )
+        rate = bt.throughput(updates(case), seconds=arguments.seconds)
+        yield case.row, plan.seconds, case.batch / rate.median, (plan.binding,)
+
+
+def pipelines(arguments):
+    """Yield a pipeline, the examples/s that the stages of its slowest form allow, and what it reaches."""
+    data = bt.photo_crops()
+    slow = bt.diagnose(bt.Pipeline(data=data, rewrites=False), seconds=arguments.seconds)
+    fast = {"map_calls": bt.cores(), "prefetch": 2}
+    for name, settings, ceiling in (
+        ("one step after the other", {}, bt.pipeline_ceiling(slow)),
+        ("a call on each core, prefetch", fast, slow.ceiling),
+    ):
+        rate = bt.throughput(bt.Pipeline(data=data, rewrites=False, **settings).dataset(), seconds=arguments.seconds)
+        yield [name], ceiling, rate.median, ()
+
+
+PARTS = {
+    "memory": (memories, STEP, (), 0.15, "bytes"),
+    "time": (times, STEP, ("bound by",), 0.25, "s"),
+    "pipeline": (pipelines, ("pipeline",), (), 0.25, "examples/s"),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10, help="to time the steps of a case (default: 10)")
+    parser.add_argument("--repeats", type=int, default=2, help="fresh processes for the memory of a case (default: 2)")
+    parser.add_argument("--only", choices=PARTS, help="one part of it")
+    add_arguments(parser)
+    arguments = parser.parse_args()
+    bt.devices(2)
+    bt.tf.get_logger().setLevel("ERROR")  # it takes one function per case for retracing
+    about, done = facts(), {}
+    for part in [arguments.only] if arguments.only else PARTS:
+        measure, head, more, target, unit = PARTS[part]
+        rows, pairs = [], []
+        for row, predicted, measured, cells in measure(arguments):
+            verdict = "met" if abs(predicted / measured - 1) <= target else "missed"
+            shown = [amount(predicted, unit), amount(measured, unit), f"{predicted / measured:.2f}", verdict]
+            rows.append([*row, *cells, *shown])
+            named = [row[0], *(f"{what} {value}" for what, value in zip(head[1:3], row[1:3], strict=True))]
+            pairs.append((", ".join(named), measured, predicted))
+            print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+        done[part] = {"head": [*head, *more, *RESULT], "rows": rows, "pairs": pairs}
+        met = sum(row[-1] == "met" for row in rows)
+        text = f"{in_words(about)} {met} of {len(rows)} within {100 * target:.0f} %."
+        picture = f"![Predicted beside measured: {met} of {len(rows)} within the band](budget-{part}.png)"
+        text = "\n\n".join([text, table(done[part]["head"], rows), picture])
+        finish(arguments, f"budget-{part}", text, {"facts": about, "parts": done})
+        if arguments.readme:
+            drawing = figure_png(predicted_figure(pairs, target, unit))
+            Path(__file__).with_name(f"budget-{part}.png").write_bytes(drawing)
+
+
+if __name__ == "__main__":
+    main()

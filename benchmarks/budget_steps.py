@@ -1,0 +1,109 @@
+"""The networks of budget.py and their training steps, for this process and for fresh ones."""
+
+import contextlib
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import bigtrain_nb as bt
+from bigtrain_nb.quiet import keras, tf
+
+
+def dense(width=2048, layers=4):
+    """Return a plain network: float32 [batch, width] -> logits [batch, 10]."""
+    inputs = keras.Input((width,))
+    x = inputs
+    for _ in range(layers):
+        x = keras.layers.Dense(width, activation="relu")(x)
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
+
+
+NETWORKS = {
+    "conv net": bt.conv_net,
+    "conv net, batch norm": partial(bt.conv_net, norm="batch"),
+    "conv net, 64 wide": partial(bt.conv_net, width=64),
+    "GPT": bt.gpt,
+    "GPT, 384 wide": partial(bt.gpt, width=384, layers=6, heads=6, length=256),
+    "dense": dense,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network in one setting; ``input_seconds``: how long its pipeline sleeps over a batch."""
+
+    network: str
+    batch: int
+    micro_batches: int = 1
+    policy: str = "float32"
+    devices: int = 1
+    input_seconds: float = 0.0
+
+    @property
+    def build(self):
+        return NETWORKS[self.network]
+
+    @property
+    def settings(self):
+        return {"micro_batches": self.micro_batches, "policy": self.policy, "optimizer": "adamw"}
+
+    @property
+    def arguments(self):
+        names = ("network", "batch", "micro_batches", "policy")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def row(self):
+        network = f"{self.network}, slow input" if self.input_seconds else self.network
+        return [network, str(self.batch), str(self.micro_batches), self.policy, str(self.devices)]
+
+
+def source(case, model=None):
+    """Return an endless dataset of one random batch, which takes no work to hand out, or sleeps over each."""
+    model = model or case.build()
+    kind, outputs = tf.as_dtype(model.input.dtype), model.output.shape
+    x = tf.random.uniform((case.batch, *model.input.shape[1:]), 0, 8 if kind.is_integer else 1, kind)
+    y = tf.random.uniform((case.batch, *outputs[1:-1]), 0, outputs[-1], tf.int32)
+    dataset = tf.data.Dataset.from_tensors((x, y)).repeat()
+    if not case.input_seconds:
+        return dataset
+
+    def asleep(x, y):
+        waited = tf.numpy_function(partial(_sleep, case.input_seconds), [], tf.int64)
+        with tf.control_dependencies([waited]):
+            return tf.identity(x), y
+
+    return dataset.map(asleep).prefetch(1)
+
+
+def _sleep(seconds):
+    time.sleep(seconds)
+    return 0
+
+
+def updates(case):
+    """Return a step function: one update from ``case.batch`` examples, which it returns."""
+    strategy = bt.mirrored(case.devices) if case.devices > 1 else None
+    keras.mixed_precision.set_dtype_policy(case.policy)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = case.build()
+        model.micro_batches = case.micro_batches
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=keras.optimizers.AdamW(1e-3), loss=loss)
+    keras.mixed_precision.set_dtype_policy("float32")
+    dataset = source(case, model)
+    model.fit(dataset, steps_per_epoch=3, verbose=0, shuffle=False)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset) if strategy else dataset)
+
+    def update():
+        logs = model.train_function(iterator)
+        float(logs["loss"])  # waits for a GPU
+        return case.batch
+
+    return update
+
+
+def peak_of_updates(network, batch, micro_batches, policy):
+    from budget_steps import Case, updates
+
+    updates(Case(network, batch, micro_batches, policy))

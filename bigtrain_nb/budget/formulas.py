@@ -1,0 +1,103 @@
+"""Formulas of a few symbols, with their units and sources: optimizer slots, all-reduce, pipeline, time of a step."""
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+
+from bigtrain_nb.budget.account import Account, Line, amount
+from bigtrain_nb.settings import whole_number
+
+SLOTS = {"sgd": 0, "momentum": 1, "rmsprop": 1, "lion": 1, "adam": 2, "adamw": 2}
+"""Tensors that an optimizer keeps for each weight, of the weight's own shape, with the settings Keras starts with.
+
+Adam: Kingma & Ba 2015; AdamW: Loshchilov & Hutter 2019; Lion: Chen et al. 2023; "momentum" is SGD(momentum=0.9).
+"""
+
+
+def slots(optimizer):
+    """Return how many tensors an optimizer keeps for each weight. Raises ValueError for a name that is not known."""
+    if optimizer not in SLOTS:
+        raise ValueError(f"optimizer={optimizer!r} must be one of {', '.join(SLOTS)}")
+    return SLOTS[optimizer]
+
+
+def all_reduce_seconds(size, devices, bandwidth, latency=0.0):
+    """Return the seconds of a ring all-reduce: 2(n-1)/n * S/B + 2(n-1) * latency.
+
+    ``size`` S: bytes on each device; ``devices`` n; ``bandwidth`` B: bytes/s that a device sends in one direction;
+    ``latency``: seconds a message. Each device sends n-1 parts of S/n to add up and n-1 to hand round, which no
+    algorithm does with less (Patarasuk & Yuan 2009). Raises ValueError for what is not positive.
+    """
+    devices = whole_number("devices", devices, 1)
+    _not_negative("size", size, "bytes")
+    _not_negative("latency", latency, "seconds")
+    if devices == 1:
+        return 0.0
+    positive("bandwidth", bandwidth, "bytes/s")
+    return 2 * (devices - 1) / devices * size / bandwidth + 2 * (devices - 1) * latency
+
+
+def pipeline_ceiling(stages, cores=None):
+    """Return the examples/s that an input pipeline cannot exceed.
+
+    ``stages``: {name: examples/s of the stage alone}, or what `bt.diagnose` returns. Stages that work at the same
+    time are as fast as the slowest; with ``cores``, all the work must also fit on them: cores / sum(1 / rate), where
+    a rate is that of one core. A diagnosis brings its own cores, and knows which stages share a thread.
+
+    Raises ValueError for no stages and for rates that are not positive.
+    """
+    if not isinstance(stages, Mapping):
+        threads = {}
+        for stage in stages.stages:
+            threads[stage.thread] = threads.get(stage.thread, 0.0) + 1 / stage.rate
+        return min(stages.ceiling, 1 / max(threads.values()))
+    if not stages:
+        raise ValueError("stages: expected at least one {name: examples/s}")
+    for name, rate in stages.items():
+        positive(f"the rate of {name}", rate, "examples/s")
+    slowest = min(stages.values())
+    if cores is None:
+        return slowest
+    return min(slowest, whole_number("cores", cores, 1) / sum(1 / rate for rate in stages.values()))
+
+
+def pipeline_bubble(stages, micro_batches):
+    """Return the share of a step in which a pipeline's devices wait: (p - 1) / (m + p - 1), Huang et al. 2019."""
+    stages, micro_batches = whole_number("stages", stages, 1), whole_number("micro_batches", micro_batches, 1)
+    return (stages - 1) / (micro_batches + stages - 1)
+
+
+def step_time(computing, communication=0.0, waiting_for_input=0.0, how=("", "", "")):
+    """Return an `Account` of a step's seconds: max(computing + communication, input).
+
+    Input overlaps with the step where the pipeline prefetches. Communication does not overlap with computing:
+    `bt.Model` reduces once, after the last gradient. ``waiting_for_input``: the seconds that a batch takes to make.
+    """
+    values = (computing, communication, waiting_for_input)
+    names = ("computing", "communication", "input")
+    for name, value in zip(names, values, strict=True):
+        _not_negative(name, value, "seconds")
+    busy = computing + communication
+    how_long = f"max({amount(busy, 's')} computing + communication, {amount(waiting_for_input, 's')} input beside it)"
+    lines = tuple(Line(*line) for line in zip(names, values, how, strict=True))
+    return Account("Time of a training step", "s", lines, max(busy, waiting_for_input), how_long)
+
+
+def binding(time):
+    """Return what a step's time would have to be cut in to be shorter: "computing", "communication" or "input"."""
+    parts = time.parts
+    if parts["input"] > parts["computing"] + parts["communication"]:
+        return "input"
+    return max(("computing", "communication"), key=parts.get)
+
+
+def positive(name, value, unit):
+    """Return ``value``; raise ValueError unless it is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
+        raise ValueError(f"{name}={value!r} must be a positive, finite number of {unit}")
+    return value
+
+
+def _not_negative(name, value, unit):
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+        raise ValueError(f"{name}={value!r} must be a finite number of {unit}, 0 or more")

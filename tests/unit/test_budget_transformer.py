@@ -1,0 +1,172 @@
+"""Transformers given by a few numbers, against published counts and formulas."""
+
+import pytest
+
+from bigtrain_nb.budget import layout
+from bigtrain_nb.budget.accelerators import ACCELERATORS, accelerator
+from bigtrain_nb.budget.clusters import plan_cluster
+from bigtrain_nb.budget.layout import Layout
+from bigtrain_nb.budget.transformer import SIZES, Transformer
+
+SMALL = Transformer(layers=2, width=128, heads=4, vocabulary=256, length=128, tied=False)
+
+
+@pytest.mark.parametrize(
+    ("size", "billions"),
+    [("GPT-2", 0.124), ("GPT-3", 174.6), ("1 T", 1008.0)],  # Radford 2019 (as released), Brown 2020, Narayanan 2021
+)
+def test_published_counts(size, billions):
+    assert SIZES[size].weights / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+def test_the_sizes_that_the_issue_of_size_is_about():
+    assert SIZES["7 B"].weights == pytest.approx(7e9, rel=0.1) and SIZES["70 B"].weights == pytest.approx(70e9, rel=0.1)
+
+
+def test_gpt_of_this_package_has_as_many_weights():
+    import bigtrain_nb as bt
+
+    assert SMALL.weights == 478_720 == bt.gpt().count_params()
+
+
+def test_flops_are_those_of_narayanan():
+    model, batch = SIZES["GPT-3"], 7
+    s, layers, h, v = model.length, model.layers, model.width, model.vocabulary
+    formula = 72 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h))
+    assert model.flops(batch).total == pytest.approx(formula)
+    again = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
+    assert model.flops(batch, recompute="everything").total == pytest.approx(again)
+
+
+def test_recomputing_attention_costs_attention_once_more():
+    plain, again = (SIZES["GPT-3"].flops(1, recompute) for recompute in ("none", "attention"))
+    assert again["attention"] / plain["attention"] == pytest.approx(8 / 6)
+    assert again["matrices"] == plain["matrices"]
+
+
+def test_activations_are_those_of_korthikanti():
+    model, batch = SIZES["GPT-3"], 1
+    s, h, a = model.length, model.width, model.heads
+    assert model.activations_of_a_layer(batch) == pytest.approx(s * batch * h * (34 + 5 * a * s / h))
+    assert model.activations_of_a_layer(batch, recompute="attention") == 34 * s * batch * h
+    assert model.activations_of_a_layer(batch, recompute="everything") == 2 * s * batch * h
+    single = model.activations_of_a_layer(batch, "float32")
+    assert single == s * batch * h * 66 + 9 * a * s * s * batch
+
+
+@pytest.mark.parametrize(
+    ("policy", "optimizer", "bytes_each"),
+    [("mixed_bfloat16", "adamw", 18), ("mixed_float16", "sgd", 10), ("float32", "adamw", 16), ("float32", "lion", 12)],
+)
+def test_bytes_of_a_weight(policy, optimizer, bytes_each):
+    assert SMALL.states(policy, optimizer).total == bytes_each * SMALL.weights
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"layers": 0}, "layers=0 must be a whole number of at least 1"),
+        ({"width": 2.5}, "width=2.5"),
+        ({"heads": 3}, "width=128 must be a multiple of heads=3"),
+        ({"length": -1}, "length=-1"),
+    ],
+)
+def test_impossible_shapes_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        Transformer(**{"layers": 2, "width": 128, "heads": 4, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"on": "H1000"}, "on='H1000' must be one of T4"),
+        ({"policy": "float8"}, "policy='float8' must be one of float32"),
+        ({"optimizer": "adamm"}, "optimizer='adamm' must be one of"),
+        ({"micro_batches": 0}, "micro_batches=0 must be"),
+        ({"batch": 0}, "batch=0 must be"),
+        ({"devices": 0}, "devices=0 must be"),
+        ({"recompute": "some"}, "recompute='some' must be one of none, attention, everything"),
+        ({"efficiency": 2}, "efficiency=2 must be"),
+        ({"network": 0}, "network=0 must be"),
+        ({"on": "TPU v5e", "policy": "float32"}, "no float32 rate is published"),
+    ],
+)
+def test_a_cluster_refuses_bad_settings(settings, words):
+    with pytest.raises(ValueError, match=words):
+        plan_cluster(SIZES["GPT-2"], **{"batch": 8, **settings})
+
+
+def test_only_a_transformer_can_be_planned_so():
+    with pytest.raises(TypeError, match="takes a bt.Transformer"):
+        plan_cluster("7 B", 8)
+    with pytest.raises(TypeError, match=r"layout_is=\(8, 1, 1\) must be a bt.Layout"):
+        plan_cluster(SIZES["7 B"], 8, layout_is=(8, 1, 1))
+
+
+def test_a_model_that_fits_nowhere_says_what_to_try():
+    with pytest.raises(ValueError, match="fit on no number of T4.*recompute"):
+        plan_cluster(SIZES["GPT-3"], 8, on="T4")
+    with pytest.raises(ValueError, match="needs at least 2 H100"):
+        plan_cluster(SIZES["7 B"], 8, on="H100", devices=1, recompute="attention")
+
+
+def test_a_small_model_takes_one_device_and_sends_nothing():
+    plan = plan_cluster(SIZES["GPT-2"], 8, on="L4")
+    assert plan.fits and plan.layout == Layout() and plan.wire.total == 0 and plan.binding == "computing"
+    assert "one device" in repr(plan) and "does not fit" not in repr(plan)
+
+
+def test_a_trillion_weights_are_laid_out_as_they_were():
+    """Narayanan et al. 2021 trained them with 8 x 64 devices for one copy, 3072 A100 in all."""
+    plan = plan_cluster(SIZES["1 T"], 3072, on="A100 80 GB", devices=3072, recompute="attention")
+    assert (plan.layout.tensor, plan.layout.pipeline, plan.layout.data) == (8, 64, 6)
+    assert plan.fits and "18 bytes" not in repr(plan)
+
+
+def test_tensor_parallelism_stays_in_a_node():
+    for device in ACCELERATORS.values():
+        chosen = layout.smallest_layout(SIZES["7 B"], device, recompute="everything")
+        assert chosen is None or chosen.tensor <= device.node
+
+
+def test_sharded_state_needs_less_memory_and_more_wire():
+    model, device = SIZES["7 B"], accelerator("H100")
+    plain, sharded = Layout(data=8), Layout(data=8, sharded=True)
+    assert layout.memory(model, sharded).total < 0.5 * layout.memory(model, plain).total
+    assert layout.memory(model, sharded)["weights"] == model.weights * 4 / 8
+    wire, _ = layout.on_the_wire(model, sharded, device, 1)
+    assert wire["data"] == pytest.approx(3 * 7 / 8 * 2 * model.weights)
+    assert "keras.distribution" in " ".join(sharded.words())
+
+
+def test_what_is_on_the_wire_by_hand():
+    model = Transformer(layers=4, width=64, heads=4, vocabulary=100, length=32)
+    wire, seconds = layout.on_the_wire(model, Layout(2, 2, 3), accelerator("A100 80 GB"), batch=5)
+    output = 2 * 5 * 32 * 64
+    assert wire["data"] == pytest.approx(2 * 2 / 3 * 4 * model.weights / 4)
+    assert wire["tensor"] == pytest.approx(4 * 2 * 1.0 * output)
+    assert wire["pipeline"] == pytest.approx(output)
+    assert seconds["tensor"] == pytest.approx(wire["tensor"] / 300e9)
+    assert seconds["data"] == pytest.approx(wire["data"] / layout.NETWORK)
+
+
+def test_more_devices_are_faster_until_the_wire_binds():
+    model = SIZES["7 B"]
+    few, many = (plan_cluster(model, 256, devices=n, recompute="attention") for n in (8, 64))
+    assert many.time.total < few.time.total and few.layout.devices == 8
+    slow = plan_cluster(model, 16, devices=16, recompute="attention", network=1e8)
+    assert slow.binding == "communication"
+    assert plan_cluster(model, 256, devices=8, recompute="attention", input_seconds=1e6).binding == "input"
+
+
+def test_a_cluster_plan_explains_itself():
+    plan = plan_cluster(SIZES["70 B"], 64, recompute="attention")
+    words = str(plan.explain())
+    assert "H100 datasheet" in words and "Korthikanti" in words and "16-bit copies" in words and "FLOP" in words
+    assert "<table" in plan._repr_html_()
+
+
+def test_accelerators_are_published_figures_in_order():
+    for name, device in ACCELERATORS.items():
+        assert device.name == name and device.source and device.flops_16 > (device.flops_32 or 0)
+        assert 1e11 < device.bandwidth < 1e13 and 1e10 < device.memory < 1e12

@@ -1,0 +1,93 @@
+"""The planner: its controls, what it shows, and that it is the same path without a screen."""
+
+from xml.etree import ElementTree
+
+import ipywidgets
+import pytest
+
+import bigtrain_nb as bt
+from bigtrain_nb.budget.accelerators import ACCELERATORS
+from bigtrain_nb.panel.planner import HERE, Planner
+from bigtrain_nb.quiet import keras
+
+
+@pytest.fixture
+def planner():
+    made = Planner()
+    yield made
+    made.close()
+
+
+def shown(planner):
+    planner._repr_mimebundle_()
+    return planner._view
+
+
+def test_every_control_is_a_native_one_with_a_name(planner):
+    fields = shown(planner).fields
+    assert list(fields) == [field.description for field in fields.values()]
+    assert {type(field) for field in fields.values()} == {ipywidgets.Dropdown}
+    assert {field.style.description_width for field in fields.values()} == {"11em"}
+
+
+def test_it_shows_memory_time_and_what_fits_before_anything_is_chosen(planner):
+    view = shown(planner)
+    for picture in (view.memory, view.time):
+        svg = picture.value[picture.value.index("<svg") : picture.value.index("</svg>") + 6]
+        assert ElementTree.fromstring(svg).get("aria-label")
+    assert 'role="status"' in view.status.value and "6.58 B weights" in view.status.value
+    assert all(name in view.table.value for name in (*ACCELERATORS, HERE))
+
+
+def test_a_control_acts_at_once(planner):
+    view = shown(planner)
+    before = view.status.value
+    view.fields["size"].value = "70 B"
+    assert view.status.value != before and "64.7 B weights" in view.status.value
+
+
+def test_what_cannot_be_is_said_and_then_forgotten(planner):
+    view = shown(planner)
+    view.fields["devices"].value = 1
+    assert "needs at least" in view.status.value and not view.memory.value
+    view.fields["size"].value = "GPT-2"
+    assert "It fits" in view.status.value and "<svg" in view.memory.value
+
+
+def test_the_same_path_without_a_screen(planner):
+    plan = planner.plan(size="1 T", on="A100 80 GB", devices=512)
+    assert plan.layout.devices == 512 and plan.fits
+    with pytest.raises(ValueError, match="unknown setting 'sise': did you mean 'size'"):
+        planner.plan(sise="7 B")
+    with pytest.raises(ValueError, match="on=H1000 is not among the choices"):
+        planner.plan(on="H1000")
+    assert "picture" in repr(planner.picture()) and "Planner" in repr(planner)
+
+
+def test_a_table_says_what_fits(planner):
+    table = str(planner.fits(size="70 B"))
+    row = {name: next(line for line in table.splitlines() if line.startswith(name)) for name in ("T4", "H100", HERE)}
+    assert " no " in row["T4"] and " yes " in row["H100"] and "measure it" in row[HERE]
+
+
+def test_a_keras_model_is_planned_from_its_graph():
+    planner = Planner(bt.conv_net(image_size=32))
+    view = shown(planner)
+    assert {"batch", "micro_batches", "optimizer"} <= set(view.fields) and "policy" not in view.fields
+    before = planner.plan().peak
+    view.fields["batch"].value = 256
+    assert planner.plan(batch=256).peak > 2 * before and "activations" in view.memory.value
+    planner.close()
+
+
+def test_a_function_that_builds_is_called_under_the_policy():
+    planner = Planner(lambda: bt.conv_net(image_size=32))
+    plans = [planner.plan(batch=64, policy=policy) for policy in ("float32", "mixed_bfloat16")]
+    assert plans[1].memory["activations"] < 0.8 * plans[0].memory["activations"]
+
+
+def test_nothing_else_can_be_planned():
+    with pytest.raises(TypeError, match="takes a Keras model, a function that builds one"):
+        Planner("gpt")
+    with pytest.raises(ValueError, match="has no weights yet: give it a keras.Input"):
+        Planner(keras.Sequential([keras.layers.Dense(3)]))
