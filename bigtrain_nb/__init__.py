@@ -4,6 +4,7 @@ In notebooks: ``import bigtrain_nb as bt``. Names load what they need on first u
 """
 
 from importlib import import_module
+from sys import modules
 
 _HOME = {
     "measure": ("compare", "throughput"),
@@ -18,9 +19,20 @@ _HOME = {
     "models": ("Model",),
     "small_models": ("conv_net", "gpt"),
     "replicas": ("devices", "mirrored"),
+    "cluster.jobs": ("run_workers",),
+    "cluster.strategies": ("strategy",),
+    "checkpoints.preemption": ("PREEMPTED",),
+    "checkpoints.resume": ("Resume",),
     "schedules": ("scaled_rate", "warmup_cosine"),
     "loss_scale": ("LossScaleHistory",),
     "memory": ("peak_memory",),
+    "budget.plans": ("plan_step",),
+    "budget.clusters": ("plan_cluster",),
+    "budget.transformer": ("SIZES", "Transformer"),
+    "budget.layout": ("Layout",),
+    "budget.accelerators": ("ACCELERATORS",),
+    "budget.formulas": ("all_reduce_seconds", "pipeline_ceiling"),
+    "panel.planner": ("Planner",),
     "workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -39,3 +51,20 @@ def __getattr__(name):
 
 def __dir__():
     return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell):
+    """Make ``%%workers`` known, for ``%load_ext bigtrain_nb``; an import in a notebook has done so already."""
+    from bigtrain_nb.cluster import magic
+
+    magic.register(shell)
+
+
+def _in_ipython():
+    """Return the IPython that runs this import, None elsewhere."""
+    ipython = modules.get("IPython")
+    return ipython.get_ipython() if ipython else None
+
+
+if shell := _in_ipython():
+    load_ipython_extension(shell)

@@ -205,7 +205,9 @@ class Model(keras.Model):
             return
         if iterator is not None:
             _, _, epoch = next(iter(iterator))
-            data_batch = next(epoch)
+            data_batch = next(epoch, None)
+            if data_batch is None:
+                return  # nothing to train on, as at the end of an epoch that is resumed: Keras warns
         local = self.distribute_strategy.experimental_local_results
         super()._maybe_symbolic_build(data_batch=keras.tree.map_structure(lambda value: local(value)[0], data_batch))
 

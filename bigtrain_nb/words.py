@@ -27,6 +27,8 @@ def duration(seconds: float) -> str:
 
 
 def interval(row) -> str:
-    """"2,350 (2,300 to 2,410)", with times signs where the unit is a ratio."""
+    """"2,350 (2,300 to 2,410)", with times signs where the unit is a ratio; no brackets where there were no rounds."""
     unit = "x" if row.unit == "x" else ""
+    if getattr(row, "rounds", None) == () and row.low == row.high:
+        return quantity(row.median, unit)
     return f"{quantity(row.median, unit)} ({quantity(row.low, unit)} to {quantity(row.high, unit)})"

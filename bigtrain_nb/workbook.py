@@ -1,6 +1,7 @@
 """The reader's side of a notebook: predictions and how far off they were, exercises with check, hint, solution.
 
-What was predicted and checked lasts as long as the kernel; running a cell again replaces what it said before.
+What was predicted and checked lasts as long as the kernel; running a cell again replaces what it said before. `score`
+notes a summary beside the notebook (see `scores`), so that the last notebook can show the whole series.
 """
 
 import difflib
@@ -11,7 +12,7 @@ import math
 import textwrap
 from dataclasses import dataclass, replace
 
-from bigtrain_nb import exercises
+from bigtrain_nb import exercises, scores
 from bigtrain_nb.figures import comparison_figure, prediction_figure
 from bigtrain_nb.panel import cards
 from bigtrain_nb.words import interval, quantity
@@ -100,8 +101,16 @@ def reveal(name: str, measured) -> cards.Card:
     return cards.note("Measured", line)
 
 
-def score() -> cards.Card:
-    """Every prediction beside its measurement, with a picture, and every exercise that was checked."""
+def predicted(name: str) -> Prediction | None:
+    """What was predicted under that name, or None."""
+    return _predictions.get(name)
+
+
+def score(series=False) -> cards.Card:
+    """Every prediction beside its measurement, with a picture, and every exercise that was checked.
+
+    With ``series``, below it a line for each notebook that the reader has scored in this folder.
+    """
     revealed = [row for row in _predictions.values() if row.median is not None]
     rows = [
         [row.name, quantity(row.predicted, row.unit), _measured(row), quantity(row.factor, "x"), row.verdict]
@@ -122,7 +131,10 @@ def score() -> cards.Card:
         _show(cards.Picture(prediction_figure(revealed), words))
     closing += f"; {right} of {len(_checked)} exercises right." if _checked else "."
     head = ["", "predicted", "measured", "predicted / measured", "verdict"]
-    return cards.table("Score", head, rows, closing)
+    own = cards.table("Score", head, rows, closing)
+    factors = [max(row.factor, 1 / row.factor) for row in revealed]
+    lines = scores.noted(scores.Summary(len(revealed), inside, sum(f <= 2 for f in factors), len(_checked), right))
+    return cards.below(own, scores.table(lines)) if series else own
 
 
 def check(name: str, answer) -> Checked:

@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label, side_text
+from bigtrain_nb.figures.canvas import INK, MEASURED, canvas, dots_and_line, label, side_text
 from bigtrain_nb.words import number
 
 SMALLEST = 1e-8  # distances below it, 0 included, are drawn there: single precision ends before
@@ -48,12 +48,7 @@ def memory_figure(measured, predicted) -> Figure:
     if not measured:
         raise ValueError("measured: nothing to draw; expected at least one {micro_batches: MiB}")
     figure, axes = canvas(3.2)
-    axes.plot(*zip(*sorted(predicted.items()), strict=True), color=PREDICTED, linestyle=(0, (4, 2)), linewidth=2)
-    for slices, peak in measured.items():
-        axes.plot(slices, peak, "o", color=MEASURED, markersize=8)
-        axes.annotate(
-            f"{number(peak)} MiB", (slices, peak), (9, 7), textcoords="offset points", color=INK, fontsize=10
-        )
+    dots_and_line(axes, measured, predicted, lambda peak: f"{number(peak)} MiB", (9, 7))
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(measured), map(str, sorted(measured)))
     axes.xaxis.set_minor_locator(NullLocator())

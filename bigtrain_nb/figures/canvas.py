@@ -46,27 +46,50 @@ def figure_svg(figure: Figure, label: str) -> str:
     return re.sub(r"<svg.*?>", lambda _: opening, body, count=1, flags=re.DOTALL)
 
 
+def alternative(figure: Figure) -> str:
+    """All that is written in a figure, as its text alternative: axes, rows and values, titles."""
+    words = []
+    for axes in figure.axes:
+        rows = [] if axes.get_ylabel() else [row.get_text() for row in axes.get_yticklabels()]
+        written = [text.get_text() for text in axes.texts]
+        words += [axes.get_title(loc="left"), axes.get_ylabel(), axes.get_xlabel(), ", ".join(rows), ", ".join(written)]
+    return " ".join("; ".join(filter(None, words)).split())
+
+
 class _Card(Figure):
     """A figure that a notebook shows, which without pyplot a bare one is not."""
 
     def _repr_png_(self):
-        return figure_png(self), {"width": round(96 * self.get_figwidth())}
+        return figure_png(self), {"width": round(96 * self.get_figwidth()), "alt": alternative(self)}
 
 
-def canvas(height):
+def canvas(height, columns=1):
+    """Return a figure and its axes; with more ``columns`` a list of as many axes, side by side, of the same rows."""
     figure = _Card(figsize=(WIDTH, height), layout="constrained", facecolor="white")
-    axes = figure.add_subplot(facecolor="none")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(INK)
-    axes.tick_params(colors=INK, labelsize=10)
-    return figure, axes
+    panels = figure.subplots(1, columns, sharey=True, squeeze=False, subplot_kw={"facecolor": "none"})[0].tolist()
+    for axes in panels:
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        for side in ("left", "bottom"):
+            axes.spines[side].set_color(INK)
+        axes.tick_params(colors=INK, labelsize=10)
+    return figure, panels if columns > 1 else panels[0]
 
 
 def label(axes, x, y):
     axes.set_xlabel(x, color=INK, fontsize=10, labelpad=6)
     axes.set_ylabel(y, color=INK, fontsize=10)
+
+
+def dots_and_line(axes, measured, predicted, words, offset):
+    """Draw what was measured as dots, each with its value in ``words``, and what was predicted as a dashed line.
+
+    `measured`, `predicted`: {x: y}; `offset` of the words from their dot, in points.
+    """
+    axes.plot(*zip(*sorted(predicted.items()), strict=True), color=PREDICTED, linestyle=(0, (4, 2)), linewidth=2)
+    for x, y in measured.items():
+        axes.plot(x, y, "o", color=MEASURED, markersize=8)
+        axes.annotate(words(y), (x, y), offset, textcoords="offset points", color=INK, fontsize=10)
 
 
 def side_text(axes, y, text):

@@ -52,8 +52,9 @@ def test_throughput_figure_says_median_interval_unit_and_first_element():
     assert "examples/s" in said and "the first element took 42 ms" in said
 
 
-def test_throughput_figure_draws_every_round():
+def test_throughput_figure_draws_every_round_and_cuts_none():
     axes = figures.throughput_figure(result("one", 5.0, 6.0, 7.0)).axes[0]
+    assert axes.get_ylim()[0] < 5.0 and axes.get_ylim()[1] > 7.05
     drawn = [line.get_ydata() for line in axes.lines if line.get_marker() == "o"]
     assert [list(rates) for rates in drawn] == [[5.0, 6.0, 7.0]]
 
@@ -136,7 +137,13 @@ def test_prediction_figure_bears_an_interval_without_bounds():
 
 def test_a_notebook_shows_a_figure_though_pyplot_is_not_there(figure):
     data, metadata = figure._repr_png_()
-    assert data.startswith(b"\x89PNG") and metadata == {"width": 672}
+    assert data.startswith(b"\x89PNG") and metadata["width"] == 672
+
+
+def test_a_figure_has_all_that_is_written_in_it_as_its_alternative_in_words():
+    said = FIGURES["comparison"]()._repr_png_()[1]["alt"]
+    for text in ("examples/s", "a (baseline), b", "your prediction: 120", "dot: median", "100 (97.0 to 103)"):
+        assert text in said
 
 
 def test_figures_are_narrow_and_legible(figure):

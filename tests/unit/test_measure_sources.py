@@ -76,7 +76,7 @@ def test_tensors_are_counted():
     assert count_examples({"ids": tf.sparse.from_dense([[1, 0], [0, 2], [3, 0]])}) == 3
     dataset = tf.data.Dataset.range(10).batch(4)
     assert [count_examples(batch) for batch in dataset] == [4, 4, 2]
-    assert throughput(dataset, seconds=0.05).examples % 10 == 0
+    assert throughput(dataset, seconds=1).examples % 10 == 0  # long enough for whole passes on a busy machine
 
 
 @pytest.mark.parametrize("batch", [np.float32(1), 5, 1.5, "text", None, (3, np.empty([7])), [None], object()])
