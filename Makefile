@@ -1,7 +1,8 @@
 # make lab     open the workbook in JupyterLab
 # make test    run everything: helpers, exercises, notebooks, a browser session
 # make render  execute the notebooks that changed and store their outputs
-# make bench   compare the input pipeline and the training with their peers, and check the measuring itself (long)
+# make book    the executed notebooks as static pages with a search, in build/book
+# make bench   compare pipeline, training and workers with their peers, plans with what was measured (long)
 # make lint    style
 # Each sets up .venv first when that is needed. PYTHON=/path/to/python chooses what .venv is made from.
 
@@ -12,21 +13,27 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # The kernels of this environment come before any that the user has installed elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: lab test render bench lint setup
+.PHONY: lab test render book bench lint setup
 
 lab: setup
 	$(PY) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks/00-measure-first.ipynb $(AS_ROOT)
 
 test: setup
-	$(PY) -m pytest
+	$(PY) -m pytest -n 3
 
 render: setup
 	$(PY) tools/render.py $(NOTEBOOKS)
+	$(PY) tools/covers.py
+
+book: setup
+	$(PY) tools/book.py
 
 bench: setup
 	$(PY) -m pip install --quiet -c constraints.txt -e ".[peers]"
 	$(PY) benchmarks/pipeline.py
 	$(PY) benchmarks/training.py
+	$(PY) benchmarks/workers.py
+	$(PY) benchmarks/budget.py
 	$(PY) benchmarks/honesty.py
 
 lint: setup

@@ -118,7 +118,7 @@ class Project(object):
             os.remove(self.stamp)
         say("Installing what the project needs: a minute or two, longer when it must be downloaded first.")
         command = [self.python, "-I", "-m", "pip", "install", "--disable-pip-version-check",
-                   "--progress-bar", "off", "-c", "constraints.txt", "-e", ".[test]"]
+                   "--progress-bar", "off", "-c", "constraints.txt", "-e", ".[book,test]"]
         with open(self.log, "w") as log:
             pip = subprocess.Popen(command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             tail = follow(pip.stdout, log)

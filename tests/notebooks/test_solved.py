@@ -34,6 +34,7 @@ def checked(notebook, name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_solved_notebooks_run_and_their_checks_say_right(path):
     notebook = rules.read(path)

@@ -1,0 +1,46 @@
+"""Keep the pictures of notebooks/README.md current: each is an output of the notebook it stands for.
+
+    python tools/covers.py     writes those that are no longer what the notebooks hold
+"""
+import base64
+from pathlib import Path
+
+import notebook_rules as rules
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+DRAWN_BY = {  # a part of the cell whose largest picture is taken
+    "00-measure-first": 'bt.reveal("one_after_the_other"',
+    "01-feed-the-model": "cached.figure()",
+    "02-mirror-it": "efficiency_figure(rows",
+    "03-many-workers": "resumed_figure(",
+    "04-half-the-bits": "range_figure(gradients",
+    "05-a-batch-that-does-not-fit": "distance_figure(off)",
+    "06-all-of-it": "ledger.figure()",
+}
+
+
+def cover(name):
+    """The picture of the notebook of that name as PNG. Raises ValueError unless one cell draws it."""
+    notebook = rules.read(NOTEBOOKS / f"{name}.ipynb")
+    cells = [cell for cell in rules.code_cells(notebook) if DRAWN_BY[name] in cell.source]
+    shown = [output.get("data", {}) for cell in cells for output in cell.outputs]
+    drawn = [data["image/png"] for data in shown if "image/png" in data]
+    if len(cells) != 1 or not drawn:
+        raise ValueError(f"{name}: one cell with {DRAWN_BY[name]!r} and a picture is needed; see tools/covers.py")
+    return base64.b64decode(max(drawn, key=len))
+
+
+def file_of(name):
+    return NOTEBOOKS / "images" / f"{name}.png"
+
+
+def main():
+    for name in DRAWN_BY:
+        picture, file = cover(name), file_of(name)
+        if not file.exists() or file.read_bytes() != picture:
+            file.write_bytes(picture)
+            print(f"{file.name}: written")
+
+
+if __name__ == "__main__":
+    main()
