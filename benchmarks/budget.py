@@ -2,11 +2,13 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from budget_steps import Case, peak_of_updates, source, updates
 from report import add_arguments, facts, finish, in_words, table
+from training_workers import chiefs_answer
 
 import bigtrain_nb as bt
 from bigtrain_nb.budget.account import amount
@@ -40,7 +42,11 @@ TIME_CASES = [
     Case("dense", 64),
     Case("dense", 1024),
     Case("dense", 64, devices=2),
+    Case("GPT", 32, workers=2),
+    Case("dense", 64, workers=2),
 ]
+ROUNDS = 3
+WORKER = Path(__file__).with_name("budget_steps.py")
 STEP = ("network", "batch", "K", "policy", "replicas")
 RESULT = ("predicted", "measured", "ratio", "verdict")
 
@@ -53,16 +59,37 @@ def memories(arguments):
         yield case.row, plan.peak + plan.runtime, 2**20 * measured, ()
 
 
+def planned(case, **more):
+    return bt.plan_step(case.build, case.batch, **case.settings, on="here", **more)
+
+
+def in_workers(case, _):
+    """Return a plan, with the link that the workers measure, and the seconds of their step."""
+    link, taken = chiefs_answer(WORKER, case.workers, [case.network, case.batch], {})
+    return planned(case, devices=case.workers, link=link), taken
+
+
+def here(case):
+    """Return a function of seconds that returns a plan and the seconds of a step in this process."""
+    made = bt.throughput(source(case), seconds=2) if case.input_seconds else None
+    waiting = case.batch / made.median if made else 0.0
+    step = updates(case)
+
+    def measure(seconds):
+        plan = planned(case, devices=case.devices, input_seconds=waiting)
+        return plan, case.batch / bt.throughput(step, seconds=seconds).median
+
+    return measure
+
+
 def times(arguments):
-    """Yield a case, the seconds that its plan predicts, those of a step as measured, and what binds both."""
+    """Yield a case, the seconds that its plan predicts, those of a step as measured, and what binds the plan's."""
     for case in TIME_CASES:
-        made = bt.throughput(source(case), seconds=arguments.seconds / 2) if case.input_seconds else None
-        waiting = case.batch / made.median if made else 0.0
-        plan = bt.plan_step(
-            case.build, case.batch, **case.settings, on="here", devices=case.devices, input_seconds=waiting
-        )
-        rate = bt.throughput(updates(case), seconds=arguments.seconds)
-        yield case.row, plan.seconds, case.batch / rate.median, (plan.binding,)
+        measure = partial(in_workers, case) if case.workers > 1 else here(case)
+        rounds = [measure(arguments.seconds / ROUNDS) for _ in range(ROUNDS)]  # a machine's speed drifts
+        plans, taken = zip(*rounds, strict=True)
+        bound = " or ".join(sorted({plan.binding for plan in plans}))
+        yield case.row, median(plan.seconds for plan in plans), median(taken), (bound,)
 
 
 def pipelines(arguments):

@@ -1,11 +1,19 @@
-"""The networks of budget.py and their training steps, for this process and for fresh ones."""
+"""The networks of budget.py and their training steps, for this process, for fresh ones and for workers."""
 
 import contextlib
+import json
+import os
+import sys
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from statistics import median
+
+from workers_job import all_reduces
 
 import bigtrain_nb as bt
+from bigtrain_nb.files.storage import write_text
 from bigtrain_nb.quiet import keras, tf
 
 
@@ -27,16 +35,23 @@ NETWORKS = {
     "dense": dense,
 }
 
+LINK_BYTES, REDUCES, STEPS, ROUNDS = 2**24, 8, 10, 5
+"""What workers do in a round: all-reduces of so many bytes, then steps."""
+
 
 @dataclass(frozen=True)
 class Case:
-    """One network in one setting; ``input_seconds``: how long its pipeline sleeps over a batch."""
+    """One network in one setting; ``input_seconds``: how long its pipeline sleeps over a batch.
+
+    ``workers``: processes with a device each, else ``devices`` of this one share the batch.
+    """
 
     network: str
     batch: int
     micro_batches: int = 1
     policy: str = "float32"
     devices: int = 1
+    workers: int = 1
     input_seconds: float = 0.0
 
     @property
@@ -55,7 +70,8 @@ class Case:
     @property
     def row(self):
         network = f"{self.network}, slow input" if self.input_seconds else self.network
-        return [network, str(self.batch), str(self.micro_batches), self.policy, str(self.devices)]
+        replicas = f"{self.workers} workers" if self.workers > 1 else str(self.devices)
+        return [network, str(self.batch), str(self.micro_batches), self.policy, replicas]
 
 
 def source(case, model=None):
@@ -81,9 +97,9 @@ def _sleep(seconds):
     return 0
 
 
-def updates(case):
+def updates(case, strategy=None):
     """Return a step function: one update from ``case.batch`` examples, which it returns."""
-    strategy = bt.mirrored(case.devices) if case.devices > 1 else None
+    strategy = bt.mirrored(case.devices) if case.devices > 1 else strategy
     keras.mixed_precision.set_dtype_policy(case.policy)
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = case.build()
@@ -107,3 +123,28 @@ def peak_of_updates(network, batch, micro_batches, policy):
     from budget_steps import Case, updates
 
     updates(Case(network, batch, micro_batches, policy))
+
+
+def in_worker(network, batch, answer):
+    """Measure the link (bytes/s through a device, from all-reduces of LINK_BYTES) and the step, in turn, and tell."""
+    strategy = bt.strategy()
+    reduces, step = all_reduces(bt.tf, strategy, LINK_BYTES, REDUCES), updates(Case(network, int(batch)), strategy)
+    reduces()
+    linked, stepped = [], []
+    for _ in range(ROUNDS):
+        linked.append(timed(reduces, 1) / REDUCES)
+        stepped.append(timed(step, STEPS))
+    if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+        found = [2 * (1 - 1 / strategy.num_replicas_in_sync) * LINK_BYTES / median(linked), median(stepped)]
+        write_text(Path(answer), json.dumps(found))
+
+
+def timed(work, often):
+    began = time.perf_counter()
+    for _ in range(often):
+        work()
+    return (time.perf_counter() - began) / often
+
+
+if __name__ == "__main__":
+    in_worker(*sys.argv[1:])

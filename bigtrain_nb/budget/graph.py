@@ -12,6 +12,7 @@ from bigtrain_nb.budget.operations import ALIASES, IN_PLACE, flops, number_of_by
 OUTSIDE = {"ReadVariableOp", "Placeholder"}
 """What their outputs show lives outside of the run."""
 WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
+CHANGES = WRITES - {"AssignVariableOp"}
 FOLDED_FROM = 2**25
 """Bytes from which on Grappler was seen to fold zeros: 34 MiB in `conv_net` were, 32 MiB and less were not."""
 COPIES = 4
@@ -195,6 +196,7 @@ class _Layers:
 def _operation(node, layer, backward):
     moved = sum(map(number_of_bytes, [*node.inputs, *node.outputs]))
     moved = 0 if node.type in {*ALIASES, "ReadVariableOp", "Placeholder", "Const"} else moved
+    moved *= 3 if node.type in CHANGES else 1  # the variable, which is no input, is read and written
     return Operation(node.name, node.type, layer, backward, flops(node), moved, scratch(node), node)
 
 

@@ -63,17 +63,19 @@ class StepPlan(Plan):
 
 def plan_step(
     model, batch, *, optimizer=None, micro_batches=None, policy=None, loss=None,
-    on=None, devices=1, waiting=1, input_seconds=0.0,
+    on=None, devices=1, link=None, waiting=1, input_seconds=0.0,
 ):  # fmt: skip
     """Predict memory, operations and, with ``on``, time of one training step of a Keras model; return a `StepPlan`.
 
     - ``model``: a built Keras model, or a function without arguments that returns one, called under ``policy``;
     - ``batch``: the whole batch, a number of examples, or one batch (x, y) where the model does not tell its shapes;
     - ``optimizer``, ``micro_batches``, ``loss``: default: those of the model (else AdamW, 1, sparse cross-entropy);
-    - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here", for which one operation
-      of each of the model's kinds is measured on this machine (some seconds);
+    - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here", for which the operations of
+      the model that weigh most are measured on this machine, alone (some seconds);
     - ``devices``: replicas that share the batch; ``waiting``: batches that the input pipeline holds ready;
-      ``input_seconds``: the time that it takes to make a batch.
+      ``input_seconds``: the time that it takes to make a batch;
+    - ``link``: bytes/s that a device sends to the next, as measured between workers; default: what is published, or
+      for "here" what a copy takes.
 
     Each device holds: all weights and slots, its share of the batch, and at the fullest moment of the traced graph what
     the backward pass still needs. What the process takes beside it (tracing, graphs) is the plan's ``runtime``. XLA,
@@ -85,10 +87,12 @@ def plan_step(
     devices = whole_number("devices", devices, 1)
     waiting = whole_number("waiting", waiting, 0)
     not_negative_seconds(input_seconds, "input_seconds")
+    if link is not None:
+        formulas.positive("link", link, "bytes/s")
     if on is not None and on != "here":
         accelerator(on, also=" or here")
     step = traced(model, batch, optimizer, micro_batches, policy, loss, devices)
-    return plan_of(step, on, devices, waiting, input_seconds)
+    return plan_of(step, on, devices, link, waiting, input_seconds)
 
 
 def traced(model, batch, optimizer=None, micro_batches=None, policy=None, loss=None, devices=1):
@@ -125,7 +129,7 @@ def _made(model, policy):
         keras.mixed_precision.set_dtype_policy(before)
 
 
-def plan_of(step, on=None, devices=1, waiting=1, input_seconds=0.0):
+def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
     """Return the `StepPlan` of a traced `Step`."""
     fullest = step.gradients.peak
     title = f"A step of {step.examples} examples" + (f" on each of {devices} devices" if devices > 1 else "")
@@ -137,7 +141,7 @@ def plan_of(step, on=None, devices=1, waiting=1, input_seconds=0.0):
         memory=_memory(step, fullest, waiting),
         activations=Account("Activations by layer", "bytes", tuple(Line(*one) for one in layers)),
         flops=_flops(step),
-        time=_time(step, on, devices, input_seconds) if on else None,
+        time=_time(step, on, devices, link, input_seconds) if on else None,
         runtime=PROCESS + NODE * (len(step.gradients.nodes) + len(step.update.nodes)),
         notes=tuple(notes),
     )
@@ -195,22 +199,24 @@ def _flops(step):
     return Account("Operations of a step, forward and backward", "FLOP", tuple(made), total_how=times)
 
 
-def _time(step, on, devices, input_seconds):
+def _time(step, on, devices, link, input_seconds):
     share = step.examples / step.slice_examples
+    weighing = 4 * step.trainable if devices > 1 else 0  # `bt.Model` reads and writes the sums before and after
     if on == "here":
         from bigtrain_nb.budget.rates import measure_rates
 
         on = measure_rates(step.gradients, step.update)
     if hasattr(on, "copying"):
-        computing = share * on.seconds(step.gradients.nodes) + on.seconds(step.update.nodes)
+        computing = share * on.seconds(step.gradients.nodes) + on.seconds(step.update.nodes) + weighing / on.copying
         turns = devices if on.shared else 1
-        how, link = "each kind of operation measured on this machine", on.copying / 2
+        how, link = "the heaviest operations measured on this machine, alone", link or on.copying / 2
         how += f", {turns} replicas on the same cores" if turns > 1 else ""
         computing *= turns
     else:
         device = accelerator(on)
         computing = share * _roofline(step.gradients, device) + _roofline(step.update, device)
-        how, link = f"published figures, reached in full by each operation: {device.source}", device.link
+        computing += weighing / device.bandwidth
+        how, link = f"published figures, reached in full by each operation: {device.source}", link or device.link
     reduced = formulas.all_reduce_seconds(step.trainable, devices, link)
     ring = f"2({devices}-1)/{devices} x {amount(step.trainable, 'bytes')} / {amount(link, 'B/s')}"
     return formulas.step_time(computing, reduced, input_seconds, (how, ring, "as given"))

@@ -1,4 +1,7 @@
-"""Each notebook, with the reference solutions put in, runs to its end and every check says right."""
+"""Each notebook's exercises, with the reference solutions put in: every check says right, and what uses them runs.
+
+The cells that no exercise touches are run with the notebook as it is shipped.
+"""
 import ast
 import inspect
 import textwrap
@@ -7,6 +10,8 @@ from pathlib import Path
 import notebook_rules as rules
 import pytest
 import render
+from IPython.core.inputtransformer2 import TransformerManager
+from nbformat.v4 import new_code_cell, new_notebook
 
 from bigtrain_nb.exercises import registry
 
@@ -27,6 +32,29 @@ def exercise_cells(notebook):
     return [cell for cell in rules.code_cells(notebook) if "exercise" in cell.metadata]
 
 
+def names(cell):
+    """Return the names that a cell binds and those that it reads; a magic's own text counts for neither."""
+    nodes = list(ast.walk(ast.parse(TransformerManager().transform_cell(cell.source))))
+    used = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {node.id for node in used if not isinstance(node.ctx, ast.Load)}
+    bound |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    bound |= {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    return bound, {node.id for node in used if isinstance(node.ctx, ast.Load)}
+
+
+def touched(notebook):
+    """Return the code cells with exercises, those that use what an exercise defines, and all that these need."""
+    cells = rules.code_cells(notebook)
+    bound, read = zip(*map(names, cells))
+    exercises = [place for place, cell in enumerate(cells) if "exercise" in cell.metadata]
+    answers = set().union(*(bound[place] for place in exercises))
+    needed = {place for place in range(exercises[0], len(cells)) if place in exercises or read[place] & answers}
+    for place in reversed(range(len(cells))):
+        if any(bound[place] & read[later] for later in needed if later > place):
+            needed.add(place)
+    return [cells[place] for place in sorted(needed)]
+
+
 def checked(notebook, name):
     """What the cells that check this exercise say."""
     cells = [cell for cell in rules.code_cells(notebook) if f'check("{name}"' in cell.source]
@@ -36,14 +64,15 @@ def checked(notebook, name):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_solved_notebooks_run_and_their_checks_say_right(path):
+def test_solved_exercises_run_and_their_checks_say_right(path):
     notebook = rules.read(path)
-    names = [cell.metadata["exercise"] for cell in exercise_cells(notebook)]
+    notebook.cells = touched(notebook)
+    exercises = [cell.metadata["exercise"] for cell in exercise_cells(notebook)]
     for cell in exercise_cells(notebook):
         cell.source = solved(cell.source, registry()[cell.metadata["exercise"]].reference)
     render.execute(notebook, path.parent)
-    assert len(names) >= 3
-    for name in names:
+    assert len(exercises) >= 3
+    for name in exercises:
         assert "right" in checked(notebook, name) and "wrong" not in checked(notebook, name), name
 
 
@@ -71,3 +100,11 @@ def test_only_the_function_of_the_exercise_is_replaced():
         "import math\n\ndef total(values):\n    return sum(values)\n\nbt.check('a.total', total)")
     with pytest.raises(ValueError, match="defines no function total"):
         solved("def other():\n    return ...", total)
+
+
+def test_what_no_exercise_touches_is_left_out():
+    cells = ["import math", "%matplotlib inline\nslow = 1", "seen = math.pi", "def half(x):\n    return ...",
+             "%%time\nhalf(slow)", "print(half(seen))", "print(slow)"]
+    notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells])
+    notebook.cells[3].metadata["exercise"] = "a.half"
+    assert [cells.index(cell.source) for cell in touched(notebook)] == [0, 2, 3, 5]
