@@ -55,10 +55,10 @@ def _welcome(mine, seconds, until, guests):
                     f"{names} did not come within {seconds:g} s. Was it started, and can it reach {mine.addresses[0]}?"
                 ) from None
             rank, cluster = _hear(guest)
-            if rank not in missing:
+            if rank not in range(1, len(mine.addresses)):
                 guest.close()
                 continue
-            guests[rank] = guest
+            guests[rank] = guest  # in place of an earlier one, if it was started again
             if cluster != _digest(mine):
                 others = ", ".join(mine.addresses)
                 raise RuntimeError(f"worker {rank} was told of another cluster than the chief, {others}")

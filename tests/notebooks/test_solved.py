@@ -45,7 +45,7 @@ def names(cell):
 def touched(notebook):
     """Return the code cells with exercises, those that use what an exercise defines, and all that these need."""
     cells = rules.code_cells(notebook)
-    bound, read = zip(*map(names, cells))
+    bound, read = zip(*map(names, cells), strict=True)
     exercises = [place for place, cell in enumerate(cells) if "exercise" in cell.metadata]
     answers = set().union(*(bound[place] for place in exercises))
     needed = {place for place in range(exercises[0], len(cells)) if place in exercises or read[place] & answers}
