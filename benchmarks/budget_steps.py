@@ -35,8 +35,8 @@ NETWORKS = {
     "dense": dense,
 }
 
-LINK_BYTES, REDUCES, STEPS, ROUNDS = 2**24, 8, 10, 5
-"""What workers do in a round: all-reduces of so many bytes, then steps."""
+REDUCES, STEPS, ROUNDS = 8, 10, 5
+"""What workers do in a round: so many all-reduces, then steps."""
 
 
 @dataclass(frozen=True)
@@ -126,16 +126,17 @@ def peak_of_updates(network, batch, micro_batches, policy):
 
 
 def in_worker(network, batch, answer):
-    """Measure the link (bytes/s through a device, from all-reduces of LINK_BYTES) and the step, in turn, and tell."""
-    strategy = bt.strategy()
-    reduces, step = all_reduces(bt.tf, strategy, LINK_BYTES, REDUCES), updates(Case(network, int(batch)), strategy)
+    """Measure the link (bytes/s, by all-reduces of as many bytes as gradients have) and the step, in turn, and tell."""
+    strategy, case = bt.strategy(), Case(network, int(batch))
+    size = 4 * case.build().count_params()
+    reduces, step = all_reduces(bt.tf, strategy, size, REDUCES), updates(case, strategy)
     reduces()
     linked, stepped = [], []
     for _ in range(ROUNDS):
         linked.append(timed(reduces, 1) / REDUCES)
         stepped.append(timed(step, STEPS))
     if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
-        found = [2 * (1 - 1 / strategy.num_replicas_in_sync) * LINK_BYTES / median(linked), median(stepped)]
+        found = [2 * (1 - 1 / strategy.num_replicas_in_sync) * size / median(linked), median(stepped)]
         write_text(Path(answer), json.dumps(found))
 
 

@@ -77,6 +77,9 @@ def plan_step(
     - ``link``: bytes/s that a device sends to the next, as measured between workers; default: what is published, or
       for "here" what a copy takes.
 
+    With several devices `bt.Model` weighs each gradient before the all-reduce and divides the sum after; between
+    workers TensorFlow also copies them into one message and out of it (cross_device_utils.py, batch_all_reduce).
+
     Each device holds: all weights and slots, its share of the batch, and at the fullest moment of the traced graph what
     the backward pass still needs. What the process takes beside it (tracing, graphs) is the plan's ``runtime``. XLA,
     which Keras uses on GPUs, fuses operations, and less is kept. benchmarks/README.md says how far off predictions
@@ -201,24 +204,25 @@ def _flops(step):
 
 def _time(step, on, devices, link, input_seconds):
     share = step.examples / step.slice_examples
-    weighing = 4 * step.trainable if devices > 1 else 0  # `bt.Model` reads and writes the sums before and after
     if on == "here":
         from bigtrain_nb.budget.rates import measure_rates
 
         on = measure_rates(step.gradients, step.update)
     if hasattr(on, "copying"):
-        computing = share * on.seconds(step.gradients.nodes) + on.seconds(step.update.nodes) + weighing / on.copying
-        turns = devices if on.shared else 1
-        how, link = "the heaviest operations measured on this machine, alone", link or on.copying / 2
+        computing = share * on.seconds(step.gradients.nodes) + on.seconds(step.update.nodes)
+        turns, bandwidth, own_link = devices if on.shared else 1, on.copying, on.copying / 2
+        how = "the heaviest operations measured on this machine, alone"
         how += f", {turns} replicas on the same cores" if turns > 1 else ""
-        computing *= turns
     else:
         device = accelerator(on)
         computing = share * _roofline(step.gradients, device) + _roofline(step.update, device)
-        computing += weighing / device.bandwidth
-        how, link = f"published figures, reached in full by each operation: {device.source}", link or device.link
-    reduced = formulas.all_reduce_seconds(step.trainable, devices, link)
-    ring = f"2({devices}-1)/{devices} x {amount(step.trainable, 'bytes')} / {amount(link, 'B/s')}"
+        turns, bandwidth, own_link = 1, device.bandwidth, device.link
+        how = f"published figures, reached in full by each operation: {device.source}"
+    twice = 4 * step.trainable / bandwidth if devices > 1 else 0.0
+    computing = turns * (computing + twice)
+    reduced = formulas.all_reduce_seconds(step.trainable, devices, link or own_link) + (turns * twice if link else 0.0)
+    ring = f"2({devices}-1)/{devices} x {amount(step.trainable, 'bytes')} / {amount(link or own_link, 'B/s')}"
+    ring += ", and copying into one message and out of it" if link and devices > 1 else ""
     return formulas.step_time(computing, reduced, input_seconds, (how, ring, "as given"))
 
 
