@@ -19,7 +19,7 @@ lab: setup
 	$(PY) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks/00-measure-first.ipynb $(AS_ROOT)
 
 test: setup
-	$(PY) -m pytest -n 3
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 render: setup
 	$(PY) tools/render.py $(NOTEBOOKS)
