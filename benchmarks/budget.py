@@ -48,6 +48,7 @@ TIME_CASES = [
 ROUNDS = 3
 WORKER = Path(__file__).with_name("budget_steps.py")
 STEP = ("network", "batch", "K", "policy", "replicas")
+NAMED = ("batch", "K", "replicas")
 RESULT = ("predicted", "measured", "ratio", "verdict")
 
 
@@ -112,6 +113,12 @@ PARTS = {
 }
 
 
+def name_of(head, row):
+    """Return what a picture calls a row: its network, and what is not 1 of `NAMED`."""
+    rest = zip(head, row, strict=True)
+    return ", ".join([row[0], *(f"{what} {cell}" for what, cell in rest if what in NAMED and cell != "1")])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10, help="to time the steps of a case (default: 10)")
@@ -129,8 +136,7 @@ def main():
             verdict = "met" if abs(predicted / measured - 1) <= target else "missed"
             shown = [amount(predicted, unit), amount(measured, unit), f"{predicted / measured:.2f}", verdict]
             rows.append([*row, *cells, *shown])
-            named = [row[0], *(f"{what} {value}" for what, value in zip(head[1:3], row[1:3], strict=True))]
-            pairs.append((", ".join(named), measured, predicted))
+            pairs.append((name_of(head, row), measured, predicted))
             print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
         done[part] = {"head": [*head, *more, *RESULT], "rows": rows, "pairs": pairs}
         met = sum(row[-1] == "met" for row in rows)
