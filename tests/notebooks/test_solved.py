@@ -4,6 +4,7 @@ The cells that no exercise touches are run with the notebook as it is shipped.
 """
 import ast
 import inspect
+import symtable
 import textwrap
 from pathlib import Path
 
@@ -33,13 +34,16 @@ def exercise_cells(notebook):
 
 
 def names(cell):
-    """Return the names that a cell binds and those that it reads; a magic's own text counts for neither."""
-    nodes = list(ast.walk(ast.parse(TransformerManager().transform_cell(cell.source))))
-    used = [node for node in nodes if isinstance(node, ast.Name)]
-    bound = {node.id for node in used if not isinstance(node.ctx, ast.Load)}
-    bound |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    bound |= {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
-    return bound, {node.id for node in used if isinstance(node.ctx, ast.Load)}
+    """Return the notebook's names that a cell binds and those that it reads; a magic's own text counts for neither."""
+    cell_table = symtable.symtable(TransformerManager().transform_cell(cell.source), "cell", "exec")
+    of_cell = cell_table.get_symbols()
+    bound = {one.get_name() for one in of_cell if one.is_assigned() or one.is_imported() or one.is_namespace()}
+    read = {one.get_name() for one in of_cell if one.is_referenced()}
+    inner = list(cell_table.get_children())
+    for table in inner:
+        inner += table.get_children()
+        read |= {one.get_name() for one in table.get_symbols() if one.is_referenced() and one.is_global()}
+    return bound, read
 
 
 def touched(notebook):
@@ -104,7 +108,7 @@ def test_only_the_function_of_the_exercise_is_replaced():
 
 def test_what_no_exercise_touches_is_left_out():
     cells = ["import math", "%matplotlib inline\nslow = 1", "seen = math.pi", "def half(x):\n    return ...",
-             "%%time\nhalf(slow)", "print(half(seen))", "print(slow)"]
+             "%%time\nhalf(slow)", "print(half(seen), [math for slow in (1, 2)])", "print(slow)"]
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells])
     notebook.cells[3].metadata["exercise"] = "a.half"
     assert [cells.index(cell.source) for cell in touched(notebook)] == [0, 2, 3, 5]
