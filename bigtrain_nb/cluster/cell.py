@@ -17,6 +17,7 @@ def main():
     try:
         exec(compile(source, FILE, "exec"), vars(module))
     except Exception as error:
+        sys.last_value = error  # as the interpreter leaves it: those who act at exit see that it was no good end
         traceback.print_exception(error.with_traceback(error.__traceback__.tb_next))
         sys.exit(1)
 

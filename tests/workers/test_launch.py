@@ -107,6 +107,11 @@ def test_a_traceback_has_the_lines_of_the_code_and_no_others():
     assert "    raise KeyError('gone')" in lines
 
 
+def test_what_acts_at_exit_sees_that_an_error_ended_the_code():
+    shows = "import atexit\natexit.register(lambda: print(f'at exit: {sys.last_value!r}'))\nraise KeyError('gone')"
+    assert "at exit: KeyError('gone')\n" in run(shows, workers=1).logs(0)
+
+
 def test_a_syntax_error_tells_its_line():
     job = ended(bt.run_workers("x = 1\nif x = 2:\n    pass\n", 1))
     assert job.codes == [1]

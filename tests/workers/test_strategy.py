@@ -13,6 +13,7 @@ from launching import run
 from leftovers import eventually
 
 import bigtrain_nb as bt
+from bigtrain_nb.cluster import meeting, supervisor
 from bigtrain_nb.quiet import tf
 
 SECONDS = 240  # a net: the machine may be busy
@@ -190,6 +191,10 @@ def test_the_chief_goes_last():
     """
     job = run(code, env=ON_CPUS)
     assert job.codes == [0, 0] and "Error" not in job.logs(1)
+
+
+def test_what_is_waited_at_the_end_is_no_reason_to_forget_who_raised_first():
+    assert meeting.LEAVE_SECONDS < supervisor.LATELY_SECONDS - supervisor.SETTLE_SECONDS
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
