@@ -177,3 +177,22 @@ def test_all_layers_frozen_trains_nothing_and_measures(replicas):
 def test_no_step_warns(recwarn):
     trained(lambda: net(micro_batches=3), tf.data.Dataset.from_tensor_slices((X, Y)).batch(8), ADAM)
     assert not [str(w.message) for w in recwarn if not issubclass(w.category, DeprecationWarning)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_step_is_traced_once_for_each_replica(replicas):
+    calls = []
+
+    class Count(keras.layers.Layer):
+        def call(self, x):
+            calls.append(1)
+            return x
+
+    with on(replicas):
+        inputs = keras.Input((6,))
+        model = bt.Model(inputs, Count()(keras.layers.Dense(1)(inputs)))
+        model.compile(ADAM(), "mse")
+    model.make_train_function()
+    calls.clear()
+    model.train_function(iter(model.distribute_strategy.experimental_distribute_dataset(DATA)))
+    assert len(calls) == replicas and model.optimizer.iterations.numpy() == 1
