@@ -14,9 +14,10 @@ IDLE = 0.25
 the smallest free chunk that is large enough and splits it only if that is twice as large. Operations that run side by
 side are in it too. Seen: 0.04 to 0.5, the most in `conv_net`, whose tensors halve from block to block."""
 
-PROCESS, NODE = 30 * 2**20, 45 * 2**10
+PROCESS, NODE = 20 * 2**20, 29 * 2**10
 """Bytes of main memory that TensorFlow takes for threads and libraries, and for each node that it traces, optimizes and
-runs: steps of one example took 95 MiB with 1,900 nodes, 123 with 2,660 and 327 with 7,160 (TensorFlow 2.21)."""
+runs: steps of one example took 71 MiB with 1,900 nodes, 88 with 2,660 and 226 with 7,160 (TensorFlow 2.21), and 12 to
+19 % more with four slices. That is for `bt.Model`; stock Keras, whose step TensorFlow traces twice, took 95 to 327."""
 
 
 @dataclass(frozen=True, repr=False)

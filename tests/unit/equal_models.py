@@ -85,3 +85,23 @@ def replicas_agree(model):
     """Say whether every variable of the model and its optimizer is bit-identical on all replicas."""
     rows = [values_on_replicas(v) for v in [*model.variables, *model.optimizer.variables]]
     return all(np.array_equal(row[0], value) for row in rows for value in row[1:])
+
+
+def traces_of_first_step(kind, data, replicas=1):
+    """Return how often Python runs the layers of a new model of a kind while TensorFlow traces its first step."""
+    calls = []
+
+    class Count(keras.layers.Layer):
+        def call(self, x):
+            calls.append(1)
+            return x
+
+    with on(replicas):
+        inputs = keras.Input((6,))
+        model = kind(inputs, Count()(keras.layers.Dense(1)(inputs)))
+        model.compile("adam", "mse")
+    model.make_train_function()
+    calls.clear()
+    model.train_function(iter(model.distribute_strategy.experimental_distribute_dataset(data)))
+    assert model.optimizer.iterations.numpy() == 1
+    return len(calls)

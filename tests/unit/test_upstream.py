@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equal_models import distance, examples, net, precision, trained, values_on_replicas
+from equal_models import distance, examples, net, precision, traces_of_first_step, trained, values_on_replicas
 
 from bigtrain_nb.quiet import keras, tf
 
@@ -110,3 +110,9 @@ def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():
     model.compile(keras.optimizers.SGD(0.0), ["mse", "mse"], metrics=["mse", "mse"])
     logs = model.fit(X, [Y, Y], batch_size=20, verbose=0, shuffle=False).history
     assert logs["a_loss"] != pytest.approx(logs["a_mse"], rel=1e-3)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_first_step_is_traced_twice(replicas):
+    """Mended, the optimizer's variables are made before, and `Model.make_train_function` can be deleted."""
+    assert traces_of_first_step(keras.Model, DATA, replicas) == 2 * replicas
