@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from contextlib import contextmanager
+from functools import cache
 
 
 @contextmanager
@@ -38,4 +39,16 @@ with quiet_start():
 
 tf.get_logger().setLevel("WARNING")  # MirroredStrategy tells at INFO, in the notebook, what it reduces where
 
-__all__ = ["keras", "tf"]
+
+@cache
+def hear_of_16_bits():
+    """Let TensorFlow say, unheard, for which 16-bit types oneDNN has no instructions on this CPU; it says so once.
+
+    TensorFlow must have been started: this runs operations.
+    """
+    with quiet_start():
+        for kind in ("bfloat16", "float16"):
+            tf.zeros([], kind)
+
+
+__all__ = ["hear_of_16_bits", "keras", "tf"]

@@ -2,7 +2,7 @@
 
 from itertools import count as counter
 
-from bigtrain_nb.quiet import tf
+from bigtrain_nb.quiet import hear_of_16_bits, tf
 from bigtrain_nb.settings import whole_number
 
 _devices = []
@@ -32,9 +32,11 @@ def mirrored(count=None):
     if count is not None:
         count = whole_number("count", count, 1)
     chosen = devices(max(2, count or 2))[:count]
-    if chosen[0].startswith("CPU"):
-        return tf.distribute.MirroredStrategy(chosen, tf.distribute.ReductionToOneDevice())
-    return _with_groups_of_its_own(chosen)
+    if not chosen[0].startswith("CPU"):
+        return _with_groups_of_its_own(chosen)
+    made = tf.distribute.MirroredStrategy(chosen, tf.distribute.ReductionToOneDevice())
+    hear_of_16_bits()
+    return made
 
 
 def _with_groups_of_its_own(names):

@@ -28,6 +28,10 @@ def train(strategy):
 """
 
 
+def test_what_the_cpu_lacks_for_16_bits_is_no_alarm():
+    assert run("bt.mirrored(2)\nprint((tf.ones([], 'float16') + tf.ones([], 'float16')).numpy())") == ["2.0"]
+
+
 def test_the_cpu_is_split_where_there_are_no_gpus():
     said = run(
         "print(*bt.devices())\n"
