@@ -13,7 +13,6 @@ from launching import run
 from leftovers import eventually
 
 import bigtrain_nb as bt
-from bigtrain_nb.cluster import meeting, supervisor
 from bigtrain_nb.quiet import tf
 
 SECONDS = 240  # a net: the machine may be busy
@@ -185,16 +184,12 @@ def test_the_chief_goes_last():
     import bigtrain_nb as bt, socket
     bt.strategy(timeout=100)
     if index == 1:
-        time.sleep(2)
+        time.sleep(8)
         host, port = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0].split(":")
         socket.create_connection((host, int(port))).close()
     """
     job = run(code, env=ON_CPUS)
     assert job.codes == [0, 0] and "Error" not in job.logs(1)
-
-
-def test_what_is_waited_at_the_end_is_no_reason_to_forget_who_raised_first():
-    assert meeting.LEAVE_SECONDS < supervisor.LATELY_SECONDS - supervisor.SETTLE_SECONDS
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
