@@ -106,7 +106,7 @@ class Model(keras.Model):
         return model
 
     def make_train_function(self, force=False):
-        """Return the function that `fit` calls.
+        """Make the function that `fit` calls, ``train_function``.
 
         The optimizer's variables are made before it is traced: TensorFlow traces a function that makes variables again
         and keeps both, which makes the first step of two replicas take more than twice as long.

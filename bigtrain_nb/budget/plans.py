@@ -17,7 +17,7 @@ side are in it too. Seen: 0.04 to 0.5, the most in `conv_net`, whose tensors hal
 PROCESS, NODE = 20 * 2**20, 29 * 2**10
 """Bytes of main memory that TensorFlow takes for threads and libraries, and for each node that it traces, optimizes and
 runs: steps of one example took 71 MiB with 1,900 nodes, 88 with 2,660 and 226 with 7,160 (TensorFlow 2.21), and 12 to
-19 % more with four slices. That is for `bt.Model`; stock Keras, whose step TensorFlow traces twice, took 95 to 327."""
+19 % more with four slices. That is for `bt.Model`; where TensorFlow traces a step twice, as stock Keras', 95 to 327."""
 
 
 @dataclass(frozen=True, repr=False)
