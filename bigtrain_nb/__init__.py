@@ -29,7 +29,6 @@ _HOME = {
     "budget.plans": ("plan_step",),
     "budget.clusters": ("plan_cluster",),
     "budget.transformer": ("SIZES", "Transformer"),
-    "budget.layout": ("Layout",),
     "budget.accelerators": ("ACCELERATORS",),
     "budget.formulas": ("all_reduce_seconds", "pipeline_ceiling"),
     "panel.planner": ("Planner",),

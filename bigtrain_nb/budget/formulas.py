@@ -1,11 +1,9 @@
 """Formulas of a few symbols, with their units and sources: optimizer slots, all-reduce, pipeline, time of a step."""
 
-import math
 from collections.abc import Mapping
-from numbers import Real
 
 from bigtrain_nb.budget.account import Account, Line, amount
-from bigtrain_nb.settings import whole_number
+from bigtrain_nb.settings import not_negative, positive, whole_number
 
 SLOTS = {"sgd": 0, "momentum": 1, "rmsprop": 1, "lion": 1, "adam": 2, "adamw": 2}
 """Tensors that an optimizer keeps for each weight, of the weight's own shape, with the settings Keras starts with.
@@ -16,24 +14,24 @@ Adam: Kingma & Ba 2015; AdamW: Loshchilov & Hutter 2019; Lion: Chen et al. 2023;
 
 def slots(optimizer):
     """Return how many tensors an optimizer keeps for each weight. Raises ValueError for a name that is not known."""
-    if optimizer not in SLOTS:
+    if optimizer not in tuple(SLOTS):
         raise ValueError(f"optimizer={optimizer!r} must be one of {', '.join(SLOTS)}")
     return SLOTS[optimizer]
 
 
 def all_reduce_seconds(size, devices, bandwidth, latency=0.0):
-    """Return the seconds of a ring all-reduce: 2(n-1)/n * S/B + 2(n-1) * latency.
+    """Return the seconds of a ring all-reduce: 2(n-1)/n * S/B + 2(n-1) * latency; 0 for one device.
 
     ``size`` S: bytes on each device; ``devices`` n; ``bandwidth`` B: bytes/s that a device sends in one direction;
     ``latency``: seconds a message. Each device sends n-1 parts of S/n to add up and n-1 to hand round, which no
-    algorithm does with less (Patarasuk & Yuan 2009). Raises ValueError for what is not positive.
+    algorithm does with less (Patarasuk & Yuan 2009). Raises ValueError for a size or latency below 0 and
+    a bandwidth that is not above it.
     """
     devices = whole_number("devices", devices, 1)
-    _not_negative("size", size, "bytes")
-    _not_negative("latency", latency, "seconds")
+    size, latency = not_negative("size", size, "bytes"), not_negative("latency", latency, "seconds")
+    bandwidth = positive("bandwidth", bandwidth, "bytes/s")
     if devices == 1:
         return 0.0
-    positive("bandwidth", bandwidth, "bytes/s")
     return 2 * (devices - 1) / devices * size / bandwidth + 2 * (devices - 1) * latency
 
 
@@ -44,9 +42,11 @@ def pipeline_ceiling(stages, cores=None):
     time are as fast as the slowest; with ``cores``, all the work must also fit on them: cores / sum(1 / rate), where
     a rate is that of one core. A diagnosis brings its own cores, and knows which stages share a thread.
 
-    Raises ValueError for no stages and for rates that are not positive.
+    Raises ValueError for no stages and for rates that are not positive, TypeError for stages that are neither.
     """
     if not isinstance(stages, Mapping):
+        if not hasattr(stages, "stages"):
+            raise TypeError(f"stages={stages!r} must be {{name: examples/s}} or what bt.diagnose returns")
         threads = {}
         for stage in stages.stages:
             threads[stage.thread] = threads.get(stage.thread, 0.0) + 1 / stage.rate
@@ -76,7 +76,7 @@ def step_time(computing, communication=0.0, waiting_for_input=0.0, how=("", "", 
     values = (computing, communication, waiting_for_input)
     names = ("computing", "communication", "input")
     for name, value in zip(names, values, strict=True):
-        _not_negative(name, value, "seconds")
+        not_negative(name, value, "seconds")
     busy = computing + communication
     how_long = f"max({amount(busy, 's')} computing + communication, {amount(waiting_for_input, 's')} input beside it)"
     lines = tuple(Line(*line) for line in zip(names, values, how, strict=True))
@@ -89,15 +89,3 @@ def binding(time):
     if parts["input"] > parts["computing"] + parts["communication"]:
         return "input"
     return max(("computing", "communication"), key=parts.get)
-
-
-def positive(name, value, unit):
-    """Return ``value``; raise ValueError unless it is a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
-        raise ValueError(f"{name}={value!r} must be a positive, finite number of {unit}")
-    return value
-
-
-def _not_negative(name, value, unit):
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
-        raise ValueError(f"{name}={value!r} must be a finite number of {unit}, 0 or more")

@@ -4,6 +4,7 @@ The graph is what `tf.function` and the gradient tape make of a model, before Te
 it. Nothing is computed: shapes are enough.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,9 +70,9 @@ class Graph:
         nodes = graph.get_operations()
         needed = _needed(nodes, results)
         backward = {node.name for node in nodes[first_backward:]}
-        layer_of = _Layers(layers)
+        layers = set(layers)
         self.nodes = [
-            _operation(node, layer_of(node.name), node.name in backward)
+            _operation(node, _layer_of(node.name, layers), node.name in backward)
             for node in _in_running_order([node for node in nodes if node.name in needed])
         ]
         self.results, self.keep = {tensor.name for tensor in results}, keep
@@ -177,20 +178,10 @@ class _Run:
         return Peak(kinds, layers, op.name)
 
 
-class _Layers:
-    """Finds the layer that a node's name speaks of: "gradient_tape/gpt/dense_1/MatMul" -> "dense_1"."""
-
-    def __init__(self, names):
-        self.names = set(names)
-
-    def __call__(self, name):
-        for part in name.split("/"):
-            if part in self.names:
-                return part
-            stem, _, count = part.rpartition("_")
-            if count.isdigit() and stem in self.names:
-                return stem
-        return "the rest"
+def _layer_of(name, layers):
+    """Return the layer that a node's name speaks of: "gradient_tape/gpt/dense_1/MatMul" -> "dense_1"."""
+    parts = (one for part in name.split("/") for one in (part, re.sub(r"_\d+$", "", part)))
+    return next((one for one in parts if one in layers), "the rest")
 
 
 def _operation(node, layer, backward):

@@ -32,10 +32,10 @@ def flops(node):
     """
     rule = _CONTRACTIONS.get(node.type)
     if rule:
-        return rule(node)
+        return rule(node) if all(t.shape.is_fully_defined() for t in (*node.inputs, *node.outputs)) else 0
     if node.type in _REDUCTIONS:
         return _elements(node.inputs[0])
-    if node.type in IN_PLACE - {"LogicalAnd", "LogicalNot", "LogicalOr"}:
+    if node.type in _COMPUTING:
         return _elements(node.outputs[0])
     return _WEIGHTED.get(node.type, 0) * sum(_elements(t) for t in node.inputs[:1])
 
@@ -104,31 +104,18 @@ def _einsum_scratch(node):
 
 
 def _convolution(kernel, result):
-    """FLOPs from the kernel's shape [..., in, out] and the result's elements; a depthwise one sums over no channels."""
+    """FLOPs from the kernel's shape [..., in, out] and the result's elements; a depthwise one sums over no channels.
+
+    ``kernel``, ``result``: which input is it? None for the output.
+    """
 
     def count(node):
-        shape = kernel(node).shape.as_list()
+        shapes, made = ((node.outputs[0] if place is None else node.inputs[place]) for place in (kernel, result))
         depthwise = node.type.startswith("Depthwise")
-        products = math.prod(shape[:-2] if depthwise else shape[:-1])
-        return 2 * _elements(result(node)) * products
+        products = math.prod(shapes.shape.as_list()[: -2 if depthwise else -1])
+        return 2 * _elements(made) * products
 
     return count
-
-
-def _first(node):
-    return node.inputs[0]
-
-
-def _second(node):
-    return node.inputs[1]
-
-
-def _third(node):
-    return node.inputs[2]
-
-
-def _output(node):
-    return node.outputs[0]
 
 
 _CONTRACTIONS = {
@@ -137,16 +124,17 @@ _CONTRACTIONS = {
     "BatchMatMulV2": _matmul,
     "BatchMatMulV3": _matmul,
     "Einsum": _einsum,
-    "Conv2D": _convolution(_second, _output),
-    "Conv3D": _convolution(_second, _output),
-    "DepthwiseConv2dNative": _convolution(_second, _output),
-    "Conv2DBackpropInput": _convolution(_second, _third),
-    "Conv3DBackpropInputV2": _convolution(_second, _third),
-    "DepthwiseConv2dNativeBackpropInput": _convolution(_second, _third),
-    "Conv2DBackpropFilter": _convolution(_output, _third),
-    "Conv3DBackpropFilterV2": _convolution(_output, _third),
-    "DepthwiseConv2dNativeBackpropFilter": _convolution(_output, _third),
+    "Conv2D": _convolution(1, None),
+    "Conv3D": _convolution(1, None),
+    "DepthwiseConv2dNative": _convolution(1, None),
+    "Conv2DBackpropInput": _convolution(1, 2),
+    "Conv3DBackpropInputV2": _convolution(1, 2),
+    "DepthwiseConv2dNativeBackpropInput": _convolution(1, 2),
+    "Conv2DBackpropFilter": _convolution(None, 2),
+    "Conv3DBackpropFilterV2": _convolution(None, 2),
+    "DepthwiseConv2dNativeBackpropFilter": _convolution(None, 2),
 }
+_COMPUTING = IN_PLACE - {"LogicalAnd", "LogicalNot", "LogicalOr"}
 _REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "BiasAddGrad", "L2Loss", "EuclideanNorm", "UnsortedSegmentSum"}
 _WEIGHTED = {
     "AvgPool": 1,

@@ -7,7 +7,7 @@ from bigtrain_nb.budget.accelerators import accelerator
 from bigtrain_nb.budget.account import Account, Line, Plan, amount
 from bigtrain_nb.budget.operations import is_contraction
 from bigtrain_nb.budget.transformer import BYTES_OF
-from bigtrain_nb.settings import not_negative_seconds, whole_number
+from bigtrain_nb.settings import not_negative, positive, whole_number
 
 IDLE = 0.25
 """Share that TensorFlow's best-fit allocator (bfc_allocator.cc) leaves idle between tensors that come and go: it takes
@@ -90,9 +90,9 @@ def plan_step(
     """
     devices = whole_number("devices", devices, 1)
     waiting = whole_number("waiting", waiting, 0)
-    not_negative_seconds(input_seconds, "input_seconds")
+    input_seconds = not_negative("input_seconds", input_seconds, "seconds")
     if link is not None:
-        formulas.positive("link", link, "bytes/s")
+        link = positive("link", link, "bytes/s")
     if on is not None and on != "here":
         accelerator(on, also=" or here")
     step = traced(model, batch, optimizer, micro_batches, policy, loss, devices)
@@ -124,7 +124,10 @@ def _made(model, policy):
     before = keras.mixed_precision.dtype_policy()
     try:
         keras.mixed_precision.set_dtype_policy(policy or before)
+        if "float" not in keras.mixed_precision.dtype_policy().compute_dtype:
+            raise ValueError("layers must compute with floating-point numbers")
     except (ValueError, TypeError) as error:
+        keras.mixed_precision.set_dtype_policy(before)
         known = ", ".join(BYTES_OF)
         raise ValueError(f"policy={policy!r} must be a Keras dtype policy, such as {known}") from error
     try:
@@ -208,10 +211,9 @@ def _time(step, on, devices, link, input_seconds):
     if on == "here":
         from bigtrain_nb.budget.rates import measure_rates
 
-        on = measure_rates(step.gradients, step.update)
-    if hasattr(on, "copying"):
-        computing = share * on.seconds(step.gradients.nodes) + on.seconds(step.update.nodes)
-        turns, bandwidth, own_link = devices if on.shared else 1, on.copying, on.copying / 2
+        rates = measure_rates(step.gradients, step.update)
+        computing = share * rates.seconds(step.gradients.nodes) + rates.seconds(step.update.nodes)
+        turns, bandwidth, own_link = devices if rates.shared else 1, rates.copying, rates.copying / 2
         how = "the heaviest operations measured on this machine, alone"
         how += f", {turns} replicas on the same cores" if turns > 1 else ""
     else:
@@ -233,6 +235,7 @@ def _roofline(graph, device):
     for op in graph.nodes:
         computing = 0.0
         if is_contraction(op.kind):
-            computing = op.flops / device.flops("mixed_bfloat16" if op.node.outputs[0].dtype.size == 2 else "float32")
+            name = op.node.outputs[0].dtype.name
+            computing = op.flops / device.flops(f"mixed_{name}" if name in ("bfloat16", "float16") else "float32")
         total += max(computing, op.moved / device.bandwidth)
     return total

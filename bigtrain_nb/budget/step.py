@@ -7,6 +7,9 @@ from bigtrain_nb.budget.graph import Graph
 from bigtrain_nb.quiet import keras, tf
 from bigtrain_nb.settings import whole_number
 
+MOST = 2**20
+"""Examples of a batch: TensorFlow counts some shapes in 32 bits."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -93,6 +96,8 @@ def _gradients(model, x, y, loss, keep):
 
     traced = tf.function(gradients, autograph=False).get_concrete_function(x, y)
     results = [t for t in traced.graph.outputs if t.dtype.is_floating]
+    if not results:
+        raise ValueError(f"the loss depends on no weight of {model.name}: there is nothing to train")
     names = [layer.name for layer in _layers(model)]
     return Graph(traced.graph, results, first_backward[0], names, keep)
 
@@ -106,9 +111,7 @@ def _update(optimizer, variables):
 def _value(loss, y, outputs):
     """Return the loss, the sum over outputs where there are several."""
     flat = keras.tree.flatten(outputs)
-    losses = keras.tree.flatten(loss)
-    losses = losses * len(flat) if len(losses) == 1 else losses
-    pairs = zip(losses, keras.tree.flatten(y), flat, strict=True)
+    pairs = zip(_for_each(loss, len(flat)), keras.tree.flatten(y), flat, strict=True)
     return sum(tf.reduce_mean(tf.cast(one(target, output), "float32")) for one, target, output in pairs if one)
 
 
@@ -118,22 +121,33 @@ def _loss_of(model, loss):
         loss = model.loss
     if loss is None:
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    if isinstance(loss, dict) and getattr(model, "outputs", None):
+        names = sorted(model.output) if isinstance(model.output, dict) else model.output_names
+        loss = [loss.get(name) for name in names]
     get = lambda given: keras.tree.map_structure(keras.losses.get, given)  # noqa: E731
     return _from_keras("loss", loss, get, "a Keras loss, or a list with one for each output")
+
+
+def _for_each(loss, outputs):
+    """Return a loss for each output; one that is given alone is that of all."""
+    losses = list(loss) if isinstance(loss, list | tuple) else keras.tree.flatten(loss)
+    losses = losses * outputs if len(losses) == 1 else losses
+    if len(losses) != outputs:
+        raise ValueError(f"loss: expected one, or one for each of the {outputs} outputs, not {len(losses)}")
+    return losses
 
 
 def _specs(model, batch, loss):
     """Return the shapes and dtypes of inputs and targets as `tf.TensorSpec`."""
     if isinstance(batch, tuple):
         return _specs_of(batch)
-    batch = whole_number("batch", batch, 1)
+    batch = whole_number("batch", batch, 1, MOST)
     if not getattr(model, "inputs", None):
         raise ValueError(f"{model.name} does not tell its input shapes: give batch=(x, y), one batch of your dataset")
     at = lambda t: tf.TensorSpec((batch, *_known(model, t.shape[1:])), t.dtype)  # noqa: E731
     inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input  # a Sequential may have none
     x = keras.tree.map_structure(at, inputs)
-    losses = keras.tree.flatten(loss)
-    losses = losses * len(model.outputs) if len(losses) == 1 else losses
+    losses = _for_each(loss, len(model.outputs))
     targets = [_target(one, at(output)) for one, output in zip(losses, model.outputs, strict=True)]
     return x, targets[0] if len(targets) == 1 else targets
 
@@ -157,7 +171,11 @@ def _specs_of(batch):
     values = keras.tree.flatten(batch[:2])
     if not all(hasattr(value, "shape") and hasattr(value, "dtype") for value in values):
         raise ValueError("batch: expected tensors or arrays in (x, y), as a dataset for training yields them")
+    if any(tf.TensorShape(value.shape).rank in (None, 0) or None in value.shape for value in values):
+        raise ValueError("batch: expected (x, y) of known shapes, the examples first: one batch, not its specification")
     lengths = list(dict.fromkeys(value.shape[0] for value in values))
+    if lengths == [0]:
+        raise ValueError("batch: its tensors have no examples")
     if len(lengths) > 1:
         raise ValueError(f"batch: its tensors have {' and '.join(map(str, lengths))} examples, not one number")
     return tuple(keras.tree.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), part) for part in batch[:2])

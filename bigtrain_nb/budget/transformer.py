@@ -8,6 +8,8 @@ from bigtrain_nb.settings import whole_number
 
 BYTES_OF = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2}
 """Bytes of a number that layers compute with, for each Keras dtype policy. Weights stay in float32."""
+MOST = 10**9
+"""Of whatever is counted; beyond, a plan is a slip of the hand."""
 RECOMPUTE = ("none", "attention", "everything")
 
 
@@ -16,8 +18,8 @@ class Transformer:
     """A decoder as in GPT-2 and GPT-3: ``layers`` blocks of ``width`` with ``heads``, a vocabulary, ``length`` tokens.
 
     The hidden layer of a block is four times as wide. ``tied``: the output projection is the embedding (as in GPT-2);
-    `bt.gpt` has one of its own. Raises ValueError for what is not a whole number of at least 1, and for a width that
-    is not a multiple of the heads.
+    `bt.gpt` has one of its own. Raises ValueError for what is not a whole number from 1 to 10⁹, and for a width that is
+    not a multiple of the heads.
     """
 
     layers: int
@@ -29,7 +31,7 @@ class Transformer:
 
     def __post_init__(self):
         for name in ("layers", "width", "heads", "vocabulary", "length"):
-            whole_number(name, getattr(self, name), 1)
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1, MOST))
         if self.width % self.heads:
             raise ValueError(f"width={self.width} must be a multiple of heads={self.heads}")
 
@@ -44,8 +46,13 @@ class Transformer:
 
         Narayanan et al. 2021, equation 2, which leaves out the 2h.
         """
-        embeddings = (self.vocabulary * (1 if self.tied else 2) + self.length) * self.width
-        return self.layers * self.weights_of_a_layer + embeddings + 2 * self.width
+        return self.weights_of_a_stage(1)
+
+    def weights_of_a_stage(self, stages):
+        """The most weights that one of so many pipeline stages holds: of several, the first has the embeddings too."""
+        embeddings = (self.vocabulary + self.length) * self.width
+        end = (0 if self.tied else self.vocabulary * self.width) + 2 * self.width if stages == 1 else 0
+        return -(-self.layers // stages) * self.weights_of_a_layer + embeddings + end
 
     def flops(self, batch, recompute="none"):
         """Return an `Account` of the FLOPs of one training step on ``batch`` sequences.
@@ -55,7 +62,7 @@ class Transformer:
         embedding looks up and multiplies nothing. With ``recompute="everything"`` the blocks run forward twice.
         """
         _check_recompute(recompute)
-        tokens = whole_number("batch", batch, 1) * self.length
+        tokens = whole_number("batch", batch, 1, MOST) * self.length
         h, v, s, count = self.width, self.vocabulary, self.length, amount(tokens, "tokens")
         passes = 8 if recompute == "everything" else 6
         attention = 6 if recompute == "none" else 8
@@ -109,13 +116,15 @@ class Transformer:
             ),
         )
 
-    def states(self, policy="mixed_bfloat16", optimizer="adamw"):
+    def states(self, policy="mixed_bfloat16", optimizer="adamw", stages=1):
         """Return an `Account` of the bytes that weights take in training, before any activation.
+
+        With pipeline ``stages``: those of the fullest.
 
         Keras keeps weights, gradients and the optimizer's slots in float32, and under a mixed policy a 16-bit copy of
         the weights: 18 bytes a weight for AdamW. ZeRO (Rajbhandari et al. 2020) counts 16, with gradients in 16 bits.
         """
-        n, each, count = self.weights, number_bytes(policy), slots(optimizer)
+        n, each, count = self.weights_of_a_stage(stages), number_bytes(policy), slots(optimizer)
         how = f"{amount(n, 'weights')} x "
         copies = [Line("16-bit copies", each * n, f"{how}{each} bytes")] if each < 4 else []
         return Account(
@@ -142,7 +151,7 @@ SIZES = {
 
 def number_bytes(policy):
     """Return the bytes of a number that layers compute with. Raises ValueError for an unknown policy."""
-    if policy not in BYTES_OF:
+    if policy not in tuple(BYTES_OF):
         raise ValueError(f"policy={policy!r} must be one of {', '.join(BYTES_OF)}")
     return BYTES_OF[policy]
 
