@@ -79,14 +79,14 @@ def accumulation(found, folder, seconds, repeats):
         cases = [(way, k) for k in MICRO_BATCHES for way in ("bt.Model", *RIVALS)]
         memory = {(way, k): peak(folder, network, way, k, repeats) for way, k in cases if way != "Keras, one call"}
         step = partial(updates, folder, network, batch=batch)
-        ways = {(way, k): partial(step, way, micro_batches=k) for way, k in cases}
+        ways = {named(way, k): partial(step, way, micro_batches=k) for way, k in cases}
         comparison = found.compare(f"{network}: accumulation", ways, 4 * seconds)
         for way, k in cases:
-            rate = number(comparison.results[way, k].median)
+            rate = number(comparison.results[named(way, k)].median)
             found.figures.append([network, k, RIVALS.get(way, way), rate, written(memory.get((way, k)))])
         for k in MICRO_BATCHES:
             for way, words in RIVALS.items():
-                ratio = comparison.ratio(("bt.Model", k), (way, k))
+                ratio = comparison.ratio(named("bt.Model", k), named(way, k))
                 found.faster(f"{network}: K = {k} against {words}", ratio, AS_FAST)
             ours, theirs = memory["bt.Model", k], memory["Keras", k]
             found.smaller(f"{network}: K = {k} against {RIVALS['Keras']}", ours, theirs)
@@ -150,12 +150,16 @@ def precision(found, folder, seconds, repeats):
     step = partial(updates, folder, GPU_NETWORK, "bt.Model", GPU_BATCH)
     cases = [(policy, k) for policy in POLICIES for k in (1, *MICRO_BATCHES)]
     memory = {(p, k): peak(folder, GPU_NETWORK, "bt.Model", k, repeats, GPU_BATCH, p) for p, k in cases}
-    ways = {(policy, k): partial(step, micro_batches=k, policy=policy) for policy, k in cases}
+    ways = {named(policy, k): partial(step, micro_batches=k, policy=policy) for policy, k in cases}
     comparison = found.compare("precision", ways, 4 * seconds)
     for policy, k in cases:
-        rate = number(comparison.results[policy, k].median)
-        speed = interval(comparison.ratio((policy, k), ("float32", 1)))
+        rate = number(comparison.results[named(policy, k)].median)
+        speed = interval(comparison.ratio(named(policy, k), named("float32", 1)))
         found.gpu.append([policy, k, rate, speed, written(memory[policy, k])])
+
+
+def named(way, micro_batches):
+    return f"{way}, K = {micro_batches}"
 
 
 def written(mib):

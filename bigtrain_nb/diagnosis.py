@@ -16,7 +16,7 @@ from bigtrain_nb.hardware import cores
 from bigtrain_nb.measure import SPENT, count_examples
 from bigtrain_nb.pipelines import Pipeline
 from bigtrain_nb.quiet import tf
-from bigtrain_nb.settings import positive_seconds
+from bigtrain_nb.settings import positive
 
 _SAMPLE_SECONDS = 0.1
 _WARM_UP = 0.3
@@ -137,7 +137,7 @@ def diagnose(pipeline, *, seconds=3.0):
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
     watch = _Watch(_with_model(dataset))
-    watch.run(positive_seconds(seconds))
+    watch.run(positive("seconds", seconds, "seconds"))
     stages, chosen = watch.found(known)
     return Diagnosis(watch.examples / watch.seconds, stages, watch.ceiling(), chosen, watch.others())
 

@@ -2,14 +2,9 @@
 
 import math
 from itertools import pairwise
+from statistics import median
 
 CONFIDENCE = 0.95
-
-
-def median(values):
-    """Return the median of a non-empty sequence of numbers."""
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def median_interval(rounds):

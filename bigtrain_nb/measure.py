@@ -15,7 +15,7 @@ from numbers import Integral
 import psutil
 
 from bigtrain_nb.results import Comparison, Result
-from bigtrain_nb.settings import positive_seconds
+from bigtrain_nb.settings import positive
 
 LEAST_ROUNDS = 6
 WARM_UP = 0.4
@@ -40,14 +40,16 @@ def throughput(source, *, seconds=3.0, name="", progress=None):
     ``source`` is an iterable of batches (a `tf.data.Dataset`, a list, a PyTorch loader), iterated again and again if
     it is finite, or a step function, called again and again. Examples are counted by the leading dimension of a
     batch's first component, so a short last batch counts for what it holds; the first component must not be a scalar.
-    A step function that returns an int says how many examples it processed; otherwise each call counts as one step.
+    A step function that returns an int says how many examples it processed, and must do so every time; otherwise each
+    call counts as one step.
 
     ``seconds`` is the whole time, warm-up included; a batch is never cut, so a slow source may take longer, up to
     6 rounds of one batch. ``progress(fraction)`` is called between batches, at most ten times a second; an exception
     that it raises ends the measurement.
 
-    Raises ValueError for a source that yields nothing, for batches without a leading dimension and for
-    seconds that are not positive and finite; TypeError for a source that is neither iterable nor callable.
+    Raises ValueError for a source that yields nothing, for batches without examples or a leading dimension, for a step
+    function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a
+    source that is neither iterable nor callable.
     """
     budget = _Budget(seconds, progress)
     counter = _Counter(source, name or "source", budget)
@@ -72,16 +74,19 @@ def compare(factories, *, seconds=10.0, progress=None):
     buffer, say), the old one stays, and the next source waits up to two rounds for its prefetch buffers to fill.
     Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
 
-    Raises ValueError for fewer than two factories and for sources that are counted in different units, and whatever
-    `throughput` raises, with the source's name.
+    Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for a
+    name that is no string and a factory that is no function, and whatever `throughput` raises, with the source's name.
     """
     if not isinstance(factories, Mapping) or len(factories) < 2:
         raise ValueError("compare needs a dictionary of at least two factories: {name: function, ...}")
+    for name, factory in factories.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the name {name!r} must be a string")
+        if not callable(factory):
+            raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
     budget = _Budget(seconds, progress)
     counters = {}
     for name, factory in factories.items():
-        if not callable(factory):
-            raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
         counters[name] = _Counter(factory(), name, budget)
         counters[name].warm_up(seconds * WARM_UP / len(factories))
     if len({counter.unit for counter in counters.values()}) > 1:
@@ -104,7 +109,7 @@ class _Budget:
     """The time that a measurement may take, and the news of it."""
 
     def __init__(self, seconds, progress):
-        self.seconds, self.progress = positive_seconds(seconds), progress
+        self.seconds, self.progress = positive("seconds", seconds, "seconds"), progress
         self.started = self.told = _now()
 
     def left(self):
@@ -124,7 +129,7 @@ class _Counter:
             raise TypeError(f"{name} must be an iterable of batches or a step function, not {type(source).__name__}")
         self.source, self.name, self.budget = source, name, budget
         self.is_step = not hasattr(source, "__iter__")
-        self.unit = "examples/s"
+        self.unit = None if self.is_step else "examples/s"
         self.rounds, self.examples, self.seconds = [], 0, 0.0
         self.iterator, self.spent = None, deque(maxlen=SPENT)
         self.passes, self.in_pass, self.pass_seconds = 0, 0, math.inf
@@ -144,8 +149,6 @@ class _Counter:
             self.pass_began, self.in_pass, self.iterator = _now(), 0, iter(self.source)
         try:
             count = count_examples(next(self.iterator), self.name)
-            if not count:
-                raise ValueError(f"{self.name} yielded a batch of 0 examples: there is nothing to measure")
             self.in_pass += 1
             return count
         except StopIteration:
@@ -162,11 +165,18 @@ class _Counter:
 
     def _step(self):
         done = self.source()
-        if isinstance(done, Integral) and not isinstance(done, bool):
+        is_count = isinstance(done, Integral) and not isinstance(done, bool)
+        unit = "examples/s" if is_count else "steps/s"
+        self.unit = self.unit or unit
+        if unit != self.unit:
+            raise ValueError(
+                f"{self.name} returned {done!r:.99} after steps that were counted in {self.unit}: a step function"
+                " returns how many examples it processed every time or never"
+            )
+        if is_count:
             if done < 1:
                 raise ValueError(f"{self.name} returned {done}: a step function returns how many examples it processed")
             return int(done)
-        self.unit = "steps/s"
         if hasattr(done, "detach"):
             done.detach().cpu()  # waits for PyTorch, whose tensors with a gradient refuse numpy()
         elif hasattr(done, "numpy"):
@@ -248,7 +258,7 @@ class _Counter:
 
 
 def count_examples(batch, name="source"):
-    """Return the number of examples in a batch: the leading dimension of its first component."""
+    """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
     while isinstance(batch, (tuple, list, Mapping)):
         parts = list(batch.values()) if isinstance(batch, Mapping) else batch
         if not parts:
@@ -256,12 +266,14 @@ def count_examples(batch, name="source"):
         if isinstance(batch, list) and isinstance(parts[0], (int, float, str, bytes)):
             return len(batch)
         batch = parts[0]
-    shape = getattr(batch, "shape", None)
+    shape, kind = getattr(batch, "shape", None), type(batch).__name__
     if shape is not None and len(shape):
+        if not shape[0]:
+            raise ValueError(f"{name} yielded a batch of 0 examples: there is nothing to count")
         return int(shape[0])
-    raise ValueError(
-        f"{name} yielded {type(batch).__name__} without a leading dimension: batch it first, as in dataset.batch(32)"
-    )
+    if kind == "PerReplica":
+        raise ValueError(f"{name} is distributed: give the dataset as it was before that, or a step function")
+    raise ValueError(f"{name} yielded {kind} without a leading dimension: batch it first, as in dataset.batch(32)")
 
 
 def _settle(budget, limit):

@@ -3,27 +3,38 @@
 import html
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import ClassVar
 
 from bigtrain_nb.files.storage import write_text
 from bigtrain_nb.hardware import machine
-from bigtrain_nb.intervals import median, median_interval, paired_interval
+from bigtrain_nb.intervals import median_interval, paired_interval
+from bigtrain_nb.settings import positive
 from bigtrain_nb.words import interval, number, quantity
 
 PRACTICALLY_SAME = 0.02
 """A ratio whose interval reaches within 2 % of 1 is called the same: smaller differences are not worth a change."""
 
 
+class _Saved:
+    def save(self, path):
+        """Write this and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
+
+
 @dataclass(frozen=True)
-class Result:
+class Result(_Saved):
     """The rate of one source: every measured round, their median and its interval.
 
     ``rounds`` are rates in ``unit`` ("examples/s" or "steps/s"); ``first_seconds`` is the time from asking for an
     iterator to its first batch, in seconds; ``examples`` and ``seconds`` are what all rounds counted together;
     ``note`` says what a reader should know, or is empty. ``machine`` describes the machine of a loaded result; None
     means this one.
+
+    Raises ValueError for no rounds and for rounds that are not positive, finite numbers.
     """
 
     name: str
@@ -34,6 +45,12 @@ class Result:
     seconds: float
     note: str = ""
     machine: dict | None = field(default=None, compare=False)
+
+    def __post_init__(self):
+        if not isinstance(self.rounds, Sequence) or not self.rounds:
+            raise ValueError(f"rounds={self.rounds!r} must be a tuple of at least one rate")
+        for rate in self.rounds:
+            positive("rounds", rate)
 
     @property
     def median(self):
@@ -69,10 +86,6 @@ class Result:
         from bigtrain_nb.figures import throughput_figure
 
         return throughput_figure(self)
-
-    def save(self, path):
-        """Write this result and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
-        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
 
 @dataclass(frozen=True)
@@ -111,11 +124,21 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Several sources measured in interleaved rounds: round i of each ran within the same moments."""
+class Comparison(_Saved):
+    """Several sources measured in interleaved rounds: round i of each ran within the same moments.
+
+    Raises ValueError for fewer than two results and for unequal numbers of rounds.
+    """
 
     results: dict
     machine: dict | None = field(default=None, compare=False)
+
+    def __post_init__(self):
+        if len(self.results) < 2:
+            raise ValueError(f"results={self.results!r} must hold at least two results")
+        counts = {name: len(result.rounds) for name, result in self.results.items()}
+        if len(set(counts.values())) > 1:
+            raise ValueError(f"results have {counts} rounds and must have equally many, which ran side by side")
 
     @property
     def names(self):
@@ -127,7 +150,7 @@ class Comparison:
             if name not in self.results:
                 raise KeyError(f"no result named {name!r}; there are {', '.join(map(repr, self.names))}")
         pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=True)
-        return Ratio(a, b, *map(_exp, paired_interval([math.log(x / y) for x, y in pairs])))
+        return Ratio(a, b, *map(math.exp, paired_interval([math.log(x / y) for x, y in pairs])))
 
     def __str__(self):
         first, *others = self.names
@@ -160,10 +183,6 @@ class Comparison:
 
         return comparison_figure(self)
 
-    def save(self, path):
-        """Write all results and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
-        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
-
 
 def load(path):
     """Read a `Result` or a `Comparison` that was saved; raises ValueError if the file holds neither."""
@@ -172,10 +191,6 @@ def load(path):
         return {"result": Result, "comparison": Comparison}[fields["kind"]].from_dict(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no saved result or comparison: {error!r}") from error
-
-
-def _exp(log):
-    return math.inf if log == math.inf else math.exp(log)
 
 
 def _cells(result):

@@ -1,9 +1,7 @@
 """Learning rates for large batches: how high, and how they get there."""
 
-from numbers import Real
-
 from bigtrain_nb.quiet import keras
-from bigtrain_nb.settings import whole_number
+from bigtrain_nb.settings import positive, whole_number
 
 
 def scaled_rate(rate, batch, base_batch):
@@ -12,7 +10,7 @@ def scaled_rate(rate, batch, base_batch):
     The linear rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD", found for SGD with momentum, together with a
     warm-up. Raises ValueError for a rate that is not above 0 and for batches that are not whole numbers of at least 1.
     """
-    return _rate("rate", rate) * whole_number("batch", batch, 1) / whole_number("base_batch", base_batch, 1)
+    return positive("rate", rate) * whole_number("batch", batch, 1) / whole_number("base_batch", base_batch, 1)
 
 
 def warmup_cosine(peak, warmup_steps, total_steps):
@@ -24,7 +22,7 @@ def warmup_cosine(peak, warmup_steps, total_steps):
 
     Raises ValueError for a peak that is not above 0 and unless 0 <= warmup_steps < total_steps.
     """
-    peak = _rate("peak", peak)
+    peak = positive("peak", peak)
     total_steps = whole_number("total_steps", total_steps, 1)
     warmup_steps = whole_number("warmup_steps", warmup_steps, 0, total_steps - 1, "total_steps - 1")
     if warmup_steps == 0:
@@ -32,9 +30,3 @@ def warmup_cosine(peak, warmup_steps, total_steps):
     return keras.optimizers.schedules.CosineDecay(
         peak / (warmup_steps + 1), total_steps - warmup_steps, warmup_target=peak, warmup_steps=warmup_steps
     )
-
-
-def _rate(name, value):
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < float("inf"):
-        raise ValueError(f"{name}={value!r} must be a finite number above 0")
-    return float(value)

@@ -19,22 +19,31 @@ def whole_number(name, value, least, most=None, most_is=""):
     return number
 
 
-def positive_seconds(value, name="seconds"):
-    """Return ``value``; raise ValueError unless it is a finite number of seconds above 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
-        raise ValueError(f"{name}={value!r} must be a positive, finite number of seconds")
-    return value
+def positive(name, value, unit=""):
+    """Return ``value`` as a float; raise ValueError unless it is a finite number above 0."""
+    return _real(name, value, f"a positive, finite number{unit and ' of ' + unit}", lambda number: number > 0)
 
 
-def not_negative_seconds(value, name):
-    """Return ``value``; raise ValueError unless it is a finite number of seconds, 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
-        raise ValueError(f"{name}={value!r} must be a finite number of seconds, 0 or more")
-    return value
+def not_negative(name, value, unit=""):
+    """Return ``value`` as a float; raise ValueError unless it is a finite number, 0 or more."""
+    return _real(name, value, f"a finite number{unit and ' of ' + unit}, 0 or more", lambda number: number >= 0)
 
 
 def fraction(name, value):
-    """Return ``value``; raise ValueError unless it is a number between 0 and 1, both excluded."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
-        raise ValueError(f"{name}={value!r} must be a number between 0 and 1, both excluded")
-    return float(value)
+    """Return ``value`` as a float; raise ValueError unless it is a number between 0 and 1, both excluded."""
+    return _real(name, value, "a number between 0 and 1, both excluded", lambda number: 0 < number < 1)
+
+
+def share_of(name, value):
+    """Return ``value`` as a float; raise ValueError unless it is a number above 0 and at most 1."""
+    return _real(name, value, "a number above 0 and at most 1", lambda number: 0 < number <= 1)
+
+
+def _real(name, value, allowed, fits):
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or not fits(number):
+        raise ValueError(f"{name}={value!r} must be {allowed}")
+    return number

@@ -1,6 +1,5 @@
 """Interleaved rounds on a clock of their own: pairs, drift, noise, budgets."""
 
-
 import numpy as np
 import pytest
 from clocks import Source, pair
@@ -82,9 +81,18 @@ def test_fewer_than_two_factories_are_refused(factories):
         compare(factories, seconds=1)
 
 
-def test_a_factory_must_be_a_function(clock):
-    with pytest.raises(TypeError, match="the factory of 'b' must be a function that returns a fresh source, not "):
-        compare({"a": lambda: Source(clock, 0.01), "b": [[1, 2]]}, seconds=1)
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        ({"b": [[1, 2]]}, "the factory of 'b' must be a function that returns a fresh source, not "),
+        ({1: list}, "the name 1 must be a string"),
+        ({("b", 4): list}, r"the name \('b', 4\) must be a string"),
+    ],
+)
+def test_names_and_factories_are_checked_before_anything_is_measured(clock, wrong, words):
+    with pytest.raises(TypeError, match=words):
+        compare({"a": lambda: Source(clock, 0.01)} | wrong, seconds=1)
+    assert clock.now == 0
 
 
 def test_an_error_in_a_comparison_names_the_source(clock):

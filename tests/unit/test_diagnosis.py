@@ -183,6 +183,11 @@ def test_an_empty_dataset_is_refused():
         diagnose(numbers(0).batch(8), seconds=0.2)
 
 
+def test_batches_of_no_examples_are_refused():
+    with pytest.raises(ValueError, match="the dataset yielded a batch of 0 examples"):
+        diagnose(tf.data.Dataset.from_tensors(tf.zeros([0, 3])), seconds=0.2)
+
+
 @pytest.mark.parametrize("what", [[[1, 2]], None, 5, lambda: None])
 def test_what_is_no_pipeline_is_refused(what):
     with pytest.raises(

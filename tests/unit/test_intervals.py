@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from bigtrain_nb.intervals import _signed_rank_cut, median, median_interval, paired_interval
+from bigtrain_nb.intervals import _signed_rank_cut, median_interval, paired_interval
 from bigtrain_nb.results import PRACTICALLY_SAME
 
 
@@ -60,12 +60,10 @@ def test_scale_shift_sign_and_order_carry_over(n):
     assert median_interval([-v for v in values]) == pytest.approx((-high, -low))
 
 
-def test_the_median_is_exact_and_lies_in_its_interval():
-    assert median([3, 1, 2]) == 2 and median([4, 1, 2, 3]) == 2.5 and median([5]) == 5
+def test_the_median_lies_in_its_interval():
     for n in range(1, 30):
         values = np.random.default_rng(n).normal(size=n)
         low, high = median_interval(list(values))
-        assert median(list(values)) == pytest.approx(np.median(values))
         assert min(values) <= low <= np.median(values) <= high <= max(values)
     assert median_interval([2.0, 1.0, 4.0]) == (1.0, 4.0), "too few rounds: the whole range"
 

@@ -1,5 +1,6 @@
 """Counting and timing on a clock that only moves when a batch is taken."""
 
+from itertools import chain, repeat
 from types import SimpleNamespace
 
 import numpy as np
@@ -73,6 +74,18 @@ def test_a_step_waits_for_the_tensor_that_it_returns(clock):
 def test_a_step_that_processed_nothing_is_refused(clock, count):
     with pytest.raises(ValueError, match=f"source returned {count}: a step function returns how many examples"):
         throughput(lambda: count, seconds=1)
+
+
+@pytest.mark.parametrize("first, then", [(5, None), (None, 5), (5, 0.5)])
+def test_a_step_function_that_counts_only_sometimes_is_refused(clock, first, then):
+    done = chain([first], repeat(then))
+
+    def step():
+        clock.spend(0.02)
+        return next(done)
+
+    with pytest.raises(ValueError, match=f"source returned {then} after steps that were counted in .*or never"):
+        throughput(step, seconds=1)
 
 
 def test_first_seconds_hold_the_start_and_the_rounds_do_not(clock):

@@ -85,6 +85,16 @@ def test_a_batch_without_a_leading_dimension_is_refused(batch):
         throughput([batch], seconds=0.1)
 
 
+def test_batches_of_a_distributed_dataset_are_refused():
+    from logical_cpus import mirrored
+
+    from bigtrain_nb import tf
+
+    distributed = mirrored(2).experimental_distribute_dataset(tf.data.Dataset.range(8).batch(4))
+    with pytest.raises(ValueError, match="source is distributed: give the dataset as it was before that, or a step"):
+        throughput(distributed, seconds=0.1)
+
+
 @pytest.mark.parametrize("batch", [(), {}, [], ([], [])])
 def test_a_batch_without_components_is_refused(batch):
     with pytest.raises(ValueError, match="source yielded an empty (tuple|dict|list): there is nothing to count"):

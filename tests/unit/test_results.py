@@ -76,6 +76,22 @@ def test_a_comparison_pairs_the_rounds(comparison):
         comparison.ratio("quick", "slow")
 
 
+@pytest.mark.parametrize(
+    "rounds", [(), [], None, 5, "", "abc", (None,), (True,), (0.0,), (1.0, -1.0), (math.nan,), (math.inf,)]
+)
+def test_rounds_are_rates(rounds):
+    with pytest.raises(ValueError, match="rounds=.* must "):
+        Result("a", rounds, "examples/s", 0.25, 640, 6.5)
+
+
+@pytest.mark.parametrize(
+    "counts, words", [({}, "two"), ({"a": 6}, "two"), ({"a": 6, "b": 7}, r"\{'a': 6, 'b': 7\} rounds")]
+)
+def test_what_is_no_comparison_is_refused(counts, words):
+    with pytest.raises(ValueError, match=f"results.*{words}"):
+        Comparison({name: result(name, [100.0] * count) for name, count in counts.items()})
+
+
 def test_five_rounds_are_too_few_for_a_verdict():
     few = Comparison({"a": result("a", [200.0] * 5), "b": result("b", [100.0] * 5)})
     assert few.ratio("a", "b").verdict == "same"
@@ -121,6 +137,11 @@ def test_json_round_trip(tmp_path, comparison):
         b'{"kind": "result", "name": "a"}',
         b'{"kind": "comparison", "results": [1]}',
         b'{"kind": "comparison", "results": 5}',
+        b'{"kind": "comparison", "results": [], "machine": {}}',
+        *(
+            json.dumps({**result().to_dict(), "rounds": rounds}).encode()
+            for rounds in ([], "abc", [None], [0], [math.nan])
+        ),
     ],
 )
 def test_a_file_that_holds_no_result_is_named(tmp_path, content):

@@ -47,7 +47,7 @@ def test_an_optimizer_follows_it_and_keeps_it_when_saved():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0.0, 1, 10), "peak=0.0 must be a finite number above 0"),
+        ((0.0, 1, 10), "peak=0.0 must be a positive, finite number"),
         ((math.nan, 1, 10), "peak=nan"),
         ((True, 1, 10), "peak=True"),
         (("0.1", 1, 10), "peak='0.1'"),
@@ -70,7 +70,7 @@ def test_the_rate_grows_as_the_batch_does():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((-0.1, 64, 32), "rate=-0.1 must be a finite number above 0"),
+        ((-0.1, 64, 32), "rate=-0.1 must be a positive, finite number"),
         ((0.1, 0, 32), "batch=0 must be a whole number of at least 1"),
         ((0.1, 64, 1.5), "base_batch=1.5 must be a whole number"),
     ],
