@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
 from bigtrain_nb.cluster import cell, supervisor
 from bigtrain_nb.cluster.record import Record, in_words
-from bigtrain_nb.settings import not_negative_seconds, positive_seconds, whole_number
+from bigtrain_nb.settings import not_negative, positive, whole_number
 
 START_SECONDS = 30
 END_SECONDS = supervisor.TERM_SECONDS + 5
@@ -33,7 +34,7 @@ def run_workers(
 ):
     """Start ``workers`` processes that train together, and return their `Job` at once.
 
-    ``script_or_code`` is a script, given as a `Path` or a string that ends in ".py", and run with ``arguments`` in the
+    ``script_or_code`` is a script, given as a path or a string that ends in ".py", and run with ``arguments`` in the
     current folder; or Python code as a string. Each worker finds TF_CONFIG in its environment, with free loopback
     ports, so that `bigtrain_nb.strategy` or `tf.distribute.MultiWorkerMirroredStrategy` brings them together; worker 0
     is the chief. ``env`` adds variables.
@@ -51,7 +52,7 @@ def run_workers(
         raise OSError("worker processes need Linux or macOS; on Windows, use WSL")
     count = whole_number("workers", workers, 1)
     if timeout is not None:
-        positive_seconds(timeout, "timeout")
+        positive("timeout", timeout, "seconds")
     command, source = _command(script_or_code, arguments)
     order = {
         "command": command,
@@ -59,7 +60,7 @@ def run_workers(
         "environments": [_environment(env, share) for share in _shares(count, devices_per_worker)],
         "timeout": timeout,
         "restarts": whole_number("restarts", restarts, 0),
-        "patience": not_negative_seconds(patience, "patience"),
+        "patience": not_negative("patience", patience, "seconds"),
     }
     return Job(order)
 
@@ -75,7 +76,7 @@ class Job:
             stdout=subprocess.PIPE,
             start_new_session=True,  # an interrupt of this process is not theirs
         )
-        self._end = weakref.finalize(self, _close, self._process.stdin)
+        self._end = weakref.finalize(self, _close, self._process.stdin, os.getpid())
         threading.Thread(target=_listen, args=(self._process, self._record), daemon=True).start()
         self._send(order)
         self._record.wait_for(lambda: self._record.pids or self._record.done, START_SECONDS)
@@ -114,7 +115,7 @@ class Job:
         Once a worker has failed only its lines are printed, so that the others' complaints do not bury the reason;
         `logs` has them all. An interrupt ends the job. Raises TimeoutError if it still runs after ``timeout`` seconds.
         """
-        until = None if timeout is None else time.monotonic() + positive_seconds(timeout, "timeout")
+        until = None if timeout is None else time.monotonic() + positive("timeout", timeout, "seconds")
         try:
             while True:
                 lines, done = self._record.news(until)
@@ -171,25 +172,30 @@ class Job:
 
 def _listen(process, record):
     """Note the supervisor's events until it ends. Holds no job, so that one that is dropped can end."""
-    with process.stdout as events:
-        for event in events:
-            record.note(json.loads(event))
-    process.wait()
-    for pid in record.finish():
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # the supervisor was killed; what the workers started is left
+    try:
+        with process.stdout as events:
+            for event in events:
+                record.note(json.loads(event))
+    finally:
+        process.wait()
+        for pid in record.finish():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # the supervisor was killed; what the workers started is left
 
 
-def _close(stream):
-    with suppress(BrokenPipeError):
-        stream.close()
+def _close(stream, owner):
+    """End the job, with a word too: a child that this process forked may keep the pipe open. The child ends nothing."""
+    with suppress(BrokenPipeError), stream:
+        if os.getpid() == owner:
+            stream.write(b'{"stop": true}\n')
 
 
 def _command(script_or_code, arguments):
     """Return the command of each worker and what it finds on standard input."""
-    if isinstance(arguments, str):
+    if isinstance(arguments, str) or not isinstance(arguments, Iterable):
         raise ValueError(f"arguments={arguments!r} must be a list: each word apart")
-    if isinstance(script_or_code, Path) or (str(script_or_code).endswith(".py") and "\n" not in script_or_code):
+    is_name = isinstance(script_or_code, str) and script_or_code.endswith(".py") and "\n" not in script_or_code
+    if is_name or isinstance(script_or_code, os.PathLike):
         if not Path(script_or_code).is_file():
             raise FileNotFoundError(f"there is no script {str(script_or_code)!r} in {Path.cwd()}")
         return [sys.executable, str(script_or_code), *map(str, arguments)], None
@@ -199,8 +205,11 @@ def _command(script_or_code, arguments):
 
 
 def _environment(env, share):
+    added = {} if env is None else env
+    if not isinstance(added, Mapping) or any("=" in str(name) or not str(name) for name in added):
+        raise ValueError(f"env={env!r} must be a dictionary; a variable's name has at least one character and no '='")
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(os.environ) | {"PYTHONUNBUFFERED": "1"}
-    return quiet | share | {str(name): str(value) for name, value in (env or {}).items()}
+    return quiet | share | {str(name): str(value) for name, value in added.items()}
 
 
 def _shares(workers, devices):

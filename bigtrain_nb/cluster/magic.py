@@ -4,11 +4,15 @@ import argparse
 import ast
 import builtins
 import json
+import re
 import shlex
 
 from IPython.core.error import UsageError
 
 from bigtrain_nb.cluster.jobs import run_workers
+
+BUILTINS = {*vars(builtins), "exit", "quit"}  # IPython hides these two
+FUTURE = re.compile(r"(\s*from __future__ import [\w, ]+)*")
 
 
 class _Arguments(argparse.ArgumentParser):
@@ -42,7 +46,7 @@ def register(shell):
         settings = vars(_parser().parse_args(_words(line)))
         give, name = settings.pop("give"), settings.pop("name")
         _check_names(cell, shell.user_ns, give)
-        job = run_workers(f"{_first_line(shell.user_ns, give)}\n{cell}", **settings)
+        job = run_workers(_given_first(_line_of(shell.user_ns, give), cell), **settings)
         if name:
             shell.user_ns[name] = job
         job.wait()
@@ -59,8 +63,8 @@ def _words(line):
         raise UsageError(f"%%workers {line}: {error}") from None
 
 
-def _first_line(variables, names):
-    """Return one line that sets what is given, where the magic's own line was: so line numbers stay the cell's."""
+def _line_of(variables, names):
+    """Return one line that sets what is given."""
     values = {}
     for name in names:
         if name not in variables:
@@ -75,13 +79,19 @@ def _first_line(variables, names):
     return "; ".join(f"{name} = __import__('json').loads({value!r})" for name, value in values.items())
 
 
+def _given_first(line, cell):
+    """Return the cell with a line where the magic's was, so that line numbers stay; __future__ comes before it."""
+    end = FUTURE.match(cell).end() if line else 0
+    return f"\n{cell[:end]}; {line}{cell[end:]}" if end else f"{line}\n{cell}"
+
+
 def _check_names(cell, variables, given):
     """Raise UsageError if the code uses a variable that only the notebook has."""
     try:
         tree = ast.parse(cell)
     except SyntaxError:
         return  # the workers will say where
-    missing = sorted((_used(tree) - _made(tree) - set(given) - set(vars(builtins))) & set(variables))
+    missing = sorted((_used(tree) - _made(tree) - set(given) - BUILTINS) & set(variables))
     if missing:
         raise UsageError(
             f"%%workers: the code uses {', '.join(missing)} of the notebook, which workers do not see. Set or import it"

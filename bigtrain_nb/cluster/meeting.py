@@ -12,11 +12,13 @@ import socket
 import sys
 import time
 from contextlib import ExitStack, suppress
+from multiprocessing import connection
 
+CHIEF = "the chief: "  # before all it says: the server of a TensorFlow that still runs may have its port
 GO = "go"
 PAUSE_SECONDS = 0.2
 TALK_SECONDS = 5.0
-LONGEST = 4096
+LONGEST = 2**16
 LEAVE_SECONDS = 20.0  # on a busy machine the others may be that late
 
 to_the_chief = []  # this worker's connection, open until the process ends
@@ -45,7 +47,7 @@ def meet(mine, seconds):
 def _welcome(mine, seconds, until, guests):
     """Fill ``guests`` with a connection for each other worker's rank."""
     with socket.create_server(("", mine.port), backlog=len(mine.addresses)) as server:
-        while missing := [rank for rank in range(1, len(mine.addresses)) if rank not in guests]:
+        while missing := [rank for rank in range(1, len(mine.addresses)) if rank not in guests] or _drop_gone(guests):
             server.settimeout(max(0.001, until - time.monotonic()))
             try:
                 guest, _ = server.accept()
@@ -64,6 +66,14 @@ def _welcome(mine, seconds, until, guests):
                 raise RuntimeError(f"worker {rank} was told of another cluster than the chief, {others}")
 
 
+def _drop_gone(guests):
+    """Drop the guests that have hung up, and return their ranks; the others have no more to say that could be read."""
+    gone = [rank for rank, guest in guests.items() if connection.wait([guest], timeout=0)]
+    for rank in gone:
+        guests.pop(rank).close()
+    return gone
+
+
 def _hear(guest):
     """Return the rank and the digest that a guest gives; (None, None) for one that is no worker."""
     guest.settimeout(TALK_SECONDS)
@@ -77,7 +87,7 @@ def _hear(guest):
 def _answer(guests, words):
     for guest in guests.values():
         with suppress(OSError):
-            guest.sendall(f"{words}\n".encode())
+            guest.sendall(f"{CHIEF}{words}\n".encode())
 
 
 def _leave_last(guests):
@@ -101,12 +111,12 @@ def _report(mine, seconds, until):
                 chief = stack.enter_context(socket.create_connection((host, int(port)), TALK_SECONDS))
                 chief.sendall(json.dumps({"rank": mine.rank, "cluster": _digest(mine)}).encode() + b"\n")
                 chief.settimeout(max(0.001, until - time.monotonic()) + TALK_SECONDS)  # it may say who else is missing
-                words = chief.makefile("r").readline().strip()
-                if words == GO:
+                line = chief.makefile("rb").readline(LONGEST).decode(errors="replace").strip()
+                if line == CHIEF + GO:
                     stack.pop_all()
                     return chief
-            if words:
-                raise RuntimeError(words)
+            if line.startswith(CHIEF):
+                raise RuntimeError(line.removeprefix(CHIEF))
         except OSError as error:
             reason = error.strerror or str(error)
         if time.monotonic() >= until:

@@ -9,6 +9,13 @@ from dataclasses import dataclass
 EXAMPLE = '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
 TRAINING = ("chief", "worker")
 FIRST_PORT, PORTS, PORTS_OF_A_JOB = 20_000, 12_000, 64  # below the ports that Linux gives to clients
+NODE = r"([^\[\],\s]|\[\d+(-\d+)?(,\d+(-\d+)?)*\])+"
+SLURMS = {
+    "SLURM_JOB_ID": (r"\d+", "a whole number"),
+    "SLURM_PROCID": (r"\d+", "a whole number"),
+    "SLURM_STEP_NODELIST": (rf"{NODE}(,{NODE})*", "names of nodes, like node[1-3],login"),
+    "SLURM_STEP_TASKS_PER_NODE": (r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", "numbers of tasks, like 2(x3),1"),
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Place:
 def place(environment=os.environ):
     """Return this process' `Place`, or None if it is on its own. TF_CONFIG comes before SLURM's variables.
 
-    Raises ValueError for a TF_CONFIG that no group of workers can be made from.
+    Raises ValueError for a TF_CONFIG, or SLURM's variables, that no group of workers can be made from.
     """
     if environment.get("TF_CONFIG", "").strip():
         found = _from_tf_config(environment["TF_CONFIG"])
@@ -98,16 +105,31 @@ def _from_slurm(environment):
 
     The ports come from the job's number and the task's rank: two jobs on a node differ, and so do two nodes on a host.
     """
-    hosts = host_names(environment["SLURM_STEP_NODELIST"])
-    tasks = tasks_of_nodes(environment["SLURM_STEP_TASKS_PER_NODE"])
-    first = FIRST_PORT + PORTS_OF_A_JOB * int(environment["SLURM_JOB_ID"]) % PORTS
+    job, rank, nodes, counts = (_variable(environment, name) for name in SLURMS)
+    hosts, tasks = host_names(nodes), tasks_of_nodes(counts)
+    if len(hosts) != len(tasks) or max(tasks) > PORTS_OF_A_JOB:
+        raise ValueError(
+            f"SLURM_STEP_TASKS_PER_NODE={counts!r} must have a number of at most {PORTS_OF_A_JOB} for each of the"
+            f" {len(hosts)} nodes in SLURM_STEP_NODELIST={nodes!r}"
+        )
+    if int(rank) >= sum(tasks):
+        raise ValueError(f"SLURM_PROCID={rank!r} must be below {sum(tasks)}: SLURM_STEP_TASKS_PER_NODE={counts!r}")
+    first = FIRST_PORT + PORTS_OF_A_JOB * int(job) % PORTS
     host_of_task = [host for host, count in zip(hosts, tasks, strict=True) for _ in range(count)]
-    addresses = [f"{host}:{first + rank % PORTS_OF_A_JOB}" for rank, host in enumerate(host_of_task)]
-    found = Place({"worker": addresses}, "worker", int(environment["SLURM_PROCID"]), "SLURM")
+    addresses = [f"{host}:{first + task % PORTS_OF_A_JOB}" for task, host in enumerate(host_of_task)]
+    found = Place({"worker": addresses}, "worker", int(rank), "SLURM")
     here, expected = environment.get("SLURMD_NODENAME"), addresses[found.rank].rpartition(":")[0]
     if here not in (None, expected):
         raise ValueError(f"SLURM has put task {found.rank} on {here}, not on {expected}: use srun --distribution=block")
     return found
+
+
+def _variable(environment, name):
+    pattern, allowed = SLURMS[name]
+    text = environment.get(name)
+    if text is None or not re.fullmatch(pattern, text):
+        raise ValueError(f"{name}={text!r} must be {allowed}: let srun set it")
+    return text
 
 
 def host_names(text):

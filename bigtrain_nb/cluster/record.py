@@ -110,4 +110,9 @@ def in_words(code):
         return "runs"
     if code == 0:
         return "ended well"
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    if code > 0:
+        return f"exited with {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:  # most real-time signals have no name
+        return f"killed by signal {-code}"

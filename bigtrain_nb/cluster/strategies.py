@@ -7,7 +7,7 @@ from bigtrain_nb import replicas
 from bigtrain_nb.cluster.meeting import meet
 from bigtrain_nb.cluster.place import place
 from bigtrain_nb.quiet import tf
-from bigtrain_nb.settings import positive_seconds, whole_number
+from bigtrain_nb.settings import positive, whole_number
 
 
 def strategy(timeout=600):
@@ -18,13 +18,14 @@ def strategy(timeout=600):
     Otherwise TensorFlow's default for one device. Call it before TensorFlow runs anything. On the CPU each worker is
     one device.
 
-    Raises ValueError for a TF_CONFIG that cannot be; RuntimeError if this worker's port is taken, if TensorFlow has
-    run already, or if the workers have not all come after ``timeout`` seconds: it names those that do not answer.
+    Raises ValueError for a TF_CONFIG, or SLURM's variables, that cannot be; RuntimeError if this worker's port is
+    taken, if TensorFlow has run already, or if the workers have not all come after ``timeout`` seconds: it names those
+    that do not answer.
     """
-    seconds = positive_seconds(timeout, "timeout")
+    seconds = positive("timeout", timeout, "seconds")
     devices = os.environ.get("BIGTRAIN_DEVICES_PER_WORKER")
     if devices is not None:
-        devices = whole_number("BIGTRAIN_DEVICES_PER_WORKER", int(devices), 1)
+        devices = whole_number("BIGTRAIN_DEVICES_PER_WORKER", int(devices) if devices.isdecimal() else devices, 1)
     mine = place()
     if mine is None:
         return _alone(devices)

@@ -4,7 +4,8 @@ A kernel can be killed at any moment, and its workers must not outlast it. So th
 its parent go, however that went, and ends them. On Linux they also die with this process, should it be killed itself.
 
 It needs the standard library only, so that it starts at once. On standard input it reads an order as a line of JSON,
-then commands; the end of the input means that all shall end. On standard output it writes events as lines of JSON.
+then commands; "stop", or the end of the input, means that all shall end. On standard output it writes events as lines
+of JSON.
 """
 
 import ctypes
@@ -86,12 +87,13 @@ class Client:
             os.set_blocking(1, True)
             self.flush()
 
-    def next_commands(self):
-        """Return the commands that have come."""
+    def next_kills(self):
+        """Return the workers to kill, by the commands that have come."""
         self.flush()
         lines = (None if self.gone else self.commands.take()) or []
-        self.gone = self.gone or self.commands.ended or os.getppid() != self.parent
-        return [json.loads(line) for line in lines]
+        commands = [json.loads(line) for line in lines]
+        self.gone = self.gone or self.commands.ended or {"stop": True} in commands or os.getppid() != self.parent
+        return [command["kill"] for command in commands if "kill" in command]
 
 
 class Worker:
@@ -167,16 +169,14 @@ class Ending:
                 worker.signal(number)
 
 
-def start(order, restart):
-    """Return new workers on free loopback ports."""
+def start(workers, order, restart):
+    """Fill ``workers`` with new ones on free loopback ports."""
     count = len(order["environments"])
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(count)]}
-    workers = []
     for index, environment in enumerate(order["environments"]):
         config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
         own = {"TF_CONFIG": json.dumps(config), "BIGTRAIN_RESTART": str(restart)}
         workers.append(Worker(index, order, environment | own))
-    return workers
 
 
 def free_ports(count):
@@ -197,9 +197,9 @@ def watch(workers, client, patience, until, wake):
         woken = [wake, *(readable if len(client.unsent) < MOST_UNSENT else [])]
         if wake in select.select(woken, [1] if client.unsent else [], [], TICK_SECONDS)[0]:
             os.read(wake, CHUNK)
-        for command in client.next_commands():
-            if workers[command["kill"]].code is None:
-                workers[command["kill"]].signal(signal.SIGKILL)
+        for index in client.next_kills():
+            if workers[index].code is None:
+                workers[index].signal(signal.SIGKILL)
         for worker in running:
             worker.look()  # all before any is heard: what the others say of an end comes after it
         for worker in running:
@@ -250,9 +250,10 @@ def supervise(order, client):
     until = math.inf if order["timeout"] is None else time.monotonic() + order["timeout"]
     wake = ends_of_children()
     for restart in range(order["restarts"] + 1):
-        workers = start(order, restart)
-        client.tell(event="started", restart=restart, pids=[worker.process.pid for worker in workers])
+        workers = []
         try:
+            start(workers, order, restart)
+            client.tell(event="started", restart=restart, pids=[worker.process.pid for worker in workers])
             failed = watch(workers, client, order["patience"], until, wake)
         finally:
             for worker in workers:

@@ -51,6 +51,11 @@ def test_named_variables_are_given_by_value(shell, capsys):
     assert shell.user_ns["nested"] == values[2]
 
 
+def test_what_is_given_comes_after_imports_from_the_future(shell, capsys):
+    workers(shell, "1 --give steps", "from __future__ import annotations  # first\nprint(steps)")
+    assert "worker 0 | 3" in capsys.readouterr().out
+
+
 def test_the_job_can_be_kept(shell):
     workers(shell, "2 --name job", "print('kept')")
     assert shell.user_ns["job"].codes == [0, 0] and shell.user_ns["job"].logs(1) == "kept\n"
@@ -65,8 +70,11 @@ def test_settings_reach_the_job(shell, capsys):
 
 
 @pytest.mark.parametrize("give", ["", "--give folder"])
-def test_a_traceback_counts_lines_as_the_cell_does(shell, capsys, give):
-    code = "where = 1\n\nraise KeyError('line four of the cell')"
+@pytest.mark.parametrize(
+    "first", ["where = 1\n", "from __future__ import annotations\nfrom __future__ import division  # done"]
+)
+def test_a_traceback_counts_lines_as_the_cell_does(shell, capsys, give, first):
+    code = f"{first}\nraise KeyError('line four of the cell')"
     shell.run_cell(f"%%workers 1 {give} --name job\n{code}")
     log = shell.user_ns["job"].logs(0)
     assert "line 4, in <module>" in log and "    raise KeyError('line four of the cell')" in log
@@ -112,6 +120,8 @@ def test_a_name_that_only_the_notebook_has_is_refused(shell, code, names):
         "match {'a': 1}:\n    case {'a': nested, **text}: print(nested, text)",
         "from os import sep as steps\nprint(steps)",
         "global steps\nsteps = 2\nprint(steps)",
+        "if len('a') > 1: quit()\nexit(0)",
+        "from __future__ import (annotations)\nexit(0)",
     ],
 )
 def test_names_of_its_own_are_no_matter(shell, code, capsys):

@@ -168,6 +168,33 @@ def test_ports_are_below_those_for_clients(job):
     assert all(1024 < int(address.rpartition(":")[2]) < 32768 for address in mine.addresses)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("SLURM_JOB_ID", None, "SLURM_JOB_ID=None must be a whole number: let srun set it"),
+        ("SLURM_JOB_ID", "4711_2", "SLURM_JOB_ID='4711_2' must be a whole number"),
+        ("SLURM_PROCID", "first", "SLURM_PROCID='first' must be a whole number"),
+        ("SLURM_PROCID", "-1", "SLURM_PROCID='-1' must be a whole number"),
+        ("SLURM_PROCID", "2", "SLURM_PROCID='2' must be below 2: SLURM_STEP_TASKS_PER_NODE='1(x2)'"),
+        ("SLURM_STEP_NODELIST", None, "SLURM_STEP_NODELIST=None must be names of nodes, like node[1-3],login"),
+        ("SLURM_STEP_NODELIST", "node[1-", "SLURM_STEP_NODELIST='node[1-' must be names of nodes"),
+        ("SLURM_STEP_NODELIST", "node[a-b]", "SLURM_STEP_NODELIST='node[a-b]' must be names of nodes"),
+        ("SLURM_STEP_NODELIST", "node[1-3]", "for each of the 3 nodes in SLURM_STEP_NODELIST='node[1-3]'"),
+        ("SLURM_STEP_TASKS_PER_NODE", None, "SLURM_STEP_TASKS_PER_NODE=None must be numbers of tasks, like 2(x3),1"),
+        ("SLURM_STEP_TASKS_PER_NODE", "one", "SLURM_STEP_TASKS_PER_NODE='one' must be numbers of tasks"),
+        ("SLURM_STEP_TASKS_PER_NODE", "2", "SLURM_STEP_TASKS_PER_NODE='2' must have a number of at most 64 for each"),
+        ("SLURM_STEP_TASKS_PER_NODE", "1,65", "SLURM_STEP_TASKS_PER_NODE='1,65' must have a number of at most 64"),
+    ],
+)
+def test_what_is_wrong_with_slurms_variables_is_named(name, text, message):
+    variables = slurm("node[1-2]", "1(x2)", 2, 0, **({name: text} if text else {}))
+    if text is None:
+        del variables[name]
+    with pytest.raises(ValueError) as caught:
+        place(variables)
+    assert message in str(caught.value)
+
+
 def test_slurms_variables_for_gpus_make_no_difference():
     gpus = {"SLURM_GPUS_ON_NODE": "4", "CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_STEP_GPUS": "0,1,2,3"}
     assert in_slurm("node[1-2]", "2(x2)", 4, 3, **gpus) == in_slurm("node[1-2]", "2(x2)", 4, 3)

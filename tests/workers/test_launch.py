@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import redirect_stdout
 from html.parser import HTMLParser
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import psutil
 import pytest
@@ -76,7 +76,8 @@ def test_a_script_can_be_a_name_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("beside.py").write_text("said = 'from beside'")
     Path("hello there.py").write_text("import beside; print(beside.said)")
-    assert ended(bt.run_workers("hello there.py", 1)).logs(0) == "from beside\n"
+    for script in ("hello there.py", PurePosixPath("hello there.py")):
+        assert ended(bt.run_workers(script, 1)).logs(0) == "from beside\n"
 
 
 def test_code_runs_as_the_main_module_of_the_current_folder(tmp_path, monkeypatch):
@@ -248,6 +249,10 @@ def test_descriptors_and_threads_do_not_pile_up():
         ({"devices_per_worker": 0}, "devices_per_worker=0 must be a whole number of at least 1"),
         ({"devices_per_worker": "all"}, "devices_per_worker='all' must be"),
         ({"arguments": "--epochs 3"}, "arguments='--epochs 3' must be a list"),
+        ({"arguments": 5}, "arguments=5 must be a list"),
+        ({"env": ["ADDED"]}, "env=['ADDED'] must be a dictionary"),
+        ({"env": {"A=B": "1"}}, "env={'A=B': '1'} must be a dictionary; a variable's name has"),
+        ({"env": {"": "1"}}, "env={'': '1'} must be a dictionary; a variable's name has"),
         ({"script_or_code": 3}, "script_or_code=3 must be a path or Python code"),
     ],
 )
@@ -258,7 +263,7 @@ def test_bad_settings_are_refused_before_anything_starts(settings, message, watc
     assert not watch.processes()
 
 
-@pytest.mark.parametrize("script", ["gone.py", Path("gone.py"), Path("gone"), SCRIPTS])
+@pytest.mark.parametrize("script", ["gone.py", Path("gone.py"), Path("gone"), PurePosixPath("gone.py"), SCRIPTS])
 def test_a_missing_script_is_told_at_once(script, watch):
     with pytest.raises(FileNotFoundError, match="there is no script"):
         bt.run_workers(script)

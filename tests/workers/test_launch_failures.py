@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -10,6 +11,8 @@ from leftovers import SECONDS as PROMISED
 from leftovers import eventually
 
 import bigtrain_nb as bt
+from bigtrain_nb.cluster.jobs import _listen
+from bigtrain_nb.cluster.record import Record
 
 
 def test_a_worker_that_exits_with_3_ends_the_job(watch):
@@ -99,6 +102,22 @@ def test_sigterm_of_one_worker(watch):
     os.kill(job.pids[1], signal.SIGTERM)
     assert job.wait(SECONDS, show=False) == [-15, -15] and job.failed == 1 and job.exit_code == 143
     watch.nothing_left(addresses)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="this system has no real-time signals")
+def test_a_signal_without_a_name(capsys):
+    job = run("os.kill(os.getpid(), signal.SIGRTMIN + 1)", workers=1, show=True)
+    number = signal.SIGRTMIN + 1
+    assert job.codes == [-number] and job.failed == 0 and job.exit_code == 128 + number
+    assert f"killed by signal {number}" in repr(job) and f"killed by signal {number}" in capsys.readouterr().out
+
+
+def test_news_that_break_off_end_the_wait():
+    process = subprocess.Popen(["echo", '{"event": "li'], stdout=subprocess.PIPE)
+    record = Record(1, 0)
+    with pytest.raises(ValueError):
+        _listen(process, record)
+    assert record.done
 
 
 def test_a_stopped_worker_is_ended(watch):

@@ -34,6 +34,11 @@ def end(process):
     return out, err, process.returncode
 
 
+def alone(code, **settings):
+    """Run code in a process of its own, to its end."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, **settings)
+
+
 @pytest.mark.parametrize("arguments", [[], ["grandchild"], ["stubborn", "grandchild"]], ids=" ".join)
 @pytest.mark.parametrize("how", ["waits", "sleeps"])
 def test_kill_9_of_the_kernel(how, arguments, watch):
@@ -94,6 +99,28 @@ def test_a_kernel_whose_child_keeps_everything_open(watch):
     watch.nothing_left()
 
 
+def test_a_job_that_is_stopped_while_a_child_of_the_kernel_keeps_everything_open(watch):
+    process, addresses = kernel("stops")
+    eventually(lambda: len(watch.processes()) == 2, SECONDS)  # the kernel and its child
+    assert not any(map(listens, addresses))
+    for one in watch.processes():
+        one.kill()
+    end(process)
+    watch.nothing_left()
+
+
+def test_a_child_of_the_kernel_that_ends_leaves_the_job_alone(watch):
+    code = """
+import bigtrain_nb as bt, os, sys
+job = bt.run_workers("import time; time.sleep(2)")
+if not os.fork():
+    sys.exit()
+print(job.wait())
+"""
+    assert alone(code).stdout == "[0, 0]\n"
+    watch.nothing_left()
+
+
 def test_a_kernel_killed_at_any_moment_of_the_start(watch):
     """The children may find no order, half of one, or a job that has just begun."""
     for _ in range(8):
@@ -114,6 +141,16 @@ def test_the_end_of_the_process_between(signal_number, arguments, watch):
     assert all(code < 0 for code in job.wait(SECONDS, show=False))
     watch.nothing_left(addresses)
     assert job.stop() == job.codes and job.exit_code > 128
+
+
+def test_a_start_that_fails_half_way_where_the_system_does_not_clear_up(watch):
+    environments = [dict(os.environ), {"no=name": ""}]
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    order = {"command": command, "source": None, "environments": environments, "timeout": None, "restarts": 0}
+    code = "from bigtrain_nb.cluster import supervisor; supervisor.LIBC = None; supervisor.main()"
+    done = alone(code, input=json.dumps(order))
+    assert done.returncode == 1 and "illegal environment variable name" in done.stderr
+    watch.nothing_left()
 
 
 def test_a_job_that_is_dropped_ends(watch):

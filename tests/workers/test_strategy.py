@@ -201,18 +201,20 @@ def test_a_port_that_is_taken_is_named(host):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "text", "message"),
     [
-        ("{", "ValueError: TF_CONFIG is not JSON"),
-        ('{"cluster": {"worker": ["a:1", "b:1"]}}', "ValueError: TF_CONFIG must be like"),
+        ("TF_CONFIG", "{", "TF_CONFIG is not JSON"),
+        ("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}', "TF_CONFIG must be like"),
         (
+            "TF_CONFIG",
             '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}',
-            "ValueError: TF_CONFIG's task index 2 must be from 0 to 1",
+            "TF_CONFIG's task index 2 must be from 0 to 1",
         ),
+        ("BIGTRAIN_DEVICES_PER_WORKER", "two", "BIGTRAIN_DEVICES_PER_WORKER='two' must be a whole number"),
     ],
 )
-def test_a_bad_tf_config_is_told_at_once(text, message):
-    assert alone("bt.strategy()", TF_CONFIG=text)[1].startswith(message)
+def test_a_bad_variable_is_told_at_once(name, text, message):
+    assert alone("bt.strategy()", **{name: text})[1].startswith(f"ValueError: {message}")
 
 
 def test_it_must_come_first():

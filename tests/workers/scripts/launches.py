@@ -1,7 +1,8 @@
 """What a notebook's kernel does: ``launches.py HOW [ARGUMENT ...]`` runs two workers of waits.py with the arguments.
 
 It prints their addresses as a line of JSON once they are ready, and then, by HOW, waits for the job, "sleeps", "drops"
-the job and sleeps, "exits" at once, or "forks" a child that keeps all that this process has open, and sleeps.
+the job and sleeps, "exits" at once, or "forks" a child that keeps all that this process has open, and sleeps; with
+"stops" it forks, stops the job, and sleeps.
 """
 
 import json
@@ -16,11 +17,13 @@ how, *arguments = sys.argv[1:]
 job = bt.run_workers(Path(__file__).with_name("waits.py"), arguments=arguments)
 while not all("ready at" in job.logs(index) for index in range(2)):
     time.sleep(0.01)
-if how == "forks" and not os.fork():
+if how in ("forks", "stops") and not os.fork():
     time.sleep(600)
 print(json.dumps([job.logs(index).split()[-1] for index in range(2)]), flush=True)
 if how == "waits":
     job.wait()
+if how == "stops":
+    job.stop()
 if how == "drops":
     del job
 if how != "exits":
