@@ -152,22 +152,23 @@ def crop_box(width, height, split, rng):
 def image_folder(folder, *, shards=8, test_fraction=0.1, seed=0, skip_damaged=False, cache=None):
     """Return `ImageData` of a reader's own images: each subfolder of ``folder`` is a class, its name the label.
 
-    JPEG files are packed byte for byte; other formats that Pillow reads are encoded as JPEG of quality 95. Hidden
-    files are ignored. A random ``test_fraction`` becomes the test split. Everything is copied into the cache, once as
-    files and once as shards, and again whenever the folder's files change.
+    JPEG files are packed byte for byte; other formats that Pillow reads are encoded as JPEG of quality 95. Gray images
+    of 16 or 32 bits cannot be decoded: which of their values is white is not known. Hidden files are ignored. A random
+    ``test_fraction`` becomes the test split. Everything is copied into the cache, once as files and once as shards, and
+    again whenever the folder's files change.
 
     Raises ValueError that names the files that cannot be decoded, unless ``skip_damaged``, which leaves them out and
     lists them in ``.skipped``; ValueError for a folder without subfolders or images and for settings that make no
     sense; FileNotFoundError for a folder that is not there; OSError when the disk is full.
     """
     whole_number("shards", shards, 1)
-    fraction("test_fraction", test_fraction)
+    test_fraction = fraction("test_fraction", test_fraction)
     whole_number("seed", seed, 0)
     folder = own_folder(folder, cache)
     paths = _class_files(folder)
 
     def fill(making):
-        good, skipped = sort_out(folder, paths, _decodes, "images", skip_damaged)
+        good, skipped = sort_out(folder, paths, _decodes, "8-bit images", skip_damaged)
         if len(good) < 2:
             raise ValueError(f"{folder} holds only one image; a train and a test split need at least two")
         tests = min(max(1, round(len(good) * test_fraction)), len(good) - 1)
@@ -228,6 +229,8 @@ def _jpeg(path):
 def _encode(content):
     jpeg = io.BytesIO()
     with Image.open(io.BytesIO(content)) as image:
+        if image.mode.startswith(("I", "F")):
+            raise ValueError(f"mode {image.mode} is not 8-bit")
         image.convert("RGB").save(jpeg, "JPEG", quality=95)
     return jpeg.getvalue()
 

@@ -29,16 +29,17 @@ class Pipeline:
     image_size: pixels, for the default ``parse``.
     reads: shards read at once: 1 reads one after the other, more interleaves them, "AUTOTUNE" lets the runtime choose.
     block_length: records taken from a shard before the next one's turn, when shards are interleaved.
-    map_calls: examples parsed at once: 1 is a plain `map`, more (or "AUTOTUNE") a parallel one.
+    map_calls: examples parsed at once: 1 is a plain `map`, more (at most 1024, or "AUTOTUNE") a parallel one.
     vectorize: run ``finish`` once per batch instead of once per example.
-    cache: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in it).
-    shuffle: size of the shuffle buffer in examples, 0 for the order of the files.
+    cache: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in it),
+        whose folder is made if it is not there.
+    shuffle: size of the shuffle buffer in examples, at most 100 million, 0 for the order of the files.
     seed: of the shuffle; None draws a new one at each start.
     batch: examples in a batch; the last batch may be shorter.
     repeat: start again after the last batch, for ever, without the pause that a new iterator costs.
     prefetch: batches made ahead, 0 for none, or "AUTOTUNE".
     deterministic: keep the order although work runs in parallel.
-    threads: size of a private thread pool, or None for the shared one.
+    threads: size of a private thread pool, at most 1024, or None for the shared one.
     rewrites: let the runtime rewrite the pipeline by its own rules (False shows what each setting does by itself).
     skip_damaged: leave out records that cannot be parsed instead of raising, and of a shard that is cut off all that
         follows; `ImageData.verify()` names what is damaged.
@@ -83,7 +84,10 @@ class Pipeline:
         return self.data.test_count if self.split == "test" else self.data.count
 
     def dataset(self):
-        """Build the `tf.data.Dataset`; its elements are what ``finish`` makes of a batch of parsed examples."""
+        """Build the `tf.data.Dataset`; its elements are what ``finish`` makes of a batch of parsed examples.
+
+        Raises FileNotFoundError for a shard that is not there, OSError for a cache whose folder cannot be made.
+        """
         finish = self.finish or scale_pixels
         dataset = self._parsed(self._records())
         if self.cache:
@@ -104,6 +108,9 @@ class Pipeline:
         files = tf.data.Dataset.from_tensor_slices(list(self.files))
         if self.source == "files":
             return files
+        for shard in self.files:
+            if not tf.io.gfile.exists(shard):  # TensorFlow would try it again for ever where errors are skipped
+                raise FileNotFoundError(f"{shard}: there is no such TFRecord file")
         if self.reads == 1:
             return files.flat_map(tf.data.TFRecordDataset)
         at_once = self.reads if self.reads == AUTOTUNE else min(self.reads, len(self.files))
@@ -169,7 +176,12 @@ def _cache_path(cache):
     if cache == "memory":
         return ""
     if cache != "file":
-        return os.fspath(cache)
+        path = os.fspath(cache)
+        try:
+            tf.io.gfile.makedirs(os.path.dirname(path))
+        except tf.errors.OpError as error:
+            raise OSError(f"cache={path!r}: its folder cannot be made: {error.message}") from None
+        return path
     folder = tempfile.mkdtemp(prefix="bigtrain_nb-cache-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return os.path.join(folder, "cache")
@@ -177,6 +189,8 @@ def _cache_path(cache):
 
 _LEAST = {"image_size": 1, "reads": 1, "block_length": 1, "map_calls": 1, "threads": 1, "batch": 1}
 _LEAST |= {"shuffle": 0, "prefetch": 0}
+_MOST = {"map_calls": 1024, "threads": 1024, "shuffle": 100_000_000}
+"""TensorFlow makes room for all of them, or all threads, at once: with far more the process ends or stands still."""
 _MAY_BE_AUTOTUNE = {"reads", "map_calls", "prefetch"}
 _FLAGS = ("vectorize", "repeat", "deterministic", "rewrites", "skip_damaged")
 _CHOICES = {"split": ("train", "test"), "source": ("shards", "files")}
@@ -193,7 +207,7 @@ def _check(settings):
             if value != AUTOTUNE:
                 raise ValueError(f'{name}={value!r} must be a whole number of at least {least} or "AUTOTUNE"')
         elif value is not None or name != "threads":
-            whole_number(name, value, least)
+            whole_number(name, value, least, _MOST.get(name))
     if settings.seed is not None:
         whole_number("seed", settings.seed, 0)
     for name in _FLAGS:
@@ -204,12 +218,19 @@ def _check(settings):
             raise ValueError(f"{name}={getattr(settings, name)!r} must be None or a function")
     if settings.cache not in (None, "memory", "file") and os.path.dirname(_path_or_empty(settings.cache)) == "":
         raise ValueError(f'cache={settings.cache!r} must be None, "memory", "file" or a path with a folder in it')
-    is_paths = isinstance(settings.data, Sequence) and not isinstance(settings.data, (str, bytes))
-    if not is_paths and not hasattr(settings.data, "shards"):
-        raise ValueError(f"data={settings.data!r} must be an ImageData or a list of paths")
-    if settings.parse is None and not hasattr(settings.data, "shards"):
-        raise ValueError("data of your own needs parse=, a function from one record to one example")
+    if not hasattr(settings.data, "shards"):
+        _check_own_data(settings.data, settings.parse)
     if not settings.files:
         raise ValueError(f"data holds no {settings.split} {settings.source}: there is nothing to read")
     if settings.examples is not None and settings.batch > settings.examples:
         raise ValueError(f"batch={settings.batch} is larger than the data: at most {settings.examples} examples")
+
+
+def _check_own_data(data, parse):
+    if not isinstance(data, Sequence) or isinstance(data, (str, bytes)):
+        raise ValueError(f"data={data!r} must be an ImageData or a list of paths")
+    for index, path in enumerate(data):
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            raise ValueError(f"data[{index}]={path!r} must be a path")
+    if parse is None:
+        raise ValueError("data of your own needs parse=, a function from one record to one example")

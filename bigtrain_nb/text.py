@@ -55,7 +55,7 @@ def source_text(megabytes=8.0, *, test_fraction=0.1, seed=0, cache=None):
     """
     if isinstance(megabytes, bool) or not isinstance(megabytes, int | float) or not 0.1 <= megabytes < np.inf:
         raise ValueError(f"megabytes={megabytes!r} must be a number of at least 0.1")
-    fraction("test_fraction", test_fraction)
+    test_fraction = fraction("test_fraction", test_fraction)
     whole_number("seed", seed, 0)
     library = Path(sysconfig.get_path("stdlib"))
 
@@ -81,9 +81,9 @@ def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, seed=0, skip_d
     them in ``.skipped``; ValueError if no file matches and for settings that make no sense; FileNotFoundError for a
     folder that is not there; OSError when the disk is full.
     """
-    fraction("test_fraction", test_fraction)
+    test_fraction = fraction("test_fraction", test_fraction)
     whole_number("seed", seed, 0)
-    if not isinstance(pattern, str) or not pattern or Path(pattern).is_absolute():
+    if not isinstance(pattern, str) or not Path(pattern).parts or Path(pattern).is_absolute():
         raise ValueError(f"pattern={pattern!r} must be a pattern below the folder, such as '**/*.txt'")
     folder = own_folder(folder, cache)
     paths = [path for path in visible_files(folder, pattern) if path.stat().st_size]

@@ -41,17 +41,19 @@ class Files:
     def restore(self):
         """Restore the newest checkpoint that can be read; return its number, 0 if the folder has none.
 
-        Raises ValueError for a checkpoint of another model, OSError if there are checkpoints but none can be read.
+        Raises ValueError for a checkpoint of another model or program, OSError if there are checkpoints but none can be
+        read.
         """
         paths = self._paths()
         for path in reversed(paths):
+            number = _number(path)
             try:
                 self._require_same_model(path)
                 self._checkpoint.restore(path).assert_consumed()
             except (tf.errors.OpError, IndexError) as error:  # TensorFlow's reader gives an IndexError for a short file
                 print(f"{path} cannot be read, trying the one before: {_line(error)}", flush=True)
             else:
-                return int(path.rpartition("-")[2])
+                return number
         if paths:
             raise OSError(f"none of the checkpoints in {self._folder} can be read: empty it to train from the start")
         return 0
@@ -98,6 +100,13 @@ class Files:
             if _REMAINS.fullmatch(name.rstrip("/")):
                 path = os.path.join(self._folder, name)
                 (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
+
+
+def _number(path):
+    named = re.fullmatch(r"ckpt-(\d+)", os.path.basename(path))
+    if not named:
+        raise ValueError(f"{path} is not one of Resume's checkpoints, ckpt-1 and so on: use a folder of its own")
+    return int(named[1])
 
 
 def _line(error):

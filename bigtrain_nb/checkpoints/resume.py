@@ -46,6 +46,8 @@ class Resume(keras.callbacks.Callback):
 
     def __init__(self, folder, model, every=50, keep=2):
         super().__init__()
+        if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+            raise ValueError(f"folder={folder!r} must be the path of a folder")
         self._folder = os.fspath(folder)
         self._every = None if every is None else whole_number("every", every, 1)
         keep = whole_number("keep", keep, 1)
@@ -81,8 +83,10 @@ class Resume(keras.callbacks.Callback):
         with self._preemption.listening():
             while self.epoch < count:
                 self._length, self._in_loop, self._skipped = None, True, False
-                yield self.epoch
-                self._in_loop = False
+                try:
+                    yield self.epoch
+                finally:
+                    self._in_loop = False
                 self._position.epoch, self._position.step = self.epoch + 1, 0
                 self._save(stop=self._preemption.came())
 
@@ -109,10 +113,13 @@ class Resume(keras.callbacks.Callback):
         return (_sharded_by_batches(dataset) if self._many else dataset).skip(self.step)
 
     def step_done(self, steps=1):
-        """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came."""
+        """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came.
+
+        Raises RuntimeError outside the loop over `epochs`, ValueError for what is no whole number of steps.
+        """
         if not self._in_loop:
             raise RuntimeError("train inside `for epoch in resume.epochs(count):`, which counts the epochs")
-        before, self._position.step = self.step, self.step + steps
+        before, self._position.step = self.step, self.step + whole_number("steps", steps, 0)
         if self.step == self._length:
             return  # the epoch's end saves
         stop = self._preemption.came_by_now()

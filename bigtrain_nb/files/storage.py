@@ -18,6 +18,8 @@ MANIFEST = "manifest.json"
 CHECKSUM_BYTES = 256 * 2**20
 """Folders up to this size have all checksums compared each time they are opened, larger ones only file sizes."""
 ABANDONED_SECONDS = 24 * 3600
+MAKING = re.compile(r"\.making-(\w*)-(\d+)-\w+")
+"""The name of a folder that is being made: host and process."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -155,7 +157,10 @@ def _beside(folder):
 def _remove_abandoned(parent):
     """Remove what makers have left in ``parent``: those of this host that died, and others after a day."""
     for path in parent.glob(".making-*"):
-        host, pid = path.name.split("-")[1:3]
+        ours = MAKING.fullmatch(path.name)
+        if not ours:
+            continue
+        host, pid = ours.groups()
         try:
             age = time.time() - path.stat().st_mtime
         except FileNotFoundError:

@@ -243,6 +243,24 @@ def test_training_outside_the_loop_is_refused(tmp_path):
         resume.step_done()
 
 
+def test_a_loop_that_was_left_counts_no_more_steps(tmp_path):
+    resume = Resume(tmp_path, model_of())
+    for _ in resume.epochs(2):
+        resume.step_done()
+        break
+    with pytest.raises(RuntimeError, match="inside `for epoch in resume.epochs"):
+        resume.step_done()
+
+
+@pytest.mark.parametrize("steps", [-5, 0.5, None, True])
+def test_what_is_no_number_of_steps_is_refused(steps, tmp_path):
+    resume = Resume(tmp_path, model_of())
+    for _ in resume.epochs(1):
+        with pytest.raises(ValueError, match=f"steps={steps!r} must be a whole number of at least 0"):
+            resume.step_done(steps)
+        assert resume.step == 0
+
+
 def test_what_has_no_rest(tmp_path):
     resume = Resume(tmp_path, model_of())
     with pytest.raises(ValueError, match=r"rest\(\) takes a tf.data.Dataset of batches, .* not \[1, 2\]"):

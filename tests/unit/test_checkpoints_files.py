@@ -92,6 +92,15 @@ def test_a_checkpoint_that_another_program_made_is_refused(tmp_path):
     assert contents(tmp_path) == before
 
 
+def test_a_listed_checkpoint_with_a_name_of_its_own_is_refused(tmp_path):
+    listed = cut_after_5(tmp_path) / "checkpoint"
+    listed.write_text(listed.read_text().replace("ckpt-2", "best"))
+    for path in tmp_path.glob("ckpt-2.*"):
+        path.rename(path.with_stem("best"))
+    with pytest.raises(ValueError, match=f"{tmp_path}/best is not one of Resume's checkpoints, ckpt-1 and so on"):
+        Resume(tmp_path, model_of())
+
+
 def test_a_checkpoint_of_a_model_with_other_dropout_is_refused(tmp_path):
     cut_after_5(tmp_path)
     inputs = keras.Input((5,))
@@ -118,6 +127,14 @@ def test_bad_settings(setting, tmp_path):
     (name, value), *_ = setting.items()
     with pytest.raises(ValueError, match=f"{name}={value!r} must be a whole number of at least 1"):
         Resume(tmp_path, model_of(), **setting)
+
+
+@pytest.mark.parametrize("folder", ["", None, 5, b"bytes"])
+def test_what_is_no_folder_is_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"folder={folder!r} must be the path of a folder"):
+        Resume(folder, model_of())
+    assert names(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):

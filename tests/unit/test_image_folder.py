@@ -108,6 +108,16 @@ def test_other_formats_become_jpeg(folder, pack, kind, mode):
     assert abs(image.astype(int) - wanted).mean() < 8
 
 
+@pytest.mark.parametrize(
+    "kind, pixel", [("PNG", np.uint16), ("TIFF", np.uint16), ("TIFF", np.int32), ("TIFF", np.float32)]
+)
+def test_gray_images_of_more_bits_are_not_taken(folder, pack, kind, pixel):
+    Image.fromarray(np.ones((30, 40), pixel)).save(folder / "cat" / "deep.img", kind)
+    with pytest.raises(ValueError, match=r"1 of 11 files cannot be read as 8-bit images; .*\s+cat/deep.img"):
+        pack(folder)
+    assert pack(folder, skip_damaged=True).skipped == ("cat/deep.img",)
+
+
 def damage(folder):
     """Put every sort of damaged file among the good ones; return their names."""
     good = encoded("JPEG", size=(200, 200))
@@ -126,7 +136,7 @@ def damage(folder):
 
 def test_damaged_files_are_all_named(folder, pack, tmp_path):
     names = damage(folder)
-    with pytest.raises(ValueError, match="6 of 16 files cannot be read as images; skip_damaged=True") as caught:
+    with pytest.raises(ValueError, match="6 of 16 files cannot be read as 8-bit images; skip_damaged=True") as caught:
         pack(folder)
     assert tuple(str(caught.value).splitlines()[1:]) == names
     assert made(tmp_path) == []
@@ -172,7 +182,7 @@ def test_folders_without_images(tmp_path, pack):
     with pytest.raises(ValueError, match="empty has no files in its subfolders"):
         pack(empty)
     (empty / "cat" / "bad.jpg").write_bytes(b"bad")
-    with pytest.raises(ValueError, match="none of its 1 files can be read as images"):
+    with pytest.raises(ValueError, match="none of its 1 files can be read as 8-bit images"):
         pack(empty, skip_damaged=True)
     (empty / "cat" / "good.jpg").write_bytes(encoded("JPEG"))
     with pytest.raises(ValueError, match="only one image"):

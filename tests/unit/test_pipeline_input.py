@@ -125,10 +125,18 @@ def test_a_truncated_shard_ends_a_pipeline_that_skips(crops, plain, tmp_path):
     assert set(plain[:13] + plain[26:]) <= set(found) < set(plain)
 
 
-def test_a_missing_shard_is_named(crops):
+@pytest.mark.parametrize("settings", [{}, {"skip_damaged": True}, {"reads": 2}], ids=str)
+def test_a_missing_shard_is_named(crops, settings):
     gone = replace(crops, shards=(crops.shards[0], "/nowhere/gone.tfrecord"))
-    with pytest.raises(tf.errors.NotFoundError, match="gone.tfrecord"):
-        examples(pipeline(gone).dataset())
+    with pytest.raises(FileNotFoundError, match="/nowhere/gone.tfrecord: there is no such TFRecord file"):
+        pipeline(gone, **settings).dataset()
+
+
+def test_a_cache_whose_folder_cannot_be_made_is_named(crops, tmp_path):
+    (tmp_path / "file").write_text("")
+    path = str(tmp_path / "file" / "mine")
+    with pytest.raises(OSError, match=f"cache='{path}': its folder cannot be made: .*file"):
+        pipeline(crops, cache=path).dataset()
 
 
 # Nonsense
@@ -145,6 +153,8 @@ def test_a_missing_shard_is_named(crops):
             (("batch", "shuffle", "threads"), (AUTOTUNE,)),
             (("vectorize", "repeat", "deterministic", "rewrites", "skip_damaged"), (None, "no", 1)),
             (("cache",), (True, 5, "", b"memory")),
+            (("map_calls", "threads"), (1025,)),
+            (("shuffle", "map_calls", "threads"), (10**12,)),
             (("split",), ("validation", None, ["train"])),
             (("source",), ("tar", None)),
             (("parse", "finish"), ("scale", 5)),
@@ -172,6 +182,13 @@ def test_a_batch_larger_than_the_data_is_refused(crops):
 def test_data_that_is_no_list_of_paths_is_refused(data):
     with pytest.raises(ValueError, match="data=.* must be an ImageData or a list of paths"):
         Pipeline(data=data, parse=unchanged)
+
+
+@pytest.mark.parametrize("path", [5, None, ["b"]])
+def test_what_is_no_path_among_ones_own_is_named(path):
+    with pytest.raises(ValueError) as error:
+        Pipeline(data=["a", path], parse=unchanged)
+    assert str(error.value) == f"data[1]={path!r} must be a path"
 
 
 def test_no_files_and_no_parse_are_refused(crops):

@@ -149,9 +149,9 @@ def test_a_memory_cache_parses_once_and_finishes_again(crops):
 
 
 def test_a_cache_path_of_ones_own_stays(crops, plain, tmp_path):
-    made = pipeline(crops, cache=tmp_path / "mine")
+    made = pipeline(crops, cache=tmp_path / "new" / "mine")
     assert examples(made.dataset()) == plain
-    assert any(path.name.startswith("mine") for path in tmp_path.iterdir())
+    assert any(path.name.startswith("mine") for path in (tmp_path / "new").iterdir())
     assert examples(made.dataset()) == plain
 
 

@@ -163,6 +163,15 @@ def test_another_hosts_leavings_are_removed_after_a_day_and_a_living_makers_neve
     assert names(folder.parent) == sorted([fresh.name, living.name, "thing"])
 
 
+def test_what_only_looks_like_leavings_is_let_be(folder):
+    foreign = [".making-x", ".making-of", ".making-a-b-c", ".making-a-b-c-d"]
+    for name in foreign:
+        (folder.parent / name).mkdir(parents=True)
+        os.utime(folder.parent / name, (0, 0))
+    storage.made(folder, Maker(), 10)
+    assert names(folder.parent) == sorted([*foreign, "thing"])
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_makers_at_the_same_time_all_end_well(folder, damaged):
     if damaged:

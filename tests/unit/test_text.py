@@ -166,6 +166,7 @@ def test_folders_without_text(tmp_path, read):
     "setting, value, allowed",
     [
         ("pattern", "", "a pattern below the folder"),
+        ("pattern", ".", "a pattern below the folder"),
         ("pattern", "/etc/*", "a pattern below the folder"),
         ("pattern", None, "a pattern below the folder"),
         ("test_fraction", 1, "between 0 and 1"),
