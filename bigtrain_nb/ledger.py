@@ -14,14 +14,15 @@ COLUMN_OF = {"x": "rate", "MiB": "memory", "nats": "loss"}
 
 @dataclass(frozen=True)
 class Entry:
-    """One way to train. ``rate``: a `Result` in examples/s; ``gain``: what it is of the rate before, a `Ratio` or a
-
-    number; ``memory``: peak in MiB; ``loss``: nats a byte. None for what was not measured. ``predicted``: {"rate",
-    "memory" or "loss": value} in the same units. ``kept``: whether later steps build on it.
+    """One way to train. ``rate``: a `Result` in examples/s; ``before``: the same of the way before, if it was measured
+    in turns with this one; ``gain``: ``rate`` as a multiple of the rate before, a `Ratio` if in turns, else a number;
+    ``memory``: peak in MiB; ``loss``: nats a byte. None for what was not measured. ``predicted``: {"rate", "memory" or
+    "loss": value} in the same units. ``kept``: whether later steps build on it.
     """
 
     name: str
     rate: Result | None = None
+    before: Result | None = None
     gain: object = None
     memory: float | None = None
     loss: float | None = None
@@ -37,7 +38,8 @@ class Ledger:
         bt.predict("bfloat16", 1.5, "x")
         ledger.measure("bfloat16", step_in_bfloat16, loss=2.3)
 
-    Shows itself as a table; `figure` draws it.
+    Shows itself as a table; `figure` draws it. A machine drifts, so rates of different rows can differ though nothing
+    has changed; a gain is of the rate beside it, ``before``, which was measured in the same rounds.
     """
 
     def __init__(self):
@@ -86,8 +88,12 @@ class Ledger:
         what it is about: "x" the gain in examples/s, "MiB" ``memory``, "nats" ``loss``. ``kept``: by default whether
         the step is faster than the one before (its whole interval, for a comparison), True without a rate.
 
-        Raises ValueError for a comparison of more than two and for a prediction of what was not measured.
+        Raises ValueError for a comparison of more than two and for a prediction of what was not measured, TypeError for
+        a rate that is none of these.
         """
+        if not isinstance(rate, Result | Comparison | None):
+            raise TypeError(f"rate={rate!r} must be a Result or a Comparison, as measured, or None")
+        beside = rate.results[rate.names[0]] if isinstance(rate, Comparison) else None
         before, rate, gain = self._against(rate, self._earlier(name))
         said = workbook.predicted(name)
         predicted = {}
@@ -102,7 +108,7 @@ class Ledger:
             predicted[column] = said.predicted * (before.median if column == "rate" else 1)
             workbook.reveal(name, measured)
         kept = _is_faster(gain) if kept is None else kept
-        self._entries[name] = entry = Entry(name, rate, gain, memory, loss, predicted, kept)
+        self._entries[name] = entry = Entry(name, rate, beside, gain, memory, loss, predicted, kept)
         return cards.note("Entered", f"{name}: {_words(entry)}.")
 
     def figure(self):
@@ -144,11 +150,11 @@ class Ledger:
         return self._table()._repr_html_()
 
     def _table(self):
-        head = ["", "examples/s", "gain", "memory, MiB", "loss, nats a byte", "kept?"]
+        head = ["", "examples/s before", "examples/s", "gain", "memory, MiB", "loss, nats a byte", "kept?"]
         rows = [
             [
                 entry.name,
-                number(entry.rate.median) if entry.rate else "",
+                *(number(rate.median) if rate else "" for rate in (entry.before, entry.rate)),
                 _gain(entry.gain),
                 *("" if value is None else number(value) for value in (entry.memory, entry.loss)),
                 "yes" if entry.kept else "no",
@@ -171,7 +177,8 @@ def _gain(gain):
 
 
 def _words(entry):
-    found = [f"{interval(entry.rate)} examples/s"] if entry.rate else []
+    beside = f" beside {number(entry.before.median)} before" if entry.before else ""
+    found = [f"{interval(entry.rate)} examples/s{beside}"] if entry.rate else []
     found += [_gain(entry.gain)] if entry.gain is not None else []
     found += [f"{number(entry.memory)} MiB"] if entry.memory is not None else []
     found += [f"{number(entry.loss)} nats a byte"] if entry.loss is not None else []

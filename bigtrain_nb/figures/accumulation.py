@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, canvas, dots_and_line, label, side_text
+from bigtrain_nb.figures.canvas import INK, MEASURED, canvas, dots_and_line, grid, label, side_text
 from bigtrain_nb.words import number
 
 SMALLEST = 1e-8  # distances below it, 0 included, are drawn there: single precision ends before
@@ -34,8 +34,7 @@ def distance_figure(distances) -> Figure:
     axes.set_ylim(len(distances) - 0.5, -0.5)
     axes.set_yticks(range(len(distances)), list(distances))
     axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.8)
-    axes.set_axisbelow(True)
+    grid(axes, "x")
     label(axes, "distance to the weights of one big batch\nupright line: as far off as training moved them", "")
     return figure
 
@@ -54,6 +53,6 @@ def memory_figure(measured, predicted) -> Figure:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(min(measured) / 1.2, 1.7 * max(measured))
     axes.set_ylim(0, 1.2 * max(*measured.values(), *predicted.values()))
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
+    grid(axes, "y")
     label(axes, "micro-batches K\ndot: measured, dashed: constant + activations / K", "peak memory, MiB")
     return figure

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from bigtrain_nb.budget.account import amount
-from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label, name_rows, side_text
+from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 
 SHADES = {
     "weights": (MEASURED, 1.0),
@@ -50,10 +50,11 @@ def budget_figure(accounts, limits=None) -> Figure:
         axes.axvline(size, color=INK, linewidth=1.2, linestyle=(0, (3, 2)))
         at = size, -0.55 - 0.28 * place
         axes.annotate(name, at, (4, 0), textcoords="offset points", color=INK, fontsize=9, va="bottom")
-    axes.set_ylim(len(accounts) - 0.5, -0.5 - 0.28 * (1 + len(limits)) if limits else -0.5)
     axes.set_xlim(0, 1.02 * max(reach, *limits.values()) if limits else 1.02 * reach)
     _byte_axis(axes, axes.get_xlim()[1])
     name_rows(axes, list(accounts))
+    if limits:
+        axes.set_ylim(len(accounts) - 0.5, -0.5 - 0.28 * (1 + len(limits)))
     axes.legend(
         drawn.values(), drawn, loc="upper center", bbox_to_anchor=(0.5, -0.35 / figure.get_figheight() - 0.14),
         ncols=LEGEND_COLUMNS, frameon=False, labelcolor=INK, fontsize=9, handlelength=1.2, columnspacing=1.2,
@@ -77,7 +78,6 @@ def step_figure(time) -> Figure:
     side_text(axes, 0, "\n".join(shown))
     side_text(axes, 1, f"{amount(parts['input'], 's')} input")
     name_rows(axes, ["step", "beside it"])
-    axes.set_ylim(1.5, -0.5)
     axes.set_xlim(0, 1.04 * max(time.total, 1e-12))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value, "s")))
@@ -136,5 +136,4 @@ def _byte_axis(axes, reach):
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value / unit:g} {amount(unit, 'bytes').split()[1]}")
     )
-    axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.8)
-    axes.set_axisbelow(True)
+    grid(axes, "x")

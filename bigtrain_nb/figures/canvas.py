@@ -97,8 +97,15 @@ def side_text(axes, y, text):
     axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
 
 
+def grid(axes, axis):
+    """Draw faint lines across, at the ticks of "x" or "y", behind everything else."""
+    axes.grid(axis=axis, color=INK, alpha=0.12, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
 def name_rows(axes, names):
-    """Write the names of rows 0, 1, ... where the axis would be."""
+    """Write the names of rows 0, 1, ..., the first on top, where the axis would be."""
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)

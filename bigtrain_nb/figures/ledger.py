@@ -5,19 +5,20 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label, name_rows, side_text
+from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 from bigtrain_nb.words import number
 
 LEFT_OUT = 0.35  # how strong the colour of a step is that was measured and not kept
+BEFORE = 0.4  # half the height of the mark for the way before, in rows
 PANELS = {"rate": "examples/s", "memory": "peak memory, MiB", "loss": "loss, nats a byte"}
 
 
 def ledger_figure(entries) -> Figure:
     """One row for each entry, one panel each for examples/s (with its interval), MiB of memory and nats of loss.
 
-    `entries`: objects with name, rate (a `Result`), memory, loss, predicted ({"rate", "memory" or "loss": value}) and
-    kept, as in a `Ledger`; what is None is left blank. Raises ValueError for none, and for a prediction of anything
-    else.
+    `entries`: objects with name, rate and before (a `Result` each, of the same rounds), memory, loss, predicted
+    ({"rate", "memory" or "loss": value}) and kept, as in a `Ledger`; what is None is left blank. Raises ValueError for
+    none, and for a prediction of anything else.
     """
     entries = list(entries)
     if not entries:
@@ -31,14 +32,12 @@ def ledger_figure(entries) -> Figure:
         _limits(axes, list(filter(math.isfinite, reach)), from_zero=quantity != "loss")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=3))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.8)
-        axes.set_axisbelow(True)
+        grid(axes, "x")
         axes.spines["left"].set_visible(False)
         label(axes, unit, "")
     name_rows(panels[0], [entry.name for entry in entries])
     for axes in panels[1:]:
         axes.tick_params(axis="y", length=0, labelleft=False)
-    panels[0].set_ylim(len(entries) - 0.5, -0.5)
     figure.suptitle(_key(entries), color=INK, fontsize=10, x=0.01, ha="left")
     return figure
 
@@ -59,6 +58,9 @@ def _row(axes, y, entry, quantity):
             reach.append(value.high)
         side_text(axes, y, number(middle))
         reach.append(middle)
+    if quantity == "rate" and entry.before is not None:
+        axes.plot([entry.before.median] * 2, [y - BEFORE, y + BEFORE], color=INK, linewidth=2, linestyle=(0, (1, 1)))
+        reach.append(entry.before.median)
     if said is not None:
         axes.plot(said, y, "D", color=PREDICTED, markeredgecolor="white", markersize=8)
         reach.append(said)
@@ -75,5 +77,6 @@ def _key(entries):
     key = ["blue: measured"]
     key += ["pale: not kept"] * any(not entry.kept for entry in entries)
     key += ["line: interval"] * any(entry.rate is not None for entry in entries)
+    key += ["dots: the way before, in the same rounds"] * any(entry.before is not None for entry in entries)
     key += ["diamond: your prediction"] * any(entry.predicted for entry in entries)
     return ", ".join(key)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label, name_rows
+from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows
 
 FORMATS = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
 """Bits of exponent and of mantissa; one more is the sign. IEEE 754-2019; bfloat16: Kalamkar et al. 2019."""
@@ -63,7 +63,7 @@ def range_figure(values, scale=None) -> Figure:
     axes.set_xlim(left, right)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda power, _: f"$2^{{{round(power)}}}$"))
-    axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.8)
+    grid(axes, "x")
     label(axes, "size of a number\nthick: all digits, thin: fewer, beyond: zero or infinity", "")
     return figure
 
@@ -99,6 +99,6 @@ def loss_scale_figure(scale, skipped, what="training step") -> Figure:
     axes.yaxis.set_major_locator(LogLocator(base=2, numticks=8))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"$2^{{{round(math.log2(value))}}}$"))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
+    grid(axes, "y")
     label(axes, f"{what}\n{len(marked)} of {len(scale)} skipped (crosses)", "loss scale")
     return figure

@@ -6,7 +6,7 @@ import textwrap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label, name_rows, side_text
+from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 from bigtrain_nb.words import duration, interval, number, quantity
 
 NAME_WIDTH = 30  # characters of a row's name in one line
@@ -25,7 +25,7 @@ def throughput_figure(result) -> Figure:
     axes.margins(x=0.04)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
+    grid(axes, "y")
     label(axes, f"round\nthe first element took {duration(result.first_seconds)}", result.unit)
     axes.text(
         1.02,
@@ -40,7 +40,7 @@ def throughput_figure(result) -> Figure:
 
 
 def comparison_figure(results, baseline=None, prediction=None, beside=None) -> Figure:
-    """One row for each result: dot = median, thick line = interval, faint ticks = rounds.
+    """One row for each result: dot = median, thick line = interval if there is one, faint ticks = rounds.
 
     `results`: a `Comparison`, or a list of `Result` (anything with name, median, low, high, unit and rounds).
     `baseline`: the name of the row to compare with; its dot is hollow and a thin line carries its median on.
@@ -65,7 +65,8 @@ def comparison_figure(results, baseline=None, prediction=None, beside=None) -> F
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     _finish_rows(axes, [row.name + (" (baseline)" if row.name == baseline else "") for row in rows])
     units = " or ".join(dict.fromkeys(map(_unit, rows)))
-    key = "dot: median, line: interval" + (", ticks: rounds" if any(row.rounds for row in rows) else "")
+    key = "dot: median, line: interval" if any(row.low < row.high for row in rows) else "dot: measured"
+    key += ", ticks: rounds" if any(row.rounds for row in rows) else ""
     if beside and any(rate is not None for rate in beside):
         key += ", bar: baseline beside it"
     label(axes, f"{units}\n{key}", "")
@@ -95,7 +96,8 @@ def prediction_figure(rows) -> Figure:
     axes.set_xticks(_fold_ticks(span))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _fold(value)))
     _finish_rows(axes, [row.name for row in rows])
-    label(axes, "prediction / measured\ndiamond: prediction, band: measured interval", "")
+    band = ", band: measured interval" if any(row.low < row.high for row in rows) else ""
+    label(axes, f"prediction / measured\ndiamond: prediction{band}", "")
     return figure
 
 
@@ -139,10 +141,8 @@ def _draw_prediction(axes, rows, prediction):
 
 
 def _finish_rows(axes, names):
-    axes.set_ylim(len(names) - 0.5, -0.5)
     name_rows(axes, [textwrap.fill(name, NAME_WIDTH, max_lines=2) for name in names])
-    axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.8)
-    axes.set_axisbelow(True)
+    grid(axes, "x")
 
 
 def _fold_ticks(span):

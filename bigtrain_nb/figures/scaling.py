@@ -7,7 +7,7 @@ from itertools import cycle
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, label, name_rows, side_text
+from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 
 STYLES = ("solid", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 APART = 0.065  # of the axes' height: labels closer than this would cover each other
@@ -45,7 +45,6 @@ def efficiency_figure(rows, predicted=None) -> Figure:
         reach.append(middle)
         side_text(axes, y, _loss(middle))
     axes.set_xlim(0, 1.04 * max(filter(math.isfinite, reach)))
-    axes.set_ylim(len(rows) - 0.5, -0.5)
     name_rows(axes, list(rows))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     key = ["blue: used", "grey: lost"]
@@ -78,7 +77,7 @@ def curves_figure(curves, x="epoch") -> Figure:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
+    grid(axes, "y")
     label(axes, x, "loss")
     return figure
 

@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, canvas, dots_and_line, label, name_rows, side_text
+from bigtrain_nb.figures.canvas import INK, MEASURED, canvas, dots_and_line, grid, label, name_rows, side_text
 from bigtrain_nb.words import duration
 
 GAP = 0.9  # between the squares of a ring's pictures, in squares
@@ -28,7 +28,6 @@ def readers_figure(read) -> Figure:
             axes.add_patch(Rectangle((x - 0.42, y - 0.36), 0.84, 0.72, linewidth=0, **look))
         side_text(axes, y, f"{len(set(own))} of {count}")
     axes.set_xlim(-0.5, count - 0.5)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
     name_rows(axes, list(rows))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label(axes, "example\nblue: read by this worker", "")
@@ -89,7 +88,7 @@ def message_figure(measured, fitted) -> Figure:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda seconds, _: duration(seconds))
     axes.margins(x=0.1, y=0.14)
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
+    grid(axes, "y")
     label(axes, "message\ndot: measured, dashed: latency and bandwidth fitted", "time of an all-reduce")
     return figure
 
@@ -110,7 +109,7 @@ def resumed_figure(whole, before, after) -> Figure:
     axes.plot(*_line(after), color=INK, linewidth=1.6, linestyle=(0, (3, 1.5)))
     axes.set_ylim(0, 1.05 * max([*whole.values(), *before.values(), *after.values()]))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
+    grid(axes, "y")
     label(axes, "step\ngrey: never interrupted, blue: until the kill, dashed: after the restart", "loss of the step")
     return figure
 

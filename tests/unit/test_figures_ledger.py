@@ -11,14 +11,17 @@ from bigtrain_nb.figures.canvas import canvas
 from bigtrain_nb.figures.ledger import LEFT_OUT, ledger_figure
 
 
-def entry(name, rate=None, memory=None, loss=None, predicted=None, kept=True):
-    rate = rate and SimpleNamespace(median=rate, low=0.9 * rate, high=1.1 * rate)
-    return SimpleNamespace(name=name, rate=rate, memory=memory, loss=loss, predicted=predicted or {}, kept=kept)
+def entry(name, rate=None, memory=None, loss=None, predicted=None, kept=True, before=None):
+    rate, before = (one and SimpleNamespace(median=one, low=0.9 * one, high=1.1 * one) for one in (rate, before))
+    predicted = predicted or {}
+    return SimpleNamespace(
+        name=name, rate=rate, before=before, memory=memory, loss=loss, predicted=predicted, kept=kept
+    )
 
 
 ENTRIES = [
     entry("naive", 400.0, 210.0, 2.51),
-    entry("batch of 64", 900.0, 290.0, 2.8, {"rate": 1600.0}),
+    entry("batch of 64", 900.0, 290.0, 2.8, {"rate": 1600.0}, before=380.0),
     entry("bfloat16", 700.0, predicted={"rate": 1350.0}, kept=False),
     entry("schedule", loss=2.4, predicted={"loss": 2.6}),
 ]
@@ -58,6 +61,12 @@ def test_predictions_are_diamonds_of_their_colour(drawn):
     assert all(line.get_color() == PREDICTED for axes in drawn.axes for line in axes.lines if line.get_marker() == "D")
 
 
+def test_the_way_before_is_a_dotted_mark_in_the_row_it_was_measured_with(drawn):
+    (mark,) = [line for axes in drawn.axes for line in axes.lines if line.is_dashed()]
+    assert set(mark.get_xdata()) == {380.0} and mark.get_ydata().mean() == 1 and mark in drawn.axes[0].lines
+    assert "dots: the way before" in " ".join(texts(drawn))
+
+
 def test_what_was_not_kept_is_pale(drawn):
     naive, batch, half = drawn.axes[0].patches
     assert half.get_alpha() == LEFT_OUT and naive.get_alpha() == batch.get_alpha() == 1
@@ -86,6 +95,7 @@ def test_a_ledger_of_one_entry_can_be_drawn():
 def test_the_key_names_only_what_is_there():
     assert "diamond" not in " ".join(texts(ledger_figure(ENTRIES[:1])))
     assert "pale" not in " ".join(texts(ledger_figure(ENTRIES[:2])))
+    assert "before" not in " ".join(texts(ledger_figure(ENTRIES[2:])))
 
 
 def test_what_cannot_be_drawn_is_refused():

@@ -39,14 +39,14 @@ def test_a_gain_is_of_the_rate_beside_it_and_so_is_its_prediction(ledger):
     ledger.enter("batch", comparison(50, 150))
     entry = ledger.entries[1]
     assert entry.gain.median == pytest.approx(3, rel=0.05) and entry.rate.median == 150.0
-    assert entry.predicted == {"rate": 100.0}
+    assert entry.before.median == 50.0 and entry.predicted == {"rate": 100.0}
     assert workbook._predictions["batch"].median == entry.gain.median
 
 
 def test_a_rate_measured_elsewhere_is_compared_with_the_last_that_was_kept(ledger):
     ledger.enter("slower", comparison(100, 50))
     ledger.enter("workers", result(180))
-    assert ledger.entries[2].gain == pytest.approx(1.8)
+    assert ledger.entries[2].gain == pytest.approx(1.8) and ledger.entries[2].before is None
 
 
 @pytest.mark.parametrize(("after", "kept"), [(150, True), (101, False), (60, False)])
@@ -93,6 +93,12 @@ def test_a_step_is_compared_with_one(ledger):
         ledger.enter("three", three)
 
 
+def test_a_bare_number_is_no_rate(ledger):
+    with pytest.raises(TypeError, match="rate=100 must be a Result or a Comparison"):
+        ledger.enter("workers", 100)
+    assert len(ledger.entries) == 1 and "naive" in repr(ledger)
+
+
 def test_it_shows_itself_as_a_table_and_in_words(ledger):
     ledger.enter("batch", comparison(100, 150))
     ledger.enter("half", result(75), kept=False)
@@ -100,7 +106,8 @@ def test_it_shows_itself_as_a_table_and_in_words(ledger):
     assert "200" in lines["naive"] and "2.50" in lines["naive"] and lines["naive"].endswith("yes")
     assert "1.5" in lines["batch"] and lines["half"].endswith("no") and "0.50x" in lines["half"]
     assert "naive: 100 (" in ledger.words() and "half: " in ledger.words() and "not kept" in ledger.words()
-    assert "<table" in ledger._repr_html_()
+    assert "batch: 150 (149 to 151) examples/s beside 100 before, 1.50x (" in ledger.words()
+    assert lines["batch"].split()[1:3] == ["100", "150"] and "<table" in ledger._repr_html_()
 
 
 def test_a_card_repeats_what_was_entered(ledger):
