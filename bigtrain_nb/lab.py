@@ -7,6 +7,7 @@ baseline, so that its verdict rests on moments they shared.
 import contextlib
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 from itertools import takewhile
 
@@ -14,6 +15,7 @@ from bigtrain_nb import measure
 from bigtrain_nb.panel import controls, runs
 from bigtrain_nb.panel.cards import Card, Picture
 from bigtrain_nb.panel.runs import Run
+from bigtrain_nb.settings import positive
 
 PATIENCE = 60.0  # seconds that a run waits for earlier ones to let go of the machine
 LONGEST_MESSAGE = 600  # characters
@@ -37,17 +39,21 @@ class Lab:
     compare with, measured together with the first run; without it that is the first run itself. A Lab that is
     displayed takes the place of an earlier one of the same function and title.
 
-    Raises ValueError, or TypeError for a `build` that is no function, where choices and function do not fit.
+    Raises ValueError for settings that make no sense and where choices and function do not fit, TypeError for a `build`
+    that is no function.
     """
 
     def __init__(self, build, *, seconds=4.0, baseline=None, title="", **choices):
-        if not seconds > 0:
-            raise ValueError(f"seconds={seconds!r}: expected a time above zero")
+        if not (baseline is None or isinstance(baseline, Mapping)):
+            raise ValueError(f"baseline={baseline!r} must be a dictionary of settings or None")
+        if not isinstance(title, str):
+            raise ValueError(f"title={title!r} must be a string")
+        self.seconds = positive("seconds", seconds, "seconds")
         self.controls = controls.controls(build, choices)
-        self.build, self.seconds, self.title = build, seconds, title
+        self.build, self.title = build, title
         self.status = "Ready: choose settings and press Run."
         self.error = None
-        self._first = None if baseline is None else self.settings(**baseline)
+        self._first = None if baseline is None else controls.settings(self.controls, baseline)
         self._runs, self._baseline = [], None
         self._job = None
         self._lock = threading.RLock()
@@ -209,8 +215,9 @@ class Lab:
 
     def _measure(self, job, plans):
         """Measure the plans, beside the baseline if there is one or one was asked for."""
-        if not self._runs and self._first is not None and plans != [self._first]:
-            plans = [self._first, *plans]
+        first = self._first
+        if not self._runs and first is not None and not (len(plans) == 1 and controls.equal(plans[0], first)):
+            plans = [first, *plans]
         new = dict(enumerate(plans, start=len(self._runs) + 1))
         baseline = self._baseline.number if self._baseline else min(new)
         chosen = {baseline: self._baseline.settings if self._baseline else new[baseline], **new}

@@ -9,10 +9,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import traceback
 import types
+from contextlib import suppress
 
 TIMEOUT_SECONDS = 600
 TRACEBACK_LINES = 12
@@ -27,6 +29,8 @@ def peak_memory(function, /, **arguments):
     dropped. On the CPU: the peak of resident memory above that of the process with TensorFlow loaded and one operation
     run. Where TensorFlow sees GPUs: the peak of its allocator on the GPU that needed most.
 
+    There the function sees one device, so `bt.mirrored` cannot be measured.
+
     On the CPU, building and compiling a small model is in it, with 40 to 200 MiB whatever the batch. Repetitions of one
     step or a short `fit` of `conv_net` on two busy cores agreed within 3 MiB, but for one of 30 that was 40 MiB higher.
 
@@ -38,30 +42,35 @@ def peak_memory(function, /, **arguments):
 
 
 def _run(name, job):
-    """Run a job in a child that ends with this process; return its exit code, standard output and error."""
+    """Run a job in a child that ends with this process; return its exit code, standard output and error.
+
+    What the child started itself ends with it.
+    """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     alive, parent_end = os.pipe()  # the system closes parent_end when this process ends, however it ends
     try:
-        child = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(alive)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            env=environment,
-            pass_fds=[alive],
-            start_new_session=True,
-        )
-        try:
-            out, err = child.communicate(json.dumps(job), timeout=TIMEOUT_SECONDS)
-            return child.returncode, out, err
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{name} has run for {TIMEOUT_SECONDS} s; it was ended") from None
-        finally:
-            if child.returncode is None:
-                os.killpg(child.pid, signal.SIGKILL)
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+            child = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(alive)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                encoding="utf-8",
+                errors="replace",
+                env=environment,
+                pass_fds=[alive],
+                start_new_session=True,
+            )
+            try:
+                out, _ = child.communicate(json.dumps(job), timeout=TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(f"{name} has run for {TIMEOUT_SECONDS} s; it was ended") from None
+            finally:
+                with suppress(ProcessLookupError):  # where it has ended and left none behind
+                    os.killpg(child.pid, signal.SIGKILL)
                 child.communicate()
+            errors.seek(0)
+            return child.returncode, out, errors.read()
     finally:
         os.close(alive)
         os.close(parent_end)
@@ -72,6 +81,8 @@ def _checked(function, arguments):
     if not inspect.isfunction(function):
         raise ValueError(f"function={function!r} must be a function written with def, whose source can be sent")
     name = function.__name__
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise ValueError(f"a call of {name} runs nothing of it, as it has yield or async: call it in a plain function")
     if name == "<lambda>":
         raise ValueError("a lambda cannot be sent to another process: write the function with def")
     if function.__closure__:

@@ -4,6 +4,7 @@ import difflib
 import inspect
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 MOST_VALUES = 24
 
@@ -25,7 +26,7 @@ class Choices:
         return "one of " + ", ".join(map(text, self.values))
 
     def accept(self, value):
-        """The choice that equals `value`; raises ValueError if there is none."""
+        """The choice that equals `value`, as an array equals only itself; raises ValueError if there is none."""
         for choice in self.values:
             if _same(choice, value):
                 return choice
@@ -63,11 +64,11 @@ class Range:
         return tuple(self.low + i * self.step for i in range(count))
 
     def accept(self, value):
-        """`value`, if it lies in the range; raises ValueError otherwise."""
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or not self.low <= value <= self.high or not self._on_step(value):
+        """`value` as an int or a float, if it lies in the range; raises ValueError otherwise."""
+        number = _plain(value)
+        if number is None or not self.low <= number <= self.high or not self._on_step(number):
             raise ValueError(f"{self.name}={text(value)} is out of range: expected {self.allowed}")
-        return int(value) if self.whole else value
+        return int(number) if self.whole else number
 
     def _on_step(self, value):
         if self.step is None:
@@ -102,6 +103,11 @@ def settings(made: dict, given: dict) -> dict:
     return {name: each.accept(given.get(name, each.default)) for name, each in made.items()}
 
 
+def equal(chosen: dict, other: dict) -> bool:
+    """Whether two settings of the same controls are the same."""
+    return all(_same(value, other[name]) for name, value in chosen.items())
+
+
 def look_up(made: dict, name: str):
     """The control of that name. Raises ValueError that names those there are."""
     if name in made:
@@ -128,16 +134,17 @@ def _control(name, given, parameter):
     if isinstance(given, list) and given:
         among = next((choice for choice in given if _same(choice, default)), given[0])
         return Choices(name, tuple(given), among)
-    if isinstance(given, tuple) and len(given) in (2, 3) and all(map(_is_number, given)):
+    if isinstance(given, tuple) and len(given) in (2, 3) and None not in map(_plain, given):
         return _range(name, given, default)
     raise ValueError(
-        f"{name}={given!r}: expected a list of choices with at least one, True or False, or (low, high[, step])"
+        f"{name}={given!r}: expected a list of choices with at least one, True or False, or (low, high[, step]), which"
+        " are finite numbers"
     )
 
 
 def _range(name, given, default):
-    low, high, *rest = given
-    whole = all(isinstance(number, int) for number in given)
+    low, high, *rest = map(_plain, given)
+    whole = all(isinstance(number, int) for number in (low, high, *rest))
     step = rest[0] if rest else 1 if whole else None
     if low >= high or (step is not None and step <= 0):
         raise ValueError(f"{name}={given!r}: expected low < high and a step above zero")
@@ -155,11 +162,18 @@ def _parameters(build):
         return {}
 
 
-def _is_number(value):
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _plain(value):
+    """A finite number as an int or a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    number = int(value) if isinstance(value, Integral) else float(value)
+    return number if abs(number) < math.inf else None
 
 
 def _same(choice, value):
     if choice is value:
         return True
-    return isinstance(choice, bool) == isinstance(value, bool) and bool(choice == value)
+    try:
+        return isinstance(choice, bool) == isinstance(value, bool) and bool(choice == value)
+    except Exception:  # arrays and tensors raise whatever they like
+        return False

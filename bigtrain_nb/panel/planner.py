@@ -23,7 +23,7 @@ from bigtrain_nb.hardware import machine
 from bigtrain_nb.panel import cards, controls
 from bigtrain_nb.panel.cards import Card, Picture
 from bigtrain_nb.panel.controls import Choices, Range
-from bigtrain_nb.panel.view import LABEL, ROW, WIDE
+from bigtrain_nb.panel.view import LABEL, ROW, WIDE, close, colored
 
 FEWEST = "as few as hold it"
 EACH = "one a sequence"
@@ -34,8 +34,8 @@ POWERS = tuple(2**n for n in range(14))
 class Planner:
     """Controls over `plan_cluster`, or over `plan_step` for a Keras model or the function that builds one.
 
-    Raises TypeError for anything else and ValueError for a model that is not built. Settings that do not fit together
-    are said in the status line.
+    Raises TypeError for anything else and ValueError for a model that is not built or does not tell its shapes.
+    Settings that do not fit together are said in the status line.
     """
 
     def __init__(self, model=None):
@@ -43,6 +43,8 @@ class Planner:
             raise TypeError(f"Planner takes a Keras model, a function that builds one, or nothing, not {model!r}")
         if not getattr(model, "built", True):
             raise ValueError(f"{model.name} has no weights yet: give it a keras.Input, or call it once on a batch")
+        if hasattr(model, "built") and not getattr(model, "inputs", None):
+            raise ValueError(f"{model.name} does not tell its input shapes: use bt.plan_step(model, (x, y)) for it")
         self.model = model
         own = _for_transformers() if model is None else _for_keras(model)
         self.controls = {control.name: control for control in own}
@@ -72,8 +74,7 @@ class Planner:
     def close(self):
         """Take the controls off the screen."""
         if self._view:
-            for widget in [*self._view.fields.values(), *self._view.box.children, self._view.box]:
-                widget.close()
+            close(self._view.box)
             self._view = None
 
     def __repr__(self):
@@ -130,18 +131,18 @@ class _View:
         self._say("Planning ...")
         try:
             plan = self.planner.plan(**chosen)
-        except ValueError as error:
-            self._say(str(error))
+        except Exception as error:
+            self._say(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
             self.memory.value = self.time.value = self.table.value = ""
             return
         self._say(_sentence(plan))
-        self.memory.value = _colored(figure_svg(_memory_figure(plan, chosen["on"]), _sentence(plan)))
+        self.memory.value = colored(figure_svg(_memory_figure(plan, chosen["on"]), _sentence(plan)))
         times = ", ".join(f"{name} {amount(seconds, 's')}" for name, seconds in plan.time.parts.items())
-        self.time.value = _colored(figure_svg(step_figure(plan.time), f"The time of a step: {times}"))
-        self.table.value = _colored(self.planner.fits(**chosen).html)
+        self.time.value = colored(figure_svg(step_figure(plan.time), f"The time of a step: {times}"))
+        self.table.value = colored(self.planner.fits(**chosen).html)
 
     def _say(self, words):
-        self.status.value = _colored(f'<div role="status" aria-live="polite">{html.escape(words)}</div>')
+        self.status.value = colored(f'<div role="status" aria-live="polite">{html.escape(words)}</div>')
 
 
 def _for_transformers():
@@ -203,7 +204,3 @@ def _field(control):
         )
     options = [(controls.text(value), value) for value in control.values]
     return widgets.Dropdown(options=options, value=control.default, **common)
-
-
-def _colored(markup):
-    return f'<div style="color: var(--jp-ui-font-color1, currentColor); overflow-x: auto">{markup}</div>'

@@ -116,10 +116,9 @@ def shown(runs: list[Run], baseline: Run | None) -> list[Run]:
 def write(path, runs: list[Run], baseline: Run | None, title: str) -> Path:
     """Write all runs to a .json or .csv file, beside it first and then renamed. Raises ValueError for other names."""
     path = Path(path).absolute()
-    writers = {".json": _json, ".csv": _csv}
-    if path.suffix not in writers:
+    if path.suffix not in (".json", ".csv"):
         raise ValueError(f"path={str(path)!r}: expected a name that ends in .json or .csv")
-    write_text(path, writers[path.suffix](runs, baseline, title))
+    write_text(path, _csv(runs) if path.suffix == ".csv" else _json(runs, baseline, title))
     return path
 
 
@@ -168,7 +167,7 @@ def _record(run):
     }
 
 
-def _csv(runs, baseline, title):
+def _csv(runs):
     file = io.StringIO()
     lines = csv.writer(file)
     lines.writerow(["run", *(runs[0].settings if runs else ()), *COLUMNS])

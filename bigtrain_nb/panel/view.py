@@ -45,19 +45,15 @@ class View:
         self.stop.disabled = idle
         if idle:
             self.progress.value = 0.0
-        self.status.value = _colored(f'<div role="status" aria-live="polite">{html.escape(lab.status)}</div>')
+        self.status.value = colored(f'<div role="status" aria-live="polite">{html.escape(lab.status)}</div>')
         if self._drawn != (len(lab.runs), lab.baseline) and lab.runs:
             self._draw()
 
     def close(self):
-        """Take every widget off the screen and out of the kernel."""
-        for widget in _family(self.box):
-            for part in (widget.layout, getattr(widget, "style", None), widget):
-                if part is not None:
-                    part.close()
+        close(self.box)
 
     def _arranged(self):
-        title = [widgets.HTML(_colored(f"<h3>{html.escape(self.lab.title)}</h3>"))] if self.lab.title else []
+        title = [widgets.HTML(colored(f"<h3>{html.escape(self.lab.title)}</h3>"))] if self.lab.title else []
         sweep = [widgets.HBox([self.swept, self.sweep], layout=ROW)] if self.fields else []
         rows = [
             *title,
@@ -75,8 +71,8 @@ class View:
         lab = self.lab
         self._drawn = (len(lab.runs), lab.baseline)
         label = runs.words(lab.runs, lab.baseline) + " The table below the picture has every run."
-        self.picture.value = _colored(figure_svg(runs.figure(lab.runs, lab.baseline), label))
-        self.table.value = _colored(lab.table().html)
+        self.picture.value = colored(figure_svg(runs.figure(lab.runs, lab.baseline), label))
+        self.table.value = colored(lab.table().html)
         self._refreshing = True
         self.baseline.options = [(f"run {run.number}", run.number) for run in lab.runs]
         self.baseline.value = lab.baseline.number
@@ -142,12 +138,15 @@ def _button(description, tooltip, clicked, button_style=""):
     return button
 
 
-def _colored(markup):
+def colored(markup):
     """In the theme's text colour; where there is no such variable, in the colour of the text around it."""
     return f'<div style="color: var(--jp-ui-font-color1, currentColor); overflow-x: auto">{markup}</div>'
 
 
-def _family(widget):
-    yield widget
+def close(widget):
+    """Take a widget and all in it off the screen and out of the kernel."""
     for child in getattr(widget, "children", ()):
-        yield from _family(child)
+        close(child)
+    for part in (widget.layout, getattr(widget, "style", None), widget):
+        if part is not None:
+            part.close()

@@ -49,7 +49,27 @@ class TestSettings:
         assert lab.controls["a"].values == (0, 4, 8)
         assert lab.controls["b"].values == (0.0, 0.25, 0.5, 0.75, 1.0)
 
-    @pytest.mark.parametrize("given", [64, "auto", [], (1,), (4, 1), (1, 8, 0), ("a", "b"), None, (True, False)])
+    @pytest.mark.parametrize(
+        ("given", "value"), [((1, 8), np.int64(4)), ((np.int64(1), np.int64(8)), 4), ((1, 8), 4.0), ((0.0, 8.0), 4)]
+    )
+    def test_numbers_of_every_kind_become_plain_ones(self, given, value):
+        accepted = Lab(lambda size: None, size=given).settings(size=value)["size"]
+        assert accepted == 4 and type(accepted) is int
+        assert type(Lab(lambda size: None, size=(0.0, 1.0)).settings(size=np.float32(0.5))["size"]) is float
+
+    def test_arrays_can_be_choices(self):
+        ways = [np.array([1, 2]), np.array([3, 4])]
+        lab = Lab(lambda way=ways[1]: build(), seconds=SECONDS, baseline={"way": ways[0]}, way=ways)
+        assert lab.settings()["way"] is ways[1] and lab.settings(way=ways[0])["way"] is ways[0]
+        assert [run.settings["way"] for run in lab.sweep("way")] == ways
+        with pytest.raises(ValueError, match="way=5 is not among the choices"):
+            lab.settings(way=5)
+
+    @pytest.mark.parametrize(
+        "given",
+        [64, "auto", [], (1,), (4, 1), (1, 8, 0), ("a", "b"), None, (True, False), (float("nan"), 1.0)]
+        + [(1, float("inf"), 1), (0.0, 1.0, float("nan"))],
+    )
     def test_what_is_no_choice_is_refused(self, given):
         with pytest.raises(ValueError, match="size="):
             Lab(lambda size: None, size=given)
@@ -63,10 +83,22 @@ class TestSettings:
             Lab([1, 2, 3])
         assert Lab(lambda **anything: None, size=[1]).settings() == {"size": 1}
 
-    @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+    @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), True, "4", None])
     def test_seconds_are_positive(self, seconds):
-        with pytest.raises(ValueError, match="seconds="):
+        with pytest.raises(ValueError, match=f"seconds={seconds!r} must be a positive, finite number of seconds"):
             Lab(build, seconds=seconds)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"baseline": 5}, "baseline=5 must be a dictionary of settings or None"),
+            ({"baseline": {3: 1}}, "unknown setting 3: expected batch"),
+            ({"title": 5}, "title=5 must be a string"),
+        ],
+    )
+    def test_other_settings_of_its_own_are_checked(self, given, message):
+        with pytest.raises(ValueError, match=message):
+            Lab(build, batch=[1, 2], **given)
 
     def test_baseline_settings_are_checked_at_once(self):
         with pytest.raises(ValueError, match="batch=3 is not among"):

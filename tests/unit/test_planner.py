@@ -86,7 +86,41 @@ def test_a_function_that_builds_is_called_under_the_policy():
     assert plans[1].memory["activations"] < 0.8 * plans[0].memory["activations"]
 
 
+def test_it_leaves_no_widget_behind():
+    before = set(ipywidgets.Widget.get_manager_state()["state"])
+    planner = Planner()
+    shown(planner)
+    planner.close()
+    assert set(ipywidgets.Widget.get_manager_state()["state"]) == before
+
+
+def test_a_function_that_raises_is_quoted():
+    def build():
+        if keras.mixed_precision.dtype_policy().name != "float32":
+            raise RuntimeError("no such layer")
+        return bt.conv_net(image_size=32)
+
+    planner = Planner(build)
+    view = shown(planner)
+    view.fields["policy"].value = "mixed_bfloat16"
+    assert "RuntimeError: no such layer" in view.status.value and not view.memory.value
+    planner.close()
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.layer = keras.layers.Dense(3)
+
+    def call(self, x):
+        return self.layer(x)
+
+
 def test_nothing_else_can_be_planned():
+    built = Subclassed()
+    built(keras.ops.zeros((1, 2)))
+    with pytest.raises(ValueError, match=r"does not tell its input shapes: use bt.plan_step\(model, \(x, y\)\)"):
+        Planner(built)
     with pytest.raises(TypeError, match="takes a Keras model, a function that builds one"):
         Planner("gpt")
     with pytest.raises(ValueError, match="has no weights yet: give it a keras.Input"):
