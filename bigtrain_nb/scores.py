@@ -18,10 +18,10 @@ THIS = "this notebook"
 
 @dataclass(frozen=True)
 class Summary:
-    """Of one notebook: how many predictions were revealed, inside the interval, within a factor of 2; exercises."""
+    """Of one notebook: how many predictions were revealed, were hits, were within a factor of 2; exercises."""
 
     predictions: int
-    inside: int
+    hits: int
     within_twice: int
     exercises: int
     right: int
@@ -42,13 +42,13 @@ def table(summaries) -> cards.Card:
     rows = [[name, *_cells(one)] for name, one in sorted(summaries.items())]
     totals = [sum(values) for values in zip(*(asdict(one).values() for one in summaries.values()), strict=True)]
     rows.append(["together", *_cells(Summary(*totals))])
-    head = ["", "predictions inside the interval", "within a factor of 2", "exercises right"]
+    head = ["", "predictions that hit", "within a factor of 2", "exercises right"]
     return cards.table("The whole series, as far as you have come", head, rows)
 
 
 def _cells(one):
     of = f" of {one.predictions}"
-    return [f"{one.inside}{of}", f"{one.within_twice}{of}", f"{one.right} of {one.exercises}"]
+    return [f"{one.hits}{of}", f"{one.within_twice}{of}", f"{one.right} of {one.exercises}"]
 
 
 def _notebook():

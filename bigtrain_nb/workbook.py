@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from bigtrain_nb import exercises, scores
 from bigtrain_nb.figures import comparison_figure, prediction_figure
+from bigtrain_nb.hardware import machine
 from bigtrain_nb.panel import cards
 from bigtrain_nb.words import interval, quantity
 
@@ -21,6 +22,10 @@ NOT_ATTEMPTED, RIGHT, WRONG = "not attempted", "right", "wrong"
 
 _predictions = {}
 _checked = {}
+
+
+CLOSE = 1.1
+"""Times: as near as a single number, without an interval, can be asked to be predicted."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,17 @@ class Prediction:
         return self.predicted / self.median
 
     @property
+    def hit(self) -> bool:
+        """Whether the prediction lies in the measured interval, or within 10 % of a number that has none."""
+        if self.low < self.high:
+            return self.low <= self.predicted <= self.high
+        return max(self.factor, 1 / self.factor) <= CLOSE
+
+    @property
     def verdict(self) -> str:
-        """In words: "inside the interval" or "off by 1.4x, too low"."""
-        if self.low <= self.predicted <= self.high:
-            return "inside the interval"
+        """In words: "inside the interval", "within 10 %" or "off by 1.4x, too low"."""
+        if self.hit:
+            return "inside the interval" if self.low < self.high else "within 10 %"
         times = max(self.factor, 1 / self.factor)
         if times < 1.005:
             return "off by less than 1 %"
@@ -78,21 +90,23 @@ def predict(name: str, value: float, unit: str = "") -> cards.Card:
 
     Raises ValueError for anything else.
     """
-    _predictions[name] = Prediction(name, _positive(value, f"predict({name!r})"), unit)
-    return cards.note("Your prediction", f"{name} = {quantity(value, unit)}")
+    _predictions[name] = row = Prediction(name, _positive(value, f"predict({name!r})"), unit)
+    return cards.note("Your prediction", f"{name} = {quantity(row.predicted, unit)}")
 
 
 def reveal(name: str, measured) -> cards.Card:
     """Set what was measured beside the prediction of that name, and show both in a picture.
 
     `measured`: a `Ratio`, a `Result` or a plain number. Raises ValueError if there is no such prediction, or if
-    what was measured is not above zero.
+    what was measured is not above zero or has another unit.
     """
     earlier = _look_up(_predictions, name, "prediction")
     known = hasattr(measured, "median")
     median = _positive(measured.median if known else measured, f"reveal({name!r})")
     low, high = (measured.low, measured.high) if known else (median, median)
     unit = getattr(measured, "unit", "x" if known else "")
+    if earlier.unit and unit and earlier.unit != unit:
+        raise ValueError(f"{name!r} was predicted in {earlier.unit} and measured in {unit}: predict in {unit}")
     rounds = tuple(getattr(measured, "rounds", ()))
     row = replace(earlier, median=median, low=low, high=high, rounds=rounds, unit=earlier.unit or unit)
     _predictions[name] = row
@@ -121,19 +135,21 @@ def score(series=False) -> cards.Card:
     rows += [[name, "exercise", "", "", found.status] for name, found in _checked.items()]
     if not rows:
         return cards.note("Score", "nothing was predicted and no exercise was checked yet")
-    inside = sum(row.low <= row.predicted <= row.high for row in revealed)
+    hits = sum(row.hit for row in revealed)
     right = sum(found.status == RIGHT for found in _checked.values())
-    closing = f"{inside} of {len(revealed)} predictions inside the measured interval"
+    closing = f"{hits} of {len(revealed)} predictions inside the interval, or within 10 % of a single number"
     if revealed:
         worst = max(revealed, key=lambda row: abs(math.log(row.factor)))
-        closing += f" (furthest off: {worst.name})" if inside < len(revealed) else ""
+        closing += f" (furthest off: {worst.name})" if hits < len(revealed) else ""
         words = f"predictions as multiples of what was measured; {closing}"
         _show(cards.Picture(prediction_figure(revealed), words))
     closing += f"; {right} of {len(_checked)} exercises right." if _checked else "."
+    here = machine()
+    closing += f" Measured on {here['processor']}, {here['cores']} cores, TensorFlow {here['tensorflow']}."
     head = ["", "predicted", "measured", "predicted / measured", "verdict"]
     own = cards.table("Score", head, rows, closing)
     factors = [max(row.factor, 1 / row.factor) for row in revealed]
-    lines = scores.noted(scores.Summary(len(revealed), inside, sum(f <= 2 for f in factors), len(_checked), right))
+    lines = scores.noted(scores.Summary(len(revealed), hits, sum(f <= 2 for f in factors), len(_checked), right))
     return cards.below(own, scores.table(lines)) if series else own
 
 
@@ -203,9 +219,9 @@ def _look_up(known, name, kind):
 def _positive(value, where):
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if isinstance(value, bool) or not (math.isfinite(number) and number > 0):
+    if isinstance(value, bool | str) or not (math.isfinite(number) and number > 0):
         raise ValueError(f"{where}: {value!r} is not a number above zero")
     return number
 

@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from IPython.display import display
 
 from bigtrain_nb import exercises, workbook
 from bigtrain_nb.exercises import Exercise, NotAttempted, Wrong, expect
+from bigtrain_nb.hardware import cores
 from bigtrain_nb.results import Ratio, Result
 
 
@@ -49,7 +51,7 @@ class TestPredictions:
         assert str(card) == "Your prediction: speedup = 1.80x"
         assert "speedup = 1.80x" in card._repr_html_()
 
-    @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, "much", None, True, 1j])
+    @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, "much", "2", None, True, 1j, 10**400])
     def test_a_prediction_is_a_number_above_zero(self, value):
         with pytest.raises(ValueError, match=r"predict\('speedup'\).*not a number above zero"):
             workbook.predict("speedup", value)
@@ -78,12 +80,23 @@ class TestPredictions:
         assert "examples/s" in str(card) and "inside the interval" in str(card)
 
     def test_reveal_takes_a_number(self):
-        workbook.predict("bytes", 110, unit="MiB")
-        assert "measured 100 MiB: off by 1.10x, too high" in str(workbook.reveal("bytes", 100))
+        workbook.predict("bytes", 111, unit="MiB")
+        assert "measured 100 MiB: off by 1.11x, too high" in str(workbook.reveal("bytes", 100))
 
-    def test_a_near_hit_on_a_plain_number_is_not_called_off_by_one_times(self):
-        workbook.predict("bytes", 100.1)
-        assert "off by less than 1 %" in str(workbook.reveal("bytes", 100))
+    @pytest.mark.parametrize("said", [91.0, 100.0, 110.0])
+    def test_a_number_without_an_interval_is_hit_within_ten_per_cent(self, said):
+        workbook.predict("bytes", said)
+        assert "within 10 %" in str(workbook.reveal("bytes", 100))
+        assert "1 of 1 predictions inside the interval, or within 10 % of a single number" in str(workbook.score())
+
+    def test_a_near_miss_of_an_interval_is_not_called_off_by_one_times(self):
+        workbook.predict("speedup", 3.005)
+        assert "off by less than 1 %" in str(workbook.reveal("speedup", ratio(low=2.999, high=3.001)))
+
+    def test_another_unit_than_that_of_the_prediction_is_refused(self):
+        workbook.predict("step", 100, "ms")
+        with pytest.raises(ValueError, match="'step' was predicted in ms and measured in examples/s"):
+            workbook.reveal("step", Result("r", (99.0, 100.0, 101.0) * 4, "examples/s", 0.1, 12, 1.0))
 
     def test_reveal_needs_a_prediction_and_names_close_ones(self):
         with pytest.raises(ValueError, match="there is no prediction yet"):
@@ -137,8 +150,9 @@ class TestScore:
         assert "off by 2.00x, too high" in lines["miss"] and "3.0x (2.80x to 3.2x)" in lines["miss"]
         assert "not yet" in lines["open"]
         assert lines["fake.middle"].endswith("wrong")
-        closing = "1 of 2 predictions inside the measured interval (furthest off: miss); 0 of 1 exercises right."
-        assert text.endswith(closing)
+        closing = "or within 10 % of a single number (furthest off: miss); 0 of 1 exercises right. Measured on "
+        assert "1 of 2 predictions inside the interval" in text and closing in text
+        assert text.endswith(f"{cores()} cores, TensorFlow {version('tensorflow')}.")
 
     def test_html_table_is_marked_up_for_screen_readers(self):
         workbook.predict("<b>", 3.0)
