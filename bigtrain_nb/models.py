@@ -64,12 +64,16 @@ class Model(keras.Model):
         """Take an existing Keras model as it is: the same layers and weights, in a model of this class.
 
         Compile the result; what ``model`` was compiled with is not taken over, nor a `train_step` of its own.
+
+        Raises TypeError for what is no Keras model, ValueError for a Sequential without weights.
         """
+        if not isinstance(model, keras.Model):
+            raise TypeError(f"Model.of takes a Keras model, not {model!r}: call a function that builds one first")
         if isinstance(model, keras.Sequential) and not model.built:
             raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once")
         if isinstance(model, keras.Sequential):
             taken = cls(model.inputs[0], model.outputs[0], name=model.name, micro_batches=micro_batches)
-        elif isinstance(model, Functional):
+        elif isinstance(model, Functional) and type(model).call is Functional.call:
             taken = cls(model.input, model.output, name=model.name, micro_batches=micro_batches)
         else:
             taken = WrappedModel(model, micro_batches=micro_batches)

@@ -157,6 +157,24 @@ def test_of_keeps_the_policy_by_which_compile_adds_loss_scaling(make):
     assert model.loss_scale == 2.0**15
 
 
+class Doubled(keras.Model):
+    def call(self, inputs, training=None):
+        return 2 * super().call(inputs, training=training)
+
+
+def test_of_a_functional_model_with_a_call_of_its_own_keeps_it():
+    inputs = keras.Input((3,))
+    original = Doubled(inputs, layers.Dense(1)(inputs))
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_allclose(bt.Model.of(original)(x), original(x))
+
+
+@pytest.mark.parametrize("what", ["gpt", None, bt.conv_net])
+def test_of_takes_models_only(what):
+    with pytest.raises(TypeError, match="Model.of takes a Keras model, not"):
+        bt.Model.of(what)
+
+
 def test_of_a_model_without_weights_says_how_to_start_it():
     with pytest.raises(ValueError, match="start it with keras.Input"):
         bt.Model.of(keras.Sequential([layers.Dense(1)]))
