@@ -1,6 +1,7 @@
 """What each step of a tuning bought: speed, memory and loss side by side, with what was predicted."""
 
 import math
+import textwrap
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -10,6 +11,7 @@ from bigtrain_nb.words import number
 
 LEFT_OUT = 0.35  # how strong the colour of a step is that was measured and not kept
 BEFORE = 0.4  # half the height of the mark for the way before, in rows
+KEY_WIDTH = 80  # characters of a line of the key
 PANELS = {"rate": "examples/s", "memory": "peak memory, MiB", "loss": "loss, nats a byte"}
 
 
@@ -26,7 +28,7 @@ def ledger_figure(entries) -> Figure:
     for entry in entries:
         if unknown := set(entry.predicted) - set(PANELS):
             raise ValueError(f"{entry.name!r} predicts {sorted(unknown)[0]!r}; expected one of {', '.join(PANELS)}")
-    figure, panels = canvas(1.2 + 0.36 * len(entries), columns=len(PANELS))
+    figure, panels = canvas(1.3 + 0.36 * len(entries), columns=len(PANELS))
     for axes, (quantity, unit) in zip(panels, PANELS.items(), strict=True):
         reach = [value for y, entry in enumerate(entries) for value in _row(axes, y, entry, quantity)]
         _limits(axes, list(filter(math.isfinite, reach)), from_zero=quantity != "loss")
@@ -79,4 +81,4 @@ def _key(entries):
     key += ["line: interval"] * any(entry.rate is not None for entry in entries)
     key += ["dots: the way before, in the same rounds"] * any(entry.before is not None for entry in entries)
     key += ["diamond: your prediction"] * any(entry.predicted for entry in entries)
-    return ", ".join(key)
+    return textwrap.fill(", ".join(key), KEY_WIDTH)

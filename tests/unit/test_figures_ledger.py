@@ -64,6 +64,7 @@ def test_predictions_are_diamonds_of_their_colour(drawn):
 def test_the_way_before_is_a_dotted_mark_in_the_row_it_was_measured_with(drawn):
     (mark,) = [line for axes in drawn.axes for line in axes.lines if line.is_dashed()]
     assert set(mark.get_xdata()) == {380.0} and mark.get_ydata().mean() == 1 and mark in drawn.axes[0].lines
+    assert all(len(line) <= 80 for text in texts(drawn) for line in text.splitlines())
     assert "dots: the way before" in " ".join(texts(drawn))
 
 
