@@ -114,9 +114,12 @@ def _globals(code):
 
 def _source(function):
     try:
-        return textwrap.dedent(inspect.getsource(function))
+        source = textwrap.dedent(inspect.getsource(function))
     except OSError:
-        raise ValueError(f"{function.__name__} has no source that can be sent: define it in a cell or a file") from None
+        source = ""
+    if f"def {function.__name__}" not in source:  # Python 3.13 takes what `python -c` was given for any code's source
+        raise ValueError(f"{function.__name__} has no source that can be sent: define it in a cell or a file")
+    return source
 
 
 def _answer(name, code, out, err):
