@@ -93,7 +93,7 @@ class Ledger:
         """
         if not isinstance(rate, Result | Comparison | None):
             raise TypeError(f"rate={rate!r} must be a Result or a Comparison, as measured, or None")
-        beside = rate.results[rate.names[0]] if isinstance(rate, Comparison) else None
+        in_turns = isinstance(rate, Comparison)
         before, rate, gain = self._against(rate, self._earlier(name))
         said = workbook.predicted(name)
         predicted = {}
@@ -108,6 +108,7 @@ class Ledger:
             predicted[column] = said.predicted * (before.median if column == "rate" else 1)
             workbook.reveal(name, measured)
         kept = _is_faster(gain) if kept is None else kept
+        beside = before if in_turns else None
         self._entries[name] = entry = Entry(name, rate, beside, gain, memory, loss, predicted, kept)
         return cards.note("Entered", f"{name}: {_words(entry)}.")
 

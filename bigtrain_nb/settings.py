@@ -24,9 +24,9 @@ def positive(name, value, unit=""):
     return _real(name, value, f"a positive, finite number{unit and ' of ' + unit}", lambda number: number > 0)
 
 
-def not_negative(name, value, unit=""):
+def not_negative(name, value, unit):
     """Return ``value`` as a float; raise ValueError unless it is a finite number, 0 or more."""
-    return _real(name, value, f"a finite number{unit and ' of ' + unit}, 0 or more", lambda number: number >= 0)
+    return _real(name, value, f"a finite number of {unit}, 0 or more", lambda number: number >= 0)
 
 
 def fraction(name, value):
