@@ -6,9 +6,7 @@ Detection: two identical pipelines make batches of 66 images, but of one only 60
 """
 
 import argparse
-import subprocess
 import sys
-from contextlib import contextmanager
 from statistics import median
 
 from report import add_arguments, facts, finish, in_words, table
@@ -52,40 +50,25 @@ def row(name, pairs):
     return [name, share(alarms, len(pairs)), share(seen, len(pairs)), measured, " and ".join(widths)]
 
 
-@contextmanager
-def load(processes):
-    """Keep ``processes`` cores busy meanwhile."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20, help="of both comparisons per pipeline (default: 20)")
     parser.add_argument("--seconds", type=float, default=20, help="for each comparison (default: 20)")
-    parser.add_argument("--load", type=int, default=0, metavar="N", help="keep N other processes busy meanwhile")
     add_arguments(parser)
     arguments = parser.parse_args()
     data = bt.photo_crops()
     pipelines = {name: bt.Pipeline(data=data, batch=BATCH, **s) for name, s in PIPELINES.items()}
     pairs = {name: [] for name in pipelines}
-    with load(arguments.load):
-        for repeat in range(arguments.repeats):
-            for name, pipeline in pipelines.items():
-                pairs[name].append(measure(pipeline, arguments.seconds))
-                alike, different = pairs[name][-1]
-                print(f"{repeat + 1}/{arguments.repeats} {name}: alike {alike}; different {different}", file=sys.stderr)
+    for repeat in range(arguments.repeats):
+        for name, pipeline in pipelines.items():
+            pairs[name].append(measure(pipeline, arguments.seconds))
+            alike, different = pairs[name][-1]
+            print(f"{repeat + 1}/{arguments.repeats} {name}: alike {alike}; different {different}", file=sys.stderr)
     rows = [row(name, found) for name, found in pairs.items()]
     rows.append(row("all", [pair for found in pairs.values() for pair in found]))
     head = ("pipeline", "false alarms", "true 10 % seen", "its measured ratio", "half widths of the intervals")
     about = facts()
-    beside = f", {arguments.load} busy processes beside it" if arguments.load else ""
-    text = f"{in_words(about)} {arguments.seconds:.0f} s a comparison{beside}.\n\n{table(head, rows)}"
+    text = f"{in_words(about)} {arguments.seconds:.0f} s a comparison.\n\n{table(head, rows)}"
     ratios = {name: [[ratio.to_dict() for ratio in pair] for pair in found] for name, found in pairs.items()}
     finish(arguments, "honesty", text, {"facts": about, "head": head, "rows": rows, "ratios": ratios})
 

@@ -2,11 +2,15 @@
 
 import datetime
 import json
+import math
+import sys
 from importlib import metadata
 from pathlib import Path
 
 import bigtrain_nb as bt
 from bigtrain_nb.files.storage import write_text
+from bigtrain_nb.intervals import paired_interval
+from bigtrain_nb.results import Ratio
 
 README = Path(__file__).with_name("README.md")
 
@@ -38,6 +42,16 @@ def in_words(facts):
         f"Measured on {facts['date']}: {facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB,"
         f" {facts['system']}; {versions}."
     )
+
+
+def paired_ratio(name, other, values, others):
+    """Return how many times ``values`` are ``others``, from rounds that ran side by side."""
+    logs = [math.log(a / b) for a, b in zip(values, others, strict=True)]
+    return Ratio(name, other, *map(math.exp, paired_interval(logs)))
+
+
+def say(words):
+    print(words, file=sys.stderr, flush=True)
 
 
 def verdict(ratio, least):

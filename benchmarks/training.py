@@ -1,21 +1,16 @@
-"""Training with bt.Model beside stock Keras, tf-keras and hand-written loops: speed and memory, one device and two."""
+"""Training with bt.Model beside stock Keras and hand-written loops: speed and memory, one device and two."""
 
 import argparse
-import math
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from statistics import median
 
 import training_workers
-from report import add_arguments, facts, finish, in_words, table, verdict
+from report import add_arguments, facts, finish, in_words, paired_ratio, say, table, verdict
 from training_steps import BYTES, updates, write_examples
 
 import bigtrain_nb as bt
-from bigtrain_nb.intervals import paired_interval
-from bigtrain_nb.results import Ratio
 from bigtrain_nb.words import interval, number
 
 BATCH = {"conv net": 128, "GPT": 32}
@@ -119,30 +114,20 @@ def three_updates(**settings):
 
 def workers(found, repeats):
     """Run pairs of workers in turn, every second round in reverse order."""
-    jobs = [job for job in training_workers.JOBS if job != "tf-keras" or find_spec("tf_keras")]
-    if "tf-keras" not in jobs:
-        say('tf-keras is missing, and its rows with it: pip install -e ".[peers]" adds it.')
+    jobs = list(training_workers.JOBS)
     rounds = {job: [] for job in jobs}
     for repeat in range(repeats):
         for job in reversed(jobs) if repeat % 2 else jobs:
             say(f"two workers, round {repeat + 1} of {repeats}: {job}")
             rounds[job].append(training_workers.rates(job))
     split = training_workers.MICRO_BATCHES
-    by_hand = against(rounds, "by hand", "wide", split)
-    found.faster(f"two workers, wide: K = {split} against an all-reduce per micro-batch", by_hand, TWICE)
-    for network in ("wide", "conv") if "tf-keras" in jobs else ():
-        ratio = against(rounds, "tf-keras", network, 1)
-        found.faster(f"two workers, {network}: fit against the fit of tf-keras", ratio, AS_FAST)
+    ours, by_hand = ([one["wide", split] for one in rounds[job]] for job in ("bt.Model", "by hand"))
+    ratio = paired_ratio("bt.Model", "by hand", ours, by_hand)
+    found.faster(f"two workers, wide: K = {split} against an all-reduce per micro-batch", ratio, TWICE)
     for job, rates in rounds.items():
         found.rounds[f"two workers, {job}"] = [list(one.values()) for one in rates]
         for network, k in training_workers.JOBS[job]:
             found.workers.append([network, k, job, number(median(one[network, k] for one in rates))])
-
-
-def against(rounds, job, network, k):
-    pairs = zip(rounds["bt.Model"], rounds[job], strict=True)
-    logs = [math.log(ours[network, k] / theirs[network, k]) for ours, theirs in pairs]
-    return Ratio("bt.Model", job, *map(math.exp, paired_interval(logs)))
 
 
 def precision(found, folder, seconds, repeats):
@@ -164,10 +149,6 @@ def named(way, micro_batches):
 
 def written(mib):
     return "" if mib is None else number(mib)
-
-
-def say(words):
-    print(words, file=sys.stderr, flush=True)
 
 
 def main():
@@ -192,7 +173,7 @@ def main():
         "Two workers": (("network", "K", "way", "examples/s"), found.workers),
         "Precision": (("policy", "K", "examples/s", "of float32 with K = 1", "peak MiB"), found.gpu),
     }
-    about = facts(("tf-keras",))
+    about = facts()
     parts = [f"**{name}**\n\n{table(*one)}" for name, one in tables.items() if one[1]]
     if not found.gpu:
         parts.append("**Precision**: not measured, for this machine has no GPU.")

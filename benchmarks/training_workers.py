@@ -16,9 +16,8 @@ WORKERS, MICRO_BATCHES, BATCH, EPOCHS, LIMIT = 2, 4, 64, 4, 180
 STEPS = {"wide": 12, "conv": 20}
 """Steps of an epoch: about a second on two cores. The first epoch does not count."""
 JOBS = {
-    "bt.Model": [("wide", 1), ("wide", MICRO_BATCHES), ("conv", 1)],
+    "bt.Model": [("wide", 1), ("wide", MICRO_BATCHES)],
     "by hand": [("wide", MICRO_BATCHES)],
-    "tf-keras": [("wide", 1), ("conv", 1)],
 }
 """What each pair of processes trains, one after the other: the network and its micro-batches."""
 
@@ -28,8 +27,7 @@ def rates(job):
 
     Raises RuntimeError with the end of a worker's log if one fails or takes longer than three minutes; ends both.
     """
-    env = {"TF_USE_LEGACY_KERAS": int(job == "tf-keras")}
-    return dict(zip(JOBS[job], chiefs_answer(__file__, WORKERS, [job], env), strict=True))
+    return dict(zip(JOBS[job], chiefs_answer(__file__, WORKERS, [job], {}), strict=True))
 
 
 def chiefs_answer(script, workers, arguments, env, seconds=LIMIT):

@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import math
 import subprocess
 import sys
 import time
@@ -12,13 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
-from report import add_arguments, facts, finish, in_words, table, verdict
+from report import add_arguments, facts, finish, in_words, paired_ratio, say, table, verdict
 from training_workers import BATCH, chiefs_answer
 from workers_job import NETWORKS, SIZES
 
 import bigtrain_nb as bt
-from bigtrain_nb.intervals import paired_interval
-from bigtrain_nb.results import Ratio
 from bigtrain_nb.words import interval, number
 
 JOB = Path(__file__).with_name("workers_job.py")
@@ -117,7 +114,7 @@ def lines(found, repeats):
     say("lines and failures")
     seen, _ = shown(LINES)
     delays = [moment - float(line.split(" | ")[1]) for line, moment in seen]
-    found.at_most("a line, from the worker's print to the notebook", delays, LINE)
+    found.at_most("a line, from the worker's print to that of `wait`", delays, LINE)
     tracebacks, ends = [], []
     for _ in range(repeats):
         seen, end = shown(FAILS)
@@ -125,7 +122,7 @@ def lines(found, repeats):
         began = float(raised[0].split("ValueError: ")[1])
         tracebacks.append(raised[1] - began)
         ends.append(end - began)
-    found.at_most("a failing worker's traceback, from the error to the notebook", tracebacks, LINE)
+    found.at_most("a failing worker's traceback, from the error to the print of `wait`", tracebacks, LINE)
     found.at_most("the end of the job after a failure, the others sleeping", ends, FAILURE)
     found.rounds["lines and failures"] = {"lines": delays, "tracebacks": tracebacks, "ends": ends}
 
@@ -145,19 +142,13 @@ def training(found, repeats):
     for place, network in enumerate(NETWORKS):
         seconds = {way: [one[place] for one in answers] for way, answers in rounds.items()}
         for (way, count), steps in seconds.items():
-            speed = ratio(f"{way}, {count}", "one process", seconds["one process", 1], steps)
+            speed = paired_ratio(f"{way}, {count}", "one process", seconds["one process", 1], steps)
             rate = [number(1000 * median(steps)), number(BATCH / median(steps))]
             compared = "" if way == "one process" else interval(speed)
             found.training.append([network, way, "none" if way == "one process" else count, *rate, compared])
         for count in (1, 2) if ("tf-keras", 1) in seconds else ():
-            speed = ratio("bt.Model", "tf-keras", seconds["tf-keras", count], seconds["bt.Model", count])
+            speed = paired_ratio("bt.Model", "tf-keras", seconds["tf-keras", count], seconds["bt.Model", count])
             found.at_least(f"{network}, workers: {count}: the rate of fit against that of tf-keras", speed, AS_FAST)
-
-
-def ratio(name, other, slower, faster):
-    """Return how many times ``slower`` seconds are ``faster`` ones, from paired rounds."""
-    logs = [math.log(a / b) for a, b in zip(slower, faster, strict=True)]
-    return Ratio(name, other, *map(math.exp, paired_interval(logs)))
 
 
 def reducing(found, rounds):
@@ -167,7 +158,7 @@ def reducing(found, rounds):
     found.rounds["all-reduce and socket"] = dict(zip(SIZES, answer, strict=True))
     for size, both in zip(SIZES, answer, strict=True):
         (reduces, reduce_cores), (sockets, socket_cores) = (zip(*times, strict=True) for times in both)
-        share = ratio("all-reduce", "socket", sockets, reduces)
+        share = paired_ratio("all-reduce", "socket", sockets, reduces)
         rates = [number(size / 2**20 / median(seconds)) for seconds in (reduces, sockets)]
         cores = [number(1000 * median(seconds)) for seconds in (reduce_cores, socket_cores)]
         row = [written(size), number(1000 * median(reduces)), *rates, interval(share), " and ".join(cores)]
@@ -178,10 +169,6 @@ def reducing(found, rounds):
 
 def written(size):
     return f"{size // 2**20} MiB" if size >= 2**20 else f"{size // 2**10} KiB"
-
-
-def say(words):
-    print(words, file=sys.stderr, flush=True)
 
 
 def main():

@@ -3,6 +3,7 @@
 import functools
 import os
 import platform
+from glob import glob
 from importlib import metadata
 
 import psutil
@@ -26,6 +27,14 @@ def cores():
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def nvidia_gpus():
+    """Return the names of the NVIDIA GPUs that this process may use, without loading TensorFlow, which takes them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [str(number) for number in range(len(glob("/dev/nvidia[0-9]*")))]
+    return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
 
 
 def _processor():

@@ -1,14 +1,18 @@
 """TensorFlow and Keras without their start-up messages: ``from bigtrain_nb.quiet import keras, tf``.
 
 TensorFlow writes them to file descriptor 2 before any log level applies, so they are caught there, and shown after all
-if the import fails. Python's own warnings and whatever comes later are not touched.
+if the import fails. Python's own warnings and whatever comes later are not touched. One of those messages matters, that
+there is a GPU and TensorFlow cannot use it: it comes as a warning.
 """
 
 import os
 import sys
 import tempfile
+import warnings
 from contextlib import contextmanager
 from functools import cache
+
+from bigtrain_nb.hardware import nvidia_gpus
 
 
 @contextmanager
@@ -37,6 +41,12 @@ with quiet_start():
 
     tf.config.list_physical_devices()  # the drivers speak here; logical devices can still be set afterwards
 
+if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
+    warnings.warn(
+        "NVIDIA GPUs are here, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, most often for want of"
+        " CUDA's libraries: pip install 'tensorflow[and-cuda]' brings them. CUDA_VISIBLE_DEVICES=-1 asks for the CPU.",
+        stacklevel=2,
+    )
 tf.get_logger().setLevel("WARNING")  # MirroredStrategy tells at INFO, in the notebook, what it reduces where
 
 

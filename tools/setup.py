@@ -17,6 +17,7 @@ OLDEST, NEWEST = (3, 11), (3, 13)
 WANTED = "Python %d.%d to %d.%d" % (OLDEST + NEWEST)
 NAMES = ("python3.13", "python3.12", "python3.11", "python3")
 PROBE = "import sys; print('%d.%d' % sys.version_info[:2]); import venv, ensurepip"
+GPU_SIGNS = ("/dev/nvidia0", "/usr/lib/wsl/lib/libcuda.so.1")  # NVIDIA's driver, on Linux and under WSL
 INSPECT = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]); print(sysconfig.get_paths()['purelib'])"
 
 
@@ -67,9 +68,13 @@ class Project(object):
         self.stamp = os.path.join(self.venv, "setup-done.json")
         self.log = os.path.join(self.venv, "setup.log")
 
+    def extras(self):
+        """What pyproject.toml calls it: with an NVIDIA GPU, the libraries of CUDA too."""
+        return "book,test" + ",gpu" * any(os.path.exists(sign) for sign in GPU_SIGNS)
+
     def requirements(self):
-        """A fingerprint of the two files that decide what is installed."""
-        digest = hashlib.sha256()
+        """A fingerprint of what decides what is installed."""
+        digest = hashlib.sha256(self.extras().encode())
         for name in ("pyproject.toml", "constraints.txt"):
             with open(os.path.join(self.root, name), "rb") as file:
                 digest.update(file.read() + b"\0")
@@ -117,8 +122,10 @@ class Project(object):
         if os.path.exists(self.stamp):
             os.remove(self.stamp)
         say("Installing what the project needs: a minute or two, longer when it must be downloaded first.")
+        if "gpu" in self.extras():
+            say("There is an NVIDIA GPU: some gigabytes of CUDA's libraries come with it.")
         command = [self.python, "-I", "-m", "pip", "install", "--disable-pip-version-check",
-                   "--progress-bar", "off", "-c", "constraints.txt", "-e", ".[book,test]"]
+                   "--progress-bar", "off", "-c", "constraints.txt", "-e", ".[%s]" % self.extras()]
         with open(self.log, "w") as log:
             pip = subprocess.Popen(command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             tail = follow(pip.stdout, log)

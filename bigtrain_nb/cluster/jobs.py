@@ -10,11 +10,11 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from glob import glob
 from pathlib import Path
 
 from bigtrain_nb.cluster import cell, supervisor
 from bigtrain_nb.cluster.record import Record, in_words
+from bigtrain_nb.hardware import nvidia_gpus
 from bigtrain_nb.settings import not_negative, positive, whole_number
 
 START_SECONDS = 30
@@ -217,18 +217,10 @@ def _shares(workers, devices):
     own = {}
     if devices is not None:
         own["BIGTRAIN_DEVICES_PER_WORKER"] = str(whole_number("devices_per_worker", devices, 1))
-    gpus = _gpus()
+    gpus = nvidia_gpus()
     each = devices or max(1, len(gpus) // workers)
     if not gpus:
         return [own] * workers
     if len(gpus) < each * workers:
         return [own | {"CUDA_VISIBLE_DEVICES": "-1"}] * workers
     return [own | {"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])} for i in range(workers)]
-
-
-def _gpus():
-    """Return the GPUs that this process may use, without loading TensorFlow, which would take them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return [str(number) for number in range(len(glob("/dev/nvidia[0-9]*")))]
-    return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]

@@ -48,6 +48,16 @@ def test_what_the_needed_packages_need_is_pinned_too():
     assert len(seen) > len(NEEDED)
 
 
+def test_cuda_is_pinned_as_tensorflow_wants_it():
+    pins = {canonicalize_name(pin.name): str(pin.specifier)[2:] for pin in PINS}
+    (wanted,) = [Requirement(text) for text in EXTRAS["gpu"]]
+    needs = [Requirement(text) for text in metadata.requires("tensorflow")]
+    cuda = [need for need in needs if need.marker and need.marker.evaluate({"extra": "and-cuda"})]
+    cuda = [need for need in cuda if not need.marker.evaluate({"extra": ""})]
+    assert wanted.extras == {"and-cuda"} and len(cuda) > 5
+    assert [need for need in cuda if not need.specifier.contains(pins[need.name])] == []
+
+
 def test_the_python_range_is_the_same_everywhere():
     allowed = SpecifierSet(PROJECT["requires-python"])
     oldest, newest = setup.OLDEST, setup.NEWEST

@@ -104,6 +104,15 @@ def other_python(root):
     fake_python(root / ".venv" / "bin" / "python", "3.99", packages(root))
 
 
+def test_a_gpu_brings_cudas_libraries(ready, monkeypatch):
+    project = setup.Project(str(ready))
+    monkeypatch.setattr(setup, "GPU_SIGNS", ("/nowhere",))
+    project.write_stamp()
+    assert (project.extras(), project.state()) == ("book,test", "ready")
+    monkeypatch.setattr(setup, "GPU_SIGNS", ("/nowhere", str(ready)))
+    assert (project.extras(), project.state()) == ("book,test,gpu", "changed")
+
+
 @pytest.mark.parametrize("damage, expected", [
     (lambda root: (root / ".venv" / "setup-done.json").unlink(), "interrupted"),
     (cut_stamp, "interrupted"),
