@@ -42,15 +42,25 @@ def sum_of_all(value):
 
 
 def alone(code, **environment):
-    """Run code with TensorFlow in a process of its own; return what it printed, and the last line of its errors."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import bigtrain_nb as bt\n{code}"],
-        env={**os.environ, **ON_CPUS, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    return done.stdout, (done.stderr.splitlines() or [""])[-1]
+    """Run code with TensorFlow in a process of its own; return what it printed."""
+    command = [sys.executable, "-c", f"import bigtrain_nb as bt\n{code}"]
+    variables = {**os.environ, **ON_CPUS, **environment}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+
+
+@pytest.fixture
+def refused(monkeypatch, capsys):
+    """Return a function that returns the error of `bt.strategy`, which TensorFlow has no part in and prints nothing."""
+
+    def error(timeout, **environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            bt.strategy(timeout=timeout)
+        assert capsys.readouterr().out == ""
+        return f"{caught.typename}: {caught.value}"
+
+    return error
 
 
 def one_of_two(peer, index=0, port=None):
@@ -71,16 +81,14 @@ KIND = "made = bt.strategy(); print(type(made).__name__, made.num_replicas_in_sy
 
 
 def test_one_device_needs_none():
-    out, _ = alone(KIND)
-    assert out.splitlines() == [
+    assert alone(KIND).splitlines() == [
         "No strategy is needed: one CPU, and neither TF_CONFIG nor SLURM's tasks",
         "_DefaultDistributionStrategy 1",
     ]
 
 
 def test_two_devices_are_mirrored():
-    out, _ = alone(KIND, BIGTRAIN_DEVICES_PER_WORKER="2")
-    first, second = out.splitlines()
+    first, second = alone(KIND, BIGTRAIN_DEVICES_PER_WORKER="2").splitlines()
     assert first == "MirroredStrategy over 2 parts of the CPU, because devices_per_worker=2"
     assert second == "MirroredStrategy 2"
 
@@ -106,24 +114,23 @@ def test_code_in_workers_comes_together():
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1:{port}", "no-such-host.invalid:2222"])
-def test_a_worker_that_does_not_come_is_named(peer):
+def test_a_worker_that_does_not_come_is_named(peer, refused):
     peer = peer.format(port=free_port())
-    out, error = alone("bt.strategy(timeout=3)", **one_of_two(peer))
+    error = refused(3, **one_of_two(peer))
     assert error.startswith(f"RuntimeError: worker 1 ({peer}) did not come within 3 s"), error
-    assert not out
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1:{port}", "no-such-host.invalid:2222", "192.0.2.1:2222"])
-def test_a_chief_that_does_not_answer_is_named(peer):
+def test_a_chief_that_does_not_answer_is_named(peer, refused):
     peer = peer.format(port=free_port())
-    _, error = alone("bt.strategy(timeout=3)", **one_of_two(peer, 1))
+    error = refused(3, **one_of_two(peer, 1))
     assert error.startswith(f"RuntimeError: the chief, {peer}, did not answer within 3 s ("), error
 
 
-def test_a_chief_that_says_nothing_is_not_waited_for():
+def test_a_chief_that_says_nothing_is_not_waited_for(refused):
     with socket.create_server(("127.0.0.1", 0)) as server:
         peer = f"127.0.0.1:{server.getsockname()[1]}"
-        _, error = alone("bt.strategy(timeout=3)", **one_of_two(peer, 1))
+        error = refused(3, **one_of_two(peer, 1))
     assert error.startswith(f"RuntimeError: the chief, {peer}, did not answer within 3 s (timed out)"), error
 
 
@@ -193,10 +200,10 @@ def test_the_chief_goes_last():
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
-def test_a_port_that_is_taken_is_named(host):
+def test_a_port_that_is_taken_is_named(host, refused):
     with socket.create_server((host, 0)) as server:
         port = server.getsockname()[1]
-        _, error = alone("bt.strategy(timeout=60)", **one_of_two(f"127.0.0.1:{free_port()}", port=port))
+        error = refused(60, **one_of_two(f"127.0.0.1:{free_port()}", port=port))
     assert error.startswith(f"RuntimeError: port {port} of this worker (TF_CONFIG) cannot be used: "), error
 
 
@@ -213,8 +220,8 @@ def test_a_port_that_is_taken_is_named(host):
         ("BIGTRAIN_DEVICES_PER_WORKER", "two", "BIGTRAIN_DEVICES_PER_WORKER='two' must be a whole number"),
     ],
 )
-def test_a_bad_variable_is_told_at_once(name, text, message):
-    assert alone("bt.strategy()", **{name: text})[1].startswith(f"ValueError: {message}")
+def test_a_bad_variable_is_told_at_once(name, text, message, refused):
+    assert refused(600, **{name: text}).startswith(f"ValueError: {message}")
 
 
 def test_it_must_come_first():
