@@ -71,4 +71,4 @@ def test_models_with_float32_logits_are_planned_on_any_accelerator(name, policy)
 
 def test_accelerators_without_bfloat16_say_so():
     with pytest.raises(ValueError, match="T4 has no bfloat16"):
-        plan_step(two_outputs("mse"), 8, on="T4", policy="mixed_bfloat16")
+        plan_step(bt.gpt, 8, on="T4", policy="mixed_bfloat16")
