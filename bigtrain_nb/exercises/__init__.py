@@ -1,12 +1,13 @@
 """The exercises of the notebooks: for each a reference solution, a check, a hint and typical wrong answers.
 
-Every module of this package keeps its own in a list named EXERCISES.
+In each module of this package the solution comes first, then its check, an `exercise` with the hint as its docstring,
+then what it must refuse.
 """
 
 import math
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 import numpy as np
@@ -36,20 +37,31 @@ class Exercise:
     reference: Callable
     check: Callable
     hint: str
-    wrong: tuple[tuple[Callable, str], ...]
     minutes: int
     difficulty: int
+    wrong: list[tuple[Callable, str]] = field(default_factory=list)
+
+    def refuses(self, reason: str):
+        """Decorate a typical wrong answer."""
+
+        def note(answer):
+            self.wrong.append((answer, reason))
+            return answer
+
+        return note
+
+
+def exercise(reference: Callable, minutes: int, difficulty: int):
+    """Decorate the check of an answer, of which it makes an `Exercise`; its docstring is the hint."""
+    name = f"{reference.__module__.rpartition('.')[2]}.{reference.__name__}"
+    return lambda check: Exercise(name, reference, check, " ".join(check.__doc__.split()), minutes, difficulty)
 
 
 def registry() -> dict[str, Exercise]:
-    """All exercises by name. Raises ValueError where two share a name."""
-    found = {}
-    for module in pkgutil.iter_modules(__path__):
-        for exercise in import_module(f"{__name__}.{module.name}").EXERCISES:
-            if exercise.name in found:
-                raise ValueError(f"two exercises are named {exercise.name!r}")
-            found[exercise.name] = exercise
-    return found
+    """All exercises by name."""
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    made = [one for module in modules for one in vars(module).values() if isinstance(one, Exercise)]
+    return {one.name: one for one in made}
 
 
 def expect(got, expected, what: str, rel: float = 1e-6) -> None:
