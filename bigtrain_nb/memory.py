@@ -4,21 +4,24 @@ import builtins
 import dis
 import inspect
 import json
-import linecache
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import textwrap
-import threading
-import traceback
 import types
-from contextlib import suppress
+from contextlib import contextmanager
+
+from bigtrain_nb.cluster.jobs import run_workers
+from bigtrain_nb.cluster.record import TIMED_OUT, in_words
 
 TIMEOUT_SECONDS = 600
 TRACEBACK_LINES = 12
 MIB = 2**20
+ANSWER = "bigtrain_nb.peak_memory: "
+CODE = """{source}
+with __import__("bigtrain_nb.memory").memory.watched():
+    {name}(**__import__("json").loads({arguments!r}))
+"""
 
 
 def peak_memory(function, /, **arguments):
@@ -38,42 +41,19 @@ def peak_memory(function, /, **arguments):
     the function raises, and with what is known if the process dies; TimeoutError after 10 minutes.
     """
     name = _checked(function, arguments)
-    return _answer(name, *_run(name, {"name": name, "source": _source(function), "arguments": arguments}))
-
-
-def _run(name, job):
-    """Run a job in a child that ends with this process; return its exit code, standard output and error.
-
-    What the child started itself ends with it.
-    """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    alive, parent_end = os.pipe()  # the system closes parent_end when this process ends, however it ends
-    try:
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-            child = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(alive)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                encoding="utf-8",
-                errors="replace",
-                env=environment,
-                pass_fds=[alive],
-                start_new_session=True,
-            )
-            try:
-                out, _ = child.communicate(json.dumps(job), timeout=TIMEOUT_SECONDS)
-            except subprocess.TimeoutExpired:
-                raise TimeoutError(f"{name} has run for {TIMEOUT_SECONDS} s; it was ended") from None
-            finally:
-                with suppress(ProcessLookupError):  # where it has ended and left none behind
-                    os.killpg(child.pid, signal.SIGKILL)
-                child.communicate()
-            errors.seek(0)
-            return child.returncode, out, errors.read()
-    finally:
-        os.close(alive)
-        os.close(parent_end)
+    source = CODE.format(source=_source(function), name=name, arguments=json.dumps(arguments))
+    paths = os.pathsep.join(filter(None, sys.path))
+    job = run_workers(source, 1, env={"PYTHONPATH": paths}, timeout=TIMEOUT_SECONDS)
+    (code,) = job.wait(show=False)
+    lines = job.logs(0).splitlines()
+    for line in lines:
+        if line.startswith(ANSWER):
+            return float(line.removeprefix(ANSWER))
+    if job.exit_code == TIMED_OUT:
+        raise TimeoutError(f"{name} has run for {TIMEOUT_SECONDS} s; it was ended")
+    hint = " (what the system does when there is no memory left)" if code == -signal.SIGKILL else ""
+    end = "\n".join(lines[-TRACEBACK_LINES:])
+    raise RuntimeError(f"the process of {name}: {in_words(code)}{hint}\n{end}".rstrip())
 
 
 def _checked(function, arguments):
@@ -122,54 +102,17 @@ def _source(function):
     return source
 
 
-def _answer(name, code, out, err):
-    try:
-        answer = json.loads(out.splitlines()[-1])
-    except (IndexError, ValueError):
-        end = "\n".join(err.splitlines()[-TRACEBACK_LINES:])
-        reason = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-        hint = " (what the system does when there is no memory left)" if code == -signal.SIGKILL else ""
-        raise RuntimeError(f"the process of {name} ended {reason}{hint}\n{end}".rstrip()) from None
-    if "error" in answer:
-        raise RuntimeError(f"{name} raised in its process:\n{answer['error']}")
-    return answer["mib"]
-
-
-# From here on: the child.
-
-
-def _child(alive):
-    """Run the job on standard input, write the answer as the last line of standard output."""
-    threading.Thread(target=_end_with_parent, args=[alive], daemon=True).start()
-    answer_to = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the function prints does not belong into the answer
-    job = json.load(sys.stdin)
+@contextmanager
+def watched():
+    """In the process of its own: tell, at the end, how far memory has risen."""
+    os.environ.pop("TF_CONFIG")  # it is no worker
     from bigtrain_nb.quiet import tf
 
     tf.reduce_sum(tf.ones([8])).numpy()
     gpus = tf.config.list_logical_devices("GPU")
     measure = _gpu_peak(tf, gpus) if gpus else _resident_peak()
-    try:
-        _load(job)(**job["arguments"])
-        answer = {"mib": measure() / MIB}
-    except BaseException as error:
-        own = error.with_traceback(error.__traceback__.tb_next)
-        lines = "".join(traceback.format_exception(own)).rstrip().splitlines()
-        answer = {"error": "\n".join(lines[-TRACEBACK_LINES:])}
-    print(json.dumps(answer), file=answer_to, flush=True)
-
-
-def _end_with_parent(alive):
-    os.read(alive, 1)
-    os.killpg(0, signal.SIGKILL)
-
-
-def _load(job):
-    """Return the function, with its lines known to tracebacks."""
-    file, names = f"<{job['name']}>", {"__name__": "__job__"}
-    linecache.cache[file] = len(job["source"]), None, job["source"].splitlines(keepends=True), file
-    exec(compile(job["source"], file, "exec"), names)
-    return names[job["name"]]
+    yield
+    print(f"\n{ANSWER}{measure() / MIB}", flush=True)
 
 
 def _gpu_peak(tf, gpus):
@@ -208,7 +151,3 @@ def _highest_resident():
 
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return used if sys.platform == "darwin" else 1024 * used
-
-
-if __name__ == "__main__":
-    _child(int(sys.argv[1]))
