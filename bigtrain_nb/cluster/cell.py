@@ -1,5 +1,6 @@
 """Run the code on standard input as a worker's main module; tracebacks show its lines, and only those."""
 
+import json
 import linecache
 import os
 import sys
@@ -7,6 +8,7 @@ import traceback
 import types
 
 FILE = "<workers>"
+GIVEN = "# %%workers gives: "  # with variables as JSON behind it, in place of the first line
 
 
 def main():
@@ -14,6 +16,9 @@ def main():
     linecache.cache[FILE] = len(source), None, source.splitlines(keepends=True), FILE
     sys.path[0] = os.getcwd()
     sys.modules["__main__"] = module = types.ModuleType("__main__")
+    first = source.partition("\n")[0]
+    if first.startswith(GIVEN):
+        vars(module).update(json.loads(first.removeprefix(GIVEN)))
     try:
         exec(compile(source, FILE, "exec"), vars(module))
     except Exception as error:
