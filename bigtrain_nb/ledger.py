@@ -6,7 +6,7 @@ from itertools import takewhile
 from bigtrain_nb import measure, workbook
 from bigtrain_nb.panel import cards
 from bigtrain_nb.results import Comparison, Result
-from bigtrain_nb.words import interval, number, quantity
+from bigtrain_nb.words import Shown, interval, number, quantity
 
 COLUMN_OF = {"x": "rate", "MiB": "memory", "nats": "loss"}
 """What a prediction is about, by its unit: so many times the examples/s, peak memory, loss in nats a byte."""
@@ -30,7 +30,7 @@ class Entry:
     kept: bool = True
 
 
-class Ledger:
+class Ledger(Shown):
     """Entries in the order of the steps, the first for where it began.
 
         ledger = Ledger()
@@ -109,6 +109,7 @@ class Ledger:
             workbook.reveal(name, measured)
         kept = _is_faster(gain) if kept is None else kept
         beside = before if in_turns else None
+        self._sources.pop(name, None)  # of an earlier measurement; `measure` gives the new one
         self._entries[name] = entry = Entry(name, rate, beside, gain, memory, loss, predicted, kept)
         return cards.note("Entered", f"{name}: {_words(entry)}.")
 
@@ -144,13 +145,7 @@ class Ledger:
             return None, rate, None
         return known[-1], rate, rate.median / known[-1].median
 
-    def __repr__(self):
-        return str(self._table())
-
-    def _repr_html_(self):
-        return self._table()._repr_html_()
-
-    def _table(self):
+    def _card(self):
         head = ["", "examples/s before", "examples/s", "gain", "memory, MiB", "loss, nats a byte", "kept?"]
         rows = [
             [

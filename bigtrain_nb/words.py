@@ -1,6 +1,16 @@
-"""Measured values in words: one way to write a rate, a ratio, a time and an interval."""
+"""Measured values in words: one way to write a rate, a ratio, a time and an interval, and to show what has a card."""
 
 import math
+
+
+class Shown:
+    """What shows itself as its ``_card()``, a `Card`: as HTML in a notebook and as text everywhere else."""
+
+    def __repr__(self):
+        return str(self._card())
+
+    def _repr_html_(self):
+        return self._card().html
 
 
 def number(value: float) -> str:

@@ -16,7 +16,7 @@ from bigtrain_nb import exercises, scores
 from bigtrain_nb.figures import comparison_figure, prediction_figure
 from bigtrain_nb.hardware import machine
 from bigtrain_nb.panel import cards
-from bigtrain_nb.words import interval, quantity
+from bigtrain_nb.words import Shown, interval, quantity
 
 NOT_ATTEMPTED, RIGHT, WRONG = "not attempted", "right", "wrong"
 
@@ -63,26 +63,17 @@ class Prediction:
         return f"off by {quantity(times, 'x')}, too {'high' if self.factor > 1 else 'low'}"
 
 
-@dataclass(frozen=True)
-class Checked:
+@dataclass(frozen=True, repr=False)
+class Checked(Shown):
     """What a check found: status "not attempted", "right" or "wrong", and a message."""
 
     name: str
     status: str
     message: str = ""
 
-    @property
     def _card(self):
         words = {NOT_ATTEMPTED: "Not attempted yet", RIGHT: "Right", WRONG: "Wrong"}
         return cards.note(words[self.status], self.message)
-
-    def __str__(self):
-        return str(self._card)
-
-    __repr__ = __str__
-
-    def _repr_html_(self):
-        return self._card.html
 
 
 def predict(name: str, value: float, unit: str = "") -> cards.Card:
@@ -150,7 +141,7 @@ def score(series=False) -> cards.Card:
     own = cards.table("Score", head, rows, closing)
     factors = [max(row.factor, 1 / row.factor) for row in revealed]
     lines = scores.noted(scores.Summary(len(revealed), hits, sum(f <= 2 for f in factors), len(_checked), right))
-    return cards.below(own, scores.table(lines)) if series else own
+    return cards.stacked(own, scores.table(lines)) if series else own
 
 
 def check(name: str, answer) -> Checked:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from bigtrain_nb.words import number
+from bigtrain_nb.words import Shown, number
 
 BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
@@ -48,7 +48,7 @@ class Line:
 
 
 @dataclass(frozen=True, repr=False)
-class Account:
+class Account(Shown):
     """Lines of one unit ("bytes", "FLOP", "s") with their total.
 
     The total is the sum of the lines, unless ``total_is`` gives another one together with ``total_how``.
@@ -76,15 +76,9 @@ class Account:
 
     def explain(self):
         """The arithmetic line by line, as a table in a notebook and as text everywhere else."""
-        return self._table(("part", "amount", "how"))
+        return self._card(("part", "amount", "how"))
 
-    def __repr__(self):
-        return str(self._table(("part", "amount")))
-
-    def _repr_html_(self):
-        return self._table(("part", "amount")).html
-
-    def _table(self, head):
+    def _card(self, head=("part", "amount")):
         from bigtrain_nb.panel import cards  # brings matplotlib
 
         rows = [[line.name, amount(line.value, self.unit), line.how] for line in self.lines]
@@ -92,29 +86,35 @@ class Account:
         return cards.table(self.title, head, [row[: len(head)] for row in rows])
 
 
-class Plan:
+class Plan(Shown):
     """What several `Account` say together.
 
-    A plan has the accounts ``memory`` and ``time`` (or None), ``accounts``, which `explain` shows, and its sentences in
-    ``words()``.
+    A plan is a dataclass with accounts, of which it shows ``memory`` and ``time`` (or None), and has ``words()``.
     """
+
+    @property
+    def accounts(self):
+        """All of them, which `explain` shows."""
+        return [value for value in vars(self).values() if isinstance(value, Account)]
+
+    @property
+    def binding(self):
+        """What must be less for a shorter step: "computing", "communication" or "input"; None without times."""
+        if self.time is None:
+            return None
+        parts = self.time.parts
+        if parts["input"] > parts["computing"] + parts["communication"]:
+            return "input"
+        return max(("computing", "communication"), key=parts.get)
 
     def explain(self):
         """The arithmetic of everything, line by line."""
-        return self._shown([one.explain() for one in self.accounts])
+        return self._stacked(one.explain() for one in self.accounts)
 
-    def __repr__(self):
-        return str(self._shown(self._short))
+    def _card(self):
+        return self._stacked(one._card() for one in (self.memory, self.time) if one)
 
-    def _repr_html_(self):
-        return self._shown(self._short).html
-
-    @property
-    def _short(self):
-        return [one._table(("part", "amount")) for one in (self.memory, self.time) if one]
-
-    def _shown(self, tables):
+    def _stacked(self, tables):
         from bigtrain_nb.panel import cards
 
-        shown = [*(cards.note(words, "") for words in self.words()), *tables]
-        return cards.Card("\n\n".join(map(str, shown)), "".join(one.html for one in shown))
+        return cards.stacked(*(cards.note(words, "") for words in self.words()), *tables)

@@ -16,6 +16,7 @@ from bigtrain_nb.cluster import cell, supervisor
 from bigtrain_nb.cluster.record import Record, in_words
 from bigtrain_nb.hardware import nvidia_gpus
 from bigtrain_nb.settings import not_negative, positive, whole_number
+from bigtrain_nb.words import Shown
 
 START_SECONDS = 30
 END_SECONDS = supervisor.TERM_SECONDS + 5
@@ -65,7 +66,7 @@ def run_workers(
     return Job(order)
 
 
-class Job:
+class Job(Shown):
     """Workers that run together. Made by `run_workers`; shows itself as a table in a notebook."""
 
     def __init__(self, order):
@@ -152,12 +153,6 @@ class Job:
         with suppress(BrokenPipeError, ValueError):  # it has ended, or is about to
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
-
-    def __repr__(self):
-        return str(self._card())
-
-    def _repr_html_(self):
-        return self._card()._repr_html_()
 
     def _card(self):
         from bigtrain_nb.panel import cards

@@ -58,9 +58,9 @@ def table(caption: str, head: list[str], rows: list[list[str]], closing: str = "
     return Card("\n".join(lines), markup + (f"<p>{html.escape(closing)}</p>" if closing else ""))
 
 
-def below(first: Card, second: Card) -> Card:
-    """Two cards as one, the second below the first."""
-    return Card(f"{first}\n\n{second}", first.html + second.html)
+def stacked(*cards: Card) -> Card:
+    """Several cards as one, each below the one before."""
+    return Card("\n\n".join(map(str, cards)), "".join(card.html for card in cards))
 
 
 def _cell(tag, content):

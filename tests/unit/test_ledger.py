@@ -156,3 +156,14 @@ def test_where_nothing_was_kept_there_is_no_whole(steps):
     ledger.measure("slow", steps(0.009))
     with pytest.raises(ValueError, match="no step was kept"):
         ledger.overall("all of it")
+
+
+def test_an_entry_in_place_of_a_measured_one_has_no_source_any_more(ledger, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(measure, "_now", clock)
+    steps = {name: clock.step(seconds) for name, seconds in {"naive": 0.01, "half": 0.005, "other": 0.002}.items()}
+    for name, step in steps.items():
+        ledger.measure(name, step, kept=True)
+    ledger.enter("other", result(9000))
+    ledger.overall("all of it")
+    assert ledger.entries[-1].gain.median == pytest.approx(2, rel=0.01)
