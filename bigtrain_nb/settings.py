@@ -39,6 +39,13 @@ def share_of(name, value):
     return _real(name, value, "a number above 0 and at most 1", lambda number: 0 < number <= 1)
 
 
+def one_of(name, value, allowed):
+    """Return ``value``; raise ValueError unless it is one of ``allowed``."""
+    if value not in tuple(allowed):
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(allowed)}")
+    return value
+
+
 def _real(name, value, allowed, fits):
     try:
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan

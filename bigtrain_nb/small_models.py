@@ -2,7 +2,7 @@
 
 from bigtrain_nb.models import Model
 from bigtrain_nb.quiet import keras
-from bigtrain_nb.settings import fraction, whole_number
+from bigtrain_nb.settings import fraction, one_of, whole_number
 
 GROUPS = 8
 """Groups of channels that GroupNormalization takes together; the width is a multiple of it."""
@@ -24,8 +24,7 @@ def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", micro_b
     image_size = whole_number("image_size", image_size, 1)
     width = whole_number("width", width, GROUPS)
     blocks = whole_number("blocks", blocks, 0)
-    if norm not in ("group", "batch"):
-        raise ValueError(f"norm={norm!r} must be 'group' or 'batch'")
+    one_of("norm", norm, ("group", "batch"))
     if norm == "group" and width % GROUPS:
         raise ValueError(f"width={width} must be a multiple of {GROUPS}, the groups of its normalization")
     images = keras.Input((image_size, image_size, 3), name="image")

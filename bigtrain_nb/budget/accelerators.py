@@ -30,32 +30,21 @@ class Accelerator:
         return self.flops_16
 
 
-def _one(name, gigabytes, bandwidth, tera_16, tera_32, link, node, source, bfloat16=True):
-    rates = 1e12 * tera_16, 1e12 * tera_32
-    return Accelerator(name, 1e9 * gigabytes, 1e9 * bandwidth, *rates, 1e9 * link, node, source, bfloat16)
-
-
+_HALF = "half of its figures with sparsity"
 _TPU = "Google Cloud documentation; node: a pod; float32 in one pass of bfloat16, as XLA does unless told otherwise"
 
 
 _ALL = (
-    _one("T4", 16, 320, 65, 8.1, 16, 1, "NVIDIA T4 datasheet; link: PCIe 3.0 x16", bfloat16=False),
-    _one("L4", 24, 300, 121, 30.3, 32, 1, "NVIDIA L4 datasheet, half of its figures with sparsity; link: PCIe 4.0 x16"),
-    _one("V100", 32, 900, 125, 15.7, 150, 8, "NVIDIA V100 datasheet, SXM2", bfloat16=False),
-    _one("A100 40 GB", 40, 1555, 312, 19.5, 300, 8, "NVIDIA A100 datasheet, SXM"),
-    _one("A100 80 GB", 80, 2039, 312, 19.5, 300, 8, "NVIDIA A100 datasheet, SXM"),
-    _one("H100", 80, 3350, 989, 67, 450, 8, "NVIDIA H100 datasheet, SXM, half of its figures with sparsity"),
-    _one("H200", 141, 4800, 989, 67, 450, 8, "NVIDIA H200 datasheet, SXM, half of its figures with sparsity"),
-    _one("B200", 180, 8000, 2250, 80, 900, 8, "NVIDIA Blackwell architecture brief, half of its figures with sparsity"),
-    _one("TPU v5e", 16, 819, 197, 197, 200, 256, _TPU),
-    _one("TPU v5p", 95, 2765, 459, 459, 600, 8960, _TPU),
+    Accelerator("T4", 16e9, 320e9, 65e12, 8.1e12, 16e9, 1, "NVIDIA T4 datasheet; link: PCIe 3.0 x16", bfloat16=False),
+    Accelerator("L4", 24e9, 300e9, 121e12, 30.3e12, 32e9, 1, f"NVIDIA L4 datasheet, {_HALF}; link: PCIe 4.0 x16"),
+    Accelerator("V100", 32e9, 900e9, 125e12, 15.7e12, 150e9, 8, "NVIDIA V100 datasheet, SXM2", bfloat16=False),
+    Accelerator("A100 40 GB", 40e9, 1555e9, 312e12, 19.5e12, 300e9, 8, "NVIDIA A100 datasheet, SXM"),
+    Accelerator("A100 80 GB", 80e9, 2039e9, 312e12, 19.5e12, 300e9, 8, "NVIDIA A100 datasheet, SXM"),
+    Accelerator("H100", 80e9, 3350e9, 989e12, 67e12, 450e9, 8, f"NVIDIA H100 datasheet, SXM, {_HALF}"),
+    Accelerator("H200", 141e9, 4800e9, 989e12, 67e12, 450e9, 8, f"NVIDIA H200 datasheet, SXM, {_HALF}"),
+    Accelerator("B200", 180e9, 8000e9, 2250e12, 80e12, 900e9, 8, f"NVIDIA Blackwell architecture brief, {_HALF}"),
+    Accelerator("TPU v5e", 16e9, 819e9, 197e12, 197e12, 200e9, 256, _TPU),
+    Accelerator("TPU v5p", 95e9, 2765e9, 459e12, 459e12, 600e9, 8960, _TPU),
 )
 ACCELERATORS = {one.name: one for one in _ALL}
 """{name: `Accelerator`}, the smallest first."""
-
-
-def accelerator(name, also=""):
-    """Return the `Accelerator` of that name. Raises ValueError for others, which names what is ``also`` allowed."""
-    if name not in tuple(ACCELERATORS):
-        raise ValueError(f"on={name!r} must be one of {', '.join(ACCELERATORS)}{also}")
-    return ACCELERATORS[name]

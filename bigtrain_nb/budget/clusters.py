@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from bigtrain_nb.budget import formulas, layout
-from bigtrain_nb.budget.accelerators import Accelerator, accelerator
+from bigtrain_nb.budget.accelerators import ACCELERATORS, Accelerator
 from bigtrain_nb.budget.account import Account, Plan, amount
 from bigtrain_nb.budget.layout import Layout
 from bigtrain_nb.budget.transformer import MOST, Transformer
-from bigtrain_nb.settings import share_of, whole_number
+from bigtrain_nb.settings import one_of, share_of, whole_number
 
 EFFICIENCY = 0.5
 """Share of the published FLOP/s that a device reaches while it computes. What large runs report has waiting in it: 0.46
@@ -38,11 +38,6 @@ class ClusterPlan(Plan):
         return self.memory.total <= layout.USABLE * self.device.memory
 
     @property
-    def binding(self):
-        """What binds the step: "computing", "communication" or "input"."""
-        return formulas.binding(self.time)
-
-    @property
     def tokens_per_second(self):
         return self.tokens / self.time.total
 
@@ -58,10 +53,6 @@ class ClusterPlan(Plan):
         if self.spare:
             yield f"{self.spare} more devices have nothing to do: a copy of the model takes {self.layout.copy}."
         yield from self.layout.words()
-
-    @property
-    def accounts(self):
-        return [self.memory, self.flops, self.wire, self.time]
 
 
 def plan_cluster(
@@ -86,7 +77,7 @@ def plan_cluster(
     """
     if not isinstance(model, Transformer):
         raise TypeError(f"plan_cluster takes a bt.Transformer(layers, width, heads, ...), not {type(model).__name__}")
-    device, batch = accelerator(on), whole_number("batch", batch, 1, MOST)
+    device, batch = ACCELERATORS[one_of("on", on, ACCELERATORS)], whole_number("batch", batch, 1, MOST)
     chosen, spare = _choose(model, device, devices, policy, optimizer, recompute)
     share = -(-batch // chosen.data)
     slice_size = -(-share // (share if micro_batches is None else whole_number("micro_batches", micro_batches, 1)))
@@ -94,7 +85,8 @@ def plan_cluster(
     rate = device.flops(policy) * share_of("efficiency", efficiency)
     work = model.flops(share, recompute).total
     busy = work / chosen.copy / rate
-    bubble = formulas.pipeline_bubble(chosen.pipeline, -(-share // slice_size))
+    waits = chosen.pipeline - 1
+    bubble = waits / (-(-share // slice_size) + waits)  # the share of a step that stages wait, Huang et al. 2019
     how = f"{amount(work, 'FLOP')} / {chosen.copy} / {amount(rate, 'FLOP/s')}"
     how += f" / (1 - {bubble:.2f} waiting for the pipeline to fill)" if bubble else ""
     how += f"; {efficiency:g} of {device.source}"

@@ -12,13 +12,6 @@ Adam: Kingma & Ba 2015; AdamW: Loshchilov & Hutter 2019; Lion: Chen et al. 2023;
 """
 
 
-def slots(optimizer):
-    """Return how many tensors an optimizer keeps for each weight. Raises ValueError for a name that is not known."""
-    if optimizer not in tuple(SLOTS):
-        raise ValueError(f"optimizer={optimizer!r} must be one of {', '.join(SLOTS)}")
-    return SLOTS[optimizer]
-
-
 def all_reduce_seconds(size, devices, bandwidth, latency=0.0):
     """Return the seconds of a ring all-reduce: 2(n-1)/n * S/B + 2(n-1) * latency; 0 for one device.
 
@@ -61,12 +54,6 @@ def pipeline_ceiling(stages, cores=None):
     return min(slowest, whole_number("cores", cores, 1) / sum(1 / rate for rate in stages.values()))
 
 
-def pipeline_bubble(stages, micro_batches):
-    """Return the share of a step in which a pipeline's devices wait: (p - 1) / (m + p - 1), Huang et al. 2019."""
-    stages, micro_batches = whole_number("stages", stages, 1), whole_number("micro_batches", micro_batches, 1)
-    return (stages - 1) / (micro_batches + stages - 1)
-
-
 def step_time(computing, communication=0.0, waiting_for_input=0.0, how=("", "", "")):
     """Return an `Account` of a step's seconds: max(computing + communication, input).
 
@@ -81,11 +68,3 @@ def step_time(computing, communication=0.0, waiting_for_input=0.0, how=("", "", 
     how_long = f"max({amount(busy, 's')} computing + communication, {amount(waiting_for_input, 's')} input beside it)"
     lines = tuple(Line(*line) for line in zip(names, values, how, strict=True))
     return Account("Time of a training step", "s", lines, max(busy, waiting_for_input), how_long)
-
-
-def binding(time):
-    """Return what a step's time would have to be cut in to be shorter: "computing", "communication" or "input"."""
-    parts = time.parts
-    if parts["input"] > parts["computing"] + parts["communication"]:
-        return "input"
-    return max(("computing", "communication"), key=parts.get)

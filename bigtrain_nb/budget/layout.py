@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 from bigtrain_nb.budget.account import Account, Line, amount
-from bigtrain_nb.budget.formulas import all_reduce_seconds
 from bigtrain_nb.budget.transformer import number_bytes
 from bigtrain_nb.settings import positive
 
@@ -107,11 +106,8 @@ def on_the_wire(model, layout, device, batch, policy="mixed_bfloat16", network=N
         Line("tensor", tensor, f"{reduced} x {model.layers}/{p} layers x 2({t} - 1)/{t} x {amount(output, 'bytes')}"),
         Line("pipeline", between, f"2 x {amount(output, 'bytes')} / {t}" if p > 1 else "one stage"),
     )
-    seconds = (
-        Line("data", all_reduce_seconds(4 * own, d, data_link), f"at {amount(data_link, 'B/s')}"),
-        Line("tensor", tensor / device.link, f"at {amount(device.link, 'B/s')}"),
-        Line("pipeline", between / network, f"at {amount(network, 'B/s')}"),
-    )
+    links = zip(lines, (data_link, device.link, network), strict=True)
+    seconds = tuple(Line(line.name, line.value / link, f"at {amount(link, 'B/s')}") for line, link in links)
     title = f"Sent by a device in a step, {layout}"
     return Account(title, "bytes", lines), Account(title, "s", seconds)
 

@@ -30,7 +30,7 @@ def flops(node):
 
     A contraction makes each number of its result out of n products: 2 n FLOPs. Moving numbers counts 0.
     """
-    rule = _CONTRACTIONS.get(node.type)
+    rule = CONTRACTIONS.get(node.type)
     if rule:
         return rule(node) if all(t.shape.is_fully_defined() for t in (*node.inputs, *node.outputs)) else 0
     if node.type in _REDUCTIONS:
@@ -38,17 +38,6 @@ def flops(node):
     if node.type in _COMPUTING:
         return _elements(node.outputs[0])
     return _WEIGHTED.get(node.type, 0) * sum(_elements(t) for t in node.inputs[:1])
-
-
-def is_contraction(kind):
-    """Whether an operation's time goes with its FLOPs, not with the bytes that it moves."""
-    return kind in _CONTRACTIONS
-
-
-def scratch(node):
-    """Return the bytes that a node needs while it runs, beyond its inputs and outputs."""
-    rule = _SCRATCH.get(node.type)
-    return rule(node) if rule else 0
 
 
 def _elements(tensor):
@@ -83,12 +72,15 @@ def _named_sizes(term, shape):
     return {**dict(zip(head, shape, strict=False)), **dict(zip(reversed(tail), reversed(shape), strict=False))}
 
 
-def _einsum_scratch(node):
-    """A copy of each operand whose axes are not in the order [batch, free, contracted] or [batch, contracted, free].
+def scratch(node):
+    """Return the bytes that a node needs while it runs, beyond its inputs and outputs; those of einsum are known.
 
-    And one of the result if its axes are not [batch, free of the first, free of the second]: the kernel multiplies
-    batches of matrices and transposes before and after (tensorflow/core/kernels/linalg/einsum_op_impl.h).
+    A copy of each operand whose axes are not in the order [batch, free, contracted] or [batch, contracted, free], and
+    one of the result if its axes are not [batch, free of the first, free of the second]: the kernel multiplies batches
+    of matrices and transposes before and after (tensorflow/core/kernels/linalg/einsum_op_impl.h).
     """
+    if node.type != "Einsum":
+        return 0
     terms, result = _einsum_terms(node)
     if len(terms) != 2 or "." in "".join(terms):
         return 0
@@ -118,7 +110,7 @@ def _convolution(kernel, result):
     return count
 
 
-_CONTRACTIONS = {
+CONTRACTIONS = {
     "MatMul": _matmul,
     "BatchMatMul": _matmul,
     "BatchMatMulV2": _matmul,
@@ -134,6 +126,7 @@ _CONTRACTIONS = {
     "Conv3DBackpropFilterV2": _convolution(None, 2),
     "DepthwiseConv2dNativeBackpropFilter": _convolution(None, 2),
 }
+"""What takes its time by its FLOPs, not by the bytes that it moves."""
 _COMPUTING = IN_PLACE - {"LogicalAnd", "LogicalNot", "LogicalOr"}
 _REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "BiasAddGrad", "L2Loss", "EuclideanNorm", "UnsortedSegmentSum"}
 _WEIGHTED = {
@@ -146,4 +139,3 @@ _WEIGHTED = {
     "SparseSoftmaxCrossEntropyWithLogits": 4,
     "SoftmaxCrossEntropyWithLogits": 4,
 }
-_SCRATCH = {"Einsum": _einsum_scratch}

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from bigtrain_nb.budget import formulas
-from bigtrain_nb.budget.accelerators import accelerator
+from bigtrain_nb.budget.accelerators import ACCELERATORS
 from bigtrain_nb.budget.account import Account, Line, Plan, amount
-from bigtrain_nb.budget.operations import is_contraction
+from bigtrain_nb.budget.operations import CONTRACTIONS
 from bigtrain_nb.budget.transformer import BYTES_OF
-from bigtrain_nb.settings import not_negative, positive, whole_number
+from bigtrain_nb.settings import not_negative, one_of, positive, whole_number
 
 IDLE = 0.25
 """Share that TensorFlow's best-fit allocator (bfc_allocator.cc) leaves idle between tensors that come and go: it takes
@@ -45,15 +45,6 @@ class StepPlan(Plan):
     def seconds(self):
         """Seconds of a step, or None."""
         return self.time and self.time.total
-
-    @property
-    def binding(self):
-        """What binds the step: "computing", "communication" or "input"; None without times."""
-        return self.time and formulas.binding(self.time)
-
-    @property
-    def accounts(self):
-        return [one for one in (self.memory, self.activations, self.flops, self.time) if one]
 
     def words(self):
         yield f"{self.title}: {amount(self.peak, 'bytes')} of memory, {amount(self.flops.total, 'FLOP')}."
@@ -93,8 +84,8 @@ def plan_step(
     input_seconds = not_negative("input_seconds", input_seconds, "seconds")
     if link is not None:
         link = positive("link", link, "bytes/s")
-    if on is not None and on != "here":
-        accelerator(on, also=" or here")
+    if on is not None:
+        one_of("on", on, (*ACCELERATORS, "here"))
     step = traced(model, batch, optimizer, micro_batches, policy, loss, devices)
     return plan_of(step, on, devices, link, waiting, input_seconds)
 
@@ -217,7 +208,7 @@ def _time(step, on, devices, link, input_seconds):
         how = "the heaviest operations measured on this machine, alone"
         how += f", {turns} replicas on the same cores" if turns > 1 else ""
     else:
-        device = accelerator(on)
+        device = ACCELERATORS[on]
         computing = share * _roofline(step.gradients, device) + _roofline(step.update, device)
         turns, bandwidth, own_link = 1, device.bandwidth, device.link
         how = f"published figures, reached in full by each operation: {device.source}"
@@ -234,7 +225,7 @@ def _roofline(graph, device):
     total = 0.0
     for op in graph.nodes:
         computing = 0.0
-        if is_contraction(op.kind):
+        if op.kind in CONTRACTIONS:
             name = op.node.outputs[0].dtype.name
             computing = op.flops / device.flops(f"mixed_{name}" if name in ("bfloat16", "float16") else "float32")
         total += max(computing, op.moved / device.bandwidth)

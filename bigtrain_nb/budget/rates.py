@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from bigtrain_nb.budget.operations import is_contraction, number_of_bytes
+from bigtrain_nb.budget.operations import CONTRACTIONS, number_of_bytes
 from bigtrain_nb.quiet import tf
 
 COVERED = 0.95
@@ -66,7 +66,7 @@ def _heaviest(ops):
     for sort in (True, False):
         same = {}
         for op in ops:
-            if is_contraction(op.kind) == sort:
+            if (op.kind in CONTRACTIONS) == sort:
                 same.setdefault(_alike(op), []).append(op)
         left = sum(_work(op) for group in same.values() for op in group)
         end = (1 - COVERED) * left
@@ -86,7 +86,7 @@ def _alike(op):
 
 
 def _work(op):
-    return op.flops if is_contraction(op.kind) else op.moved
+    return op.flops if op.kind in CONTRACTIONS else op.moved
 
 
 def _seconds_alone(node, seconds):
@@ -104,6 +104,7 @@ def _least(run, seconds):
     while len(took) < 3 or time.perf_counter() < end:
         began = time.perf_counter()
         run()
+        tf.test.experimental.sync_devices()  # waits for GPUs
         took.append(time.perf_counter() - began)
     return min(took)
 
@@ -113,13 +114,7 @@ def _alone(node):
     size = max(1, sum(map(number_of_bytes, node.inputs)))
     sets = [arguments(node) for _ in range(min(MOST_SETS, 1 + CACHE // size))]
     operation, turns = getattr(tf.raw_ops, node.type), itertools.cycle(sets)
-
-    def run():
-        made = operation(**next(turns))
-        if tf.config.list_logical_devices("GPU"):
-            tf.nest.flatten(made)[0].numpy()
-
-    return run
+    return lambda: operation(**next(turns))
 
 
 def arguments(node):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from bigtrain_nb.budget.account import Account, Line, amount
-from bigtrain_nb.budget.formulas import slots
-from bigtrain_nb.settings import whole_number
+from bigtrain_nb.budget.formulas import SLOTS
+from bigtrain_nb.settings import one_of, whole_number
 
 BYTES_OF = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2}
 """Bytes of a number that layers compute with, for each Keras dtype policy. Weights stay in float32."""
@@ -61,7 +61,7 @@ class Transformer:
         Attention adds 12 l h s a token (Chowdhery et al. 2022, PaLM, appendix B), the masked half counted. The
         embedding looks up and multiplies nothing. With ``recompute="everything"`` the blocks run forward twice.
         """
-        _check_recompute(recompute)
+        one_of("recompute", recompute, RECOMPUTE)
         tokens = whole_number("batch", batch, 1, MOST) * self.length
         h, v, s, count = self.width, self.vocabulary, self.length, amount(tokens, "tokens")
         passes = 8 if recompute == "everything" else 6
@@ -88,7 +88,7 @@ class Transformer:
         byte; of the 5, 4 are two numbers of 2 bytes. ``recompute="attention"`` leaves out the second term (their
         selective recomputation), "everything" keeps the block's input alone.
         """
-        _check_recompute(recompute)
+        one_of("recompute", recompute, RECOMPUTE)
         each, tokens = number_bytes(policy), whole_number("batch", batch, 1) * self.length
         if recompute == "everything":
             return each * tokens * self.width
@@ -124,7 +124,8 @@ class Transformer:
         Keras keeps weights, gradients and the optimizer's slots in float32, and under a mixed policy a 16-bit copy of
         the weights: 18 bytes a weight for AdamW. ZeRO (Rajbhandari et al. 2020) counts 16, with gradients in 16 bits.
         """
-        n, each, count = self.weights_of_a_stage(stages), number_bytes(policy), slots(optimizer)
+        n, each = self.weights_of_a_stage(stages), number_bytes(policy)
+        count = SLOTS[one_of("optimizer", optimizer, SLOTS)]
         how = f"{amount(n, 'weights')} x "
         copies = [Line("16-bit copies", each * n, f"{how}{each} bytes")] if each < 4 else []
         return Account(
@@ -151,11 +152,4 @@ SIZES = {
 
 def number_bytes(policy):
     """Return the bytes of a number that layers compute with. Raises ValueError for an unknown policy."""
-    if policy not in tuple(BYTES_OF):
-        raise ValueError(f"policy={policy!r} must be one of {', '.join(BYTES_OF)}")
-    return BYTES_OF[policy]
-
-
-def _check_recompute(recompute):
-    if recompute not in RECOMPUTE:
-        raise ValueError(f"recompute={recompute!r} must be one of {', '.join(RECOMPUTE)}")
+    return BYTES_OF[one_of("policy", policy, BYTES_OF)]

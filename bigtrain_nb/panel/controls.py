@@ -86,11 +86,10 @@ def controls(build, choices: dict) -> dict:
     """
     if not callable(build):
         raise TypeError(f"build: expected a function, got {build!r}")
-    parameters = _parameters(build)
-    made = {name: _control(name, given, parameters.get(name)) for name, given in choices.items()}
+    signature = inspect.signature(build)
+    made = {name: _control(name, given, signature.parameters.get(name)) for name, given in choices.items()}
     try:
-        if parameters:
-            inspect.signature(build).bind(**choices)
+        signature.bind(**choices)
     except TypeError as error:
         raise ValueError(f"build and the choices do not fit: {error}") from None
     return made
@@ -153,13 +152,6 @@ def _range(name, given, default):
         return Range(name, low, high, step, made.accept(default))
     except ValueError:
         return made
-
-
-def _parameters(build):
-    try:
-        return inspect.signature(build).parameters
-    except (TypeError, ValueError):
-        return {}
 
 
 def _plain(value):

@@ -7,6 +7,8 @@ Every control acts at once. `planner.plan(batch=64, on="H100")` is the same path
 """
 
 import html
+from dataclasses import replace
+from functools import lru_cache, partial
 
 import ipywidgets as widgets
 
@@ -16,14 +18,14 @@ from bigtrain_nb.budget.account import amount
 from bigtrain_nb.budget.clusters import plan_cluster
 from bigtrain_nb.budget.formulas import SLOTS
 from bigtrain_nb.budget.plans import plan_of, traced
-from bigtrain_nb.budget.transformer import BYTES_OF, RECOMPUTE, SIZES, Transformer
+from bigtrain_nb.budget.transformer import BYTES_OF, RECOMPUTE, SIZES
 from bigtrain_nb.figures import figure_svg
 from bigtrain_nb.figures.budgets import budget_figure, step_figure
 from bigtrain_nb.hardware import machine
 from bigtrain_nb.panel import cards, controls
 from bigtrain_nb.panel.cards import Card, Picture
 from bigtrain_nb.panel.controls import Choices, Range
-from bigtrain_nb.panel.view import LABEL, ROW, WIDE, close, colored
+from bigtrain_nb.panel.view import ROW, chosen_in, close, colored, field_of
 
 FEWEST = "as few as hold it"
 EACH = "one a sequence"
@@ -48,15 +50,16 @@ class Planner:
         self.model = model
         own = _for_transformers() if model is None else _for_keras(model)
         self.controls = {control.name: control for control in own}
-        self._view, self._traced = None, (None, None)
+        self._view, self._step = None, lru_cache(maxsize=1)(partial(traced, model))  # once for all devices
 
     def plan(self, **given):
         """Return the plan for these settings, the others at their defaults. Raises ValueError for what cannot be."""
         chosen = controls.settings(self.controls, given)
-        on = chosen.pop("on")
         if self.model is None:
-            return _cluster(on, chosen)
-        return plan_of(self._step(chosen), on, chosen["devices"])
+            model, chosen = _transformer(**chosen)
+            return plan_cluster(model, **chosen)
+        on = chosen.pop("on")
+        return plan_of(self._step(**chosen), on, chosen["devices"])
 
     def fits(self, **given) -> Card:
         """A table: does it fit on each accelerator and on this machine, on how many, and how long is a step?"""
@@ -84,12 +87,6 @@ class Planner:
         self._view = self._view or _View(self)
         return {**self._view.box._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
 
-    def _step(self, chosen):
-        """Return the traced step; the last one again, if only the device is another."""
-        if self._traced[0] != chosen:
-            self._traced = chosen, traced(self.model, **chosen)
-        return self._traced[1]
-
     def _row(self, name, chosen):
         memory = amount(ACCELERATORS[name].memory, "bytes")
         try:
@@ -104,10 +101,11 @@ class Planner:
         """The row of this machine: its main memory, one device, no time."""
         memory = machine()["memory_gib"] * 2**30
         if self.model is None:
+            model, chosen = _transformer(**chosen)
             settings = [chosen[name] for name in ("policy", "optimizer", "recompute")]
-            needed = layout.memory(_transformer(chosen), layout.Layout(), 1, *settings).total
+            needed = layout.memory(model, layout.Layout(), 1, *settings).total
         else:
-            plan = self.plan(**chosen)
+            plan = self.plan(**{**chosen, "devices": 1})
             needed = plan.peak + plan.runtime
         fits = "yes" if needed <= layout.USABLE * memory else "no"
         return [HERE, amount(memory, "bytes"), fits, f"{amount(needed, 'bytes')} needed on one device", "measure it"]
@@ -118,7 +116,7 @@ class _View:
 
     def __init__(self, planner):
         self.planner = planner
-        self.fields = {name: _field(control) for name, control in planner.controls.items()}
+        self.fields = {name: field_of(control) for name, control in planner.controls.items()}
         self.status, self.memory, self.time, self.table = (widgets.HTML() for _ in range(4))
         fields = widgets.HBox(list(self.fields.values()), layout=ROW)
         self.box = widgets.VBox([fields, self.status, self.memory, self.time, self.table])
@@ -127,7 +125,7 @@ class _View:
         self._show()
 
     def _show(self, _=None):
-        chosen = {name: field.value for name, field in self.fields.items()}
+        chosen = chosen_in(self.fields, self.planner.controls)
         self._say("Planning ...")
         try:
             plan = self.planner.plan(**chosen)
@@ -174,17 +172,10 @@ def _for_keras(model):
     ]
 
 
-def _cluster(on, chosen):
-    settings = {name: chosen[name] for name in ("policy", "optimizer", "recompute")}
-    devices = None if chosen["devices"] == FEWEST else chosen["devices"]
-    slices = None if chosen["micro_batches"] == EACH else chosen["micro_batches"]
-    model = _transformer(chosen)
-    return plan_cluster(model, chosen["batch"], on=on, devices=devices, micro_batches=slices, **settings)
-
-
-def _transformer(chosen):
-    size = SIZES[chosen["size"]]
-    return Transformer(size.layers, size.width, size.heads, size.vocabulary, chosen["length"], size.tied)
+def _transformer(size, length, **settings):
+    """Return the `Transformer`, and what `plan_cluster` takes beside it."""
+    settings = {name: None if value in (FEWEST, EACH) else value for name, value in settings.items()}
+    return replace(SIZES[size], length=length), settings
 
 
 def _memory_figure(plan, on):
@@ -194,13 +185,3 @@ def _memory_figure(plan, on):
 
 def _sentence(plan):
     return " ".join(plan.words())
-
-
-def _field(control):
-    common = {"description": control.name, "style": LABEL, "layout": WIDE}
-    if isinstance(control, Range):
-        return widgets.BoundedIntText(
-            value=control.default, min=control.low, max=control.high, tooltip=control.allowed, **common
-        )
-    options = [(controls.text(value), value) for value in control.values]
-    return widgets.Dropdown(options=options, value=control.default, **common)

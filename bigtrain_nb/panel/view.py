@@ -23,7 +23,7 @@ class View:
 
     def __init__(self, lab):
         self.lab = lab
-        self.fields = {name: _field(control) for name, control in lab.controls.items()}
+        self.fields = {name: field_of(control) for name, control in lab.controls.items()}
         self.run = _button("Run", "Measure these settings", self._run, "primary")
         self.stop = _button("Stop", "End the run that is going on; nothing of it is kept", self._stop)
         self.swept = _dropdown("Try all values of", list(lab.controls), next(iter(lab.controls), None))
@@ -78,15 +78,11 @@ class View:
         self.baseline.value = lab.baseline.number
         self._refreshing = False
 
-    def _settings(self):
-        made = self.lab.controls
-        return {name: _chosen(made[name], field) for name, field in self.fields.items()}
-
     def _run(self, _):
-        self._try(lambda: self.lab.start(**self._settings()), then=self.stop)
+        self._try(lambda: self.lab.start(**chosen_in(self.fields, self.lab.controls)), then=self.stop)
 
     def _sweep(self, _):
-        others = self._settings()
+        others = chosen_in(self.fields, self.lab.controls)
         others.pop(self.swept.value)
         self._try(lambda: self.lab.start(self.swept.value, **others), then=self.stop)
 
@@ -111,7 +107,8 @@ class View:
                 then.focus()
 
 
-def _field(control):
+def field_of(control):
+    """Return the widget of a `Choices` or a `Range`."""
     common = {"description": control.name, "style": LABEL, "layout": WIDE}
     if not isinstance(control, Choices):
         kind = widgets.BoundedIntText if control.whole else widgets.BoundedFloatText
@@ -120,12 +117,15 @@ def _field(control):
     if control.is_switch:
         return widgets.Checkbox(value=control.default, indent=True, tooltip=control.allowed, **common)
     places = [(text(value), place) for place, value in enumerate(control.values)]
-    default = next(place for _, place in places if control.values[place] is control.default)
-    return _dropdown(control.name, places, default)
+    default = control.accept(control.default)
+    return _dropdown(control.name, places, next(place for _, place in places if control.values[place] is default))
 
 
-def _chosen(control, field):
-    return control.values[field.value] if isinstance(field, widgets.Dropdown) else field.value
+def chosen_in(fields, controls):
+    """Return what is chosen in each field; that of a list holds the place of it."""
+    values = {name: field.value for name, field in fields.items()}
+    lists = [name for name, field in fields.items() if isinstance(field, widgets.Dropdown)]
+    return values | {name: controls[name].values[values[name]] for name in lists}
 
 
 def _dropdown(description, options, value):

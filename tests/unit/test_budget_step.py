@@ -250,7 +250,7 @@ def test_a_plan_shows_and_explains_itself(dense):
         ({"devices": 0}, "devices=0 must be"),
         ({"waiting": -1}, "waiting=-1 must be"),
         ({"link": 0}, "link=0 must be a positive, finite number of bytes/s"),
-        ({"on": "H1000"}, "on='H1000' must be one of T4, .* or here"),
+        ({"on": "H1000"}, "on='H1000' must be one of T4, .*, here"),
         ({"on": []}, r"on=\[\] must be one of T4"),
         ({"policy": "mixed_bfloat16"}, "a built model has its policy already"),
         ({"optimizer": "adamm"}, "optimizer='adamm' must be a Keras optimizer or one of sgd, momentum"),

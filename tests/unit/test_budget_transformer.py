@@ -3,7 +3,7 @@
 import pytest
 
 from bigtrain_nb.budget import layout
-from bigtrain_nb.budget.accelerators import ACCELERATORS, accelerator
+from bigtrain_nb.budget.accelerators import ACCELERATORS
 from bigtrain_nb.budget.clusters import plan_cluster
 from bigtrain_nb.budget.layout import Layout
 from bigtrain_nb.budget.transformer import SIZES, Transformer
@@ -168,11 +168,11 @@ def test_numbers_of_numpy_do_not_overflow():
 
 def test_what_is_on_the_wire_by_hand():
     model = Transformer(layers=4, width=64, heads=4, vocabulary=100, length=32)
-    wire, seconds = layout.on_the_wire(model, Layout(2, 2, 3), accelerator("A100 80 GB"), batch=5)
+    wire, seconds = layout.on_the_wire(model, Layout(2, 2, 3), ACCELERATORS["A100 80 GB"], batch=5)
     output = 2 * 5 * 32 * 64
     assert wire["data"] == pytest.approx(2 * 2 / 3 * 4 * model.weights_of_a_stage(2) / 2)
     assert wire["tensor"] == pytest.approx(4 * 2 * 1.0 * output)
-    again, _ = layout.on_the_wire(model, Layout(2, 2, 3), accelerator("A100 80 GB"), 5, recompute="everything")
+    again, _ = layout.on_the_wire(model, Layout(2, 2, 3), ACCELERATORS["A100 80 GB"], 5, recompute="everything")
     assert again["tensor"] == pytest.approx(1.5 * wire["tensor"])
     assert wire["pipeline"] == pytest.approx(output)
     assert seconds["tensor"] == pytest.approx(wire["tensor"] / 300e9)

@@ -77,6 +77,8 @@ class TestSettings:
     def test_choices_must_fit_the_function(self):
         with pytest.raises(ValueError, match="unexpected keyword argument 'size'"):
             Lab(lambda batch=1: None, size=[1])
+        with pytest.raises(ValueError, match="unexpected keyword argument 'size'"):
+            Lab(lambda: None, size=[1])
         with pytest.raises(ValueError, match="missing a required argument: 'batch'"):
             Lab(lambda batch, size: None, size=[1])
         with pytest.raises(TypeError, match="build: expected a function"):

@@ -42,15 +42,15 @@ def test_it_shows_memory_time_and_what_fits_before_anything_is_chosen(planner):
 def test_a_control_acts_at_once(planner):
     view = shown(planner)
     before = view.status.value
-    view.fields["size"].value = "70 B"
+    view.fields["size"].label = "70 B"
     assert view.status.value != before and "64.7 B weights" in view.status.value
 
 
 def test_what_cannot_be_is_said_and_then_forgotten(planner):
     view = shown(planner)
-    view.fields["devices"].value = 1
+    view.fields["devices"].label = "1"
     assert "needs at least" in view.status.value and not view.memory.value
-    view.fields["size"].value = "GPT-2"
+    view.fields["size"].label = "GPT-2"
     assert "It fits" in view.status.value and "<svg" in view.memory.value
 
 
@@ -73,6 +73,7 @@ def test_a_table_says_what_fits(planner):
 def test_a_keras_model_is_planned_from_its_graph():
     planner = Planner(bt.conv_net(image_size=32))
     view = shown(planner)
+    assert str(planner.fits(devices=8)).splitlines()[-2] == str(planner.fits()).splitlines()[-2]  # of this machine
     assert {"batch", "micro_batches", "optimizer"} <= set(view.fields) and "policy" not in view.fields
     before = planner.plan().peak
     view.fields["batch"].value = 256
@@ -102,7 +103,7 @@ def test_a_function_that_raises_is_quoted():
 
     planner = Planner(build)
     view = shown(planner)
-    view.fields["policy"].value = "mixed_bfloat16"
+    view.fields["policy"].label = "mixed_bfloat16"
     assert "RuntimeError: no such layer" in view.status.value and not view.memory.value
     planner.close()
 

@@ -155,7 +155,7 @@ def test_dropout_is_for_training_only():
         (conv_net, {"width": 4}, "width=4 must be a whole number of at least 8"),
         (conv_net, {"width": 20}, "width=20 must be a multiple of 8"),
         (conv_net, {"blocks": -1}, "blocks=-1"),
-        (conv_net, {"norm": "layer"}, "norm='layer' must be 'group' or 'batch'"),
+        (conv_net, {"norm": "layer"}, "norm='layer' must be one of group, batch"),
         (conv_net, {"micro_batches": 0}, "micro_batches=0"),
         (gpt, {"vocabulary": 1}, "vocabulary=1"),
         (gpt, {"length": 0}, "length=0"),
