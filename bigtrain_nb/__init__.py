@@ -59,11 +59,5 @@ def load_ipython_extension(shell):
     magic.register(shell)
 
 
-def _in_ipython():
-    """Return the IPython that runs this import, None elsewhere."""
-    ipython = modules.get("IPython")
-    return ipython.get_ipython() if ipython else None
-
-
-if shell := _in_ipython():
+if "IPython" in modules and (shell := modules["IPython"].get_ipython()):
     load_ipython_extension(shell)

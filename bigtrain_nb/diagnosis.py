@@ -7,16 +7,15 @@ that AUTOTUNE itself works from. `diagnose` runs the pipeline as it is, samples 
 import html
 import re
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import psutil
 
 from bigtrain_nb.hardware import cores
-from bigtrain_nb.measure import SPENT, count_examples
+from bigtrain_nb.measure import Budget, Meter
 from bigtrain_nb.pipelines import Pipeline
 from bigtrain_nb.quiet import tf
-from bigtrain_nb.settings import positive
 
 _SAMPLE_SECONDS = 0.1
 _WARM_UP = 0.3
@@ -137,23 +136,9 @@ def diagnose(pipeline, *, seconds=3.0):
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
     watch = _Watch(_with_model(dataset))
-    watch.run(positive("seconds", seconds, "seconds"))
+    watch.run(seconds)
     stages, chosen = watch.found(known)
     return Diagnosis(watch.examples / watch.seconds, stages, watch.ceiling(), chosen, watch.others())
-
-
-def _batches(dataset):
-    """Yield (iterator, examples in its next batch) for ever; (iterator, 0) where a pass ends."""
-    spent = deque(maxlen=SPENT)
-    while True:
-        iterator, empty = iter(dataset), True
-        for batch in iterator:
-            empty = False
-            yield iterator, count_examples(batch, "the dataset")
-        if empty:
-            raise ValueError("the dataset yielded no batch: there is nothing to diagnose")
-        yield iterator, 0
-        spent.append(iterator)
 
 
 def _with_model(dataset):
@@ -180,9 +165,10 @@ class _Watch:
         """Iterate for ``seconds`` and until a batch counted; the first part warms up and does not count."""
         began = sampled = time.perf_counter()
         counting = False
-        batches = _batches(self.dataset)  # held, since tearing its iterators down takes time that must not count
-        for iterator, examples in batches:
-            now = time.perf_counter()
+        meter = Meter(self.dataset, "the dataset", Budget(seconds, None))
+        while True:
+            examples, now = meter.pull(), time.perf_counter()
+            iterator = meter.iterator or meter.spent[-1]  # held, since tearing it down takes time that must not count
             starts = not counting and now - began > seconds * _WARM_UP
             if starts or not examples or now - sampled > _SAMPLE_SECONDS:
                 self._sample(iterator, counting)

@@ -1,8 +1,9 @@
 """The two intervals of this package: one for a median of rounds, one for a ratio of paired rounds."""
 
 import math
-from itertools import pairwise
 from statistics import median
+
+import numpy as np
 
 CONFIDENCE = 0.95
 
@@ -39,7 +40,7 @@ def paired_interval(logs):
     and the ends are infinite.
     """
     n = len(logs)
-    means = sorted((logs[i] + logs[j]) / 2 for i in range(n) for j in range(i, n))
+    means = np.sort(np.add.outer(logs, logs)[np.triu_indices(n)] / 2).tolist()
     cut = _signed_rank_cut(n)
     if cut < 0:
         return median(means), -math.inf, math.inf
@@ -48,24 +49,13 @@ def paired_interval(logs):
 
 def _signed_rank_cut(n):
     """The largest c with P(signed-rank statistic <= c) <= 2.5 % for n pairs, or -1."""
-    ways = [1] + [0] * (n * (n + 1) // 2)
-    for rank in range(1, n + 1):
-        for total in range(len(ways) - 1, rank - 1, -1):
-            ways[total] += ways[total - rank]
-    allowed, seen = (1 - CONFIDENCE) / 2 * 2**n, 0
-    for statistic, count in enumerate(ways):
-        seen += count
-        if seen > allowed:
-            return statistic - 1
-    return -1
+    chances = np.ones(1)
+    for rank in range(1, n + 1):  # with even chances it counts for the statistic, or does not
+        chances = np.convolve(chances, [0.5, *[0] * (rank - 1), 0.5])
+    return int(np.searchsorted(chances.cumsum(), (1 - CONFIDENCE) / 2, side="right")) - 1
 
 
 def _lag1_of_ranks(values):
     """Lag-1 autocorrelation of the ranks: 0 for independent rounds, towards 1 for a drift."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    centre = (len(values) - 1) / 2
-    ranks = [0.0] * len(values)
-    for rank, index in enumerate(order):
-        ranks[index] = rank - centre
-    total = sum(r * r for r in ranks)
-    return sum(a * b for a, b in pairwise(ranks)) / total if total else 0.0
+    ranks = np.argsort(np.argsort(values, kind="stable")) - (len(values) - 1) / 2
+    return float(ranks[:-1] @ ranks[1:] / (ranks @ ranks or 1))

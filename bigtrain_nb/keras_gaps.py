@@ -10,17 +10,7 @@ from bigtrain_nb.batches import count_examples
 from bigtrain_nb.quiet import keras, tf
 
 # isort: split
-from keras.src.models.functional import Functional  # what keras.Model(inputs, outputs) returns; Keras exports no name
-
-__all__ = [
-    "Functional",
-    "after",
-    "already_reduced",
-    "count_by_examples",
-    "innermost",
-    "logs_to_reduce",
-    "moving_statistics",
-]
+from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
 
 
 def innermost(optimizer):

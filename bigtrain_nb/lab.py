@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import partial
-from itertools import takewhile
 
 from bigtrain_nb import measure
 from bigtrain_nb.panel import controls, runs
@@ -21,7 +20,7 @@ PATIENCE = 60.0  # seconds that a run waits for earlier ones to let go of the ma
 LONGEST_MESSAGE = 600  # characters
 
 _displayed = {}  # the Lab on the screen for each function and title
-_busy = []  # the jobs of all Labs that may still use the machine, the oldest first
+_machine = threading.Lock()  # held by the one job, of all Labs, that measures
 
 
 class Stopped(Exception):
@@ -161,12 +160,11 @@ class Lab:
         return [self.settings(**given, **{control: value}) for value in values]
 
     def _begin(self):
-        """Take the Lab for one job: an event that is set when it has let go of the machine."""
+        """Take the Lab for one job; return what stands for it."""
         with self._lock:
             if self._job:
                 raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
-            self._job, self.error = threading.Event(), None
-            _busy.append(self._job)
+            self._job, self.error = object(), None
             self.say("Starting.")
             return self._job
 
@@ -176,8 +174,11 @@ class Lab:
 
     def _perform(self, job, plans):
         try:
-            self._await_earlier(job)
-            made = self._measure(job, plans)
+            self._take_machine(job)
+            try:
+                made = self._measure(job, plans)
+            finally:
+                _machine.release()
             with self._still(job):
                 self._keep(made)
             return made
@@ -185,8 +186,6 @@ class Lab:
             self._report(job, error, plans)
             raise
         finally:
-            job.set()
-            _busy.remove(job)
             with self._lock:
                 self._job = None if self._job is job else self._job
                 self._show()
@@ -199,19 +198,17 @@ class Lab:
                 raise Stopped("the run was stopped")
             yield
 
-    def _await_earlier(self, job):
-        """Wait for runs that were stopped in a source that blocks, and for those of other Labs: one at a time."""
+    def _take_machine(self, job):
+        """Wait for a run that was stopped in a source that blocks, and for those of other Labs: one at a time."""
         deadline = time.monotonic() + PATIENCE
-        for earlier in takewhile(lambda other: other is not job, list(_busy)):
+        while not _machine.acquire(timeout=0.05):
             with self._still(job):
                 self.say("Waiting for an earlier run to let go of the machine.")
-            while not earlier.wait(0.05):
-                with self._still(job):
-                    if time.monotonic() > deadline:
-                        raise TimeoutError(
-                            f"an earlier run has not ended after {PATIENCE:.0f} s (a source that blocks cannot be "
-                            "stopped from outside); a measurement beside it would mislead"
-                        )
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"an earlier run has not ended after {PATIENCE:.0f} s (a source that blocks cannot be "
+                        "stopped from outside); a measurement beside it would mislead"
+                    )
 
     def _measure(self, job, plans):
         """Measure the plans, beside the baseline if there is one or one was asked for."""

@@ -51,8 +51,8 @@ def throughput(source, *, seconds=3.0, name="", progress=None):
     function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a
     source that is neither iterable nor callable.
     """
-    budget = _Budget(seconds, progress)
-    counter = _Counter(source, name or "source", budget)
+    budget = Budget(seconds, progress)
+    counter = Meter(source, name or "source", budget)
     counter.warm_up(seconds * WARM_UP)
     slot = max(budget.left() / ROUNDS, SHORTEST_SLOT)
     counter.choose_whole(budget.left() / LEAST_ROUNDS)
@@ -84,10 +84,10 @@ def compare(factories, *, seconds=10.0, progress=None):
             raise TypeError(f"the name {name!r} must be a string")
         if not callable(factory):
             raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
-    budget = _Budget(seconds, progress)
+    budget = Budget(seconds, progress)
     counters = {}
     for name, factory in factories.items():
-        counters[name] = _Counter(factory(), name, budget)
+        counters[name] = Meter(factory(), name, budget)
         counters[name].warm_up(seconds * WARM_UP / len(factories))
     if len({counter.unit for counter in counters.values()}) > 1:
         units = ", ".join(f"{name!r} in {counter.unit}" for name, counter in counters.items())
@@ -105,7 +105,7 @@ def compare(factories, *, seconds=10.0, progress=None):
     return Comparison({name: counter.result(name) for name, counter in counters.items()})
 
 
-class _Budget:
+class Budget:
     """The time that a measurement may take, and the news of it."""
 
     def __init__(self, seconds, progress):
@@ -121,8 +121,8 @@ class _Budget:
             self.progress(min(1.0, (self.told - self.started) / self.seconds))
 
 
-class _Counter:
-    """Pulls one source and counts what it gives."""
+class Meter:
+    """Pulls one source, again and again where it is finite, and counts what it gives."""
 
     def __init__(self, source, name, budget):
         if not callable(source) and not hasattr(source, "__iter__"):

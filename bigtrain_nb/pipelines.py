@@ -89,7 +89,9 @@ class Pipeline:
         Raises FileNotFoundError for a shard that is not there, OSError for a cache whose folder cannot be made.
         """
         finish = self.finish or scale_pixels
-        dataset = self._parsed(self._records())
+        dataset = self._mapped(self._records(), self.parse or self._decode)
+        if self.skip_damaged:
+            dataset = dataset.ignore_errors()
         if self.cache:
             dataset = dataset.cache(_cache_path(self.cache))
         if self.shuffle:
@@ -116,10 +118,6 @@ class Pipeline:
         at_once = self.reads if self.reads == AUTOTUNE else min(self.reads, len(self.files))
         cycle = len(self.files) if self.reads == AUTOTUNE else at_once
         return files.interleave(tf.data.TFRecordDataset, cycle, self.block_length, num_parallel_calls=_tf(at_once))
-
-    def _parsed(self, records):
-        parsed = self._mapped(records, self.parse or self._decode)
-        return parsed.ignore_errors() if self.skip_damaged else parsed
 
     def _decode(self, record):
         if self.source == "files":
@@ -168,10 +166,6 @@ def _tf(value):
     return tf.data.AUTOTUNE if value == AUTOTUNE else value
 
 
-def _path_or_empty(value):
-    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
-
-
 def _cache_path(cache):
     if cache == "memory":
         return ""
@@ -216,7 +210,8 @@ def _check(settings):
     for name in ("parse", "finish"):
         if getattr(settings, name) is not None and not callable(getattr(settings, name)):
             raise ValueError(f"{name}={getattr(settings, name)!r} must be None or a function")
-    if settings.cache not in (None, "memory", "file") and os.path.dirname(_path_or_empty(settings.cache)) == "":
+    is_path = isinstance(settings.cache, (str, os.PathLike)) and os.path.dirname(settings.cache)
+    if settings.cache not in (None, "memory", "file") and not is_path:
         raise ValueError(f'cache={settings.cache!r} must be None, "memory", "file" or a path with a folder in it')
     if not hasattr(settings.data, "shards"):
         _check_own_data(settings.data, settings.parse)

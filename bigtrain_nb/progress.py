@@ -14,49 +14,27 @@ def shown(items, label, total=None):
     wiped; elsewhere (a file, a pipe) nothing is shown. ``total`` is the number of items, by default their length.
     """
     total = total or len(items)
-    line, due = None, time.monotonic() + FIRST_SECONDS
+    show, due = None, time.monotonic() + FIRST_SECONDS
     try:
         for done, item in enumerate(items):
             if time.monotonic() >= due:
-                line = line or _line()
-                line.show(f"{label}: {done:,} of {total:,} ({done / total:.0%})")
+                show = show or _line()
+                show(f"{label}: {done:,} of {total:,} ({done / total:.0%})")
                 due = time.monotonic() + EVERY_SECONDS
             yield item
     finally:
-        if line:
-            line.wipe()
+        if show:
+            show("")
 
 
 def _line():
-    interactive = sys.modules.get("IPython")
-    shell = interactive.get_ipython() if interactive else None
-    return _NotebookLine() if hasattr(shell, "kernel") else _TerminalLine()
+    """Return the function that shows a text in place of the one before."""
+    ipython = sys.modules.get("IPython")
+    if ipython and hasattr(ipython.get_ipython(), "kernel"):
+        from IPython.display import display
 
-
-class _NotebookLine:
-    def __init__(self):
-        from IPython.display import DisplayHandle
-
-        self.handle = DisplayHandle()
-        self.update = self.handle.display
-
-    def show(self, text):
-        self.update({"text/plain": text}, raw=True)
-        self.update = self.handle.update
-
-    def wipe(self):
-        self.show("")
-
-
-class _TerminalLine:
-    def __init__(self):
-        self.width, self.out = 0, sys.stderr if sys.stderr and sys.stderr.isatty() else None
-
-    def show(self, text):
-        if self.out:
-            print("\r" + text.ljust(self.width), end="", file=self.out, flush=True)
-            self.width = len(text)
-
-    def wipe(self):
-        self.show("")
-        self.show("")
+        handle = display({"text/plain": ""}, raw=True, display_id=True)
+        return lambda text: handle.update({"text/plain": text}, raw=True)
+    if sys.stderr and sys.stderr.isatty():
+        return lambda text: print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)  # clears the rest of the line
+    return lambda text: None

@@ -34,7 +34,7 @@ def _add_run(commands):
     parser.add_argument("--timeout", type=float, help="end the job after so many seconds")
     parser.add_argument("--devices-per-worker", type=int, help="GPUs for each (default: all, divided evenly)")
     parser.add_argument("--patience", type=float, default=2.0, help="seconds that the others get once one has failed")
-    parser.add_argument("script", help="a Python script")
+    parser.add_argument("script", type=scripts.python_script, help="a Python script")
     parser.set_defaults(command=_run)
 
 
@@ -42,8 +42,6 @@ def _run(chosen):
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     settings = {name: value for name, value in vars(chosen).items() if name not in ("command", "script")}
     try:
-        if not chosen.script.endswith(".py"):
-            raise ValueError(f"{chosen.script!r} must be a Python script: a name that ends in .py")
         job = run_workers(chosen.script, **settings)
         job.wait()
     except (ValueError, OSError) as error:

@@ -6,7 +6,6 @@ they end, and a chief that is done waits for that: it serves them, and TensorFlo
 """
 
 import atexit
-import hashlib
 import json
 import socket
 import sys
@@ -18,7 +17,7 @@ CHIEF = "the chief: "  # before all it says: the server of a TensorFlow that sti
 GO = "go"
 PAUSE_SECONDS = 0.2
 TALK_SECONDS = 5.0
-LONGEST = 2**16
+LONGEST = 2**20  # thousands of addresses
 LEAVE_SECONDS = 20.0  # on a busy machine the others may be that late
 
 to_the_chief = []  # this worker's connection, open until the process ends
@@ -61,7 +60,7 @@ def _welcome(mine, seconds, until, guests):
                 guest.close()
                 continue
             guests[rank] = guest  # in place of an earlier one, if it was started again
-            if cluster != _digest(mine):
+            if cluster != mine.addresses:
                 others = ", ".join(mine.addresses)
                 raise RuntimeError(f"worker {rank} was told of another cluster than the chief, {others}")
 
@@ -75,7 +74,7 @@ def _drop_gone(guests):
 
 
 def _hear(guest):
-    """Return the rank and the digest that a guest gives; (None, None) for one that is no worker."""
+    """Return the rank and the cluster that a guest gives; (None, None) for one that is no worker."""
     guest.settimeout(TALK_SECONDS)
     try:
         told = json.loads(guest.makefile("rb").readline(LONGEST))
@@ -109,7 +108,7 @@ def _report(mine, seconds, until):
         try:
             with ExitStack() as stack:
                 chief = stack.enter_context(socket.create_connection((host, int(port)), TALK_SECONDS))
-                chief.sendall(json.dumps({"rank": mine.rank, "cluster": _digest(mine)}).encode() + b"\n")
+                chief.sendall(json.dumps({"rank": mine.rank, "cluster": mine.addresses}).encode() + b"\n")
                 chief.settimeout(max(0.001, until - time.monotonic()) + TALK_SECONDS)  # it may say who else is missing
                 line = chief.makefile("rb").readline(LONGEST).decode(errors="replace").strip()
                 if line == CHIEF + GO:
@@ -125,7 +124,3 @@ def _report(mine, seconds, until):
                 " the same cluster, and is its port open to this host?"
             )
         time.sleep(PAUSE_SECONDS)
-
-
-def _digest(mine):
-    return hashlib.sha256(json.dumps(mine.addresses).encode()).hexdigest()

@@ -117,7 +117,7 @@ def _from_slurm(environment):
     first = FIRST_PORT + PORTS_OF_A_JOB * int(job) % PORTS
     host_of_task = [host for host, count in zip(hosts, tasks, strict=True) for _ in range(count)]
     addresses = [f"{host}:{first + task % PORTS_OF_A_JOB}" for task, host in enumerate(host_of_task)]
-    found = Place({"worker": addresses}, "worker", int(rank), "SLURM")
+    found = Place({"worker": addresses}, "worker", int(rank), "SLURM's variables")
     here, expected = environment.get("SLURMD_NODENAME"), addresses[found.rank].rpartition(":")[0]
     if here not in (None, expected):
         raise ValueError(f"SLURM has put task {found.rank} on {here}, not on {expected}: use srun --distribution=block")

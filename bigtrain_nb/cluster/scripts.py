@@ -12,10 +12,11 @@ import yaml
 from bigtrain_nb.cluster import manifests
 from bigtrain_nb.files.storage import write_text
 
-IMAGE = re.compile(
-    r"[a-z0-9][\w.-]*(:\d+(?=/))?(/[\w.-]+)*"  # host:port/path
-    r"(:(?P<tag>\w[\w.-]{0,127}))?"
-    r"(@(?P<digest>sha256:[0-9a-f]{64}))?"
+DIGEST = r"@sha256:[0-9a-f]{64}"
+IMAGE = rf"[a-z0-9][\w.-]*(:\d+(?=/))?(/[\w.-]+)*({DIGEST}|:(?!latest(@|$))\w[\w.-]{{0,127}}({DIGEST})?)"
+ONE_VERSION = (
+    "an image by a tag other than 'latest' or by a digest, so that all workers run the same code after every restart:"
+    " like registry.example.com/train:1.4 or ...@sha256:..."
 )
 LABEL = r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?"  # as part of a host name (RFC 1123) and as a service (RFC 1035)
 
@@ -87,69 +88,41 @@ def _write(chosen):
 
 
 def _add_slurm(kinds):
+    memory = _matching(r"[1-9]\d*[KMGT]", "a whole number and K, M, G or T, like 32G")
+    time = _matching(r"(\d+-)?\d{1,2}:\d\d:\d\d", "hours:minutes:seconds, or days-hours:minutes:seconds")
+    plain = _matching(r"\w[\w.-]*", "letters, digits, '_', '.' and '-'")
+    logs = _matching(r"[\w./+-]+", "a folder without spaces, '%' and the like: SLURM reads them as its own")
+    line = _matching(r".+", "one line of shell")
+    setup = "shell to run first, like 'module load cuda' or 'source .venv/bin/activate'; may be given several times"
     add = _kind(kinds, "slurm", "a batch file for SLURM's sbatch", "task", slurm_file, start="sbatch")
     add("--nodes", default=2, type=_whole(1), help="default: %(default)s")
     add("--tasks-per-node", default=1, type=_whole(1), help="workers on each node (default: %(default)s)")
-    add(
-        "--memory",
-        default="16G",
-        type=_matching(r"[1-9]\d*[KMGT]", "a whole number and K, M, G or T, like 32G"),
-        help="for each node (default: %(default)s)",
-    )
-    add(
-        "--time",
-        default="04:00:00",
-        type=_matching(r"(\d+-)?\d{1,2}:\d\d:\d\d", "hours:minutes:seconds, or days-hours:minutes:seconds"),
-        help="the longest that one start may take (default: %(default)s)",
-    )
-    plain = _matching(r"\w[\w.-]*", "letters, digits, '_', '.' and '-'")
+    add("--memory", default="16G", type=memory, help="for each node (default: %(default)s)")
+    add("--time", default="04:00:00", type=time, help="the longest that one start may take (default: %(default)s)")
     add("--name", type=plain, help="the job's (default: the script's)")
     add("--partition", type=plain, help="default: the cluster's")
     add("--account", type=plain, help="default: yours")
-    add(
-        "--logs",
-        default="logs",
-        type=_matching(r"[\w./+-]+", "a folder without spaces, '%' and the like: SLURM reads them as its own"),
-        help="folder of the log; made with --output (default: %(default)s)",
-    )
-    add(
-        "--setup",
-        action="append",
-        metavar="LINE",
-        type=_matching(r".+", "one line of shell"),
-        help="shell to run first, like 'module load cuda' or 'source .venv/bin/activate'; may be given several times",
-    )
+    add("--logs", default="logs", type=logs, help="folder of the log; made with --output (default: %(default)s)")
+    add("--setup", action="append", metavar="LINE", type=line, help=setup)
 
 
 def _add_kubernetes(kinds, kind, what):
+    memory = _matching(r"[1-9]\d*[MGT]i?", "a whole number and M, G, T, Mi, Gi or Ti, like 32Gi")
+    label = _matching(LABEL, "a letter, then at most 49 of a-z, 0-9 and '-', not '-' at the end (RFC 1123)")
+    claim = _matching(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", "a-z, 0-9, '-' and '.' (RFC 1123)")
+    path = _matching(r"(/[\w.-]+)+", "an absolute path like /checkpoints")
+    kept = "the PersistentVolumeClaim for what outlasts the job, ReadWriteMany (default: %(default)s)"
+    mount = "where the workers find it; give it to the script after -- (default: %(default)s)"
     make = manifests.indexed_job if kind == "kubernetes" else manifests.tfjob
     start = "kubectl apply -f"
     add = _kind(kinds, kind, what, "worker", lambda chosen: kubernetes_file(make(chosen)), start=start, logs=None)
-    add("--image", required=True, type=_image, help="has the script, its Python and bigtrain-nb; with a tag or digest")
+    image = "has the script, its Python and bigtrain-nb; with a tag or digest"
+    add("--image", required=True, type=_matching(IMAGE, ONE_VERSION), help=image)
     add("--workers", default=2, type=_whole(1), help="default: %(default)s")
-    add(
-        "--memory",
-        default="16Gi",
-        type=_matching(r"[1-9]\d*[MGT]i?", "a whole number and M, G, T, Mi, Gi or Ti, like 32Gi"),
-        help="for each worker (default: %(default)s)",
-    )
-    add(
-        "--name",
-        type=_matching(LABEL, "a letter, then at most 49 of a-z, 0-9 and '-', not '-' at the end (RFC 1123)"),
-        help="the job's (default: the script's)",
-    )
-    add(
-        "--claim",
-        default="checkpoints",
-        type=_matching(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", "a-z, 0-9, '-' and '.' (RFC 1123)"),
-        help="the PersistentVolumeClaim for what outlasts the job, ReadWriteMany (default: %(default)s)",
-    )
-    add(
-        "--mount",
-        default="/checkpoints",
-        type=_matching(r"(/[\w.-]+)+", "an absolute path like /checkpoints"),
-        help="where the workers find it; give it to the script after -- (default: %(default)s)",
-    )
+    add("--memory", default="16Gi", type=memory, help="for each worker (default: %(default)s)")
+    add("--name", type=label, help="the job's (default: the script's)")
+    add("--claim", default="checkpoints", type=claim, help=kept)
+    add("--mount", default="/checkpoints", type=path, help=mount)
 
 
 def _kind(kinds, kind, what, process, text, **defaults):
@@ -158,7 +131,7 @@ def _kind(kinds, kind, what, process, text, **defaults):
     parser = kinds.add_parser(kind, help=what, description=f"Write {what}.", usage=usage)
     parser.set_defaults(command=_write, text=text, **defaults)
     add = parser.add_argument
-    add("script", metavar="TRAIN.py", type=_matching(r".+\.py", "a Python script: a name that ends in .py"))
+    add("script", metavar="TRAIN.py", type=python_script)
     add("--python", default="python3", type=_matching(r".+", "a command"), help="default: %(default)s")
     add("--cpus", default=4, type=_whole(1), help=f"cores for each {process} (default: %(default)s)")
     add("--gpus", default=0, type=_whole(0), help=f"NVIDIA GPUs for each {process} (default: none)")
@@ -192,11 +165,4 @@ def _matching(pattern, allowed):
     return parse
 
 
-def _image(text):
-    found = IMAGE.fullmatch(text)
-    if not found or found["tag"] == "latest" or not (found["tag"] or found["digest"]):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must name one version, by a tag other than 'latest' or by a digest, so that all workers run the"
-            " same code after every restart: like registry.example.com/train:1.4 or ...@sha256:..."
-        )
-    return text
+python_script = _matching(r".+\.py", "a Python script: a name that ends in .py")

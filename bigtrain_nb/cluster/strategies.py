@@ -37,12 +37,8 @@ def strategy(timeout=600):
     made = _together(mine, seconds)
     role = f"worker {mine.rank} of {len(mine.addresses)}" + (", the chief" if mine.rank == 0 else "")
     each = f"{len(gpus)} GPUs each" if len(gpus) > 1 else f"one {'GPU' if gpus else 'CPU device'} each"
-    print(f"MultiWorkerMirroredStrategy: {role}, {each}, because of {_because(mine)}", flush=True)
+    print(f"MultiWorkerMirroredStrategy: {role}, {each}, because of {mine.source}", flush=True)
     return made
-
-
-def _because(mine):
-    return "TF_CONFIG" if mine.source == "TF_CONFIG" else "SLURM's variables"
 
 
 def _alone(devices):
@@ -60,7 +56,7 @@ def _alone(devices):
 def _own_gpus(mine):
     """Return the GPUs of this worker. Where SLURM shows all of a node's GPUs to all of its tasks, divide them."""
     gpus = tf.config.get_visible_devices("GPU")
-    if mine.source == "SLURM" and gpus and "SLURM_GPUS_PER_TASK" not in os.environ:
+    if mine.source != "TF_CONFIG" and gpus and "SLURM_GPUS_PER_TASK" not in os.environ:
         host = mine.addresses[mine.rank].rpartition(":")[0]
         tasks = sum(address.startswith(f"{host}:") for address in mine.addresses)
         each, own = len(gpus) // tasks, int(os.environ["SLURM_LOCALID"])
@@ -77,7 +73,7 @@ def _together(mine, seconds):
         meet(mine, seconds)
     except OSError as error:
         raise RuntimeError(
-            f"port {mine.port} of this worker ({_because(mine)}) cannot be used: {error.strerror}; end the process that"
+            f"port {mine.port} of this worker ({mine.source}) cannot be used: {error.strerror}; end the process that"
             " has it, or choose another port for this worker, the same in every worker's TF_CONFIG"
         ) from None
     try:

@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from bigtrain_nb.figures.canvas import INK, MEASURED, canvas, dots_and_line, grid, label, side_text
+from bigtrain_nb.figures.canvas import INK, MEASURED, canvas, dots_and_line, grid, label, name_rows, side_text
 from bigtrain_nb.words import number
 
 SMALLEST = 1e-8  # distances below it, 0 included, are drawn there: single precision ends before
@@ -31,9 +31,7 @@ def distance_figure(distances) -> Figure:
     axes.set_xscale("log")
     axes.set_xlim(SMALLEST, 3 * max(1.0, *distances.values()))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(len(distances) - 0.5, -0.5)
-    axes.set_yticks(range(len(distances)), list(distances))
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, list(distances))
     grid(axes, "x")
     label(axes, "distance to the weights of one big batch\nupright line: as far off as training moved them", "")
     return figure

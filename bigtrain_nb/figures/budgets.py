@@ -4,7 +4,7 @@ import math
 from textwrap import fill
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from bigtrain_nb.budget.account import amount
 from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
@@ -80,7 +80,7 @@ def step_figure(time) -> Figure:
     name_rows(axes, ["step", "beside it"])
     axes.set_xlim(0, 1.04 * max(time.total, 1e-12))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value, "s")))
+    axes.xaxis.set_major_formatter(lambda value, _: amount(value, "s"))
     label(axes, f"blue: computing, orange: communication; the line: {amount(time.total, 's')} a step", "")
     return figure
 
@@ -115,7 +115,7 @@ def predicted_figure(rows, tolerance, unit) -> Figure:
         set_scale("log", base=2 if unit == "bytes" else 10)
         axis.set_major_locator(LogLocator(2, numticks=8) if unit == "bytes" else LogLocator(10, (1, 2, 5), numticks=8))
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: amount(value, unit)))
+        axis.set_major_formatter(lambda value, _: amount(value, unit))
     axes.set_xlim(ends)
     axes.set_ylim(ends)
     within = sum(abs(predicted / measured - 1) <= tolerance for _, measured, predicted in rows)
@@ -133,7 +133,5 @@ def _byte_axis(axes, reach):
     unit = 2.0 ** (10 * int(math.log2(max(reach, 1)) // 10))
     step = next(s for s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if reach / unit / s <= 6)
     axes.set_xticks([place * step * unit for place in range(int(reach / unit / step) + 1)])
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value / unit:g} {amount(unit, 'bytes').split()[1]}")
-    )
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / unit:g} {amount(unit, 'bytes').split()[1]}")
     grid(axes, "x")

@@ -1,6 +1,5 @@
 """What all figures share: palette, canvas, labels, and how a figure becomes PNG or inline SVG."""
 
-import contextlib
 import html
 import io
 import re
@@ -14,7 +13,7 @@ MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black, as 
 PREDICTED = "#d4690f"
 WIDTH = 7.0  # inches
 
-_svg_settings = threading.Lock()
+_svg_settings = threading.Lock()  # rc_context would also undo what another thread sets meanwhile
 
 
 def figure_png(figure: Figure) -> bytes:
@@ -27,8 +26,13 @@ def figure_png(figure: Figure) -> bytes:
 def figure_svg(figure: Figure, label: str) -> str:
     """The figure as inline SVG in the page's own font and text colour; `label` says its content in words."""
     buffer = io.StringIO()
-    with _text_as_text():
-        figure.savefig(buffer, format="svg", transparent=True)
+    with _svg_settings:
+        before = matplotlib.rcParams["svg.fonttype"]
+        matplotlib.rcParams["svg.fonttype"] = "none"  # text as text; savefig has no argument for it
+        try:
+            figure.savefig(buffer, format="svg", transparent=True)
+        finally:
+            matplotlib.rcParams["svg.fonttype"] = before
     drawing = buffer.getvalue()
     body = drawing[drawing.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
@@ -109,15 +113,3 @@ def name_rows(axes, names):
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-
-
-@contextlib.contextmanager
-def _text_as_text():
-    """matplotlib has no argument for this; rc_context would also undo what another thread sets meanwhile."""
-    with _svg_settings:
-        before = matplotlib.rcParams["svg.fonttype"]
-        matplotlib.rcParams["svg.fonttype"] = "none"
-        try:
-            yield
-        finally:
-            matplotlib.rcParams["svg.fonttype"] = before

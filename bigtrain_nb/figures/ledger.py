@@ -4,7 +4,7 @@ import math
 import textwrap
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 from bigtrain_nb.words import number
@@ -20,20 +20,17 @@ def ledger_figure(entries) -> Figure:
 
     `entries`: objects with name, rate and before (a `Result` each, of the same rounds), memory, loss, predicted
     ({"rate", "memory" or "loss": value}) and kept, as in a `Ledger`; what is None is left blank. Raises ValueError for
-    none, and for a prediction of anything else.
+    none.
     """
     entries = list(entries)
     if not entries:
         raise ValueError("entries: nothing to draw; expected at least one entry")
-    for entry in entries:
-        if unknown := set(entry.predicted) - set(PANELS):
-            raise ValueError(f"{entry.name!r} predicts {sorted(unknown)[0]!r}; expected one of {', '.join(PANELS)}")
     figure, panels = canvas(1.3 + 0.36 * len(entries), columns=len(PANELS))
     for axes, (quantity, unit) in zip(panels, PANELS.items(), strict=True):
         reach = [value for y, entry in enumerate(entries) for value in _row(axes, y, entry, quantity)]
         _limits(axes, list(filter(math.isfinite, reach)), from_zero=quantity != "loss")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=3))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.xaxis.set_major_formatter("{x:,g}")
         grid(axes, "x")
         axes.spines["left"].set_visible(False)
         label(axes, unit, "")

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows
 
@@ -62,7 +62,7 @@ def range_figure(values, scale=None) -> Figure:
     axes.set_ylim(len(FORMATS) - 0.4, -3.3)
     axes.set_xlim(left, right)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda power, _: f"$2^{{{round(power)}}}$"))
+    axes.xaxis.set_major_formatter(lambda power, _: f"$2^{{{round(power)}}}$")
     grid(axes, "x")
     label(axes, "size of a number\nthick: all digits, thin: fewer, beyond: zero or infinity", "")
     return figure
@@ -97,7 +97,7 @@ def loss_scale_figure(scale, skipped, what="training step") -> Figure:
     lowest, highest = min(filter(math.isfinite, shown), default=1), max(filter(math.isfinite, shown), default=1)
     axes.set_ylim(lowest / 2.5, highest * 2.5)
     axes.yaxis.set_major_locator(LogLocator(base=2, numticks=8))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"$2^{{{round(math.log2(value))}}}$"))
+    axes.yaxis.set_major_formatter(lambda value, _: f"$2^{{{round(math.log2(value))}}}$")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
     grid(axes, "y")
     label(axes, f"{what}\n{len(marked)} of {len(scale)} skipped (crosses)", "loss scale")

@@ -4,7 +4,7 @@ import math
 import textwrap
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 from bigtrain_nb.words import duration, interval, number, quantity
@@ -24,18 +24,11 @@ def throughput_figure(result) -> Figure:
     axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
     axes.margins(x=0.04)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axes.yaxis.set_major_formatter(lambda value, _: number(value))
     grid(axes, "y")
     label(axes, f"round\nthe first element took {duration(result.first_seconds)}", result.unit)
-    axes.text(
-        1.02,
-        result.median,
-        f"median {number(result.median)}\n{number(result.low)} to {number(result.high)}",
-        transform=axes.get_yaxis_transform(),
-        color=INK,
-        fontsize=10,
-        va="center",
-    )
+    ends = f"{number(result.low)} to {number(result.high)}"
+    side_text(axes, result.median, f"median {number(result.median)}\n{ends}")
     return figure
 
 
@@ -44,9 +37,9 @@ def comparison_figure(results, baseline=None, prediction=None, beside=None) -> F
 
     `results`: a `Comparison`, or a list of `Result` (anything with name, median, low, high, unit and rounds).
     `baseline`: the name of the row to compare with; its dot is hollow and a thin line carries its median on.
-    `prediction`: a rate for all rows, or {name: rate}; drawn dashed.
+    `prediction`: a rate, drawn dashed.
     `beside`: for each row the baseline's rate as measured together with it, or None; replaces the thin line.
-    Raises ValueError for no results and for a prediction of a row that is not there.
+    Raises ValueError for no results.
     """
     rows = list(getattr(results, "results", {}).values()) or list(results)
     if not rows:
@@ -58,11 +51,15 @@ def comparison_figure(results, baseline=None, prediction=None, beside=None) -> F
             axes.plot([beside[y]] * 2, [y - 0.36, y + 0.36], color=INK, alpha=0.7, linewidth=1.2)
         if row.name == baseline and not beside:
             axes.axvline(row.median, color=INK, alpha=0.5, linewidth=1)
-    predictions = _draw_prediction(axes, rows, prediction)
     reach = [value for row in rows for value in (*row.rounds, row.high, row.median)]
-    axes.set_xlim(0, 1.04 * max(_finite([*reach, *predictions, *filter(None, beside or ())]), default=1.0))
+    if prediction is not None:
+        axes.axvline(prediction, color=PREDICTED, linestyle=(0, (4, 2)), linewidth=2)
+        text = f"your prediction: {quantity(prediction, rows[0].unit)}"
+        axes.set_title(text, color=PREDICTED, fontsize=10, loc="left", pad=4)
+        reach.append(prediction)
+    axes.set_xlim(0, 1.04 * max(_finite([*reach, *filter(None, beside or ())]), default=1.0))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.xaxis.set_major_formatter("{x:,.6g}")
     _finish_rows(axes, [row.name + (" (baseline)" if row.name == baseline else "") for row in rows])
     units = " or ".join(dict.fromkeys(map(_unit, rows)))
     key = "dot: median, line: interval" if any(row.low < row.high for row in rows) else "dot: measured"
@@ -93,8 +90,8 @@ def prediction_figure(rows) -> Figure:
     axes.set_xscale("log")
     axes.set_xlim(1 / span, span)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(_fold_ticks(span))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _fold(value)))
+    axes.xaxis.set_major_locator(LogLocator(2 if span < 20 else 10, numticks=20))
+    axes.xaxis.set_major_formatter(lambda value, _: _fold(value))
     _finish_rows(axes, [row.name for row in rows])
     band = ", band: measured interval" if any(row.low < row.high for row in rows) else ""
     label(axes, f"prediction / measured\ndiamond: prediction{band}", "")
@@ -118,37 +115,9 @@ def _row(axes, y, row, hollow):
     side_text(axes, y, interval(row))
 
 
-def _draw_prediction(axes, rows, prediction):
-    if prediction is None:
-        return []
-    style = {"color": PREDICTED, "linestyle": (0, (4, 2)), "linewidth": 2}
-    if isinstance(prediction, dict):
-        unknown = set(prediction) - {row.name for row in rows}
-        if unknown:
-            names = ", ".join(row.name for row in rows)
-            raise ValueError(f"prediction: no result named {sorted(unknown)[0]!r}; expected one of {names}")
-        for y, row in enumerate(rows):
-            if row.name in prediction:
-                axes.plot([prediction[row.name]] * 2, [y - 0.4, y + 0.4], **style)
-        values = list(prediction.values())
-    else:
-        axes.axvline(prediction, **style)
-        values = [prediction]
-    only = quantity(values[0], rows[0].unit) if len(values) == 1 else ""
-    text = f"your prediction: {only}" if only else "dashed: your predictions"
-    axes.set_title(text, color=PREDICTED, fontsize=10, loc="left", pad=4)
-    return values
-
-
 def _finish_rows(axes, names):
     name_rows(axes, [textwrap.fill(name, NAME_WIDTH, max_lines=2) for name in names])
     grid(axes, "x")
-
-
-def _fold_ticks(span):
-    base = 2 if span < 20 else 10
-    powers = range(math.floor(math.log(span, base)) + 1)
-    return sorted({float(base) ** (sign * power) for power in powers for sign in (-1, 1)})
 
 
 def _fold(value):

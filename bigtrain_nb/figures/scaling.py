@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import cycle
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from bigtrain_nb.figures.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 
@@ -75,7 +75,7 @@ def curves_figure(curves, x="epoch") -> Figure:
         axes.text(1.02, height, name, transform=axes.transAxes, color=INK, fontsize=10, va="center")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     grid(axes, "y")
     label(axes, x, "loss")

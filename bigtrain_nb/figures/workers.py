@@ -51,15 +51,8 @@ def ring_figure(held) -> Figure:
                 share = count / workers
                 corner = (left + chunk + 0.04, worker + 0.04)
                 axes.add_patch(Rectangle(corner, 0.92, 0.92, color=MEASURED, alpha=share**1.5, linewidth=0))
-                axes.text(
-                    left + chunk + 0.5,
-                    worker + 0.52,
-                    f"{count:g}",
-                    color="white" if share > 0.7 else INK,
-                    fontsize=10,
-                    ha="center",
-                    va="center",
-                )
+                middle, colour = (left + chunk + 0.5, worker + 0.52), "white" if share > 0.7 else INK
+                axes.text(*middle, f"{count:g}", color=colour, fontsize=10, ha="center", va="center")
     axes.set_xlim(0, len(held) * (workers + GAP) - GAP)
     axes.set_ylim(workers, -1.1)
     axes.set_aspect("equal")

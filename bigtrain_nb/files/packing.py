@@ -1,6 +1,4 @@
-"""Images as a folder of JPEG files and, example for example, as TFRecord shards; and the shards' check."""
-
-from pathlib import Path
+"""Images as a folder of JPEG files and, example for example, as TFRecord shards."""
 
 from bigtrain_nb.progress import shown
 
@@ -37,21 +35,3 @@ def _record(tf, jpeg, label):
         "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
     }
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
-
-
-def check_shard(path):
-    """Read a TFRecord file to its end, comparing every checksum, and return the number of records.
-
-    Raises ValueError that names the file and the first damaged record, FileNotFoundError if there is no file.
-    """
-    from bigtrain_nb.quiet import tf
-
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: there is no such TFRecord file")
-    count = 0
-    try:
-        for _ in tf.data.TFRecordDataset([str(path)]):
-            count += 1
-    except tf.errors.DataLossError:
-        raise ValueError(f"{path}: record {count} (counted from 0) is cut off or damaged") from None
-    return count

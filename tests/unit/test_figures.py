@@ -78,13 +78,6 @@ def test_comparison_figure_draws_one_prediction_for_all_rows():
     assert any(line.get_color() == figures.PREDICTED and line.get_xdata()[0] == 500 for line in drawn.axes[0].lines)
 
 
-def test_comparison_figure_draws_a_prediction_in_its_row_only():
-    drawn = figures.comparison_figure([result("a"), result("b")], prediction={"b": 50.0})
-    (line,) = [line for line in drawn.axes[0].lines if line.get_color() == figures.PREDICTED]
-    assert list(line.get_xdata()) == [50.0, 50.0]
-    assert 0.5 < min(line.get_ydata()) < max(line.get_ydata()) < 1.5
-
-
 @pytest.mark.parametrize(("high", "said"), [(2.5, "times as fast\n"), (2.0, "times\n")])
 def test_a_ratio_without_an_interval_may_be_of_anything(high, said):
     row = SimpleNamespace(name="memory", median=2.0, low=2.0, high=high, unit="x", rounds=())
@@ -94,8 +87,6 @@ def test_a_ratio_without_an_interval_may_be_of_anything(high, said):
 def test_comparison_figure_refuses_what_it_cannot_draw():
     with pytest.raises(ValueError, match="nothing to draw"):
         figures.comparison_figure([])
-    with pytest.raises(ValueError, match="no result named 'c'; expected one of a, b"):
-        figures.comparison_figure([result("a"), result("b")], prediction={"c": 1.0})
     with pytest.raises(ValueError, match="nothing to draw"):
         figures.prediction_figure([])
 

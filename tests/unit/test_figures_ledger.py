@@ -102,8 +102,6 @@ def test_the_key_names_only_what_is_there():
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="entries: nothing to draw"):
         ledger_figure([])
-    with pytest.raises(ValueError, match="'one' predicts 'seconds'; expected one of rate, memory, loss"):
-        ledger_figure([entry("one", predicted={"seconds": 1.0})])
 
 
 def test_it_is_narrow_legible_and_takes_the_colour_of_the_page(drawn):

@@ -173,13 +173,13 @@ def test_folders_without_images(tmp_path, pack):
     with pytest.raises(FileNotFoundError, match="empty: there is no such folder"):
         pack(empty)
     empty.mkdir()
-    with pytest.raises(ValueError, match="empty has no subfolders; expected is a subfolder per class"):
+    with pytest.raises(ValueError, match="empty has no files in subfolders; expected is one per class"):
         pack(empty)
     (empty / "lone.jpg").write_bytes(encoded("JPEG"))
-    with pytest.raises(ValueError, match="empty has no subfolders"):
+    with pytest.raises(ValueError, match="empty has no files in subfolders"):
         pack(empty)
     (empty / "cat").mkdir()
-    with pytest.raises(ValueError, match="empty has no files in its subfolders"):
+    with pytest.raises(ValueError, match="empty has no files in subfolders"):
         pack(empty)
     (empty / "cat" / "bad.jpg").write_bytes(b"bad")
     with pytest.raises(ValueError, match="none of its 1 files can be read as 8-bit images"):

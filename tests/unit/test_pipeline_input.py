@@ -115,8 +115,6 @@ def test_a_truncated_shard_raises(crops, tmp_path, settings):
     cut = damaged(crops, tmp_path, lambda path: os.truncate(path, path.stat().st_size // 2))
     with pytest.raises(tf.errors.DataLossError):
         examples(pipeline(cut, **settings).dataset())
-    with pytest.raises(ValueError, match=r"damaged\.tfrecord: record \d+ .*cut off or damaged"):
-        cut.verify()
 
 
 def test_a_truncated_shard_ends_a_pipeline_that_skips(crops, plain, tmp_path):

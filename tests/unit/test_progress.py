@@ -29,10 +29,7 @@ def work(clock, items, seconds, **settings):
 
 def visible(written):
     """What a terminal shows after these characters."""
-    line = ""
-    for part in written.split("\r"):
-        line = part + line[len(part) :]
-    return line
+    return written.split("\r")[-1].replace("\x1b[K", "")
 
 
 def test_quick_work_shows_nothing(clock, monkeypatch):
@@ -45,7 +42,7 @@ def test_slow_work_shows_a_line_and_wipes_it(clock, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     assert list(work(clock, iter("abcd"), 0.6, total=4)) == list("abcd")
     written = sys.stderr.getvalue()
-    assert "\rworking: 2 of 4 (50%)\rworking: 3 of 4 (75%)\r" in written
+    assert "\rworking: 2 of 4 (50%)\x1b[K\rworking: 3 of 4 (75%)\x1b[K\r" in written
     assert visible(written).strip() == ""
 
 
@@ -76,20 +73,23 @@ def test_in_a_notebook_one_display_is_updated_and_emptied(clock, monkeypatch):
     shown = []
 
     class Handle:
-        def display(self, data, raw):
-            shown.append(("display", data["text/plain"], raw))
-
         def update(self, data, raw):
-            shown.append(("update", data["text/plain"], raw))
+            shown.append((data["text/plain"], raw))
+
+    def display(data, raw, display_id):
+        assert display_id
+        shown.append((data["text/plain"], raw))
+        return Handle()
 
     class Shell:
         kernel = object()
 
     monkeypatch.setattr(IPython, "get_ipython", Shell)
-    monkeypatch.setattr(IPython.display, "DisplayHandle", Handle)
+    monkeypatch.setattr(IPython.display, "display", display)
     list(work(clock, range(3), 1))
     assert shown == [
-        ("display", "working: 1 of 3 (33%)", True),
-        ("update", "working: 2 of 3 (67%)", True),
-        ("update", "", True),
+        ("", True),
+        ("working: 1 of 3 (33%)", True),
+        ("working: 2 of 3 (67%)", True),
+        ("", True),
     ]

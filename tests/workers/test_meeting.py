@@ -35,7 +35,7 @@ def test_one_that_came_and_hung_up_is_waited_for():
         met = [pool.submit(meet, chief, SECONDS)]
         eventually(lambda: listens(chief.addresses[0]))
         with create_connection(("127.0.0.1", chief.port)) as connection:
-            told = {"rank": first.rank, "cluster": meeting._digest(first)}
+            told = {"rank": first.rank, "cluster": first.addresses}
             connection.sendall(json.dumps(told).encode() + b"\n")
         met.append(pool.submit(meet, second, SECONDS))
         with pytest.raises(TimeoutError):
