@@ -48,6 +48,20 @@ def test_what_the_needed_packages_need_is_pinned_too():
     assert len(seen) > len(NEEDED)
 
 
+def test_every_pinned_version_runs_on_the_first_release_of_every_python():
+    firsts = [f"3.{minor}.0" for minor in range(setup.OLDEST[1], setup.NEWEST[1] + 1)]
+    installed = {canonicalize_name(found.name): found.metadata for found in metadata.distributions()}
+    checked, refused = 0, []
+    for pin in PINS:
+        about = installed.get(canonicalize_name(pin.name))
+        if about and pin.specifier.contains(about["Version"]):  # not one of the reader's own, nor an older one
+            allowed = SpecifierSet(about["Requires-Python"] or "")
+            refused += [f"{pin} on {python}" for python in firsts if python not in allowed]
+            checked += 1
+    assert refused == []
+    assert checked > len(NEEDED)
+
+
 def test_cuda_is_pinned_as_tensorflow_wants_it():
     pins = {canonicalize_name(pin.name): str(pin.specifier)[2:] for pin in PINS}
     (wanted,) = [Requirement(text) for text in EXTRAS["gpu"]]
