@@ -70,25 +70,28 @@ class Project(object):
 
     def extras(self):
         """What pyproject.toml calls it: with an NVIDIA GPU, the libraries of CUDA too."""
-        return "book,test" + ",gpu" * any(os.path.exists(sign) for sign in GPU_SIGNS)
+        return ["book", "test"] + ["gpu"] * any(os.path.exists(sign) for sign in GPU_SIGNS)
 
     def requirements(self):
         """A fingerprint of what decides what is installed."""
-        digest = hashlib.sha256(self.extras().encode())
+        digest = hashlib.sha256()
         for name in ("pyproject.toml", "constraints.txt"):
             with open(os.path.join(self.root, name), "rb") as file:
                 digest.update(file.read() + b"\0")
         return digest.hexdigest()
 
     def state(self):
-        """One of: ready, absent, interrupted, moved, damaged, changed."""
+        """One of: ready, absent, interrupted, moved, damaged, changed.
+
+        More extras than are wanted here are no change: a node without a GPU may share .venv with one that has some.
+        """
         if not os.path.isdir(self.venv):
             return "absent"
         try:
             with open(self.stamp) as file:
                 stamp = json.load(file)
             root, requirements, python = stamp["root"], stamp["requirements"], stamp["python"]
-            installed = set(stamp["installed"])
+            installed, extras = set(stamp["installed"]), set(stamp.get("extras", []))
         except (IOError, ValueError, KeyError, TypeError):
             return "interrupted"
         if root != self.root:
@@ -96,11 +99,11 @@ class Project(object):
         lines, ok = ask(self.python, INSPECT)
         if not ok or lines[0] != python or not installed <= listing(lines[1]):
             return "damaged"
-        return "ready" if requirements == self.requirements() else "changed"
+        return "ready" if requirements == self.requirements() and extras.issuperset(self.extras()) else "changed"
 
     def write_stamp(self):
         (python, packages), _ = ask(self.python, INSPECT)
-        stamp = {"root": self.root, "requirements": self.requirements(), "python": python,
+        stamp = {"root": self.root, "requirements": self.requirements(), "extras": self.extras(), "python": python,
                  "installed": sorted(listing(packages))}
         with open(self.stamp + ".part", "w") as file:
             json.dump(stamp, file)
@@ -118,14 +121,12 @@ class Project(object):
             raise SetupError("%s -m venv failed; the lines above say why." % python)
 
     def install(self):
-        """Install the project and what it needs; the stamp stands only when everything is in place."""
-        if os.path.exists(self.stamp):
-            os.remove(self.stamp)
+        """Install the project and what it needs; until everything is in place the stamp is none, or still the old."""
         say("Installing what the project needs: a minute or two, longer when it must be downloaded first.")
         if "gpu" in self.extras():
             say("There is an NVIDIA GPU: some gigabytes of CUDA's libraries come with it.")
         command = [self.python, "-I", "-m", "pip", "install", "--disable-pip-version-check",
-                   "--progress-bar", "off", "-c", "constraints.txt", "-e", ".[%s]" % self.extras()]
+                   "--progress-bar", "off", "-c", "constraints.txt", "-e", ".[%s]" % ",".join(self.extras())]
         with open(self.log, "w") as log:
             pip = subprocess.Popen(command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             tail = follow(pip.stdout, log)

@@ -66,6 +66,12 @@ def call(folder):
     return subprocess.run([sys.executable, folder / "tools" / "setup.py"], capture_output=True, text=True, timeout=120)
 
 
+def fake_pip(folder, code):
+    """In .venv, which has no pip, one that runs `code` instead."""
+    (packages(folder) / "pip").mkdir()
+    (packages(folder) / "pip" / "__main__.py").write_text(code)
+
+
 def fake_python(path, *lines, code=0):
     """A program that answers the probe as some Python would."""
     path.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines) + f"exit {code}\n")
@@ -108,9 +114,17 @@ def test_a_gpu_brings_cudas_libraries(ready, monkeypatch):
     project = setup.Project(str(ready))
     monkeypatch.setattr(setup, "GPU_SIGNS", ("/nowhere",))
     project.write_stamp()
-    assert (project.extras(), project.state()) == ("book,test", "ready")
+    assert (project.extras(), project.state()) == (["book", "test"], "ready")
     monkeypatch.setattr(setup, "GPU_SIGNS", ("/nowhere", str(ready)))
-    assert (project.extras(), project.state()) == ("book,test,gpu", "changed")
+    assert (project.extras(), project.state()) == (["book", "test", "gpu"], "changed")
+
+
+def test_a_node_without_a_gpu_leaves_what_a_node_with_one_has_made(ready, monkeypatch):
+    project = setup.Project(str(ready))
+    monkeypatch.setattr(setup, "GPU_SIGNS", (str(ready),))
+    project.write_stamp()
+    monkeypatch.setattr(setup, "GPU_SIGNS", ())
+    assert project.state() == "ready"
 
 
 @pytest.mark.parametrize("damage, expected", [
@@ -158,6 +172,17 @@ def test_a_failing_installation_says_so_and_is_not_taken_for_finished(folder):
     assert "the disk is full" in failed.stderr and "Installing failed" in failed.stderr
     assert "Traceback (most recent call last):\n  File \"" + str(folder / "tools") not in failed.stderr
     assert state(folder) == "interrupted"
+
+
+def test_a_failing_update_leaves_what_there_was_for_another_try(ready):
+    fake_pip(ready, "raise SystemExit('no network')")
+    (ready / "constraints.txt").write_text("# newer\n")
+    for _ in range(2):
+        failed = call(ready)
+        assert "The requirements have changed" in failed.stdout and "Making .venv" not in failed.stdout
+        assert failed.returncode == 1 and "no network" in failed.stderr
+    (ready / "constraints.txt").write_text("")
+    assert state(ready) == "ready"
 
 
 def test_two_set_ups_at_once_wait_for_each_other(folder):
