@@ -110,8 +110,11 @@ class Project(object):
         os.rename(self.stamp + ".part", self.stamp)
 
     def make(self, candidates):
-        """Start .venv afresh."""
-        python = find_python(candidates)
+        """Start .venv afresh, with a Python from outside; .venv's own, the first where it is activated, goes too."""
+        own = os.path.realpath(os.path.join(self.venv, "bin"))
+        path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        os.environ["PATH"] = os.pathsep.join(folder for folder in path if os.path.realpath(folder) != own)
+        python = find_python([name for name in candidates if os.path.realpath(os.path.dirname(name)) != own])
         say("Making .venv with %s." % python)
         if os.path.isdir(self.venv) and not os.path.islink(self.venv):
             shutil.rmtree(self.venv)

@@ -73,8 +73,9 @@ def fake_pip(folder, code):
 
 
 def fake_python(path, *lines, code=0):
-    """A program that answers the probe as some Python would."""
-    path.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines) + f"exit {code}\n")
+    """A program that answers the probe as some Python would, and keeps what it was last called with in PATH.call."""
+    answers = "".join(f"echo '{line}'\n" for line in lines)
+    path.write_text(f'#!/bin/sh\necho "$*" > "$0.call"\n{answers}exit {code}\n')
     path.chmod(0o755)
     return str(path)
 
@@ -163,6 +164,17 @@ def test_set_up_from_nothing_then_after_an_interruption(folder):
     (folder / "constraints.txt").write_text("# newer\n")
     assert "The requirements have changed" in call(folder).stdout
     assert state(folder) == "ready"
+
+
+def test_an_activated_environment_is_not_made_from_itself(ready, tmp_path, monkeypatch, capsys):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    fake_python(outside / "python3", "3.12")
+    own = ready / ".venv" / "bin"
+    monkeypatch.setenv("PATH", f"{own}:{outside}:/bin")
+    setup.Project(str(ready)).make([str(own / "python3"), "python3"])
+    assert capsys.readouterr().out == "Making .venv with python3.\n"
+    assert (outside / "python3.call").read_text() == f"-m venv {ready / '.venv'}\n"
 
 
 def test_a_failing_installation_says_so_and_is_not_taken_for_finished(folder):
