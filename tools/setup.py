@@ -18,6 +18,7 @@ WANTED = "Python %d.%d to %d.%d" % (OLDEST + NEWEST)
 NAMES = ("python3.13", "python3.12", "python3.11", "python3")
 PROBE = "import sys; print('%d.%d' % sys.version_info[:2]); import venv, ensurepip"
 GPU_SIGNS = ("/dev/nvidia0", "/usr/lib/wsl/lib/libcuda.so.1")  # NVIDIA's driver, on Linux and under WSL
+READERS_OWN = re.compile(r"(pip|setuptools|wheel)[-/]")  # in .venv, what readers bring up to date themselves
 INSPECT = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]); print(sysconfig.get_paths()['purelib'])"
 
 
@@ -83,6 +84,8 @@ class Project(object):
     def state(self):
         """One of: ready, absent, interrupted, moved, damaged, changed.
 
+        Anything that was installed and is missing is damage. So is another version of a package: .venv promises the
+        exact one, and what the other lacks cannot be told from what was lost. Only pip and its like may be upgraded.
         More extras than are wanted here are no change: a node without a GPU may share .venv with one that has some.
         """
         if not os.path.isdir(self.venv):
@@ -97,7 +100,9 @@ class Project(object):
         if root != self.root:
             return "moved"
         lines, ok = ask(self.python, INSPECT)
-        if not ok or lines[0] != python or not installed <= listing(lines[1]):
+        if not ok or lines[0] != python:
+            return "damaged"
+        if any(not READERS_OWN.match(name) for name in installed - listing(lines[1])):
             return "damaged"
         return "ready" if requirements == self.requirements() and extras.issuperset(self.extras()) else "changed"
 
@@ -175,7 +180,7 @@ def say(text):
 WHY = {
     "interrupted": "An earlier set-up did not finish: starting it afresh.",
     "moved": "The project folder was moved or copied: setting it up here.",
-    "damaged": "Something in .venv is missing or no longer runs: setting it up afresh.",
+    "damaged": "Something in .venv is missing, has another version or no longer runs: setting it up afresh.",
     "changed": "The requirements have changed: bringing .venv up to date.",
 }
 

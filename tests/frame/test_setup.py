@@ -145,6 +145,21 @@ def test_every_damage_is_seen(ready, damage, expected):
     assert state(ready) == expected
 
 
+@pytest.mark.parametrize("package, expected", [("pip", "ready"), ("setuptools", "ready"), ("tensorflow", "damaged")])
+def test_pip_and_its_like_may_be_upgraded_but_no_other_package(ready, package, expected):
+    here = packages(ready)
+    (here / package).mkdir(exist_ok=True)
+    (here / package / "old.py").touch()
+    (here / f"{package}-1.dist-info").mkdir()
+    (here / f"{package}-1.dist-info" / "METADATA").touch()
+    setup.Project(str(ready)).write_stamp()
+    (here / package / "old.py").unlink()
+    (here / f"{package}-1.dist-info").rename(here / f"{package}-2.dist-info")
+    assert state(ready) == expected
+    shutil.rmtree(here / package)
+    assert state(ready) == "damaged"
+
+
 def test_a_moved_or_copied_project_is_seen(ready, tmp_path):
     shutil.copytree(ready, tmp_path / "copy", symlinks=True)
     assert state(tmp_path / "copy") == "moved"
