@@ -5,6 +5,7 @@ When all is well the call only looks, which takes a fraction of a second.
 """
 from __future__ import print_function
 
+import errno
 import hashlib
 import json
 import os
@@ -188,6 +189,8 @@ WHY = {
 def set_up(root, candidates):
     """Bring the project at `root` to the state "ready"; True if there was something to do."""
     project = Project(root)
+    if project.state() == "ready":  # also where nothing can be written, no lock either
+        return False
     with open(os.path.join(project.root, ".setup.lock"), "w") as lock:
         wait_for(lock)
         state = project.state()
@@ -202,11 +205,13 @@ def set_up(root, candidates):
 
 
 def wait_for(lock):
-    """Hold the lock until the file is closed, so that two set-ups never work in one folder."""
+    """Hold the lock until the file is closed, so that no two set-ups work in one folder; not every disk has locks."""
     import fcntl
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (IOError, OSError):
+    except (IOError, OSError) as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            return
         say("Another set-up is at work here; waiting for it.")
         fcntl.flock(lock, fcntl.LOCK_EX)
 
@@ -220,6 +225,8 @@ def main():
             say("Set-up done.")
     except SetupError as error:
         sys.exit(str(error))
+    except (IOError, OSError) as error:
+        sys.exit("Set-up cannot go on: %s" % error)
     except KeyboardInterrupt:
         sys.exit("Set-up interrupted; the next call starts it again.")
 

@@ -1,5 +1,6 @@
 """tools/setup.py: what it decides, what it says, and that it heals; offline, on a project that needs nothing."""
 import ast
+import errno
 import fcntl
 import json
 import shutil
@@ -223,6 +224,34 @@ def test_two_set_ups_at_once_wait_for_each_other(folder):
     assert [process.returncode for process in both] == [0, 0]
     assert sum("Making .venv" in text for text in said) == 1
     assert state(folder) == "ready"
+
+
+def test_what_is_ready_needs_no_lock_and_without_one_the_rest_is_a_sentence(ready):
+    (ready / ".setup.lock").mkdir()
+    done = call(ready)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (ready / "constraints.txt").write_text("# newer\n")
+    refused = call(ready)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("Set-up cannot go on: ") and refused.stderr.count("\n") == 1
+    assert ".setup.lock" in refused.stderr
+
+
+def test_a_disk_without_locks_is_no_hindrance_and_a_lock_that_is_held_is_awaited(monkeypatch, capsys):
+    calls = []
+
+    def flock(lock, how):
+        calls.append(how)
+        if how & fcntl.LOCK_NB:
+            raise OSError(reasons[-1], "no")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    reasons = [errno.ENOLCK, errno.ENOTSUP, errno.EAGAIN, errno.EACCES]
+    while reasons:
+        calls.clear()
+        setup.wait_for(None)
+        assert len(calls) == 1 + (reasons.pop() in (errno.EAGAIN, errno.EACCES))
+    assert capsys.readouterr().out == "Another set-up is at work here; waiting for it.\n" * 2
 
 
 def test_what_is_missing_is_said_in_one_sentence(tmp_path):
