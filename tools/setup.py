@@ -136,12 +136,13 @@ class Project(object):
             say("There is an NVIDIA GPU: some gigabytes of CUDA's libraries come with it.")
         command = [self.python, "-I", "-m", "pip", "install", "--disable-pip-version-check",
                    "--progress-bar", "off", "-c", "constraints.txt", "-e", ".[%s]" % ",".join(self.extras())]
-        with open(self.log, "w") as log:
+        with open(self.log, "wb") as log:
             pip = subprocess.Popen(command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             tail = follow(pip.stdout, log)
             if pip.wait() != 0:
-                raise SetupError("%s\nInstalling failed, as pip says above (all of it: %s): put that right, often "
-                                 "the network or a full disk, and call again." % ("".join(tail), self.log))
+                getattr(sys.stderr, "buffer", sys.stderr).write(tail + b"\n")
+                raise SetupError("Installing failed, as pip says above (all of it: %s): put that right, often "
+                                 "the network or a full disk, and call again." % self.log)
         self.write_stamp()
 
 
@@ -157,20 +158,22 @@ def listing(packages):
 
 
 def follow(lines, log):
-    """Copy pip's lines to the log, tell the gist in one line on a terminal, and return the last twenty."""
+    """Copy pip's lines to the log, tell the gist in one line on a terminal, and return the last twenty.
+
+    They stay bytes, for what a terminal or an old Python cannot encode.
+    """
     live, collected, tail = sys.stdout.isatty(), 0, []
     for line in lines:
-        line = line.decode("utf-8", "replace")
         log.write(line)
         tail = tail[-19:] + [line]
-        collected += line.startswith("Collecting ")
-        gist = "  installing them all" if line.startswith("Installing collected") else "  %d packages" % collected
+        collected += line.startswith(b"Collecting ")
+        gist = "  installing them all" if line.startswith(b"Installing collected") else "  %d packages" % collected
         if live:
             print("\r%-30s" % gist, end="")
             sys.stdout.flush()
     if live:
         print()
-    return tail
+    return b"".join(tail)
 
 
 def say(text):

@@ -3,6 +3,7 @@ import ast
 import errno
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -63,8 +64,9 @@ def state(folder):
     return setup.Project(str(folder)).state()
 
 
-def call(folder):
-    return subprocess.run([sys.executable, folder / "tools" / "setup.py"], capture_output=True, text=True, timeout=120)
+def call(folder, **options):
+    command = [sys.executable, folder / "tools" / "setup.py"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
 def fake_pip(folder, code):
@@ -211,6 +213,15 @@ def test_a_failing_update_leaves_what_there_was_for_another_try(ready):
         assert failed.returncode == 1 and "no network" in failed.stderr
     (ready / "constraints.txt").write_text("")
     assert state(ready) == "ready"
+
+
+def test_what_pip_says_need_not_be_ascii_where_the_locale_is(ready):
+    fake_pip(ready, "import sys; sys.stdout.buffer.write('caf\u00e9\\n'.encode()); sys.exit('no network')")
+    (ready / "constraints.txt").write_text("# newer\n")
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as old Pythons take it
+    failed = call(ready, env=ascii_only, encoding="utf-8")
+    assert "caf\u00e9\n" in failed.stderr and "Installing failed" in failed.stderr
+    assert "caf\u00e9\n" in (ready / ".venv" / "setup.log").read_text("utf-8")
 
 
 def test_two_set_ups_at_once_wait_for_each_other(folder):
