@@ -4,8 +4,10 @@
 # make book    the executed notebooks as static pages with a search, in build/book
 # make bench   compare pipeline, training and workers with their peers, plans with what was measured (long)
 # make lint    style
-# Each sets up .venv first when that is needed. PYTHON=/path/to/python chooses what .venv is made from.
+# Each sets up .venv first when that is needed. PYTHON=/path/to/python chooses what .venv is made from, afresh if that is
+# another version than it has.
 
+CHOSEN := $(filter-out undefined,$(origin PYTHON))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c "" 2>/dev/null && echo $$p && break; done)
 PY := .venv/bin/python
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -40,4 +42,4 @@ lint: setup
 	$(PY) -m ruff check .
 
 setup:
-	@$(if $(PYTHON),,echo "Python 3.11 to 3.13 is needed and no python3 was found on PATH."; exit 1;) $(PYTHON) tools/setup.py
+	@$(if $(PYTHON),,echo "Python 3.11 to 3.13 is needed and no python3 was found on PATH."; exit 1;) "$(PYTHON)" tools/setup.py $(if $(CHOSEN),"$(PYTHON)")

@@ -1,5 +1,6 @@
-"""Make the project's own Python environment, .venv, or mend it: python3 tools/setup.py
+"""Make the project's own Python environment, .venv, or mend it: python3 tools/setup.py [PYTHON]
 
+PYTHON, if it is given, is what .venv is made from; one of another version is made afresh.
 Standard library only, and plain enough that a much older Python can run it far enough to say what is missing.
 When all is well the call only looks, which takes a fraction of a second.
 """
@@ -39,7 +40,7 @@ def ask(python, code):
 
 
 def find_python(candidates):
-    """The first candidate that runs, is new enough and can make environments; SetupError says what is missing."""
+    """The first candidate that fits and can make environments, and its version; SetupError says what is missing."""
     without_venv, unsuited = [], []
     for python in candidates:
         lines, ok = ask(python, PROBE)
@@ -47,17 +48,16 @@ def find_python(candidates):
             continue
         version = tuple(int(part) for part in lines[0].split("."))
         if not OLDEST <= version <= NEWEST:
-            unsuited.append(lines[0])
+            unsuited.append("%s is %s" % (python, lines[0]))
         elif ok:
-            return python
+            return python, lines[0]
         else:
-            without_venv.append(lines[0])
+            without_venv.append((python, lines[0]))
     if without_venv:
-        raise SetupError("Python {0} is here but lacks its venv module: install it (on Debian and Ubuntu: "
-                         "apt install python{0}-venv) and call again.".format(without_venv[0]))
-    found = "only Python %s was found" % ", ".join(sorted(set(unsuited))) if unsuited else "none was found"
-    raise SetupError("%s is needed and %s: install one, or name it with make PYTHON=/path/to/python."
-                     % (WANTED, found))
+        raise SetupError("{0} is Python {1} but lacks its venv module: install it (on Debian and Ubuntu: "
+                         "apt install python{1}-venv) and call again.".format(*without_venv[0]))
+    raise SetupError("%s is needed, but %s: install one, or name it with make PYTHON=/path/to/python."
+                     % (WANTED, " and ".join(unsuited) or "none was found"))
 
 
 class Project(object):
@@ -82,8 +82,8 @@ class Project(object):
                 digest.update(file.read() + b"\0")
         return digest.hexdigest()
 
-    def state(self):
-        """One of: ready, absent, interrupted, moved, damaged, changed.
+    def state(self, version=None):
+        """One of: ready, absent, interrupted, moved, damaged, changed; and another, if `version` is not that of .venv.
 
         Anything that was installed and is missing is damage. So is another version of a package: .venv promises the
         exact one, and what the other lacks cannot be told from what was lost. Only pip and its like may be upgraded.
@@ -105,6 +105,8 @@ class Project(object):
             return "damaged"
         if any(not READERS_OWN.match(name) for name in installed - listing(lines[1])):
             return "damaged"
+        if version not in (None, python):
+            return "another"
         return "ready" if requirements == self.requirements() and extras.issuperset(self.extras()) else "changed"
 
     def write_stamp(self):
@@ -120,7 +122,7 @@ class Project(object):
         own = os.path.realpath(os.path.join(self.venv, "bin"))
         path = os.environ.get("PATH", os.defpath).split(os.pathsep)
         os.environ["PATH"] = os.pathsep.join(folder for folder in path if os.path.realpath(folder) != own)
-        python = find_python([name for name in candidates if os.path.realpath(os.path.dirname(name)) != own])
+        python, _ = find_python([name for name in candidates if os.path.realpath(os.path.dirname(name)) != own])
         say("Making .venv with %s." % python)
         if os.path.isdir(self.venv) and not os.path.islink(self.venv):
             shutil.rmtree(self.venv)
@@ -185,18 +187,21 @@ WHY = {
     "interrupted": "An earlier set-up did not finish: starting it afresh.",
     "moved": "The project folder was moved or copied: setting it up here.",
     "damaged": "Something in .venv is missing, has another version or no longer runs: setting it up afresh.",
+    "another": "Another Python was chosen than .venv is made from: setting it up afresh.",
     "changed": "The requirements have changed: bringing .venv up to date.",
 }
 
 
-def set_up(root, candidates):
-    """Bring the project at `root` to the state "ready"; True if there was something to do."""
+def set_up(root, chosen=None):
+    """Bring the project at `root` to the state "ready", with the Python chosen; True if there was something to do."""
     project = Project(root)
-    if project.state() == "ready":  # also where nothing can be written, no lock either
+    candidates = [chosen] if chosen else [sys.executable] + list(NAMES)
+    version = find_python(candidates)[1] if chosen else None
+    if project.state(version) == "ready":  # also where nothing can be written, no lock either
         return False
     with open(os.path.join(project.root, ".setup.lock"), "w") as lock:
         wait_for(lock)
-        state = project.state()
+        state = project.state(version)
         if state == "ready":
             return False
         if state in WHY:
@@ -224,7 +229,7 @@ def main():
         sys.exit("This project runs on Linux and macOS; on Windows, use it inside WSL.")
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     try:
-        if set_up(root, (sys.executable,) + NAMES):
+        if set_up(root, *sys.argv[1:2]):
             say("Set-up done.")
     except SetupError as error:
         sys.exit(str(error))

@@ -1,4 +1,5 @@
 """The files that say the same thing in two places say the same thing."""
+import os
 import re
 import subprocess
 import tomllib
@@ -106,6 +107,22 @@ def test_without_any_python_make_says_so():
     assert made.returncode != 0
     assert "Python 3.11 to 3.13 is needed and no python3 was found on PATH." in made.stdout
     assert setup.WANTED in made.stdout
+
+
+def test_only_a_python_that_was_chosen_is_handed_on(tmp_path):
+    python = tmp_path / "my own" / "python3"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] || printf "%s|" "$@"\n')
+    python.chmod(0o755)
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS", "MAKELEVEL")}
+    clean["PATH"] = f"{python.parent}:{clean['PATH']}"
+
+    def handed_on(*words, **added):
+        made = subprocess.run(["make", "setup", *words], cwd=ROOT, env=clean | added, capture_output=True, text=True)
+        return made.stdout
+
+    assert handed_on() == "tools/setup.py|"
+    assert handed_on(f"PYTHON={python}") == handed_on(PYTHON=str(python)) == f"tools/setup.py|{python}|"
 
 
 def test_the_readmes_links_and_commands_exist():

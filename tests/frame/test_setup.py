@@ -64,8 +64,8 @@ def state(folder):
     return setup.Project(str(folder)).state()
 
 
-def call(folder, **options):
-    command = [sys.executable, folder / "tools" / "setup.py"]
+def call(folder, *chosen, **options):
+    command = [sys.executable, folder / "tools" / "setup.py", *chosen]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
@@ -195,6 +195,23 @@ def test_an_activated_environment_is_not_made_from_itself(ready, tmp_path, monke
     assert (outside / "python3.call").read_text() == f"-m venv {ready / '.venv'}\n"
 
 
+def test_a_chosen_python_of_another_version_makes_it_afresh(ready, tmp_path):
+    ours = f"3.{sys.version_info.minor}"
+    kept = call(ready, fake_python(tmp_path / "same", ours))
+    assert (kept.returncode, kept.stdout) == (0, "")
+    other = fake_python(tmp_path / "other one", "3.11" if ours != "3.11" else "3.12")
+    made = call(ready, other)
+    assert made.stdout.splitlines()[:2] == [setup.WHY["another"], f"Making .venv with {other}."]
+    assert (tmp_path / "other one.call").read_text() == f"-m venv {ready / '.venv'}\n"
+
+
+def test_a_chosen_python_that_does_not_fit_is_named_and_not_replaced(ready, tmp_path):
+    old = fake_python(tmp_path / "old", "3.8")
+    refused = call(ready, old)
+    assert refused.returncode == 1 and f"but {old} is 3.8:" in refused.stderr
+    assert state(ready) == "ready"
+
+
 def test_a_failing_installation_says_so_and_is_not_taken_for_finished(folder):
     (folder / "broken").touch()
     failed = call(folder)
@@ -279,13 +296,13 @@ def test_what_is_missing_is_said_in_one_sentence(tmp_path):
         return str(error.value)
 
     assert refusal(old, new, shim, missing) == (
-        "Python 3.11 to 3.13 is needed and only Python 3.14, 3.8 was found: install one, "
+        f"Python 3.11 to 3.13 is needed, but {old} is 3.8 and {new} is 3.14: install one, "
         "or name it with make PYTHON=/path/to/python.")
-    assert "needed and none was found" in refusal(missing, shim)
+    assert "needed, but none was found" in refusal(missing, shim)
     assert refusal(old, bare) == (
-        "Python 3.12 is here but lacks its venv module: install it (on Debian and Ubuntu: "
+        f"{bare} is Python 3.12 but lacks its venv module: install it (on Debian and Ubuntu: "
         "apt install python3.12-venv) and call again.")
-    assert setup.find_python([old, bare, shim, missing, good]) == good
+    assert setup.find_python([old, bare, shim, missing, good]) == (good, "3.13")
 
 
 def test_an_old_python_gets_as_far_as_the_sentence():
