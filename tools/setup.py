@@ -21,16 +21,20 @@ NAMES = ("python3.13", "python3.12", "python3.11", "python3")
 PROBE = "import sys; print('%d.%d' % sys.version_info[:2]); import venv, ensurepip"
 GPU_SIGNS = ("/dev/nvidia0", "/usr/lib/wsl/lib/libcuda.so.1")  # NVIDIA's driver, on Linux and under WSL
 READERS_OWN = re.compile(r"(pip|setuptools|wheel)[-/]")  # in .venv, what readers bring up to date themselves
-INSPECT = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2]); print(sysconfig.get_paths()['purelib'])"
+INSPECT = """
+import importlib.util, sys, sysconfig
+print('%d.%d' % sys.version_info[:2])
+print(sysconfig.get_paths()['purelib'])
+sys.exit(importlib.util.find_spec('bigtrain_nb') is None)
+"""
 
 
 class SetupError(Exception):
     """The set-up cannot go on; the message is one sentence for the reader."""
 
 
-def ask(python, code):
-    """The lines that `python` prints for `code`, and whether it ended well; no lines if it does not run."""
-    command = [python, "-c", code]
+def ask(*command):
+    """The lines that the command prints, and whether it ended well; no lines if it does not run."""
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError:
@@ -43,7 +47,7 @@ def find_python(candidates):
     """The first candidate that fits and can make environments, and its version; SetupError says what is missing."""
     without_venv, unsuited = [], []
     for python in candidates:
-        lines, ok = ask(python, PROBE)
+        lines, ok = ask(python, "-c", PROBE)
         if not lines or not re.match(r"\d+\.\d+$", lines[0]):
             continue
         version = tuple(int(part) for part in lines[0].split("."))
@@ -100,7 +104,7 @@ class Project(object):
             return "interrupted"
         if root != self.root:
             return "moved"
-        lines, ok = ask(self.python, INSPECT)
+        lines, ok = self.inspect()
         if not ok or lines[0] != python:
             return "damaged"
         if any(not READERS_OWN.match(name) for name in installed - listing(lines[1])):
@@ -109,8 +113,16 @@ class Project(object):
             return "another"
         return "ready" if requirements == self.requirements() and extras.issuperset(self.extras()) else "changed"
 
+    def inspect(self):
+        """The version of .venv's Python and the folder of its packages, and whether it finds the project's own."""
+        return ask(self.python, "-I", "-c", INSPECT)
+
     def write_stamp(self):
-        (python, packages), _ = ask(self.python, INSPECT)
+        lines, ok = self.inspect()
+        if not ok:
+            raise SetupError("pip reports success, but .venv has not what it installed: take PIP_TARGET and the like "
+                             "out of the environment and of pip's configuration, and call again.")
+        python, packages = lines
         stamp = {"root": self.root, "requirements": self.requirements(), "extras": self.extras(), "python": python,
                  "installed": sorted(listing(packages))}
         with open(self.stamp + ".part", "w") as file:

@@ -21,14 +21,15 @@ import os, zipfile
 def build_editable(wheels, config_settings=None, metadata_directory=None):
     if os.path.exists("broken"):
         raise SystemExit("the disk is full")
-    with zipfile.ZipFile(os.path.join(wheels, "tiny-1-py3-none-any.whl"), "w") as wheel:
-        wheel.writestr("tiny/__init__.py", "")
-        info = "tiny-1.dist-info/"
-        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: tiny\\nVersion: 1\\nProvides-Extra: test\\n")
+    with zipfile.ZipFile(os.path.join(wheels, "bigtrain_nb-1-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr("bigtrain_nb/__init__.py", "")
+        info = "bigtrain_nb-1.dist-info/"
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: bigtrain-nb\\nVersion: 1\\n"
+                       "Provides-Extra: test\\n")
         wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr(info + "RECORD", "tiny/__init__.py,,\\n" + "".join(info + f + ",,\\n" for f in
+        wheel.writestr(info + "RECORD", "bigtrain_nb/__init__.py,,\\n" + "".join(info + f + ",,\\n" for f in
                        ("METADATA", "WHEEL", "RECORD")))
-    return "tiny-1-py3-none-any.whl"
+    return "bigtrain_nb-1-py3-none-any.whl"
 '''
 
 
@@ -49,9 +50,9 @@ def folder(tmp_path):
 def ready(folder):
     """The same with a .venv (without pip, so quickly made) that counts as finished."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
-    package = packages(folder) / "tensorflow"
-    package.mkdir()
-    (package / "core.py").write_text("")
+    for package in ("bigtrain_nb", "tensorflow"):
+        (packages(folder) / package).mkdir()
+        (packages(folder) / package / "core.py").write_text("")
     setup.Project(str(folder)).write_stamp()
     return folder
 
@@ -232,6 +233,15 @@ def test_a_failing_update_leaves_what_there_was_for_another_try(ready):
     assert state(ready) == "ready"
 
 
+def test_packages_that_pip_has_put_elsewhere_are_not_taken_for_installed(ready):
+    shutil.rmtree(packages(ready) / "bigtrain_nb")
+    (ready / ".venv" / "setup-done.json").unlink()
+    fake_pip(ready, "")
+    with pytest.raises(setup.SetupError, match="PIP_TARGET"):
+        setup.Project(str(ready)).install()
+    assert state(ready) == "interrupted"
+
+
 def test_what_pip_says_need_not_be_ascii_where_the_locale_is(ready):
     fake_pip(ready, "import sys; sys.stdout.buffer.write('caf\u00e9\\n'.encode()); sys.exit('no network')")
     (ready / "constraints.txt").write_text("# newer\n")
@@ -318,4 +328,4 @@ def test_the_stamp_knows_two_levels_and_no_caches(ready):
     (packages(ready) / "tensorflow" / "__pycache__").mkdir()
     setup.Project(str(ready)).write_stamp()
     installed = json.loads((ready / ".venv" / "setup-done.json").read_text())["installed"]
-    assert installed == ["tensorflow", "tensorflow/core.py"]
+    assert installed == ["bigtrain_nb", "bigtrain_nb/core.py", "tensorflow", "tensorflow/core.py"]
