@@ -33,6 +33,18 @@ def test_everything_that_is_needed_is_pinned_within_its_bounds():
         assert need.specifier.contains(pins[canonicalize_name(need.name)]), need
 
 
+def test_nothing_is_asked_for_that_nobody_uses():
+    files = [ROOT / "Makefile", *(path for top in ("bigtrain_nb", "tools", "tests", "benchmarks")
+                                  for path in (ROOT / top).rglob("*.py"))]
+    words = {word for path in files for word in re.findall(r"\w+", path.read_text())}
+    words |= {found.dist.name for found in metadata.entry_points(group="pytest11")}  # what pytest itself uses
+    modules = metadata.packages_distributions()
+    for need in NEEDED:
+        names = {need.name, need.name.replace("-", "_")}
+        names |= {module for module, owners in modules.items() if need.name in map(canonicalize_name, owners)}
+        assert words & names, need
+
+
 def test_what_the_needed_packages_need_is_pinned_too():
     pinned = {canonicalize_name(pin.name) for pin in PINS}
     queue, seen = [(need.name, need.extras) for need in NEEDED], set()
@@ -100,6 +112,12 @@ def test_conda_installs_this_project_and_lists_no_packages_of_its_own():
 def test_each_target_sets_up_and_then_runs_in_the_projects_environment(target, command):
     dry = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True)
     assert dry.stdout.index("tools/setup.py") < dry.stdout.index(f".venv/bin/python {command}")
+
+
+def test_the_oldest_xdist_that_is_allowed_knows_the_option_of_make_test():
+    (xdist,) = [need for need in NEEDED if need.name == "pytest-xdist"]
+    assert "--no-loadscope-reorder" in (ROOT / "Makefile").read_text()
+    assert not xdist.specifier.contains("3.7")  # the option came with 3.8
 
 
 def test_without_any_python_make_says_so():
