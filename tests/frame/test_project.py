@@ -1,6 +1,7 @@
 """The files that say the same thing in two places say the same thing."""
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from importlib import metadata
@@ -141,6 +142,31 @@ def test_only_a_python_that_was_chosen_is_handed_on(tmp_path):
 
     assert handed_on() == "tools/setup.py|"
     assert handed_on(f"PYTHON={python}") == handed_on(PYTHON=str(python)) == f"tools/setup.py|{python}|"
+
+
+def in_bash(folder, *words, **programs):
+    """What bash prints where there are no programs but these, of one line each."""
+    for name, line in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    command = [shutil.which("bash"), *words]
+    return subprocess.run(command, env={"PATH": str(folder)}, capture_output=True, text=True).stdout
+
+
+def test_ci_holds_the_style_before_it_runs_the_tests(tmp_path):
+    script = ROOT / ".ci" / "run"
+    assert in_bash(tmp_path, script, make='echo "$@"', dirname=f"echo '{script.parent}'") == "lint\ntest\n"
+
+
+def test_ci_installs_slurm_unless_all_of_it_is_there(tmp_path):
+    function = re.search(r"^install_packages\(\) {.*?^}", (ROOT / ".ci" / "slurm").read_text(), re.M | re.S)[0]
+
+    def install(*there):
+        programs = {"apt-get": 'echo "$1"', **dict.fromkeys(there, "true")}
+        return in_bash(tmp_path, "-c", f"{function}\ninstall_packages", **programs)
+
+    assert install("slurmctld", "sbatch") == "update\n"
+    assert install("slurmctld", "sbatch", "slurmd", "munged") == ""
 
 
 def test_the_readmes_links_and_commands_exist():
