@@ -22,9 +22,9 @@ PROBE = "import sys; print('%d.%d' % sys.version_info[:2]); import venv, ensurep
 GPU_SIGNS = ("/dev/nvidia0", "/usr/lib/wsl/lib/libcuda.so.1")  # NVIDIA's driver, on Linux and under WSL
 READERS_OWN = re.compile(r"(pip|setuptools|wheel)[-/]")  # in .venv, what readers bring up to date themselves
 INSPECT = """
-import importlib.util, sys, sysconfig
+import importlib.util, os, sys, sysconfig
 print('%d.%d' % sys.version_info[:2])
-print(sysconfig.get_paths()['purelib'])
+print(os.path.relpath(sysconfig.get_paths()['purelib'], sys.prefix))
 sys.exit(importlib.util.find_spec('bigtrain_nb') is None)
 """
 
@@ -104,27 +104,25 @@ class Project(object):
             return "interrupted"
         if root != self.root:
             return "moved"
-        lines, ok = self.inspect()
-        if not ok or lines[0] != python:
-            return "damaged"
-        if any(not READERS_OWN.match(name) for name in installed - listing(lines[1])):
+        python_now, present = self.inspect()
+        if python_now != python or any(not READERS_OWN.match(name) for name in installed - present):
             return "damaged"
         if version not in (None, python):
             return "another"
         return "ready" if requirements == self.requirements() and extras.issuperset(self.extras()) else "changed"
 
     def inspect(self):
-        """The version of .venv's Python and the folder of its packages, and whether it finds the project's own."""
-        return ask(self.python, "-I", "-c", INSPECT)
+        """The version of .venv's Python and what lies beside the project's package; None if it does not find that."""
+        lines, ok = ask(self.python, "-I", "-c", INSPECT)
+        return (lines[0], listing(os.path.join(self.venv, str(lines[1])))) if ok else (None, set())
 
     def write_stamp(self):
-        lines, ok = self.inspect()
-        if not ok:
+        python, installed = self.inspect()
+        if python is None:
             raise SetupError("pip reports success, but .venv has not what it installed: take PIP_TARGET and the like "
                              "out of the environment and of pip's configuration, and call again.")
-        python, packages = lines
         stamp = {"root": self.root, "requirements": self.requirements(), "extras": self.extras(), "python": python,
-                 "installed": sorted(listing(packages))}
+                 "installed": sorted(installed)}
         with open(self.stamp + ".part", "w") as file:
             json.dump(stamp, file)
         os.rename(self.stamp + ".part", self.stamp)

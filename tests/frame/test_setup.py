@@ -13,6 +13,7 @@ import pytest
 import setup
 
 SETUP = Path(setup.__file__)
+ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # what an old Python makes of C
 
 # A build backend of the project's own, so that pip needs no network.
 BACKEND = '''
@@ -245,10 +246,16 @@ def test_packages_that_pip_has_put_elsewhere_are_not_taken_for_installed(ready):
 def test_what_pip_says_need_not_be_ascii_where_the_locale_is(ready):
     fake_pip(ready, "import sys; sys.stdout.buffer.write('caf\u00e9\\n'.encode()); sys.exit('no network')")
     (ready / "constraints.txt").write_text("# newer\n")
-    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as old Pythons take it
-    failed = call(ready, env=ascii_only, encoding="utf-8")
+    failed = call(ready, env=ASCII, encoding="utf-8")
     assert "caf\u00e9\n" in failed.stderr and "Installing failed" in failed.stderr
     assert "caf\u00e9\n" in (ready / ".venv" / "setup.log").read_text("utf-8")
+
+
+def test_nor_need_the_name_of_the_folder(ready, tmp_path):
+    shutil.copytree(ready, tmp_path / "caf\u00e9", symlinks=True)
+    code = "import setup, sys; project = setup.Project(sys.argv[1]); project.write_stamp(); print(project.state())"
+    command = [sys.executable, "-c", code, tmp_path / "caf\u00e9"]
+    assert subprocess.check_output(command, cwd=SETUP.parent, env=ASCII, text=True) == "ready\n"
 
 
 def test_two_set_ups_at_once_wait_for_each_other(folder):
