@@ -29,9 +29,11 @@ from bigtrain_nb.exercises import registry
 
 TOOLS = Path(__file__).resolve().parent
 NOTEBOOKS = TOOLS.parent / "notebooks"
+FOLDER = TOOLS.parent / "build" / "book"
+TITLE = "Training large models with TensorFlow 2"
 SETTINGS = {
-    "project": "Training large models with TensorFlow 2",
-    "html_title": "Training large models with TensorFlow 2",
+    "project": TITLE,
+    "html_title": TITLE,
     "root_doc": "README",
     "extensions": ["myst_parser", "book"],
     "exclude_patterns": [".ipynb_checkpoints"],
@@ -52,13 +54,20 @@ CONTROLS = "In JupyterLab, controls stand here: `make lab` opens it."
 
 
 def build(folder):
-    """Write the book into `folder`, in place of an earlier one; 0, or 1 if Sphinx warned of something."""
-    if (folder / ".buildinfo").exists():
+    """Write the book into `folder`, in place of an earlier one; 0, or 1 if Sphinx warned of something.
+
+    Raises FileExistsError, and leaves all as it is, where a folder other than the usual one holds anything else.
+    """
+    index = folder / "index.html"
+    ours = folder.resolve() == FOLDER or (index.exists() and f"<title>{TITLE}</title>".encode() in index.read_bytes())
+    if not ours and any(folder.glob("*")):
+        raise FileExistsError(f"{folder} holds other files than the book's: name a new folder.")
+    if folder.exists():
         shutil.rmtree(folder)
     with tempfile.TemporaryDirectory() as work:
         app = Sphinx(NOTEBOOKS, None, folder, work, "book", SETTINGS, status=None, freshenv=True, warningiserror=True)
         app.build()
-    shutil.copy(folder / "README.html", folder / "index.html")
+    shutil.copy(folder / "README.html", index)
     return app.statuscode
 
 
@@ -69,7 +78,6 @@ def setup(app):
     app.add_source_parser(NotebookParser)
     app.add_html_math_renderer("mathml", (formula, None), (formula, None))
     app.connect("source-read", add_contents)
-    return {"parallel_read_safe": True}
 
 
 class BookBuilder(StandaloneHTMLBuilder):
@@ -170,9 +178,12 @@ def fence(kind, body):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, default=TOOLS.parent / "build" / "book")
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     folder = parser.parse_args().folder
-    failed = build(folder)
+    try:
+        failed = build(folder)
+    except FileExistsError as error:
+        sys.exit(str(error))
     print(f"The book is {'not whole' if failed else 'ready'}: open {folder / 'index.html'}")
     return failed
 

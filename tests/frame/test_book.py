@@ -25,8 +25,10 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: pat
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The book, made as `make book` makes it, without a warning."""
-    folder = tmp_path_factory.mktemp("book") / "html"
+    """The book, made as `make book` makes it, without a warning and in place of an earlier one."""
+    folder = tmp_path_factory.mktemp("book")
+    (folder / "index.html").write_text(f"<title>{book.TITLE}</title>")
+    (folder / "of-an-earlier-book.html").touch()
     made = subprocess.run([sys.executable, book.__file__, folder], capture_output=True, text=True, timeout=300)
     assert (made.returncode, made.stderr) == (0, "")
     assert f"open {folder / 'index.html'}" in made.stdout
@@ -36,6 +38,15 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pages(folder):
     return {path.name: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in folder.glob("*.html")}
+
+
+def test_a_folder_with_anything_else_is_left_alone(tmp_path):
+    other = [tmp_path / ".buildinfo", tmp_path / "index.html"]  # as any other pages that Sphinx made
+    for file in other:
+        file.write_text("<title>Another book</title>")
+    with pytest.raises(FileExistsError, match="name a new folder"):
+        book.build(tmp_path)
+    assert sorted(tmp_path.iterdir()) == other
 
 
 def digest(data):
@@ -103,12 +114,12 @@ def test_formulas_are_shown_without_a_script(pages):
     assert not re.search(r"\\frac|\$\$", page.article.get_text())
 
 
-def test_no_page_tells_of_this_machine_or_of_widgets(pages):
+def test_no_page_tells_of_this_machine_or_of_widgets(pages, folder):
     for name, page in pages.items():
-        text = page.get_text()
+        text, source = page.get_text(), (folder / name).read_text(encoding="utf-8")
         assert not (found := rules.PATHS.search(text)), f"{name}: {found}"
-        assert not [private for private in render.private_texts() if private in str(page)], name
-        assert "widget-view" not in str(page) and not re.search("[Ee]rror displaying|Loading widget", text), name
+        assert not [private for private in render.private_texts() if private in source], name
+        assert "widget-view" not in source and not re.search("[Ee]rror displaying|Loading widget", text), name
 
 
 def code_cell(source, *data, **metadata):
