@@ -12,24 +12,10 @@ from queue import Empty
 
 import pytest
 from nbval.plugin import IPyNbCell
+from notebook_rules import cell_seconds
 
 SLICE_SECONDS = 0.5
 FAILED_CELL = pytest.StashKey[int]()
-
-
-def cell_seconds(tags, default):
-    """The limit that a cell's tags set; ValueError for a timeout tag that is no positive number."""
-    for tag in tags:
-        name, _, value = tag.partition("=")
-        if name == "timeout":
-            try:
-                seconds = float(value)
-            except ValueError:
-                seconds = 0.0
-            if seconds <= 0:
-                raise ValueError(f"the tag {tag!r} must give seconds above 0, such as timeout=120")
-            return seconds
-    return default
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,7 +31,7 @@ def pytest_runtest_call(item):
     try:
         with _limited(item), _watched(item):
             return (yield)
-    except Exception:
+    except (Exception, pytest.fail.Exception):  # which pytest-timeout raises
         item.parent.stash[FAILED_CELL] = item.cell_num
         raise
 
@@ -55,7 +41,7 @@ def _limited(item):
     """The cell's own limit, where nbval looks it up."""
     option = item.config.option
     default = option.nbval_cell_timeout
-    option.nbval_cell_timeout = cell_seconds(item.cell.metadata.get("tags", []), default)
+    option.nbval_cell_timeout = cell_seconds(item.cell, default)
     try:
         yield
     finally:

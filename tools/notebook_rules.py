@@ -13,11 +13,15 @@ from statistics import median
 import nbformat
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-CELL_METADATA = ("exercise", "jupyter", "tags")
+CELL_METADATA = ("exercise", "tags")
+CELL_SECONDS = 60  # --nbval-cell-timeout in pyproject.toml is the same
+TAG = re.compile(r"exercise|deterministic|timeout=([1-9]\d*)")
+MARKER = re.compile(r"\b(?!NBVAL_CHECK_OUTPUT\b)(?:NBVAL_|PYTEST_VALIDATE)\w*")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 PATHS = re.compile(r"(?<![\w.])/(?:home|root|Users|tmp|var/folders|private|opt|mnt)/\w|\.venv\b|site-packages")
-WARNINGS = re.compile(r"\w*Warning: |^WARNING\b", re.MULTILINE)
+WARNINGS = re.compile(r"\w*Warning:\s|\bWARNING\b|\b[WEF]\d{4} \d\d:|: [WEF] (?:tensorflow|external)/"
+                      r"|\bTraceback \(most recent")
 ADDRESSES = re.compile(r"\bat 0x[0-9a-f]{6,}")
 EMBEDDED = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+")
 
@@ -41,6 +45,12 @@ def write(notebook, path):
 
 def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def cell_seconds(cell, default=CELL_SECONDS):
+    """How long the cell may take: 120 seconds with the tag `timeout=120`, the default without one."""
+    found = [TAG.fullmatch(tag) for tag in cell.metadata.get("tags", [])]
+    return max((int(tag[1]) for tag in found if tag and tag[1]), default=default)
 
 
 def clean(notebook):
@@ -140,7 +150,8 @@ def form_problems(notebook):
              if cell.cell_type == "code" and cell.source and cell.execution_count is None]
     problems += [f"cell {n} was not run" for n in unrun]
     if not is_sealed(notebook):
-        problems.append("its code or outputs have changed since it was rendered: make render")
+        problems.append("its code or outputs have changed since it was rendered: make render, or "
+                        "`git checkout notebooks` for those as shipped")
     return problems
 
 
@@ -165,4 +176,8 @@ def shape_problems(notebook):
             problems.append(f"cell {number} installs packages")
         if cell.cell_type == "code" and PATHS.search(cell.source):
             problems.append(f"cell {number} names an absolute path")
+        unknown = [tag for tag in cell.metadata.get("tags", []) if not TAG.fullmatch(tag)]
+        unknown += MARKER.findall(cell.source) if cell.cell_type == "code" else []
+        problems += [f"cell {number} has the tag or marker {mark}; there are exercise, deterministic, timeout=120 and "
+                     "NBVAL_CHECK_OUTPUT" for mark in unknown]
     return problems

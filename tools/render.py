@@ -17,20 +17,28 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 ROOT = Path(__file__).resolve().parent.parent
-CELL_SECONDS = 300
 
 
 def execute(notebook, folder):
     """Run every cell in a fresh kernel of this environment, as in `folder`; the outputs land in `notebook`.
 
-    Raises CellExecutionError for a cell that fails, CellTimeoutError for one that takes longer than CELL_SECONDS,
+    Raises CellExecutionError for a cell that fails, CellTimeoutError for one that takes longer than it may,
     DeadKernelError when the kernel ends.
     """
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
-    client = NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
+    for cell in rules.code_cells(notebook):
+        cell.update(outputs=[], execution_count=None)
+    client = NotebookClient(notebook, timeout_func=rules.cell_seconds, kernel_name="python3", record_timing=False,
                             store_widget_state=False, coalesce_streams=True,
                             resources={"metadata": {"path": str(folder)}})
-    return client.execute()
+    with client.setup_kernel():  # not execute(), which takes Ctrl-C for a kernel that died
+        try:
+            for number, cell in enumerate(notebook.cells):
+                client.execute_cell(cell, number)
+        except KeyboardInterrupt:
+            client.shutdown_kernel = "immediate"  # one that is asked to end prints a traceback first
+            raise
+    return notebook
 
 
 def render(path):
@@ -58,6 +66,9 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("notebooks", nargs="*", type=Path, help="render these, changed or not")
     named = parser.parse_args(arguments).notebooks
+    if missing := [str(path) for path in named if not path.is_file()]:
+        print("There is no such notebook:", *missing, file=sys.stderr)
+        return 1
     failed = False
     for path in named or sorted((ROOT / "notebooks").glob("*.ipynb")):
         if not named and rules.is_sealed(rules.read(path)):
@@ -73,4 +84,7 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("\nStopped; the notebook that was being executed is left as it was.")

@@ -35,7 +35,8 @@ def change_source(cell, source):
 
 
 BAD = {
-    "changed since it was rendered": lambda nb: change_source(nb.cells[1], "n = 1"),
+    "since it was rendered: make render, or `git checkout notebooks` for those as shipped":
+        lambda nb: change_source(nb.cells[1], "n = 1"),
     "was not run": lambda nb: nb.cells[1].update(execution_count=None),
     "has no id": lambda nb: nb.cells[1].pop("id"),
     "is used twice": lambda nb: nb.cells[1].update(id="prose0"),
@@ -56,6 +57,10 @@ BAD = {
     "51.7 words of prose": lambda nb: [change_source(c, "word " * 102) for c in nb.cells[2::2]],
     "first cell does not say": lambda nb: change_source(nb.cells[0], "word " * 20),
     "cell 1 installs packages": lambda nb: change_source(nb.cells[1], "%pip install numpy"),
+    **{f"cell 1 has the tag or marker {tag};": lambda nb, tag=tag: nb.cells[1].metadata.update(tags=["exercise", tag])
+       for tag in ("timeout:1", "timeout=0", "timeout=1.5", "timeouts", "raises-exception", "skip-execution")},
+    **{f"cell 1 has the tag or marker {marker};": lambda nb, marker=marker: change_source(nb.cells[1], f"# {marker}\n1")
+       for marker in ("NBVAL_SKIP", "NBVAL_RAISES_EXCEPTION", "PYTEST_VALIDATE_IGNORE_OUTPUT")},
     "cell 1 names an absolute path": lambda nb: change_source(nb.cells[1], "open('/tmp/x')"),
 }
 
@@ -65,6 +70,20 @@ def test_each_rule_can_fail(expected):
     notebook = good()
     BAD[expected](notebook)
     assert any(expected in problem for problem in problems(notebook)), problems(notebook)
+
+
+@pytest.mark.parametrize("line", [
+    "WARNING:tensorflow:AutoGraph could not transform",
+    "FutureWarning:\nthis will change",
+    "W0000 00:00:1763790871.300000    4242 device.cc:1] no device",
+    "2026-11-22 07:00:00.000000: E tensorflow/core/x.cc:1] no device",
+    "Traceback (most recent call last):",
+])
+def test_warnings_are_found_in_the_lines_of_workers(line):
+    notebook = good()
+    notebook.cells[1].outputs[0].text += f"worker 1 | {line}\n"
+    (problem,) = rules.output_problems(notebook)
+    assert problem.startswith("cell 1 shows a warning")
 
 
 def test_private_texts_are_found_but_not_inside_a_picture():
