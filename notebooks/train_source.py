@@ -14,7 +14,7 @@ from bigtrain_nb.quiet import keras, tf
 
 LENGTH, WIDTH = 32, 64  # bytes that the model sees at once, numbers that it keeps for each
 TOGETHER = 8  # steps in one call from Python
-TELL = 32  # steps from one line of news to the next
+TELL = 16  # steps from one line of news to the next
 
 
 def windows(text, count, batch, seed):
