@@ -108,9 +108,9 @@ def predicted_figure(rows, tolerance, unit) -> Figure:
         inside = abs(predicted / measured - 1) <= tolerance
         axes.plot(measured, predicted, "o", color=MEASURED if inside else PREDICTED, markersize=7, alpha=0.85)
         if not inside:
-            away, side = (8, "left") if predicted < measured else (-8, "right")  # from the line
-            place = {"xytext": (away, 0), "textcoords": "offset points", "ha": side, "va": "center"}
-            axes.annotate(fill(name, 24), (measured, predicted), color=INK, fontsize=9, **place)
+            away, side = (-9, "top") if predicted < measured else (9, "bottom")  # from the line
+            place = {"xytext": (0, away), "textcoords": "offset points", "ha": "center", "va": side}
+            axes.annotate(fill(name, 18), (measured, predicted), color=INK, fontsize=9, **place)
     for axis, set_scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
         set_scale("log", base=2 if unit == "bytes" else 10)
         axis.set_major_locator(LogLocator(2, numticks=8) if unit == "bytes" else LogLocator(10, (1, 2, 5), numticks=8))

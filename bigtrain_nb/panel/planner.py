@@ -50,7 +50,8 @@ class Planner:
         self.model = model
         own = _for_transformers() if model is None else _for_keras(model)
         self.controls = {control.name: control for control in own}
-        self._view, self._step = None, lru_cache(maxsize=2)(partial(traced, model))  # for all accelerators, and for here
+        self._step = lru_cache(maxsize=2)(partial(traced, model))  # one for all accelerators, one for here
+        self._view = None
 
     def plan(self, **given):
         """Return the plan for these settings, the others at their defaults. Raises ValueError for what cannot be."""
