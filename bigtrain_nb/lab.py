@@ -200,10 +200,13 @@ class Lab:
 
     def _take_machine(self, job):
         """Wait for a run that was stopped in a source that blocks, and for those of other Labs: one at a time."""
+        if _machine.acquire(timeout=0.05):
+            return
+        with self._still(job):
+            self.say("Waiting for an earlier run to let go of the machine.")
         deadline = time.monotonic() + PATIENCE
         while not _machine.acquire(timeout=0.05):
             with self._still(job):
-                self.say("Waiting for an earlier run to let go of the machine.")
                 if time.monotonic() > deadline:
                     raise TimeoutError(
                         f"an earlier run has not ended after {PATIENCE:.0f} s (a source that blocks cannot be "

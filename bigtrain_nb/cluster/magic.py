@@ -32,7 +32,10 @@ def register(shell):
         dictionaries, by value. --name keeps the `Job` under that name; without it, the cell raises RuntimeError if a
         worker fails. The rest is as for `bigtrain_nb.run_workers`.
         """
-        settings = vars(magic_arguments.parse_argstring(workers, line))
+        try:
+            settings = vars(magic_arguments.parse_argstring(workers, line))
+        except (UsageError, ValueError) as error:
+            raise UsageError(f"%%workers {line}: {error}") from None
         give, name = settings.pop("give"), settings.pop("name")
         _check_names(cell, shell.user_ns, give)
         job = run_workers(f"{GIVEN}{_given(shell.user_ns, give)}\n{cell}", **settings)

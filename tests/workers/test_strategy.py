@@ -50,7 +50,7 @@ def alone(code, **environment):
 
 @pytest.fixture
 def refused(monkeypatch, capsys):
-    """Return a function that returns the error of `bt.strategy`, which TensorFlow has no part in and prints nothing."""
+    """Return a function that returns the error that `bt.strategy` raises before TensorFlow starts, without a word."""
 
     def error(timeout, **environment):
         for name, value in environment.items():
