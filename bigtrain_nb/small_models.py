@@ -41,9 +41,10 @@ def gpt(vocabulary=256, length=128, width=128, layers=2, heads=4, dropout=0.0, m
 
     The logits at place i see tokens 0 to i and are for token i + 1; by default tokens are bytes. A pre-norm causal
     transformer with learned positions: GPT-2, Radford et al. 2019, "Language Models are Unsupervised Multitask
-    Learners", but for an output projection of its own. Matrices start normal with a deviation of 0.02.
+    Learners", but for an output projection of its own, and without biases, as in Chowdhery et al. 2022, "PaLM".
+    Matrices start normal with a deviation of 0.02.
 
-    The default has 478,720 weights. Raises ValueError for settings that make no sense.
+    The default has 475,776 weights. Raises ValueError for settings that make no sense.
     """
     vocabulary = whole_number("vocabulary", vocabulary, 2)
     length = whole_number("length", length, 1)
@@ -59,9 +60,8 @@ def gpt(vocabulary=256, length=128, width=128, layers=2, heads=4, dropout=0.0, m
     x = _layers.Dropout(dropout)(Positions()(x))
     for _ in range(layers):
         x = _transformer_block(x, width, heads, dropout)
-    x = _layers.LayerNormalization()(x)
-    project = _layers.Dense(vocabulary, use_bias=False, kernel_initializer=_normal(), dtype="float32", name="logits")
-    return Model(tokens, project(x), name="gpt", micro_batches=micro_batches)
+    logits = _matrix(vocabulary, dtype="float32", name="logits")(_normalized(x))
+    return Model(tokens, logits, name="gpt", micro_batches=micro_batches)
 
 
 @keras.saving.register_keras_serializable("bigtrain_nb")
@@ -93,13 +93,21 @@ def _conv(channels, kernel=3, strides=1):
 
 
 def _transformer_block(x, width, heads, dropout):
-    attend = _layers.MultiHeadAttention(heads, width // heads, dropout=dropout, kernel_initializer=_normal())
-    entry = _layers.LayerNormalization()(x)
+    attend = _layers.MultiHeadAttention(
+        heads, width // heads, dropout=dropout, use_bias=False, kernel_initializer=_normal()
+    )
+    entry = _normalized(x)
     x = _layers.Add()([x, _layers.Dropout(dropout)(attend(entry, entry, use_causal_mask=True))])
-    entry = _layers.LayerNormalization()(x)
-    hidden = _layers.Dense(4 * width, activation="gelu", kernel_initializer=_normal())(entry)
-    change = _layers.Dense(width, kernel_initializer=_normal())(hidden)
+    change = _matrix(width)(_matrix(4 * width, activation="gelu")(_normalized(x)))
     return _layers.Add()([x, _layers.Dropout(dropout)(change)])
+
+
+def _normalized(x):
+    return _layers.LayerNormalization(center=False)(x)
+
+
+def _matrix(width, **settings):
+    return _layers.Dense(width, use_bias=False, kernel_initializer=_normal(), **settings)
 
 
 def _normal():

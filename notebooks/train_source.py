@@ -12,8 +12,9 @@ import numpy as np
 import bigtrain_nb as bt
 from bigtrain_nb.quiet import keras, tf
 
-LENGTH, WIDTH = 32, 64  # bytes that the model sees at once, numbers that it keeps for each
+LENGTH, WIDTH = 32, 48  # bytes that the model sees at once, numbers that it keeps for each
 TOGETHER = 8  # steps in one call from Python
+WARM_UP = 128  # steps, of a short training a quarter
 TELL = 16  # steps from one line of news to the next
 
 
@@ -77,10 +78,10 @@ def continued(model, start, count=200, seed=1):
     return "".join(chr(byte) if byte == 10 or 32 <= byte < 127 else "·" for byte in known)
 
 
-def train(strategy, folder, text, examples=12_288, epochs=1, batch=16, rate=0.003, every=128, **settings):
+def train(strategy, folder, text, examples=8192, epochs=1, batch=16, rate=0.005, every=128, **settings):
     """Train up to so many epochs of random examples, those before the last checkpoint included; return the model."""
     chief, steps = strategy.extended.should_checkpoint, epochs * -(-examples // batch)
-    model = new_model(strategy, bt.warmup_cosine(rate, steps // 10, steps), **settings)
+    model = new_model(strategy, bt.warmup_cosine(rate, min(WARM_UP, steps // 4), steps), **settings)
     resume = bt.Resume(folder, model, every=every)
     for epoch in resume.epochs(epochs):
         rest = resume.rest(windows(text.array("train"), examples, batch, seed=epoch))
@@ -96,10 +97,10 @@ if __name__ == "__main__":
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--text", help="a folder with text of your own; without it, Python's own source code")
     parser.add_argument("--pattern", default="**/*.py", help="which files of that folder")
-    parser.add_argument("--examples", type=int, default=12_288, help="of an epoch")
+    parser.add_argument("--examples", type=int, default=8192, help="of an epoch")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=16, help="of all workers together")
-    parser.add_argument("--rate", type=float, default=0.003, help="the highest learning rate")
+    parser.add_argument("--rate", type=float, default=0.005, help="the highest learning rate")
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--policy", default="float32", help="the dtype policy, such as mixed_bfloat16")
     parser.add_argument("--every", type=int, default=128, help="steps from one checkpoint to the next")

@@ -18,8 +18,8 @@ class Transformer:
     """A decoder as in GPT-2 and GPT-3: ``layers`` blocks of ``width`` with ``heads``, a vocabulary, ``length`` tokens.
 
     The hidden layer of a block is four times as wide. ``tied``: the output projection is the embedding (as in GPT-2);
-    `bt.gpt` has one of its own. Raises ValueError for what is not a whole number from 1 to 10⁹, and for a width that is
-    not a multiple of the heads.
+    `bt.gpt` has one of its own, and no biases. Raises ValueError for what is not a whole number from 1 to 10⁹, and for
+    a width that is not a multiple of the heads.
     """
 
     layers: int
