@@ -95,15 +95,17 @@ def times(arguments):
 
 def pipelines(arguments):
     """Yield a pipeline, the examples/s that the stages of its slowest form allow, and what it reaches."""
-    data = bt.photo_crops()
-    slow = bt.diagnose(bt.Pipeline(data=data, rewrites=False), seconds=arguments.seconds)
-    fast = {"map_calls": bt.cores(), "prefetch": 2}
-    for name, settings, ceiling in (
-        ("one step after the other", {}, bt.pipeline_ceiling(slow)),
-        ("a call on each core, prefetch", fast, slow.ceiling),
-    ):
-        rate = bt.throughput(bt.Pipeline(data=data, rewrites=False, **settings).dataset(), seconds=arguments.seconds)
-        yield [name], ceiling, rate.median, ()
+    data, fast = bt.photo_crops(), {"map_calls": bt.cores(), "prefetch": 2}
+    ways = {"one step after the other": {}, "a call on each core, prefetch": fast}
+    rounds = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        slow = bt.diagnose(bt.Pipeline(data=data, rewrites=False), seconds=arguments.seconds)
+        for name, ceiling in zip(ways, (bt.pipeline_ceiling(slow), slow.ceiling), strict=True):
+            made = bt.Pipeline(data=data, rewrites=False, **ways[name]).dataset()
+            rounds[name].append((ceiling, bt.throughput(made, seconds=arguments.seconds).median))
+    for name, found in rounds.items():
+        predicted, measured = map(median, zip(*found, strict=True))
+        yield [name], predicted, measured, ()
 
 
 PARTS = {

@@ -52,13 +52,13 @@ def throughput(source, *, seconds=3.0, name="", progress=None):
     source that is neither iterable nor callable.
     """
     budget = Budget(seconds, progress)
-    counter = Meter(source, name or "source", budget)
-    counter.warm_up(seconds * WARM_UP)
+    meter = Meter(source, name or "source", budget)
+    meter.warm_up(seconds * WARM_UP)
     slot = max(budget.left() / ROUNDS, SHORTEST_SLOT)
-    counter.choose_whole(budget.left() / LEAST_ROUNDS)
-    while len(counter.rounds) < LEAST_ROUNDS or budget.left() > slot / 2:
-        counter.measure(slot)
-    return counter.result(name)
+    meter.choose_whole(budget.left() / LEAST_ROUNDS)
+    while len(meter.rounds) < LEAST_ROUNDS or budget.left() > slot / 2:
+        meter.measure(slot)
+    return meter.result(name)
 
 
 def compare(factories, *, seconds=10.0, progress=None):
@@ -85,24 +85,24 @@ def compare(factories, *, seconds=10.0, progress=None):
         if not callable(factory):
             raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
     budget = Budget(seconds, progress)
-    counters = {}
+    meters = {}
     for name, factory in factories.items():
-        counters[name] = Meter(factory(), name, budget)
-        counters[name].warm_up(seconds * WARM_UP / len(factories))
-    if len({counter.unit for counter in counters.values()}) > 1:
-        units = ", ".join(f"{name!r} in {counter.unit}" for name, counter in counters.items())
+        meters[name] = Meter(factory(), name, budget)
+        meters[name].warm_up(seconds * WARM_UP / len(factories))
+    if len({meter.unit for meter in meters.values()}) > 1:
+        units = ", ".join(f"{name!r} in {meter.unit}" for name, meter in meters.items())
         raise ValueError(f"cannot compare {units}: let a step function return how many examples it processed")
-    slot = max(budget.left() / ROUNDS / len(counters) / (1 + DRAIN), SHORTEST_SLOT)
-    for counter in counters.values():
-        counter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
-        counter.choose_renew(slot)
-    order, passes = list(counters.values()), 0
+    slot = max(budget.left() / ROUNDS / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
+    for meter in meters.values():
+        meter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
+        meter.choose_renew(slot)
+    order, passes = list(meters.values()), 0
     while passes < LEAST_ROUNDS or budget.left() > slot * len(order) / 2:
-        for counter in order:
-            counter.measure_apart(slot)
+        for meter in order:
+            meter.measure_apart(slot)
         order.reverse()
         passes += 1
-    return Comparison({name: counter.result(name) for name, counter in counters.items()})
+    return Comparison({name: meter.result(name) for name, meter in meters.items()})
 
 
 class Budget:

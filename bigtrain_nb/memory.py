@@ -19,8 +19,11 @@ TRACEBACK_LINES = 12
 MIB = 2**20
 ANSWER = "bigtrain_nb.peak_memory: "
 CODE = """{source}
-with __import__("bigtrain_nb.memory").memory.watched():
-    {name}(**__import__("json").loads({arguments!r}))
+import json as _json
+from bigtrain_nb.memory import watched as _watched
+
+with _watched():
+    {name}(**_json.loads({arguments!r}))
 """
 
 

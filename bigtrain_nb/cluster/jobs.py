@@ -20,6 +20,7 @@ from bigtrain_nb.words import Shown
 
 START_SECONDS = 30
 END_SECONDS = supervisor.TERM_SECONDS + 5
+NUL = "\0"
 
 
 def run_workers(
@@ -189,22 +190,28 @@ def _command(script_or_code, arguments):
     """Return the command of each worker and what it finds on standard input."""
     if isinstance(arguments, str) or not isinstance(arguments, Iterable):
         raise ValueError(f"arguments={arguments!r} must be a list: each word apart")
+    words = list(map(str, arguments))
+    if NUL in "".join(words):
+        raise ValueError(f"arguments={words!r} must have no NUL character, which no process can be given")
     is_name = isinstance(script_or_code, str) and script_or_code.endswith(".py") and "\n" not in script_or_code
     if is_name or isinstance(script_or_code, os.PathLike):
         if not Path(script_or_code).is_file():
             raise FileNotFoundError(f"there is no script {str(script_or_code)!r} in {Path.cwd()}")
-        return [sys.executable, str(script_or_code), *map(str, arguments)], None
+        return [sys.executable, str(script_or_code), *words], None
     if not isinstance(script_or_code, str):
         raise ValueError(f"script_or_code={script_or_code!r} must be a path or Python code as a string")
-    return [sys.executable, cell.__file__, *map(str, arguments)], script_or_code
+    return [sys.executable, cell.__file__, *words], script_or_code
 
 
 def _environment(env, share):
     added = {} if env is None else env
     if not isinstance(added, Mapping) or any("=" in str(name) or not str(name) for name in added):
         raise ValueError(f"env={env!r} must be a dictionary; a variable's name has at least one character and no '='")
+    added = {str(name): str(value) for name, value in added.items()}
+    if NUL in "".join([*added, *added.values()]):
+        raise ValueError(f"env={added!r} must have no NUL character, which no process can be given")
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(os.environ) | {"PYTHONUNBUFFERED": "1"}
-    return quiet | share | {str(name): str(value) for name, value in added.items()}
+    return quiet | share | added
 
 
 def _shares(workers, devices):

@@ -250,6 +250,8 @@ def test_descriptors_and_threads_do_not_pile_up():
         ({"devices_per_worker": "all"}, "devices_per_worker='all' must be"),
         ({"arguments": "--epochs 3"}, "arguments='--epochs 3' must be a list"),
         ({"arguments": 5}, "arguments=5 must be a list"),
+        ({"arguments": ["a", "b\0c"]}, "arguments=['a', 'b\\x00c'] must have no NUL character"),
+        ({"env": {"A": "b\0c"}}, "env={'A': 'b\\x00c'} must have no NUL character"),
         ({"env": ["ADDED"]}, "env=['ADDED'] must be a dictionary"),
         ({"env": {"A=B": "1"}}, "env={'A=B': '1'} must be a dictionary; a variable's name has"),
         ({"env": {"": "1"}}, "env={'': '1'} must be a dictionary; a variable's name has"),

@@ -113,6 +113,7 @@ def test_after_sigterm_to_one_worker_both_leave_with_75_and_say_no_more_than_tha
     for worker in range(2):
         lines = job.logs(worker).splitlines()
         assert len(lines) == 2 or re.match(r"E\d{4} .*unhealthy", lines[2]), lines  # TensorFlow, of who left late
+        assert "Traceback" not in job.logs(worker)
         assert lines[0].startswith("MultiWorkerMirroredStrategy")
         assert lines[1].startswith("SIGTERM: saved after ")
     assert job.logs(0).splitlines()[1] == job.logs(1).splitlines()[1]
