@@ -100,7 +100,8 @@ def test_a_kernel_whose_child_keeps_everything_open(watch):
 
 
 def test_a_job_that_is_stopped_while_a_child_of_the_kernel_keeps_everything_open(watch):
-    process, addresses = kernel("stops")
+    process, addresses = kernel("stops", stdin=subprocess.PIPE)
+    print("stop", file=process.stdin, flush=True)
     eventually(lambda: len(watch.processes()) == 2, SECONDS)  # the kernel and its child
     assert not any(map(listens, addresses))
     for one in watch.processes():

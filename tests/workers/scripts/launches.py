@@ -2,7 +2,7 @@
 
 It prints their addresses as a line of JSON once they are ready, and then, by HOW, waits for the job, "sleeps", "drops"
 the job and sleeps, "exits" at once, or "forks" a child that keeps all that this process has open, and sleeps; with
-"stops" it forks, stops the job, and sleeps.
+"stops" it forks, stops the job once it is told a line, and sleeps.
 """
 
 import json
@@ -23,6 +23,7 @@ print(json.dumps([job.logs(index).split()[-1] for index in range(2)]), flush=Tru
 if how == "waits":
     job.wait()
 if how == "stops":
+    sys.stdin.readline()
     job.stop()
 if how == "drops":
     del job
