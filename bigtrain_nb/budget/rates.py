@@ -112,8 +112,8 @@ def _least(run, seconds):
 def _alone(node):
     """Return a function that runs a node on random inputs, each time on other copies: in a step no cache holds them."""
     size, drawn = max(1, sum(map(number_of_bytes, node.inputs))), arguments(node)
-    copies = [tf.nest.map_structure(_copy, drawn) for _ in range(min(MOST_SETS, 1 + CACHE // size))]
-    operation, turns = getattr(tf.raw_ops, node.type), itertools.cycle(copies)
+    sets = [tf.nest.map_structure(_copy, drawn) for _ in range(min(MOST_SETS, 1 + CACHE // size))]
+    operation, turns = getattr(tf.raw_ops, node.type), itertools.cycle(sets)
     return lambda: operation(**next(turns))
 
 

@@ -20,7 +20,6 @@ from bigtrain_nb.words import Shown
 
 START_SECONDS = 30
 END_SECONDS = supervisor.TERM_SECONDS + 5
-NUL = "\0"
 
 
 def run_workers(
@@ -191,8 +190,7 @@ def _command(script_or_code, arguments):
     if isinstance(arguments, str) or not isinstance(arguments, Iterable):
         raise ValueError(f"arguments={arguments!r} must be a list: each word apart")
     words = list(map(str, arguments))
-    if NUL in "".join(words):
-        raise ValueError(f"arguments={words!r} must have no NUL character, which no process can be given")
+    _check_no_nul("arguments", words, words)
     is_name = isinstance(script_or_code, str) and script_or_code.endswith(".py") and "\n" not in script_or_code
     if is_name or isinstance(script_or_code, os.PathLike):
         if not Path(script_or_code).is_file():
@@ -208,10 +206,14 @@ def _environment(env, share):
     if not isinstance(added, Mapping) or any("=" in str(name) or not str(name) for name in added):
         raise ValueError(f"env={env!r} must be a dictionary; a variable's name has at least one character and no '='")
     added = {str(name): str(value) for name, value in added.items()}
-    if NUL in "".join([*added, *added.values()]):
-        raise ValueError(f"env={added!r} must have no NUL character, which no process can be given")
+    _check_no_nul("env", added, [*added, *added.values()])
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(os.environ) | {"PYTHONUNBUFFERED": "1"}
     return quiet | share | added
+
+
+def _check_no_nul(name, value, words):
+    if "\0" in "".join(words):
+        raise ValueError(f"{name}={value!r} must have no NUL character, which no process can be given")
 
 
 def _shares(workers, devices):
