@@ -11,9 +11,9 @@ from report import add_arguments, facts, finish, in_words, table
 from training_workers import chiefs_answer
 
 import bigtrain_nb as bt
-from bigtrain_nb.budget.account import amount
-from bigtrain_nb.figures import figure_png
-from bigtrain_nb.figures.budgets import predicted_figure
+from bigtrain_nb.plan.breakdown import amount
+from bigtrain_nb.plots import figure_png
+from bigtrain_nb.plots.budgets import predicted_figure
 
 MEMORY_CASES = [
     Case("conv net", 256),

@@ -12,8 +12,8 @@ from statistics import median
 from workers_job import all_reduces
 
 import bigtrain_nb as bt
-from bigtrain_nb.files.storage import write_text
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.files import write_text
+from bigtrain_nb.common.quiet import keras, tf
 
 
 def dense(width=2048, layers=4):

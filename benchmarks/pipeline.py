@@ -72,7 +72,7 @@ def find_peers():
 
 def decoding(jpegs, threads):
     """A dataset that decodes and resizes ``jpegs`` with TensorFlow's kernels and hands on one number of each image."""
-    from bigtrain_nb.pipelines import decode_image
+    from bigtrain_nb.data.pipeline import decode_image
 
     tf = bt.tf
 

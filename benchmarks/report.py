@@ -8,9 +8,9 @@ from importlib import metadata
 from pathlib import Path
 
 import bigtrain_nb as bt
-from bigtrain_nb.files.storage import write_text
-from bigtrain_nb.intervals import paired_interval
-from bigtrain_nb.results import Ratio
+from bigtrain_nb.common.files import write_text
+from bigtrain_nb.measure.intervals import paired_interval
+from bigtrain_nb.measure.results import Ratio
 
 README = Path(__file__).with_name("README.md")
 

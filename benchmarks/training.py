@@ -11,7 +11,7 @@ from report import add_arguments, facts, finish, in_words, paired_ratio, say, ta
 from training_steps import BYTES, updates, write_examples
 
 import bigtrain_nb as bt
-from bigtrain_nb.words import interval, number
+from bigtrain_nb.common.words import interval, number
 
 BATCH = {"conv net": 128, "GPT": 32}
 MEMORY_BATCH = {"conv net": 512, "GPT": 128}

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 import bigtrain_nb as bt
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 
 IMAGE_SIZE, LENGTH, COUNT = 64, 128, 512
 BYTES = "conv net, fed bytes"

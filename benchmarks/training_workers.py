@@ -68,7 +68,7 @@ def fit(tf, strategy, job, network, micro_batches):
     else:
         import keras
 
-        from bigtrain_nb.models import Model
+        from bigtrain_nb.train.model import Model
 
         make, settings = Model, {"micro_batches": micro_batches}
     with strategy.scope():

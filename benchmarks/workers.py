@@ -16,7 +16,7 @@ from training_workers import BATCH, chiefs_answer
 from workers_job import NETWORKS, SIZES
 
 import bigtrain_nb as bt
-from bigtrain_nb.words import interval, number
+from bigtrain_nb.common.words import interval, number
 
 JOB = Path(__file__).with_name("workers_job.py")
 WAYS = [("one process", 1), ("bt.Model", 1), ("tf-keras", 1), ("bt.Model", 2), ("tf-keras", 2)]

@@ -14,7 +14,7 @@ from statistics import median
 
 from training_workers import STEPS, fit
 
-from bigtrain_nb.files.storage import write_text
+from bigtrain_nb.common.files import write_text
 
 NETWORKS = ("wide", "conv")
 SIZES = [2**16 * 4**n for n in range(6)]

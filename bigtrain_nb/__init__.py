@@ -7,32 +7,32 @@ from importlib import import_module
 from sys import modules
 
 _HOME = {
-    "measure": ("compare", "throughput"),
-    "results": ("Comparison", "Ratio", "Result", "load"),
-    "hardware": ("cores", "machine"),
-    "datasets": ("image_folder", "photo_crops"),
-    "text": ("source_text", "text_folder"),
-    "pipelines": ("Pipeline",),
-    "quiet": ("tf",),
-    "diagnosis": ("diagnose",),
-    "lab": ("Lab",),
-    "models": ("Model",),
-    "small_models": ("conv_net", "gpt"),
-    "replicas": ("devices", "mirrored"),
-    "cluster.jobs": ("run_workers",),
-    "cluster.strategies": ("strategy",),
-    "checkpoints.preemption": ("PREEMPTED",),
-    "checkpoints.resume": ("Resume",),
-    "schedules": ("scaled_rate", "warmup_cosine"),
-    "loss_scale": ("LossScaleHistory",),
-    "memory": ("peak_memory",),
-    "budget.plans": ("plan_step",),
-    "budget.clusters": ("plan_cluster",),
-    "budget.transformer": ("SIZES", "Transformer"),
-    "budget.accelerators": ("ACCELERATORS",),
-    "budget.formulas": ("all_reduce_seconds", "pipeline_ceiling"),
-    "panel.planner": ("Planner",),
-    "workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
+    "measure.benchmark": ("compare", "throughput"),
+    "measure.results": ("Comparison", "Ratio", "Result", "load"),
+    "common.hardware": ("cores", "machine"),
+    "data.images": ("image_folder", "photo_crops"),
+    "data.text": ("source_text", "text_folder"),
+    "data.pipeline": ("Pipeline",),
+    "common.quiet": ("tf",),
+    "data.diagnose": ("diagnose",),
+    "lab.lab": ("Lab",),
+    "train.model": ("Model",),
+    "train.small_models": ("conv_net", "gpt"),
+    "train.devices": ("devices", "mirrored"),
+    "launch.jobs": ("run_workers",),
+    "launch.strategy": ("strategy",),
+    "train.preemption": ("PREEMPTED",),
+    "train.resume": ("Resume",),
+    "train.schedules": ("scaled_rate", "warmup_cosine"),
+    "train.loss_scale": ("LossScaleHistory",),
+    "plan.peak_memory": ("peak_memory",),
+    "plan.plans": ("plan_step",),
+    "plan.clusters": ("plan_cluster",),
+    "plan.transformer": ("SIZES", "Transformer"),
+    "plan.accelerators": ("ACCELERATORS",),
+    "plan.formulas": ("all_reduce_seconds", "pipeline_ceiling"),
+    "lab.planner": ("Planner",),
+    "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -54,7 +54,7 @@ def __dir__():
 
 def load_ipython_extension(shell):
     """Make ``%%workers`` known, for ``%load_ext bigtrain_nb``; an import in a notebook has done so already."""
-    from bigtrain_nb.cluster import magic
+    from bigtrain_nb.launch import magic
 
     magic.register(shell)
 

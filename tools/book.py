@@ -25,7 +25,7 @@ from notebook_rules import code_cells
 from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 
-from bigtrain_nb.exercises import registry
+from bigtrain_nb.workbook.exercises import registry
 
 TOOLS = Path(__file__).resolve().parent
 NOTEBOOKS = TOOLS.parent / "notebooks"

@@ -14,7 +14,7 @@ import render
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from bigtrain_nb.exercises import registry
+from bigtrain_nb.workbook.exercises import registry
 
 NOTEBOOKS = sorted(book.NOTEBOOKS.glob("*.ipynb"))
 IN_BETWEEN = ["output", "solution"]  # blocks that are no code of a cell stand in these

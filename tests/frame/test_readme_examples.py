@@ -10,7 +10,7 @@ README = Path(__file__).parents[2] / "README.md"
 EXAMPLES = dict(re.findall(r"<!-- example: (\w+) -->\n```python\n(.*?)```", README.read_text(), re.DOTALL))
 
 KERAS = """
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 def build():
     return keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
 dataset = tf.data.Dataset.from_tensor_slices((tf.ones((50, 8)), tf.ones((50, 1)))).batch(16)

@@ -12,7 +12,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_code_cell
 
-from bigtrain_nb.exercises import registry
+from bigtrain_nb.workbook.exercises import registry
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 NEEDED = {"01-feed-the-model": ["data", "left_to_you", "bad"]}  # what cells that use an answer need beside imports

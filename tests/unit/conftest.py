@@ -6,9 +6,10 @@ from clocks import Clock
 from labs import SECONDS, Gate, build
 from small_crops import COUNT, TESTS, examples, pipeline
 
-from bigtrain_nb import lab as lab_module
-from bigtrain_nb import measure, photo_crops
-from bigtrain_nb.lab import Lab
+from bigtrain_nb import photo_crops
+from bigtrain_nb.lab import lab as lab_module
+from bigtrain_nb.lab.lab import Lab
+from bigtrain_nb.measure import benchmark as measure
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 from logical_cpus import CPUS, mirrored
 
 import bigtrain_nb as bt
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 
 SIZES = [16, 13, 3, 12, 1, 7, 16, 2, 5, 9]  # over four replicas also shares of unlike size and replicas without example
 _STRATEGIES = {1: None}

@@ -1,6 +1,6 @@
 """Splits the CPU into four logical devices; `conftest.py` imports this before any test can make TensorFlow run."""
 
-from bigtrain_nb.quiet import tf
+from bigtrain_nb.common.quiet import tf
 
 CPUS = [f"CPU:{i}" for i in range(4)]
 cpu = tf.config.list_physical_devices("CPU")[0]

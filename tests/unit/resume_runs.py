@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from bigtrain_nb.checkpoints.resume import Resume
-from bigtrain_nb.models import Model
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.model import Model
+from bigtrain_nb.train.resume import Resume
 
 EPOCHS, BATCH, EXAMPLES = 3, 6, 49  # nine batches, the last of one example: one replica has it, the others none
 BATCHES = -(-EXAMPLES // BATCH)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bigtrain_nb.budget.account import Account, Line, Plan, amount
-from bigtrain_nb.budget.formulas import (
+from bigtrain_nb.plan.breakdown import Account, Line, Plan, amount
+from bigtrain_nb.plan.formulas import (
     all_reduce_seconds,
     pipeline_ceiling,
     step_time,

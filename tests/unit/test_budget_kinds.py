@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 
 import bigtrain_nb as bt
-from bigtrain_nb.budget.plans import plan_step
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plan.plans import plan_step
 
 layers = keras.layers
 CLASSES = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 
 import bigtrain_nb as bt
-from bigtrain_nb.budget.plans import plan_step
-from bigtrain_nb.budget.rates import arguments, measure_rates
-from bigtrain_nb.budget.step import trace
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plan.plans import plan_step
+from bigtrain_nb.plan.rates import arguments, measure_rates
+from bigtrain_nb.plan.step import trace
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import bigtrain_nb as bt
-from bigtrain_nb.budget.formulas import SLOTS
-from bigtrain_nb.budget.plans import plan_step
-from bigtrain_nb.budget.step import trace
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plan.formulas import SLOTS
+from bigtrain_nb.plan.plans import plan_step
+from bigtrain_nb.plan.step import trace
 
 B = 32
 SUMS = 144
@@ -79,7 +79,7 @@ def test_forward_and_backward_are_about_three_times_the_forward_pass():
 
 
 def test_flops_agree_with_those_from_a_few_numbers():
-    from bigtrain_nb.budget.transformer import Transformer
+    from bigtrain_nb.plan.transformer import Transformer
 
     paper = Transformer(2, 128, 4, 256, 128, tied=False).flops(4).total
     assert plan_step(bt.gpt(), 4).flops.total == pytest.approx(paper, rel=0.1)
@@ -164,7 +164,7 @@ def test_tensorflow_still_keeps_what_it_folds():
 
 def train(batch):
     import bigtrain_nb as bt
-    from bigtrain_nb.quiet import tf
+    from bigtrain_nb.common.quiet import tf
 
     model = bt.conv_net()
     model.compile("adamw", "sparse_categorical_crossentropy")

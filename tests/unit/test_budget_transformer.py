@@ -2,11 +2,11 @@
 
 import pytest
 
-from bigtrain_nb.budget import layout
-from bigtrain_nb.budget.accelerators import ACCELERATORS
-from bigtrain_nb.budget.clusters import plan_cluster
-from bigtrain_nb.budget.layout import Layout
-from bigtrain_nb.budget.transformer import SIZES, Transformer
+from bigtrain_nb.plan import parallelism as layout
+from bigtrain_nb.plan.accelerators import ACCELERATORS
+from bigtrain_nb.plan.clusters import plan_cluster
+from bigtrain_nb.plan.parallelism import Layout
+from bigtrain_nb.plan.transformer import SIZES, Transformer
 
 SMALL = Transformer(layers=2, width=128, heads=4, vocabulary=256, length=128, tied=False)
 

@@ -27,10 +27,10 @@ from resume_runs import (
     whole,
 )
 
-from bigtrain_nb.checkpoints.position import Position
-from bigtrain_nb.checkpoints.preemption import PREEMPTED
-from bigtrain_nb.checkpoints.resume import Resume
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.preemption import PREEMPTED
+from bigtrain_nb.train.resume import Resume
+from bigtrain_nb.train.train_state import Position
 
 CASES = {
     "float32-adamw": {},
@@ -271,7 +271,7 @@ def test_what_has_no_rest(tmp_path):
 
 def test_how_several_workers_share_a_dataset(tmp_path, monkeypatch):
     policies = tf.data.experimental.AutoShardPolicy
-    monkeypatch.setattr("bigtrain_nb.checkpoints.resume.several_workers", lambda _: True)
+    monkeypatch.setattr("bigtrain_nb.train.resume.several_workers", lambda _: True)
     resume = Resume(tmp_path, model_of())
     for policy in policies:
         options = tf.data.Options()

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 from resume_runs import adamw, cut, cut_after_5, model_of, names, train, whole
 
-from bigtrain_nb.checkpoints.resume import Resume
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.resume import Resume
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from logical_cpus import mirrored
 
-from bigtrain_nb.checkpoints import preemption
-from bigtrain_nb.checkpoints.preemption import Preemption, from_all
-from bigtrain_nb.quiet import tf
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.train import preemption
+from bigtrain_nb.train.preemption import Preemption, from_all
 
 
 @pytest.mark.parametrize("replicas", [1, 3])

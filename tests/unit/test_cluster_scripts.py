@@ -1,4 +1,4 @@
-"""``python -m bigtrain_nb.cluster script``: where each setting lands, what is refused, and what SLURM's file does."""
+"""``python -m bigtrain_nb.launch script``: where each setting lands, what is refused, and what SLURM's file does."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bigtrain_nb.cluster.__main__ import main
+from bigtrain_nb.launch.__main__ import main
 
 IMAGE = "--image=registry.example.com/train:1.4"
 ODD = ["--note", "it's $HOME; `date` $(date)", "a  b", "", "two\nlines", '"', "--", "-x"]

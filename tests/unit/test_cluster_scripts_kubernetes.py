@@ -6,8 +6,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from bigtrain_nb.cluster.__main__ import main
-from bigtrain_nb.cluster.place import place
+from bigtrain_nb.launch.__main__ import main
+from bigtrain_nb.launch.cluster_spec import place
 
 OLDEST = "1.29"
 IMAGE = "registry.example.com:5000/lab/train:1.4"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from clocks import Source, pair
 
-from bigtrain_nb.measure import compare
+from bigtrain_nb.measure.benchmark import compare
 
 
 def test_interleaved_rounds_are_paired_and_exact(clock):

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from bigtrain_nb import datasets
-from bigtrain_nb.datasets import photo_crops
-from bigtrain_nb.files import storage
+from bigtrain_nb.data import cache as storage
+from bigtrain_nb.data import images as datasets
+from bigtrain_nb.data.images import photo_crops
 
 SMALL = {"count": 20, "test_count": 10, "size": 32, "shards": 3}
 
@@ -165,7 +165,7 @@ def test_a_damaged_shard_is_named(fresh, damage):
 
 def test_two_processes_at_once_both_end_well(crops, tmp_path):
     call = f"photo_crops(**{SMALL}, cache={str(tmp_path)!r})"
-    code = f"from bigtrain_nb.datasets import photo_crops; print({call}.verify())"
+    code = f"from bigtrain_nb.data.images import photo_crops; print({call}.verify())"
     makers = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [maker.communicate(timeout=120)[0].strip() for maker in makers] == ["30", "30"]
     assert [path.name for path in tmp_path.iterdir()] == [crops.root.name]
@@ -293,5 +293,5 @@ def test_the_text_form_holds_no_paths(crops):
 
 
 def test_importing_does_not_load_tensorflow():
-    code = "import sys, bigtrain_nb.datasets, bigtrain_nb.text; sys.exit('tensorflow' in sys.modules)"
+    code = "import sys, bigtrain_nb.data.images, bigtrain_nb.data.text; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

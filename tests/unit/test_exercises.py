@@ -2,8 +2,8 @@
 
 import pytest
 
-from bigtrain_nb import workbook
-from bigtrain_nb.exercises import registry
+from bigtrain_nb.workbook import workbook
+from bigtrain_nb.workbook.exercises import registry
 
 EXERCISES = registry()
 MISTAKES = [(name, *mistake) for name, exercise in EXERCISES.items() for mistake in exercise.wrong]

@@ -1,9 +1,9 @@
 """Exercises of notebook 06: the package agrees with the solutions."""
 
 import pytest
+from workbook.exercises import all_of_it
 
 import bigtrain_nb as bt
-from bigtrain_nb.exercises import all_of_it
 
 
 def test_the_days_are_those_of_the_plan_without_attention_and_waiting():

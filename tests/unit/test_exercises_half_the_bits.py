@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from workbook.exercises import half_the_bits
 
-from bigtrain_nb.exercises import half_the_bits
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 
 
 @pytest.mark.parametrize("gradient", [1e-6, 0.02, 1.0, 300.0, 40_000.0])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from logical_cpus import mirrored
+from workbook.exercises import mirror_it
 
-from bigtrain_nb.exercises import mirror_it
-from bigtrain_nb.quiet import tf
-from bigtrain_nb.schedules import warmup_cosine
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.train.schedules import warmup_cosine
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 4])

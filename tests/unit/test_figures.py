@@ -12,8 +12,9 @@ import matplotlib
 import pytest
 from PIL import Image
 
-from bigtrain_nb import figures, words
-from bigtrain_nb.results import Comparison, Result
+from bigtrain_nb import plots as figures
+from bigtrain_nb.common import words
+from bigtrain_nb.measure.results import Comparison, Result
 
 
 def result(name, *rounds, unit="examples/s"):
@@ -179,7 +180,7 @@ def test_a_readers_style_neither_changes_nor_suffers():
 
 
 def test_pyplot_stays_out():
-    program = "import sys, bigtrain_nb.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    program = "import sys, bigtrain_nb.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -4,9 +4,9 @@ import math
 
 import matplotlib
 import pytest
+from workbook.drawings.accumulation import SMALLEST, distance_figure, memory_figure
 
-from bigtrain_nb.figures import INK, MEASURED, PREDICTED, figure_png, figure_svg
-from bigtrain_nb.figures.accumulation import SMALLEST, distance_figure, memory_figure
+from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png, figure_svg
 
 DISTANCES = {"sum for mean": 3.0, "one vote for each slice": 0.043, "by hand": 4.2e-7, "exact": 0.0}
 FIGURES = {

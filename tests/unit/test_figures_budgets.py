@@ -3,10 +3,10 @@
 import matplotlib
 import pytest
 
-from bigtrain_nb.budget.account import Account, Line
-from bigtrain_nb.budget.formulas import step_time
-from bigtrain_nb.figures import MEASURED, PREDICTED, figure_png, figure_svg
-from bigtrain_nb.figures.budgets import budget_figure, predicted_figure, step_figure
+from bigtrain_nb.plan.breakdown import Account, Line
+from bigtrain_nb.plan.formulas import step_time
+from bigtrain_nb.plots import MEASURED, PREDICTED, figure_png, figure_svg
+from bigtrain_nb.plots.budgets import budget_figure, predicted_figure, step_figure
 
 MEMORY = Account("Memory", "bytes", (Line("weights", 2**30), Line("activations", 3 * 2**30), Line("input", 2**20)))
 ROWS = [("good", 100e6, 110e6), ("bad one", 1e9, 2e9)]

@@ -6,9 +6,9 @@ import matplotlib
 import pytest
 from matplotlib.colors import to_rgb
 
-from bigtrain_nb.figures import INK, MEASURED, PREDICTED, figure_png, figure_svg
-from bigtrain_nb.figures.canvas import canvas
-from bigtrain_nb.figures.ledger import LEFT_OUT, ledger_figure
+from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png, figure_svg
+from bigtrain_nb.plots.canvas import canvas
+from bigtrain_nb.plots.ledger import LEFT_OUT, ledger_figure
 
 
 def entry(name, rate=None, memory=None, loss=None, predicted=None, kept=True, before=None):

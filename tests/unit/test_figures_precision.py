@@ -6,9 +6,10 @@ import matplotlib
 import numpy as np
 import pytest
 from ml_dtypes import finfo
+from workbook.drawings.precision import FORMATS, bits_figure, powers, range_figure
 
-from bigtrain_nb.figures import MEASURED, PREDICTED, figure_png, figure_svg
-from bigtrain_nb.figures.precision import FORMATS, bits_figure, loss_scale_figure, powers, range_figure
+from bigtrain_nb.plots import MEASURED, PREDICTED, figure_png, figure_svg
+from bigtrain_nb.plots.loss_scale import loss_scale_figure
 
 
 def texts(figure):

@@ -4,10 +4,10 @@ import math
 
 import matplotlib
 import pytest
+from workbook.drawings.scaling import APART, curves_figure, efficiency, efficiency_figure
 
-from bigtrain_nb.figures import INK, MEASURED, PREDICTED, figure_png
-from bigtrain_nb.figures.scaling import APART, curves_figure, efficiency, efficiency_figure
-from bigtrain_nb.results import Ratio
+from bigtrain_nb.measure.results import Ratio
+from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png
 
 
 def texts(figure):

@@ -3,9 +3,9 @@
 import matplotlib
 import pytest
 from matplotlib.patches import Rectangle
+from workbook.drawings.workers import message_figure, readers_figure, resumed_figure, ring_figure
 
-from bigtrain_nb.figures import INK, MEASURED, PREDICTED, figure_png
-from bigtrain_nb.figures.workers import message_figure, readers_figure, resumed_figure, ring_figure
+from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png
 
 READ = {"FILE": [[0, 1], [2, 3]], "OFF": [[0, 1, 2, 3]] * 2}
 HELD = {"start": [[1, 1], [1, 1]], "end": [[2, 2], [2, 2]]}

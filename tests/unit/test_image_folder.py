@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from bigtrain_nb.datasets import image_folder
+from bigtrain_nb.data.images import image_folder
 
 RNG = np.random.default_rng(0)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from bigtrain_nb.intervals import _signed_rank_cut, median_interval, paired_interval
-from bigtrain_nb.results import PRACTICALLY_SAME
+from bigtrain_nb.measure.intervals import _signed_rank_cut, median_interval, paired_interval
+from bigtrain_nb.measure.results import PRACTICALLY_SAME
 
 
 def walsh_means(values):

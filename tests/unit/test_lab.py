@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from labs import SECONDS, build
 
-from bigtrain_nb.lab import Lab
-from bigtrain_nb.panel import runs
-from bigtrain_nb.results import Result
+from bigtrain_nb.lab import runs
+from bigtrain_nb.lab.lab import Lab
+from bigtrain_nb.measure.results import Result
 
 
 class TestSettings:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from labs import SECONDS, background_threads, build, finish, shown, until
 
-from bigtrain_nb import lab as lab_module
-from bigtrain_nb import measure
-from bigtrain_nb.lab import Lab
-from bigtrain_nb.results import Result
+from bigtrain_nb.lab import lab as lab_module
+from bigtrain_nb.lab.lab import Lab
+from bigtrain_nb.measure import benchmark as measure
+from bigtrain_nb.measure.results import Result
 
 
 class TestBackground:

@@ -9,10 +9,10 @@ import pytest
 from ipywidgets.widgets.widget import _instances as living_widgets
 from labs import SECONDS, build, finish, shown, until
 
-from bigtrain_nb import measure
-from bigtrain_nb.lab import Lab
-from bigtrain_nb.panel import runs
-from bigtrain_nb.results import Comparison, Result
+from bigtrain_nb.lab import runs
+from bigtrain_nb.lab.lab import Lab
+from bigtrain_nb.measure import benchmark as measure
+from bigtrain_nb.measure.results import Comparison, Result
 
 pytestmark = pytest.mark.usefixtures("nothing_displayed")
 

@@ -3,9 +3,10 @@
 import pytest
 from clocks import Clock
 
-from bigtrain_nb import measure, workbook
-from bigtrain_nb.ledger import Ledger
-from bigtrain_nb.results import Comparison, Result
+from bigtrain_nb.measure import benchmark as measure
+from bigtrain_nb.measure.results import Comparison, Result
+from bigtrain_nb.workbook import workbook
+from bigtrain_nb.workbook.ledger import Ledger
 
 
 @pytest.fixture(autouse=True)

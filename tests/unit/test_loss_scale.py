@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bigtrain_nb.figures.canvas import PREDICTED
-from bigtrain_nb.figures.precision import loss_scale_figure
-from bigtrain_nb.loss_scale import LossScaleHistory
-from bigtrain_nb.models import Model
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plots.canvas import PREDICTED
+from bigtrain_nb.plots.loss_scale import loss_scale_figure
+from bigtrain_nb.train.loss_scale import LossScaleHistory
+from bigtrain_nb.train.model import Model
 
 TOO_LARGE = 1e38  # its square is infinite in float32
 

@@ -167,7 +167,7 @@ def test_bad_settings_are_those_of_run_workers(shell, line, message):
         workers(shell, line, "pass")
 
 
-@pytest.mark.parametrize("first", ["import bigtrain_nb as bt", "%load_ext bigtrain_nb", "import bigtrain_nb.words"])
+@pytest.mark.parametrize("first", ["import bigtrain_nb as bt", "%load_ext bigtrain_nb", "import bigtrain_nb.common"])
 def test_the_import_in_a_notebook_is_enough(first):
     code = (
         "from IPython.core.interactiveshell import InteractiveShell\n"
@@ -180,6 +180,6 @@ def test_the_import_in_a_notebook_is_enough(first):
 
 
 def test_without_ipython_nothing_of_it_is_loaded():
-    code = "import sys, bigtrain_nb.cluster.jobs; print({'IPython', 'tensorflow'} & set(sys.modules))"
+    code = "import sys, bigtrain_nb.launch.jobs; print({'IPython', 'tensorflow'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.stdout == "set()\n", done

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from clocks import Source
 
-from bigtrain_nb import measure
-from bigtrain_nb.measure import compare, throughput
+from bigtrain_nb.measure import benchmark as measure
+from bigtrain_nb.measure.benchmark import compare, throughput
 
 
 def test_an_endless_source_is_counted_exactly(clock):

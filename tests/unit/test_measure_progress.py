@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from clocks import Source, pair
 
-from bigtrain_nb import measure
-from bigtrain_nb.measure import compare, throughput
+from bigtrain_nb.measure import benchmark as measure
+from bigtrain_nb.measure.benchmark import compare, throughput
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from clocks import Source
 
-from bigtrain_nb.measure import compare, count_examples, throughput
+from bigtrain_nb.measure.benchmark import compare, count_examples, throughput
 
 
 def test_a_generator_that_is_long_enough_is_measured(clock):

@@ -12,8 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
-from bigtrain_nb import memory
-from bigtrain_nb.memory import peak_memory
+from bigtrain_nb.plan import peak_memory as memory
+from bigtrain_nb.plan.peak_memory import peak_memory
 
 OUTSIDE = 3
 

@@ -7,7 +7,7 @@ import pytest
 from equal_models import distance, examples, on, trained
 
 import bigtrain_nb as bt
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
 COUNT, BATCH = 28, 14  # 14 examples are 7 for each replica, and slices of 3, 3, 1

@@ -5,8 +5,8 @@ import pytest
 from equal_models import examples, net, on
 
 import bigtrain_nb as bt
-from bigtrain_nb import batches
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train import micro_batches as batches
 
 
 def compiled(model, **settings):

@@ -5,7 +5,7 @@ from functools import cache, partial
 import pytest
 from equal_models import SIZES, batches, distance, examples, net, precision, replicas_agree, trained
 
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 
 OPTIMIZERS = {
     "momentum": partial(keras.optimizers.SGD, 0.1, momentum=0.9),

@@ -5,7 +5,7 @@ import pytest
 from equal_models import batches, distance, examples, net, on, traces_of_first_step, trained
 
 import bigtrain_nb as bt
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 
 X, Y = examples(30)
 DATA = batches([8, 8, 8, 6], X, Y)

@@ -8,7 +8,7 @@ import pytest
 from equal_models import batches, distance, examples, net, on, precision, trained
 
 import bigtrain_nb as bt
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
 X, Y = examples(24)

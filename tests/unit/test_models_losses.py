@@ -7,7 +7,7 @@ import pytest
 from equal_models import distance, examples, net, on
 
 import bigtrain_nb as bt
-from bigtrain_nb.quiet import keras
+from bigtrain_nb.common.quiet import keras
 
 layers = keras.layers
 MSE = keras.losses.MeanSquaredError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from equal_models import batches, examples, net, on, precision, replicas_agree, trained
 
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 
 STEPS, BATCH = 7, 12
 POISONED = {1: 0, 3: 5, 5: 11}  # step: which of its examples holds an inf, so every replica and slice is hit once

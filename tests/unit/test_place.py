@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bigtrain_nb.cluster.place import place
+from bigtrain_nb.launch.cluster_spec import place
 
 TWO = ["one:2222", "two:2222"]
 

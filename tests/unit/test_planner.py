@@ -6,9 +6,9 @@ import ipywidgets
 import pytest
 
 import bigtrain_nb as bt
-from bigtrain_nb.budget.accelerators import ACCELERATORS
-from bigtrain_nb.panel.planner import HERE, Planner
-from bigtrain_nb.quiet import keras
+from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.lab.planner import HERE, Planner
+from bigtrain_nb.plan.accelerators import ACCELERATORS
 
 
 @pytest.fixture

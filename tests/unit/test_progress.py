@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bigtrain_nb import progress
+from bigtrain_nb.common import progress
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bigtrain_nb.replicas import devices, mirrored
+from bigtrain_nb.train.devices import devices, mirrored
 
 
 def run(code):
@@ -87,7 +87,7 @@ def test_strategies_of_several_sizes_train_alike_in_one_process():
 def test_collectives_of_several_sizes_do_not_meet():
     """What GPUs use, run on CPUs; with TensorFlow's own numbers of groups the second size aborts."""
     said = run(
-        "from bigtrain_nb.replicas import _with_groups_of_its_own\n"
+        "from bigtrain_nb.train.devices import _with_groups_of_its_own\n"
         "bt.devices(3)\n" + TRAIN + "for names in (['CPU:0', 'CPU:1'], bt.devices(3), ['CPU:1', 'CPU:2']):\n"
         "    print(train(_with_groups_of_its_own(names)))\n"
     )

@@ -6,7 +6,7 @@ import math
 import pytest
 
 import bigtrain_nb as bt
-from bigtrain_nb.results import Comparison, Ratio, Result
+from bigtrain_nb.measure.results import Comparison, Ratio, Result
 
 
 def result(name="a", rounds=(90.0, 100.0, 110.0, 95.0, 105.0, 100.0), unit="examples/s", note=""):

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from bigtrain_nb.quiet import keras
-from bigtrain_nb.schedules import scaled_rate, warmup_cosine
+from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.train.schedules import scaled_rate, warmup_cosine
 
 
 def rates(schedule, steps):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bigtrain_nb import scores, workbook
-from bigtrain_nb.scores import FILE, Summary
+from bigtrain_nb.workbook import scores, workbook
+from bigtrain_nb.workbook.scores import FILE, Summary
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from logical_cpus import mirrored
 
-from bigtrain_nb.quiet import keras, tf
-from bigtrain_nb.small_models import conv_net, gpt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.small_models import conv_net, gpt
 
 POLICIES = ["float32", "mixed_float16", "mixed_bfloat16"]
 

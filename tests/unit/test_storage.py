@@ -11,7 +11,7 @@ from collections import namedtuple
 
 import pytest
 
-from bigtrain_nb.files import storage
+from bigtrain_nb.data import cache as storage
 
 
 class Maker:
@@ -136,7 +136,7 @@ def test_a_failed_healing_keeps_what_was_there(folder):
 
 KILLED = """
 import os, signal, sys
-from bigtrain_nb.files import storage
+from bigtrain_nb.data import cache as storage
 def fill(making):
     (making / "half").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

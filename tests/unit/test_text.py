@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigtrain_nb.text import source_text, text_folder
+from bigtrain_nb.data.text import source_text, text_folder
 
 
 def made(tmp_path):

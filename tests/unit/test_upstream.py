@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from equal_models import distance, examples, net, precision, traces_of_first_step, trained, values_on_replicas
 
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
 SGD = partial(keras.optimizers.SGD, 0.1)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 import bigtrain_nb as bt
-from bigtrain_nb.checkpoints import preemption
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train import preemption
 
 EPOCHS, BATCH, FILES, EXAMPLES = 2, 8, 3, 75  # ten batches; the last has three examples, so two and one
 EVERY = 4

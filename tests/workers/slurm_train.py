@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import bigtrain_nb as bt
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
 
 BATCH, STEPS = 8, 12
 

@@ -1,4 +1,4 @@
-"""``python -m bigtrain_nb.cluster run`` from a shell: output, exit codes, interrupts."""
+"""``python -m bigtrain_nb.launch run`` from a shell: output, exit codes, interrupts."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ import pytest
 from launching import SCRIPTS, SECONDS
 from leftovers import listens
 
-COMMAND = [sys.executable, "-m", "bigtrain_nb.cluster", "run"]
+COMMAND = [sys.executable, "-m", "bigtrain_nb.launch", "run"]
 
 
 def shell(*words, **settings):
@@ -100,7 +100,7 @@ def test_two_interrupts(watch):
 
 
 def test_a_reader_that_goes_away(watch):
-    code = f"{sys.executable} -m bigtrain_nb.cluster run {SCRIPTS / 'talks.py'} | head -n 2"
+    code = f"{sys.executable} -m bigtrain_nb.launch run {SCRIPTS / 'talks.py'} | head -n 2"
     done = subprocess.run(["sh", "-c", code], capture_output=True, text=True, timeout=SECONDS)
     assert len(done.stdout.splitlines()) == 2 and "Traceback" not in done.stderr
     watch.nothing_left()

@@ -11,8 +11,8 @@ from leftovers import SECONDS as PROMISED
 from leftovers import eventually
 
 import bigtrain_nb as bt
-from bigtrain_nb.cluster.jobs import _listen
-from bigtrain_nb.cluster.record import Record
+from bigtrain_nb.launch.jobs import _listen
+from bigtrain_nb.launch.record import Record
 
 
 def test_a_worker_that_exits_with_3_ends_the_job(watch):

@@ -148,7 +148,7 @@ def test_a_start_that_fails_half_way_where_the_system_does_not_clear_up(watch):
     environments = [dict(os.environ), {"no=name": ""}]
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     order = {"command": command, "source": None, "environments": environments, "timeout": None, "restarts": 0}
-    code = "from bigtrain_nb.cluster import supervisor; supervisor.LIBC = None; supervisor.main()"
+    code = "from bigtrain_nb.launch import supervisor; supervisor.LIBC = None; supervisor.main()"
     done = alone(code, input=json.dumps(order))
     assert done.returncode == 1 and "illegal environment variable name" in done.stderr
     watch.nothing_left()

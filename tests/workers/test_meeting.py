@@ -8,10 +8,10 @@ from socket import create_connection, create_server
 import pytest
 from leftovers import eventually, listens
 
-from bigtrain_nb.cluster import meeting
-from bigtrain_nb.cluster.meeting import meet
-from bigtrain_nb.cluster.place import Place
-from bigtrain_nb.cluster.supervisor import free_ports
+from bigtrain_nb.launch import rendezvous as meeting
+from bigtrain_nb.launch.cluster_spec import Place
+from bigtrain_nb.launch.rendezvous import meet
+from bigtrain_nb.launch.supervisor import free_ports
 
 SECONDS = 60  # a net: these meetings take a second
 

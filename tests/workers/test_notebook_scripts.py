@@ -8,13 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from scripts.asked import Asked
 
 import bigtrain_nb as bt
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
 SECONDS = 240  # a net: each takes 10 to 20 seconds alone
-sys.path.append(str(NOTEBOOKS))
-from asked import Asked  # noqa: E402
 
 
 def test_workers_answer_until_one_is_killed():
@@ -47,15 +46,15 @@ def ways(tmp_path, monkeypatch):
     text = tmp_path / "text"
     text.mkdir()
     for file in ("asked.py", "train_photos.py", "train_source.py"):
-        (text / file).write_text((NOTEBOOKS / file).read_text())
+        (text / file).write_text((SCRIPTS / file).read_text())
 
     def run(folder, *more, workers=0):
         arguments = [tmp_path / folder, "--text", text, "--examples", 768, "--batch", 8, "--every", 20, *more]
         if not workers:
-            command = [sys.executable, NOTEBOOKS / "train_source.py", *arguments]
+            command = [sys.executable, SCRIPTS / "train_source.py", *arguments]
             done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=SECONDS, check=True)
             return news(done.stdout)
-        job = bt.run_workers(NOTEBOOKS / "train_source.py", workers, arguments=arguments, timeout=SECONDS)
+        job = bt.run_workers(SCRIPTS / "train_source.py", workers, arguments=arguments, timeout=SECONDS)
         assert job.wait(show=False) == [0] * workers
         assert not re.search("^{", job.logs(1), re.M)
         return news(job.logs(0))

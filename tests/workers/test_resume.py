@@ -140,7 +140,7 @@ def test_a_folder_that_the_chief_cannot_write_is_an_error_on_both(data, tmp_path
 SAVING = r"""
 import sys
 import bigtrain_nb as bt
-from bigtrain_nb.quiet import keras
+from bigtrain_nb.common.quiet import keras
 
 model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(5000)])
 model.compile("adam", "mse")

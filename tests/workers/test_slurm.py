@@ -13,7 +13,7 @@ import pytest
 import slurm_train
 from slurm_reference import trained_here, weights_in
 
-from bigtrain_nb.cluster.__main__ import main
+from bigtrain_nb.launch.__main__ import main
 
 SECONDS = 150  # a net: one start takes about ten seconds
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from launching import run
 from leftovers import eventually
 
 import bigtrain_nb as bt
-from bigtrain_nb.quiet import tf
+from bigtrain_nb.common.quiet import tf
 
 SECONDS = 240  # a net: the machine may be busy
 ON_CPUS = {"CUDA_VISIBLE_DEVICES": "-1"}

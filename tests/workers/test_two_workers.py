@@ -12,7 +12,7 @@ import pytest
 import worker
 
 import bigtrain_nb as bt
-from bigtrain_nb.quiet import tf
+from bigtrain_nb.common.quiet import tf
 
 SECONDS = 240  # a net under workers that wait for each other
 pytestmark = pytest.mark.slow

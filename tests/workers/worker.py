@@ -6,8 +6,8 @@ import sys
 import numpy as np
 
 import bigtrain_nb as bt
-from bigtrain_nb.models import Model
-from bigtrain_nb.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.model import Model
 
 BATCH = 16
 COUNT = 3 * BATCH + 1  # the last batch has one example, so one worker none

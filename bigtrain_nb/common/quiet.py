@@ -1,0 +1,64 @@
+"""TensorFlow and Keras without their start-up messages: ``from bigtrain_nb.common.quiet import keras, tf``.
+
+TensorFlow writes them to file descriptor 2 before any log level applies, so they are caught there, and shown after all
+if the import fails. Python's own warnings and whatever comes later are not touched. One of those messages matters, that
+there is a GPU and TensorFlow cannot use it: it comes as a warning.
+"""
+
+import os
+import sys
+import tempfile
+import warnings
+from contextlib import contextmanager
+from functools import cache
+
+from bigtrain_nb.common.hardware import nvidia_gpus
+
+
+@contextmanager
+def quiet_start():
+    """Catch what is written to file descriptor 2; write it out if the block raises."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as caught:
+        os.dup2(caught.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            caught.seek(0)
+            os.write(kept, caught.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # leaves some to other processes
+with quiet_start():
+    import keras
+    import tensorflow as tf
+
+    tf.config.list_physical_devices()  # the drivers speak here; logical devices can still be set afterwards
+
+if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
+    warnings.warn(
+        "NVIDIA GPUs are here, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, most often for want of"
+        " CUDA's libraries: pip install 'tensorflow[and-cuda]' brings them. CUDA_VISIBLE_DEVICES=-1 asks for the CPU.",
+        stacklevel=2,
+    )
+tf.get_logger().setLevel("WARNING")  # MirroredStrategy tells at INFO, in the notebook, what it reduces where
+
+
+@cache
+def hear_of_16_bits():
+    """Let TensorFlow say, unheard, for which 16-bit types oneDNN has no instructions on this CPU; it says so once.
+
+    TensorFlow must have been started: this runs operations.
+    """
+    with quiet_start():
+        for kind in ("bfloat16", "float16"):
+            tf.zeros([], kind)
+
+
+__all__ = ["hear_of_16_bits", "keras", "tf"]

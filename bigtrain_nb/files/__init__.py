@@ -1,1 +1,0 @@
-"""How data lies on disk: folders, TFRecord shards, arrays; written beside and renamed, remade when damaged."""

@@ -1,0 +1,1 @@
+"""Widgets over measuring and planning."""

@@ -1,0 +1,1 @@
+"""How fast is it, and is the difference real? Without TensorFlow."""

@@ -1,0 +1,299 @@
+"""How fast is it, and is the difference real? Measures anything that yields batches; imports no TensorFlow.
+
+A single timing lies: the first batches pay for start-up, the machine drifts, a neighbour steals a core. So a source is
+warmed up, then measured in rounds, and reported as the median round with a 95 % interval (see `intervals`). Sources
+that are to be compared run in interleaved rounds, so that a drifting machine hurts all alike, and the verdict
+rests on the ratios of rounds that ran side by side.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from numbers import Integral
+
+import psutil
+
+from bigtrain_nb.common.checks import positive
+from bigtrain_nb.measure.results import Comparison, Result
+
+LEAST_ROUNDS = 6
+WARM_UP = 0.4
+ROUNDS = 40
+"""Many short rounds see a small difference better than few long ones: noise comes with each new iterator."""
+DRAIN = 0.25
+SLICES = 20
+"""Of the warm-up: the rate is steady once two that follow each other agree within 10 %."""
+SHORTEST_SLOT = 0.1
+LONGEST_WHOLE = 0.5
+"""Seconds. Comparing longer passes whole would leave too few rounds to see a small difference."""
+SPENT = 16
+"""Exhausted iterators kept until a round is over: TensorFlow may take up to a second to tear one down, idle, and makes
+new ones wait meanwhile. Those of very short passes go at once."""
+
+_now = time.perf_counter
+
+
+def throughput(source, *, seconds=3.0, name="", progress=None):
+    """Measure how many examples a second ``source`` gives; return a `Result`.
+
+    ``source`` is an iterable of batches (a `tf.data.Dataset`, a list, a PyTorch loader), iterated again and again if
+    it is finite, or a step function, called again and again. Examples are counted by the leading dimension of a
+    batch's first component, so a short last batch counts for what it holds; the first component must not be a scalar.
+    A step function that returns an int says how many examples it processed, and must do so every time; otherwise each
+    call counts as one step.
+
+    ``seconds`` is the whole time, warm-up included; a batch is never cut, so a slow source may take longer, up to
+    6 rounds of one batch. ``progress(fraction)`` is called between batches, at most ten times a second; an exception
+    that it raises ends the measurement.
+
+    Raises ValueError for a source that yields nothing, for batches without examples or a leading dimension, for a step
+    function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a
+    source that is neither iterable nor callable.
+    """
+    budget = Budget(seconds, progress)
+    meter = Meter(source, name or "source", budget)
+    meter.warm_up(seconds * WARM_UP)
+    slot = max(budget.left() / ROUNDS, SHORTEST_SLOT)
+    meter.choose_whole(budget.left() / LEAST_ROUNDS)
+    while len(meter.rounds) < LEAST_ROUNDS or budget.left() > slot / 2:
+        meter.measure(slot)
+    return meter.result(name)
+
+
+def compare(factories, *, seconds=10.0, progress=None):
+    """Measure several sources in interleaved rounds; return a `Comparison`.
+
+    ``factories`` is a dictionary from a name to a function without arguments that returns a fresh source (an iterable
+    of batches or a step function, as for `throughput`). ``seconds`` is the whole budget for all of them together; which
+    differences a budget shows is counted by benchmarks/honesty.py. ``progress`` is as for `throughput`.
+
+    Every pass visits all sources, and every second pass in reverse order, so that drift within a pass cancels.
+    No source works behind another's back. One with short passes is measured in whole passes. Any other gets a new
+    iterator for each round, and its first batches do not count; where a new iterator takes long (a large shuffle
+    buffer, say), the old one stays, and the next source waits up to two rounds for its prefetch buffers to fill.
+    Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
+
+    Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for a
+    name that is no string and a factory that is no function, and whatever `throughput` raises, with the source's name.
+    """
+    if not isinstance(factories, Mapping) or len(factories) < 2:
+        raise ValueError("compare needs a dictionary of at least two factories: {name: function, ...}")
+    for name, factory in factories.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the name {name!r} must be a string")
+        if not callable(factory):
+            raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
+    budget = Budget(seconds, progress)
+    meters = {}
+    for name, factory in factories.items():
+        meters[name] = Meter(factory(), name, budget)
+        meters[name].warm_up(seconds * WARM_UP / len(factories))
+    if len({meter.unit for meter in meters.values()}) > 1:
+        units = ", ".join(f"{name!r} in {meter.unit}" for name, meter in meters.items())
+        raise ValueError(f"cannot compare {units}: let a step function return how many examples it processed")
+    slot = max(budget.left() / ROUNDS / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
+    for meter in meters.values():
+        meter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
+        meter.choose_renew(slot)
+    order, passes = list(meters.values()), 0
+    while passes < LEAST_ROUNDS or budget.left() > slot * len(order) / 2:
+        for meter in order:
+            meter.measure_apart(slot)
+        order.reverse()
+        passes += 1
+    return Comparison({name: meter.result(name) for name, meter in meters.items()})
+
+
+class Budget:
+    """The time that a measurement may take, and the news of it."""
+
+    def __init__(self, seconds, progress):
+        self.seconds, self.progress = positive("seconds", seconds, "seconds"), progress
+        self.started = self.told = _now()
+
+    def left(self):
+        return self.started + self.seconds - _now()
+
+    def tell(self):
+        if self.progress and _now() - self.told >= 0.1:
+            self.told = _now()
+            self.progress(min(1.0, (self.told - self.started) / self.seconds))
+
+
+class Meter:
+    """Pulls one source, again and again where it is finite, and counts what it gives."""
+
+    def __init__(self, source, name, budget):
+        if not callable(source) and not hasattr(source, "__iter__"):
+            raise TypeError(f"{name} must be an iterable of batches or a step function, not {type(source).__name__}")
+        self.source, self.name, self.budget = source, name, budget
+        self.is_step = not hasattr(source, "__iter__")
+        self.unit = None if self.is_step else "examples/s"
+        self.rounds, self.examples, self.seconds = [], 0, 0.0
+        self.iterator, self.spent = None, deque(maxlen=SPENT)
+        self.passes, self.in_pass, self.pass_seconds = 0, 0, math.inf
+        self.whole = self.renew = False
+        began = _now()
+        self.pull()
+        self.first_seconds = _now() - began
+
+    def pull(self):
+        """Take one batch (or step) and return how many examples it held; 0 where a pass has just ended."""
+        count = self._step() if self.is_step else self._batch()
+        self.budget.tell()
+        return count
+
+    def _batch(self):
+        if self.iterator is None:
+            self.pass_began, self.in_pass, self.iterator = _now(), 0, iter(self.source)
+        try:
+            count = count_examples(next(self.iterator), self.name)
+            self.in_pass += 1
+            return count
+        except StopIteration:
+            return self._end_pass()
+
+    def _end_pass(self):
+        if not self.in_pass:
+            again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
+            raise ValueError(f"{self.name} yielded no batch{again}")
+        self.passes, self.pass_seconds = self.passes + 1, _now() - self.pass_began
+        self.spent.append(self.iterator)
+        self.iterator = None
+        return 0
+
+    def _step(self):
+        done = self.source()
+        is_count = isinstance(done, Integral) and not isinstance(done, bool)
+        unit = "examples/s" if is_count else "steps/s"
+        self.unit = self.unit or unit
+        if unit != self.unit:
+            raise ValueError(
+                f"{self.name} returned {done!r:.99} after steps that were counted in {self.unit}: a step function"
+                " returns how many examples it processed every time or never"
+            )
+        if is_count:
+            if done < 1:
+                raise ValueError(f"{self.name} returned {done}: a step function returns how many examples it processed")
+            return int(done)
+        if hasattr(done, "detach"):
+            done.detach().cpu()  # waits for PyTorch, whose tensors with a gradient refuse numpy()
+        elif hasattr(done, "numpy"):
+            done.numpy()
+        return 1
+
+    def warm_up(self, seconds):
+        """Pull until the rate is steady and a finite source has been through once, at most ``seconds``."""
+        began, last = _now(), 0.0
+        while _now() - began < seconds:
+            examples, took = self.pull_for(seconds / SLICES)
+            self.spent.clear()
+            if abs(examples / took - last) < 0.1 * last and (self.is_step or self.passes):
+                break
+            last = examples / took
+        self.passes_before = self.passes
+
+    def choose_whole(self, longest_pass):
+        """Measure in whole passes if one takes no longer than that many seconds."""
+        self.whole = self.pass_seconds <= longest_pass
+        if self.whole and self.iterator is not None:
+            self.pull_for(0, whole=True)
+        self.spent.clear()
+
+    def choose_renew(self, slot):
+        """Take a new iterator for each round, unless its first batch takes longer than the round."""
+        if not self.whole and not self.is_step:
+            self.drop()
+            began = _now()
+            self.pull()
+            self.renew = _now() - began <= slot
+            if self.renew:
+                self.drop()
+
+    def pull_for(self, seconds, whole=False):
+        """Pull for at least ``seconds`` and one batch, then on to the end of a pass if ``whole``.
+
+        Return how many examples came and how long it took.
+        """
+        began, examples, took = _now(), 0, 0.0
+        while not examples or took < seconds or (whole and self.iterator is not None):
+            examples += self.pull()
+            took = _now() - began
+        return examples, max(took, 1e-9)
+
+    def measure(self, seconds):
+        """Add a round of at least ``seconds``, in whole passes if those are short."""
+        examples, took = self.pull_for(seconds, self.whole)
+        self.spent.clear()
+        self.rounds.append(examples / took)
+        self.examples, self.seconds = self.examples + examples, self.seconds + took
+
+    def measure_apart(self, seconds):
+        """Add a round among those of other sources, once nothing works in the background and buffers are drained."""
+        _settle(self.budget, min(1.0, 2 * seconds))
+        if not self.whole:
+            self.pull()
+            self.pull_for(seconds * DRAIN)
+        self.measure(seconds)
+        if self.renew:
+            self.drop()
+
+    def drop(self):
+        """Let the iterator go, and with it what it does in the background."""
+        self.iterator = None
+        self.spent.clear()
+
+    def result(self, name):
+        self.drop()
+        rounds, first = tuple(self.rounds), self.first_seconds
+        return Result(name, rounds, self.unit, first, self.examples, self.seconds, self._note())
+
+    def _note(self):
+        if self.is_step or self.passes_before:
+            return ""
+        if self.passes:
+            return "its first pass ended while it was measured: a cache filled up meanwhile"
+        return "measured within its first pass: a cache, if it has one, was not full"
+
+
+def count_examples(batch, name="source"):
+    """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
+    while isinstance(batch, (tuple, list, Mapping)):
+        parts = list(batch.values()) if isinstance(batch, Mapping) else batch
+        if not parts:
+            raise ValueError(f"{name} yielded an empty {type(batch).__name__}: there is nothing to count")
+        if isinstance(batch, list) and isinstance(parts[0], (int, float, str, bytes)):
+            return len(batch)
+        batch = parts[0]
+    shape, kind = getattr(batch, "shape", None), type(batch).__name__
+    if shape is not None and len(shape):
+        if not shape[0]:
+            raise ValueError(f"{name} yielded a batch of 0 examples: there is nothing to count")
+        return int(shape[0])
+    if kind == "PerReplica":
+        raise ValueError(f"{name} is distributed: give the dataset as it was before that, or a step function")
+    raise ValueError(f"{name} yielded {kind} without a leading dimension: batch it first, as in dataset.batch(32)")
+
+
+def _settle(budget, limit):
+    """Wait until this process and its children rest (their buffers are full), at most ``limit`` seconds."""
+    until, used = _now() + limit, _cpu_seconds()
+    while _now() < until:
+        time.sleep(0.01)
+        budget.tell()
+        used, before = _cpu_seconds(), used
+        if used - before < 0.002:
+            return
+
+
+def _cpu_seconds():
+    """Processor time of this process and its children, without this thread's (it only watches), in seconds."""
+    total = time.process_time() - time.thread_time()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            times = child.cpu_times()
+            total += times.user + times.system
+        except psutil.Error:
+            continue
+    return total

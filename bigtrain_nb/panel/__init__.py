@@ -1,1 +1,0 @@
-"""The parts of a Lab: its controls, its runs, what it shows."""

@@ -1,0 +1,232 @@
+"""`plan_step`: what one training step of a Keras model will take, from its graph."""
+
+from dataclasses import dataclass
+
+from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_number
+from bigtrain_nb.plan import formulas
+from bigtrain_nb.plan.accelerators import ACCELERATORS
+from bigtrain_nb.plan.breakdown import Account, Line, Plan, amount
+from bigtrain_nb.plan.operations import CONTRACTIONS
+from bigtrain_nb.plan.transformer import BYTES_OF
+
+IDLE = 0.25
+"""Share that TensorFlow's best-fit allocator (bfc_allocator.cc) leaves idle between tensors that come and go: it takes
+the smallest free chunk that is large enough and splits it only if that is twice as large. Operations that run side by
+side are in it too. Seen: 0.04 to 0.5, the most in `conv_net`, whose tensors halve from block to block."""
+
+PROCESS, NODE = 20 * 2**20, 29 * 2**10
+"""Bytes of main memory that TensorFlow takes for threads and libraries, and for each node that it traces, optimizes and
+runs: steps of one example took 71 MiB with 1,900 nodes, 88 with 2,660 and 226 with 7,160 (TensorFlow 2.21), and 12 to
+19 % more with four slices. That is for `bt.Model`; where TensorFlow traces a step twice, as stock Keras', 95 to 327."""
+
+
+@dataclass(frozen=True, repr=False)
+class StepPlan(Plan):
+    """What a training step will take on each device. ``memory`` and ``activations`` in bytes, ``flops``, ``time``.
+
+    ``activations``: by layer, at the fullest moment. ``time`` is None unless asked for. ``notes``: what was left out.
+    ``runtime``: bytes of main memory that the process takes beside the tensors, on a CPU to be added to ``peak``.
+    """
+
+    title: str
+    memory: Account
+    activations: Account
+    flops: Account
+    time: Account | None
+    runtime: float
+    notes: tuple = ()
+
+    @property
+    def peak(self):
+        """Bytes of memory at the fullest moment of the step, without what the runtime itself takes."""
+        return self.memory.total
+
+    @property
+    def seconds(self):
+        """Seconds of a step, or None."""
+        return self.time and self.time.total
+
+    def words(self):
+        yield f"{self.title}: {amount(self.peak, 'bytes')} of memory, {amount(self.flops.total, 'FLOP')}."
+        if self.time:
+            yield f"{amount(self.seconds, 's')} a step, bound by {self.binding}."
+        yield from self.notes
+
+
+def plan_step(
+    model, batch, *, optimizer=None, micro_batches=None, policy=None, loss=None,
+    on=None, devices=1, link=None, waiting=1, input_seconds=0.0,
+):  # fmt: skip
+    """Predict memory, operations and, with ``on``, time of one training step of a Keras model; return a `StepPlan`.
+
+    - ``model``: a built Keras model, or a function without arguments that returns one, called under ``policy``;
+    - ``batch``: the whole batch, a number of examples, or one batch (x, y) where the model does not tell its shapes;
+    - ``optimizer``, ``micro_batches``, ``loss``: default: those of the model (else AdamW, 1, sparse cross-entropy);
+    - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here", for which the operations of
+      the model that weigh most are measured on this machine, alone (some seconds);
+    - ``devices``: replicas that share the batch; ``waiting``: batches that the input pipeline holds ready;
+      ``input_seconds``: the time that it takes to make a batch;
+    - ``link``: bytes/s that a device sends to the next, as measured between workers; default: what is published, or
+      for "here" what a copy takes.
+
+    With several devices `bt.Model` weighs each gradient before the all-reduce and divides the sum after; between
+    workers TensorFlow also copies them into one message and out of it (cross_device_utils.py, batch_all_reduce).
+
+    Each device holds: all weights and slots, its share of the batch, and at the fullest moment of the traced graph what
+    the backward pass still needs. What the process takes beside it (tracing, graphs) is the plan's ``runtime``. XLA,
+    which Keras uses on GPUs, fuses operations, and less is kept. benchmarks/README.md says how far off predictions
+    were.
+
+    Raises ValueError for settings that make no sense and for a model that is not built, TypeError for no Keras model.
+    """
+    devices = whole_number("devices", devices, 1)
+    waiting = whole_number("waiting", waiting, 0)
+    input_seconds = not_negative("input_seconds", input_seconds, "seconds")
+    if link is not None:
+        link = positive("link", link, "bytes/s")
+    if on is not None:
+        one_of("on", on, (*ACCELERATORS, "here"))
+    step = traced(model, batch, optimizer, micro_batches, policy, loss, devices)
+    return plan_of(step, on, devices, link, waiting, input_seconds)
+
+
+def traced(model, batch, optimizer=None, micro_batches=None, policy=None, loss=None, devices=1):
+    """Return the `Step` that each of ``devices`` makes of its share of the batch."""
+    from bigtrain_nb.plan.step import trace
+
+    model = _made(model, policy)
+    if not isinstance(batch, tuple):
+        batch = -(-whole_number("batch", batch, 1) // devices)
+    elif devices > 1:
+        raise ValueError(f"devices={devices}: give batch as a number of examples, or one device's share and devices=1")
+    return trace(model, batch, optimizer, micro_batches, loss)
+
+
+def _made(model, policy):
+    """Return the model; call a function for it under the policy."""
+    from bigtrain_nb.common.quiet import keras
+
+    if isinstance(model, keras.Model) or not callable(model):
+        if policy is not None:
+            raise ValueError(
+                f"policy={policy!r}: a built model has its policy already; give the function that builds it instead"
+            )
+        return model
+    before = keras.mixed_precision.dtype_policy()
+    try:
+        keras.mixed_precision.set_dtype_policy(policy or before)
+        if "float" not in keras.mixed_precision.dtype_policy().compute_dtype:
+            raise ValueError("layers must compute with floating-point numbers")
+    except (ValueError, TypeError) as error:
+        keras.mixed_precision.set_dtype_policy(before)
+        known = ", ".join(BYTES_OF)
+        raise ValueError(f"policy={policy!r} must be a Keras dtype policy, such as {known}") from error
+    try:
+        return model()
+    finally:
+        keras.mixed_precision.set_dtype_policy(before)
+
+
+def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
+    """Return the `StepPlan` of a traced `Step`."""
+    fullest = step.gradients.peak
+    title = f"A step of {step.examples} examples" + (f" on each of {devices} devices" if devices > 1 else "")
+    title += f" in {step.slices} slices of {step.slice_examples}" if step.slices > 1 else ""
+    layers = sorted(fullest.layers.items(), key=lambda item: -item[1])
+    notes = [f"Not looked into: what happens inside {kind}." for kind in step.gradients.unseen]
+    return StepPlan(
+        title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
+        memory=_memory(step, fullest, waiting),
+        activations=Account("Activations by layer", "bytes", tuple(Line(*one) for one in layers)),
+        flops=_flops(step),
+        time=_time(step, on, devices, link, input_seconds) if on else None,
+        runtime=PROCESS + NODE * (len(step.gradients.nodes) + len(step.update.nodes)),
+        notes=tuple(notes),
+    )
+
+
+def _memory(step, fullest, waiting):
+    """Return the account of the fuller one of two moments: within the gradients of a slice, or in the update."""
+    sums = step.trainable if step.slices > 1 else 0
+    update = step.update.peak
+    if step.trainable + update.total > sums + fullest.total:
+        how, moment = "most when weights are updated", {"gradients": step.trainable, "work": update.total}
+    else:
+        how, moment = f"most at {fullest.at}", {**fullest.kinds, "gradients": fullest.kinds.get("gradients", 0) + sums}
+    moment["idle"] = IDLE * sum(moment.values())
+    moment["folded"] = step.folded
+    lines = [
+        Line("weights", step.weights, "all variables of the model"),
+        Line("optimizer slots", step.slots, f"all variables of {step.optimizer}"),
+        Line("input", step.batch * (1 + waiting) + step.slice, _input_words(step, waiting)),
+        *(Line(name, moment[name], _HOW[name]) for name in _HOW if moment.get(name)),
+    ]
+    return Account("Memory of a step", "bytes", tuple(lines), total_how=how)
+
+
+def _input_words(step, waiting):
+    batches = f"{1 + waiting} batches x {amount(step.batch, 'bytes')}"
+    return batches + (f" + a slice of {amount(step.slice, 'bytes')}" if step.slice else "")
+
+
+_HOW = {
+    "gradients": "of a slice, and the sum over slices in float32",
+    "cast copies": "weights in the layers' own precision",
+    "activations": "what the backward pass reads of what the forward pass made",
+    "work": "what operations hand on and write over, and what they copy for themselves",
+    "folded": "constants of the batch's size that TensorFlow's Grappler makes and keeps",
+    "idle": f"{IDLE:g} x what comes and goes, from gradients to work: between tensors in the allocator",
+}
+
+
+def _flops(step):
+    lines, totals = {}, [0, 0]
+    for op in step.gradients.nodes:
+        counts = lines.setdefault(op.layer, [0, 0])
+        counts[op.backward] += op.flops
+        totals[op.backward] += op.flops
+    share = step.examples / step.slice_examples
+    update = sum(op.flops for op in step.update.nodes)
+    made = [
+        Line(layer, share * (forward + backward), f"forward {amount(share * forward, 'FLOP')}")
+        for layer, (forward, backward) in sorted(lines.items(), key=lambda item: -sum(item[1]))
+        if forward + backward
+    ]
+    times = f"{sum(totals) / max(1, totals[0]):.2f} times the forward pass (rule of thumb: 3)"
+    made.append(Line("update", update, f"{step.optimizer}, once a step"))
+    return Account("Operations of a step, forward and backward", "FLOP", tuple(made), total_how=times)
+
+
+def _time(step, on, devices, link, input_seconds):
+    share = step.examples / step.slice_examples
+    if on == "here":
+        from bigtrain_nb.plan.rates import measure_rates
+
+        rates = measure_rates(step.gradients, step.update)
+        computing = share * rates.seconds(step.gradients.nodes) + rates.seconds(step.update.nodes)
+        turns, bandwidth, own_link = devices if rates.shared else 1, rates.copying, rates.copying / 2
+        how = "the heaviest operations measured on this machine, alone"
+        how += f", {turns} replicas on the same cores" if turns > 1 else ""
+    else:
+        device = ACCELERATORS[on]
+        computing = share * _roofline(step.gradients, device) + _roofline(step.update, device)
+        turns, bandwidth, own_link = 1, device.bandwidth, device.link
+        how = f"published figures, reached in full by each operation: {device.source}"
+    twice = 4 * step.trainable / bandwidth if devices > 1 else 0.0
+    computing = turns * (computing + twice)
+    reduced = formulas.all_reduce_seconds(step.trainable, devices, link or own_link) + (turns * twice if link else 0.0)
+    ring = f"2({devices}-1)/{devices} x {amount(step.trainable, 'bytes')} / {amount(link or own_link, 'B/s')}"
+    ring += ", and copying into one message and out of it" if link and devices > 1 else ""
+    return formulas.step_time(computing, reduced, input_seconds, (how, ring, "as given"))
+
+
+def _roofline(graph, device):
+    """Seconds of operations that each take the longer of FLOPs and bytes (Williams et al. 2009)."""
+    total = 0.0
+    for op in graph.nodes:
+        computing = 0.0
+        if op.kind in CONTRACTIONS:
+            name = op.node.outputs[0].dtype.name
+            computing = op.flops / device.flops(f"mixed_{name}" if name in ("bfloat16", "float16") else "float32")
+        total += max(computing, op.moved / device.bandwidth)
+    return total

@@ -1,0 +1,155 @@
+"""A transformer given by six numbers: how many weights, how many operations, how many bytes a training step needs."""
+
+from dataclasses import dataclass
+
+from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.plan.breakdown import Account, Line, amount
+from bigtrain_nb.plan.formulas import SLOTS
+
+BYTES_OF = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2}
+"""Bytes of a number that layers compute with, for each Keras dtype policy. Weights stay in float32."""
+MOST = 10**9
+"""Of whatever is counted; beyond, a plan is a slip of the hand."""
+RECOMPUTE = ("none", "attention", "everything")
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A decoder as in GPT-2 and GPT-3: ``layers`` blocks of ``width`` with ``heads``, a vocabulary, ``length`` tokens.
+
+    The hidden layer of a block is four times as wide. ``tied``: the output projection is the embedding (as in GPT-2);
+    `bt.gpt` has one of its own, and no biases. Raises ValueError for what is not a whole number from 1 to 10⁹, and for
+    a width that is not a multiple of the heads.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int = 50_257
+    length: int = 2048
+    tied: bool = True
+
+    def __post_init__(self):
+        for name in ("layers", "width", "heads", "vocabulary", "length"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1, MOST))
+        if self.width % self.heads:
+            raise ValueError(f"width={self.width} must be a multiple of heads={self.heads}")
+
+    @property
+    def weights_of_a_layer(self):
+        """12 h² + 13 h: four matrices of attention, two of four times the size, their biases, two normalizations."""
+        return 12 * self.width**2 + 13 * self.width
+
+    @property
+    def weights(self):
+        """All weights: l(12h² + 13h) + (V + s)h + 2h of the last normalization, + Vh unless tied.
+
+        Narayanan et al. 2021, equation 2, which leaves out the 2h.
+        """
+        return self.weights_of_a_stage(1)
+
+    def weights_of_a_stage(self, stages):
+        """The most weights that one of so many pipeline stages holds: of several, the first has the embeddings too."""
+        embeddings = (self.vocabulary + self.length) * self.width
+        end = (0 if self.tied else self.vocabulary * self.width) + 2 * self.width if stages == 1 else 0
+        return -(-self.layers // stages) * self.weights_of_a_layer + embeddings + end
+
+    def flops(self, batch, recompute="none"):
+        """Return an `Account` of the FLOPs of one training step on ``batch`` sequences.
+
+        A matrix of N numbers takes 2N FLOPs a token forward and twice that backward: 6N (Kaplan et al. 2020).
+        Attention adds 12 l h s a token (Chowdhery et al. 2022, PaLM, appendix B), the masked half counted. The
+        embedding looks up and multiplies nothing. With ``recompute="everything"`` the blocks run forward twice.
+        """
+        one_of("recompute", recompute, RECOMPUTE)
+        tokens = whole_number("batch", batch, 1, MOST) * self.length
+        h, v, s, count = self.width, self.vocabulary, self.length, amount(tokens, "tokens")
+        passes = 8 if recompute == "everything" else 6
+        attention = 6 if recompute == "none" else 8
+        matrices = self.layers * 12 * h**2
+        return Account(
+            f"Operations of a training step, {batch} x {s:,} tokens",
+            "FLOP",
+            (
+                Line("matrices", passes * matrices * tokens, f"{passes} x {amount(matrices, 'weights')} x {count}"),
+                Line(
+                    "attention",
+                    2 * attention * self.layers * h * s * tokens,
+                    f"{2 * attention} x {self.layers} layers x {h:,} wide x {s:,} tokens x {count}",
+                ),
+                Line("logits", 6 * h * v * tokens, f"6 x {h:,} wide x {v:,} words x {count}"),
+            ),
+        )
+
+    def activations_of_a_layer(self, batch, policy="mixed_bfloat16", recompute="none"):
+        """Return the bytes that the backward pass needs of one block: sbh(34 + 5as/h) in 16 bits.
+
+        Korthikanti et al. 2022, equation 2, with dropout: of the 34, 32 are 16 numbers of 2 bytes and 2 are masks of a
+        byte; of the 5, 4 are two numbers of 2 bytes. ``recompute="attention"`` leaves out the second term (their
+        selective recomputation), "everything" keeps the block's input alone.
+        """
+        one_of("recompute", recompute, RECOMPUTE)
+        each, tokens = number_bytes(policy), whole_number("batch", batch, 1) * self.length
+        if recompute == "everything":
+            return each * tokens * self.width
+        scores = 0 if recompute == "attention" else tokens * self.heads * self.length * (2 * each + 1)
+        return tokens * self.width * (16 * each + 2) + scores
+
+    def activations(self, batch, policy="mixed_bfloat16", recompute="none"):
+        """Return an `Account` of the activations of ``batch`` sequences: of the blocks and of the logits, in bytes."""
+        each, tokens = number_bytes(policy), batch * self.length
+        block = self.activations_of_a_layer(batch, policy, recompute)
+        formula = {
+            "none": f"sbh({16 * each + 2} + {2 * each + 1}as/h)",
+            "attention": f"sbh {16 * each + 2}",
+            "everything": f"sbh {each}, and one block being recomputed",
+        }[recompute]
+        again = self.activations_of_a_layer(batch, policy) if recompute == "everything" else 0
+        logits = 4 * tokens * self.vocabulary
+        blocks = f"{self.layers} blocks x {amount(block, 'bytes')}: {formula}, Korthikanti et al. 2022"
+        return Account(
+            f"Activations of {batch} x {self.length:,} tokens",
+            "bytes",
+            (
+                Line("blocks", self.layers * block + again, blocks),
+                Line("logits", logits, f"4 bytes x {amount(tokens, 'tokens')} x {self.vocabulary:,} words, in float32"),
+            ),
+        )
+
+    def states(self, policy="mixed_bfloat16", optimizer="adamw", stages=1):
+        """Return an `Account` of the bytes that weights take in training, before any activation.
+
+        With pipeline ``stages``: those of the fullest.
+
+        Keras keeps weights, gradients and the optimizer's slots in float32, and under a mixed policy a 16-bit copy of
+        the weights: 18 bytes a weight for AdamW. ZeRO (Rajbhandari et al. 2020) counts 16, with gradients in 16 bits.
+        """
+        n, each = self.weights_of_a_stage(stages), number_bytes(policy)
+        count = SLOTS[one_of("optimizer", optimizer, SLOTS)]
+        how = f"{amount(n, 'weights')} x "
+        copies = [Line("16-bit copies", each * n, f"{how}{each} bytes")] if each < 4 else []
+        return Account(
+            f"Training state of {amount(n, 'weights')}",
+            "bytes",
+            (
+                Line("weights", 4 * n, f"{how}4 bytes"),
+                *copies,
+                Line("gradients", 4 * n, f"{how}4 bytes"),
+                Line(f"{optimizer} slots", 4 * count * n, f"{how}{count} slots x 4 bytes"),
+            ),
+        )
+
+
+SIZES = {
+    "GPT-2": Transformer(12, 768, 12, 50_257, 1024),
+    "7 B": Transformer(32, 4096, 32, 32_000, 2048),
+    "70 B": Transformer(80, 8192, 64, 32_000, 4096),
+    "GPT-3": Transformer(96, 12_288, 96, 50_257, 2048),
+    "1 T": Transformer(128, 25_600, 160, 51_200, 2048),
+}
+"""Sizes to ask about. GPT-2: Radford et al. 2019; GPT-3: Brown et al. 2020; 1 T: Narayanan et al. 2021, table 1."""
+
+
+def number_bytes(policy):
+    """Return the bytes of a number that layers compute with. Raises ValueError for an unknown policy."""
+    return BYTES_OF[one_of("policy", policy, BYTES_OF)]

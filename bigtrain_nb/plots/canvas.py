@@ -1,0 +1,126 @@
+"""What all figures share: palette, canvas, labels, and how a figure becomes PNG or inline SVG."""
+
+import html
+import io
+import re
+import threading
+
+import matplotlib
+from IPython.display import Image
+from matplotlib.figure import Figure
+
+INK = "#1d2126"  # figure_svg turns exactly this colour into the page's own text colour
+MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black, as is PREDICTED
+PREDICTED = "#d4690f"
+WIDTH = 7.0  # inches
+
+_svg_settings = threading.Lock()  # rc_context would also undo what another thread sets meanwhile
+
+
+def figure_png(figure: Figure) -> bytes:
+    """The figure as PNG on a white card, which reads on white and on dark pages alike."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=144, facecolor="white")
+    return buffer.getvalue()
+
+
+def figure_svg(figure: Figure, label: str) -> str:
+    """The figure as inline SVG in the page's own font and text colour; `label` says its content in words."""
+    buffer = io.StringIO()
+    with _svg_settings:
+        before = matplotlib.rcParams["svg.fonttype"]
+        matplotlib.rcParams["svg.fonttype"] = "none"  # text as text; savefig has no argument for it
+        try:
+            figure.savefig(buffer, format="svg", transparent=True)
+        finally:
+            matplotlib.rcParams["svg.fonttype"] = before
+    drawing = buffer.getvalue()
+    body = drawing[drawing.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # it would apply to the whole page
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)  # figure_1 and its like are in every picture of a page
+    body = re.sub(r"font-family: [^;\"]*; ?", "", body)
+    body = body.replace(INK, "currentColor")
+    width, height = figure.get_size_inches()
+    opening = (
+        f'<svg role="img" aria-label="{html.escape(label, quote=True)}" xmlns="http://www.w3.org/2000/svg"'
+        f' xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {72 * width:g} {72 * height:g}"'
+        f' style="width: {width:g}in; max-width: 100%; height: auto; stroke-linejoin: round">'
+    )
+    return re.sub(r"<svg.*?>", lambda _: opening, body, count=1, flags=re.DOTALL)
+
+
+class Picture(Image):
+    """A figure as image/png, with what it says in words for those who cannot see it."""
+
+    def __init__(self, figure, words: str):
+        super().__init__(figure_png(figure), format="png", width=round(96 * figure.get_figwidth()), alt=words)
+
+    def __repr__(self):
+        return f"[picture: {self.alt}]"
+
+
+def alternative(figure: Figure) -> str:
+    """All that is written in a figure, as its text alternative: axes, rows and values, titles."""
+    words = []
+    for axes in figure.axes:
+        rows = [] if axes.get_ylabel() else [row.get_text() for row in axes.get_yticklabels()]
+        written = [text.get_text() for text in axes.texts]
+        words += [axes.get_title(loc="left"), axes.get_ylabel(), axes.get_xlabel(), ", ".join(rows), ", ".join(written)]
+    return " ".join("; ".join(filter(None, words)).split())
+
+
+class _Card(Figure):
+    """A figure that a notebook shows, which without pyplot a bare one is not."""
+
+    def _repr_png_(self):
+        return figure_png(self), {"width": round(96 * self.get_figwidth()), "alt": alternative(self)}
+
+
+def canvas(height, columns=1):
+    """Return a figure and its axes; with more ``columns`` a list of as many axes, side by side, of the same rows."""
+    figure = _Card(figsize=(WIDTH, height), layout="constrained", facecolor="white")
+    panels = figure.subplots(1, columns, sharey=True, squeeze=False, subplot_kw={"facecolor": "none"})[0].tolist()
+    for axes in panels:
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        for side in ("left", "bottom"):
+            axes.spines[side].set_color(INK)
+        axes.tick_params(colors=INK, labelsize=10)
+    return figure, panels if columns > 1 else panels[0]
+
+
+def label(axes, x, y):
+    axes.set_xlabel(x, color=INK, fontsize=10, labelpad=6)
+    axes.set_ylabel(y, color=INK, fontsize=10)
+
+
+def dots_and_line(axes, measured, predicted, words, offset):
+    """Draw what was measured as dots, each with its value in ``words``, and what was predicted as a dashed line.
+
+    `measured`, `predicted`: {x: y}; `offset` of the words from their dot, in points.
+    """
+    axes.plot(*zip(*sorted(predicted.items()), strict=True), color=PREDICTED, linestyle=(0, (4, 2)), linewidth=2)
+    for x, y in measured.items():
+        axes.plot(x, y, "o", color=MEASURED, markersize=8)
+        axes.annotate(words(y), (x, y), offset, textcoords="offset points", color=INK, fontsize=10)
+
+
+def side_text(axes, y, text):
+    """Write ``text`` to the right of row ``y``."""
+    axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
+
+
+def grid(axes, axis):
+    """Draw faint lines across, at the ticks of "x" or "y", behind everything else."""
+    axes.grid(axis=axis, color=INK, alpha=0.12, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def name_rows(axes, names):
+    """Write the names of rows 0, 1, ..., the first on top, where the axis would be."""
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)

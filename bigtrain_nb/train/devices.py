@@ -1,0 +1,71 @@
+"""Several devices on any machine, GPUs or parts of one CPU, and a strategy that trains on them."""
+
+from itertools import count as counter
+
+from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.quiet import hear_of_16_bits, tf
+
+_devices = []
+_made = counter(1)
+
+
+def devices(at_least=2):
+    """Return the names of ``at_least`` devices or more: ["GPU:0", ...], or parts of the CPU, ["CPU:0", ...].
+
+    All GPUs where there are enough of them; else the CPU is split into ``at_least`` logical devices, which share its
+    cores and memory: they show what several devices compute, not how fast. The first call decides for the process, so
+    that sizes compared with each other run on devices of one kind: calls that ask for no more return the same list.
+
+    Raises RuntimeError if the CPU must be split after TensorFlow has run something: call this first.
+    """
+    at_least = whole_number("at_least", at_least, 1)
+    if len(_devices) < at_least:
+        _devices[:] = _choose(at_least)
+    return list(_devices)
+
+
+def mirrored(count=None):
+    """Return a `tf.distribute.MirroredStrategy` over the first ``count`` of `devices`, by default over all of them.
+
+    Several sizes can live in one process. Raises as `devices` does.
+    """
+    if count is not None:
+        count = whole_number("count", count, 1)
+    chosen = devices(max(2, count or 2))[:count]
+    if not chosen[0].startswith("CPU"):
+        return _with_groups_of_its_own(chosen)
+    made = tf.distribute.MirroredStrategy(chosen, tf.distribute.ReductionToOneDevice())
+    hear_of_16_bits()
+    return made
+
+
+def _with_groups_of_its_own(names):
+    """Return a strategy that shares no collective group with others.
+
+    TensorFlow numbers the groups of each strategy from the same start, so the second of another size would abort
+    (tensorflow issue 61314). There is no public way to set the start; its own tests do it like this.
+    """
+    start = {"_collective_key_base": 100_000 * next(_made)}
+    return type("MirroredStrategy", (tf.distribute.MirroredStrategy,), start)(names)
+
+
+def _choose(at_least):
+    gpus = tf.config.get_visible_devices("GPU")
+    if len(gpus) >= at_least:
+        return [f"GPU:{i}" for i in range(len(gpus))]
+    cpu = tf.config.get_visible_devices("CPU")[0]
+    parts = len(tf.config.get_logical_device_configuration(cpu) or [None])
+    if parts < at_least:
+        _split(cpu, at_least)
+        parts = at_least
+    return [f"CPU:{i}" for i in range(parts)]
+
+
+def _split(cpu, parts):
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * parts)
+    except RuntimeError:
+        raise RuntimeError(
+            f"TensorFlow has run something already, so the CPU can no longer be split into {parts} devices: restart"
+            f" the kernel and call bt.devices(at_least={parts}) before anything else"
+        ) from None

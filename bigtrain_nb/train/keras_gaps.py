@@ -1,0 +1,75 @@
+"""What `bigtrain_nb.train.model` needs of Keras and Keras offers no public way to.
+
+All private names stand here, but for those of `keras.Model` that `Model` inherits or overrides.
+tests/unit/test_upstream.py fails when Keras mends one of them, and says what can then be deleted.
+"""
+
+from contextlib import contextmanager
+
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.micro_batches import count_examples
+
+# isort: split
+from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
+
+
+def innermost(optimizer):
+    """Return the optimizer that updates the weights: a `LossScaleOptimizer` wraps it."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+@contextmanager
+def already_reduced(optimizer):
+    """Keep a Keras optimizer from reducing gradients again; there is no public way to say that they are reduced."""
+    inner = innermost(optimizer)
+    inner._all_reduce_sum_gradients = list
+    try:
+        yield
+    finally:
+        vars(inner).pop("_all_reduce_sum_gradients", None)  # replicas are threads: another may have been here before
+
+
+def after(data):
+    """Let what is done in this context wait for the batch. Keras decays weights and counts a step also when a dataset
+    of unknown size has come to its end, for neither needs a value of the batch that is not there.
+    """
+    return tf.control_dependencies([t for t in tf.nest.flatten(data, expand_composites=True) if t is not None])
+
+
+@contextmanager
+def count_by_examples(model, x):
+    """Let the tracked loss of each output count a batch by its examples; Keras counts all batches alike."""
+    trackers = model._compile_loss.metrics if model._compile_loss else []
+    for tracker in trackers:
+        update = type(tracker).update_state
+        tracker.update_state = lambda value, sample_weight=None, t=tracker, u=update: u(t, value, count_examples(x))
+    try:
+        yield
+    finally:
+        for tracker in trackers:
+            vars(tracker).pop("update_state", None)
+
+
+def logs_to_reduce(logs, strategy):
+    """Give logs the axis over which Keras reduces them with several workers; scalars raise (keras issue 20585)."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return logs
+    if strategy.num_replicas_in_sync == len(strategy.extended.worker_devices):
+        return logs
+    return keras.tree.map_structure(lambda value: tf.expand_dims(value, 0), logs)
+
+
+def moving_statistics(model):
+    """Return what training changes on each replica by itself: unreduced, replicas would drift apart unseen.
+
+    Raises ValueError for layers that talk to other replicas in the forward pass, which is run as often as a replica has
+    slices: those that have fewer would be waited for.
+    """
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    for layer in layers:
+        if layer.synchronized:
+            raise ValueError(
+                f"{layer.name}: synchronized=True does not work in a bt.Model on several replicas: leave it out (moving"
+                " statistics are averaged all the same) or use GroupNormalization"
+            )
+    return [v for layer in layers if layer.trainable for v in (layer.moving_mean, layer.moving_variance)]

@@ -1,0 +1,49 @@
+"""The loss scale of "mixed_float16", watched step by step."""
+
+from bigtrain_nb.common.quiet import keras
+
+
+class LossScaleHistory(keras.callbacks.Callback):
+    """Keeps, for each training step, the loss scale after it and whether its update was skipped.
+
+    For any Keras model that is compiled with loss scaling, which the policy "mixed_float16" brings along. ``scale`` and
+    ``skipped`` are lists; a second `fit` adds to them. With ``steps_per_execution`` above 1 Keras calls back once for
+    so many steps: then an entry is the scale after the last of them, and ``skipped`` is True if the scale has fallen
+    since the entry before or none of the steps was applied. Reading the scale waits for the step to end.
+
+    `fit` raises ValueError if the model has no loss scaling.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.skipped = [], []
+        self._steps = 1
+
+    def on_train_begin(self, logs=None):
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise ValueError(
+                f"{self.model.name} has no loss scaling to watch: build it under the dtype policy 'mixed_float16', or"
+                " compile it with keras.optimizers.LossScaleOptimizer(optimizer)"
+            )
+        self._steps = self.model.steps_per_execution
+        self._before = self._state()
+
+    def on_train_batch_end(self, batch, logs=None):
+        (scale, applied), (last_scale, last_applied) = self._state(), self._before
+        self.scale.append(scale)
+        self.skipped.append(scale < last_scale or applied == last_applied)
+        self._before = scale, applied
+
+    def figure(self):
+        """Return the scale, step by step, as a figure; skipped steps are marked."""
+        from bigtrain_nb.plots.loss_scale import loss_scale_figure
+
+        what = "training step" if self._steps == 1 else f"execution of {self._steps} training steps"
+        return loss_scale_figure(self.scale, self.skipped, what)
+
+    def _state(self):
+        """Return the scale, and the number of updates applied so far."""
+        optimizer = self.model.optimizer
+        scale = optimizer.dynamic_scale.numpy() if optimizer.built else optimizer.initial_scale
+        return float(scale), int(optimizer.iterations.numpy())

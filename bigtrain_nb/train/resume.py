@@ -1,0 +1,201 @@
+"""Training that may end at any step and goes on from there, to the last bit, on one device or many.
+
+Keras' `BackupAndRestore` does not: after a save in the middle of an epoch it trains that epoch from its start again.
+"""
+
+import os
+
+from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.checkpoint_files import Files
+from bigtrain_nb.train.preemption import Preemption, from_all, leave, several_workers
+from bigtrain_nb.train.train_state import Position
+
+
+class Resume(keras.callbacks.Callback):
+    """Saves a training in ``folder`` and, in a new process, goes on from there as if it had never stopped.
+
+    Make it after `compile`. It restores the newest checkpoint in ``folder``, if there is one: weights, the state of the
+    optimizer and of loss scaling, each replica's seeds for dropout, epoch and step. Then, with `fit`::
+
+        model.compile(...)
+        resume = bt.Resume("checkpoints", model, every=100)
+        for epoch in resume.epochs(5):
+            data = examples.shuffle(10_000, seed=epoch, reshuffle_each_iteration=False).batch(64)
+            model.fit(resume.rest(data), initial_epoch=epoch, epochs=epoch + 1, shuffle=False, callbacks=[resume])
+
+    An epoch that is resumed must have the same order again: the same seeds, and no reshuffling, for `fit` may begin to
+    read a dataset twice. In a loop of your own, call ``resume.step_done()`` after each step.
+
+    Saves every ``every`` steps, and at the end of each epoch (``every=None``: only then); keeps the newest ``keep``
+    checkpoints.
+
+    After SIGTERM, to any worker, all save after the same step and end with the exit code `PREEMPTED`, 75; a scheduler,
+    or ``bt.run_workers(..., restarts=3)``, starts them again. With several workers that is about half a second or one
+    step later, whichever is longer. Python hears signals in the main thread only.
+
+    ``folder`` is seen by all workers and used by one training. ``restored`` says whether there was a checkpoint. Not in
+    it: the metrics of an epoch's part before a restart, the state of other callbacks, random numbers that are not from
+    Keras' seed generators. On GPUs runs are equal to the bit only with
+    `tf.config.experimental.enable_op_determinism()`.
+
+    Raises ValueError for bad settings, a model that is not built or not compiled, a checkpoint of another model;
+    OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError if workers see
+    different checkpoints. If one worker cannot start, all raise.
+    """
+
+    def __init__(self, folder, model, every=50, keep=2):
+        super().__init__()
+        if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+            raise ValueError(f"folder={folder!r} must be the path of a folder")
+        self._folder = os.fspath(folder)
+        self._every = None if every is None else whole_number("every", every, 1)
+        keep = whole_number("keep", keep, 1)
+        _build_optimizer(model)
+        self.set_model(model)
+        self._strategy = model.distribute_strategy
+        self._chief = self._strategy.extended.should_checkpoint
+        self._many = several_workers(self._strategy)
+        self._ask = from_all(self._strategy, tf.identity)
+        self._preemption = Preemption(self._ask if self._many else None)
+        self._position = Position(model)
+        state = {"weights": model.weights, "optimizer": model.optimizer.variables}
+        self._files = Files(folder, keep, state, position=self._position)
+        self._length, self._in_loop, self._skipped = None, False, False
+        self.restored = self._start() > 0
+
+    @property
+    def epoch(self):
+        """The epoch to train, counted from 0: so many are done."""
+        return self._position.epoch
+
+    @property
+    def step(self):
+        """Number of steps of this epoch that are done."""
+        return self._position.step
+
+    def epochs(self, count):
+        """Yield the epochs from `epoch` to ``count - 1``. After the loop's body an epoch is done, and saved.
+
+        In this loop SIGTERM is heard.
+        """
+        count = whole_number("count", count, 1)
+        with self._preemption.listening():
+            while self.epoch < count:
+                self._length, self._in_loop, self._skipped = None, True, False
+                try:
+                    yield self.epoch
+                finally:
+                    self._in_loop = False
+                self._position.epoch, self._position.step = self.epoch + 1, 0
+                self._save(stop=self._preemption.came())
+
+    def rest(self, dataset):
+        """Return what is left of this epoch: ``dataset``, in whole batches, without the first `step`.
+
+        The skipped batches are read again, but not trained on. Several workers each read all of the dataset and keep
+        their share (AutoShardPolicy.DATA): only so the number of steps tells which examples are done.
+
+        Raises ValueError for what is no `tf.data.Dataset`, for one without end, with fewer batches than are done, or
+        with another policy.
+        """
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ValueError(f"rest() takes a tf.data.Dataset of batches, not yet distributed, not {dataset!r:.99}")
+        length = int(dataset.cardinality())
+        if length == tf.data.INFINITE_CARDINALITY:
+            raise ValueError("this dataset has no end, so no epochs: dataset.take(steps) makes one")
+        if 0 <= length < self.step:
+            raise ValueError(
+                f"{self.step} batches of epoch {self.epoch} are done, but the dataset has {length}: it must be as it"
+                " was before the restart, with the same examples and batch size"
+            )
+        self._length, self._skipped = length if length >= 0 else None, True
+        return (_sharded_by_batches(dataset) if self._many else dataset).skip(self.step)
+
+    def step_done(self, steps=1):
+        """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came.
+
+        Raises RuntimeError outside the loop over `epochs`, ValueError for what is no whole number of steps.
+        """
+        if not self._in_loop:
+            raise RuntimeError("train inside `for epoch in resume.epochs(count):`, which counts the epochs")
+        before, self._position.step = self.step, self.step + whole_number("steps", steps, 0)
+        if self.step == self._length:
+            return  # the epoch's end saves
+        stop = self._preemption.came_by_now()
+        if stop or (self._every and self.step // self._every > before // self._every):
+            self._save(stop)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch != self.epoch:
+            raise ValueError(
+                f"fit begins epoch {epoch}, but epoch {self.epoch} is to be trained: in `for epoch in"
+                " resume.epochs(count):` give fit initial_epoch=epoch, epochs=epoch + 1"
+            )
+        if self.step and not self._skipped:
+            raise ValueError(f"{self.step} steps of epoch {epoch} are done: give fit resume.rest(dataset)")
+        self._before = self.step
+
+    def on_train_batch_end(self, batch, logs=None):
+        done = self._before + batch + 1
+        if self._length is not None:
+            done = min(done, self._length)  # Keras counts the last steps_per_execution as if all steps were there
+        self.step_done(done - self.step)
+
+    def _start(self):
+        """Restore. Return the checkpoint's number, 0 for none: the same on all workers, or all raise."""
+        problem = None
+        try:
+            if self._chief:
+                self._files.prepare()
+            number = self._files.restore()
+        except (OSError, ValueError) as error:
+            problem, number = error, -1
+        numbers = self._ask(tf.constant([number, 0], tf.float32))[:, 0].astype(int).tolist()
+        if problem:
+            raise problem
+        if min(numbers) < 0:
+            raise RuntimeError(f"another worker cannot use the folder {self._folder}; its own error says why")
+        if len(set(numbers)) > 1:
+            seen = ", ".join(f"ckpt-{number}" if number else "none" for number in numbers)
+            raise RuntimeError(
+                f"the workers see different checkpoints in {self._folder}: {seen}. Give a folder that all of them share"
+            )
+        if number:
+            self._position.assign_seeds()
+        return number
+
+    def _save(self, stop):
+        """Save, and end the process if told to ``stop``; all workers must call it."""
+        self._position.gather_seeds()
+        if self._chief:
+            self._files.save()
+        if stop:
+            self._ask(tf.constant([0, 0], tf.float32))  # until the chief has saved
+            print(f"SIGTERM: saved after {self.epoch} epochs and {self.step} steps, leaving", flush=True)
+            leave()
+
+
+def _build_optimizer(model):
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"model={model!r} must be a Keras model")
+    if not model.built:
+        raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once, first")
+    if not model.compiled:
+        raise ValueError(f"{model.name} has no optimizer yet: compile it, then make Resume")
+    if not model.optimizer.built:
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+
+
+def _sharded_by_batches(dataset):
+    policies = tf.data.experimental.AutoShardPolicy
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy not in (policies.AUTO, policies.DATA):
+        raise ValueError(
+            f"the dataset's auto_shard_policy is {policy.name}, with which the number of steps does not tell which"
+            " examples are done: leave it out, or set AutoShardPolicy.DATA"
+        )
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = policies.DATA
+    return dataset.with_options(options)

@@ -1,0 +1,32 @@
+"""Learning rates for large batches: how high, and how they get there."""
+
+from bigtrain_nb.common.checks import positive, whole_number
+from bigtrain_nb.common.quiet import keras
+
+
+def scaled_rate(rate, batch, base_batch):
+    """Return ``rate``, good for ``base_batch`` examples a step, scaled to ``batch``: rate * batch / base_batch.
+
+    The linear rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD", found for SGD with momentum, together with a
+    warm-up. Raises ValueError for a rate that is not above 0 and for batches that are not whole numbers of at least 1.
+    """
+    return positive("rate", rate) * whole_number("batch", batch, 1) / whole_number("base_batch", base_batch, 1)
+
+
+def warmup_cosine(peak, warmup_steps, total_steps):
+    """Return a Keras learning-rate schedule: a straight rise to ``peak``, then half a cosine down to 0.
+
+    The rate of step t, from 0, is peak * (t + 1) / (warmup_steps + 1) while t < warmup_steps, so that the first step
+    moves the weights too; peak at t = warmup_steps; 0 from t = total_steps on. The rise is Goyal et al. 2017, the
+    cosine Loshchilov & Hutter 2017, "SGDR". Pass it as an optimizer's learning_rate.
+
+    Raises ValueError for a peak that is not above 0 and unless 0 <= warmup_steps < total_steps.
+    """
+    peak = positive("peak", peak)
+    total_steps = whole_number("total_steps", total_steps, 1)
+    warmup_steps = whole_number("warmup_steps", warmup_steps, 0, total_steps - 1, "total_steps - 1")
+    if warmup_steps == 0:
+        return keras.optimizers.schedules.CosineDecay(peak, total_steps)
+    return keras.optimizers.schedules.CosineDecay(
+        peak / (warmup_steps + 1), total_steps - warmup_steps, warmup_target=peak, warmup_steps=warmup_steps
+    )

@@ -1,0 +1,114 @@
+"""Two small models that behave like large ones: a residual net for images and a transformer for bytes of text."""
+
+from bigtrain_nb.common.checks import fraction, one_of, whole_number
+from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.train.model import Model
+
+GROUPS = 8
+"""Groups of channels that GroupNormalization takes together; the width is a multiple of it."""
+
+_layers = keras.layers
+
+
+def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", micro_batches=1):
+    """Return an untrained residual net: float32 images [batch, s, s, 3] in -1..1 -> float32 logits [batch, classes].
+
+    A convolution to ``width`` channels, then ``blocks`` residual blocks, each of which halves the sides; from the
+    second on each doubles the channels. Pre-activation as in He et al. 2016, "Identity Mappings in Deep Residual
+    Networks", with averages on the way past a block as in He et al. 2019, "Bag of Tricks". ``norm``: "group" (Wu & He
+    2018), the same for every split of a batch, or "batch", whose statistics see a micro-batch or a replica's share.
+
+    The default has 77,976 weights. Raises ValueError for settings that make no sense.
+    """
+    classes = whole_number("classes", classes, 2)
+    image_size = whole_number("image_size", image_size, 1)
+    width = whole_number("width", width, GROUPS)
+    blocks = whole_number("blocks", blocks, 0)
+    one_of("norm", norm, ("group", "batch"))
+    if norm == "group" and width % GROUPS:
+        raise ValueError(f"width={width} must be a multiple of {GROUPS}, the groups of its normalization")
+    images = keras.Input((image_size, image_size, 3), name="image")
+    x = _conv(width)(images)
+    for block in range(blocks):
+        x = _residual_block(x, width * 2**block, norm)
+    x = _layers.GlobalAveragePooling2D()(_activated(x, norm))
+    logits = _layers.Dense(classes, dtype="float32", name="logits")(x)
+    return Model(images, logits, name="conv_net", micro_batches=micro_batches)
+
+
+def gpt(vocabulary=256, length=128, width=128, layers=2, heads=4, dropout=0.0, micro_batches=1):
+    """Return an untrained language model: int32 tokens [batch, length] -> float32 logits [batch, length, vocabulary].
+
+    The logits at place i see tokens 0 to i and are for token i + 1; by default tokens are bytes. A pre-norm causal
+    transformer with learned positions: GPT-2, Radford et al. 2019, "Language Models are Unsupervised Multitask
+    Learners", but for an output projection of its own, and without biases, as in Chowdhery et al. 2022, "PaLM".
+    Matrices start normal with a deviation of 0.02.
+
+    The default has 475,776 weights. Raises ValueError for settings that make no sense.
+    """
+    vocabulary = whole_number("vocabulary", vocabulary, 2)
+    length = whole_number("length", length, 1)
+    heads = whole_number("heads", heads, 1)
+    width = whole_number("width", width, heads)
+    layers = whole_number("layers", layers, 1)
+    if width % heads:
+        raise ValueError(f"width={width} must be a multiple of heads={heads}")
+    if dropout != 0:
+        dropout = fraction("dropout", dropout)
+    tokens = keras.Input((length,), dtype="int32", name="tokens")
+    x = _layers.Embedding(vocabulary, width, embeddings_initializer=_normal())(tokens)
+    x = _layers.Dropout(dropout)(Positions()(x))
+    for _ in range(layers):
+        x = _transformer_block(x, width, heads, dropout)
+    logits = _matrix(vocabulary, dtype="float32", name="logits")(_normalized(x))
+    return Model(tokens, logits, name="gpt", micro_batches=micro_batches)
+
+
+@keras.saving.register_keras_serializable("bigtrain_nb")
+class Positions(_layers.Layer):
+    """Adds a learned vector for its place to each token: [batch, length, width] -> the same shape."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=shape[1:], initializer=_normal(), name="positions")
+
+    def call(self, x):
+        return x + self.table
+
+
+def _residual_block(x, channels, norm):
+    entry = _activated(x, norm)
+    skip = _conv(channels, kernel=1)(_layers.AveragePooling2D(2, padding="same")(entry))
+    x = _conv(channels, strides=2)(entry)
+    x = _conv(channels)(_activated(x, norm))
+    return _layers.Add()([skip, x])
+
+
+def _activated(x, norm):
+    normalize = _layers.GroupNormalization(GROUPS) if norm == "group" else _layers.BatchNormalization()
+    return _layers.ReLU()(normalize(x))
+
+
+def _conv(channels, kernel=3, strides=1):
+    return _layers.Conv2D(channels, kernel, strides, "same", use_bias=False, kernel_initializer="he_normal")
+
+
+def _transformer_block(x, width, heads, dropout):
+    attend = _layers.MultiHeadAttention(
+        heads, width // heads, dropout=dropout, use_bias=False, kernel_initializer=_normal()
+    )
+    entry = _normalized(x)
+    x = _layers.Add()([x, _layers.Dropout(dropout)(attend(entry, entry, use_causal_mask=True))])
+    change = _matrix(width)(_matrix(4 * width, activation="gelu")(_normalized(x)))
+    return _layers.Add()([x, _layers.Dropout(dropout)(change)])
+
+
+def _normalized(x):
+    return _layers.LayerNormalization(center=False)(x)
+
+
+def _matrix(width, **settings):
+    return _layers.Dense(width, use_bias=False, kernel_initializer=_normal(), **settings)
+
+
+def _normal():
+    return keras.initializers.RandomNormal(stddev=0.02)

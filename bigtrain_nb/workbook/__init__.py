@@ -1,0 +1,1 @@
+"""The reader's side of the notebooks: predictions, scores, exercises."""

@@ -1,0 +1,107 @@
+"""Workers that stay, and do what a notebook asks of them, all at the same time, so that it can be timed.
+
+In the notebook: ``workers = Asked(2)``, then ``workers.ask(20, "all_reduce", bytes=4096)`` -> seconds for each of 20
+steps. Started as a script, once for each worker, this file answers.
+"""
+
+import json
+import socket
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+
+START_SECONDS, ANSWER_SECONDS = 60, 60
+SLICE = 8  # examples that a worker passes at once
+
+
+class Asked:
+    """Worker processes that wait for questions until this object is dropped."""
+
+    def __init__(self, workers):
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._ends, self._count, self._lock = [], workers, threading.Lock()
+        self.job = bt.run_workers(Path(__file__), workers, arguments=[self._server.getsockname()[1]])
+
+    def ask(self, times, kind, **settings):
+        """Let all workers take ``times`` steps of a kind together; return the slowest one's seconds for a step.
+
+        The first question builds the step and warms it up. Raises RuntimeError if a worker has ended.
+        """
+        with self._lock:
+            self._meet()
+            try:
+                for end in self._ends:
+                    end.write(json.dumps([times, kind, settings]) + "\n")
+                    end.flush()
+                return max(float(end.readline()) for end in self._ends)
+            except (OSError, ValueError):
+                self._complain()
+
+    def _meet(self):
+        """Wait until all workers have come."""
+        self._server.settimeout(0.5)
+        until = time.monotonic() + START_SECONDS
+        while len(self._ends) < self._count:
+            try:
+                connection, _ = self._server.accept()
+                connection.settimeout(ANSWER_SECONDS)
+                self._ends.append(connection.makefile("rw"))
+            except TimeoutError:
+                if any(self.job.codes) or time.monotonic() > until:
+                    self._complain()
+
+    def _complain(self):
+        self.job.stop()
+        said = "\n".join(self.job.logs(worker) for worker in range(self._count))
+        raise RuntimeError(f"a worker does not answer; this is what they said:\n{said}") from None
+
+
+def all_reduce(strategy, bytes):
+    """Return a step that sums so many bytes over all workers."""
+    values = tf.ones(bytes // 4)
+
+    def add():
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+    return tf.function(lambda: strategy.run(add))
+
+
+def train(strategy, width, micro_batches=1, together=True):
+    """Return a training step of a model with 2 width^2 + 35 width weights; ``together``: with the other workers."""
+    with strategy.scope() if together else nullcontext():
+        layers = [keras.layers.Dense(width, activation="relu") for _ in range(3)]
+        model = bt.Model.of(keras.Sequential([keras.Input((32,)), *layers]), micro_batches=micro_batches)
+        model.compile("sgd", "mse")
+    examples = SLICE * micro_batches
+    x, y = tf.ones((examples, 32)), tf.ones((examples, width))
+    return lambda: model.train_on_batch(x, y)
+
+
+def seconds_of(step, times):
+    began = time.perf_counter()
+    for _ in range(times):
+        step()
+    return (time.perf_counter() - began) / times
+
+
+def answer(port):
+    """Take the steps that the notebook asks for, until it goes away."""
+    strategy, steps = bt.strategy(), {}
+    with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rw") as notebook:
+        for question in notebook:
+            times, kind, settings = json.loads(question)
+            key = json.dumps([kind, settings])
+            if key not in steps:
+                steps[key] = {"all_reduce": all_reduce, "train": train}[kind](strategy, **settings)
+                seconds_of(steps[key], 2)
+            notebook.write(f"{seconds_of(steps[key], times)}\n")
+            notebook.flush()
+
+
+if __name__ == "__main__":
+    answer(int(sys.argv[1]))

@@ -1,0 +1,67 @@
+"""Train a classifier of photographs: on one device, on several, or as one of several workers, with the same lines.
+
+FOLDER keeps the checkpoints; all workers must see the same one. Started again, training goes on from the last of them.
+"""
+
+import argparse
+import json
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+
+PHOTOS, BATCH = 768, 32  # a batch is shared by all workers
+
+
+def new_model(strategy, micro_batches=1):
+    """Return the same compiled model at every call, in every worker."""
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = bt.conv_net(image_size=32, blocks=1, micro_batches=micro_batches)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss)
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def batches(epoch):
+    """Return the photographs in global batches, whose order depends on the epoch's number alone."""
+    data = bt.photo_crops(count=PHOTOS, test_count=64, size=64)
+    dataset = bt.Pipeline(data=data, image_size=32, batch=BATCH).dataset()
+    dataset = dataset.shuffle(PHOTOS // BATCH, seed=epoch, reshuffle_each_iteration=False)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    length = tf.data.experimental.assert_cardinality(PHOTOS // BATCH)  # Keras warns of an end that it did not expect
+    return dataset.apply(length).with_options(options)
+
+
+class TellSteps(keras.callbacks.Callback):
+    """The chief prints every step's loss."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        workers = self.model.distribute_strategy.cluster_resolver
+        if workers is None or workers.task_id == 0:
+            told = {"step": int(self.model.optimizer.iterations.numpy()), "loss": float(logs["loss"])}
+            print(json.dumps(told), flush=True)
+        self.model.reset_metrics()  # Keras' own loss is a mean over the epoch so far
+
+
+def train(strategy, folder, epochs, micro_batches=1, every=5):
+    """Train up to so many epochs, those before the last checkpoint included; return the model."""
+    model = new_model(strategy, micro_batches)
+    resume = bt.Resume(folder, model, every=every)
+    for epoch in resume.epochs(epochs):
+        rest = resume.rest(batches(epoch))
+        told = [TellSteps(), resume]
+        model.fit(rest, initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0, callbacks=told)
+    return model
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--every", type=int, default=5, help="steps from one checkpoint to the next")
+    chosen = parser.parse_args()
+    tf.config.experimental.enable_op_determinism()  # the same bits at every run, on GPUs too
+    train(bt.strategy(), **vars(chosen))

@@ -1,0 +1,110 @@
+"""Train a language model on source code: on one device, on several, or as one of several workers, with the same lines.
+
+FOLDER keeps the checkpoints; all workers must see the same one. Started again, training goes on from the last of them.
+"""
+
+import argparse
+import json
+import time
+
+import numpy as np
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+
+LENGTH, WIDTH = 32, 48  # bytes that the model sees at once, numbers that it keeps for each
+TOGETHER = 8  # steps in one call from Python
+WARM_UP = 128  # steps, of a short training a quarter
+TELL = 16  # steps from one line of news to the next
+
+
+def windows(text, count, batch, seed):
+    """Return int32 (bytes, the bytes that follow them), [batch, LENGTH] each, from random places of a text."""
+    starts = np.random.default_rng(seed).integers(0, len(text) - LENGTH, count)
+    text, places = tf.constant(text), tf.range(LENGTH + 1, dtype=tf.int64)
+
+    def cut(starts):
+        window = tf.cast(tf.gather(text, starts[:, None] + places), tf.int32)
+        return window[:, :-1], window[:, 1:]
+
+    return tf.data.Dataset.from_tensor_slices(starts).batch(batch).map(cut, tf.data.AUTOTUNE).prefetch(2)
+
+
+def new_model(strategy, rate, micro_batches=1, policy="float32"):
+    """Return the same compiled model at every call, in every worker. Put your own model here."""
+    keras.utils.set_random_seed(1)
+    keras.config.set_dtype_policy(policy)
+    alone = strategy.num_replicas_in_sync == 1  # where Keras does not compile by itself, XLA cannot reduce
+    how = {"jit_compile": True, "steps_per_execution": TOGETHER} if alone else {}
+    with strategy.scope():
+        model = bt.gpt(length=LENGTH, width=WIDTH, micro_batches=micro_batches)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(rate, beta_2=0.95), loss, **how)  # as GPT-3 has it
+    keras.config.set_dtype_policy("float32")
+    return model
+
+
+class Tell(keras.callbacks.Callback):
+    """The chief prints the loss and the rate of the last steps, as one line of JSON."""
+
+    def __init__(self, chief, batch):
+        super().__init__()
+        self.chief, self.batch, self.told = chief, batch, None
+
+    def on_train_begin(self, logs=None):
+        self.step = int(self.model.optimizer.iterations.numpy())
+
+    def on_train_batch_end(self, batch, logs=None):
+        step, now = int(self.model.optimizer.iterations.numpy()), time.perf_counter()
+        if step // TELL > self.step // TELL:
+            rate = self.told and (step - self.step) * self.batch / (now - self.told)
+            say(self.chief, step=step, loss=float(logs["loss"]), examples_per_second=rate)
+            self.step, self.told = step, now
+            self.model.reset_metrics()  # Keras' own loss is a mean over the epoch so far
+
+
+def say(chief, **facts):
+    if chief:
+        print(json.dumps(facts), flush=True)
+
+
+def continued(model, start, count=200, seed=1):
+    """Return a text and what the model makes of it, byte by byte; a dot stands for what cannot be printed."""
+    run, known = tf.function(model), list(start.encode())
+    for place in range(count):
+        seen = known[-LENGTH:]
+        logits = run(tf.constant([seen + [0] * (LENGTH - len(seen))]))[:, len(seen) - 1]
+        known.append(int(tf.random.stateless_categorical(logits / 0.7, 1, (seed, place))[0, 0]))
+    return "".join(chr(byte) if byte == 10 or 32 <= byte < 127 else "·" for byte in known)
+
+
+def train(strategy, folder, text, examples=8192, epochs=1, batch=16, rate=0.005, every=128, **settings):
+    """Train up to so many epochs of random examples, those before the last checkpoint included; return the model."""
+    chief, steps = strategy.extended.should_checkpoint, epochs * -(-examples // batch)
+    model = new_model(strategy, bt.warmup_cosine(rate, min(WARM_UP, steps // 4), steps), **settings)
+    resume = bt.Resume(folder, model, every=every)
+    for epoch in resume.epochs(epochs):
+        rest = resume.rest(windows(text.array("train"), examples, batch, seed=epoch))
+        told = [Tell(chief, batch), resume]
+        model.fit(rest, initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0, callbacks=told)
+    loss = model.evaluate(windows(text.array("test"), 512, 64, seed=0), verbose=0)
+    say(chief, test_loss=loss)
+    return model
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("--text", help="a folder with text of your own; without it, Python's own source code")
+    parser.add_argument("--pattern", default="**/*.py", help="which files of that folder")
+    parser.add_argument("--examples", type=int, default=8192, help="of an epoch")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=16, help="of all workers together")
+    parser.add_argument("--rate", type=float, default=0.005, help="the highest learning rate")
+    parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--policy", default="float32", help="the dtype policy, such as mixed_bfloat16")
+    parser.add_argument("--every", type=int, default=128, help="steps from one checkpoint to the next")
+    chosen = vars(parser.parse_args())
+    own, pattern = chosen.pop("text"), chosen.pop("pattern")
+    text = bt.text_folder(own, pattern) if own else bt.source_text(megabytes=4)
+    train(bt.strategy(), text=text, **chosen)
