@@ -4,7 +4,6 @@ The exercises of a notebook stand in a module of `workbook/exercises/`, beside t
 then its check, an `exercise` with the hint as its docstring, then what it must refuse.
 """
 
-import math
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,9 +38,9 @@ class Exercise:
     hint: str
     minutes: int
     difficulty: int
-    wrong: list[tuple[Callable, str]] = field(default_factory=list)
+    wrong: list = field(default_factory=list)
 
-    def refuses(self, reason: str):
+    def refuses(self, reason):
         """Decorate a typical wrong answer."""
 
         def note(answer):
@@ -51,68 +50,76 @@ class Exercise:
         return note
 
 
-def exercise(reference: Callable, minutes: int, difficulty: int):
+def exercise(reference, minutes, difficulty):
     """Decorate the check of an answer, of which it makes an `Exercise`; its docstring is the hint."""
-    name = f"{reference.__module__.rpartition('.')[2]}.{reference.__name__}"
-    return lambda check: Exercise(name, reference, check, " ".join(check.__doc__.split()), minutes, difficulty)
+    module = reference.__module__.rpartition(".")[2]
+
+    def make(check):
+        hint = " ".join(check.__doc__.split())
+        return Exercise(f"{module}.{reference.__name__}", reference, check, hint, minutes, difficulty)
+
+    return make
 
 
-def registry() -> dict[str, Exercise]:
+def registry():
     """All exercises by name: those of the modules in `workbook/exercises/`, in the folder of the notebook.
 
     Raises ModuleNotFoundError if there is no such folder.
     """
-    package = import_module("workbook.exercises")
-    modules = [import_module(f"workbook.exercises.{module.name}") for module in pkgutil.iter_modules(package.__path__)]
-    made = [one for module in modules for one in vars(module).values() if isinstance(one, Exercise)]
-    return {one.name: one for one in made}
+    known = {}
+    for module in pkgutil.iter_modules(import_module("workbook.exercises").__path__):
+        known |= exercises_of(module.name)
+    return known
 
 
-def expect(got, expected, what: str, rel: float = 1e-6) -> None:
+def exercises_of(module):
+    """The exercises of one module, by name. Raises ModuleNotFoundError, which says where they are looked for."""
+    try:
+        found = import_module(f"workbook.exercises.{module}")
+    except ModuleNotFoundError as error:
+        if not error.name.startswith("workbook"):  # the module is there, and what it imports is not
+            raise
+        place = f"workbook/exercises/{module}.py, in the folder of the notebook"
+        raise ModuleNotFoundError(f"no exercises of {module!r}: they are looked for in {place}") from None
+    return {one.name: one for one in vars(found).values() if isinstance(one, Exercise)}
+
+
+def expect(got, expected, what, rel=1e-6):
     """Raise `Wrong` with both values unless `got` is `expected`, numbers and arrays within `rel` of it.
 
     `what` names the value in the message ("the median of 1, 2, 9"). Raises `NotAttempted` if `got` is `...`.
     """
     if is_unfinished(got):
         raise NotAttempted
+    if isinstance(got, np.generic):
+        got = got.item()  # NumPy's numbers as Python's
     if not _alike(got, expected, rel):
         about = "about " if isinstance(expected, float) else ""
         raise Wrong(f"{what}: expected {about}{_short(expected)}, got {_short(got)}")
 
 
-def is_unfinished(value) -> bool:
+def is_unfinished(value):
     """Whether a value is `...`, or a tuple or list with `...` in it."""
     return value is ... or (isinstance(value, tuple | list) and any(part is ... for part in value))
 
 
 def _alike(got, expected, rel):
-    if isinstance(expected, bool | np.bool_):
-        return isinstance(got, bool | np.bool_) and bool(got) == bool(expected)
-    if isinstance(expected, int | float | np.number):
-        return _is_number(got) and math.isclose(float(got), float(expected), rel_tol=rel, abs_tol=1e-12)
-    if isinstance(expected, np.ndarray):
-        return np.shape(got) == expected.shape and np.allclose(got, expected, rtol=rel, atol=1e-12)
     if isinstance(expected, tuple | list):
-        same_length = isinstance(got, tuple | list) and len(got) == len(expected)
-        return same_length and all(_alike(one, other, rel) for one, other in zip(got, expected, strict=True))
-    return type(got) is type(expected) and got == expected
-
-
-def _is_number(value):
-    if isinstance(value, bool | np.bool_ | str | bytes) or value is None:
-        return False
+        if not isinstance(got, tuple | list) or len(got) != len(expected):
+            return False
+        return all(_alike(one, other, rel) for one, other in zip(got, expected, strict=True))
+    if isinstance(got, bool) or isinstance(expected, bool | str | dict | None):
+        return type(got) is type(expected) and got == expected
     try:
-        return math.isfinite(float(value))
-    except (TypeError, ValueError):
+        return np.shape(got) == np.shape(expected) and np.allclose(got, expected, rtol=rel, atol=1e-12)
+    except TypeError:  # no numbers
         return False
 
 
 def _short(value):
-    if isinstance(value, float | np.floating):
-        return f"{value:.6g}"
-    if isinstance(value, int | np.integer):
-        return str(value)
     if value is None:
         return "None (is a return missing?)"
+    if isinstance(value, float):
+        return f"{value:.6g}"
     text = repr(value)
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "..."

@@ -1,12 +1,11 @@
 """A ledger of a tuning: what each step was expected to buy, and what it bought."""
 
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.words import Shown, interval, number, quantity
-from bigtrain_nb.measure import benchmark as measure
-from bigtrain_nb.measure.results import Comparison, Result
+from bigtrain_nb.common.words import Shown, quantity
+from bigtrain_nb.measure.benchmark import compare, throughput
+from bigtrain_nb.measure.results import Comparison, Ratio, Result
 from bigtrain_nb.workbook import workbook
 
 COLUMN_OF = {"x": "rate", "MiB": "memory", "nats": "loss"}
@@ -18,17 +17,19 @@ class Entry:
     """One way to train. ``rate``: a `Result` in examples/s; ``before``: the same of the way before, if it was measured
     in turns with this one; ``gain``: ``rate`` as a multiple of the rate before, a `Ratio` if in turns, else a number;
     ``memory``: peak in MiB; ``loss``: nats a byte. None for what was not measured. ``predicted``: {"rate", "memory" or
-    "loss": value} in the same units. ``kept``: whether later steps build on it.
+    "loss": value} in the same units. ``kept``: whether later steps build on it. ``source``: what was
+    measured, if it was measured here.
     """
 
     name: str
     rate: Result | None = None
     before: Result | None = None
-    gain: object = None
+    gain: Ratio | float | None = None
     memory: float | None = None
     loss: float | None = None
     predicted: dict = field(default_factory=dict)
     kept: bool = True
+    source: object = None
 
 
 class Ledger(Shown):
@@ -44,7 +45,7 @@ class Ledger(Shown):
     """
 
     def __init__(self):
-        self._entries, self._sources = {}, {}
+        self._entries = {}
 
     @property
     def entries(self):
@@ -53,34 +54,33 @@ class Ledger(Shown):
     @property
     def last(self):
         """The name of the last step that was measured here and kept, None if there is none."""
-        return self._last_before(None)
+        measured = self._measured_before(None)
+        return measured[-1].name if measured else None
 
-    def measure(self, name, source, *, seconds=2.0, memory=None, loss=None, kept=None):
-        """Measure a step function, or another source of `bt.throughput`, and `enter` it.
+    def measure(self, name, source, *, seconds=2.0, **others):
+        """Measure a step function, or another source of `bt.throughput`, and `enter` it with the ``others``.
 
         All but the first are measured side by side with the last one that was kept, by `bt.compare`.
         """
-        before = self._last_before(name)
-        if before is None:
-            rate = measure.throughput(source, seconds=seconds, name=name)
+        measured = self._measured_before(name)
+        if measured:
+            rate = _compared(measured[-1], name, source, seconds)
         else:
-            rate = self._compared(before, name, source, seconds)
-        card = self.enter(name, rate, memory=memory, loss=loss, kept=kept)
-        self._sources[name] = source
-        return card
+            rate = throughput(source, seconds=seconds, name=name)
+        return self.enter(name, rate, source=source, **others)
 
-    def overall(self, name, *, seconds=4.0, memory=None, loss=None):
-        """Measure the last step that was kept side by side with the first, and `enter` it.
+    def overall(self, name, *, seconds=4.0, **others):
+        """Measure the last step that was kept side by side with the first, and `enter` it with the ``others``.
 
         Raises ValueError if nothing but the first was kept.
         """
-        first, last = next(iter(self._sources), None), self._last_before(name)
-        if first == last:
+        measured = self._measured_before(name)
+        if len(measured) < 2:
             raise ValueError("no step was kept: there is nothing to set beside the first")
-        rate = self._compared(first, name, self._sources[last], seconds)
-        return self.enter(name, rate, memory=memory, loss=loss)
+        rate = _compared(measured[0], name, measured[-1].source, seconds)
+        return self.enter(name, rate, **others)
 
-    def enter(self, name, rate=None, *, memory=None, loss=None, kept=None):
+    def enter(self, name, rate=None, *, memory=None, loss=None, kept=None, source=None):
         """Add what was measured of one step, and reveal what was predicted under its name, by `bt.predict`.
 
         A step that is there already is replaced, where it stands.
@@ -88,31 +88,42 @@ class Ledger(Shown):
         ``rate``: a `Result`, or a `Comparison` of two, the way before and the new one. The unit of the prediction says
         what it is about: "x" the gain in examples/s, "MiB" ``memory``, "nats" ``loss``. ``kept``: by default whether
         the step is faster than the one before (its whole interval, for a comparison), True without a rate.
+        ``source``: what later steps can be measured beside.
 
-        Raises ValueError for a comparison of more than two and for a prediction of what was not measured, TypeError for
-        a rate that is none of these.
+        Raises ValueError for a comparison of more than two and for a prediction of what was not measured.
         """
-        if not isinstance(rate, Result | Comparison | None):
-            raise TypeError(f"rate={rate!r} must be a Result or a Comparison, as measured, or None")
-        in_turns = isinstance(rate, Comparison)
-        before, rate, gain = self._against(rate, self._earlier(name))
-        said = workbook.predicted(name)
+        before = gain = None
+        faster = True
+        if isinstance(rate, Comparison):
+            old, new = rate.names
+            gain = rate.ratio(new, old)
+            faster = gain.verdict == "faster"
+            before = rate.results[old]
+            rate = rate.results[new]
+        base = before or self._rate_before(name)
+        if rate and base and not before:
+            gain = rate.median / base.median
+            faster = gain > 1
+        if kept is None:
+            kept = faster
+
         predicted = {}
+        said = workbook.predicted(name)
         if said:
             column = COLUMN_OF.get(said.unit)
             measured = {"rate": gain, "memory": memory, "loss": loss}.get(column)
             if measured is None:
                 raise ValueError(
-                    f"{name!r} was predicted in {said.unit or 'no unit'}, and that was not measured: predict in "
-                    f"{', '.join(COLUMN_OF)}, and give enter a rate, memory= or loss="
+                    f"{name!r} was predicted in {said.unit!r}, and that was not measured: predict in x, MiB or nats, "
+                    "and give enter a rate, memory= or loss="
                 )
-            predicted[column] = said.predicted * (before.median if column == "rate" else 1)
             workbook.reveal(name, measured)
-        kept = _is_faster(gain) if kept is None else kept
-        beside = before if in_turns else None
-        self._sources.pop(name, None)  # of an earlier measurement; `measure` gives the new one
-        self._entries[name] = entry = Entry(name, rate, beside, gain, memory, loss, predicted, kept)
-        return cards.note("Entered", f"{name}: {_words(entry)}.")
+            predicted[column] = said.predicted * (base.median if column == "rate" else 1)
+
+        entry = Entry(name, rate, before, gain, memory, loss, predicted, kept, source)
+        card = cards.note("Entered", f"{name}: {_words(entry)}.")
+        self._entries[name] = entry
+        return card
 
     def figure(self):
         """One row for each entry, one panel each for examples/s, memory and loss."""
@@ -124,59 +135,55 @@ class Ledger(Shown):
         """What the figure shows, in a sentence for each entry."""
         return "; ".join(f"{entry.name}: {_words(entry)}" for entry in self.entries)
 
-    def _earlier(self, name):
-        return list(takewhile(lambda entry: entry.name != name, self.entries))
+    def _kept_before(self, name):
+        earlier = []
+        for entry in self.entries:
+            if entry.name == name:
+                break
+            if entry.kept:
+                earlier.append(entry)
+        return earlier
 
-    def _last_before(self, name):
-        kept = [entry.name for entry in self._earlier(name) if entry.kept and entry.name in self._sources]
-        return kept[-1] if kept else None
+    def _measured_before(self, name):
+        return [entry for entry in self._kept_before(name) if entry.source is not None]
 
-    def _compared(self, before, name, source, seconds):
-        return measure.compare({before: lambda: self._sources[before], name: lambda: source}, seconds=seconds)
-
-    def _against(self, rate, earlier):
-        """Return the rate before, the new one, and the new one as a multiple of it."""
-        if isinstance(rate, Comparison):
-            if len(rate.names) != 2:
-                raise ValueError(f"a step is compared with the one before it: two names, not {', '.join(rate.names)}")
-            before, new = rate.names
-            return rate.results[before], rate.results[new], rate.ratio(new, before)
-        known = [entry.rate for entry in earlier if entry.kept and entry.rate]
-        if rate is None or not known:
-            return None, rate, None
-        return known[-1], rate, rate.median / known[-1].median
+    def _rate_before(self, name):
+        rates = [entry.rate for entry in self._kept_before(name) if entry.rate]
+        return rates[-1] if rates else None
 
     def _card(self):
         head = ["", "examples/s before", "examples/s", "gain", "memory, MiB", "loss, nats a byte", "kept?"]
-        rows = [
-            [
-                entry.name,
-                *(number(rate.median) if rate else "" for rate in (entry.before, entry.rate)),
-                _gain(entry.gain),
-                *("" if value is None else number(value) for value in (entry.memory, entry.loss)),
-                "yes" if entry.kept else "no",
-            ]
-            for entry in self.entries
-        ]
+        rows = []
+        for entry in self.entries:
+            rows.append([entry.name, *_cells(entry), "yes" if entry.kept else "no"])
         return cards.table("Ledger", head, rows)
 
 
-def _is_faster(gain):
-    if gain is None:
-        return True
-    return gain.verdict == "faster" if hasattr(gain, "verdict") else gain > 1
+def _compared(before, name, source, seconds):
+    return compare({before.name: lambda: before.source, name: lambda: source}, seconds=seconds)
 
 
-def _gain(gain):
-    if gain is None:
+def _cells(entry):
+    return [
+        _cell(entry.before),
+        _cell(entry.rate),
+        _cell(entry.gain, "x"),
+        _cell(entry.memory),
+        _cell(entry.loss),
+    ]
+
+
+def _cell(value, unit=""):
+    if value is None:
         return ""
-    return str(gain) if hasattr(gain, "verdict") else quantity(gain, "x")
+    if isinstance(value, Ratio):
+        return str(value)
+    return quantity(getattr(value, "median", value), unit)
 
 
 def _words(entry):
-    beside = f" beside {number(entry.before.median)} before" if entry.before else ""
-    found = [f"{interval(entry.rate)} examples/s{beside}"] if entry.rate else []
-    found += [_gain(entry.gain)] if entry.gain is not None else []
-    found += [f"{number(entry.memory)} MiB"] if entry.memory is not None else []
-    found += [f"{number(entry.loss)} nats a byte"] if entry.loss is not None else []
-    return ", ".join([*found, *([] if entry.kept else ["not kept"])])
+    units = ["examples/s before", "examples/s", "", "MiB", "nats a byte"]
+    parts = [f"{cell} {unit}".strip() for cell, unit in zip(_cells(entry), units, strict=True) if cell]
+    if not entry.kept:
+        parts.append("not kept")
+    return ", ".join(parts)

@@ -5,7 +5,7 @@ Only a kernel that a Jupyter server started for a notebook notes anything: not o
 
 import json
 import os
-from contextlib import suppress
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,38 +27,41 @@ class Summary:
     right: int
 
 
-def noted(summary) -> dict:
+def noted(summary):
     """Note this notebook's summary; return {notebook: `Summary`} of all that are noted in the current folder."""
-    name = _notebook()
-    known = _read() | {name or THIS: summary}
-    if name:
-        with suppress(OSError):  # a folder that cannot be written shows this notebook only
-            write_text(FILE, json.dumps({each: asdict(one) for each, one in known.items()}, indent=1) + "\n")
+    session = os.environ.get("JPY_SESSION_NAME")  # Jupyter's own: the notebook that this kernel was started for
+    known = _read()
+    if not session:
+        return known | {THIS: summary}
+    known[Path(session).stem] = summary
+    fields = {name: asdict(one) for name, one in known.items()}
+    try:
+        write_text(FILE, json.dumps(fields, indent=1) + "\n")
+    except OSError:
+        pass  # a folder that cannot be written keeps no score
     return known
 
 
-def table(summaries) -> cards.Card:
+def table(summaries):
     """A line for each notebook and one for all."""
-    rows = [[name, *_cells(one)] for name, one in sorted(summaries.items())]
-    totals = [sum(values) for values in zip(*(asdict(one).values() for one in summaries.values()), strict=True)]
-    rows.append(["together", *_cells(Summary(*totals))])
+    total = Counter()
+    for one in summaries.values():
+        total.update(asdict(one))
+    rows = [_row(name, one) for name, one in sorted(summaries.items())]
+    rows.append(_row("together", Summary(**total)))
     head = ["", "predictions that hit", "within a factor of 2", "exercises right"]
     return cards.table("The whole series, as far as you have come", head, rows)
 
 
-def _cells(one):
-    of = f" of {one.predictions}"
-    return [f"{one.hits}{of}", f"{one.within_twice}{of}", f"{one.right} of {one.exercises}"]
-
-
-def _notebook():
-    """Return the name of the notebook that this kernel was started for, by Jupyter's own variable, or None."""
-    session = os.environ.get("JPY_SESSION_NAME")
-    return Path(session).stem if session else None
+def _row(name, one):
+    hits = f"{one.hits} of {one.predictions}"
+    within_twice = f"{one.within_twice} of {one.predictions}"
+    return [name, hits, within_twice, f"{one.right} of {one.exercises}"]
 
 
 def _read():
     try:
-        return {name: Summary(**fields) for name, fields in json.loads(Path(FILE).read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        known = json.loads(Path(FILE).read_text(encoding="utf-8"))
+        return {name: Summary(**fields) for name, fields in known.items()}
+    except (OSError, ValueError, TypeError):  # none yet, or damaged
         return {}

@@ -5,27 +5,24 @@ notes a summary beside the notebook (see `scores`), so that the last notebook ca
 """
 
 import difflib
-import functools
 import html
 import inspect
-import math
 import textwrap
 from dataclasses import dataclass, replace
 
 from bigtrain_nb.common import cards
+from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import Shown, interval, quantity
 from bigtrain_nb.plots import Picture, comparison_figure, prediction_figure
 from bigtrain_nb.workbook import exercises, scores
 
 NOT_ATTEMPTED, RIGHT, WRONG = "not attempted", "right", "wrong"
+CLOSE = 1.1
+"""Times: as near as a single number, without an interval, can be asked to be predicted."""
 
 _predictions = {}
 _checked = {}
-
-
-CLOSE = 1.1
-"""Times: as near as a single number, without an interval, can be asked to be predicted."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +38,42 @@ class Prediction:
     rounds: tuple = ()
 
     @property
-    def factor(self) -> float:
+    def factor(self):
         """How many times the prediction is what was measured."""
         return self.predicted / self.median
 
     @property
-    def hit(self) -> bool:
-        """Whether the prediction lies in the measured interval, or within 10 % of a number that has none."""
-        if self.low < self.high:
-            return self.low <= self.predicted <= self.high
-        return max(self.factor, 1 / self.factor) <= CLOSE
+    def times_off(self):
+        """The same for predictions too high and too low: 2 for a half as for a double."""
+        return max(self.factor, 1 / self.factor)
 
     @property
-    def verdict(self) -> str:
+    def has_interval(self):
+        return self.low < self.high
+
+    @property
+    def hit(self):
+        """Whether the prediction lies in the measured interval, or within 10 % of a number that has none."""
+        if self.has_interval:
+            return self.low <= self.predicted <= self.high
+        return self.times_off <= CLOSE
+
+    @property
+    def verdict(self):
         """In words: "inside the interval", "within 10 %" or "off by 1.4x, too low"."""
         if self.hit:
-            return "inside the interval" if self.low < self.high else "within 10 %"
-        times = max(self.factor, 1 / self.factor)
-        if times < 1.005:
+            return "inside the interval" if self.has_interval else "within 10 %"
+        if self.times_off < 1.005:
             return "off by less than 1 %"
-        return f"off by {quantity(times, 'x')}, too {'high' if self.factor > 1 else 'low'}"
+        side = "high" if self.factor > 1 else "low"
+        return f"off by {quantity(self.times_off, 'x')}, too {side}"
+
+    @property
+    def measured(self):
+        """What was measured, in words, with its unit."""
+        if not self.has_interval:
+            return quantity(self.median, self.unit)
+        return interval(self) if self.unit == "x" else f"{interval(self)} {self.unit}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,109 +85,120 @@ class Checked(Shown):
     message: str = ""
 
     def _card(self):
-        words = {NOT_ATTEMPTED: "Not attempted yet", RIGHT: "Right", WRONG: "Wrong"}
-        return cards.note(words[self.status], self.message)
+        yet = " yet" if self.status == NOT_ATTEMPTED else ""
+        return cards.note(self.status.capitalize() + yet, self.message)
 
 
-def predict(name: str, value: float, unit: str = "") -> cards.Card:
+def predict(name, value, unit=""):
     """Note what you expect before you measure it; `value` is a number above zero in `unit` ("x" for a ratio).
 
     Raises ValueError for anything else.
     """
-    _predictions[name] = row = Prediction(name, _positive(value, f"predict({name!r})"), unit)
-    return cards.note("Your prediction", f"{name} = {quantity(row.predicted, unit)}")
+    _predictions[name] = Prediction(name, positive("value", value), unit)
+    return cards.note("Your prediction", f"{name} = {quantity(value, unit)}")
 
 
-def reveal(name: str, measured) -> cards.Card:
+def reveal(name, measured):
     """Set what was measured beside the prediction of that name, and show both in a picture.
 
     `measured`: a `Ratio`, a `Result` or a plain number. Raises ValueError if there is no such prediction, or if
     what was measured is not above zero or has another unit.
     """
-    earlier = _look_up(_predictions, name, "prediction")
-    known = hasattr(measured, "median")
-    median = _positive(measured.median if known else measured, f"reveal({name!r})")
-    low, high = (measured.low, measured.high) if known else (median, median)
-    unit = getattr(measured, "unit", "x" if known else "")
-    if earlier.unit and unit and earlier.unit != unit:
-        raise ValueError(f"{name!r} was predicted in {earlier.unit} and measured in {unit}: predict in {unit}")
-    rounds = tuple(getattr(measured, "rounds", ()))
-    row = replace(earlier, median=median, low=low, high=high, rounds=rounds, unit=earlier.unit or unit)
+    said = _look_up(name, _predictions, "prediction")
+    if hasattr(measured, "median"):
+        median, low, high, unit = measured.median, measured.low, measured.high, measured.unit
+    else:
+        median = low = high = float(measured)
+        unit = said.unit
+    positive("measured", median)
+    if said.unit and said.unit != unit:
+        raise ValueError(f"{name!r} was predicted in {said.unit} and measured in {unit}: predict in {unit}")
+    rounds = getattr(measured, "rounds", ())
+    row = replace(said, unit=unit, median=median, low=low, high=high, rounds=rounds)
     _predictions[name] = row
-    line = f"{name}: you said {quantity(row.predicted, row.unit)}, measured {_measured(row)}: {row.verdict}."
-    _show(Picture(comparison_figure([row], prediction=row.predicted), line))
+    line = f"{name}: you said {quantity(row.predicted, unit)}, measured {row.measured}: {row.verdict}."
+    _show(comparison_figure([row], prediction=row.predicted), line)
     return cards.note("Measured", line)
 
 
-def predicted(name: str) -> Prediction | None:
+def predicted(name):
     """What was predicted under that name, or None."""
     return _predictions.get(name)
 
 
-def score(series=False) -> cards.Card:
+def score(series=False):
     """Every prediction beside its measurement, with a picture, and every exercise that was checked.
 
     With ``series``, below it a line for each notebook that the reader has scored in this folder.
     """
-    revealed = [row for row in _predictions.values() if row.median is not None]
-    rows = [
-        [row.name, quantity(row.predicted, row.unit), _measured(row), quantity(row.factor, "x"), row.verdict]
-        for row in revealed
-    ]
-    rows += [[row.name, quantity(row.predicted, row.unit), "not yet", "", ""]
-             for row in _predictions.values() if row.median is None]  # fmt: skip
-    rows += [[name, "exercise", "", "", found.status] for name, found in _checked.items()]
-    if not rows:
+    if not _predictions and not _checked:
         return cards.note("Score", "nothing was predicted and no exercise was checked yet")
+    revealed = [row for row in _predictions.values() if row.median is not None]
     hits = sum(row.hit for row in revealed)
+    within_twice = sum(row.times_off <= 2 for row in revealed)
     right = sum(found.status == RIGHT for found in _checked.values())
+    summary = scores.Summary(len(revealed), hits, within_twice, len(_checked), right)
+
     closing = f"{hits} of {len(revealed)} predictions inside the interval, or within 10 % of a single number"
+    if hits < len(revealed):
+        worst = max(revealed, key=lambda row: row.times_off)
+        closing += f" (furthest off: {worst.name})"
     if revealed:
-        worst = max(revealed, key=lambda row: abs(math.log(row.factor)))
-        closing += f" (furthest off: {worst.name})" if hits < len(revealed) else ""
-        words = f"predictions as multiples of what was measured; {closing}"
-        _show(Picture(prediction_figure(revealed), words))
-    closing += f"; {right} of {len(_checked)} exercises right." if _checked else "."
+        _show(prediction_figure(revealed), f"predictions as multiples of what was measured; {closing}")
+    if _checked:
+        closing += f"; {right} of {len(_checked)} exercises right"
     here = machine()
-    closing += f" Measured on {here['processor']}, {here['cores']} cores, TensorFlow {here['tensorflow']}."
+    closing += f". Measured on {here['processor']}, {here['cores']} cores, TensorFlow {here['tensorflow']}."
+
     head = ["", "predicted", "measured", "predicted / measured", "verdict"]
-    own = cards.table("Score", head, rows, closing)
-    factors = [max(row.factor, 1 / row.factor) for row in revealed]
-    lines = scores.noted(scores.Summary(len(revealed), hits, sum(f <= 2 for f in factors), len(_checked), right))
-    return cards.stacked(own, scores.table(lines)) if series else own
+    own = cards.table("Score", head, _score_rows(), closing)
+    known = scores.noted(summary)
+    return cards.stacked(own, scores.table(known)) if series else own
 
 
-def check(name: str, answer) -> Checked:
+def _score_rows():
+    rows = []
+    for row in _predictions.values():
+        said = quantity(row.predicted, row.unit)
+        if row.median is None:
+            rows.append([row.name, said, "not yet", "", ""])
+        else:
+            rows.append([row.name, said, row.measured, quantity(row.factor, "x"), row.verdict])
+    for found in _checked.values():
+        rows.append([found.name, "exercise", "", "", found.status])
+    return rows
+
+
+def check(name, answer):
     """Check the reader's function `answer` for the exercise of that name: not attempted yet, right, or wrong and why.
 
-    Never raises for an answer, however wrong. Raises ValueError for an unknown name.
+    Never raises for an answer, however wrong. Raises ValueError for an unknown name, ModuleNotFoundError where there
+    are no exercises.
     """
     exercise = _exercise(name)
+    status, message = RIGHT, ""
     try:
-        if answer is ...:
-            raise exercises.NotAttempted
-        if not callable(answer):
-            raise exercises.Wrong(f"expected a function, got {answer!r}")
         exercise.check(_guarded(answer))
-        found = Checked(name, RIGHT)
     except exercises.NotAttempted:
-        found = Checked(name, NOT_ATTEMPTED, f"{_effort(exercise)}; bt.hint({name!r}) helps")
+        minutes = "1 minute" if exercise.minutes == 1 else f"{exercise.minutes} minutes"
+        status = NOT_ATTEMPTED
+        message = f"about {minutes}, difficulty {exercise.difficulty} of 5; bt.hint({name!r}) helps"
     except exercises.Wrong as wrong:
-        found = Checked(name, WRONG, str(wrong))
+        status, message = WRONG, str(wrong)
     except Exception as error:
-        reason = f"the check can do nothing with what your function returned ({_raised(error)})"
-        found = Checked(name, WRONG, reason)
-    _checked[name] = found
-    return found
+        status = WRONG
+        message = f"the check can do nothing with what your function returned ({_raised(error)})"
+    _checked[name] = Checked(name, status, message)
+    return _checked[name]
 
 
-def hint(name: str) -> cards.Card:
-    """Show the exercise's hint. Raises ValueError for an unknown name."""
+def hint(name):
+    """Show the exercise's hint. Raises what `check` does."""
     return cards.note("Hint", _exercise(name).hint)
 
 
-def solution(name: str) -> cards.Card:
-    """Show the exercise's solution as source code. Raises ValueError for an unknown name."""
+def solution(name):
+    """Show the exercise's solution as source code. Raises what `check` does."""
     source = textwrap.dedent(inspect.getsource(_exercise(name).reference))
     return cards.Card(source, f"<pre>{html.escape(source)}</pre>")
 
@@ -182,7 +206,6 @@ def solution(name: str) -> cards.Card:
 def _guarded(answer):
     """The reader's function, where `...` means not attempted and an exception is a wrong answer."""
 
-    @functools.wraps(answer)
     def call(*args, **kwargs):
         try:
             result = answer(*args, **kwargs)
@@ -195,47 +218,26 @@ def _guarded(answer):
     return call
 
 
+def _raised(error):
+    return f"{type(error).__name__}: {error}"
+
+
 def _exercise(name):
-    return _look_up(exercises.registry(), name, "exercise")
+    module, _, _ = name.partition(".")
+    return _look_up(name, exercises.exercises_of(module), "exercise")
 
 
-def _look_up(known, name, kind):
+def _look_up(name, known, kind):
     if name in known:
         return known[name]
-    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.4) or sorted(known)
-    said = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there is no {kind} yet"
-    raise ValueError(f"no {kind} named {name!r}: {said}")
+    close = difflib.get_close_matches(name, known, cutoff=0.4) or sorted(known)
+    there_are = f"did you mean {' or '.join(map(repr, close))}?" if close else "there is none yet"
+    raise ValueError(f"no {kind} named {name!r}: {there_are}")
 
 
-def _positive(value, where):
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if isinstance(value, bool | str) or not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{where}: {value!r} is not a number above zero")
-    return number
-
-
-def _measured(row):
-    if row.low == row.high:
-        return quantity(row.median, row.unit)
-    return interval(row) + ("" if row.unit in ("", "x") else f" {row.unit}")
-
-
-def _effort(exercise):
-    minutes = f"{exercise.minutes} minute{'s' if exercise.minutes != 1 else ''}"
-    return f"about {minutes}, difficulty {exercise.difficulty} of 5"
-
-
-def _raised(error):
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _show(picture):
+def _show(figure, words):
     """Display where there is a notebook or an IPython shell; a plain script prints only what it asks for."""
-    from IPython import get_ipython
-    from IPython.display import display
+    import IPython.display
 
-    if get_ipython():
-        display(picture)
+    if IPython.get_ipython():
+        IPython.display.display(Picture(figure, words))
