@@ -8,16 +8,20 @@ from bigtrain_nb.workbook.exercises import exercise, expect
 
 
 def mean_gradient(parts, sizes):
-    return sum(size * part for part, size in zip(parts, sizes, strict=True)) / sum(sizes)
+    total = 0
+    for part, size in zip(parts, sizes, strict=True):
+        total = total + size * part
+    return total / sum(sizes)
 
 
 @exercise(mean_gradient, minutes=4, difficulty=2)
 def _check_mean_gradient(answer):
     """Every example has one vote: a slice of n examples counts n times, and the votes are divided by all examples."""
-    parts = [np.array([1.0, 4.0]), np.array([5.0, 0.0])]
-    expect(answer(parts, [2, 2]), np.array([3.0, 2.0]), "the mean of [1, 4] and [5, 0] over two examples each")
-    expect(answer(parts, [3, 1]), np.array([2.0, 3.0]), "the mean of [1, 4] over 3 examples and [5, 0] over 1")
-    expect(answer([*parts, parts[0]], [1, 1, 2]), np.array([2.0, 3.0]), "the mean over slices of 1, 1 and 2 examples")
+    a = np.array([1.0, 4.0])
+    b = np.array([5.0, 0.0])
+    expect(answer([a, b], [2, 2]), np.array([3.0, 2.0]), "the mean of [1, 4] and [5, 0] over two examples each")
+    expect(answer([a, b], [3, 1]), np.array([2.0, 3.0]), "the mean of [1, 4] over 3 examples and [5, 0] over 1")
+    expect(answer([a, b, a], [1, 1, 2]), np.array([2.0, 3.0]), "the mean over slices of 1, 1 and 2 examples")
 
 
 @_check_mean_gradient.refuses("over 1: expected array([2., 3.]), got array([3., 2.])")
@@ -32,11 +36,12 @@ def _adds_up(parts, sizes):
 
 @_check_mean_gradient.refuses("over two examples each: expected array([3., 2.]), got array([12.,  8.])")
 def _forgets_to_divide(parts, sizes):
-    return sum(size * part for part, size in zip(parts, sizes, strict=True))
+    return mean_gradient(parts, sizes) * sum(sizes)
 
 
 def updates(examples, micro_batch, micro_batches):
-    return -(-examples // (micro_batch * micro_batches))
+    examples_an_update = micro_batch * micro_batches
+    return -(-examples // examples_an_update)  # rounded up
 
 
 @exercise(updates, minutes=3, difficulty=1)
@@ -64,7 +69,10 @@ def _always_one_more(examples, micro_batch, micro_batches):
 
 def clipped(parts, limit):
     mean = sum(parts) / len(parts)
-    return mean * min(1.0, limit / np.linalg.norm(mean))
+    norm = np.linalg.norm(mean)
+    if norm <= limit:
+        return mean
+    return mean * limit / norm
 
 
 @exercise(clipped, minutes=5, difficulty=2)
@@ -79,7 +87,7 @@ def _check_clipped(answer):
 
 @_check_clipped.refuses("limit 2.5: expected array([1.5, 2. ])")
 def _clips_every_slice(parts, limit):
-    return sum(part * min(1.0, limit / np.linalg.norm(part)) for part in parts) / len(parts)
+    return sum(clipped([part], limit) for part in parts) / len(parts)
 
 
 @_check_clipped.refuses("limit 2.5: expected array([1.5, 2. ]), got array([0.75, 1.  ])")

@@ -6,7 +6,9 @@ from bigtrain_nb.workbook.exercises import exercise, expect
 
 
 def days(weights, tokens, devices, flops, reached):
-    return 6 * weights * tokens / (devices * flops * reached) / 86_400
+    work = 6 * weights * tokens
+    seconds = work / (devices * flops * reached)
+    return seconds / 86_400
 
 
 @exercise(days, minutes=4, difficulty=2)
@@ -46,11 +48,12 @@ def _check_rate(answer):
     unknowns.
     """
     # steps of 10 ms + 1 ms an example: 8 take 18 ms, 512 take 522 ms
-    given = 8 / 0.018, 512 / 0.522
-    expect(answer(8, *given), given[0], "examples/s at 8, where 444 were measured")
-    expect(answer(512, *given), given[1], "examples/s at 512, where 981 were measured")
-    expect(answer(1, *given), 1 / 0.011, "examples/s at 1, with 444 at 8 and 981 at 512")
-    expect(answer(64, *given), 64 / 0.074, "examples/s at 64, with 444 at 8 and 981 at 512")
+    at_8 = 8 / 0.018
+    at_512 = 512 / 0.522
+    expect(answer(8, at_8, at_512), at_8, "examples/s at 8, where 444 were measured")
+    expect(answer(512, at_8, at_512), at_512, "examples/s at 512, where 981 were measured")
+    expect(answer(1, at_8, at_512), 1 / 0.011, "examples/s at 1, with 444 at 8 and 981 at 512")
+    expect(answer(64, at_8, at_512), 64 / 0.074, "examples/s at 64, with 444 at 8 and 981 at 512")
 
 
 @_check_rate.refuses("examples/s at 1, with 444 at 8 and 981 at 512: expected about 90.9091, got 436.")
@@ -70,7 +73,7 @@ def _only_overhead(batch, at_8, at_512):
 
 def slices(batch, constant, each, memory):
     largest = (memory - constant) // each
-    return -(-batch // largest)
+    return -(-batch // largest)  # rounded up
 
 
 @exercise(slices, minutes=4, difficulty=2)

@@ -31,7 +31,8 @@ def _takes_the_faster(producer, consumer):
 
 
 def pipeline_rate(stages):
-    return min(1e6 * calls / microseconds for microseconds, calls in stages)
+    rates = [1e6 * calls / microseconds for microseconds, calls in stages]
+    return min(rates)
 
 
 @exercise(pipeline_rate, minutes=4, difficulty=2)
@@ -72,12 +73,14 @@ def _check_prepare(answer):
         return number * 10
 
     dataset = answer(tf.data.Dataset.range(100), parse, 50)
-    epochs = [[int(number) for number in dataset] for _ in range(2)]
-    if sorted(epochs[0]) != list(range(0, 1000, 10)):
-        raise Wrong(f"an epoch over 0 ... 99: expected 0, 10, ... 990 in some order, got {epochs[0][:5]}...")
-    if epochs[0] == sorted(epochs[0]):
+    first = [int(number) for number in dataset]
+    second = [int(number) for number in dataset]
+    in_order = list(range(0, 1000, 10))
+    if sorted(first) != in_order:
+        raise Wrong(f"an epoch over 0 ... 99: expected 0, 10, ... 990 in some order, got {first[:5]}...")
+    if first == in_order:
         raise Wrong("the first epoch: expected a shuffled order, got the order of the files")
-    if epochs[0] == epochs[1]:
+    if first == second:
         raise Wrong("the second epoch: expected a new order, got the first one again, frozen in the cache")
     expect(len(parsed), 100, "calls of parse in two epochs over 100 examples")
 

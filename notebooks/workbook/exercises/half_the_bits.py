@@ -8,8 +8,9 @@ from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 
 def dtype_of(policy, tensor):
-    half = policy.removeprefix("mixed_")
-    return half if tensor in ("activation", "cast weight") else "float32"
+    if tensor in ("activation", "cast weight"):
+        return policy.removeprefix("mixed_")
+    return "float32"
 
 
 @exercise(dtype_of, minutes=3, difficulty=1)
@@ -17,9 +18,10 @@ def _check_dtype_of(answer):
     """What layers compute with is half: what goes in, what comes out, the weights' copies. What is kept from step to
     step, and the loss, is float32. 'mixed_float16'.removeprefix('mixed_') is 'float16'.
     """
-    for policy, half in (("mixed_float16", "float16"), ("mixed_bfloat16", "bfloat16"), ("float32", "float32")):
-        for tensor in ("weight", "cast weight", "activation", "loss", "gradient of a weight", "optimizer state"):
-            expected = half if tensor in ("activation", "cast weight") else "float32"
+    tensors = ["weight", "cast weight", "activation", "loss", "gradient of a weight", "optimizer state"]
+    for policy in ("mixed_float16", "mixed_bfloat16", "float32"):
+        for tensor in tensors:
+            expected = dtype_of(policy, tensor)
             expect(answer(policy, tensor), expected, f"the dtype of a model's {tensor} under {policy}")
 
 
@@ -30,12 +32,16 @@ def _all_in_half(policy, tensor):
 
 @_check_dtype_of.refuses("gradient of a weight under mixed_float16: expected 'float32', got 'float16'")
 def _gradients_in_half(policy, tensor):
-    return dtype_of(policy, "activation" if tensor == "gradient of a weight" else tensor)
+    if tensor == "gradient of a weight":
+        return dtype_of(policy, "activation")
+    return dtype_of(policy, tensor)
 
 
 @_check_dtype_of.refuses("cast weight under mixed_bfloat16: expected 'bfloat16', got 'float16'")
 def _one_half_format(policy, tensor):
-    return "float16" if dtype_of(policy, tensor) != "float32" else "float32"
+    if dtype_of(policy, tensor) == "float32":
+        return "float32"
+    return "float16"
 
 
 def largest_scale(gradient):
@@ -82,27 +88,30 @@ def _check_update(answer):
     """First the finite check over all gradients. If it fails: None, half the scale, 0. Otherwise divide by the scale
     that the loss had, and only then see whether the scale doubles.
     """
-    what = "after the scaled gradients {} at scale 1024 with {} good steps behind and growth after 3 steps"
-    for scaled, good, expected in (
-        ([1024.0, -512.0], 0, ([1.0, -0.5], 1024.0, 1)),
-        ([2048.0, 0.0], 2, ([2.0, 0.0], 2048.0, 0)),
-        ([1024.0, math.inf], 2, (None, 512.0, 0)),
-        ([math.nan, 1024.0], 1, (None, 512.0, 0)),
-    ):
-        got = answer(list(scaled), 1024.0, good, 3)
-        if not isinstance(got, tuple) or len(got) != 3:
-            raise Wrong(f"expected three things (gradients or None, scale, good steps), got {got!r}")
-        names = ("the gradients to apply", "the scale", "the number of good steps")
-        for name, one, right in zip(names, got, expected, strict=True):
-            if right is None and one is not None:
-                raise Wrong(f"{name} {what.format(scaled, good)}: expected None, as the step is skipped, got {one!r}")
-            expect(one, right, f"{name} {what.format(scaled, good)}")
+    _check_step(answer, [1024.0, -512.0], 0, ([1.0, -0.5], 1024.0, 1))
+    _check_step(answer, [2048.0, 0.0], 2, ([2.0, 0.0], 2048.0, 0))
+    _check_step(answer, [1024.0, math.inf], 2, (None, 512.0, 0))
+    _check_step(answer, [math.nan, 1024.0], 1, (None, 512.0, 0))
+
+
+def _check_step(answer, scaled, good, expected):
+    got = answer(list(scaled), 1024.0, good, 3)
+    if not isinstance(got, tuple) or len(got) != 3:
+        raise Wrong(f"expected three things (gradients or None, scale, good steps), got {got!r}")
+    when = f"after the scaled gradients {scaled} at scale 1024 with {good} good steps behind and growth after 3 steps"
+    if expected[0] is None and got[0] is not None:
+        raise Wrong(f"the gradients to apply {when}: expected None, as the step is skipped, got {got[0]!r}")
+    expect(got[0], expected[0], f"the gradients to apply {when}")
+    expect(got[1], expected[1], f"the scale {when}")
+    expect(got[2], expected[2], f"the number of good steps {when}")
 
 
 @_check_update.refuses("expected [1.0, -0.5], got [1024.0, -512.0]")
 def _forgets_to_unscale(scaled, scale, good, growth_steps):
-    gradients, *rest = update(scaled, scale, good, growth_steps)
-    return (None if gradients is None else scaled), *rest
+    gradients, new_scale, new_good = update(scaled, scale, good, growth_steps)
+    if gradients is None:
+        return None, new_scale, new_good
+    return scaled, new_scale, new_good
 
 
 @_check_update.refuses("expected None, as the step is skipped")
@@ -114,14 +123,18 @@ def _looks_at_the_first_only(scaled, scale, good, growth_steps):
 
 @_check_update.refuses("expected 0, got 2")
 def _goes_on_counting(scaled, scale, good, growth_steps):
-    gradients, new, count = update(scaled, scale, good, growth_steps)
-    return gradients, new, good if gradients is None else count
+    gradients, new_scale, new_good = update(scaled, scale, good, growth_steps)
+    if gradients is None:
+        return None, new_scale, good
+    return gradients, new_scale, new_good
 
 
 @_check_update.refuses("expected [2.0, 0.0], got [1.0, 0.0]")
 def _unscales_with_the_new_scale(scaled, scale, good, growth_steps):
-    gradients, new, count = update(scaled, scale, good, growth_steps)
-    return (None if gradients is None else [g / new for g in scaled]), new, count
+    gradients, new_scale, new_good = update(scaled, scale, good, growth_steps)
+    if gradients is None:
+        return None, new_scale, new_good
+    return [gradient / new_scale for gradient in scaled], new_scale, new_good
 
 
 def adamw_bytes(weights, policy):

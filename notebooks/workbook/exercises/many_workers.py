@@ -11,17 +11,17 @@ def tf_config(hosts, port, index):
 @exercise(tf_config, minutes=4, difficulty=1)
 def _check_tf_config(answer):
     """The cluster is the same text in every worker: {"worker": ["host:port", ...]}. Only the task's index differs."""
-    for hosts, port, index in ((["ann", "ben"], 2222, 1), (["ann", "ben"], 2222, 0), (["n1", "n2", "n3"], 9000, 2)):
-        expected = {
-            "cluster": {"worker": [f"{host}:{port}" for host in hosts]},
-            "task": {"type": "worker", "index": index},
-        }
-        expect(answer(hosts, port, index), expected, f"worker {index} of {', '.join(hosts)}")
+    two = ["ann", "ben"]
+    three = ["n1", "n2", "n3"]
+    expect(answer(two, 2222, 1), tf_config(two, 2222, 1), "worker 1 of ann, ben")
+    expect(answer(two, 2222, 0), tf_config(two, 2222, 0), "worker 0 of ann, ben")
+    expect(answer(three, 9000, 2), tf_config(three, 9000, 2), "worker 2 of n1, n2, n3")
 
 
 @_check_tf_config.refuses("worker 1 of ann, ben: expected {'cluster': {'worker': ['ann:2222', 'ben:2222']}")
 def _only_itself(hosts, port, index):
-    return {"cluster": {"worker": [f"{hosts[index]}:{port}"]}, "task": {"type": "worker", "index": index}}
+    own_address = f"{hosts[index]}:{port}"
+    return {"cluster": {"worker": [own_address]}, "task": {"type": "worker", "index": index}}
 
 
 @_check_tf_config.refuses("'index': 1}}, got {'cluster'")
@@ -36,13 +36,18 @@ def _no_ports(hosts, port, index):
 
 def reads(policy, files, batch, worker, workers):
     if policy == "FILE":
-        return [example for file in files[worker::workers] for example in file]
-    examples = [example for file in files for example in file]
-    if policy == "OFF":
+        files = files[worker::workers]
+    examples = []
+    for file in files:
+        examples += file
+    if policy != "DATA":
         return examples
+
     share = batch // workers
-    parts = [examples[start : start + share] for start in range(0, len(examples), share)]
-    return [example for part in parts[worker::workers] for example in part]
+    own = []
+    for start in range(worker * share, len(examples), workers * share):
+        own += examples[start : start + share]
+    return own
 
 
 @exercise(reads, minutes=7, difficulty=3)
@@ -59,7 +64,7 @@ def _check_reads(answer):
 
 @_check_reads.refuses("FILE, worker 1 of 2, 4 files of 4 examples, batches of 4: expected [4, 5, 6, 7, 12")
 def _everyone_reads_all(policy, files, batch, worker, workers):
-    return [example for file in files for example in file]
+    return reads("OFF", files, batch, worker, workers)
 
 
 @_check_reads.refuses("got [8, 9, 10, 11, 12, 13, 14, 15]")
@@ -67,18 +72,21 @@ def _files_in_a_row(policy, files, batch, worker, workers):
     if policy != "FILE":
         return reads(policy, files, batch, worker, workers)
     each = len(files) // workers
-    return [example for file in files[worker * each : (worker + 1) * each] for example in file]
+    own = files[worker * each : (worker + 1) * each]
+    return reads("OFF", own, batch, worker, workers)
 
 
 @_check_reads.refuses("expected [2, 3, 6, 7, 10, 11, 14, 15], got [1, 3, 5, 7, 9, 11, 13, 15]")
 def _deals_single_examples(policy, files, batch, worker, workers):
-    found = reads("OFF" if policy == "DATA" else policy, files, batch, worker, workers)
-    return found[worker::workers] if policy == "DATA" else found
+    if policy != "DATA":
+        return reads(policy, files, batch, worker, workers)
+    return reads("OFF", files, batch, worker, workers)[worker::workers]
 
 
 def ring_seconds(size, workers, bandwidth, latency):
     messages = 2 * (workers - 1)
-    return messages * (size / workers / bandwidth + latency)
+    message_seconds = size / workers / bandwidth + latency
+    return messages * message_seconds
 
 
 @exercise(ring_seconds, minutes=5, difficulty=2)
@@ -103,11 +111,14 @@ def _sends_all_at_each_step(size, workers, bandwidth, latency):
 
 @_check_ring_seconds.refuses("4 workers with a latency of 1 ms, in seconds: expected about 0.006, got 0.001")
 def _one_latency(size, workers, bandwidth, latency):
-    return 2 * (workers - 1) / workers * size / bandwidth + (latency if workers > 1 else 0)
+    if workers == 1:
+        return 0.0
+    return ring_seconds(size, workers, bandwidth, 0.0) + latency
 
 
 def resume_at(step, examples, batch):
-    return divmod(step, -(-examples // batch))
+    steps_an_epoch = -(-examples // batch)  # rounded up
+    return divmod(step, steps_an_epoch)
 
 
 @exercise(resume_at, minutes=3, difficulty=2)
@@ -121,7 +132,8 @@ def _check_resume_at(answer):
 
 @_check_resume_at.refuses("after step 20, 512 examples in batches of 32: expected (1, 4), got (1, 0)")
 def _begins_the_epoch_again(step, examples, batch):
-    return step // -(-examples // batch), 0
+    epoch, skip = resume_at(step, examples, batch)
+    return epoch, 0
 
 
 @_check_resume_at.refuses("expected (1, 4), got (2, 4)")

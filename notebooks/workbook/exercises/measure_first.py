@@ -89,18 +89,21 @@ def _looks_at_the_middle(low, high, margin=0.02):
 
 @_check_say.refuses("within the margin of 2 %: expected 'same', got 'faster'")
 def _forgets_the_margin(low, high, margin=0.02):
-    return "faster" if low > 1 else "slower" if high < 1 else "same"
+    return say(low, high, margin=0.0)
 
 
 @_check_say.refuses("which holds 1: expected 'same', got 'faster'")
 def _mixes_up_the_ends(low, high, margin=0.02):
-    return "faster" if high > 1 + margin else "slower" if low < 1 / (1 + margin) else "same"
+    return say(high, low, margin)
 
 
 def schedule(names, passes):
     turns = []
     for number in range(passes):
-        turns += names if number % 2 == 0 else names[::-1]
+        if number % 2 == 0:
+            turns += names
+        else:
+            turns += names[::-1]
     return turns
 
 
@@ -110,10 +113,13 @@ def _check_schedule(answer):
     turns = answer(["a", "b"], 4)
     if not isinstance(turns, list) or sorted(turns) != ["a"] * 4 + ["b"] * 4:
         raise Wrong(f"4 passes over a and b: expected a list with each of them four times, got {turns!r}")
-    means = {name: sum(i for i, turn in enumerate(turns) if turn == name) / 4 for name in "ab"}
-    expect(means["a"], means["b"], f"the mean position of a in {' '.join(turns)}, beside that of b")
-    if any(set(turns[i : i + 2]) != {"a", "b"} for i in range(0, 8, 2)):
-        raise Wrong(f"each pass visits both: expected no pass without a or b, got {' '.join(turns)}")
+    order = " ".join(turns)
+    mean_of_a = sum(place for place in range(8) if turns[place] == "a") / 4
+    mean_of_b = sum(place for place in range(8) if turns[place] == "b") / 4
+    expect(mean_of_a, mean_of_b, f"the mean position of a in {order}, beside that of b")
+    for start in range(0, 8, 2):
+        if turns[start] == turns[start + 1]:
+            raise Wrong(f"each pass visits both: expected no pass without a or b, got {order}")
     expect(answer(["a", "b", "c"], 2), list("abccba"), "2 passes over a, b and c")
 
 
@@ -129,5 +135,7 @@ def _always_in_the_same_order(names, passes):
 
 @_check_schedule.refuses("expected no pass without a or b, got a a b b b b a a")
 def _mirrored_blocks(names, passes):
-    half = passes // 2
-    return [names[0]] * half + [name for name in names[1:] for _ in range(passes)] + [names[0]] * half
+    first, *others = names
+    outside = [first] * (passes // 2)
+    inside = _one_after_the_other(others, passes)
+    return outside + inside + outside

@@ -6,8 +6,12 @@ from bigtrain_nb.workbook.exercises import exercise, expect
 
 
 def shares(batch, replicas):
-    most = -(-batch // replicas)
-    return [max(0, min(most, batch - most * replica)) for replica in range(replicas)]
+    most = -(-batch // replicas)  # rounded up
+    taken = []
+    for _ in range(replicas):
+        left = batch - sum(taken)
+        taken.append(min(most, left))
+    return taken
 
 
 @exercise(shares, minutes=4, difficulty=2)
@@ -31,17 +35,23 @@ def _drops_the_rest(batch, replicas):
 
 @_check_shares.refuses("expected [2, 2, 1, 0], got [2, 1, 1, 1]")
 def _deals_like_cards(batch, replicas):
-    return [batch // replicas + (replica < batch % replicas) for replica in range(replicas)]
+    least = batch // replicas
+    one_more = batch % replicas
+    return [least + 1] * one_more + [least] * (replicas - one_more)
 
 
 def combine(gradients, counts):
-    return sum(count * gradient for gradient, count in zip(gradients, counts, strict=True)) / sum(counts)
+    total = 0
+    for gradient, count in zip(gradients, counts, strict=True):
+        total = total + count * gradient
+    return total / sum(counts)
 
 
 @exercise(combine, minutes=4, difficulty=2)
 def _check_combine(answer):
     """A mean of m examples stands for a sum of m: multiply each gradient by its count, add, divide once by all."""
-    one, other = np.array([1.0, 3.0]), np.array([5.0, -1.0])
+    one = np.array([1.0, 3.0])
+    other = np.array([5.0, -1.0])
     expect(answer([one, other], [32, 32]), np.array([3.0, 1.0]), "the mean of [1, 3] and [5, -1], 32 examples each")
     expect(answer([one, other], [3, 1]), np.array([2.0, 2.0]), "[1, 3] from 3 examples and [5, -1] from 1")
     expect(answer([one, other, one], [2, 1, 0]), np.array([7 / 3, 5 / 3]), "[1, 3] from 2 examples, [5, -1] from 1")
@@ -64,7 +74,8 @@ def _divides_twice(gradients, counts):
 
 def rate_at(step, batch, base_rate, base_batch, warmup_steps):
     peak = base_rate * batch / base_batch
-    return peak * min(1, (step + 1) / (warmup_steps + 1))
+    warmed_up = min(1, (step + 1) / (warmup_steps + 1))
+    return peak * warmed_up
 
 
 @exercise(rate_at, minutes=5, difficulty=2)
@@ -80,22 +91,28 @@ def _check_rate_at(answer):
 
 @_check_rate_at.refuses("the rate of step 9 for a batch of 256 where 0.1 is right for 32")
 def _forgets_the_batch(step, batch, base_rate, base_batch, warmup_steps):
-    return base_rate * min(1, (step + 1) / (warmup_steps + 1))
+    return rate_at(step, base_batch, base_rate, base_batch, warmup_steps)
 
 
 @_check_rate_at.refuses("expected about 0.8, got 40.08")
 def _never_stops_rising(step, batch, base_rate, base_batch, warmup_steps):
-    return base_rate * batch / base_batch * (step + 1) / (warmup_steps + 1)
+    peak = base_rate * batch / base_batch
+    return peak * (step + 1) / (warmup_steps + 1)
 
 
 @_check_rate_at.refuses("expected about 0.4, got 0.355556")
 def _wastes_the_first_step(step, batch, base_rate, base_batch, warmup_steps):
-    return base_rate * batch / base_batch * min(1, step / max(1, warmup_steps))
+    peak = base_rate * batch / base_batch
+    return peak * min(1, step / max(1, warmup_steps))
 
 
 def lost(devices, rates):
-    ideal = [rates[0] * count / devices[0] for count in devices]
-    return [1 - rate / best for rate, best in zip(rates, ideal, strict=True)]
+    rate_of_one = rates[0] / devices[0]
+    shares = []
+    for count, rate in zip(devices, rates, strict=True):
+        ideal = count * rate_of_one
+        shares.append(1 - rate / ideal)
+    return shares
 
 
 @exercise(lost, minutes=4, difficulty=2)
