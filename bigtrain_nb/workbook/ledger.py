@@ -1,6 +1,6 @@
 """A ledger of a tuning: what each step was expected to buy, and what it bought."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.words import Shown, quantity
@@ -17,19 +17,19 @@ class Entry:
     """One way to train. ``rate``: a `Result` in examples/s; ``before``: the same of the way before, if it was measured
     in turns with this one; ``gain``: ``rate`` as a multiple of the rate before, a `Ratio` if in turns, else a number;
     ``memory``: peak in MiB; ``loss``: nats a byte. None for what was not measured. ``predicted``: {"rate", "memory" or
-    "loss": value} in the same units. ``kept``: whether later steps build on it. ``source``: what was
-    measured, if it was measured here.
+    "loss": value} in the same units. ``kept``: whether later steps build on it. ``source``: what was measured, if that
+    was here.
     """
 
     name: str
-    rate: Result | None = None
-    before: Result | None = None
-    gain: Ratio | float | None = None
-    memory: float | None = None
-    loss: float | None = None
-    predicted: dict = field(default_factory=dict)
-    kept: bool = True
-    source: object = None
+    rate: Result | None
+    before: Result | None
+    gain: Ratio | float | None
+    memory: float | None
+    loss: float | None
+    predicted: dict
+    kept: bool
+    source: object
 
 
 class Ledger(Shown):
@@ -93,15 +93,15 @@ class Ledger(Shown):
         Raises ValueError for a comparison of more than two and for a prediction of what was not measured.
         """
         before = gain = None
+        base = self._rate_before(name)
         faster = True
         if isinstance(rate, Comparison):
             old, new = rate.names
             gain = rate.ratio(new, old)
             faster = gain.verdict == "faster"
-            before = rate.results[old]
+            base = before = rate.results[old]
             rate = rate.results[new]
-        base = before or self._rate_before(name)
-        if rate and base and not before:
+        elif rate and base:
             gain = rate.median / base.median
             faster = gain > 1
         if kept is None:
