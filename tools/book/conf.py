@@ -1,4 +1,4 @@
-"""The book: the executed notebooks as static pages that need no Jupyter and no network. `make book` calls Sphinx with it.
+"""The book: the executed notebooks as static pages that need no Jupyter and no network. `make book` calls Sphinx.
 
 Nothing is executed: the pages show the outputs that the notebooks hold, and under each exercise its hint and solution,
 folded.
