@@ -3,8 +3,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
-from pathlib import Path
 
 import notebook_rules as rules
 import psutil
@@ -57,11 +55,6 @@ def test_a_notebook_with_a_problem_is_left_as_it_was(stored, capsys, source, rea
     assert render.main([str(path)]) == 1
     assert reason in capsys.readouterr().out
     assert path.read_text() == before
-
-
-def test_a_cell_may_take_as_long_as_in_the_tests():
-    settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["pytest"]
-    assert f"--nbval-cell-timeout={rules.CELL_SECONDS}" in settings["ini_options"]["addopts"]
 
 
 def test_an_interrupt_ends_it_with_its_kernel_and_a_sentence(stored):

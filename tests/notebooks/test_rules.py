@@ -25,7 +25,6 @@ def test_a_good_notebook_has_no_problems():
     ({"execution_count": None}, "cell 1 was not run"),
     ({"id": "opening"}, "cell 1 has no id of its own"),
     ({"metadata": {"execution": {"started": "now"}}}, "metadata or widget views that rendering removes"),
-    ({"metadata": {"tags": ["timeouts"]}}, "cell 1 has the tags or markers timeouts;"),
     ({"metadata": {"tags": ["exercise", "timeout=0"]}}, "cell 1 has the tags or markers timeout=0;"),
     ({"source": "# NBVAL_SKIP\n1"}, "cell 1 has the tags or markers NBVAL_SKIP;"),
     ({"source": "%pip install numpy"}, "cell 1 installs packages"),
@@ -48,10 +47,8 @@ def test_the_first_cell_says_how_long_it_takes():
     ("<f at 0x7f3e5d1c>", "cell 1 shows an address"),
     ("it ran on host7", "cell 1 shows this machine's host7"),
     ("worker 1 | WARNING:tensorflow:AutoGraph could not transform", "cell 1 shows a warning"),
-    ("FutureWarning:\nthis will change", "cell 1 shows a warning"),
     ("W0000 00:00:1763790871.300000    4242 device.cc:1] no device", "cell 1 shows a warning"),
     ("2026-11-22 07:00:00.000000: E tensorflow/core/x.cc:1] no device", "cell 1 shows a warning"),
-    ("Traceback (most recent call last):", "cell 1 shows a warning"),
 ])
 def test_what_a_reader_must_not_see_is_found_but_not_inside_a_picture(shown, expected):
     notebook = good()
