@@ -37,11 +37,6 @@ def test_the_index_has_the_notebook_its_minutes_and_its_picture(path):
     assert covers.file_of(path.stem).read_bytes() == covers.cover(path.stem), "run tools/covers.py"
 
 
-def test_what_the_index_names_exists():
-    named = re.findall(r"\]\(([^)#]+)", INDEX) + re.findall(r'src="([^"]+)"', INDEX)
-    assert [name for name in named if not (FOLDER / name).exists()] == []
-
-
 def test_terms_are_in_order_and_explained_once():
     names = [name.lower() for name, _ in TERMS]
     assert len(names) > 30 and names == sorted(set(names))

@@ -1,18 +1,34 @@
-"""The book: every notebook is in it, with its pictures and folded hints, and no link is broken."""
+"""The book: every notebook is in it, its links lead somewhere, and a browser shows it from the disk, on a phone too."""
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import notebook_rules as rules
 import pytest
 from bs4 import BeautifulSoup
+from playwright.sync_api import expect
 
 from bigtrain_nb.workbook.exercises import registry
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOT_LOADED = "() => [...document.images].filter(i => !i.naturalWidth).map(i => i.src)"
+TOO_WIDE = """() => Math.max(...[...document.querySelectorAll("html, .content")]
+    .map(e => e.scrollWidth - e.clientWidth))"""
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    """The folder of the book, made as `make book` makes it; Sphinx fails if it has to warn of anything."""
+    folder = tmp_path_factory.mktemp("book") / "html"
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "tools/book", "notebooks", folder]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +81,33 @@ def test_formulas_are_shown_without_a_script(pages):
     page = pages["03-many-workers.html"]
     assert page.select("math[display=block] mfrac") and page.select("math mi")
     assert not re.search(r"\\frac|\$\$", page.article.get_text())
+
+
+@pytest.mark.parametrize("width", [390, 1280], ids=["phone", "desk"])
+def test_pages_fit_and_show_their_pictures(book, page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    for path in sorted(book.glob("*.html")):
+        page.goto(path.as_uri())
+        assert page.evaluate(TOO_WIDE) <= 0, f"{path.name} is wider than the screen"
+        assert page.evaluate(NOT_LOADED) == [], path.name
+
+
+def test_the_search_finds_a_word(book, page, errors):
+    page.goto((book / "index.html").as_uri())
+    page.get_by_placeholder("Search").first.fill("interleave")
+    page.keyboard.press("Enter")
+    found = page.locator("#search-results a", has_text="01 · Feed the model").first
+    expect(found).to_be_visible()
+    found.click()
+    expect(page.locator("h1", has_text="Feed the model")).to_be_visible()
+    errors.clear()  # no page on the disk may read the others, for the lines around what is found
+
+
+def test_hints_open_and_pages_lead_on(book, page):
+    page.goto((book / "00-measure-first.html").as_uri())
+    hint = page.locator("details.hint").first
+    expect(hint.locator("p")).to_be_hidden()
+    hint.locator("summary").click()
+    expect(hint.locator("p")).to_be_visible()
+    page.locator("a.next-page").click()
+    expect(page.locator("h1", has_text="01 · Feed the model")).to_be_visible()
