@@ -13,7 +13,7 @@ def pytest_collection_modifyitems(items):
         files = {file_of(item) for item in items if file_of(item).startswith(kind)}
         for number, file in enumerate(sorted(files, reverse=True)):  # the later ones are longer
             turn[file] = number
-    items.sort(key=lambda item: turn.get(file_of(item), len(items)))
+    items.sort(key=lambda item: turn.get(file_of(item), len(turn)))
 
 
 def file_of(item):
