@@ -10,8 +10,10 @@
 READY := .venv/ready
 FITS := import os, sys, venv, ensurepip; assert (3, 11) <= sys.version_info[:2] <= (3, 13); \
     print(os.path.realpath(sys.executable))
-PYTHON ?= $(shell head -n 1 $(READY) 2>/dev/null || \
+ifndef PYTHON
+PYTHON := $(shell head -n 1 $(READY) 2>/dev/null || \
     for name in python3.13 python3.12 python3.11 python3; do $$name -c "$(FITS)" 2>/dev/null && break; done)
+endif
 EXTRAS = book,test$(shell nvidia-smi >/dev/null 2>&1 && echo ,gpu)
 PY := .venv/bin/python
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
