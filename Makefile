@@ -8,12 +8,14 @@
 
 # .venv/ready is written when a set-up has ended. It holds the Python that .venv was made from, and the folder.
 READY := .venv/ready
+# A Python that fits prints where it is; seen from inside .venv, where the one is that .venv was made from.
 FITS := import os, sys, venv, ensurepip; assert (3, 11) <= sys.version_info[:2] <= (3, 13); \
     print(os.path.realpath(sys.executable))
 ifndef PYTHON
 PYTHON := $(shell head -n 1 $(READY) 2>/dev/null || \
     for name in python3.13 python3.12 python3.11 python3; do $$name -c "$(FITS)" 2>/dev/null && break; done)
 endif
+# CUDA's libraries come with it where there is an NVIDIA GPU.
 EXTRAS = book,test$(shell nvidia-smi >/dev/null 2>&1 && echo ,gpu)
 PY := .venv/bin/python
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
