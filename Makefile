@@ -4,33 +4,47 @@
 # make book    the executed notebooks as static pages with a search, in build/book
 # make bench   compare pipeline, training and workers with their peers, plans with what was measured (long)
 # make lint    style
-# Each sets up .venv first when that is needed. PYTHON=/path/to/python chooses what .venv is made from, afresh if that is
-# another version than it has.
+# Each sets up .venv first when that is needed. PYTHON=/path/to/python3.12 chooses what .venv is made from.
 
-CHOSEN := $(filter-out undefined,$(origin PYTHON))
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c "" 2>/dev/null && echo $$p && break; done)
+# .venv/ready is written when a set-up has ended. It holds the Python that .venv was made from, and the folder.
+READY := .venv/ready
+# A Python that fits prints where it is; seen from inside .venv, where the one is that .venv was made from.
+FITS := import os, sys, venv, ensurepip; assert (3, 11) <= sys.version_info[:2] <= (3, 13); \
+    print(os.path.realpath(sys.executable))
+ifndef PYTHON
+PYTHON := $(shell head -n 1 $(READY) 2>/dev/null || \
+    for name in python3.13 python3.12 python3.11 python3; do $$name -c "$(FITS)" 2>/dev/null && break; done)
+endif
+# CUDA's libraries come with it where there is an NVIDIA GPU.
+EXTRAS = book,test$(shell nvidia-smi >/dev/null 2>&1 && echo ,gpu)
 PY := .venv/bin/python
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # The kernels of this environment come before any that the user has installed elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: lab test render book bench lint setup
+.PHONY: lab test render book bench lint
+# With another Python, or in another place than last time, what is ready is so no more.
+ifneq "$(shell cat $(READY) 2>/dev/null)" "$(PYTHON) $(CURDIR)"
+.PHONY: $(READY)
+endif
 
-lab: setup
+lab: $(READY)
 	$(PY) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks/00-measure-first.ipynb $(AS_ROOT)
 
-test: setup
+test: $(READY)
 	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-render: setup
+render: $(READY)
 	$(PY) tools/render.py $(NOTEBOOKS)
 	$(PY) tools/covers.py
 
-book: setup
-	$(PY) tools/book.py
+book: $(READY)
+	rm -rf build/book
+	$(PY) -m sphinx -W --keep-going -q -E -c tools/book -d build/doctrees notebooks build/book
+	@echo "The book is ready: open build/book/index.html"
 
-bench: setup
+bench: $(READY)
 	$(PY) -m pip install --quiet -c constraints.txt -e ".[peers]"
 	$(PY) benchmarks/pipeline.py
 	$(PY) benchmarks/training.py
@@ -38,8 +52,16 @@ bench: setup
 	$(PY) benchmarks/budget.py
 	$(PY) benchmarks/honesty.py
 
-lint: setup
+lint: $(READY)
 	$(PY) -m ruff check .
 
-setup:
-	@$(if $(PYTHON),,echo "Python 3.11 to 3.13 is needed and no python3 was found on PATH."; exit 1;) "$(PYTHON)" tools/setup.py $(if $(CHOSEN),"$(PYTHON)")
+$(READY): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c "$(FITS)" >/dev/null 2>&1 || { echo "Python 3.11 to 3.13 with its venv module is needed, and" \
+	    "$(or $(PYTHON),none on PATH) is not: install one, or name it with make PYTHON=/path/to/python3.12"; exit 1; }
+	@echo "Making .venv with $(PYTHON): some minutes when packages must be downloaded first"
+	rm -rf .venv
+	"$(PYTHON)" -m venv .venv
+	$(PY) -m pip install --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
+	mkdir -p .venv/share/jupyter/lab/settings
+	cp tools/jupyterlab.json .venv/share/jupyter/lab/settings/overrides.json
+	@printf "%s\n" "$(PYTHON)" "$(CURDIR)" > $@

@@ -1,2 +1,8 @@
-# At the root, so that the guard also stands when only notebooks/ is tested.
+"""What all tests share. At the root, so that the guard also stands when only notebooks/ is tested."""
+import signal
+
 pytest_plugins = ["longest_first", "notebook_guard", "pytester"]
+
+# A shell's background jobs ignore Ctrl-C, and so does all that they start: tests of interrupts would hang.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

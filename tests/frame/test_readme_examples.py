@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 README = Path(__file__).parents[2] / "README.md"
 EXAMPLES = dict(re.findall(r"<!-- example: (\w+) -->\n```python\n(.*?)```", README.read_text(), re.DOTALL))
 
@@ -25,19 +23,15 @@ GIVEN = {  # what stands before an example, and what must hold after it
     "measuring": ("batches = faster = [[0] * 32] * 4", "assert both.ratio('new', 'old').median > 0"),
     "fitting": (KERAS, "assert model.optimizer.iterations == 8 and model.micro_batches == 4"),
     "launching": (f"open('train.py', 'w').write({TRAIN!r})", "assert codes == [0, 0] and 'trained' in job.logs(0)"),
-    "planning": (KERAS, "assert plan.peak > 0 and plan.binding"),
+    "planning": ("", "assert plan.peak > 0 and plan.binding"),
 }
 
 
-def test_the_four_examples_are_there_and_short():
-    assert sorted(EXAMPLES) == sorted(GIVEN)
-    assert all(len(code.splitlines()) <= 5 for code in EXAMPLES.values())
-
-
-@pytest.mark.parametrize("name", GIVEN)
-def test_an_example_runs(name, tmp_path):
-    before, after = GIVEN[name]
-    script = "\n".join([before, "import bigtrain_nb as bt", EXAMPLES[name], after])
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+def test_the_examples_run_one_after_the_other(tmp_path):
+    assert list(EXAMPLES) == list(GIVEN)
+    script = ""
+    for name, (before, after) in GIVEN.items():
+        assert len(EXAMPLES[name].splitlines()) <= 5
+        script += f"{before}\n{EXAMPLES[name]}\n{after}\n"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()

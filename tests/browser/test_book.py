@@ -1,0 +1,113 @@
+"""The book: every notebook is in it, its links lead somewhere, and a browser shows it from the disk, on a phone too."""
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import notebook_rules as rules
+import pytest
+from bs4 import BeautifulSoup
+from playwright.sync_api import expect
+
+from bigtrain_nb.workbook.exercises import registry
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOT_LOADED = "() => [...document.images].filter(i => !i.naturalWidth).map(i => i.src)"
+TOO_WIDE = """() => Math.max(...[...document.querySelectorAll("html, .content")]
+    .map(e => e.scrollWidth - e.clientWidth))"""
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    """The folder of the book, made as `make book` makes it; Sphinx fails if it has to warn of anything."""
+    folder = tmp_path_factory.mktemp("book") / "html"
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "tools/book", "notebooks", folder]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(book):
+    return {path.name: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in book.glob("*.html")}
+
+
+def test_every_link_and_picture_is_there(pages, book):
+    links = 0
+    for name, page in pages.items():
+        for tag in page.find_all(["a", "img", "link", "script"]):
+            target = urlsplit(tag.get("href") or tag.get("src") or "")
+            if target.scheme:
+                assert tag.name == "a", f"{name} loads {target.geturl()}: the book must need no network"
+                continue
+            links += 1
+            file = unquote(target.path) or name
+            assert (book / file).is_file(), f"{name}: {target.geturl()}"
+            if target.fragment:
+                assert pages[file].find(id=unquote(target.fragment)), f"{name}: {target.geturl()}"
+    assert links > 100
+
+
+@every_notebook
+def test_a_notebook_is_there_with_its_code_and_pictures(path, pages):
+    article = pages[f"{path.stem}.html"].article
+    cells = [cell for cell in rules.code_cells(rules.read(path)) if cell.source]
+    shown = [code.get_text().strip() for code in article.select(".cell_input pre")]
+    assert shown == [cell.source.removeprefix("# NBVAL_CHECK_OUTPUT\n").strip() for cell in cells]
+    drawn = [output for cell in cells for output in cell.outputs if "image/png" in output.get("data", {})]
+    pictures = article.select(".cell_output img")
+    assert len(pictures) == len(drawn)
+    assert all(picture["alt"].strip() for picture in pictures)
+
+
+@every_notebook
+def test_hints_and_solutions_are_folded_under_their_exercises(path, pages):
+    page = pages[f"{path.stem}.html"]
+    names = [cell.metadata["exercise"] for cell in rules.read(path).cells if "exercise" in cell.metadata]
+    hints, solutions = page.select("details.hint"), page.select("details.solution")
+    assert not [tag for tag in hints + solutions if tag.has_attr("open")]
+    for name, hint, solution in zip(names, hints, solutions, strict=True):
+        exercise = registry()[name]
+        assert exercise.hint.replace("`", "") in hint.get_text()
+        assert inspect.getsource(exercise.reference).strip() in solution.get_text()
+        assert f'bt.check("{name}"' in hint.find_previous(class_="cell_input").get_text()
+
+
+def test_formulas_are_shown_without_a_script(pages):
+    page = pages["03-many-workers.html"]
+    assert page.select("math[display=block] mfrac") and page.select("math mi")
+    assert not re.search(r"\\frac|\$\$", page.article.get_text())
+
+
+@pytest.mark.parametrize("width", [390, 1280], ids=["phone", "desk"])
+def test_pages_fit_and_show_their_pictures(book, page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    for path in sorted(book.glob("*.html")):
+        page.goto(path.as_uri())
+        assert page.evaluate(TOO_WIDE) <= 0, f"{path.name} is wider than the screen"
+        assert page.evaluate(NOT_LOADED) == [], path.name
+
+
+def test_the_search_finds_a_word(book, page, errors):
+    page.goto((book / "index.html").as_uri())
+    page.get_by_placeholder("Search").first.fill("interleave")
+    page.keyboard.press("Enter")
+    found = page.locator("#search-results a", has_text="01 · Feed the model").first
+    expect(found).to_be_visible()
+    found.click()
+    expect(page.locator("h1", has_text="Feed the model")).to_be_visible()
+    errors.clear()  # no page on the disk may read the others, for the lines around what is found
+
+
+def test_hints_open_and_pages_lead_on(book, page):
+    page.goto((book / "00-measure-first.html").as_uri())
+    hint = page.locator("details.hint").first
+    expect(hint.locator("p")).to_be_hidden()
+    hint.locator("summary").click()
+    expect(hint.locator("p")).to_be_visible()
+    page.locator("a.next-page").click()
+    expect(page.locator("h1", has_text="01 · Feed the model")).to_be_visible()

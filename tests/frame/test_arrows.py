@@ -1,0 +1,73 @@
+"""The arrows between the rooms of bigtrain_nb, held in all imports, those inside functions too."""
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = {  # which others a room may use
+    "common": set(),
+    "plots": {"common"},
+    "measure": {"common", "plots"},
+    "data": {"common", "measure"},
+    "train": {"common", "plots"},
+    "parallel": {"common", "train"},
+    "launch": {"common", "train"},
+    "plan": {"common", "plots", "train", "launch"},
+    "lab": {"common", "plots", "measure", "plan"},
+    "workbook": {"common", "plots", "measure"},
+}
+MODULES = {}  # but the package's own __init__.py, which names all rooms and loads them when they are asked for
+for path in ROOT.glob("bigtrain_nb/*/**/*.py"):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    MODULES[".".join(parts).removesuffix(".__init__")] = path
+FINDS_EXERCISES = "bigtrain_nb.workbook.exercises"  # beside the notebooks, by name
+
+
+def imported(module):
+    """What a module imports, wherever in it, by full names; the last part may be a module or a name inside one."""
+    names = []
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{'.' * node.level}{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+def used(module):
+    """The modules of the package that a module imports."""
+    names = [name if name in MODULES else name.rpartition(".")[0] for name in imported(module)]
+    return {name for name in names if name in MODULES}
+
+
+def room(module):
+    return module.split(".")[1]
+
+
+def test_each_room_uses_only_what_stands_below_it():
+    wrong = []
+    for module in MODULES:
+        allowed = ROOMS[room(module)] | {room(module)}
+        wrong += [f"{module} uses {other}" for other in used(module) if room(other) not in allowed]
+    assert sorted(wrong) == []
+
+
+def test_no_modules_use_each_other_in_a_circle():
+    TopologicalSorter({module: used(module) for module in MODULES}).prepare()
+
+
+def test_imports_name_a_module_of_the_package_and_none_beside_the_notebooks():
+    wrong = []
+    for module in MODULES:
+        for name in imported(module):
+            top, _, rest = name.partition(".")
+            by_name = top == "importlib" and rest in ("", "import_module") and module != FINDS_EXERCISES
+            of_the_face = top == "bigtrain_nb" and "." not in rest and name not in MODULES
+            if by_name or of_the_face or top in ("workbook", "scripts", ""):
+                wrong.append(f"{module} imports {name}")
+    assert wrong == []
+
+
+def test_no_file_is_two_rooms():
+    lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert {module: lines for module, lines in lengths.items() if lines > 300} == {}
