@@ -9,10 +9,8 @@ import numpy as np
 from PIL import Image
 
 from bigtrain_nb.common.checks import fraction, whole_number
-from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data import cache as storage
 from bigtrain_nb.data.folders import cache_name, own_folder, sort_out, visible_files
-from bigtrain_nb.data.records import pack
 
 PHOTOS = {
     "astronaut": "astronaut.png",
@@ -70,6 +68,8 @@ def photo_crops(count=2048, test_count=256, *, size=320, shards=8, seed=0, cache
     whole_number("shards", shards, 1, count, "the count of images")
 
     def fill(folder):
+        from bigtrain_nb.data.records import pack  # loads TensorFlow
+
         classes = sorted(PHOTOS)
         photos = [_photo(PHOTOS[name]) for name in classes]
         for split, number in (("train", count), ("test", test_count)):
@@ -131,6 +131,8 @@ def image_folder(folder, *, shards=8, test_fraction=0.1, seed=0, skip_damaged=Fa
         raise ValueError(f"{folder} has no files in subfolders; expected is one per class, as in <class>/<name>.jpg")
 
     def fill(making):
+        from bigtrain_nb.data.records import pack  # loads TensorFlow
+
         good, skipped = sort_out(folder, paths, _decodes, "8-bit images", skip_damaged)
         good = np.random.default_rng(seed).permutation(good).tolist()
         tests = min(max(1, round(len(good) * test_fraction)), len(good) - 1)
@@ -149,6 +151,8 @@ def image_folder(folder, *, shards=8, test_fraction=0.1, seed=0, skip_damaged=Fa
 
 def _decodes(path):
     """Tell whether a pipeline can decode what `_jpeg` makes of a file."""
+    from bigtrain_nb.common.quiet import tf
+
     try:
         tf.io.decode_jpeg(_jpeg(path), channels=3)
     except Exception:  # decoders raise whatever they like on damaged bytes
