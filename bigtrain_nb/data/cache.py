@@ -1,5 +1,6 @@
 """Folders that are made once and kept in the user's cache."""
 
+import functools
 import json
 import os
 import shutil
@@ -7,11 +8,15 @@ import tempfile
 from pathlib import Path
 
 import platformdirs
+from tqdm.auto import tqdm
 
 FORMAT = 2
 """Part of every folder's name: what an earlier version of this project made is not taken for this one's."""
 
 MANIFEST = "manifest.json"
+
+progress = functools.partial(tqdm, delay=1, leave=False, disable=None)
+"""A bar for what takes over a second; it goes when it is full, and is not there without a terminal or a notebook."""
 
 
 def cache_folder(cache=None):

@@ -252,13 +252,11 @@ def _walk(nodes, number, path=(), outer_calls=1, thread=()):
 
     if "parallelism" in values or op == "Prefetch":
         thread = (*path, "inputs")
-    interleaves = op.endswith("Interleave")
-    if interleaves:
+    reads_many = op.endswith(("Interleave", "FlatMap"))
+    if reads_many:
         outer_calls *= calls
     for position, child in enumerate(node.inputs):
-        branch = path
-        if len(node.inputs) > 1 and not interleaves and op != "FlatMap":
-            branch = (*path, f"input {position}")
+        branch = path if reads_many else (*path, position)
         yield from _walk(nodes, child, branch, outer_calls, thread)
 
 

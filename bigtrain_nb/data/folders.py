@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from tqdm.auto import tqdm
+from bigtrain_nb.data.cache import progress
 
 
 def own_folder(folder):
@@ -40,7 +40,7 @@ def sort_out(folder, paths, is_good, needed, skip_damaged):
     what a good file is, as in "images".
     """
     good, damaged = [], []
-    for path in tqdm(paths, desc=f"checking {folder.name}", delay=1, leave=False, disable=None):
+    for path in progress(paths, f"checking {folder.name}"):
         if is_good(path):
             good.append(path)
         else:

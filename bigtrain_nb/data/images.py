@@ -64,8 +64,8 @@ def photo_crops(count=2048, test_count=256, *, size=320, shards=8, seed=0, cache
     """
     whole_number("count", count, 1)
     whole_number("test_count", test_count, 1)
-    whole_number("size", size, 8)
-    whole_number("shards", shards, 1, count, "the count of images")
+    whole_number("size", size, 1)
+    whole_number("shards", shards, 1)
 
     def fill(folder):
         from bigtrain_nb.data.records import pack  # loads TensorFlow
@@ -76,7 +76,7 @@ def photo_crops(count=2048, test_count=256, *, size=320, shards=8, seed=0, cache
             rng = np.random.default_rng([seed, split == "test"])
             labels = rng.permutation(np.arange(number) % len(photos)).tolist()
             crops = (_crop(photos[label], split, size, rng) for label in labels)
-            pack(folder, split, classes, labels, crops, min(shards, number))
+            pack(folder, split, classes, labels, crops, shards)
         return {"classes": classes, "skipped": []}
 
     name = f"photo-crops-{count}-{test_count}-{size}px-{shards}-shards-seed{seed}"
@@ -140,8 +140,7 @@ def image_folder(folder, *, shards=8, test_fraction=0.1, seed=0, skip_damaged=Fa
         classes = sorted(set(names))
         labels = [classes.index(name) for name in names]
         for split, part in (("train", slice(tests, None)), ("test", slice(tests))):
-            images = map(_jpeg, good[part])
-            pack(making, split, classes, labels[part], images, min(shards, len(good[part])))
+            pack(making, split, classes, labels[part], map(_jpeg, good[part]), shards)
         return {"classes": classes, "skipped": skipped}
 
     name = cache_name("image-folder", folder, paths, (shards, test_fraction, seed, skip_damaged))

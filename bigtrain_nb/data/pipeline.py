@@ -80,13 +80,6 @@ class Pipeline:
         prefix = "test_" if self.split == "test" else ""
         return getattr(self.data, prefix + self.source)
 
-    @property
-    def examples(self):
-        """Number of examples in one pass, or None where the data does not say."""
-        if not isinstance(self.data, ImageData):
-            return None
-        return self.data.test_count if self.split == "test" else self.data.count
-
     def dataset(self):
         """Build the `tf.data.Dataset`; its elements are what ``finish`` makes of a batch of parsed examples.
 
@@ -120,9 +113,9 @@ class Pipeline:
                 raise FileNotFoundError(f"{shard}: there is no such TFRecord file")
         if self.cycle_length == 1:
             return files.flat_map(tf.data.TFRecordDataset)
-        cycle, at_once = len(self.files), tf.data.AUTOTUNE
-        if self.cycle_length != AUTOTUNE:
-            cycle = at_once = min(self.cycle_length, len(self.files))
+        cycle = at_once = self.cycle_length
+        if self.cycle_length == AUTOTUNE:
+            cycle, at_once = len(self.files), tf.data.AUTOTUNE
         return files.interleave(tf.data.TFRecordDataset, cycle, self.block_length, num_parallel_calls=at_once)
 
     def _decode(self, record):
@@ -193,10 +186,6 @@ def _check(settings):
     is_path = isinstance(cache, str | os.PathLike) and os.path.dirname(cache)
     if cache not in (None, "memory", "file") and not is_path:
         raise ValueError(f'cache={cache!r} must be None, "memory", "file" or a path with a folder in it')
-    _check_data(settings)
-
-
-def _check_data(settings):
     if not isinstance(settings.data, ImageData):
         if not isinstance(settings.data, list | tuple):
             raise ValueError(f"data={settings.data!r} must be an ImageData or a list of paths")
@@ -204,5 +193,3 @@ def _check_data(settings):
             raise ValueError("data of your own needs parse=, a function from one record to one example")
     if not settings.files:
         raise ValueError(f"data holds no {settings.split} {settings.source}: there is nothing to read")
-    if settings.examples is not None and settings.batch > settings.examples:
-        raise ValueError(f"batch={settings.batch} is larger than the data: at most {settings.examples} examples")

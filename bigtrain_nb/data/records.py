@@ -2,31 +2,30 @@
 
 import os
 
-from tqdm.auto import tqdm
-
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.data.cache import progress
 
 
 def pack(folder, split, classes, labels, images, shards):
     """Write each JPEG as ``<split>/<class>/<index>.jpg`` and all of them, in the same order, into TFRecord shards.
 
-    ``labels`` are indices into ``classes``; ``images`` yields the JPEG bytes, one for each label. Every record is a
-    tf.train.Example with the features "image" (JPEG bytes) and "label" (int64).
+    There are ``shards`` of them, but no more than images. ``labels`` are indices into ``classes``; ``images`` yields
+    the JPEG bytes, one for each label. Every record is a tf.train.Example with the features "image" (JPEG bytes) and
+    "label" (int64).
     """
     (folder / "shards").mkdir(exist_ok=True)
     for label in set(labels):
         (folder / split / classes[label]).mkdir(parents=True)
     count = len(labels)
-    images = iter(images)
-    with tqdm(total=count, desc=f"writing {split} images", delay=1, leave=False, disable=None) as progress:
-        for shard in range(shards):
-            path = folder / "shards" / f"{split}-{shard:05d}-of-{shards:05d}.tfrecord"
-            with tf.io.TFRecordWriter(str(path)) as writer:
-                for index in range(shard * count // shards, (shard + 1) * count // shards):
-                    jpeg, label = next(images), labels[index]
-                    (folder / split / classes[label] / f"{index:06d}.jpg").write_bytes(jpeg)
-                    writer.write(_record(jpeg, label))
-                    progress.update()
+    shards = min(shards, count)
+    images = iter(progress(images, f"writing {split} images", count))
+    for shard in range(shards):
+        path = folder / "shards" / f"{split}-{shard:05d}-of-{shards:05d}.tfrecord"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for index in range(shard * count // shards, (shard + 1) * count // shards):
+                jpeg, label = next(images), labels[index]
+                (folder / split / classes[label] / f"{index:06d}.jpg").write_bytes(jpeg)
+                writer.write(_record(jpeg, label))
 
 
 def _record(jpeg, label):

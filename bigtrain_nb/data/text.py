@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tqdm.auto import tqdm
 
-from bigtrain_nb.common.checks import fraction, one_of, positive
+from bigtrain_nb.common.checks import fraction, positive
 from bigtrain_nb.data import cache as storage
 from bigtrain_nb.data.folders import cache_name, own_folder, sort_out, visible_files
 
@@ -33,7 +32,6 @@ class TextData:
 
     def array(self, split="train"):
         """Return the bytes of the "train" or the "test" text: uint8 [bytes], read from disk as they are used."""
-        one_of("split", split, ("train", "test"))
         return np.memmap(getattr(self, split), np.uint8, mode="r")
 
 
@@ -114,7 +112,7 @@ def _write(making, paths, test_fraction):
             test.write(text[cut:].encode())
             return
         wanted = test_fraction * sum(path.stat().st_size for path in paths)
-        for path in tqdm(paths, desc="writing text", delay=1, leave=False, disable=None):
+        for path in storage.progress(paths, "writing text"):
             is_test = test.tell() < wanted and path != paths[-1]
             out = test if is_test else train
             out.write(path.read_bytes())

@@ -2,7 +2,6 @@
 
 import h5py
 import numpy as np
-from tqdm.auto import tqdm
 
 from bigtrain_nb import tf
 from bigtrain_nb.data import cache as storage
@@ -61,6 +60,6 @@ def _decode(data, image_size, out):
     images = files.map(lambda file: decode_image(tf.io.read_file(file), image_size), tf.data.AUTOTUNE)
     batches = images.batch(BATCH).prefetch(2)
     done = 0
-    for batch in tqdm(batches.as_numpy_iterator(), "decoding images", len(batches), delay=1, leave=False, disable=None):
+    for batch in storage.progress(batches.as_numpy_iterator(), "decoding images", len(batches)):
         out[done : done + len(batch)] = batch
         done += len(batch)
