@@ -95,7 +95,7 @@ def times(arguments):
 
 def pipelines(arguments):
     """Yield a pipeline, the examples/s that the stages of its slowest form allow, and what it reaches."""
-    data, fast = bt.photo_crops(), {"map_calls": bt.cores(), "prefetch": 2}
+    data, fast = bt.photo_crops(), {"num_parallel_calls": bt.cores(), "prefetch": 2}
     ways = {"one step after the other": {}, "a call on each core, prefetch": fast}
     rounds = {name: [] for name in ways}
     for _ in range(ROUNDS):

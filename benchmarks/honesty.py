@@ -16,7 +16,7 @@ import bigtrain_nb as bt
 
 BATCH, USEFUL = 66, 60
 PIPELINES = {
-    "tuned": {"map_calls": bt.cores(), "vectorize": True, "prefetch": 2},
+    "tuned": {"num_parallel_calls": bt.cores(), "vectorize": True, "prefetch": 2},
     "one step after the other": {"rewrites": False},
     "cached in memory": {"cache": "memory", "vectorize": True, "prefetch": 2},
 }

@@ -14,8 +14,8 @@ import bigtrain_nb as bt
 
 SIZE, BATCH = 160, 64
 CORES = bt.cores()
-TUNED = {"reads": 1, "map_calls": CORES, "vectorize": True, "prefetch": 2}
-AUTO = {"reads": "AUTOTUNE", "map_calls": "AUTOTUNE", "vectorize": True, "prefetch": "AUTOTUNE"}
+TUNED = {"cycle_length": 1, "num_parallel_calls": CORES, "vectorize": True, "prefetch": 2}
+AUTO = {"cycle_length": "AUTOTUNE", "num_parallel_calls": "AUTOTUNE", "vectorize": True, "prefetch": "AUTOTUNE"}
 LIMIT = "limit: one TensorFlow thread"
 PACKAGES = ("torch", "grain", "simplejpeg", "opencv-python-headless", "pillow")
 TOLERANCE = 0.03
@@ -72,7 +72,7 @@ def find_peers():
 
 def decoding(jpegs, threads):
     """A dataset that decodes and resizes ``jpegs`` with TensorFlow's kernels and hands on one number of each image."""
-    from bigtrain_nb.data.pipeline import decode_image
+    from bigtrain_nb.data.records import decode_image
 
     tf = bt.tf
 

@@ -4,7 +4,6 @@ TensorFlow keeps a model of every live iterator: each stage's processing time an
 that AUTOTUNE itself works from. `diagnose` runs the pipeline as it is, samples that model and turns it into rates.
 """
 
-import html
 import re
 import time
 from collections import Counter, defaultdict
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from bigtrain_nb.common.cards import table
 from bigtrain_nb.common.hardware import cores
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.pipeline import Pipeline
@@ -19,10 +19,20 @@ from bigtrain_nb.measure.benchmark import Budget, Meter
 
 _SAMPLE_SECONDS = 0.1
 _WARM_UP = 0.3
+"""Share of the time that does not count."""
 _NEGLIGIBLE = 0.002
+"""Stages with a smaller share of the work are not shown."""
 
-_WORDS = {"TensorSlice": "file list", "TFRecord": "read TFRecord", "TextLine": "read lines", "FlatMap": "flat_map"}
-_WORDS |= {"MemoryCacheImpl": "cache", "MemoryCache": "cache", "FileCache": "cache", "ParallelInterleave": "interleave"}
+_WORDS = {
+    "TensorSlice": "file list",
+    "TFRecord": "read TFRecord",
+    "TextLine": "read lines",
+    "FlatMap": "flat_map",
+    "ParallelInterleave": "interleave",
+    "MemoryCache": "cache",
+    "MemoryCacheImpl": "cache",
+    "FileCache": "cache",
+}
 _MAPS = ("Map", "ParallelMap", "MapAndBatch")
 
 
@@ -37,9 +47,14 @@ class Stage:
     thread: tuple
 
     @property
+    def seconds(self):
+        """Seconds per example that this stage takes, its calls side by side."""
+        return max(self.microseconds, 1e-6) / 1e6 / self.calls
+
+    @property
     def rate(self):
         """Examples/s that this stage alone would allow."""
-        return 1e6 * self.calls / max(self.microseconds, 1e-6)
+        return 1 / self.seconds
 
 
 @dataclass(frozen=True)
@@ -60,67 +75,62 @@ class Diagnosis:
     @property
     def binding(self):
         """The stage that takes the most time per example in the thread that has the most to do."""
-        return max(self._slowest_thread(self.stages), key=lambda stage: 1 / stage.rate)
+        return max(_slowest_thread(self.stages), key=lambda stage: stage.seconds)
 
     @property
     def next_best(self):
         """Examples/s that the rest would allow if the binding stage cost nothing (the cores allow `ceiling`)."""
         rest = [stage for stage in self.stages if stage is not self.binding]
-        return 1 / sum(1 / stage.rate for stage in self._slowest_thread(rest)) if rest else float("inf")
+        if not rest:
+            return float("inf")
+        return 1 / sum(stage.seconds for stage in _slowest_thread(rest))
 
     @property
     def speedup_left(self):
         """How many times faster it could be on these cores without doing less work; at least 1."""
         return max(1.0, self.ceiling / self.rate)
 
-    @staticmethod
-    def _slowest_thread(stages):
-        threads = defaultdict(list)
-        for stage in stages:
-            threads[stage.thread].append(stage)
-        return max(threads.values(), key=lambda group: sum(1 / stage.rate for stage in group))
-
-    def __str__(self):
-        lines = [f"{self.rate:,.0f} examples/s as it runs"]
-        lines += [
-            f"  {'>' if stage is self.binding else ' '} {stage.name:<22} {stage.microseconds:8.1f} us/example"
-            f"  x{stage.calls:<3} {stage.rate:>12,.0f} examples/s alone"
-            for stage in self.stages
-        ]
-        return "\n".join([*lines, *self.words()])
-
-    __repr__ = __str__
-
     def words(self):
-        """The finding as plain sentences."""
+        """The finding as a list of plain sentences."""
         binding = self.binding
-        partners = [s.name for s in self.stages if s.thread == binding.thread and s is not binding]
-        shared = f" and shares its thread with {', '.join(partners)}" if partners and binding.calls == 1 else ""
-        yield f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once){shared}."
-        yield f"Were it free, the next stage would allow {self.next_best:,.0f} examples/s."
-        yield (
-            f"{cores()} cores that did nothing else would allow {self.ceiling:,.0f} examples/s: "
-            + (
-                f"up to {self.speedup_left:.1f}x is left in doing the same work on more cores."
-                if self.speedup_left > 1.25
-                else "they are busy. To go faster, do less work per example: cache, smaller images, cheaper steps."
-            )
-        )
+        partners = [stage.name for stage in self.stages if stage.thread == binding.thread and stage is not binding]
+        shared = ""
+        if partners and binding.calls == 1:
+            shared = f" and shares its thread with {', '.join(partners)}"
+        left = "they are busy. To go faster, do less work per example: cache, smaller images, cheaper steps."
+        if self.speedup_left > 1.25:
+            left = f"up to {self.speedup_left:.1f}x is left in doing the same work on more cores."
+        words = [
+            f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once){shared}.",
+            f"Were it free, the next stage would allow {self.next_best:,.0f} examples/s.",
+            f"{cores()} cores that did nothing else would allow {self.ceiling:,.0f} examples/s: {left}",
+        ]
         if self.others > 0.3:
-            yield f"Other programs used about {self.others:.1f} cores meanwhile: measure again when they rest."
+            words.append(f"Other programs used about {self.others:.1f} cores meanwhile: measure again when they rest.")
         for what, value in self.autotuned.items():
-            yield f"AUTOTUNE chose {what} = {value:g}."
+            words.append(f"AUTOTUNE chose {what} = {value:g}.")
+        return words
+
+    def _card(self):
+        rows = []
+        for stage in self.stages:
+            name = f"{stage.name} (binds)" if stage is self.binding else stage.name
+            rows.append([name, f"{stage.microseconds:.1f}", str(stage.calls), f"{stage.rate:,.0f}"])
+        head = ["stage", "µs per example", "at once", "alone, examples/s"]
+        return table(f"{self.rate:,.0f} examples/s as it runs", head, rows, "\n".join(self.words()))
+
+    def __repr__(self):
+        return str(self._card())
 
     def _repr_html_(self):
-        heads = ("stage", "µs per example", "at once", "alone, examples/s")
-        rows = "".join(
-            f"<tr><td>{html.escape(s.name)}{' <b>binds</b>' if s is self.binding else ''}</td>"
-            f"<td>{s.microseconds:.1f}</td><td>{s.calls}</td><td>{s.rate:,.0f}</td></tr>"
-            for s in self.stages
-        )
-        head = "".join(f"<th>{h}</th>" for h in heads)
-        words = "".join(f"<li>{html.escape(w)}</li>" for w in self.words())
-        return f"<p>{self.rate:,.0f} examples/s as it runs</p><table><tr>{head}</tr>{rows}</table><ul>{words}</ul>"
+        return self._card().html
+
+
+def _slowest_thread(stages):
+    threads = defaultdict(list)
+    for stage in stages:
+        threads[stage.thread].append(stage)
+    return max(threads.values(), key=lambda group: sum(stage.seconds for stage in group))
 
 
 def diagnose(pipeline, *, seconds=3.0):
@@ -131,94 +141,84 @@ def diagnose(pipeline, *, seconds=3.0):
 
     Raises TypeError for anything else, and ValueError for a dataset that yields nothing or unbatched elements.
     """
-    known = isinstance(pipeline, Pipeline)
-    dataset = pipeline.dataset() if known else pipeline
+    is_ours = isinstance(pipeline, Pipeline)
+    dataset = pipeline.dataset() if is_ours else pipeline
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
-    watch = _Watch(_with_model(dataset))
-    watch.run(seconds)
-    stages, chosen = watch.found(known)
-    return Diagnosis(watch.examples / watch.seconds, stages, watch.ceiling(), chosen, watch.others())
+    meter = Meter(dataset, "the dataset", Budget(seconds, None))
+    times = _StageTimes()
+    _pull(meter, times, seconds * _WARM_UP)
+    times.nanoseconds.clear()
+
+    began, processor = time.perf_counter(), time.process_time()
+    psutil.cpu_percent()  # the next call tells of the time since this one
+    examples = _pull(meter, times, seconds * (1 - _WARM_UP))
+    busy = psutil.cpu_percent() / 100 * psutil.cpu_count()
+    took, processor = time.perf_counter() - began, time.process_time() - processor
+
+    stages, autotuned = times.stages(examples, is_ours)
+    ceiling = cores() * examples / max(processor, 1e-9)
+    return Diagnosis(examples / took, stages, ceiling, autotuned, max(0.0, busy - processor / took))
 
 
-def _with_model(dataset):
-    """The dataset with TensorFlow's model switched on; where the reader has switched AUTOTUNE off, so are rewrites."""
-    if dataset.options().autotune.enabled is not False:
-        return dataset
-    options = tf.data.Options()
-    options.autotune.enabled = True
-    options.experimental_optimization.apply_default_optimizations = False
-    return dataset.with_options(options)
+def _pull(meter, times, seconds):
+    """Iterate for ``seconds`` and at least one batch; return the number of examples."""
+    began = sampled = now = time.perf_counter()
+    examples = 0
+    while not examples or now - began < seconds:
+        count = meter.pull()
+        examples += count
+        now = time.perf_counter()
+        if not count:
+            times.sample(meter.spent[-1])
+            times.before = {}  # the next pass has a new iterator, which starts from nothing
+        elif now - sampled > _SAMPLE_SECONDS:
+            times.sample(meter.iterator)
+            sampled = now
+    if meter.iterator is not None:
+        times.sample(meter.iterator)
+    return examples
 
 
-class _Watch:
-    """Iterates a dataset and adds up, place by place in the pipeline, what TensorFlow's model says of it."""
+class _StageTimes:
+    """What TensorFlow's model says of each place in a pipeline, added up over samples."""
 
-    def __init__(self, dataset):
-        self.dataset = dataset
-        self.examples, self.seconds, self.processor, self.busy = 0, 0.0, 0.0, 0.0
+    def __init__(self):
         self.before = {}
-        self.nanoseconds = defaultdict(int)
+        """node -> its processing time in the sample before."""
+        self.nanoseconds = Counter()
         self.places = {}
 
-    def run(self, seconds):
-        """Iterate for ``seconds`` and until a batch counted; the first part warms up and does not count."""
-        began = sampled = time.perf_counter()
-        counting = False
-        meter = Meter(self.dataset, "the dataset", Budget(seconds, None))
-        while True:
-            examples, now = meter.pull(), time.perf_counter()
-            iterator = meter.iterator or meter.spent[-1]  # held, since tearing it down takes time that must not count
-            starts = not counting and now - began > seconds * _WARM_UP
-            if starts or not examples or now - sampled > _SAMPLE_SECONDS:
-                self._sample(iterator, counting)
-                sampled = now
-            if not examples:
-                self.before = {}  # the next pass has a new iterator, which starts from nothing
-            if counting:
-                self.examples += examples
-            if starts:
-                counting, counted_from, processor, busy = True, now, time.process_time(), _busy_seconds()
-            if self.examples and now - began > seconds:
-                break
-        self._sample(iterator, counting)
-        self.seconds = time.perf_counter() - counted_from
-        self.processor = time.process_time() - processor
-        self.busy = _busy_seconds() - busy
-
-    def _sample(self, iterator, counting):
+    def sample(self, iterator):
         """Add what each place spent since the sample before."""
         model = tf.data.experimental.get_model_proto(iterator)
-        before, self.before, seen = self.before, {}, {}
+        places, spent = {}, {}
         for place in _walk(model.nodes, model.output):
-            seen[place.path] = place
-            spent = model.nodes[place.node].processing_time
-            self.before[place.node] = spent
-            if counting:
-                self.nanoseconds[place.path] += spent - before.get(place.node, 0)
-        if len(seen) >= len(self.places):
-            self.places = seen
+            places[place.path] = place
+            spent[place.node] = model.nodes[place.node].processing_time
+            self.nanoseconds[place.path] += spent[place.node] - self.before.get(place.node, 0)
+        self.before = spent
+        if len(places) >= len(self.places):
+            self.places = places
 
-    def ceiling(self):
-        """Examples/s if every core did this work and nothing else."""
-        return cores() * self.examples / max(self.processor, 1e-9)
-
-    def others(self):
-        """Cores that other programs kept busy, on average."""
-        return max(0.0, (self.busy - self.processor) / self.seconds)
-
-    def found(self, known):
+    def stages(self, examples, is_ours):
         """Return the stages from the source to the end, and what AUTOTUNE chose for them."""
-        least = _NEGLIGIBLE * sum(self.nanoseconds.values())
-        places = [p for p in self.places.values() if p.op != "Root"]
-        named = zip(_words([p.op for p in places], known), places, strict=True)
-        shown = [(word, p) for word, p in named if self.nanoseconds[p.path] >= least or p.tuned]
-        stages, chosen = [], {}
-        for name, (_, place) in zip(_numbered([word for word, _ in shown]), shown, strict=True):
-            microseconds = self.nanoseconds[place.path] / 1000 / self.examples
-            stages.append(Stage(name, place.op, place.calls, microseconds, place.thread))
-            chosen |= {f"{name}, {parameter}": value for parameter, value in place.tuned.items()}
-        return tuple(reversed(stages)), chosen
+        least = _NEGLIGIBLE * self.nanoseconds.total()
+        stages, autotuned = [], {}
+        used, parsed = Counter(), False
+        for place in reversed(self.places.values()):
+            name = _name(place.op, is_ours, parsed)
+            parsed = parsed or name == "cache" or place.op in _MAPS
+            nanoseconds = self.nanoseconds[place.path]
+            if place.op == "Root" or (nanoseconds < least and not place.tuned):
+                continue
+            used[name] += 1
+            if used[name] > 1:
+                name = f"{name} {used[name]}"
+            stages.append(Stage(name, place.op, place.calls, nanoseconds / 1000 / examples, place.thread))
+            for parameter, value in place.tuned.items():
+                autotuned[f"{name}, {parameter}"] = value
+        return tuple(stages), autotuned
 
 
 @dataclass(frozen=True)
@@ -242,42 +242,29 @@ def _walk(nodes, number, path=(), outer_calls=1, thread=()):
     node = nodes[number]
     op = re.sub(r"V\d+$", "", node.name)
     path = (*path, op)
-    values = {p.name: p.state_value or p.value for p in node.parameters}
-    own_calls = max(1, int(values.get("parallelism", 1)))
-    tuned = {p.name: values[p.name] for p in node.parameters if p.tunable}
-    is_parallel, inside = "parallelism" in values, op.endswith("Interleave")
-    yield _Place(path, number, op, outer_calls * own_calls, (*path, "pool") if is_parallel else thread, tuned)
-    if is_parallel or op == "Prefetch":
+    values = {each.name: each.state_value or each.value for each in node.parameters}
+    tuned = {each.name: values[each.name] for each in node.parameters if each.tunable}
+    calls = max(1, int(values.get("parallelism", 1)))
+    own_thread = thread
+    if "parallelism" in values:
+        own_thread = (*path, "pool")
+    yield _Place(path, number, op, outer_calls * calls, own_thread, tuned)
+
+    if "parallelism" in values or op == "Prefetch":
         thread = (*path, "inputs")
+    reads_many = op.endswith(("Interleave", "FlatMap"))
+    if reads_many:
+        outer_calls *= calls
     for position, child in enumerate(node.inputs):
-        branch = () if inside or op == "FlatMap" or len(node.inputs) == 1 else (f"input {position}",)
-        yield from _walk(nodes, child, path + branch, outer_calls * (own_calls if inside else 1), thread)
+        branch = path if reads_many else (*path, position)
+        yield from _walk(nodes, child, branch, outer_calls, thread)
 
 
-def _busy_seconds():
-    """Processor seconds that all programs together have used since the start of the machine."""
-    times = psutil.cpu_times()
-    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
-
-
-def _words(ops, known):
-    """Words for the ops, given from the end to the source; the maps of a `Pipeline` are known by their place.
-
-    Its first map parses, unless a filled cache has taken that one's place; an empty ``finish`` is optimized away.
-    """
-    words = [_WORDS.get(op, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", op).lower()) for op in ops]
-    maps = [i for i, op in enumerate(ops) if op in _MAPS]
-    for i in maps:
-        parses = i == maps[-1] and "cache" not in words[i:]
-        words[i] = ("parse" if parses else "finish") if known else "map"
-    return [word + (" + batch" if op == "MapAndBatch" else "") for word, op in zip(words, ops, strict=True)]
-
-
-def _numbered(words):
-    """Number the words that occur more than once, counted from the source, which is the last."""
-    counts, left = Counter(words), Counter(words)
-    for i, word in enumerate(words):
-        if counts[word] > 1:
-            words[i] = f"{word} {left[word]}"
-            left[word] -= 1
-    return words
+def _name(op, is_ours, parsed):
+    """A stage's name. In a `Pipeline` the first map parses, unless a filled cache has taken its place."""
+    if op not in _MAPS:
+        return _WORDS.get(op, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", op).lower())
+    name = "map"
+    if is_ours:
+        name = "finish" if parsed else "parse"
+    return f"{name} + batch" if op == "MapAndBatch" else name

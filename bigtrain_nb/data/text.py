@@ -1,6 +1,5 @@
 """Text on disk for language models: the running Python's own source code, or a reader's own folder."""
 
-import os
 import platform
 import sysconfig
 from dataclasses import dataclass, field
@@ -8,19 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bigtrain_nb.common.checks import fraction, whole_number
-from bigtrain_nb.common.progress import shown
+from bigtrain_nb.common.checks import fraction, positive
 from bigtrain_nb.data import cache as storage
 from bigtrain_nb.data.folders import cache_name, own_folder, sort_out, visible_files
 
-FORMAT = 1
-"""Part of every folder's name: text made by an earlier version of this file is not taken for this one's."""
-
 NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library that are left out: other people's code, and tests full of odd data."""
-
-LARGEST_LIBRARY = 30_000_000
-"""Bytes; no Python's standard library holds more source code, whatever is asked for."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +32,6 @@ class TextData:
 
     def array(self, split="train"):
         """Return the bytes of the "train" or the "test" text: uint8 [bytes], read from disk as they are used."""
-        if split not in ("train", "test"):
-            raise ValueError(f"split={split!r} must be 'train' or 'test'")
         return np.memmap(getattr(self, split), np.uint8, mode="r")
 
 
@@ -53,22 +43,22 @@ def source_text(megabytes=8.0, *, test_fraction=0.1, seed=0, cache=None):
 
     Raises ValueError for settings that make no sense, OSError when the disk is full.
     """
-    if isinstance(megabytes, bool) or not isinstance(megabytes, int | float) or not 0.1 <= megabytes < np.inf:
-        raise ValueError(f"megabytes={megabytes!r} must be a number of at least 0.1")
-    test_fraction = fraction("test_fraction", test_fraction)
-    whole_number("seed", seed, 0)
-    library = Path(sysconfig.get_path("stdlib"))
+    positive("megabytes", megabytes)
+    fraction("test_fraction", test_fraction)
 
     def fill(making):
+        library = Path(sysconfig.get_path("stdlib"))
         chosen, left = [], megabytes * 1e6
         for path in _shuffled(_library_files(library), seed):
-            if path.stat().st_size <= left and _is_text(path):
+            size = path.stat().st_size
+            if size <= left and _is_text(path):
                 chosen.append(path)
-                left -= path.stat().st_size
-        return _write(making, chosen, test_fraction) | {"skipped": []}
+                left -= size
+        _write(making, chosen, test_fraction)
+        return {"files": len(chosen), "skipped": []}
 
-    name = f"source-text-v{FORMAT}-python{platform.python_version()}-{megabytes}MB-test{test_fraction}-seed{seed}"
-    return _text_data(storage.cache_folder(cache) / name, fill, needs=min(int(megabytes * 1e6), LARGEST_LIBRARY))
+    name = f"source-text-python{platform.python_version()}-{megabytes}MB-test{test_fraction}-seed{seed}"
+    return _text_data(*storage.made(name, fill, megabytes * 1e6, cache))
 
 
 def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, seed=0, skip_damaged=False, cache=None):
@@ -81,27 +71,23 @@ def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, seed=0, skip_d
     them in ``.skipped``; ValueError if no file matches and for settings that make no sense; FileNotFoundError for a
     folder that is not there; OSError when the disk is full.
     """
-    test_fraction = fraction("test_fraction", test_fraction)
-    whole_number("seed", seed, 0)
-    if not isinstance(pattern, str) or not Path(pattern).parts or Path(pattern).is_absolute():
-        raise ValueError(f"pattern={pattern!r} must be a pattern below the folder, such as '**/*.txt'")
-    folder = own_folder(folder, cache)
+    fraction("test_fraction", test_fraction)
+    folder = own_folder(folder)
     paths = [path for path in visible_files(folder, pattern) if path.stat().st_size]
     if not paths:
         raise ValueError(f"{folder} holds no text: no file that is not empty matches pattern={pattern!r}")
 
     def fill(making):
         good, skipped = sort_out(folder, paths, _is_text, "UTF-8 text", skip_damaged)
-        return _write(making, _shuffled(good, seed), test_fraction) | {"skipped": skipped}
+        _write(making, _shuffled(good, seed), test_fraction)
+        return {"files": len(good), "skipped": skipped}
 
-    name = cache_name(f"text-folder-v{FORMAT}", folder, paths, (test_fraction, seed, bool(skip_damaged)))
-    return _text_data(storage.cache_folder(cache) / name, fill, needs=sum(path.stat().st_size for path in paths))
+    name = cache_name("text-folder", folder, paths, (test_fraction, seed, skip_damaged))
+    return _text_data(*storage.made(name, fill, sum(path.stat().st_size for path in paths), cache))
 
 
 def _library_files(library):
-    for folder, subfolders, names in os.walk(library):
-        subfolders[:] = set(subfolders) - NOT_SOURCE
-        yield from (Path(folder, name) for name in names if name.endswith(".py"))
+    return [path for path in library.rglob("*.py") if NOT_SOURCE.isdisjoint(path.relative_to(library).parts)]
 
 
 def _shuffled(paths, seed):
@@ -110,9 +96,7 @@ def _shuffled(paths, seed):
 
 def _is_text(path):
     try:
-        with open(path, encoding="utf-8") as file:
-            while file.read(2**20):
-                pass
+        path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return False
     return True
@@ -120,32 +104,21 @@ def _is_text(path):
 
 def _write(making, paths, test_fraction):
     """Write test.txt from the first files, up to about ``test_fraction`` of the bytes, train.txt from the others."""
-    if len(paths) == 1:
-        return _write_cut(making, paths[0], test_fraction)
-    wanted = test_fraction * sum(path.stat().st_size for path in paths)
-    tests, size = 1, paths[0].stat().st_size
-    while size < wanted and tests < len(paths) - 1:
-        size += paths[tests].stat().st_size
-        tests += 1
-    for name, part in (("test", paths[:tests]), ("train", paths[tests:])):
-        with open(making / f"{name}.txt", "wb") as out:
-            for path in shown(part, f"writing {name} text"):
-                out.write(path.read_bytes())
-    return {"files": len(paths)}
+    with open(making / "train.txt", "wb") as train, open(making / "test.txt", "wb") as test:
+        if len(paths) == 1:
+            text = paths[0].read_bytes().decode()
+            cut = round(len(text) * (1 - test_fraction))
+            train.write(text[:cut].encode())
+            test.write(text[cut:].encode())
+            return
+        wanted = test_fraction * sum(path.stat().st_size for path in paths)
+        for path in storage.progress(paths, "writing text"):
+            is_test = test.tell() < wanted and path != paths[-1]
+            out = test if is_test else train
+            out.write(path.read_bytes())
 
 
-def _write_cut(making, path, test_fraction):
-    text = path.read_bytes().decode()
-    cut = round(len(text) * (1 - test_fraction))
-    if not 0 < cut < len(text):
-        raise ValueError(f"{path} has {len(text)} characters: too few for a train and a test text")
-    (making / "train.txt").write_bytes(text[:cut].encode())
-    (making / "test.txt").write_bytes(text[cut:].encode())
-    return {"files": 1}
-
-
-def _text_data(root, fill, needs):
-    facts = storage.made(root, fill, needs)
+def _text_data(root, facts):
     train, test = root / "train.txt", root / "test.txt"
     sizes = train.stat().st_size, test.stat().st_size
     return TextData(root, train, test, *sizes, facts["files"], tuple(facts["skipped"]))

@@ -11,7 +11,7 @@ DONE = "every cell has run"
 SMALL = [
     "import bigtrain_nb as bt\ndata = bt.photo_crops(count=512, test_count=64)",
     "def build(**settings):\n    return bt.Pipeline(data=data, rewrites=False, **settings)",
-    'bt.Lab(build, seconds=2.0, title="Feed the model", map_calls=[1, 2, 4], cache=[None, "memory"],'
+    'bt.Lab(build, seconds=2.0, title="Feed the model", num_parallel_calls=[1, 2, 4], cache=[None, "memory"],'
     " batch=[16, 32, 64], prefetch=[0, 2])",
     f"print({DONE[:5]!r} + {DONE[5:]!r})",
 ]
@@ -77,7 +77,7 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     expect(button(page, "Stop")).to_be_disabled()
 
     press_and_await(page, "Run", "run 1")
-    page.get_by_label("map_calls").select_option("2")
+    page.get_by_label("num_parallel_calls").select_option("2")
     page.get_by_label("Try all values of").select_option("prefetch")
     press_and_await(page, "Try all", "run 3")
 

@@ -12,6 +12,10 @@ def pipeline(data, **settings):
     return Pipeline(data=data, **{"image_size": SIZE, "batch": BATCH, **settings})
 
 
+def sizes(dataset):
+    return [len(labels) for _, labels in dataset]
+
+
 def examples(dataset):
     """Return [(label, the image's bytes)], one for each example, in order."""
     found = []

@@ -6,7 +6,7 @@ import pytest
 
 from bigtrain_nb import Pipeline, diagnose, photo_crops, tf
 
-SECONDS = 1.0
+SECONDS = 0.8
 SLOW = 0.004
 
 
@@ -43,9 +43,13 @@ def quick_finish(length):
     return length + 1
 
 
-def pipeline(crops, parse=quick_parse, finish=quick_finish, **settings):
+def unchanged(length):
+    return length
+
+
+def found_in(crops, parse=quick_parse, finish=quick_finish, **settings):
     settings = {"batch": 8, "rewrites": False, "repeat": True, **settings}
-    return Pipeline(data=crops, parse=parse, finish=finish, **settings)
+    return diagnose(Pipeline(data=crops, parse=parse, finish=finish, **settings), seconds=SECONDS)
 
 
 def assert_binds(found, name):
@@ -59,33 +63,26 @@ def assert_binds(found, name):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"rewrites": True},
-        {"reads": 2, "prefetch": 2},
-        {"repeat": False},
-        {"skip_damaged": True},
-        {"vectorize": True},
-    ],
+    [{}, {"rewrites": True}, {"cycle_length": 2, "prefetch": 2}, {"repeat": False, "batch": 64}, {"vectorize": True}],
     ids=str,
 )
 def test_a_slow_parse_binds(crops, settings):
-    assert_binds(diagnose(pipeline(crops, parse=slow_parse, **settings), seconds=SECONDS), "parse")
+    assert_binds(found_in(crops, parse=slow_parse, **settings), "parse")
 
 
-@pytest.mark.parametrize("settings", [{}, {"cache": "memory"}, {"reads": 2, "prefetch": 2}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"cache": "memory"}, {"cycle_length": 2, "prefetch": 2}], ids=str)
 def test_a_slow_finish_binds(crops, settings):
-    assert_binds(diagnose(pipeline(crops, finish=slow_finish, **settings), seconds=SECONDS), "finish")
+    assert_binds(found_in(crops, finish=slow_finish, **settings), "finish")
 
 
-def test_an_empty_finish_that_is_optimized_away_does_not_take_the_name_of_parse(crops):
-    for rewrites in (False, True):
-        found = diagnose(pipeline(crops, slow_parse, lambda length: length, rewrites=rewrites), seconds=SECONDS)
-        assert found.binding.name.startswith("parse"), str(found)
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_an_empty_finish_that_is_optimized_away_does_not_take_the_name_of_parse(crops, rewrites):
+    found = found_in(crops, slow_parse, unchanged, rewrites=rewrites)
+    assert found.binding.name.startswith("parse"), str(found)
 
 
 def test_calls_at_once_share_the_work(crops):
-    found = diagnose(pipeline(crops, parse=slow_parse, map_calls=4), seconds=SECONDS)
+    found = found_in(crops, parse=slow_parse, num_parallel_calls=4)
     assert found.binding.name == "parse" and found.binding.calls == 4
     assert found.binding.rate == pytest.approx(4e6 / found.binding.microseconds)
 
@@ -104,7 +101,7 @@ def foreign_zip():
 
 
 def foreign_batched_map():
-    return numbers().batch(2).map(lambda x: slowly(x)).prefetch(1), "map"
+    return numbers().batch(2).map(slowly).prefetch(1), "map"
 
 
 def foreign_generator():
@@ -128,24 +125,16 @@ def test_a_slow_stage_of_a_foreign_dataset_binds(build):
 
 
 def test_autotune_tells_what_it_chose(crops):
-    tuned = pipeline(crops, slow_parse, map_calls="AUTOTUNE", reads="AUTOTUNE", prefetch="AUTOTUNE")
-    found = diagnose(tuned, seconds=SECONDS)
+    auto = "AUTOTUNE"
+    found = found_in(crops, slow_parse, num_parallel_calls=auto, cycle_length=auto, prefetch=auto)
     assert {"parse, parallelism", "prefetch, buffer_size"} <= set(found.autotuned), found.autotuned
     assert all(value >= 0 for value in found.autotuned.values())
     assert "AUTOTUNE chose parse, parallelism = " in str(found)
 
 
 def test_fixed_settings_leave_autotune_nothing_to_choose(crops):
-    found = diagnose(pipeline(crops, map_calls=2, reads=2, prefetch=2), seconds=SECONDS)
+    found = found_in(crops, num_parallel_calls=2, cycle_length=2, prefetch=2)
     assert found.autotuned == {} and "AUTOTUNE" not in str(found)
-
-
-def test_a_dataset_with_autotune_switched_off():
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    dataset = numbers().map(slowly).batch(8).with_options(options)
-    assert_binds(diagnose(dataset, seconds=SECONDS), "map")
-    assert dataset.options().autotune.enabled is False, "the reader's dataset is not changed"
 
 
 def test_a_batch_that_takes_longer_than_the_time_is_waited_for():
@@ -153,53 +142,32 @@ def test_a_batch_that_takes_longer_than_the_time_is_waited_for():
     assert found.rate > 0 and found.binding.microseconds > 0.5e6 * SLOW
 
 
-def test_short_passes_are_added_up(crops):
-    found = diagnose(pipeline(crops, slow_parse, repeat=False, batch=64), seconds=SECONDS)
-    assert found.binding.name == "parse" and found.rate > 0
-
-
-def test_the_rates_agree_with_each_other(crops):
-    found = diagnose(pipeline(crops), seconds=SECONDS)
-    assert found.speedup_left == pytest.approx(max(1.0, found.ceiling / found.rate))
-    assert [stage.name for stage in found.stages if stage.name in ("parse", "finish")] == ["parse", "finish"]
-    assert all(stage.rate == pytest.approx(1e6 * stage.calls / stage.microseconds) for stage in found.stages)
+def test_passes_that_end_are_counted_once():
+    """Each pass of 8 examples ends within the time, and the last one may end exactly with it."""
+    for seconds in (0.2, 0.25, 0.3):
+        found = diagnose(numbers(8).map(slowly).batch(8), seconds=seconds)
+        assert found.binding.microseconds * 1e-6 < 1.1 / found.rate, str(found)
 
 
 def test_words_and_html(crops):
-    found = diagnose(pipeline(crops, slow_parse), seconds=SECONDS)
-    assert repr(found) == str(found) and f"{found.rate:,.0f} examples/s as it runs" in str(found)
-    page = found._repr_html_()
-    assert "<td>parse <b>binds</b></td>" in page and "µs per example" in page
-    assert page.count("<tr>") == len(found.stages) + 1 and page.count("<b>binds</b>") == 1
+    found = found_in(crops, slow_parse)
+    for shown in (str(found), found._repr_html_()):
+        assert f"{found.rate:,.0f} examples/s as it runs" in shown and "µs per example" in shown
+        assert "parse (binds)" in shown and shown.count("(binds)") == 1
+        assert all(sentence in shown for sentence in found.words())
 
 
-def test_unbatched_elements_are_refused():
-    with pytest.raises(ValueError, match="the dataset yielded .* without a leading dimension: batch it first"):
-        diagnose(numbers(), seconds=0.2)
+def test_what_holds_no_batches_is_refused():
+    empty = tf.data.Dataset.from_tensors(tf.zeros([0, 3]))
+    for dataset in (numbers(), numbers(0).batch(8), empty):
+        with pytest.raises(ValueError, match="the dataset yielded"):
+            diagnose(dataset, seconds=0.2)
 
 
-def test_an_empty_dataset_is_refused():
-    with pytest.raises(ValueError, match="the dataset yielded no batch"):
-        diagnose(numbers(0).batch(8), seconds=0.2)
-
-
-def test_batches_of_no_examples_are_refused():
-    with pytest.raises(ValueError, match="the dataset yielded a batch of 0 examples"):
-        diagnose(tf.data.Dataset.from_tensors(tf.zeros([0, 3])), seconds=0.2)
-
-
-@pytest.mark.parametrize("what", [[[1, 2]], None, 5, lambda: None])
+@pytest.mark.parametrize("what", [[[1, 2]], None])
 def test_what_is_no_pipeline_is_refused(what):
-    with pytest.raises(
-        TypeError, match="diagnose takes a Pipeline or a tf.data.Dataset, not (list|NoneType|int|function)"
-    ):
+    with pytest.raises(TypeError, match="diagnose takes a Pipeline or a tf.data.Dataset, not (list|NoneType)"):
         diagnose(what)
-
-
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "3", None])
-def test_nonsensical_seconds_are_refused(seconds):
-    with pytest.raises(ValueError, match="seconds=.* must be a positive, finite number of seconds"):
-        diagnose(numbers().batch(8), seconds=seconds)
 
 
 def test_an_error_in_the_pipeline_propagates():

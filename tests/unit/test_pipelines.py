@@ -9,21 +9,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_crops import AUTOTUNE, COUNT, TESTS, examples, pipeline
+from small_crops import AUTOTUNE, COUNT, TESTS, examples, pipeline, sizes
 
 from bigtrain_nb import tf
 
 SETTINGS = {
     "source": ["files"],
-    "reads": [2, 3, 8, AUTOTUNE],
+    "cycle_length": [2, 8, AUTOTUNE],
     "block_length": [4],
-    "map_calls": [2, AUTOTUNE],
+    "num_parallel_calls": [2, AUTOTUNE],
     "vectorize": [True],
     "cache": ["memory", "file"],
     "shuffle": [7, 1000],
-    "seed": [None, 5],
+    "seed": [None],
     "batch": [1, 7, COUNT],
-    "prefetch": [1, 4, AUTOTUNE],
+    "prefetch": [1, AUTOTUNE],
     "deterministic": [False],
     "threads": [1, 3],
     "rewrites": [False],
@@ -33,25 +33,24 @@ ALONE = [{name: value} for name, values in SETTINGS.items() for value in values]
 
 
 def combinations(number):
+    """Random halves of the settings, with random values."""
     rng = random.Random(0)
-    return [
-        {name: rng.choice(values) for name, values in SETTINGS.items() if rng.random() < 0.5} for _ in range(number)
-    ]
-
-
-def sizes(dataset):
-    return [len(labels) for _, labels in dataset]
+    found = []
+    for _ in range(number):
+        names = [name for name in SETTINGS if rng.random() < 0.5]
+        found.append({name: rng.choice(SETTINGS[name]) for name in names})
+    return found
 
 
 def test_the_plain_pipeline_yields_the_data_in_order(crops, plain):
-    assert len(set(plain)) == COUNT == pipeline(crops).examples
+    assert len(set(plain)) == COUNT
     assert [label for label, _ in plain] == crops.labels().tolist()
     values = np.concatenate([images for images, _ in pipeline(crops).dataset()])
     assert -1 <= values.min() < -0.5 and 0.5 < values.max() <= 1
     assert sizes(pipeline(crops).dataset()) == [16, 16, 8], "the last batch is shorter"
 
 
-@pytest.mark.parametrize("settings", ALONE + combinations(16), ids=str)
+@pytest.mark.parametrize("settings", ALONE + combinations(12), ids=str)
 def test_every_setting_yields_the_same_examples(crops, plain, settings):
     made = pipeline(crops, **settings)
     dataset = made.dataset()
@@ -59,21 +58,21 @@ def test_every_setting_yields_the_same_examples(crops, plain, settings):
     assert Counter(first) == Counter(second) == Counter(plain)
     whole, rest = divmod(COUNT, made.batch)
     expected = [made.batch] * whole + [rest] * (rest > 0)
-    assert sizes(dataset) == expected or (not made.deterministic and sorted(sizes(dataset)) == sorted(expected))
-    one_reader = made.reads == 1 or made.source == "files"
-    if made.deterministic and one_reader and not made.shuffle:
+    found = sizes(dataset)
+    assert found == expected if made.deterministic else sorted(found) == sorted(expected)
+    in_order = made.cycle_length == 1 or made.source == "files"
+    if made.deterministic and in_order and not made.shuffle:
         assert first == second == plain
     if made.shuffle > COUNT:
         assert first != plain and first != second
 
 
 def test_interleaved_reading_keeps_its_order_from_run_to_run(crops, plain):
-    made = pipeline(crops, reads=3, map_calls=4)
+    made = pipeline(crops, cycle_length=3, num_parallel_calls=4)
     first = examples(made.dataset())
     assert first == examples(made.dataset()) != plain
-    assert [plain.index(example) for example in first[:6]] == [0, 13, 26, 1, 14, 27], (
-        "an example from each shard in turn"
-    )
+    places = [plain.index(example) for example in first[:6]]
+    assert places == [0, 13, 26, 1, 14, 27], "an example from each shard in turn"
 
 
 def test_the_seed_repeats_the_shuffle(crops):
@@ -84,42 +83,33 @@ def test_the_seed_repeats_the_shuffle(crops):
     assert start(None) != start(None)
 
 
-def test_vectorized_work_gives_equal_values(crops):
-    one = [images.numpy() for images, _ in pipeline(crops).dataset()]
-    many = [images.numpy() for images, _ in pipeline(crops, vectorize=True).dataset()]
-    assert all(np.array_equal(a, b) for a, b in zip(one, many, strict=True))
-
-
-def test_finish_sees_examples_or_batches(crops):
+def test_finish_sees_examples_or_batches_and_gives_equal_values(crops):
     ranks = []
 
     def finish(images, labels):
         ranks.append(images.shape.rank)
-        return images, labels
+        return tf.cast(images, tf.float32) / 3, labels
 
-    for vectorize in (False, True):
-        images, _ = next(iter(pipeline(crops, finish=finish, vectorize=vectorize).dataset()))
-        assert images.dtype == tf.uint8
+    one = pipeline(crops, finish=finish).dataset()
+    many = pipeline(crops, finish=finish, vectorize=True).dataset()
+    for (images, _), (others, _) in zip(one, many, strict=True):
+        np.testing.assert_array_equal(images, others)
     assert (ranks[0], ranks[-1]) == (3, 4)
-
-
-def test_files_are_the_same_examples_as_shards(crops, plain):
-    assert examples(pipeline(crops, source="files").dataset()) == plain
-    assert pipeline(crops, source="files").files == crops.files and pipeline(crops).files == crops.shards
 
 
 def test_the_test_split(crops, plain):
     made = pipeline(crops, split="test", batch=4)
-    assert (made.files, made.examples) == (crops.test_shards, TESTS)
+    assert made.files == crops.test_shards
     found = examples(made.dataset())
     assert len(found) == TESTS and not set(found) & set(plain)
-    assert examples(replace(made, source="files").dataset()) == found
+    from_files = replace(made, source="files")
+    assert from_files.files == crops.test_files and examples(from_files.dataset()) == found
 
 
 def test_repeat_starts_again_for_ever(crops, plain):
     dataset = pipeline(crops, repeat=True).dataset()
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
-    assert sizes(dataset.take(7)) == [16, 16, 8, 16, 16, 8, 16]
+    assert sizes(dataset.take(4)) == [16, 16, 8, 16]
     assert examples(dataset.take(6)) == plain * 2
 
 
@@ -157,17 +147,14 @@ def test_a_cache_path_of_ones_own_stays(crops, plain, tmp_path):
 
 def test_a_private_cache_file_is_removed_at_exit(crops, tmp_path):
     code = f"""
-import sys
-from bigtrain_nb import Pipeline
-parse = lambda record: record
-data = {list(crops.shards)!r}
-for _ in Pipeline(data=data, parse=parse, finish=parse, cache="file").dataset(): pass
 import pathlib
-print(len([p for p in pathlib.Path({str(tmp_path)!r}).rglob("*") if p.is_file()]))
+from bigtrain_nb import Pipeline
+same = lambda record: record
+list(Pipeline(data={list(crops.shards)!r}, parse=same, finish=same, cache="file").dataset())
+print(len(list(pathlib.Path({str(tmp_path)!r}).rglob("cache*"))))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True
-    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 2, "the cache was written there"
     assert list(tmp_path.iterdir()) == []

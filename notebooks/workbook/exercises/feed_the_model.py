@@ -101,20 +101,20 @@ def _caches_too_early(dataset, parse, buffer):
 
 
 def repair(settings):
-    return {**settings, "map_calls": "AUTOTUNE", "vectorize": True, "cache": "memory", "prefetch": "AUTOTUNE"}
+    return {**settings, "num_parallel_calls": "AUTOTUNE", "vectorize": True, "cache": "memory", "prefetch": "AUTOTUNE"}
 
 
 @exercise(repair, minutes=5, difficulty=3)
 def _check_repair(answer):
     """Four settings waste time and leave what is learnt alone. `{**settings, 'name': value}` is a changed copy."""
-    bad = {"map_calls": 1, "vectorize": False, "cache": None, "prefetch": 0, "batch": 64, "shuffle": 256}
+    bad = {"num_parallel_calls": 1, "vectorize": False, "cache": None, "prefetch": 0, "batch": 64, "shuffle": 256}
     good = answer(dict(bad))
     if not isinstance(good, dict) or set(good) != set(bad):
         raise Wrong(f"the settings: expected a dictionary with {', '.join(bad)}, got {good!r}")
     for name in ("batch", "shuffle"):
         expect(good[name], bad[name], f"{name}, which changes what is learnt and so must stay")
-    if good["map_calls"] == 1:
-        raise Wrong("map_calls: expected more than 1 or AUTOTUNE, got 1: decoding has one core and waits for itself")
+    if good["num_parallel_calls"] == 1:
+        raise Wrong("num_parallel_calls: expected more than 1 or AUTOTUNE, got 1: decoding has only one core")
     if good["cache"] is None:
         raise Wrong("cache: expected 'memory' or 'file', got None: every epoch decodes the same JPEGs again")
     if not good["vectorize"]:
@@ -133,6 +133,6 @@ def _forgets_the_cache(settings):
     return {**repair(settings), "cache": None}
 
 
-@_check_repair.refuses("map_calls: expected more than 1")
+@_check_repair.refuses("num_parallel_calls: expected more than 1")
 def _only_prefetches(settings):
     return {**settings, "prefetch": 100}
