@@ -269,7 +269,7 @@ class Meter:
 def count_examples(batch, name="source"):
     """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
     first = batch
-    while first and isinstance(first, tuple | list | Mapping):
+    while isinstance(first, tuple | list | Mapping) and first:
         if isinstance(first, list) and isinstance(first[0], int | float | str):
             return len(first)
         parts = list(first.values()) if isinstance(first, Mapping) else first
