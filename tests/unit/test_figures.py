@@ -43,7 +43,7 @@ FIGURES = {
     "throughput": lambda: plots.throughput_figure(result("one")),
     "comparison": lambda: plots.comparison_figure([result("a"), result("b")], baseline="a", prediction=120.0),
     "prediction": lambda: plots.prediction_figure([prediction(1.8), prediction(5.0)]),
-    "rows": lambda: plots.rows_figure(ROWS, "dot: measured", zoomed=["loss"]),
+    "rows": lambda: plots.rows_figure(ROWS, zoomed=["loss"]),
     "stacked": lambda: plots.stacked_figure(MEMORY, "bytes", "memory", {"T4": 8e9, "B200": 180e9}),
     "stairs": lambda: plots.stairs_figure([8.0, 4.0, 4.0], [False, True, False], "measured step", "loss scale"),
 }
@@ -80,7 +80,7 @@ def test_a_prediction_and_the_baseline_beside_each_row_are_drawn_and_named():
     assert any(line.get_color() == plots.PREDICTED and line.get_xdata()[0] == 500 for line in axes.lines)
     marks = [segment[:, 0].tolist() for drawn in axes.collections for segment in drawn.get_segments()]
     assert [90.0, 90.0] in marks
-    assert any("baseline beside it" in text for text in texts(drawn))
+    assert any("upright mark: measured beside it" in text for text in texts(drawn))
 
 
 @pytest.mark.parametrize("predicted", [0.003, 1.0, 6.0, 4000.0])
@@ -101,7 +101,9 @@ def test_an_interval_without_bounds_is_left_out():
 
 
 def test_panels_share_their_rows_and_only_the_zoomed_do_not_begin_at_zero():
-    rate, loss = FIGURES["rows"]().axes
+    drawn = FIGURES["rows"]()
+    rate, loss = drawn.axes
+    assert "dot: measured, line: interval, pale: not kept" in " ".join(texts(drawn))
     assert [tick.get_text() for tick in rate.get_yticklabels()] == ["naive", "bfloat16"]
     assert (rate.get_xlabel(), loss.get_xlabel()) == ("rate", "loss")
     assert [line.get_alpha() for line in lines(rate, "o")] == [1.0, plots.rows.PALE]
@@ -115,7 +117,7 @@ def test_stacked_bars_are_as_long_as_their_parts_and_limits_out_of_reach_are_lef
     widths = sorted(bar.get_width() for bar in drawn.axes[0].patches)
     assert widths == [0, 0.5, 1, 3], "in GiB"
     assert {"weights", "activations", "4.00 GiB", "512 MiB", "memory, GiB"} <= set(texts(drawn))
-    assert " T4" in texts(drawn) and " B200" not in texts(drawn)
+    assert "T4" in texts(drawn) and "B200" not in texts(drawn)
     plots.stacked_figure({"nothing": {"computing": 0.0}}, "s", "time")
 
 
@@ -145,7 +147,7 @@ def test_nothing_to_draw_is_refused(draw):
 def test_a_notebook_shows_a_figure_with_all_that_is_written_in_it_as_its_alternative():
     data, metadata = FIGURES["comparison"]()._repr_png_()
     assert data.startswith(b"\x89PNG") and metadata["width"] == 672
-    for text in ("examples/s", "a (baseline), b", "your prediction: 120", "dot: median", "100 (97.0 to 103)"):
+    for text in ("examples/s", "a (baseline), b", "your prediction: 120", "dot: measured", "100 (97.0 to 103)"):
         assert text in metadata["alt"]
 
 
