@@ -69,11 +69,6 @@ def test_a_comparison_pairs_the_rounds(comparison):
         comparison.ratio("quick", "slow")
 
 
-def test_five_rounds_are_too_few_for_a_verdict():
-    few = Comparison({"a": result("a", [200.0] * 5), "b": result("b", [100.0] * 5)})
-    assert few.ratio("a", "b").verdict == "same"
-
-
 def test_a_result_says_its_median_interval_and_note():
     assert result().median == 100 and (result().low, result().high) == (90, 110)
     assert str(result(note="mind the gap")) == "a: 100 (90.0 to 110) examples/s (mind the gap)"
