@@ -117,7 +117,7 @@ def prediction_figure(predictions) -> Figure:
     """
     rows = []
     for one in predictions:
-        ends = (one.low / one.median, one.high / one.median)
+        ends = (one.low / one.median, one.high / one.median) if one.low < one.high else ()
         words = f"{quantity(one.predicted, one.unit)}, was {quantity(one.median, one.unit)}"
         rows.append(
             Row(
