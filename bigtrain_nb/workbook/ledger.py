@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.words import Shown, quantity
+from bigtrain_nb.common.cards import Shown
+from bigtrain_nb.common.words import quantity
 from bigtrain_nb.measure.benchmark import compare, throughput
 from bigtrain_nb.measure.results import Comparison, Ratio, Result
+from bigtrain_nb.plots import Row, rows_figure
 from bigtrain_nb.workbook import workbook
 
 COLUMN_OF = {"x": "rate", "MiB": "memory", "nats": "loss"}
@@ -127,9 +129,12 @@ class Ledger(Shown):
 
     def figure(self):
         """One row for each entry, one panel each for examples/s, memory and loss."""
-        from bigtrain_nb.plots.ledger import ledger_figure
-
-        return ledger_figure(self.entries)
+        panels = {
+            "examples/s": [_row(entry, "rate") for entry in self.entries],
+            "peak memory, MiB": [_row(entry, "memory") for entry in self.entries],
+            "loss, nats a byte": [_row(entry, "loss") for entry in self.entries],
+        }
+        return rows_figure(panels, zoomed=["loss, nats a byte"])
 
     def words(self):
         """What the figure shows, in a sentence for each entry."""
@@ -161,6 +166,18 @@ class Ledger(Shown):
 
 def _compared(before, name, source, seconds):
     return compare({before.name: lambda: before.source, name: lambda: source}, seconds=seconds)
+
+
+def _row(entry, column):
+    """One quantity of an entry as a row of the figure."""
+    value, ends, beside = getattr(entry, column), (), None
+    written = _cell(value)
+    if column == "rate" and value is not None:
+        ends = value.low, value.high
+        value = value.median
+    if column == "rate" and entry.before is not None:
+        beside = entry.before.median
+    return Row(entry.name, value, ends, (), entry.predicted.get(column), beside, written, pale=not entry.kept)
 
 
 def _cells(entry):
