@@ -30,12 +30,11 @@ class Card(Shown):
 def note(kind: str, text: str) -> Card:
     """A short message that starts with a bold word or two: `kind`, then the text."""
     body = f": {text}" if text else ""
-    safe = html.escape(body).replace("\n", "<br>")
-    return Card(kind + body, f'<p style="margin: 0.3em 0"><strong>{html.escape(kind)}</strong>{safe}</p>')
+    return Card(kind + body, f'<p style="margin: 0.3em 0"><strong>{_escaped(kind)}</strong>{_escaped(body)}</p>')
 
 
 def table(caption: str, head: list[str], rows: list[list[str]], closing: str = "") -> Card:
-    """A table whose first column names the row; `closing` is a line below it. All cells are plain text."""
+    """A table whose first column names the row; `closing` stands below it. All cells are plain text."""
     lines = [caption, *_aligned([head, *rows]), closing]
     markup = ['<table style="color: inherit; font: inherit">']
     if caption:
@@ -47,13 +46,17 @@ def table(caption: str, head: list[str], rows: list[list[str]], closing: str = "
         markup += ["<tr>", _cell('th scope="row"', first), *cells, "</tr>"]
     markup.append("</tbody></table>")
     if closing:
-        markup.append(f"<p>{html.escape(closing)}</p>")
+        markup.append(f"<p>{_escaped(closing)}</p>")
     return Card("\n".join(filter(None, lines)), "".join(markup))
 
 
 def stacked(*cards: Card) -> Card:
     """Several cards as one, each below the one before."""
     return Card("\n\n".join(card.text for card in cards), "".join(card.html for card in cards))
+
+
+def _escaped(text):
+    return html.escape(text).replace("\n", "<br>")
 
 
 def _cell(tag, content):

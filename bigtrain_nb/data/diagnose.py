@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from bigtrain_nb.common.cards import table
+from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.hardware import cores
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.pipeline import Pipeline
@@ -57,8 +57,8 @@ class Stage:
         return 1 / self.seconds
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Shown):
     """What `diagnose` found.
 
     rate: examples/s of the pipeline as it ran, nothing but iterating. stages: from the source to the end.
@@ -118,12 +118,6 @@ class Diagnosis:
             rows.append([name, f"{stage.microseconds:.1f}", str(stage.calls), f"{stage.rate:,.0f}"])
         head = ["stage", "µs per example", "at once", "alone, examples/s"]
         return table(f"{self.rate:,.0f} examples/s as it runs", head, rows, "\n".join(self.words()))
-
-    def __repr__(self):
-        return str(self._card())
-
-    def _repr_html_(self):
-        return self._card().html
 
 
 def _slowest_thread(stages):
