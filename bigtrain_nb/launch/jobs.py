@@ -1,6 +1,7 @@
 """Worker processes on this machine, as one job: started together, heard together, ended together."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -18,8 +19,7 @@ from bigtrain_nb.common.words import Shown
 from bigtrain_nb.launch import supervisor, worker_main
 from bigtrain_nb.launch.record import Record, in_words
 
-START_SECONDS = 30
-END_SECONDS = supervisor.TERM_SECONDS + 5
+TICK_SECONDS = 0.01
 
 
 def run_workers(
@@ -105,18 +105,19 @@ class Job(Shown):
 
     def __init__(self, order):
         self._record = Record(len(order["environments"]), order["restarts"])
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # an interrupt of this process is not theirs
         )
-        self._end = weakref.finalize(self, _end, self._process.stdin, os.getpid())
-        threading.Thread(target=_listen, args=(self._process, self._record), daemon=True).start()
-        _send(self._process.stdin, json.dumps(order))
-        self._record.wait_for(lambda: self.pids or self._record.done, START_SECONDS)
+        self._end = weakref.finalize(self, _end, process.stdin, os.getpid())
+        threading.Thread(target=_listen, args=(process, self._record), daemon=True).start()
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+        while not self.pids and not self._record.done:
+            time.sleep(TICK_SECONDS)
         if not self.pids:
-            self._end()
             raise RuntimeError("the workers could not be started; the reason stands where this process writes errors")
 
     @property
@@ -150,32 +151,42 @@ class Job(Shown):
         Once a worker has failed only its lines are printed, so that the others' complaints do not bury the reason;
         `logs` has them all. An interrupt ends the job. Raises TimeoutError if it still runs after ``timeout`` seconds.
         """
-        deadline = time.monotonic() + (threading.TIMEOUT_MAX if timeout is None else timeout)
+        record = self._record
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         try:
-            while not self._record.done or self._record.unshown:
-                lines = self._record.news(deadline - time.monotonic())
+            while True:
+                done = record.done  # asked first: no line comes after it
+                lines = [record.unshown.popleft() for _ in range(len(record.unshown))]
                 if show and lines:
                     print("\n".join(lines), flush=True)
-                if not self._record.done and time.monotonic() >= deadline:
+                if done:
+                    return self.codes
+                if time.monotonic() >= deadline:
                     raise TimeoutError(f"the workers still run after {timeout} s; job.stop() ends them")
+                time.sleep(TICK_SECONDS)
         except (KeyboardInterrupt, SystemExit):
             self.stop()
             raise
-        return self.codes
 
     def logs(self, worker):
         """Return what a worker has printed so far, standard output and error together, over all starts."""
-        return "".join(f"{line}\n" for line in self._record.lines_of(self._index(worker)))
+        return "".join(f"{line}\n" for line in self._lines(worker))
 
     def kill(self, worker):
         """Send SIGKILL to a worker, as `kill -9` does; nothing happens if it has ended."""
-        _send(self._process.stdin, str(self._index(worker)))
+        index = self._index(worker)
+        if self.codes[index] is None:
+            _kill(self.pids[index])
 
     def stop(self):
         """End all workers, by SIGTERM and if need be by SIGKILL 5 s later; return their exit codes."""
         self._end()
-        self._record.wait_for(lambda: self._record.done, END_SECONDS)
+        while not self._record.done:
+            time.sleep(TICK_SECONDS)
         return self.codes
+
+    def _lines(self, worker):
+        return list(self._record.lines[self._index(worker)])
 
     def _index(self, worker):
         return whole_number("worker", worker, 0, len(self._record.codes) - 1)
@@ -183,23 +194,22 @@ class Job(Shown):
     def _card(self):
         rows = []
         for index, (pid, code) in enumerate(zip(self.pids, self.codes, strict=True)):
-            said = [line for line in self._record.lines_of(index) if line.strip()]
+            said = [line for line in self._lines(index) if line.strip()]
             rows.append([f"worker {index}", str(pid), in_words(code), said[-1] if said else ""])
         return cards.table(self._record.summary(), ["", "process", "state", "last line"], rows)
 
 
-def _send(stream, words):
-    with suppress(BrokenPipeError, ValueError):  # it has ended, or is about to
-        stream.write(words.encode() + b"\n")
-        stream.flush()
+def _kill(pid):
+    """Send SIGKILL to a worker and to what it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
-def _end(stream, owner):
+def _end(stdin, owner):
     """End the job, with a word too: a child that this process forked may keep the pipe open. The child ends nothing."""
-    if os.getpid() == owner:
-        _send(stream, "stop")
-    with suppress(BrokenPipeError):
-        stream.close()
+    with suppress(BrokenPipeError), stdin:
+        if os.getpid() == owner:
+            stdin.write(b"stop")
 
 
 def _listen(process, record):
@@ -209,5 +219,4 @@ def _listen(process, record):
             record.note(json.loads(event))
     process.wait()
     for pid in record.finish():
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # what the workers started is left
+        _kill(pid)

@@ -1,7 +1,6 @@
 """What is known of a job: who runs, who ended how, and what they said. Filled by one thread, read by others."""
 
 import signal
-import threading
 import time
 from collections import deque
 
@@ -21,8 +20,7 @@ class Record:
         self.timed_out = False
         self.seconds = None
         self.lines = [deque(maxlen=MOST_LINES) for _ in range(workers)]
-        self.unshown = []
-        self.changed = threading.Condition()
+        self.unshown = deque()
         self.began = time.monotonic()
 
     @property
@@ -31,54 +29,33 @@ class Record:
 
     def note(self, event):
         """Take in a worker's line, or new values of the attributes above."""
-        with self.changed:
-            if "text" in event:
-                self._note_line(**event)
-            else:
-                vars(self).update(event)
-            if event.get("restarted"):
-                again = f"{self.restarted} of at most {self.restarts} times"
-                self.unshown.append(f"-- all workers are started again, {again}")
-            elif event.get("failed") is not None:
-                how = in_words(self.codes[self.failed])
-                self.unshown.append(f"-- worker {self.failed} failed: {how}; the others are ended")
-            elif event.get("timed_out"):
-                self.unshown.append("-- all workers were ended: the job's timeout is over")
-            self.changed.notify_all()
+        if "text" in event:
+            worker, text = event["worker"], event["text"]
+            self.lines[worker].append(text)
+            if self.failed in (None, worker):
+                self.unshown.append(f"worker {worker} | {text}")
+            return
+        vars(self).update(event)
+        if event.get("restarted"):
+            self.unshown.append(f"-- all workers are {self._again()}")
+        elif event.get("failed") is not None:
+            how = in_words(self.codes[self.failed])
+            self.unshown.append(f"-- worker {self.failed} failed: {how}; the others are ended")
+        elif event.get("timed_out"):
+            self.unshown.append("-- all workers were ended: the job's timeout is over")
 
-    def _note_line(self, worker, text):
-        self.lines[worker].append(text)
-        if self.failed in (None, worker):
-            self.unshown.append(f"worker {worker} | {text}")
+    def _again(self):
+        return f"started again, {self.restarted} of at most {self.restarts} times"
 
     def finish(self):
         """Note that nothing more will come; return whose end was not told, for the supervisor was killed."""
-        with self.changed:
-            left = []
-            for index, pid in enumerate(self.pids):
-                if self.codes[index] is None:
-                    self.codes[index] = -signal.SIGKILL
-                    left.append(pid)
-            self.seconds = time.monotonic() - self.began
-            self.changed.notify_all()
-            return left
-
-    def wait_for(self, condition, seconds):
-        """Return once the condition holds, or the seconds are over."""
-        with self.changed:
-            self.changed.wait_for(condition, seconds)
-
-    def news(self, seconds):
-        """Return the lines not shown yet; wait for some, or for the end, but no longer than the seconds."""
-        self.wait_for(lambda: self.unshown or self.done, seconds)
-        with self.changed:
-            lines, self.unshown = self.unshown, []
-            return lines
-
-    def lines_of(self, worker):
-        """Return a copy of what a worker has printed."""
-        with self.changed:
-            return list(self.lines[worker])
+        left = []
+        for index, pid in enumerate(self.pids):
+            if self.codes[index] is None:
+                self.codes[index] = -signal.SIGKILL
+                left.append(pid)
+        self.seconds = time.monotonic() - self.began
+        return left
 
     def exit_code(self):
         """Return what a shell would see."""
@@ -95,17 +72,21 @@ class Record:
     def summary(self):
         """Return a sentence on how the job is or was."""
         count = len(self.codes)
-        again = f", started again {self.restarted} of at most {self.restarts} times" if self.restarted else ""
         if not self.done:
-            return f"{self.codes.count(None)} of {count} workers run{again}"
-        how = "ended well"
-        if self.timed_out:
-            how = "were ended by the job's timeout"
+            how = f"{self.codes.count(None)} of {count} workers run"
+        elif self.timed_out:
+            how = f"{count} workers were ended by the job's timeout"
         elif self.failed is not None:
-            how = f"ended because worker {self.failed} failed"
+            how = f"{count} workers ended because worker {self.failed} failed"
         elif any(self.codes):
-            how = "were stopped"
-        return f"{count} workers {how} after {self.seconds:.1f} s{again}"
+            how = f"{count} workers were stopped"
+        else:
+            how = f"{count} workers ended well"
+        if self.done:
+            how += f" after {self.seconds:.1f} s"
+        if self.restarted:
+            how += f", {self._again()}"
+        return how
 
 
 def in_words(code):

@@ -3,16 +3,15 @@
 A kernel can be killed at any moment, and its workers must not outlast it. So they are this process's children: it sees
 its parent go, however that went, and ends them. On Linux they also die with this process, should it be killed itself.
 
-It needs the standard library only, so that it starts at once. Standard input brings an order, a line of JSON, then
-commands: the index of a worker to kill, or "stop"; the end of the input means the same. Events go to standard output as
-lines of JSON. Each worker has two threads, one for its lines and one for its end; the main thread decides.
+It needs the standard library only, so that it starts at once. Standard input brings an order, a line of JSON; whatever
+comes after it, be it the end of the input, means that all shall end. Events go to standard output as lines of JSON.
+Each worker has two threads, one for its lines and one for its end; the main thread decides.
 """
 
 import ctypes
 import json
 import math
 import os
-import queue
 import select
 import signal
 import socket
@@ -20,54 +19,40 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 TICK_SECONDS = 0.02
 TERM_SECONDS = 5.0
 LATELY_SECONDS = 5.0
 SETTLE_SECONDS = 0.5
 LAST_WORDS_SECONDS = 3.0
-MOST_UNTOLD = 10_000
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Client:
-    """The process that wants the workers: commands come from it, events go to it."""
+    """The process that wants the workers. Events go to it; `stopped` once it wants their end, or has ended itself."""
 
     def __init__(self):
         self.parent = os.getppid()
-        self.order = json.loads(sys.stdin.buffer.readline())  # commands come only after the first event
+        self.order = json.loads(sys.stdin.buffer.readline())
         self.stopped = False
-        self.events = queue.SimpleQueue()
-        self.writer = threading.Thread(target=self._write, daemon=True)
-        self.writer.start()
+        self.lock = threading.Lock()
 
     def tell(self, **event):
-        """Send an event, without ever waiting: a client that stands still must not hold up the end of the workers."""
-        self.events.put(event)
-
-    def commands(self):
-        """Return the indices of the workers to kill, after a moment in which commands may come."""
-        readable, _, _ = select.select([] if self.stopped else [0], [], [], TICK_SECONDS)
-        words = os.read(0, 2**16).split() if readable else []
-        if (readable and not words) or b"stop" in words or self.is_gone():
-            self.stopped = True
-        return [int(word) for word in words if word != b"stop"]
-
-    def is_gone(self):
-        return os.getppid() != self.parent
-
-    def finish(self):
-        """Wait until all is told, unless nobody is left to hear it."""
-        self.events.put(None)
-        while self.writer.is_alive() and not self.is_gone():
-            self.writer.join(TICK_SECONDS)
-
-    def _write(self):
-        while event := self.events.get():
-            with suppress(BrokenPipeError):
+        """Send an event; one at a time, and none to a pipe that only a forked child keeps open."""
+        if os.getppid() == self.parent:
+            with self.lock, suppress(BrokenPipeError):
                 print(json.dumps(event), flush=True)
+
+    def look(self):
+        """Note whether all shall end, after a moment in which that may be said."""
+        readable, _, _ = select.select([] if self.stopped else [0], [], [], TICK_SECONDS)
+        if readable or os.getppid() != self.parent:
+            self.stopped = True
+
+    def stop(self, *_):
+        self.stopped = True
 
 
 class Worker:
@@ -106,8 +91,6 @@ class Worker:
             if text.startswith("Traceback"):
                 self.raised = time.monotonic()
             client.tell(worker=self.index, text=text)
-            while client.events.qsize() > MOST_UNTOLD and self.process.returncode is None:
-                time.sleep(TICK_SECONDS)  # the worker waits too, as at every pipe that is full
 
     def _wait(self, reader):
         code = self.process.wait()
@@ -123,9 +106,8 @@ def _end_with_supervisor():
 
 def main():
     client = Client()
-    signal.signal(signal.SIGTERM, lambda *_: setattr(client, "stopped", True))
+    signal.signal(signal.SIGTERM, client.stop)
     supervise(client.order, client)
-    client.finish()
     os._exit(0)  # without a look at threads that still stand at a pipe
 
 
@@ -162,11 +144,11 @@ def start(workers, order, restart):
 
 def free_ports(count):
     """Return ports that nobody listens on; they are asked for together, so that they differ."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
 
 
 def watch(workers, client, patience, deadline):
@@ -180,9 +162,7 @@ def watch(workers, client, patience, deadline):
     terminated = False
     told = [None] * len(workers)
     while None in told:
-        for index in client.commands():
-            if told[index] is None:
-                workers[index].signal(signal.SIGKILL)
+        client.look()
         now = time.monotonic()
         if client.stopped:
             end_at = min(end_at, now)

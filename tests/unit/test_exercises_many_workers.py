@@ -6,14 +6,14 @@ import pytest
 from workbook.exercises import many_workers
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.launch.cluster_spec import place
+from bigtrain_nb.launch.cluster_spec import cluster_spec
 from bigtrain_nb.plan.formulas import all_reduce_seconds
 
 
 def test_the_config_is_one_that_a_worker_takes():
     for index in range(3):
         config = many_workers.tf_config(["ann", "ben", "cid"], 2222, index)
-        found = place({"TF_CONFIG": json.dumps(config)})
+        found = cluster_spec({"TF_CONFIG": json.dumps(config)})
         assert found.rank == index and found.addresses == ["ann:2222", "ben:2222", "cid:2222"]
 
 
