@@ -117,7 +117,7 @@ def test_what_is_wrong_with_the_code_is_told_by_the_workers(shell, capsys):
         ("0", "workers=0 must be"),
         ("2 --restarts -1", "restarts=-1 must be"),
         ("2 --give gone", "%%workers --give gone: the notebook has no such variable"),
-        ("2 --give array", "%%workers --give array: only numbers, strings, lists, and dictionaries with strings as keys"),
+        ("2 --give array", "--give array: only numbers, strings, lists, and dictionaries with strings as keys"),
         ("2 --give numbers", "%%workers --give numbers: only numbers, strings, lists"),
         ("2 --give pair", "%%workers --give pair: only numbers, strings, lists"),
     ],
