@@ -45,8 +45,8 @@ def _add_run(commands):
 def _run(chosen):
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     settings = {name: value for name, value in vars(chosen).items() if name not in ("command", "script")}
-    job = run_workers(chosen.script, **settings)
     try:
+        job = run_workers(chosen.script, **settings)
         job.wait()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

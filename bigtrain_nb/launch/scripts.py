@@ -79,9 +79,8 @@ KUBERNETES = [
 
 def add_script_parser(commands):
     """Add ``script slurm | kubernetes`` to the command line; bad settings end it with code 2."""
-    kinds = commands.add_parser("script", help="write the file that a cluster runs").add_subparsers(
-        required=True, metavar="slurm | kubernetes"
-    )
+    parser = commands.add_parser("script", help="write the file that a cluster runs")
+    kinds = parser.add_subparsers(required=True, metavar="slurm | kubernetes")
     slurm = _add_kind(kinds, "slurm", "a batch file for SLURM's sbatch", SLURM)
     setup = "shell to run first, like 'module load cuda' or 'source .venv/bin/activate'; may be given several times"
     slurm.add_argument("--setup", action="append", metavar="LINE", default=[], help=setup)

@@ -1,9 +1,12 @@
-"""What the tests of worker processes share: a watch for what a job leaves behind."""
+"""What the tests of worker processes share: a watch for what a job leaves behind, and a training to compare with."""
 
 import signal
+from functools import cache
 
 import pytest
 from leftovers import Watch
+
+import bigtrain_nb as bt
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs have it, and all they start
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -15,3 +18,19 @@ def watch(monkeypatch, tmp_path_factory):
     made = Watch(monkeypatch, tmp_path_factory.mktemp("temporary"))
     yield made
     made.end()
+
+
+@pytest.fixture
+def trained_here(tmp_path_factory):
+    """The weights that two workers on this machine's loopback end with; they train once for all tests."""
+    return _trained(tmp_path_factory)
+
+
+@cache
+def _trained(folders):
+    import slurm_train  # not above: it loads TensorFlow
+
+    folder = folders.mktemp("here")
+    job = bt.run_workers(slurm_train.__file__, 2, arguments=[folder], timeout=200)
+    assert job.wait(show=False) == [0, 0], job.logs(job.failed or 0)
+    return slurm_train.weights_in(folder)

@@ -3,10 +3,7 @@
 import io
 import json
 import os
-import subprocess
-import sys
 import threading
-import time
 from contextlib import redirect_stdout
 from pathlib import Path, PurePosixPath
 
@@ -159,26 +156,6 @@ def test_what_is_known_of_a_job_while_it_runs_and_afterwards():
     caption, rows = words_in(job)
     assert "2 workers were stopped after" in caption and rows[1][2] == "killed by SIGTERM"
     assert "worker 1" in repr(job) and "<" not in repr(job).replace("<b>", "")
-
-
-def test_launching_and_a_line_take_little_time():
-    def seconds(work):
-        began = time.perf_counter()
-        work()
-        return time.perf_counter() - began
-
-    def by_hand():
-        for process in [subprocess.Popen([sys.executable, "-c", "pass"]) for _ in range(2)]:
-            process.wait()
-
-    assert min(seconds(lambda: run("pass")) - seconds(by_hand) for _ in range(3)) < 1
-    job = start("for _ in range(5):\n    print(time.time()); time.sleep(0.05)", workers=1)
-    delays = []
-    for number in range(5):
-        line = eventually(lambda number=number: job.logs(0).splitlines()[number : number + 1])
-        delays.append(time.time() - float(line[0]))
-    assert min(delays) < 0.5
-    ended(job)
 
 
 def test_descriptors_and_threads_do_not_pile_up():
