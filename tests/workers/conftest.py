@@ -2,6 +2,8 @@
 
 import signal
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from leftovers import Watch
@@ -21,16 +23,16 @@ def watch(monkeypatch, tmp_path_factory):
 
 
 @pytest.fixture
-def trained_here(tmp_path_factory):
+def trained_here():
     """The weights that two workers on this machine's loopback end with; they train once for all tests."""
-    return _trained(tmp_path_factory)
+    return _trained()
 
 
 @cache
-def _trained(folders):
+def _trained():
     import slurm_train  # not above: it loads TensorFlow
 
-    folder = folders.mktemp("here")
-    job = bt.run_workers(slurm_train.__file__, 2, arguments=[folder], timeout=200)
-    assert job.wait(show=False) == [0, 0], job.logs(job.failed or 0)
-    return slurm_train.weights_in(folder)
+    with TemporaryDirectory() as folder:
+        job = bt.run_workers(slurm_train.__file__, 2, arguments=[folder], timeout=200)
+        assert job.wait(show=False) == [0, 0], job.logs(job.failed or 0)
+        return slurm_train.weights_in(Path(folder))
