@@ -18,7 +18,11 @@ def main(arguments=None):
     end = given.index("--") if "--" in given else len(given)
     chosen = parser.parse_args(given[:end])
     chosen.arguments = given[end + 1 :]
-    return chosen.command(chosen)
+    try:
+        return chosen.command(chosen)
+    except (ValueError, OSError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
 
 
 def _add_run(commands):
@@ -44,9 +48,6 @@ def _run(chosen):
     try:
         job = run_workers(chosen.script, **settings)
         job.wait()
-    except (ValueError, OSError) as error:
-        print(f"python -m bigtrain_nb.launch run: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return job.exit_code

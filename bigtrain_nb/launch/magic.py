@@ -32,10 +32,7 @@ def register(shell):
         dictionaries, by value. --name keeps the `Job` under that name; without it, the cell raises RuntimeError if a
         worker fails. The rest is as for `bigtrain_nb.run_workers`.
         """
-        try:
-            settings = vars(magic_arguments.parse_argstring(workers, line))
-        except (UsageError, ValueError) as error:
-            raise UsageError(f"%%workers {line}: {error}") from None
+        settings = vars(magic_arguments.parse_argstring(workers, line))
         give, name = settings.pop("give"), settings.pop("name")
         _check_names(cell, shell.user_ns, give)
         job = run_workers(f"{GIVEN}{_given(shell.user_ns, give)}\n{cell}", **settings)
@@ -53,21 +50,22 @@ def _given(variables, names):
     values = {}
     for name in names:
         if name not in variables:
-            raise UsageError(f"%%workers: --give {name}: the notebook has no such variable")
+            raise UsageError(f"%%workers --give {name}: the notebook has no such variable")
         values[name] = variables[name]
         try:
-            there = json.loads(json.dumps(variables[name]))
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"%%workers --give {name}: numbers, strings, lists, dictionaries only ({error})") from None
-        if there != variables[name]:
-            raise UsageError(f"%%workers --give {name}: only lists, and strings as keys; it would be {there}")
+            fits = json.loads(json.dumps(values[name])) == values[name]
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            allowed = "numbers, strings, lists, and dictionaries with strings as keys"
+            raise UsageError(f"%%workers --give {name}: only {allowed} can be given, not {values[name]!r:.100}")
     return json.dumps(values)
 
 
 def _check_names(cell, variables, given):
     """Raise UsageError if the code uses a variable that only the notebook has."""
     try:
-        names = _names(symtable.symtable(cell, "the cell", "exec"))
+        names = _global_names(symtable.symtable(cell, "the cell", "exec"))
     except SyntaxError:
         return  # the workers will say where
     made = {name.get_name() for name in names if name.is_assigned() or name.is_imported()}
@@ -80,7 +78,9 @@ def _check_names(cell, variables, given):
         )
 
 
-def _names(table):
+def _global_names(table):
     """Return the global names of a block of code and of all blocks in it."""
-    own = [name for name in table.get_symbols() if table.get_type() == "module" or name.is_global()]
-    return sum(map(_names, table.get_children()), own)
+    names = [name for name in table.get_symbols() if table.get_type() == "module" or name.is_global()]
+    for block in table.get_children():
+        names += _global_names(block)
+    return names

@@ -3,11 +3,11 @@
 import os
 import socket
 
-from bigtrain_nb.common.checks import positive, whole_number
+from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.launch.cluster_spec import place
+from bigtrain_nb.launch.cluster_spec import cluster_spec
 from bigtrain_nb.launch.rendezvous import meet
-from bigtrain_nb.train import devices as replicas
+from bigtrain_nb.train.devices import mirrored
 
 
 def strategy(timeout=600):
@@ -23,57 +23,55 @@ def strategy(timeout=600):
     that do not answer.
     """
     seconds = positive("timeout", timeout, "seconds")
-    devices = os.environ.get("BIGTRAIN_DEVICES_PER_WORKER")
-    if devices is not None:
-        devices = whole_number("BIGTRAIN_DEVICES_PER_WORKER", int(devices) if devices.isdecimal() else devices, 1)
-    mine = place()
-    if mine is None:
-        return _alone(devices)
-    gpus = _own_gpus(mine)
-    if devices and devices > max(1, len(gpus)):
-        raise ValueError(
-            f"devices_per_worker={devices}: this worker has {len(gpus)} GPUs; on the CPU it is one device"
-        )
-    made = _together(mine, seconds)
-    role = f"worker {mine.rank} of {len(mine.addresses)}" + (", the chief" if mine.rank == 0 else "")
-    each = f"{len(gpus)} GPUs each" if len(gpus) > 1 else f"one {'GPU' if gpus else 'CPU device'} each"
-    print(f"MultiWorkerMirroredStrategy: {role}, {each}, because of {mine.source}", flush=True)
+    asked = int(os.environ.get("BIGTRAIN_DEVICES_PER_WORKER", 0))
+    spec = cluster_spec()
+    if spec is None:
+        return _alone(asked)
+    gpus = _own_gpus(spec)
+    if asked > max(1, len(gpus)):
+        raise ValueError(f"devices_per_worker={asked}: this worker has {len(gpus)} GPUs; on the CPU it is one device")
+    made = _together(spec, seconds)
+    chief = ", the chief" if spec.rank == 0 else ""
+    each = f"{len(gpus)} GPUs" if len(gpus) > 1 else "one GPU" if gpus else "one CPU device"
+    role = f"worker {spec.rank} of {len(spec.addresses)}{chief}, {each} each"
+    print(f"MultiWorkerMirroredStrategy: {role}, because of {spec.source}", flush=True)
     return made
 
 
-def _alone(devices):
+def _alone(asked):
     gpus = tf.config.get_visible_devices("GPU")
-    count = devices or len(gpus)
+    count = asked or len(gpus)
     if count > 1:
         kind = "GPUs" if len(gpus) >= count else "parts of the CPU"
-        reason = "they are there" if devices is None else f"devices_per_worker={devices}"
+        reason = f"devices_per_worker={asked}" if asked else "they are there"
         print(f"MirroredStrategy over {count} {kind}, because {reason}", flush=True)
-        return replicas.mirrored(count)
+        return mirrored(count)
     print(f"No strategy is needed: one {'GPU' if gpus else 'CPU'}, and neither TF_CONFIG nor SLURM's tasks", flush=True)
     return tf.distribute.get_strategy()
 
 
-def _own_gpus(mine):
+def _own_gpus(spec):
     """Return the GPUs of this worker. Where SLURM shows all of a node's GPUs to all of its tasks, divide them."""
     gpus = tf.config.get_visible_devices("GPU")
-    if mine.source != "TF_CONFIG" and gpus and "SLURM_GPUS_PER_TASK" not in os.environ:
-        host = mine.addresses[mine.rank].rpartition(":")[0]
-        tasks = sum(address.startswith(f"{host}:") for address in mine.addresses)
-        each, own = len(gpus) // tasks, int(os.environ["SLURM_LOCALID"])
-        gpus = gpus[own * each : (own + 1) * each]
+    if spec.source != "TF_CONFIG" and gpus and "SLURM_GPUS_PER_TASK" not in os.environ:
+        host = spec.addresses[spec.rank].rpartition(":")[0]
+        tasks = sum(address.startswith(f"{host}:") for address in spec.addresses)
+        each = len(gpus) // tasks
+        first = int(os.environ["SLURM_LOCALID"]) * each
+        gpus = gpus[first : first + each]
         tf.config.set_visible_devices(gpus, "GPU")
     return gpus
 
 
-def _together(mine, seconds):
+def _together(spec, seconds):
     """Return the strategy of all workers, after all have come."""
-    os.environ["TF_CONFIG"] = mine.tf_config()
+    os.environ["TF_CONFIG"] = spec.tf_config()
     try:
-        socket.create_server(("", mine.port)).close()
-        meet(mine, seconds)
+        socket.create_server(("", spec.port)).close()
+        meet(spec, seconds)
     except OSError as error:
         raise RuntimeError(
-            f"port {mine.port} of this worker ({mine.source}) cannot be used: {error.strerror}; end the process that"
+            f"port {spec.port} of this worker ({spec.source}) cannot be used: {error.strerror}; end the process that"
             " has it, or choose another port for this worker, the same in every worker's TF_CONFIG"
         ) from None
     try:

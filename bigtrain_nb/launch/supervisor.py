@@ -1,11 +1,11 @@
-"""The small process between a job and its workers: starts them, passes on what they print, and ends them all.
+"""The process between a job and its workers: it starts them, passes on what they print, and ends them all.
 
 A kernel can be killed at any moment, and its workers must not outlast it. So they are this process's children: it sees
 its parent go, however that went, and ends them. On Linux they also die with this process, should it be killed itself.
 
-It needs the standard library only, so that it starts at once. On standard input it reads an order as a line of JSON,
-then commands; "stop", or the end of the input, means that all shall end. On standard output it writes events as lines
-of JSON.
+It needs the standard library only, so that it starts at once. Standard input brings an order, a line of JSON; whatever
+comes after it, be it the end of the input, means that all shall end. Events go to standard output as lines of JSON.
+Each worker has two threads, one for its lines and one for its end; the main thread decides.
 """
 
 import ctypes
@@ -17,266 +17,200 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import suppress
 
-TICK_SECONDS = 0.05
+TICK_SECONDS = 0.02
 TERM_SECONDS = 5.0
 LATELY_SECONDS = 5.0
 SETTLE_SECONDS = 0.5
-CHUNK = 2**16
-LONGEST_LINE = 2**24
-CHUNKS_LEFT = 64  # more than a pipe holds
-MOST_UNSENT = 2**20
+LAST_WORDS_SECONDS = 3.0
 PR_SET_PDEATHSIG = 1
-
-
-class Lines:
-    """What comes from a file descriptor, in whole lines, without ever waiting for it."""
-
-    def __init__(self, descriptor):
-        os.set_blocking(descriptor, False)
-        self.descriptor, self.rest, self.ended = descriptor, b"", False
-
-    def take(self):
-        """Return the lines that came with the next chunk, None if nothing is there."""
-        try:
-            chunk = os.read(self.descriptor, CHUNK)
-        except BlockingIOError:
-            return None
-        *lines, self.rest = (self.rest + chunk).split(b"\n")
-        self.ended = not chunk
-        if len(self.rest) >= LONGEST_LINE:
-            lines += self._last()
-        return [line.decode(errors="replace") for line in lines]
-
-    def last(self):
-        """Return what stands behind the last line's end: one line or none."""
-        return [line.decode(errors="replace") for line in self._last()]
-
-    def _last(self):
-        rest, self.rest = self.rest, b""
-        return [rest] if rest else []
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Client:
-    """The process that asked: events to it, commands from it. `gone` once it has ended, or asked for the end."""
+    """The process that wants the workers. Events go to it; `stopped` once it wants their end, or has ended itself."""
 
     def __init__(self):
-        self.commands, self.unsent, self.parent, self.gone = Lines(0), bytearray(), os.getppid(), False
-        os.set_blocking(1, False)
+        self.parent = os.getppid()
+        self.order = json.loads(sys.stdin.buffer.readline())
+        self.stopped = False
+        self.lock = threading.Lock()
 
     def tell(self, **event):
-        self.unsent += json.dumps(event).encode() + b"\n"
-        self.flush()
-
-    def flush(self):
-        try:
-            while self.unsent:
-                del self.unsent[: os.write(1, self.unsent[:CHUNK])]
-        except BlockingIOError:
-            pass
-        except BrokenPipeError:
-            self.unsent.clear()
-            self.gone = True
-
-    def finish(self):
-        """Wait until all is told, unless nobody listens: a child that the parent forked may keep the pipe open."""
+        """Send an event; one at a time, and none to a pipe that only a forked child keeps open."""
         if os.getppid() == self.parent:
-            os.set_blocking(1, True)
-            self.flush()
+            with self.lock, suppress(BrokenPipeError):
+                print(json.dumps(event), flush=True)
 
-    def next_kills(self):
-        """Return the workers to kill, by the commands that have come."""
-        self.flush()
-        lines = (None if self.gone else self.commands.take()) or []
-        commands = [json.loads(line) for line in lines]
-        self.gone = self.gone or self.commands.ended or {"stop": True} in commands or os.getppid() != self.parent
-        return [command["kill"] for command in commands if "kill" in command]
+    def look(self):
+        """Note whether all shall end, after a moment in which that may be said."""
+        readable, _, _ = select.select([] if self.stopped else [0], [], [], TICK_SECONDS)
+        if readable or os.getppid() != self.parent:
+            self.stopped = True
+
+    def stop(self, *_):
+        self.stopped = True
 
 
 class Worker:
-    """One worker: a process that leads a group of its own, and its output."""
+    """One worker: a process that leads a group of its own."""
 
-    def __init__(self, index, order, environment):
-        with tempfile.TemporaryFile() as source:
-            source.write((order["source"] or "").encode())
-            source.seek(0)
-            self.process = subprocess.Popen(
-                order["command"],
-                stdin=source,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-                preexec_fn=_end_with_supervisor if LIBC else None,
-            )
-        self.index, self.code = index, None
-        self.raised, self.ended = -math.inf, math.inf
-        self.output = Lines(self.process.stdout.fileno())
+    def __init__(self, index, command, environment):
+        self.index = index
+        self.code = None
+        self.raised = -math.inf  # when it last printed a traceback
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=_end_with_supervisor if LIBC else None,
+        )
 
-    def look(self):
-        """Note when it ends."""
-        if self.process.poll() is not None:
-            self.ended = time.monotonic()
-
-    def pass_on(self, client):
-        """Tell what it has printed, and its exit code once it has ended; return whether it has just ended."""
-        code = self.process.returncode
-        if code is None:
-            if len(client.unsent) < MOST_UNSENT:
-                self._tell(self.output.take(), client)
-            return False
-        self.signal(signal.SIGKILL)  # what it has started and left behind
-        for _ in range(CHUNKS_LEFT):
-            if not self._tell(self.output.take(), client):
-                break
-        self._tell(self.output.last(), client)
-        self.process.stdout.close()
-        self.code = code
-        client.tell(event="ended", worker=self.index, code=code)
-        return True
-
-    def _tell(self, lines, client):
-        for line in lines or []:
-            if line.startswith("Traceback"):
-                self.raised = time.monotonic()
-            client.tell(event="line", worker=self.index, text=line.removesuffix("\r"))
-        return lines is not None and not self.output.ended
+    def follow(self, source, client):
+        """Give it its source on standard input; from now on tell what it prints, and note its end."""
+        reader = threading.Thread(target=self._read, args=(source, client), daemon=True)
+        reader.start()
+        threading.Thread(target=self._wait, args=(reader,), daemon=True).start()
 
     def signal(self, number):
-        try:
+        """Send a signal to it, and to what it has started."""
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
-        except ProcessLookupError:
-            pass
 
+    def _read(self, source, client):
+        with suppress(BrokenPipeError), self.process.stdin as stdin:
+            stdin.write(source.encode())
+        for line in self.process.stdout:
+            text = line.decode(errors="replace").rstrip("\r\n")
+            if text.startswith("Traceback"):
+                self.raised = time.monotonic()
+            client.tell(worker=self.index, text=text)
 
-class Ending:
-    """SIGTERM to all workers at a given moment, and `TERM_SECONDS` later SIGKILL to those that are left."""
-
-    def __init__(self):
-        self.moment = math.inf
-        self.steps = [(0, signal.SIGTERM), (TERM_SECONDS, signal.SIGKILL)]
-
-    def begin(self, moment):
-        self.moment = min(self.moment, moment)
-
-    def go_on(self, running):
-        while self.steps and time.monotonic() >= self.moment + self.steps[0][0]:
-            _, number = self.steps.pop(0)
-            for worker in running:
-                worker.signal(number)
-
-
-def start(workers, order, restart):
-    """Fill ``workers`` with new ones on free loopback ports."""
-    count = len(order["environments"])
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(count)]}
-    for index, environment in enumerate(order["environments"]):
-        config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-        own = {"TF_CONFIG": json.dumps(config), "BIGTRAIN_RESTART": str(restart)}
-        workers.append(Worker(index, order, environment | own))
-
-
-def free_ports(count):
-    """Return ports that nobody listens on; they are asked for together, so that they differ."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
-def watch(workers, client, patience, until, wake):
-    """Return when all workers have ended: the index of the first that failed by itself, or None."""
-    failed, ended, ending = None, [], Ending()
-    ending.begin(until)
-    while running := [worker for worker in workers if worker.code is None]:
-        readable = [worker.output.descriptor for worker in running if not worker.output.ended]
-        woken = [wake, *(readable if len(client.unsent) < MOST_UNSENT else [])]
-        if wake in select.select(woken, [1] if client.unsent else [], [], TICK_SECONDS)[0]:
-            os.read(wake, CHUNK)
-        for index in client.next_kills():
-            if workers[index].code is None:
-                workers[index].signal(signal.SIGKILL)
-        for worker in running:
-            worker.look()  # all before any is heard: what the others say of an end comes after it
-        for worker in running:
-            if worker.pass_on(client) and worker.code and time.monotonic() < ending.moment:
-                ended.append(worker)
-                ending.begin(time.monotonic() + patience)
-        if ended and failed is None and (first := first_to_fail(workers, ended, ending)):
-            failed = first.index
-            client.tell(event="failed", worker=failed)
-        if client.gone:
-            ending.begin(time.monotonic())
-        ending.go_on(running)
-    return failed
-
-
-def first_to_fail(workers, ended, ending):
-    """Return the worker that failed first, None while that is open; ``ended`` are those that ended by themselves.
-
-    One that a signal killed comes first: the others can notice before the system has cleared it away. Else it is who
-    printed a traceback first, if that was lately, or ended first: the others may end before it, after its traceback.
-    """
-    first, now = ended[0], time.monotonic()
-
-    def order(worker):
-        killed = worker in ended and worker.code < 0 and worker.code != -signal.SIGABRT  # TensorFlow's own way out
-        lately = worker.raised > first.ended - LATELY_SECONDS
-        return not killed, worker.raised if lately and not killed else worker.ended
-
-    suspect = min(workers, key=order)
-    undecided = suspect.code is None or now < first.ended + SETTLE_SECONDS
-    if undecided and now < ending.moment and any(worker.code is None for worker in workers):
-        return None
-    return suspect if suspect in ended else first
-
-
-def ends_of_children():
-    """Return a descriptor that is readable once a child has ended: its peers follow soon."""
-    wake, end = os.pipe()
-    for descriptor in (wake, end):
-        os.set_blocking(descriptor, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(end)
-    return wake
-
-
-def supervise(order, client):
-    """Run the workers, again after a failure as often as the order allows; tell how it went."""
-    until = math.inf if order["timeout"] is None else time.monotonic() + order["timeout"]
-    wake = ends_of_children()
-    for restart in range(order["restarts"] + 1):
-        workers = []
-        try:
-            start(workers, order, restart)
-            client.tell(event="started", restart=restart, pids=[worker.process.pid for worker in workers])
-            failed = watch(workers, client, order["patience"], until, wake)
-        finally:
-            for worker in workers:
-                if worker.code is None:
-                    worker.signal(signal.SIGKILL)
-        if failed is None or client.gone or time.monotonic() >= until:
-            break
-    client.tell(event="done", timed_out=time.monotonic() >= until, stopped=client.gone)
-
-
-def main():
-    order = json.loads(sys.stdin.buffer.readline())  # commands come only after the first event
-    client = Client()
-    signal.signal(signal.SIGTERM, lambda *_: setattr(client, "gone", True))
-    supervise(order, client)
-    client.finish()
+    def _wait(self, reader):
+        code = self.process.wait()
+        self.ended = time.monotonic()
+        self.signal(signal.SIGKILL)  # what it has started and left behind
+        reader.join(LAST_WORDS_SECONDS)
+        self.code = code
 
 
 def _end_with_supervisor():
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+def main():
+    client = Client()
+    signal.signal(signal.SIGTERM, client.stop)
+    supervise(client.order, client)
+    os._exit(0)  # without a look at threads that still stand at a pipe
+
+
+def supervise(order, client):
+    """Run the workers, again after a failure as often as the order allows."""
+    deadline = math.inf if order["timeout"] is None else time.monotonic() + order["timeout"]
+    for restart in range(order["restarts"] + 1):
+        workers = []
+        try:
+            start(workers, order, restart)
+            pids = [worker.process.pid for worker in workers]
+            client.tell(restarted=restart, pids=pids, codes=[None] * len(pids), failed=None)
+            for worker in workers:
+                worker.follow(order["source"], client)
+            failed = watch(workers, client, order["patience"], deadline)
+        finally:
+            signal_all(workers, signal.SIGKILL)
+        if time.monotonic() >= deadline:
+            client.tell(timed_out=True)
+            break
+        if failed is None or client.stopped:
+            break
+
+
+def start(workers, order, restart):
+    """Fill ``workers`` with new ones on free loopback ports."""
+    environments = order["environments"]
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(len(environments))]}
+    for index, environment in enumerate(environments):
+        config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+        own = {"TF_CONFIG": json.dumps(config), "BIGTRAIN_RESTART": str(restart)}
+        workers.append(Worker(index, order["command"], environment | own))
+
+
+def free_ports(count):
+    """Return ports that nobody listens on; they are asked for together, so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def watch(workers, client, patience, deadline):
+    """Return the worker that failed first, or None, once all have ended.
+
+    The end begins ``patience`` seconds after a failure, at the deadline, or when the client wants it: SIGTERM to those
+    that run, and SIGKILL 5 s later. Who ends after that has not failed by itself.
+    """
+    first = None
+    end_at = deadline
+    terminated = False
+    told = [None] * len(workers)
+    while None in told:
+        client.look()
+        now = time.monotonic()
+        if client.stopped:
+            end_at = min(end_at, now)
+
+        codes = [worker.code for worker in workers]
+        if codes != told:
+            client.tell(codes=codes)
+            told = codes
+        failed = [worker for worker in workers if worker.code and worker.ended <= end_at]
+        if failed and first is None:
+            failed.sort(key=lambda worker: worker.ended)
+            end_at = min(end_at, failed[0].ended + patience)
+            suspect = first_to_fail(workers, failed)
+            settled = suspect.code is not None and now >= failed[0].ended + SETTLE_SECONDS
+            if settled or now >= end_at or None not in codes:
+                first = suspect if suspect in failed else failed[0]
+                client.tell(failed=first.index)
+
+        if now >= end_at and not terminated:
+            signal_all(workers, signal.SIGTERM)
+            terminated = True
+        if now >= end_at + TERM_SECONDS:
+            signal_all(workers, signal.SIGKILL)
+    return first
+
+
+def first_to_fail(workers, failed):
+    """Return the worker that failed first, which may still be about to end; ``failed`` are in the order of their ends.
+
+    One that a signal killed comes first: the others can notice before the system has cleared it away. SIGABRT does not
+    count, for TensorFlow ends like that when a peer is gone. Else it is who printed a traceback before the first end:
+    such a worker may take long to end, and the others may end before it.
+    """
+    for worker in failed:
+        if worker.code < 0 and worker.code != -signal.SIGABRT:
+            return worker
+    first, moment = failed[0], failed[0].ended
+    for worker in workers:
+        if failed[0].ended - LATELY_SECONDS < worker.raised < moment:
+            first, moment = worker, worker.raised
+    return first
+
+
+def signal_all(workers, number):
+    for worker in workers:
+        if worker.code is None:
+            worker.signal(number)
+
 
 if __name__ == "__main__":
     main()

@@ -14,17 +14,19 @@ GIVEN = "# %%workers gives: "  # with variables as JSON behind it, in place of t
 def main():
     source = sys.stdin.read()
     linecache.cache[FILE] = len(source), None, source.splitlines(keepends=True), FILE
-    sys.path[0] = os.getcwd()
-    sys.modules["__main__"] = module = types.ModuleType("__main__")
+    module = types.ModuleType("__main__")
     first = source.partition("\n")[0]
     if first.startswith(GIVEN):
         vars(module).update(json.loads(first.removeprefix(GIVEN)))
-    try:
-        exec(compile(source, FILE, "exec"), vars(module))
-    except Exception as error:
-        sys.last_value = error  # as the interpreter leaves it: those who act at exit see that it was no good end
-        traceback.print_exception(error.with_traceback(error.__traceback__.tb_next))
-        sys.exit(1)
+    sys.modules["__main__"] = module
+    sys.path[0] = os.getcwd()
+    sys.excepthook = show
+    exec(compile(source, FILE, "exec"), vars(module))
+
+
+def show(kind, error, frames):
+    """Print an error without the two frames of this file."""
+    traceback.print_exception(kind, error, frames.tb_next.tb_next)
 
 
 if __name__ == "__main__":

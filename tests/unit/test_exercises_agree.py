@@ -9,7 +9,7 @@ from workbook.exercises import all_of_it, half_the_bits, many_workers, mirror_it
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.launch.cluster_spec import place
+from bigtrain_nb.launch.cluster_spec import cluster_spec
 
 
 def test_tensorflow_cuts_batches_as_the_solution_says():
@@ -29,7 +29,7 @@ def test_the_rate_rises_as_that_of_the_helper_does():
 
 def test_the_config_is_one_that_a_worker_takes():
     config = many_workers.tf_config(["ann", "ben", "cid"], 2222, 2)
-    found = place({"TF_CONFIG": json.dumps(config)})
+    found = cluster_spec({"TF_CONFIG": json.dumps(config)})
     assert found.rank == 2
     assert found.addresses == ["ann:2222", "ben:2222", "cid:2222"]
 

@@ -9,6 +9,8 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from bigtrain_nb.launch import magic
+
 
 @pytest.fixture(scope="module")
 def module_shell():
@@ -23,8 +25,7 @@ def module_shell():
 @pytest.fixture
 def shell(module_shell):
     module_shell.user_ns.update(steps=3, folder="some/where", nested={"a": [1, None, True, 0.5]}, text='it\'s "so"\n')
-    yield module_shell
-    module_shell.reset(new_session=False)
+    return module_shell
 
 
 def workers(shell, line, code):
@@ -32,50 +33,33 @@ def workers(shell, line, code):
     shell.run_cell(f"%%workers {line}\n{code}").raise_error()
 
 
-def test_the_code_runs_in_each_worker(shell, capsys):
-    workers(shell, "3", "import os\nprint('a line of', os.environ['TF_CONFIG'][-2:-1])")
-    lines = sorted(line for line in capsys.readouterr().out.splitlines() if line.startswith("worker"))
-    assert [line.split(" | ")[0] for line in lines] == ["worker 0", "worker 1", "worker 2"]
-
-
-def test_two_workers_without_a_number_and_nothing_comes_back(shell, capsys):
+def test_the_code_runs_in_two_workers_and_nothing_comes_back(shell, capsys):
     workers(shell, "", "steps = 7\nprint('said')")
-    assert capsys.readouterr().out.count("| said") == 2
+    assert sorted(capsys.readouterr().out.splitlines()) == ["worker 0 | said", "worker 1 | said"]
     assert shell.user_ns["steps"] == 3
 
 
 def test_named_variables_are_given_by_value(shell, capsys):
-    workers(shell, "1 --give steps folder nested text", "print([steps, folder, nested, text])\nnested['a'] = 0")
+    code = "from __future__ import annotations  # first\nprint([steps, folder, nested, text])\nnested['a'] = 0"
+    workers(shell, "1 --give steps folder nested text", code)
     values = [3, "some/where", {"a": [1, None, True, 0.5]}, 'it\'s "so"\n']
     assert f"worker 0 | {values}" in capsys.readouterr().out
     assert shell.user_ns["nested"] == values[2]
 
 
-def test_what_is_given_comes_after_imports_from_the_future(shell, capsys):
-    workers(shell, "1 --give steps", "from __future__ import annotations  # first\nprint(steps)")
-    assert "worker 0 | 3" in capsys.readouterr().out
-
-
-def test_the_job_can_be_kept(shell):
-    workers(shell, "2 --name job", "print('kept')")
-    assert shell.user_ns["job"].codes == [0, 0] and shell.user_ns["job"].logs(1) == "kept\n"
-
-
-def test_settings_reach_the_job(shell, capsys):
-    code = "import os, sys\nsys.exit(os.environ['BIGTRAIN_RESTART'] == '0')"
-    workers(shell, "2 --restarts 1 --patience 0.1 --timeout 100 --name job", code)
-    assert shell.user_ns["job"].restarted == 1 and shell.user_ns["job"].codes == [0, 0]
-    workers(shell, "1 --timeout 1 --name job", "import time\ntime.sleep(600)")
+def test_settings_reach_the_job_which_can_be_kept(shell):
+    code = "import os, sys\nprint('kept')\nsys.exit(os.environ['BIGTRAIN_RESTART'] == '0')"
+    workers(shell, "3 --restarts 1 --patience 0.1 --timeout 100 --name job", code)
+    job = shell.user_ns["job"]
+    assert job.restarted == 1 and job.codes == [0, 0, 0] and "kept\n" in job.logs(2)
+    workers(shell, "1 --timeout 0.1 --name job", "import time\ntime.sleep(600)")
     assert shell.user_ns["job"].exit_code == 124
 
 
 @pytest.mark.parametrize("give", ["", "--give folder"])
-@pytest.mark.parametrize(
-    "first", ["where = 1\n", "from __future__ import annotations\nfrom __future__ import division  # done"]
-)
-def test_a_traceback_counts_lines_as_the_cell_does(shell, capsys, give, first):
-    code = f"{first}\nraise KeyError('line four of the cell')"
-    shell.run_cell(f"%%workers 1 {give} --name job\n{code}")
+def test_a_traceback_counts_lines_as_the_cell_does(shell, capsys, give):
+    code = "from __future__ import annotations\nwhere = 1\nraise KeyError('line four of the cell')"
+    workers(shell, f"1 {give} --name job", code)
     log = shell.user_ns["job"].logs(0)
     assert "line 4, in <module>" in log and "    raise KeyError('line four of the cell')" in log
     assert "worker 0 | KeyError: 'line four of the cell'" in capsys.readouterr().out
@@ -87,11 +71,8 @@ def test_a_traceback_counts_lines_as_the_cell_does(shell, capsys, give, first):
         ("print(steps)", ["steps"]),
         ("for step in range(steps): print(folder)", ["folder", "steps"]),
         ("def work(n=steps):\n    return n", ["steps"]),
-        ("print([steps for each in range(3)])", ["steps"]),
         ("print(f'{folder}/file')", ["folder"]),
-        ("nested['a'] = 2", ["nested"]),
         ("steps += 1 if text else 0", ["text"]),
-        ("class Work(folder): pass", ["folder"]),
     ],
 )
 def test_a_name_that_only_the_notebook_has_is_refused(shell, code, names):
@@ -108,34 +89,22 @@ def test_a_name_that_only_the_notebook_has_is_refused(shell, code, names):
         "def work(steps):\n    return steps\nwork(1)",
         "print([steps for steps in range(3)])",
         "import os as folder\nprint(folder.sep)",
-        "import os.path\nprint(os.sep)",
         "print(dict(steps=1), 'steps'.upper(), ''.join('folder'))",
-        "if __name__ == '__main__': print(len([1]))",
         "try:\n    1 / 0\nexcept ZeroDivisionError as text:\n    print(text)",
-        "with open('/dev/null') as folder: print(folder.name)",
         "class steps:\n    folder = 1\nprint(steps.folder)",
         "print((lambda steps, *folder, **nested: steps)(1))",
-        "if (steps := 4) > 3: print(steps)",
         "match [1, 2]:\n    case [steps, *folder]: print(steps, folder)",
-        "match {'a': 1}:\n    case {'a': nested, **text}: print(nested, text)",
-        "from os import sep as steps\nprint(steps)",
-        "global steps\nsteps = 2\nprint(steps)",
-        "if len('a') > 1: quit()\nexit(0)",
-        "from __future__ import (annotations)\nexit(0)",
+        "if __name__ == '__main__': exit(0)",
     ],
 )
-def test_names_of_its_own_are_no_matter(shell, code, capsys):
-    workers(shell, "1 --name job", code)
-    assert shell.user_ns["job"].codes == [0], capsys.readouterr().out
+def test_names_of_its_own_are_no_matter(shell, code):
+    magic._check_names(code, shell.user_ns, given=[])
 
 
-def test_a_name_that_nobody_has_fails_in_the_workers(shell, capsys):
+def test_what_is_wrong_with_the_code_is_told_by_the_workers(shell, capsys):
     with pytest.raises(RuntimeError, match="ended because worker 0 failed.*--name job"):
         workers(shell, "1", "print(nowhere)")
     assert "worker 0 | NameError: name 'nowhere' is not defined" in capsys.readouterr().out
-
-
-def test_a_syntax_error_is_told_by_the_workers(shell, capsys):
     workers(shell, "1 --name job", "x = = 2")
     assert "SyntaxError" in capsys.readouterr().out and "line 2" in shell.user_ns["job"].logs(0)
 
@@ -145,29 +114,22 @@ def test_a_syntax_error_is_told_by_the_workers(shell, capsys):
     [
         ("two", "invalid int value: 'two'"),
         ("2 --many", "unrecognized arguments: --many"),
-        ("2 --timeout soon", "invalid float value: 'soon'"),
-        ("2 --give gone", "--give gone: the notebook has no such variable"),
-        ("2 --give array", "--give array: numbers, strings, lists, dictionaries only"),
-        ("2 --give numbers", "--give numbers: only lists, and strings as keys; it would be {'1': 'one'}"),
-        ("2 --give pair", "--give pair: only lists, and strings as keys; it would be [1, 2]"),
-        ("2 --give", "expected at least one argument"),
-        ("2 'open", "No closing quotation"),
+        ("0", "workers=0 must be"),
+        ("2 --restarts -1", "restarts=-1 must be"),
+        ("2 --give gone", "%%workers --give gone: the notebook has no such variable"),
+        ("2 --give array", "--give array: only numbers, strings, lists, and dictionaries with strings as keys"),
+        ("2 --give numbers", "%%workers --give numbers: only numbers, strings, lists"),
+        ("2 --give pair", "%%workers --give pair: only numbers, strings, lists"),
     ],
 )
 def test_mistakes_in_the_line_are_told(shell, line, message):
     shell.user_ns.update(array=np.ones(2), numbers={1: "one"}, pair=(1, 2))
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises((UsageError, ValueError)) as caught:
         workers(shell, line, "pass")
-    assert str(caught.value).startswith("%%workers") and message in str(caught.value)
+    assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("line", "message"), [("0", "workers=0 must be"), ("2 --restarts -1", "restarts=-1 must be")])
-def test_bad_settings_are_those_of_run_workers(shell, line, message):
-    with pytest.raises(ValueError, match=message):
-        workers(shell, line, "pass")
-
-
-@pytest.mark.parametrize("first", ["import bigtrain_nb as bt", "%load_ext bigtrain_nb", "import bigtrain_nb.common"])
+@pytest.mark.parametrize("first", ["import bigtrain_nb as bt", "%load_ext bigtrain_nb"])
 def test_the_import_in_a_notebook_is_enough(first):
     code = (
         "from IPython.core.interactiveshell import InteractiveShell\n"

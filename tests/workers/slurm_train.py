@@ -57,6 +57,13 @@ def train(folder, epochs, pause):
     (folder / f"{worker}.json").write_text(json.dumps(weights), encoding="utf-8")
 
 
+def weights_in(folder):
+    """Return the weights that both workers have written into the folder; they are the same."""
+    first, second = (json.loads((folder / f"{index}.json").read_text(encoding="utf-8")) for index in range(2))
+    assert first == second
+    return first
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)

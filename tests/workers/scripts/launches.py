@@ -1,8 +1,8 @@
 """What a notebook's kernel does: ``launches.py HOW [ARGUMENT ...]`` runs two workers of waits.py with the arguments.
 
-It prints their addresses as a line of JSON once they are ready, and then, by HOW, waits for the job, "sleeps", "drops"
-the job and sleeps, "exits" at once, or "forks" a child that keeps all that this process has open, and sleeps; with
-"stops" it forks, stops the job once it is told a line, and sleeps.
+It prints their addresses as a line of JSON once they are ready, and then, by HOW, waits for the job, "sleeps", "exits"
+at once, or "forks" a child that keeps all that this process has open, and sleeps; with "stops" it forks, stops the job
+once it is told a line, and sleeps.
 """
 
 import json
@@ -25,7 +25,5 @@ if how == "waits":
 if how == "stops":
     sys.stdin.readline()
     job.stop()
-if how == "drops":
-    del job
 if how != "exits":
     time.sleep(600)

@@ -1,0 +1,144 @@
+"""Which worker is this process? What TF_CONFIG and SLURM's variables say, and what is wrong with them."""
+
+import json
+
+import pytest
+
+from bigtrain_nb.launch.cluster_spec import cluster_spec
+
+TWO = ["one:2222", "two:2222"]
+TASK = {"type": "worker", "index": 0}
+
+
+def config(cluster, kind="worker", index=0):
+    value = {"cluster": cluster, "task": {"type": kind, "index": index}, "environment": "cloud"}
+    return {"TF_CONFIG": json.dumps(value)}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"TF_CONFIG": " "}, {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}, config({"worker": TWO[:1]})],
+    ids=["nothing", "empty", "sbatch without srun", "one worker"],
+)
+def test_a_process_on_its_own(environment):
+    assert cluster_spec(environment) is None
+
+
+def test_workers_only():
+    for index in range(2):
+        mine = cluster_spec(config({"worker": TWO}, index=index))
+        assert mine.addresses == TWO and mine.rank == mine.index == index and mine.port == 2222
+        assert json.loads(mine.tf_config()) == {"cluster": {"worker": TWO}, "task": {"type": "worker", "index": index}}
+
+
+def test_a_chief_comes_first():
+    cluster = {"worker": TWO, "chief": ["[::1]:4000"]}
+    tasks = [("chief", 0), ("worker", 0), ("worker", 1)]
+    specs = [cluster_spec(config(cluster, *task)) for task in tasks]
+    assert [mine.rank for mine in specs] == [0, 1, 2]
+    assert [mine.port for mine in specs] == [4000, 2222, 2222]
+    assert specs[2].addresses == ["[::1]:4000", *TWO]
+    assert json.loads(specs[2].tf_config())["cluster"] == cluster
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"cluster": {"worker": TWO}},
+        {"cluster": TWO, "task": TASK},
+        {"cluster": {"worker": TWO}, "task": ["worker", 0]},
+        {"cluster": {"worker": TWO}, "task": {"type": "worker", "index": 2}},
+        {"cluster": {"worker": TWO}, "task": {"type": "worker", "index": "0"}},
+        {"cluster": {"worker": TWO}, "task": {"type": "chief", "index": 0}},
+        {"cluster": {"worker": TWO, "ps": ["p:1"]}, "task": TASK},
+        {"cluster": {"worker": TWO, "chief": ["a:1", "b:1"]}, "task": TASK},
+        {"cluster": {"worker": "one:1"}, "task": TASK},
+        {"cluster": {"worker": ["one", "two:1"]}, "task": TASK},
+        {"cluster": {"worker": ["one:1", "two:65536"]}, "task": TASK},
+        {"cluster": {"worker": ["one:1", "one:1"]}, "task": TASK},
+    ],
+    ids=json.dumps,
+)
+def test_a_tf_config_that_cannot_be_is_shown_beside_one_that_can(value):
+    text = json.dumps(value)
+    with pytest.raises(ValueError) as caught:
+        cluster_spec({"TF_CONFIG": text})
+    assert str(caught.value).startswith('TF_CONFIG must be JSON like {"cluster": {"worker"')
+    assert str(caught.value).endswith(text)
+
+
+def test_what_is_not_json_is_shown():
+    with pytest.raises(ValueError, match="^TF_CONFIG must be JSON like .*'two workers'$"):
+        cluster_spec({"TF_CONFIG": "'two workers'"})
+
+
+def in_slurm(nodes, tasks, rank, job=4711, **more):
+    """Return what a task finds in the variables that srun sets."""
+    variables = {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_STEP_TASKS_PER_NODE": tasks,
+        "SLURM_PROCID": str(rank),
+    }
+    return cluster_spec(variables | more)
+
+
+@pytest.fixture
+def scontrol(monkeypatch, tmp_path):
+    """Put a stand-in for SLURM's command in its place; it knows the nodes of one list."""
+    path = tmp_path / "scontrol"
+    path.write_text('#!/bin/sh\n[ "$*" = "show hostnames node[9-11],login" ] && echo node9 node10 node11 login\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "hosts"),
+    [
+        ("node1", "3", ["node1"] * 3),
+        ("zebra,ant", "1,2", ["zebra", "ant", "ant"]),
+        ("node[9-11],login", "1(x4)", ["node9", "node10", "node11", "login"]),
+        ("node[9-11],login", "1,2(x2),1", ["node9", "node10", "node10", "node11", "node11", "login"]),
+    ],
+)
+def test_slurms_ranks_are_in_the_order_of_its_nodes(nodes, tasks, hosts, scontrol):
+    for rank in range(len(hosts)):
+        mine = in_slurm(nodes, tasks, rank, SLURMD_NODENAME=hosts[rank])
+        assert [address.rpartition(":")[0] for address in mine.addresses] == hosts
+        assert mine.rank == rank and mine.source.startswith("SLURM")
+        assert len(set(mine.addresses)) == len(hosts)
+
+
+def test_without_scontrol_a_list_of_nodes_cannot_be_read(scontrol):
+    with pytest.raises(RuntimeError, match=r"only SLURM's scontrol can tell which nodes node\[1- are.*exit status 1"):
+        in_slurm("node[1-", "1(x2)", 0)
+    scontrol.unlink()
+    with pytest.raises(RuntimeError, match="only SLURM's scontrol can tell which nodes.*No such file"):
+        in_slurm("node[9-11],login", "1(x4)", 0)
+
+
+def test_all_tasks_of_a_job_agree_jobs_on_a_node_differ_and_ports_are_below_those_for_clients():
+    tasks = [in_slurm("node1", "4", rank) for rank in range(4)]
+    assert all(mine.addresses == tasks[0].addresses for mine in tasks)
+    addresses = []
+    for job in [*range(4711, 4722), 65000, 67043328]:
+        addresses += in_slurm("node1", "4", 0, job).addresses
+    assert len(set(addresses)) == 52
+    assert all(1024 < int(address.rpartition(":")[2]) < 32768 for address in addresses)
+
+
+def test_a_task_checks_that_it_is_where_it_is_expected():
+    with pytest.raises(ValueError, match="SLURM has put task 2 on node3, not on node2.*distribution=block"):
+        in_slurm("node1,node2", "2(x2)", 2, SLURMD_NODENAME="node3")
+
+
+def test_one_task_of_slurm_is_on_its_own():
+    assert in_slurm("node1", "1", 0) is None
+
+
+def test_tf_config_comes_before_slurm():
+    mine = in_slurm("node1,node2", "1(x2)", 1, **config({"worker": TWO}))
+    assert mine.addresses == TWO and mine.rank == 0
