@@ -7,7 +7,7 @@ import pytest
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras
-from bigtrain_nb.lab.planner import HERE, Planner
+from bigtrain_nb.lab.planner import Planner
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 
 
@@ -20,7 +20,7 @@ def planner():
 
 def shown(planner):
     planner._repr_mimebundle_()
-    return planner._view
+    return planner
 
 
 def test_every_control_is_a_native_one_with_a_name(planner):
@@ -36,7 +36,7 @@ def test_it_shows_memory_time_and_what_fits_before_anything_is_chosen(planner):
         svg = picture.value[picture.value.index("<svg") : picture.value.index("</svg>") + 6]
         assert ElementTree.fromstring(svg).get("aria-label")
     assert 'role="status"' in view.status.value and "6.58 B weights" in view.status.value
-    assert all(name in view.table.value for name in (*ACCELERATORS, HERE))
+    assert all(name in view.table.value for name in ACCELERATORS)
 
 
 def test_a_control_acts_at_once(planner):
@@ -66,14 +66,13 @@ def test_the_same_path_without_a_screen(planner):
 
 def test_a_table_says_what_fits(planner):
     table = str(planner.fits(size="70 B"))
-    row = {name: next(line for line in table.splitlines() if line.startswith(name)) for name in ("T4", "H100", HERE)}
-    assert " no " in row["T4"] and " yes " in row["H100"] and "measure it" in row[HERE]
+    row = {name: next(line for line in table.splitlines() if line.startswith(name)) for name in ("T4", "H100")}
+    assert " no " in row["T4"] and " yes " in row["H100"]
 
 
 def test_a_keras_model_is_planned_from_its_graph():
     planner = Planner(bt.conv_net(image_size=32))
     view = shown(planner)
-    assert str(planner.fits(devices=8)).splitlines()[-2] == str(planner.fits()).splitlines()[-2]  # of this machine
     assert {"batch", "micro_batches", "optimizer"} <= set(view.fields) and "policy" not in view.fields
     before = planner.plan().peak
     view.fields["batch"].value = 256
@@ -120,9 +119,9 @@ class Subclassed(keras.Model):
 def test_nothing_else_can_be_planned():
     built = Subclassed()
     built(keras.ops.zeros((1, 2)))
-    with pytest.raises(ValueError, match=r"does not tell its input shapes: use bt.plan_step\(model, \(x, y\)\)"):
+    with pytest.raises(ValueError, match="does not tell"):
         Planner(built)
-    with pytest.raises(TypeError, match="takes a Keras model, a function that builds one"):
+    with pytest.raises(TypeError, match="Keras model"):
         Planner("gpt")
-    with pytest.raises(ValueError, match="has no weights yet: give it a keras.Input"):
+    with pytest.raises(ValueError, match="has no weights to train yet: give it a keras.Input"):
         Planner(keras.Sequential([keras.layers.Dense(3)]))
