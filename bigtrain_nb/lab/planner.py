@@ -22,8 +22,7 @@ from bigtrain_nb.plan.formulas import SLOTS
 from bigtrain_nb.plan.parallelism import USABLE
 from bigtrain_nb.plan.plans import plan_of, traced
 from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SIZES
-from bigtrain_nb.plots import Picture, figure_svg
-from bigtrain_nb.plots.budgets import budget_figure, step_figure
+from bigtrain_nb.plots import MEASURED, PREDICTED, Picture, figure_svg, stacked_figure
 
 FEWEST = "as few as hold it"
 EACH = "one a sequence"
@@ -103,8 +102,9 @@ class Planner:
             return
         self.status.value = said(_words(plan))
         self.memory.value = colored(figure_svg(_memory_figure(plan, chosen["on"]), _words(plan)))
-        times = ", ".join(f"{name} {amount(seconds, 's')}" for name, seconds in plan.time.parts.items())
-        self.time.value = colored(figure_svg(step_figure(plan.time), f"The time of a step: {times}"))
+        times = {f"{name}: {amount(seconds, 's')}": seconds for name, seconds in plan.time.parts.items() if seconds}
+        figure = stacked_figure({"a step": times}, "s", "time", shades=(MEASURED, PREDICTED))
+        self.time.value = colored(figure_svg(figure, f"The time of a step: {', '.join(times)}"))
         self.table.value = colored(self.fits(**chosen).html)
 
 
@@ -149,7 +149,7 @@ def _plan_transformer(size, length, devices, micro_batches, **chosen):
 def _memory_figure(plan, on):
     """Return the memory of a device by part, with lines where that of the accelerator and of this machine ends."""
     limits = {on: ACCELERATORS[on].memory, HERE: machine()["memory_gib"] * 2**30}
-    return budget_figure({"needed": plan.memory}, limits)
+    return stacked_figure({"needed": plan.memory.parts}, "bytes", "memory of a device", limits)
 
 
 def _words(plan):

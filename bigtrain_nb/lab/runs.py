@@ -6,7 +6,7 @@ A run has a ratio only to runs that were measured in interleaved rounds with it;
 from dataclasses import dataclass, replace
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.words import duration, interval
+from bigtrain_nb.common.words import amount, interval
 from bigtrain_nb.lab.controls import describe, text
 from bigtrain_nb.measure.results import Comparison, Ratio, Result
 from bigtrain_nb.plots import comparison_figure
@@ -89,7 +89,7 @@ def table(runs: list[Run], baseline: Run | None) -> cards.Card:
     head = ["run", "settings", "median (interval)", "first element", f"against {baseline.name}"]
     rows = []
     for run in shown(runs, baseline):
-        first = duration(run.result.first_seconds)
+        first = amount(run.result.first_seconds, "s")
         rows.append([str(run.number), describe(run.settings), _rate(run), first, verdict(run, baseline)])
     left_out = len(runs) - len(rows)
     caption = f"Runs (the last {SHOWN}; {left_out} more are in the export)" if left_out else "Runs"
