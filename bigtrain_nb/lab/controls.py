@@ -20,8 +20,7 @@ class Choices:
     @property
     def allowed(self) -> str:
         if isinstance(self.values, range):
-            steps = f" in steps of {self.values.step}" if self.values.step > 1 else ""
-            return f"a whole number from {self.values[0]} to {self.values[-1]}{steps}"
+            return f"a whole number from {self.values[0]} to {self.values[-1]} in steps of {self.values.step}"
         return "one of " + ", ".join(text(choice) for choice in self.values)
 
     def accept(self, value):

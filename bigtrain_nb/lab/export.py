@@ -16,7 +16,8 @@ def write(path, runs: list[Run]) -> Path:
     path = Path(path).absolute()
     records = [_record(run) for run in runs]
     if path.suffix == ".json":
-        write_text(path, json.dumps({"machine": machine(), "runs": records}, indent=1, default=text))
+        content = {"machine": machine(), "runs": records}
+        write_text(path, json.dumps(content, indent=1, default=text))
     elif path.suffix == ".csv":
         write_text(path, _csv(records))
     else:

@@ -51,9 +51,11 @@ def close(widget) -> None:
 
 
 def _field(control):
-    values, common = control.values, {"description": control.name, "tooltip": control.allowed, **LOOK}
+    values = control.values
+    common = {"description": control.name, "tooltip": control.allowed, **LOOK}
     if isinstance(values, range):
         return widgets.BoundedIntText(control.default, min=values[0], max=values[-1], step=values.step, **common)
     if all(isinstance(value, bool) for value in values):
         return widgets.Checkbox(control.default, **common)
-    return widgets.Dropdown(options=[text(value) for value in values], index=values.index(control.default), **common)
+    labels = [text(value) for value in values]
+    return widgets.Dropdown(options=labels, index=values.index(control.default), **common)

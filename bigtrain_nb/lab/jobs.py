@@ -35,7 +35,10 @@ def measure(job: dict, build, seconds: float, say, progress) -> list[Run]:
         results, comparison = _results(job, build, seconds, progress)
     finally:
         _machine.release()
-    return [Run(number, settings, results[run_name(number)], comparison) for number, settings in job.items()]
+    runs = []
+    for number, settings in job.items():
+        runs.append(Run(number, settings, results[run_name(number)], comparison))
+    return runs
 
 
 def _results(job, build, seconds, progress):
@@ -45,14 +48,17 @@ def _results(job, build, seconds, progress):
         comparison = benchmark.compare(sources, seconds=seconds * len(sources), progress=progress)
         return comparison.results, comparison
     [(name, source)] = sources.items()
-    return {name: benchmark.throughput(source(), seconds=seconds, name=name, progress=progress)}, None
+    result = benchmark.throughput(source(), seconds=seconds, name=name, progress=progress)
+    return {name: result}, None
 
 
 def _source(build, settings):
     """Return what `build` makes of the settings; a note on its error names them."""
     try:
         source = build(**settings)
-        return source.dataset() if callable(getattr(source, "dataset", None)) else source
+        if callable(getattr(source, "dataset", None)):
+            source = source.dataset()
+        return source
     except Exception as error:
         error.add_note(f"raised by {text(build)} with {describe(settings)}")
         raise

@@ -45,8 +45,12 @@ class Planner:
         self.fields = fields_of(self.controls)
         for field in self.fields.values():
             field.observe(self._show, "value")
-        self.status, self.memory, self.time, self.table = [widgets.HTML() for _ in range(4)]
-        self.box = widgets.VBox([row(*self.fields.values()), self.status, self.memory, self.time, self.table])
+        self.status = widgets.HTML()
+        self.memory = widgets.HTML()
+        self.time = widgets.HTML()
+        self.table = widgets.HTML()
+        fields = row(*self.fields.values())
+        self.box = widgets.VBox([fields, self.status, self.memory, self.time, self.table])
 
     def plan(self, **given):
         """Return the plan for these settings, the others at their defaults. Raises ValueError for what cannot be."""
@@ -64,9 +68,12 @@ class Planner:
 
     def fits(self, **given) -> cards.Card:
         """A table: does it fit on each accelerator, on how many, and how long is a step?"""
-        rows = [self._row(name, given) for name in ACCELERATORS]
-        head = ["device", "memory", "fits?", "how", "a step"]
-        return cards.table("Does it fit?", head, rows, "Times from published figures; nothing was measured.")
+        return cards.table(
+            "Does it fit?",
+            ["device", "memory", "fits?", "how", "a step"],
+            [self._row(name, given) for name in ACCELERATORS],
+            "Times from published figures; nothing was measured.",
+        )
 
     def close(self):
         """Take the controls off the screen."""
@@ -81,14 +88,16 @@ class Planner:
 
     def _row(self, on, given):
         memory = ACCELERATORS[on].memory
+        row = [on, amount(memory, "bytes")]
         try:
             plan = self.plan(**{**given, "on": on})
         except ValueError as error:  # no number of devices holds it, or not as many as were chosen
-            return [on, amount(memory, "bytes"), "no", str(error).split(":")[0], ""]
+            reason = str(error).split(":")[0]
+            return [*row, "no", reason, ""]
         needed = plan.memory.total
         fits = "yes" if needed <= USABLE * memory else "no"
         how = str(plan.layout) if self.model is None else f"{amount(needed, 'bytes')} needed"
-        return [on, amount(memory, "bytes"), fits, how, amount(plan.time.total, "s")]
+        return [*row, fits, how, amount(plan.time.total, "s")]
 
     def _show(self, _=None):
         chosen = chosen_in(self.fields, self.controls)
@@ -98,13 +107,14 @@ class Planner:
         except Exception as error:
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             self.status.value = said(f"{kind}{error}")
-            self.memory.value = self.time.value = self.table.value = ""
+            self.memory.value = ""
+            self.time.value = ""
+            self.table.value = ""
             return
-        self.status.value = said(_words(plan))
-        self.memory.value = colored(figure_svg(_memory_figure(plan, chosen["on"]), _words(plan)))
-        times = {f"{name}: {amount(seconds, 's')}": seconds for name, seconds in plan.time.parts.items() if seconds}
-        figure = stacked_figure({"a step": times}, "s", "time", shades=(MEASURED, PREDICTED))
-        self.time.value = colored(figure_svg(figure, f"The time of a step: {', '.join(times)}"))
+        words = _words(plan)
+        self.status.value = said(words)
+        self.memory.value = colored(figure_svg(_memory_figure(plan, chosen["on"]), words))
+        self.time.value = colored(_time_svg(plan.time))
         self.table.value = colored(self.fits(**chosen).html)
 
 
@@ -140,16 +150,30 @@ def _by_name(*controls):
     return {control.name: control for control in controls}
 
 
-def _plan_transformer(size, length, devices, micro_batches, **chosen):
-    chosen["devices"] = None if devices == FEWEST else devices
-    chosen["micro_batches"] = None if micro_batches == EACH else micro_batches
-    return plan_cluster(replace(SIZES[size], length=length), **chosen)
+def _plan_transformer(size, length, **chosen):
+    for name, value in chosen.items():
+        if value in (FEWEST, EACH):
+            chosen[name] = None
+    model = replace(SIZES[size], length=length)
+    return plan_cluster(model, **chosen)
 
 
 def _memory_figure(plan, on):
     """Return the memory of a device by part, with lines where that of the accelerator and of this machine ends."""
-    limits = {on: ACCELERATORS[on].memory, HERE: machine()["memory_gib"] * 2**30}
+    limits = {
+        on: ACCELERATORS[on].memory,
+        HERE: machine()["memory_gib"] * 2**30,
+    }
     return stacked_figure({"needed": plan.memory.parts}, "bytes", "memory of a device", limits)
+
+
+def _time_svg(time):
+    parts = {}
+    for name, seconds in time.parts.items():
+        if seconds:
+            parts[f"{name}: {amount(seconds, 's')}"] = seconds
+    figure = stacked_figure({"a step": parts}, "s", "time", shades=(MEASURED, PREDICTED))
+    return figure_svg(figure, f"The time of a step: {', '.join(parts)}")
 
 
 def _words(plan):

@@ -98,7 +98,9 @@ def table(runs: list[Run], baseline: Run | None) -> cards.Card:
 
 def figure(runs: list[Run], baseline: Run):
     """The runs that `shown` selects as a matplotlib figure, each with the baseline's rate in the same rounds."""
-    titles = {run: f"{run.number}: {label}" if label else run.name for run, label in labels(runs).items()}
+    titles = {}
+    for run, label in labels(runs).items():
+        titles[run] = f"{run.number}: {label}" if label else run.name
     rows, beside = [], []
     for run in shown(runs, baseline):
         rows.append(replace(run.result, name=titles[run]))

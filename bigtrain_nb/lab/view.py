@@ -21,33 +21,41 @@ class View:
     def __init__(self, lab):
         self.lab = lab
         self.fields = fields_of(lab.controls)
+
         self.run = self._button("Run", "Measure these settings", self._start)
         self.run.button_style = "primary"
         self.stop = self._button("Stop", "End the run that is going on; nothing of it is kept", self._stop)
         self.progress = widgets.FloatProgress(max=1.0, description="Progress", **LOOK)
-        self.swept = widgets.Dropdown(options=list(lab.controls), description="Try all values of", **LOOK)
+
+        names = list(lab.controls)
+        self.swept = widgets.Dropdown(options=names, description="Try all values of", **LOOK)
         self.sweep = self._button("Try all", "Measure all values of the chosen control in the same rounds", self._sweep)
+
         self.baseline = widgets.Dropdown(description="Baseline", **LOOK)
         self.baseline.observe(self._choose_baseline, "value")
         self.export = self._button("Export", f"Write all runs to {' and '.join(EXPORTED)}", self._export)
-        self.status, self.picture, self.table = widgets.HTML(), widgets.HTML(), widgets.HTML()
+
+        self.status = widgets.HTML()
+        self.picture = widgets.HTML()
+        self.table = widgets.HTML()
+        self.drawn = None
         self.box = self._arranged()
-        self._drawn = None
         self.refresh()
 
     def refresh(self):
         """Show the Lab's state as it is now."""
-        lab, idle = self.lab, not self.lab.running
+        lab = self.lab
+        idle = not lab.running
         self.run.disabled = not idle
+        self.sweep.disabled = not idle
         self.stop.disabled = idle
-        self.sweep.disabled = not (idle and lab.controls)
         self.export.disabled = not lab.runs
         if idle:
             self.progress.value = 0.0
         self.status.value = said(lab.status)
         state = (len(lab.runs), lab.baseline)
-        if lab.runs and self._drawn != state:
-            self._drawn = state
+        if lab.runs and self.drawn != state:
+            self.drawn = state
             self._draw()
 
     def close(self):
@@ -69,8 +77,9 @@ class View:
 
     def _draw(self):
         lab = self.lab
-        label = runs.words(lab.runs, lab.baseline) + " The table below the picture has every run."
-        self.picture.value = colored(figure_svg(runs.figure(lab.runs, lab.baseline), label))
+        words = runs.words(lab.runs, lab.baseline)
+        figure = runs.figure(lab.runs, lab.baseline)
+        self.picture.value = colored(figure_svg(figure, f"{words} The table below the picture has every run."))
         self.table.value = colored(lab.table().html)
         self.baseline.unobserve(self._choose_baseline, "value")  # new options choose the first of them
         self.baseline.options = [(run.name, run) for run in lab.runs]

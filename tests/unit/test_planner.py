@@ -24,10 +24,8 @@ def shown(planner):
 
 
 def test_every_control_is_a_native_one_with_a_name(planner):
-    fields = shown(planner).fields
-    assert list(fields) == [field.description for field in fields.values()]
-    assert {type(field) for field in fields.values()} == {ipywidgets.Dropdown}
-    assert {field.style.description_width for field in fields.values()} == {"11em"}
+    for name, field in shown(planner).fields.items():
+        assert isinstance(field, ipywidgets.Dropdown) and field.description == name
 
 
 def test_it_shows_memory_time_and_what_fits_before_anything_is_chosen(planner):
@@ -66,12 +64,12 @@ def test_the_same_path_without_a_screen(planner):
 
 def test_a_table_says_what_fits(planner):
     table = str(planner.fits(size="70 B"))
-    row = {name: next(line for line in table.splitlines() if line.startswith(name)) for name in ("T4", "H100")}
-    assert " no " in row["T4"] and " yes " in row["H100"]
+    fits = {line.split("  ")[0]: "yes" in line.split() for line in table.splitlines()}
+    assert fits["H100"] and not fits["T4"]
 
 
 def test_a_keras_model_is_planned_from_its_graph():
-    planner = Planner(bt.conv_net(image_size=32))
+    planner = Planner(bt.conv_net(image_size=32, blocks=1))
     view = shown(planner)
     assert {"batch", "micro_batches", "optimizer"} <= set(view.fields) and "policy" not in view.fields
     before = planner.plan().peak
@@ -81,9 +79,10 @@ def test_a_keras_model_is_planned_from_its_graph():
 
 
 def test_a_function_that_builds_is_called_under_the_policy():
-    planner = Planner(lambda: bt.conv_net(image_size=32))
-    plans = [planner.plan(batch=64, policy=policy) for policy in ("float32", "mixed_bfloat16")]
-    assert plans[1].memory["activations"] < 0.8 * plans[0].memory["activations"]
+    planner = Planner(lambda: bt.conv_net(image_size=32, blocks=1))
+    wide = planner.plan(batch=64, policy="float32").memory["activations"]
+    narrow = planner.plan(batch=64, policy="mixed_bfloat16").memory["activations"]
+    assert narrow < 0.8 * wide
 
 
 def test_it_leaves_no_widget_behind():
@@ -98,7 +97,7 @@ def test_a_function_that_raises_is_quoted():
     def build():
         if keras.mixed_precision.dtype_policy().name != "float32":
             raise RuntimeError("no such layer")
-        return bt.conv_net(image_size=32)
+        return bt.conv_net(image_size=32, blocks=1)
 
     planner = Planner(build)
     view = shown(planner)
