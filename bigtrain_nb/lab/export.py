@@ -14,41 +14,43 @@ from bigtrain_nb.lab.runs import Run
 def write(path, runs: list[Run]) -> Path:
     """Write all runs to a .json or .csv file. Raises ValueError for other names."""
     path = Path(path).absolute()
-    records = [_record(run) for run in runs]
     if path.suffix == ".json":
-        content = {"machine": machine(), "runs": records}
-        write_text(path, json.dumps(content, indent=1, default=text))
+        write_text(path, _json(runs))
     elif path.suffix == ".csv":
-        write_text(path, _csv(records))
+        write_text(path, _csv(runs))
     else:
         raise ValueError(f"path={str(path)!r}: expected a name that ends in .json or .csv")
     return path
 
 
-def _record(run):
-    """Return a run by column; its rounds and the baseline's ran side by side."""
-    result, ratio = run.result, run.ratio
-    record = {"run": run.number}
-    for name, value in run.settings.items():
-        record[name] = text(value) if callable(value) else value
-    for column in ("unit", "median", "low", "high", "first_seconds", "rounds", "note"):
-        record[column] = getattr(result, column)
-    if ratio:
-        record["baseline"] = ratio.b
-        record["baseline_rounds"] = run.comparison.results[ratio.b].rounds
-        record["ratio"] = ratio.median
-        record["ratio_low"] = ratio.low
-        record["ratio_high"] = ratio.high
-        record["verdict"] = ratio.verdict
-    return record
+def _json(runs):
+    records = []
+    for run in runs:
+        record = {"run": run.number, "settings": run.settings, **_measured(run), "rounds": run.result.rounds}
+        if run.ratio:  # whose round i ran beside the run's round i
+            record["baseline_rounds"] = run.comparison.results[run.ratio.b].rounds
+        records.append(record)
+    return json.dumps({"machine": machine(), "runs": records}, indent=1, default=text)
 
 
-def _csv(records):
-    columns = {}
-    for record in records:
-        columns.update(record)
+def _csv(runs):
     file = io.StringIO()
-    lines = csv.DictWriter(file, columns)
-    lines.writeheader()
-    lines.writerows(records)
+    lines = csv.writer(file)
+    for run in runs:
+        measured = _measured(run)
+        if run.number == 1:
+            lines.writerow(["run", *run.settings, *measured])
+        settings = [text(value) for value in run.settings.values()]
+        lines.writerow([run.number, *settings, *measured.values()])
     return file.getvalue()
+
+
+def _measured(run):
+    """Return what was measured by column; None for the ratio where there is none."""
+    columns = {}
+    for name in ("unit", "median", "low", "high", "first_seconds", "note"):
+        columns[name] = getattr(run.result, name)
+    compared = {"baseline": "b", "ratio": "median", "ratio_low": "low", "ratio_high": "high", "verdict": "verdict"}
+    for name, field in compared.items():
+        columns[name] = getattr(run.ratio, field, None)
+    return columns

@@ -165,8 +165,8 @@ class TestExport:
         with open(path) as stored:
             content = json.load(stored)
         first, second = content["runs"]
-        assert "python" in content["machine"] and "ratio" not in first
-        assert second["batch"] == 320 and second["prefetch"] == "AUTOTUNE"
+        assert "python" in content["machine"] and first["ratio"] is None
+        assert second["settings"] == lab.runs[1].settings
         assert second["verdict"] == "faster" and second["baseline"] == "run 1"
         assert second["rounds"] == list(lab.runs[1].result.rounds)
         assert second["baseline_rounds"] == list(lab.runs[1].comparison.results["run 1"].rounds)
@@ -182,7 +182,7 @@ class TestExport:
         lab = Lab(lambda crop: build(), crop=[min, max])
         lab.run(crop=max)
         with open(lab.export(file.with_suffix(".json"))) as stored:
-            assert json.load(stored)["runs"][0]["crop"] == "max"
+            assert json.load(stored)["runs"][0]["settings"] == {"crop": "max"}
 
     def test_an_unknown_ending_is_refused(self, lab, file):
         with pytest.raises(ValueError, match="expected a name that ends in .json or .csv"):
