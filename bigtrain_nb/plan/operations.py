@@ -8,11 +8,13 @@ import math
 ALIASES = {"Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"}
 """Outputs are inputs under another name or shape."""
 
+LOOPS = {"While", "StatelessWhile"}
+
 IN_PLACE = {
     *("Abs Add AddN AddV2 BiasAdd Ceil Cos Div DivNoNan Elu EluGrad Erf Exp Expm1 FloorDiv LeakyRelu Log".split()),
     *("Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu".split()),
     *("Relu6 Relu6Grad ReluGrad Rsqrt RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Softmax Softplus".split()),
-    *("Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad LogSoftmax Xdivy Xlogy LeakyReluGrad".split()),
+    *("Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad LogSoftmax Xdivy Xlogy LeakyReluGrad SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits".split()),
 }
 """Write their result over an input of its size and type that nothing else needs (Tensor::forward_input in C++)."""
 
@@ -25,6 +27,17 @@ def number_of_bytes(tensor):
     return tensor.dtype.size * shape.num_elements() if shape.is_fully_defined() else 0
 
 
+CHANGES = {"AssignAddVariableOp", "AssignSubVariableOp"}
+MOVES_NOTHING = {"ReadVariableOp", "Placeholder", "Const", "TensorListPushBack", "TensorListPopBack", "TensorListGetItem", "TensorListSetItem", "TensorListFromTensor", *LOOPS, *ALIASES}
+
+def moved(node):
+    """Return the bytes that a node reads and writes."""
+    if node.type in MOVES_NOTHING:
+        return 0
+    total = sum(number_of_bytes(tensor) for tensor in (*node.inputs, *node.outputs))
+    return 3 * total if node.type in CHANGES else total  # the variable, which is no input, is read and written
+
+
 def flops(node):
     """Return the FLOPs of a node: 2 for each multiply-add of a contraction, else 1 for each number written or added up.
 
@@ -33,11 +46,11 @@ def flops(node):
     rule = CONTRACTIONS.get(node.type)
     if rule:
         return rule(node) if all(t.shape.is_fully_defined() for t in (*node.inputs, *node.outputs)) else 0
+    if node.type in _WEIGHTED:
+        return _WEIGHTED[node.type] * _elements(node.inputs[0])
     if node.type in _REDUCTIONS:
         return _elements(node.inputs[0])
-    if node.type in _COMPUTING:
-        return _elements(node.outputs[0])
-    return _WEIGHTED.get(node.type, 0) * sum(_elements(t) for t in node.inputs[:1])
+    return _elements(node.outputs[0]) if node.type in _COMPUTING else 0
 
 
 def _elements(tensor):

@@ -6,6 +6,7 @@ from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_numb
 from bigtrain_nb.plan import formulas
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 from bigtrain_nb.plan.breakdown import Account, Line, Plan, amount
+from bigtrain_nb.plan.peak import peak_of
 from bigtrain_nb.plan.operations import CONTRACTIONS
 from bigtrain_nb.plan.transformer import BYTES_OF
 
@@ -129,7 +130,7 @@ def _made(model, policy):
 
 def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
     """Return the `StepPlan` of a traced `Step`."""
-    fullest = step.gradients.peak
+    fullest = peak_of(step.gradients)
     title = f"A step of {step.examples} examples" + (f" on each of {devices} devices" if devices > 1 else "")
     title += f" in {step.slices} slices of {step.slice_examples}" if step.slices > 1 else ""
     layers = sorted(fullest.layers.items(), key=lambda item: -item[1])
@@ -140,7 +141,7 @@ def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
         activations=Account("Activations by layer", "bytes", tuple(Line(*one) for one in layers)),
         flops=_flops(step),
         time=_time(step, on, devices, link, input_seconds) if on else None,
-        runtime=PROCESS + NODE * (len(step.gradients.nodes) + len(step.update.nodes)),
+        runtime=PROCESS + NODE * (len(step.gradients.operations) + len(step.update.operations)),
         notes=tuple(notes),
     )
 
@@ -148,9 +149,9 @@ def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
 def _memory(step, fullest, waiting):
     """Return the account of the fuller one of two moments: within the gradients of a slice, or in the update."""
     sums = step.trainable if step.slices > 1 else 0
-    update = step.update.peak
-    if step.trainable + update.total > sums + fullest.total:
-        how, moment = "most when weights are updated", {"gradients": step.trainable, "work": update.total}
+    update = peak_of(step.update)
+    if step.applied + update.total > sums + fullest.total:
+        how, moment = "most when weights are updated", {"gradients": step.applied, "work": update.total}
     else:
         how, moment = f"most at {fullest.at}", {**fullest.kinds, "gradients": fullest.kinds.get("gradients", 0) + sums}
     moment["idle"] = IDLE * sum(moment.values())
@@ -181,12 +182,12 @@ _HOW = {
 
 def _flops(step):
     lines, totals = {}, [0, 0]
-    for op in step.gradients.nodes:
+    for op in step.gradients.operations:
         counts = lines.setdefault(op.layer, [0, 0])
-        counts[op.backward] += op.flops
-        totals[op.backward] += op.flops
+        counts[op.backward] += op.times * op.flops
+        totals[op.backward] += op.times * op.flops
     share = step.examples / step.slice_examples
-    update = sum(op.flops for op in step.update.nodes)
+    update = sum(op.flops for op in step.update.operations)
     made = [
         Line(layer, share * (forward + backward), f"forward {amount(share * forward, 'FLOP')}")
         for layer, (forward, backward) in sorted(lines.items(), key=lambda item: -sum(item[1]))
@@ -203,7 +204,7 @@ def _time(step, on, devices, link, input_seconds):
         from bigtrain_nb.plan.rates import measure_rates
 
         rates = measure_rates(step.gradients, step.update)
-        computing = share * rates.seconds(step.gradients.nodes) + rates.seconds(step.update.nodes)
+        computing = share * rates.seconds(step.gradients.operations) + rates.seconds(step.update.operations)
         turns, bandwidth, own_link = devices if rates.shared else 1, rates.copying, rates.copying / 2
         how = "the heaviest operations measured on this machine, alone"
         how += f", {turns} replicas on the same cores" if turns > 1 else ""
@@ -223,10 +224,10 @@ def _time(step, on, devices, link, input_seconds):
 def _roofline(graph, device):
     """Seconds of operations that each take the longer of FLOPs and bytes (Williams et al. 2009)."""
     total = 0.0
-    for op in graph.nodes:
+    for op in graph.operations:
         computing = 0.0
         if op.kind in CONTRACTIONS:
             name = op.node.outputs[0].dtype.name
             computing = op.flops / device.flops(f"mixed_{name}" if name in ("bfloat16", "float16") else "float32")
-        total += max(computing, op.moved / device.bandwidth)
+        total += op.times * max(computing, op.moved / device.bandwidth)
     return total

@@ -36,7 +36,7 @@ class Rates:
 
     def seconds(self, ops):
         """Return the seconds that operations take one after the other."""
-        return sum(self._one(op) for op in ops)
+        return sum(op.times * self._one(op) for op in ops)
 
     def _one(self, op):
         measured = self.of.get(_alike(op))
@@ -50,7 +50,7 @@ def measure_rates(*graphs, seconds=0.03):
     took, work, spent = {}, Counter(), Counter()
     numbers, one = tf.random.uniform([COPIED // 4]), tf.ones([])
     calling = _least(lambda: tf.raw_ops.Neg(x=one), seconds)  # from Python, which a graph's step does not do
-    for op in _heaviest([op for graph in graphs for op in graph.nodes if op.moved]):
+    for op in _heaviest([op for graph in graphs for op in graph.operations if op.moved]):
         alone = _seconds_alone(op.node, seconds)
         if alone:
             took[_alike(op)] = max(alone - calling, alone / 10)
@@ -68,13 +68,14 @@ def _heaviest(ops):
         for op in ops:
             if (op.kind in CONTRACTIONS) == sort:
                 same.setdefault(_alike(op), []).append(op)
-        left = sum(_work(op) for group in same.values() for op in group)
+        weight = lambda group: sum(op.times for op in group) * _work(group[0])
+        left = sum(map(weight, same.values()))
         end = (1 - COVERED) * left
-        for group in sorted(same.values(), key=lambda group: -len(group) * _work(group[0])):
+        for group in sorted(same.values(), key=lambda group: -weight(group)):
             if left <= end:
                 break
             yield group[0]
-            left -= len(group) * _work(group[0])
+            left -= weight(group)
 
 
 def _alike(op):
