@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from budget_picture import predicted_figure
 from budget_steps import Case, peak_of_updates, source, updates
 from report import add_arguments, facts, finish, in_words, table
 from training_workers import chiefs_answer
@@ -13,7 +14,6 @@ from training_workers import chiefs_answer
 import bigtrain_nb as bt
 from bigtrain_nb.plan.breakdown import amount
 from bigtrain_nb.plots import figure_png
-from bigtrain_nb.plots.budgets import predicted_figure
 
 MEMORY_CASES = [
     Case("conv net", 256),

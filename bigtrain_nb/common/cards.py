@@ -6,20 +6,25 @@ from dataclasses import dataclass
 _CELL = "text-align: left; vertical-align: top; padding: 0.15em 1em 0.15em 0"
 
 
-@dataclass(frozen=True)
-class Card:
+class Shown:
+    """Shows itself as what its ``_card()`` returns: as HTML in a notebook and as text everywhere else."""
+
+    def __repr__(self):
+        return self._card().text
+
+    def _repr_html_(self):
+        return self._card().html
+
+
+@dataclass(frozen=True, repr=False)
+class Card(Shown):
     """Shows itself as `html` in a notebook and as `text` everywhere else."""
 
     text: str
     html: str
 
-    def __str__(self):
-        return self.text
-
-    __repr__ = __str__
-
-    def _repr_html_(self):
-        return self.html
+    def _card(self):
+        return self
 
 
 def note(kind: str, text: str) -> Card:
@@ -31,22 +36,24 @@ def note(kind: str, text: str) -> Card:
 
 def table(caption: str, head: list[str], rows: list[list[str]], closing: str = "") -> Card:
     """A table whose first column names the row; `closing` is a line below it. All cells are plain text."""
-    lines = [caption, *_aligned([head, *rows]), *([closing] if closing else [])]
-    columns = "".join(_cell('th scope="col"', name) for name in head)
-    body = "".join(
-        "<tr>" + _cell('th scope="row"', first) + "".join(_cell("td", cell) for cell in others) + "</tr>"
-        for first, *others in rows
-    )
-    markup = (
-        f'<table style="color: inherit; font: inherit"><caption style="{_CELL}">{html.escape(caption)}</caption>'
-        f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>"
-    )
-    return Card("\n".join(lines), markup + (f"<p>{html.escape(closing)}</p>" if closing else ""))
+    lines = [caption, *_aligned([head, *rows]), closing]
+    markup = ['<table style="color: inherit; font: inherit">']
+    if caption:
+        markup.append(f'<caption style="{_CELL}">{html.escape(caption)}</caption>')
+    columns = [_cell('th scope="col"', name) for name in head]
+    markup += ["<thead><tr>", *columns, "</tr></thead><tbody>"]
+    for first, *others in rows:
+        cells = [_cell("td", content) for content in others]
+        markup += ["<tr>", _cell('th scope="row"', first), *cells, "</tr>"]
+    markup.append("</tbody></table>")
+    if closing:
+        markup.append(f"<p>{html.escape(closing)}</p>")
+    return Card("\n".join(filter(None, lines)), "".join(markup))
 
 
 def stacked(*cards: Card) -> Card:
     """Several cards as one, each below the one before."""
-    return Card("\n\n".join(map(str, cards)), "".join(card.html for card in cards))
+    return Card("\n\n".join(card.text for card in cards), "".join(card.html for card in cards))
 
 
 def _cell(tag, content):
@@ -55,4 +62,8 @@ def _cell(tag, content):
 
 def _aligned(rows):
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines = []
+    for row in rows:
+        padded = map(str.ljust, row, widths)
+        lines.append("  ".join(padded).rstrip())
+    return lines

@@ -4,7 +4,7 @@ import functools
 import os
 import platform
 from glob import glob
-from importlib import metadata
+from importlib.metadata import version
 
 import psutil
 
@@ -18,7 +18,9 @@ def machine():
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name: _version(name) for name in ("tensorflow", "keras", "numpy") if _version(name)},
+        "tensorflow": version("tensorflow"),
+        "keras": version("keras"),
+        "numpy": version("numpy"),
     }
 
 
@@ -40,13 +42,9 @@ def nvidia_gpus():
 def _processor():
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def _version(package):
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()

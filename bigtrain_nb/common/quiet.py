@@ -1,8 +1,7 @@
 """TensorFlow and Keras without their start-up messages: ``from bigtrain_nb.common.quiet import keras, tf``.
 
 TensorFlow writes them to file descriptor 2 before any log level applies, so they are caught there, and shown after all
-if the import fails. Python's own warnings and whatever comes later are not touched. One of those messages matters, that
-there is a GPU and TensorFlow cannot use it: it comes as a warning.
+if the import fails. Python's own warnings and whatever comes later are not touched.
 """
 
 import os
@@ -40,14 +39,26 @@ with quiet_start():
     import tensorflow as tf
 
     tf.config.list_physical_devices()  # the drivers speak here; logical devices can still be set afterwards
-
-if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
-    warnings.warn(
-        "NVIDIA GPUs are here, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, most often for want of"
-        " CUDA's libraries: pip install 'tensorflow[and-cuda]' brings them. CUDA_VISIBLE_DEVICES=-1 asks for the CPU.",
-        stacklevel=2,
-    )
 tf.get_logger().setLevel("WARNING")  # MirroredStrategy tells at INFO, in the notebook, what it reduces where
+
+
+# One message among those that are caught matters to the reader: it comes back as a warning.
+
+
+def _warn_of_gpus_out_of_reach():
+    if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
+        warnings.warn(
+            "NVIDIA GPUs are here, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, most often for want"
+            " of CUDA's libraries: pip install 'tensorflow[and-cuda]' brings them. CUDA_VISIBLE_DEVICES=-1 asks for"
+            " the CPU.",
+            stacklevel=3,
+        )
+
+
+_warn_of_gpus_out_of_reach()
+
+
+# One message comes later than the start: oneDNN's, with the first operation on a 16-bit type.
 
 
 @cache

@@ -1,16 +1,15 @@
-"""Measured values in words: one way to write a rate, a ratio, a time and an interval, and to show what has a card."""
+"""Numbers in words, to three significant digits.
+
+`number` writes the digits alone, `quantity` a rate or a ratio in the unit that it has, `amount` a size, a time or a
+count in the unit that fits it (GiB, ms, billions), `interval` what was measured with its ends.
+"""
 
 import math
 
-
-class Shown:
-    """What shows itself as its ``_card()``, a `Card`: as HTML in a notebook and as text everywhere else."""
-
-    def __repr__(self):
-        return str(self._card())
-
-    def _repr_html_(self):
-        return self._card().html
+_TIMES = {"µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "hours": 3600, "days": 86400}
+_BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z")
+_COUNTED = ("", "k", "M", "B", "T")
 
 
 def number(value: float) -> str:
@@ -24,21 +23,42 @@ def number(value: float) -> str:
 
 def quantity(value: float, unit: str = "") -> str:
     """A number with its unit: "1.80x", "12.3x", "2,350 examples/s"."""
-    if unit == "x" and math.isfinite(value):
-        return f"{value:.2f}x" if value < 3 else f"{value:.1f}x" if value < 100 else f"{value:,.0f}x"
-    return f"{number(value)} {unit}".strip()
+    if unit != "x":
+        return f"{number(value)} {unit}".strip()
+    if value < 3:
+        return f"{value:.2f}x"
+    return f"{value:.1f}x" if value < 100 else f"{value:,.0f}x"
 
 
-def duration(seconds: float) -> str:
-    """A time in words: "0.4 ms", "42 ms", "1.3 s"."""
-    if seconds < 0.1:
-        return f"{1000 * seconds:.2g} ms"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+def amount(value: float, unit: str) -> str:
+    """A number in the unit that fits it: "1.21 GiB", "12.5 ms", "312 TFLOP", "6.58 B weights" (billions)."""
+    if not math.isfinite(value):
+        return "unknown"
+    name, size = fitting_unit(value, unit)
+    return f"{number(value / size)} {name}".strip()
+
+
+def fitting_unit(value: float, unit: str) -> tuple[str, float]:
+    """The unit that fits a value in "s", "bytes", a unit like "FLOP" or a count of things, and how large it is."""
+    if unit == "s":
+        units = _TIMES
+    elif unit == "bytes":
+        units = {name: 1024**power for power, name in enumerate(_BINARY)}
+    elif unit[:1].isupper():
+        units = {prefix + unit: 1000**power for power, prefix in enumerate(_DECIMAL)}
+    else:
+        units = {f"{prefix} {unit}".strip(): 1000**power for power, prefix in enumerate(_COUNTED)}
+    fitting = unit, 1
+    for name, size in units.items():
+        least = 2 * size if unit == "s" and size > 1 else 0.9995 * size
+        if abs(value) >= least:
+            fitting = name, size
+    return fitting
 
 
 def interval(row) -> str:
-    """"2,350 (2,300 to 2,410)", with times signs where the unit is a ratio; no brackets where there were no rounds."""
+    """"2,350 (2,300 to 2,410)", with times signs where the unit is a ratio; no brackets for a single number."""
     unit = "x" if row.unit == "x" else ""
-    if getattr(row, "rounds", None) == () and row.low == row.high:
+    if row.low == row.high:
         return quantity(row.median, unit)
     return f"{quantity(row.median, unit)} ({quantity(row.low, unit)} to {quantity(row.high, unit)})"

@@ -25,8 +25,7 @@ from bigtrain_nb.plan.clusters import plan_cluster
 from bigtrain_nb.plan.formulas import SLOTS
 from bigtrain_nb.plan.plans import plan_of, traced
 from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SIZES
-from bigtrain_nb.plots import Picture, figure_svg
-from bigtrain_nb.plots.budgets import budget_figure, step_figure
+from bigtrain_nb.plots import INK, MEASURED, PREDICTED, Picture, figure_svg, stacked_figure
 
 FEWEST = "as few as hold it"
 EACH = "one a sequence"
@@ -138,7 +137,7 @@ class _View:
         self._say(_sentence(plan))
         self.memory.value = colored(figure_svg(_memory_figure(plan, chosen["on"]), _sentence(plan)))
         times = ", ".join(f"{name} {amount(seconds, 's')}" for name, seconds in plan.time.parts.items())
-        self.time.value = colored(figure_svg(step_figure(plan.time), f"The time of a step: {times}"))
+        self.time.value = colored(figure_svg(_time_figure(plan.time), f"The time of a step: {times}"))
         self.table.value = colored(self.planner.fits(**chosen).html)
 
     def _say(self, words):
@@ -182,7 +181,18 @@ def _transformer(size, length, **settings):
 
 def _memory_figure(plan, on):
     limits = {on: ACCELERATORS[on].memory, HERE: machine()["memory_gib"] * 2**30}
-    return budget_figure({"needed": plan.memory}, limits)
+    return stacked_figure({"needed": plan.memory.parts}, "bytes", "memory of a device", limits)
+
+
+def _time_figure(time):
+    """Computing and communication one after the other, the input beside them."""
+    rows = {"step": {}, "beside it": {}}
+    for name, seconds in time.parts.items():
+        row = "beside it" if name == "input" else "step"
+        rows[row][f"{name}: {amount(seconds, 's')}"] = seconds
+    limits = {f"{amount(time.total, 's')} a step": time.total}
+    shades = (MEASURED, PREDICTED, (INK, 0.5))
+    return stacked_figure(rows, "s", "time", limits, shades)
 
 
 def _sentence(plan):

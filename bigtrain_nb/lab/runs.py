@@ -12,7 +12,7 @@ from pathlib import Path
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import machine
-from bigtrain_nb.common.words import duration, interval
+from bigtrain_nb.common.words import amount, interval
 from bigtrain_nb.lab.controls import describe, text
 from bigtrain_nb.measure.results import Comparison, Ratio, Result
 from bigtrain_nb.plots import comparison_figure
@@ -84,7 +84,7 @@ def table(runs: list[Run], baseline: Run | None) -> cards.Card:
     if not runs:
         return cards.note("Runs", "none so far")
     rows = [
-        [str(run.number), describe(run.settings), _rate(run), duration(run.result.first_seconds),
+        [str(run.number), describe(run.settings), _rate(run), amount(run.result.first_seconds, "s"),
          verdict(run, baseline), run.result.note]
         for run in shown(runs, baseline)
     ]  # fmt: skip

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from bigtrain_nb.common.cards import Shown
 from bigtrain_nb.common.checks import not_negative, positive, whole_number
 from bigtrain_nb.common.hardware import nvidia_gpus
-from bigtrain_nb.common.words import Shown
 from bigtrain_nb.launch import supervisor
 from bigtrain_nb.launch import worker_main as cell
 from bigtrain_nb.launch.record import Record, in_words

@@ -75,41 +75,42 @@ def compare(factories, *, seconds=10.0, progress=None):
     Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for a
-    name that is no string and a factory that is no function, and whatever `throughput` raises, with the source's name.
+    factory that is no function, and whatever `throughput` raises, with the source's name.
     """
     if not isinstance(factories, Mapping) or len(factories) < 2:
         raise ValueError("compare needs a dictionary of at least two factories: {name: function, ...}")
     for name, factory in factories.items():
-        if not isinstance(name, str):
-            raise TypeError(f"the name {name!r} must be a string")
         if not callable(factory):
             raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
     budget = Budget(seconds, progress)
-    meters = {}
+    meters = []
     for name, factory in factories.items():
-        meters[name] = Meter(factory(), name, budget)
-        meters[name].warm_up(seconds * WARM_UP / len(factories))
-    if len({meter.unit for meter in meters.values()}) > 1:
-        units = ", ".join(f"{name!r} in {meter.unit}" for name, meter in meters.items())
+        meter = Meter(factory(), name, budget)
+        meter.warm_up(seconds * WARM_UP / len(factories))
+        meters.append(meter)
+    if len({meter.unit for meter in meters}) > 1:
+        units = ", ".join(f"{meter.name!r} in {meter.unit}" for meter in meters)
         raise ValueError(f"cannot compare {units}: let a step function return how many examples it processed")
     slot = max(budget.left() / ROUNDS / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
-    for meter in meters.values():
+    for meter in meters:
         meter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
         meter.choose_renew(slot)
-    order, passes = list(meters.values()), 0
-    while passes < LEAST_ROUNDS or budget.left() > slot * len(order) / 2:
+    order = list(meters)
+    rounds = 0
+    while rounds < LEAST_ROUNDS or budget.left() > slot * len(meters) / 2:
         for meter in order:
             meter.measure_apart(slot)
         order.reverse()
-        passes += 1
-    return Comparison({name: meter.result(name) for name, meter in meters.items()})
+        rounds += 1
+    return Comparison({meter.name: meter.result(meter.name) for meter in meters})
 
 
 class Budget:
     """The time that a measurement may take, and the news of it."""
 
     def __init__(self, seconds, progress):
-        self.seconds, self.progress = positive("seconds", seconds, "seconds"), progress
+        self.seconds = positive("seconds", seconds, "seconds")
+        self.progress = progress
         self.started = self.told = _now()
 
     def left(self):
@@ -125,18 +126,24 @@ class Meter:
     """Pulls one source, again and again where it is finite, and counts what it gives."""
 
     def __init__(self, source, name, budget):
-        if not callable(source) and not hasattr(source, "__iter__"):
-            raise TypeError(f"{name} must be an iterable of batches or a step function, not {type(source).__name__}")
-        self.source, self.name, self.budget = source, name, budget
         self.is_step = not hasattr(source, "__iter__")
+        if self.is_step and not callable(source):
+            raise TypeError(f"{name} must be an iterable of batches or a step function, not {type(source).__name__}")
+        self.source = source
+        self.name = name
+        self.budget = budget
         self.unit = None if self.is_step else "examples/s"
-        self.rounds, self.examples, self.seconds = [], 0, 0.0
-        self.iterator, self.spent = None, deque(maxlen=SPENT)
-        self.passes, self.in_pass, self.pass_seconds = 0, 0, math.inf
+        self.rounds = []  # (examples, seconds)
+        self.iterator = None
+        self.spent = deque(maxlen=SPENT)
+        self.passes = 0
+        self.pass_seconds = math.inf
         self.whole = self.renew = False
         began = _now()
         self.pull()
         self.first_seconds = _now() - began
+
+    # First, taking batches and counting them.
 
     def pull(self):
         """Take one batch (or step) and return how many examples it held; 0 where a pass has just ended."""
@@ -144,52 +151,70 @@ class Meter:
         self.budget.tell()
         return count
 
+    def pull_for(self, seconds, whole=False):
+        """Pull for at least ``seconds`` and one batch, then on to the end of a pass if ``whole``.
+
+        Return how many examples came and how long it took.
+        """
+        began = _now()
+        examples, took = 0, 0.0
+        while not examples or took < seconds or (whole and self.iterator is not None):
+            examples += self.pull()
+            took = _now() - began
+        return examples, max(took, 1e-9)
+
     def _batch(self):
         if self.iterator is None:
-            self.pass_began, self.in_pass, self.iterator = _now(), 0, iter(self.source)
+            self.pass_began = _now()
+            self.pass_is_empty = True
+            self.iterator = iter(self.source)
         try:
             count = count_examples(next(self.iterator), self.name)
-            self.in_pass += 1
-            return count
         except StopIteration:
-            return self._end_pass()
+            self._end_pass()
+            return 0
+        self.pass_is_empty = False
+        return count
 
     def _end_pass(self):
-        if not self.in_pass:
+        if self.pass_is_empty:
             again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
             raise ValueError(f"{self.name} yielded no batch{again}")
-        self.passes, self.pass_seconds = self.passes + 1, _now() - self.pass_began
+        self.passes += 1
+        self.pass_seconds = _now() - self.pass_began
         self.spent.append(self.iterator)
         self.iterator = None
-        return 0
 
     def _step(self):
         done = self.source()
         is_count = isinstance(done, Integral) and not isinstance(done, bool)
         unit = "examples/s" if is_count else "steps/s"
         self.unit = self.unit or unit
-        if unit != self.unit:
+        if unit != self.unit or (is_count and done < 1):
             raise ValueError(
-                f"{self.name} returned {done!r:.99} after steps that were counted in {self.unit}: a step function"
-                " returns how many examples it processed every time or never"
+                f"{self.name} returned {done!r:.99}: a step function returns how many examples it processed, at least"
+                " 1, every time or never"
             )
-        if is_count:
-            if done < 1:
-                raise ValueError(f"{self.name} returned {done}: a step function returns how many examples it processed")
-            return int(done)
-        if hasattr(done, "detach"):
-            done.detach().cpu()  # waits for PyTorch, whose tensors with a gradient refuse numpy()
-        elif hasattr(done, "numpy"):
-            done.numpy()
-        return 1
+        if hasattr(done, "numpy"):
+            done.numpy()  # waits until a GPU has worked it out
+        return int(done) if is_count else 1
+
+    def drop(self):
+        """Let the iterator go, and with it what it does in the background."""
+        self.iterator = None
+        self.spent.clear()
+
+    # Then, in this order: warm up, choose how to measure, measure, and say what was found.
 
     def warm_up(self, seconds):
         """Pull until the rate is steady and a finite source has been through once, at most ``seconds``."""
-        began, last = _now(), 0.0
+        began = _now()
+        last = 0.0
         while _now() - began < seconds:
             examples, took = self.pull_for(seconds / SLICES)
             self.spent.clear()
-            if abs(examples / took - last) < 0.1 * last and (self.is_step or self.passes):
+            is_steady = abs(examples / took - last) < 0.1 * last
+            if is_steady and (self.is_step or self.passes):
                 break
             last = examples / took
         self.passes_before = self.passes
@@ -203,31 +228,19 @@ class Meter:
 
     def choose_renew(self, slot):
         """Take a new iterator for each round, unless its first batch takes longer than the round."""
-        if not self.whole and not self.is_step:
+        if self.whole or self.is_step:
+            return
+        self.drop()
+        began = _now()
+        self.pull()
+        self.renew = _now() - began <= slot
+        if self.renew:
             self.drop()
-            began = _now()
-            self.pull()
-            self.renew = _now() - began <= slot
-            if self.renew:
-                self.drop()
-
-    def pull_for(self, seconds, whole=False):
-        """Pull for at least ``seconds`` and one batch, then on to the end of a pass if ``whole``.
-
-        Return how many examples came and how long it took.
-        """
-        began, examples, took = _now(), 0, 0.0
-        while not examples or took < seconds or (whole and self.iterator is not None):
-            examples += self.pull()
-            took = _now() - began
-        return examples, max(took, 1e-9)
 
     def measure(self, seconds):
         """Add a round of at least ``seconds``, in whole passes if those are short."""
-        examples, took = self.pull_for(seconds, self.whole)
+        self.rounds.append(self.pull_for(seconds, self.whole))
         self.spent.clear()
-        self.rounds.append(examples / took)
-        self.examples, self.seconds = self.examples + examples, self.seconds + took
 
     def measure_apart(self, seconds):
         """Add a round among those of other sources, once nothing works in the background and buffers are drained."""
@@ -239,15 +252,11 @@ class Meter:
         if self.renew:
             self.drop()
 
-    def drop(self):
-        """Let the iterator go, and with it what it does in the background."""
-        self.iterator = None
-        self.spent.clear()
-
     def result(self, name):
         self.drop()
-        rounds, first = tuple(self.rounds), self.first_seconds
-        return Result(name, rounds, self.unit, first, self.examples, self.seconds, self._note())
+        counts, times = zip(*self.rounds, strict=True)
+        rates = tuple(count / took for count, took in self.rounds)
+        return Result(name, rates, self.unit, self.first_seconds, sum(counts), sum(times), self._note())
 
     def _note(self):
         if self.is_step or self.passes_before:
@@ -259,21 +268,19 @@ class Meter:
 
 def count_examples(batch, name="source"):
     """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
-    while isinstance(batch, (tuple, list, Mapping)):
-        parts = list(batch.values()) if isinstance(batch, Mapping) else batch
-        if not parts:
-            raise ValueError(f"{name} yielded an empty {type(batch).__name__}: there is nothing to count")
-        if isinstance(batch, list) and isinstance(parts[0], (int, float, str, bytes)):
-            return len(batch)
-        batch = parts[0]
-    shape, kind = getattr(batch, "shape", None), type(batch).__name__
-    if shape is not None and len(shape):
-        if not shape[0]:
-            raise ValueError(f"{name} yielded a batch of 0 examples: there is nothing to count")
-        return int(shape[0])
-    if kind == "PerReplica":
-        raise ValueError(f"{name} is distributed: give the dataset as it was before that, or a step function")
-    raise ValueError(f"{name} yielded {kind} without a leading dimension: batch it first, as in dataset.batch(32)")
+    first = batch
+    while first and isinstance(first, tuple | list | Mapping):
+        if isinstance(first, list) and isinstance(first[0], int | float | str):
+            return len(first)
+        parts = list(first.values()) if isinstance(first, Mapping) else first
+        first = parts[0]
+    shape = tuple(getattr(first, "shape", ()))
+    if not shape or not shape[0]:
+        raise ValueError(
+            f"{name} yielded {type(first).__name__} of shape {shape}: give batches of examples, as from"
+            " dataset.batch(32); instead of a distributed dataset, give what it was made from"
+        )
+    return int(shape[0])
 
 
 def _settle(budget, limit):

@@ -1,15 +1,13 @@
 """What a measurement gives back: rates with intervals, ratios with verdicts, and their JSON."""
 
-import html
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import ClassVar
 
-from bigtrain_nb.common.checks import positive
+from bigtrain_nb.common import cards
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import interval, number, quantity
@@ -33,8 +31,6 @@ class Result(_Saved):
     iterator to its first batch, in seconds; ``examples`` and ``seconds`` are what all rounds counted together;
     ``note`` says what a reader should know, or is empty. ``machine`` describes the machine of a loaded result; None
     means this one.
-
-    Raises ValueError for no rounds and for rounds that are not positive, finite numbers.
     """
 
     name: str
@@ -45,12 +41,6 @@ class Result(_Saved):
     seconds: float
     note: str = ""
     machine: dict | None = field(default=None, compare=False)
-
-    def __post_init__(self):
-        if not isinstance(self.rounds, Sequence) or not self.rounds:
-            raise ValueError(f"rounds={self.rounds!r} must be a tuple of at least one rate")
-        for rate in self.rounds:
-            positive("rounds", rate)
 
     @property
     def median(self):
@@ -64,23 +54,23 @@ class Result(_Saved):
     def high(self):
         return median_interval(self.rounds)[1]
 
-    def __str__(self):
+    def __repr__(self):
         name = f"{self.name}: " if self.name else ""
         note = f" ({self.note})" if self.note else ""
         return f"{name}{interval(self)} {self.unit}{note}"
 
-    __repr__ = __str__
-
     def _repr_html_(self):
-        return _table(["", self.unit, "95 % interval", "rounds", "first batch (s)", ""], [_cells(self)])
+        return cards.table("", _head(self.unit), [_cells(self)], self.note).html
 
     def to_dict(self):
-        return {"kind": "result", **asdict(self), "rounds": list(self.rounds), "machine": self.machine or machine()}
+        return {"kind": "result", **asdict(self), "machine": self.machine or machine()}
 
     @classmethod
     def from_dict(cls, fields):
-        fields = {key: value for key, value in fields.items() if key in cls.__dataclass_fields__}
-        return cls(**{**fields, "rounds": tuple(fields["rounds"])})
+        fields = dict(fields)
+        fields.pop("kind")
+        fields["rounds"] = tuple(fields["rounds"])
+        return cls(**fields)
 
     def figure(self):
         from bigtrain_nb.plots import throughput_figure
@@ -88,8 +78,8 @@ class Result(_Saved):
         return throughput_figure(self)
 
 
-@dataclass(frozen=True)
-class Ratio:
+@dataclass(frozen=True, repr=False)
+class Ratio(cards.Shown):
     """How many times faster ``a`` is than ``b``: the paired rounds' ratio, its 95 % interval and a verdict."""
 
     a: str
@@ -113,11 +103,8 @@ class Ratio:
             return f"no difference larger than the noise ({quantity(self.low, 'x')} to {quantity(self.high, 'x')})"
         return interval(self)
 
-    def __repr__(self):
-        return f"{self.a} against {self.b}: {self}"
-
-    def _repr_html_(self):
-        return f"<p><b>{html.escape(self.a)}</b> against {html.escape(self.b)}: {html.escape(str(self))}</p>"
+    def _card(self):
+        return cards.note(f"{self.a} against {self.b}", str(self))
 
     def to_dict(self):
         return asdict(self)
@@ -127,18 +114,10 @@ class Ratio:
 class Comparison(_Saved):
     """Several sources measured in interleaved rounds: round i of each ran within the same moments.
 
-    Raises ValueError for fewer than two results and for unequal numbers of rounds.
+    ``results``: {name: `Result`}, all with as many rounds.
     """
 
     results: dict
-    machine: dict | None = field(default=None, compare=False)
-
-    def __post_init__(self):
-        if len(self.results) < 2:
-            raise ValueError(f"results={self.results!r} must hold at least two results")
-        counts = {name: len(result.rounds) for name, result in self.results.items()}
-        if len(set(counts.values())) > 1:
-            raise ValueError(f"results have {counts} rounds and must have equally many, which ran side by side")
 
     @property
     def names(self):
@@ -150,33 +129,33 @@ class Comparison(_Saved):
             if name not in self.results:
                 raise KeyError(f"no result named {name!r}; there are {', '.join(map(repr, self.names))}")
         pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=True)
-        return Ratio(a, b, *map(math.exp, paired_interval([math.log(x / y) for x, y in pairs])))
+        centre, low, high = paired_interval([math.log(rate / other) for rate, other in pairs])
+        return Ratio(a, b, math.exp(centre), math.exp(low), math.exp(high))
 
-    def __str__(self):
+    def __repr__(self):
         first, *others = self.names
-        verdicts = [f"{name} against {first}: {self.ratio(name, first)}" for name in others]
-        return "\n".join([*map(str, self.results.values()), *verdicts])
-
-    __repr__ = __str__
+        rates = [str(result) for result in self.results.values()]
+        ratios = [repr(self.ratio(name, first)) for name in others]
+        return "\n".join(rates + ratios)
 
     def _repr_html_(self):
         first = self.names[0]
-        unit = self.results[first].unit
-        heads = ["", unit, "95 % interval", "rounds", "first batch (s)", "", f"against {first}"]
-        rows = [
-            [*_cells(result), "" if name == first else str(self.ratio(name, first))]
-            for name, result in self.results.items()
-        ]
-        return _table(heads, rows)
+        head = [*_head(self.results[first].unit), f"against {first}"]
+        rows = []
+        for name, result in self.results.items():
+            against = "" if name == first else str(self.ratio(name, first))
+            rows.append([*_cells(result), against])
+        notes = [f"{name}: {result.note}." for name, result in self.results.items() if result.note]
+        return cards.table("", head, rows, " ".join(notes)).html
 
     def to_dict(self):
         results = [result.to_dict() for result in self.results.values()]
-        return {"kind": "comparison", "results": results, "machine": self.machine or machine()}
+        return {"kind": "comparison", "results": results, "machine": results[0]["machine"]}
 
     @classmethod
     def from_dict(cls, fields):
-        results = map(Result.from_dict, fields["results"])
-        return cls({result.name: result for result in results}, fields["machine"])
+        results = [Result.from_dict(result) for result in fields["results"]]
+        return cls({result.name: result for result in results})
 
     def figure(self):
         from bigtrain_nb.plots import comparison_figure
@@ -186,23 +165,18 @@ class Comparison(_Saved):
 
 def load(path):
     """Read a `Result` or a `Comparison` that was saved; raises ValueError if the file holds neither."""
+    kinds = {"result": Result, "comparison": Comparison}
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
-        return {"result": Result, "comparison": Comparison}[fields["kind"]].from_dict(fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return kinds[fields["kind"]].from_dict(fields)
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} holds no saved result or comparison: {error!r}") from error
+
+
+def _head(unit):
+    return ["", unit, "95 % interval", "rounds", "first batch (s)"]
 
 
 def _cells(result):
     ends = f"{number(result.low)} to {number(result.high)}"
-    first = f"{result.first_seconds:.2f}"
-    return [result.name, number(result.median), ends, len(result.rounds), first, result.note]
-
-
-def _table(heads, rows):
-    def row(cells, tag):
-        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
-
-    keep = [i for i, head in enumerate(heads) if head or any(cells[i] for cells in rows)]
-    lines = [row([heads[i] for i in keep], "th"), *(row([cells[i] for i in keep], "td") for cells in rows)]
-    return "<table>" + "".join(lines) + "</table>"
+    return [result.name, number(result.median), ends, str(len(result.rounds)), f"{result.first_seconds:.2f}"]

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from bigtrain_nb.common.words import Shown, number
+from bigtrain_nb.common.cards import Shown
+from bigtrain_nb.common.words import number
 
 BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")

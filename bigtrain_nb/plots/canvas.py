@@ -35,20 +35,22 @@ def figure_svg(figure: Figure, label: str) -> str:
         finally:
             matplotlib.rcParams["svg.fonttype"] = before
     drawing = buffer.getvalue()
-    body = drawing[drawing.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # it would apply to the whole page
-    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r'<g id="[^"]*"', "<g", body)  # figure_1 and its like are in every picture of a page
-    body = re.sub(r"font-family: [^;\"]*; ?", "", body)
-    body = body.replace(INK, "currentColor")
+    body = drawing[drawing.index(">", drawing.index("<svg")) + 1 :]
+    for unwanted in (
+        r"<metadata>.*?</metadata>",
+        r"<style.*?</style>",  # it would apply to the whole page
+        r"<!--.*?-->",
+        r'(?<=<g) id="[^"]*"',  # figure_1 and its like are in every picture of a page
+        r"font-family: [^;\"]*; ?",
+    ):
+        body = re.sub(unwanted, "", body, flags=re.DOTALL)
     width, height = figure.get_size_inches()
     opening = (
-        f'<svg role="img" aria-label="{html.escape(label, quote=True)}" xmlns="http://www.w3.org/2000/svg"'
+        f'<svg role="img" aria-label="{html.escape(label)}" xmlns="http://www.w3.org/2000/svg"'
         f' xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {72 * width:g} {72 * height:g}"'
         f' style="width: {width:g}in; max-width: 100%; height: auto; stroke-linejoin: round">'
     )
-    return re.sub(r"<svg.*?>", lambda _: opening, body, count=1, flags=re.DOTALL)
+    return opening + body.replace(INK, "currentColor")
 
 
 class Picture(Image):
@@ -61,16 +63,6 @@ class Picture(Image):
         return f"[picture: {self.alt}]"
 
 
-def alternative(figure: Figure) -> str:
-    """All that is written in a figure, as its text alternative: axes, rows and values, titles."""
-    words = []
-    for axes in figure.axes:
-        rows = [] if axes.get_ylabel() else [row.get_text() for row in axes.get_yticklabels()]
-        written = [text.get_text() for text in axes.texts]
-        words += [axes.get_title(loc="left"), axes.get_ylabel(), axes.get_xlabel(), ", ".join(rows), ", ".join(written)]
-    return " ".join("; ".join(filter(None, words)).split())
-
-
 class _Card(Figure):
     """A figure that a notebook shows, which without pyplot a bare one is not."""
 
@@ -78,38 +70,50 @@ class _Card(Figure):
         return figure_png(self), {"width": round(96 * self.get_figwidth()), "alt": alternative(self)}
 
 
+def alternative(figure: Figure) -> str:
+    """All that is written in a figure, as its text alternative: axes, rows and values, titles."""
+    words = [text.get_text() for text in figure.texts]
+    for axes in figure.axes:
+        words += [axes.get_title(loc="left"), axes.get_ylabel(), axes.get_xlabel()]
+        if not axes.get_ylabel():
+            words.append(", ".join(row.get_text() for row in axes.get_yticklabels()))
+        words.append(", ".join(text.get_text() for text in axes.texts))
+    return " ".join("; ".join(filter(None, words)).split())
+
+
 def canvas(height, columns=1):
-    """Return a figure and its axes; with more ``columns`` a list of as many axes, side by side, of the same rows."""
+    """Return a figure and its axes, as many ``columns``, side by side with the same rows."""
     figure = _Card(figsize=(WIDTH, height), layout="constrained", facecolor="white")
-    panels = figure.subplots(1, columns, sharey=True, squeeze=False, subplot_kw={"facecolor": "none"})[0].tolist()
+    panels = figure.subplots(
+        1,
+        columns,
+        sharey=True,
+        squeeze=False,
+        subplot_kw={"facecolor": "none"},
+    )[0]
     for axes in panels:
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        for side in ("left", "bottom"):
-            axes.spines[side].set_color(INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(INK)
         axes.tick_params(colors=INK, labelsize=10)
-    return figure, panels if columns > 1 else panels[0]
+    return figure, panels
 
 
-def label(axes, x, y):
+def label(axes, x, y=""):
     axes.set_xlabel(x, color=INK, fontsize=10, labelpad=6)
     axes.set_ylabel(y, color=INK, fontsize=10)
 
 
-def dots_and_line(axes, measured, predicted, words, offset):
-    """Draw what was measured as dots, each with its value in ``words``, and what was predicted as a dashed line.
-
-    `measured`, `predicted`: {x: y}; `offset` of the words from their dot, in points.
-    """
-    axes.plot(*zip(*sorted(predicted.items()), strict=True), color=PREDICTED, linestyle=(0, (4, 2)), linewidth=2)
-    for x, y in measured.items():
-        axes.plot(x, y, "o", color=MEASURED, markersize=8)
-        axes.annotate(words(y), (x, y), offset, textcoords="offset points", color=INK, fontsize=10)
-
-
 def side_text(axes, y, text):
     """Write ``text`` to the right of row ``y``."""
-    axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
+    axes.text(
+        1.02,
+        y,
+        text,
+        transform=axes.get_yaxis_transform(),
+        color=INK,
+        fontsize=10,
+        va="center",
+    )
 
 
 def grid(axes, axis):

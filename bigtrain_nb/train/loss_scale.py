@@ -37,10 +37,11 @@ class LossScaleHistory(keras.callbacks.Callback):
 
     def figure(self):
         """Return the scale, step by step, as a figure; skipped steps are marked."""
-        from bigtrain_nb.plots.loss_scale import loss_scale_figure
+        from bigtrain_nb.plots import stairs_figure
 
-        what = "training step" if self._steps == 1 else f"execution of {self._steps} training steps"
-        return loss_scale_figure(self.scale, self.skipped, what)
+        step = "training step" if self._steps == 1 else f"execution of {self._steps} training steps"
+        skipped = f"{sum(self.skipped)} of {len(self.skipped)} skipped (crosses)"
+        return stairs_figure(self.scale, self.skipped, f"{step}\n{skipped}", "loss scale")
 
     def _state(self):
         """Return the scale, and the number of updates applied so far."""

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.words import Shown, interval, number, quantity
+from bigtrain_nb.common.cards import Shown
+from bigtrain_nb.common.words import interval, number, quantity
 from bigtrain_nb.measure import benchmark as measure
 from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.workbook import workbook
@@ -116,9 +117,16 @@ class Ledger(Shown):
 
     def figure(self):
         """One row for each entry, one panel each for examples/s, memory and loss."""
-        from bigtrain_nb.plots.ledger import ledger_figure
+        from bigtrain_nb.plots import rows_figure
 
-        return ledger_figure(self.entries)
+        panels = {
+            "examples/s": [_row(entry, "rate") for entry in self.entries],
+            "peak memory, MiB": [_row(entry, "memory") for entry in self.entries],
+            "loss, nats a byte": [_row(entry, "loss") for entry in self.entries],
+        }
+        key = "dot and line: measured, with its interval; pale: not kept; diamond: your prediction"
+        key += "; upright mark: the way before, in the same rounds"
+        return rows_figure(panels, key, zoomed=["loss, nats a byte"])
 
     def words(self):
         """What the figure shows, in a sentence for each entry."""
@@ -153,7 +161,8 @@ class Ledger(Shown):
                 entry.name,
                 *(number(rate.median) if rate else "" for rate in (entry.before, entry.rate)),
                 _gain(entry.gain),
-                *("" if value is None else number(value) for value in (entry.memory, entry.loss)),
+                _number(entry.memory),
+                _number(entry.loss),
                 "yes" if entry.kept else "no",
             ]
             for entry in self.entries
@@ -165,6 +174,25 @@ def _is_faster(gain):
     if gain is None:
         return True
     return gain.verdict == "faster" if hasattr(gain, "verdict") else gain > 1
+
+
+def _row(entry, column):
+    """One quantity of an entry as a row of the figure."""
+    from bigtrain_nb.plots import Row
+
+    value = getattr(entry, column)
+    ends, beside = (), None
+    if column == "rate" and value is not None:
+        ends = value.low, value.high
+        value = value.median
+    if column == "rate" and entry.before is not None:
+        beside = entry.before.median
+    said = entry.predicted.get(column)
+    return Row(entry.name, value, ends, (), said, beside, _number(value), pale=not entry.kept)
+
+
+def _number(value):
+    return "" if value is None else number(value)
 
 
 def _gain(gain):

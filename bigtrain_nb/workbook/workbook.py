@@ -13,8 +13,9 @@ import textwrap
 from dataclasses import dataclass, replace
 
 from bigtrain_nb.common import cards
+from bigtrain_nb.common.cards import Shown
 from bigtrain_nb.common.hardware import machine
-from bigtrain_nb.common.words import Shown, interval, quantity
+from bigtrain_nb.common.words import interval, quantity
 from bigtrain_nb.plots import Picture, comparison_figure, prediction_figure
 from bigtrain_nb.workbook import exercises, scores
 

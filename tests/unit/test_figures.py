@@ -1,4 +1,4 @@
-"""The pictures: what they say, that they read on any page, and that they leave matplotlib's settings alone."""
+"""The charts: what they say, that nothing is cut off, and that they read on any page."""
 
 import io
 import math
@@ -12,31 +12,40 @@ import matplotlib
 import pytest
 from PIL import Image
 
-from bigtrain_nb import plots as figures
+from bigtrain_nb import plots
 from bigtrain_nb.common import words
 from bigtrain_nb.measure.results import Comparison, Result
+from bigtrain_nb.plots import Row
 
 
-def result(name, *rounds, unit="examples/s"):
-    return Result(name, rounds or (98.0, 99.0, 100.0, 101.0, 102.0, 103.0, 97.0), unit, 0.042, 700, 7.0)
+def result(name, *rounds):
+    return Result(name, rounds or (98.0, 99.0, 100.0, 101.0, 102.0, 103.0, 97.0), "examples/s", 0.042, 700, 7.0)
 
 
-def prediction(name="speedup", predicted=1.8, median=3.0, low=2.8, high=3.2):
-    return SimpleNamespace(name=name, predicted=predicted, median=median, low=low, high=high, unit="x")
+def prediction(predicted, median=3.0, low=2.8, high=3.2):
+    return SimpleNamespace(name="speedup", predicted=predicted, median=median, low=low, high=high, unit="x")
 
 
 def texts(figure):
     return [text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
 
 
-def everything(figure):
-    return " | ".join(texts(figure))
+def lines(axes, marker):
+    return [line for line in axes.lines if line.get_marker() == marker]
 
 
+MEMORY = {"a": {"weights": 2**30, "activations": 3 * 2**30}, "b": {"activations": 2**29}}
+ROWS = {
+    "rate": [Row("naive", 400.0, (390.0, 410.0)), Row("bfloat16", 700.0, beside=410.0, predicted=900.0, pale=True)],
+    "loss": [Row("naive", 2.51), Row("bfloat16")],
+}
 FIGURES = {
-    "throughput": lambda: figures.throughput_figure(result("one")),
-    "comparison": lambda: figures.comparison_figure([result("a"), result("b")], baseline="a", prediction=120.0),
-    "prediction": lambda: figures.prediction_figure([prediction(), prediction("other", 5.0)]),
+    "throughput": lambda: plots.throughput_figure(result("one")),
+    "comparison": lambda: plots.comparison_figure([result("a"), result("b")], baseline="a", prediction=120.0),
+    "prediction": lambda: plots.prediction_figure([prediction(1.8), prediction(5.0)]),
+    "rows": lambda: plots.rows_figure(ROWS, "dot: measured", zoomed=["loss"]),
+    "stacked": lambda: plots.stacked_figure(MEMORY, "bytes", "memory", {"T4": 8e9, "B200": 180e9}),
+    "stairs": lambda: plots.stairs_figure([8.0, 4.0, 4.0], [False, True, False], "measured step", "loss scale"),
 }
 
 
@@ -45,136 +54,125 @@ def figure(request):
     return FIGURES[request.param]()
 
 
-def test_throughput_figure_says_median_interval_unit_and_first_element():
-    measured = result("one")
-    said = everything(figures.throughput_figure(measured))
-    assert f"median {words.number(measured.median)}" in said
-    assert f"{words.number(measured.low)} to {words.number(measured.high)}" in said
-    assert "examples/s" in said and "the first element took 42 ms" in said
+def test_throughput_says_median_interval_unit_and_first_batch_and_draws_every_round():
+    measured = result("one", 5.0, 6.0, 7.0)
+    drawn = plots.throughput_figure(measured)
+    assert {"median 6.00\n5.00 to 7.00", "examples/s"} <= set(texts(drawn))
+    assert "the first batch took 42.0 ms" in drawn.axes[0].get_xlabel()
+    assert [list(line.get_ydata()) for line in lines(drawn.axes[0], "o")] == [[5.0, 6.0, 7.0]]
+    low, high = drawn.axes[0].get_ylim()
+    assert low < 5.0 and high > 7.0
 
 
-def test_throughput_figure_draws_every_round_and_cuts_none():
-    axes = figures.throughput_figure(result("one", 5.0, 6.0, 7.0)).axes[0]
-    assert axes.get_ylim()[0] < 5.0 and axes.get_ylim()[1] > 7.05
-    drawn = [line.get_ydata() for line in axes.lines if line.get_marker() == "o"]
-    assert [list(rates) for rates in drawn] == [[5.0, 6.0, 7.0]]
+def test_a_comparison_has_a_row_for_each_result_from_zero():
+    results = Comparison({"slow": result("slow", *[10.0] * 6), "fast": result("fast", 20.0, 22.0)})
+    drawn = plots.comparison_figure(results, baseline="slow")
+    (axes,) = drawn.axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["slow (baseline)", "fast"]
+    assert {"10.0", "21.0 (20.0 to 22.0)"} <= set(texts(drawn))
+    assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > 22
 
 
-def test_comparison_figure_has_a_labelled_row_for_each_result():
-    drawn = figures.comparison_figure([result("slow", *[10.0] * 6), result("fast", *[20.0] * 6)], baseline="slow")
-    assert [tick.get_text() for tick in drawn.axes[0].get_yticklabels()] == ["slow (baseline)", "fast"]
-    assert "20.0 (20.0 to 20.0)" in texts(drawn)
-    assert drawn.axes[0].get_xlim()[0] == 0
+def test_a_prediction_and_the_baseline_beside_each_row_are_drawn_and_named():
+    drawn = plots.comparison_figure([result("a"), result("b")], "a", prediction=500.0, beside=[None, 90.0])
+    (axes,) = drawn.axes
+    assert "your prediction: 500 examples/s" in texts(drawn) and axes.get_xlim()[1] > 500
+    assert any(line.get_color() == plots.PREDICTED and line.get_xdata()[0] == 500 for line in axes.lines)
+    marks = [segment[:, 0].tolist() for drawn in axes.collections for segment in drawn.get_segments()]
+    assert [90.0, 90.0] in marks
+    assert any("baseline beside it" in text for text in texts(drawn))
 
 
-def test_comparison_figure_takes_a_comparison():
-    drawn = figures.comparison_figure(Comparison({"a": result("a"), "b": result("b")}))
-    assert [tick.get_text() for tick in drawn.axes[0].get_yticklabels()] == ["a", "b"]
-
-
-def test_comparison_figure_draws_one_prediction_for_all_rows():
-    drawn = figures.comparison_figure([result("a")], prediction=500.0)
-    assert "your prediction: 500 examples/s" in texts(drawn)
-    assert drawn.axes[0].get_xlim()[1] > 500
-    assert any(line.get_color() == figures.PREDICTED and line.get_xdata()[0] == 500 for line in drawn.axes[0].lines)
-
-
-@pytest.mark.parametrize(("high", "said"), [(2.5, "times as fast\n"), (2.0, "times\n")])
-def test_a_ratio_without_an_interval_may_be_of_anything(high, said):
-    row = SimpleNamespace(name="memory", median=2.0, low=2.0, high=high, unit="x", rounds=())
-    assert figures.comparison_figure([row]).axes[0].get_xlabel().startswith(said)
-
-
-def test_comparison_figure_refuses_what_it_cannot_draw():
-    with pytest.raises(ValueError, match="nothing to draw"):
-        figures.comparison_figure([])
-    with pytest.raises(ValueError, match="nothing to draw"):
-        figures.prediction_figure([])
-
-
-def test_comparison_figure_marks_the_baseline_of_each_row_where_it_is_known():
-    drawn = figures.comparison_figure([result("a"), result("b"), result("c")], baseline="a", beside=[None, 90.0, None])
-    bars = [line for line in drawn.axes[0].lines if list(line.get_xdata()) == [90.0, 90.0]]
-    assert len(bars) == 1 and "baseline beside it" in everything(drawn)
+@pytest.mark.parametrize("predicted", [0.003, 1.0, 6.0, 4000.0])
+def test_predictions_are_multiples_of_what_was_measured_and_never_out_of_sight(predicted):
+    (axes,) = plots.prediction_figure([prediction(predicted)]).axes
+    (diamond,) = lines(axes, "D")
+    assert list(diamond.get_xdata()) == [predicted / 3.0]
+    low, high = axes.get_xlim()
+    assert low < predicted / 3.0 < high and low < 1 < high
+    assert axes.get_xscale() == "log" and len(axes.get_xticks()) < 12
 
 
 def test_an_interval_without_bounds_is_left_out():
-    unsure = SimpleNamespace(name="a", median=5.0, low=-math.inf, high=math.inf, unit="steps/s", rounds=(5.0,))
-    drawn = figures.comparison_figure([unsure])
-    assert math.isfinite(drawn.axes[0].get_xlim()[1])
-    assert figures.figure_png(drawn).startswith(b"\x89PNG")
+    unsure = SimpleNamespace(name="a", median=5.0, low=0.0, high=math.inf, unit="steps/s", rounds=(5.0,))
+    for drawn in (plots.comparison_figure([unsure]), plots.prediction_figure([prediction(2.0, high=math.inf)])):
+        assert math.isfinite(drawn.axes[0].get_xlim()[1])
+        assert plots.figure_png(drawn).startswith(b"\x89PNG")
 
 
-def test_prediction_figure_shows_the_prediction_as_a_multiple():
-    axes = figures.prediction_figure([prediction(predicted=6.0, median=3.0)]).axes[0]
-    (diamond,) = [line for line in axes.lines if line.get_marker() == "D"]
-    assert list(diamond.get_xdata()) == [2.0]
-    low, high = axes.get_xlim()
-    assert low < 0.5 and high > 2 and axes.get_xscale() == "log"
+def test_panels_share_their_rows_and_only_the_zoomed_do_not_begin_at_zero():
+    rate, loss = FIGURES["rows"]().axes
+    assert [tick.get_text() for tick in rate.get_yticklabels()] == ["naive", "bfloat16"]
+    assert (rate.get_xlabel(), loss.get_xlabel()) == ("rate", "loss")
+    assert [line.get_alpha() for line in lines(rate, "o")] == [1.0, plots.rows.PALE]
+    (diamond,) = lines(rate, "D")
+    assert diamond.get_xydata().tolist() == [[900.0, 1.0]] and diamond.get_color() == plots.PREDICTED
+    assert rate.get_xlim()[0] == 0 < loss.get_xlim()[0] < 2.51 < loss.get_xlim()[1]
 
 
-@pytest.mark.parametrize("predicted", [0.003, 1.0, 4000.0])
-def test_prediction_figure_keeps_far_off_predictions_in_sight(predicted):
-    axes = figures.prediction_figure([prediction(predicted=predicted)]).axes[0]
-    low, high = axes.get_xlim()
-    assert low < predicted / 3.0 < high
-    assert len(axes.get_xticks()) < 12
+def test_stacked_bars_are_as_long_as_their_parts_and_limits_out_of_reach_are_left_out():
+    drawn = FIGURES["stacked"]()
+    widths = sorted(bar.get_width() for bar in drawn.axes[0].patches)
+    assert widths == [0, 0.5, 1, 3], "in GiB"
+    assert {"weights", "activations", "4.00 GiB", "512 MiB", "memory, GiB"} <= set(texts(drawn))
+    assert " T4" in texts(drawn) and " B200" not in texts(drawn)
+    plots.stacked_figure({"nothing": {"computing": 0.0}}, "s", "time")
 
 
-def test_prediction_figure_bears_an_interval_without_bounds():
-    drawn = figures.prediction_figure([prediction(low=0.0, high=math.inf)])
-    assert math.isfinite(drawn.axes[0].get_xlim()[1])
-    assert figures.figure_png(drawn).startswith(b"\x89PNG")
+def test_stairs_mark_crossed_steps_and_bear_what_a_logarithm_cannot_show():
+    (axes,) = FIGURES["stairs"]().axes
+    assert [line.get_xydata().tolist() for line in lines(axes, "x")] == [[[2, 4]]]
+    axes.figure.canvas.draw()
+    assert {"$2^{2}$", "$2^{3}$"} <= {tick.get_text() for tick in axes.get_yticklabels()}
+    odd = plots.stairs_figure([math.inf, 2.0, 0.0], [False, True, True], "step", "scale")
+    assert all(map(math.isfinite, odd.axes[0].get_ylim()))
 
 
-def test_a_notebook_shows_a_figure_though_pyplot_is_not_there(figure):
-    data, metadata = figure._repr_png_()
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: plots.comparison_figure([]),
+        lambda: plots.prediction_figure([]),
+        lambda: plots.stacked_figure({}, "s", "time"),
+        lambda: plots.stairs_figure([], [], "step", "scale"),
+    ],
+)
+def test_nothing_to_draw_is_refused(draw):
+    with pytest.raises(ValueError, match="nothing to draw"):
+        draw()
+
+
+def test_a_notebook_shows_a_figure_with_all_that_is_written_in_it_as_its_alternative():
+    data, metadata = FIGURES["comparison"]()._repr_png_()
     assert data.startswith(b"\x89PNG") and metadata["width"] == 672
-
-
-def test_a_figure_has_all_that_is_written_in_it_as_its_alternative_in_words():
-    said = FIGURES["comparison"]()._repr_png_()[1]["alt"]
     for text in ("examples/s", "a (baseline), b", "your prediction: 120", "dot: median", "100 (97.0 to 103)"):
-        assert text in said
+        assert text in metadata["alt"]
 
 
-def test_figures_are_narrow_and_legible(figure):
-    assert figure.get_figwidth() <= 7
+def test_figures_are_narrow_legible_opaque_cards(figure):
     assert min(text.get_fontsize() for text in figure.findobj(matplotlib.text.Text) if text.get_text()) >= 9
+    picture = Image.open(io.BytesIO(plots.figure_png(figure))).convert("RGBA")
+    assert picture.width <= 1100
+    assert picture.getpixel((1, 1)) == (255, 255, 255, 255) and picture.getextrema()[3] == (255, 255)
 
 
-def test_svg_is_an_image_with_words_and_takes_the_colour_of_the_page(figure):
-    drawing = figures.figure_svg(figure, 'fast & "good" <b>')
+def test_svg_is_an_image_with_words_of_its_own_parts_in_the_colour_of_the_page(figure):
+    drawing = plots.figure_svg(figure, 'fast & "good" <b>')
     root = ElementTree.fromstring(drawing)
     assert root.get("role") == "img" and root.get("aria-label") == 'fast & "good" <b>'
-    assert "currentColor" in drawing and figures.INK not in drawing
+    assert "currentColor" in drawing and plots.INK not in drawing
     assert "<style" not in drawing and "<!DOCTYPE" not in drawing and "font-family" not in drawing
-    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
-    assert any("median" in text or "measured" in text for text in texts)
-
-
-def test_svgs_of_one_page_share_no_ids(figure):
-    ids = [re.findall(r'\bid="([^"]+)"', figures.figure_svg(figure, "x")) for _ in range(2)]
-    assert not set(ids[0]) & set(ids[1])
-
-
-def test_svg_refers_only_to_its_own_parts(figure):
-    drawing = figures.figure_svg(figure, "x")
-    used = set(re.findall(r'(?:href="#|url\(#)([\w-]+)', drawing))
-    assert used <= set(re.findall(r'\bid="([^"]+)"', drawing))
-
-
-def test_png_is_an_opaque_card(figure):
-    picture = Image.open(io.BytesIO(figures.figure_png(figure))).convert("RGBA")
-    assert picture.getpixel((1, 1)) == (255, 255, 255, 255)
-    assert picture.getextrema()[3] == (255, 255)
-    assert 900 < picture.width <= 1100
+    assert any(element.text for element in root.iter() if element.tag.endswith("text"))
+    own = re.findall(r'\bid="([^"]+)"', drawing)
+    assert set(re.findall(r'(?:href="#|url\(#)([\w-]+)', drawing)) <= set(own)
+    again = re.findall(r'\bid="([^"]+)"', plots.figure_svg(figure, "x"))
+    assert not set(own) & set(again), "svgs of one page share no ids"
 
 
 def test_a_readers_style_neither_changes_nor_suffers():
     with matplotlib.rc_context({"text.color": "white", "svg.fonttype": "path"}):
         before = dict(matplotlib.rcParams)
-        drawing = figures.figure_svg(figures.comparison_figure([result("a")]), "x")
+        drawing = plots.figure_svg(plots.comparison_figure([result("a")]), "x")
         assert dict(matplotlib.rcParams) == before
     assert "<text" in drawing and "#ffffff" not in drawing
 
@@ -185,14 +183,31 @@ def test_pyplot_stays_out():
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
-    [(2349.6, "2,350"), (12.345, "12.3"), (0.04711, "0.0471"), (0.0, "0"), (999.7, "1,000"), (math.nan, "?")],
+    ("said", "expected"),
+    [
+        (words.number(2349.6), "2,350"),
+        (words.number(12.345), "12.3"),
+        (words.number(0.04711), "0.0471"),
+        (words.number(999.7), "1,000"),
+        (words.number(0.0), "0"),
+        (words.number(math.nan), "?"),
+        (words.quantity(1.8, "x"), "1.80x"),
+        (words.quantity(3.14, "x"), "3.1x"),
+        (words.quantity(512.3, "x"), "512x"),
+        (words.quantity(2350, "images/s"), "2,350 images/s"),
+        (words.quantity(2.5), "2.50"),
+        (words.amount(0, "bytes"), "0 bytes"),
+        (words.amount(1000, "bytes"), "1,000 bytes"),
+        (words.amount(80 * 2**30, "bytes"), "80.0 GiB"),
+        (words.amount(312e12, "FLOP/s"), "312 TFLOP/s"),
+        (words.amount(6.58e9, "weights"), "6.58 B weights"),
+        (words.amount(12, "weights"), "12.0 weights"),
+        (words.amount(3e-6, "s"), "3.00 µs"),
+        (words.amount(0.0125, "s"), "12.5 ms"),
+        (words.amount(90, "s"), "90.0 s"),
+        (words.amount(200_000, "s"), "2.31 days"),
+        (words.amount(math.inf, "s"), "unknown"),
+    ],
 )
-def test_number(value, said):
-    assert words.number(value) == said
-
-
-def test_quantity_and_duration():
-    assert [words.quantity(value, "x") for value in (1.8, 3.14, 512.3)] == ["1.80x", "3.1x", "512x"]
-    assert words.quantity(2350, "images/s") == "2,350 images/s" and words.quantity(2.5) == "2.50"
-    assert [words.duration(t) for t in (0.0004, 0.042, 1.34, 75.2)] == ["0.4 ms", "42 ms", "1.3 s", "75 s"]
+def test_numbers_in_words(said, expected):
+    assert said == expected

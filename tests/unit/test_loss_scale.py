@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.plots.canvas import PREDICTED
-from bigtrain_nb.plots.loss_scale import loss_scale_figure
 from bigtrain_nb.train.loss_scale import LossScaleHistory
 from bigtrain_nb.train.model import Model
 
@@ -32,6 +30,7 @@ def test_every_step_has_its_scale_and_skipped_ones_are_marked(kind):
     history = trained([1, TOO_LARGE, 1, 1, TOO_LARGE, TOO_LARGE], kind)
     assert history.scale == [1024, 512, 512, 512, 256, 128]
     assert history.skipped == [False, True, False, False, True, True]
+    assert "training step\n3 of 6 skipped" in history.figure().axes[0].get_xlabel()
 
 
 def test_growth_is_no_skipped_step():
@@ -79,26 +78,3 @@ def test_a_model_without_loss_scaling_is_refused():
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="plain has no loss scaling to watch.*mixed_float16.*LossScaleOptimizer"):
         model.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0, callbacks=[LossScaleHistory()])
-
-
-def test_the_figure_marks_skipped_steps_on_an_axis_of_powers_of_two():
-    axes = loss_scale_figure([1024, 512, 512, 1024], [False, True, False, False]).axes[0]
-    crosses = [line for line in axes.lines if line.get_color() == PREDICTED]
-    assert [list(line.get_xdata()) for line in crosses] == [[2]]
-    assert [list(line.get_ydata()) for line in crosses] == [[512]]
-    assert "training step" in axes.get_xlabel() and "1 of 4 skipped" in axes.get_xlabel()
-    axes.figure.canvas.draw()
-    assert {"$2^{9}$", "$2^{10}$"} <= {tick.get_text() for tick in axes.get_yticklabels()}
-    low, high = axes.get_ylim()
-    assert low < 512 and high > 1024
-
-
-def test_the_figure_takes_one_step_and_scales_that_no_logarithm_shows():
-    loss_scale_figure([1024.0], [False]).canvas.draw()
-    loss_scale_figure([float("inf"), 0.0], [True, True]).canvas.draw()
-
-
-@pytest.mark.parametrize(("scale", "skipped"), [([], []), ([1.0, 2.0], [True])])
-def test_the_figure_refuses_entries_that_do_not_fit(scale, skipped):
-    with pytest.raises(ValueError, match=f"scale has {len(scale)} entries, skipped has {len(skipped)}"):
-        loss_scale_figure(scale, skipped)

@@ -1,6 +1,5 @@
 """Numbers of few bits as figures."""
 
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -9,6 +8,8 @@ from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, lab
 
 FORMATS = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
 """Bits of exponent and of mantissa; one more is the sign. IEEE 754-2019; bfloat16: Kalamkar et al. 2019."""
+
+HISTOGRAM = 2.2  # height of a histogram, in rows
 
 
 def powers(exponent_bits, mantissa_bits):
@@ -19,15 +20,15 @@ def powers(exponent_bits, mantissa_bits):
 
 def bits_figure() -> Figure:
     """The bits of each format, one box each: sign, exponent (how large), mantissa (how exact)."""
-    figure, axes = canvas(2.0)
+    figure, (axes,) = canvas(2.0)
     for y, (exponent, mantissa) in enumerate(FORMATS.values()):
         colours = [INK] + exponent * [PREDICTED] + mantissa * [MEASURED]
-        axes.barh([y] * len(colours), 0.86, left=np.arange(len(colours)) + 0.07, height=0.6, color=colours)
-        axes.text(len(colours) + 0.5, y, f"1 + {exponent} + {mantissa}", color=INK, fontsize=10, va="center")
-    middle = 1 + FORMATS["float32"][0] / 2
-    axes.text(0.5, -0.45, "sign", color=INK, fontsize=10, ha="center")
-    axes.text(middle, -0.45, "exponent", color=PREDICTED, fontsize=10, ha="center")
-    axes.text(20, -0.45, "mantissa", color=MEASURED, fontsize=10, ha="center")
+        for place, colour in enumerate(colours):
+            axes.barh(y, 0.86, left=place + 0.07, height=0.6, color=colour)
+        _write(axes, len(colours) + 0.5, y, f"1 + {exponent} + {mantissa}", INK, "left")
+    _write(axes, 0.5, -0.45, "sign", INK)
+    _write(axes, 5, -0.45, "exponent", PREDICTED)
+    _write(axes, 20, -0.45, "mantissa", MEASURED)
     name_rows(axes, list(FORMATS))
     axes.set_ylim(len(FORMATS) - 0.6, -0.8)
     axes.set_xlim(-0.5, 37)
@@ -40,39 +41,59 @@ def range_figure(values, scale=None) -> Figure:
     """What each format can hold, on an axis of powers of two, below a histogram of the sizes of ``values``.
 
     Thin, at the left end of a range: numbers with fewer digits (subnormal). Zeros are left out. With ``scale`` a second
-    histogram shows the values times it. Raises ValueError if no value is a finite number other than zero.
+    histogram shows the values times it.
     """
     sizes = np.abs(np.asarray(values, np.float64)).ravel()
-    sizes = sizes[(sizes > 0) & np.isfinite(sizes)]
-    if not sizes.size:
-        raise ValueError("values: nothing to draw; expected at least one finite number other than zero")
-    figure, axes = canvas(3.4)
-    groups = [(1, MEASURED, "as they are")] + ([(scale, PREDICTED, f"times {scale:,.0f}")] if scale else [])
-    for factor, colour, name in groups:
-        counts, edges = np.histogram(np.log2(sizes * factor), bins=np.arange(-160, 160))
-        axes.bar(edges[:-1], -2.2 * counts / counts.max(), 1, -0.6, align="edge", color=colour, alpha=0.75)
-        axes.text(np.median(np.log2(sizes * factor)), -2.95, name, color=colour, fontsize=10, ha="center")
-    ends = np.log2([sizes.min(), sizes.max() * (scale or 1)])
-    left, right = min(-30, ends[0] - 3), max(20, ends[1] + 3)
-    for y, bits in enumerate(FORMATS.values()):
-        _draw_range(axes, y, powers(*bits), left, right)
+    sizes = np.log2(sizes[(sizes > 0) & np.isfinite(sizes)])
+    lowest, highest = sizes.min(), sizes.max()
+    figure, (axes,) = canvas(3.4)
+    _draw_histogram(axes, sizes, MEASURED, "as they are")
+    if scale:
+        moved = sizes + np.log2(scale)
+        highest = moved.max()
+        _draw_histogram(axes, moved, PREDICTED, f"times {scale:,.0f}")
+    left = min(-30, lowest - 3)
+    right = max(20, highest + 3)
+    for y, (exponent, mantissa) in enumerate(FORMATS.values()):
+        _draw_range(axes, y, powers(exponent, mantissa), left, right)
     name_rows(axes, list(FORMATS))
-    axes.set_axisbelow(True)
-    axes.set_ylim(len(FORMATS) - 0.4, -3.3)
+    axes.set_ylim(len(FORMATS) - 0.4, -3.4)
     axes.set_xlim(left, right)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(lambda power, _: f"$2^{{{round(power)}}}$")
     grid(axes, "x")
-    label(axes, "size of a number\nthick: all digits, thin: fewer, beyond: zero or infinity", "")
+    label(axes, "size of a number\nthick: all digits, thin: fewer, beyond: zero or infinity")
     return figure
 
 
+def _draw_histogram(axes, sizes, colour, name):
+    """Draw how many numbers there are of each power of two, above the rows."""
+    edges = np.arange(np.floor(sizes.min()), np.floor(sizes.max()) + 2)
+    counts, _ = np.histogram(sizes, edges)
+    heights = -HISTOGRAM * counts / counts.max()
+    axes.stairs(
+        heights - 0.6,
+        edges,
+        baseline=-0.6,
+        fill=True,
+        color=colour,
+        alpha=0.75,
+    )
+    _write(axes, np.median(sizes), -3.0, name, colour)
+
+
 def _draw_range(axes, y, limits, left, right):
+    """Draw the range of one format, and say where it ends if that is out of sight."""
     smallest, normal, end = limits
-    for start, stop, height in ((smallest, normal, 0.14), (normal, end, 0.5)):
-        start, stop = max(start, left), min(stop, right)
-        axes.barh(y, max(0, stop - start), left=start, height=height, color=INK, alpha=0.55)
-    for power, place, side in ((smallest, left, "left"), (end, right, "right")):
-        if not left < power < right:
-            text = f" from $2^{{{power}}}$" if side == "left" else f"to $2^{{{power}}}$ "
-            axes.text(place, y - 0.3, text, color=INK, fontsize=9, ha=side, va="bottom")
+    begin, stop = max(smallest, left), min(end, right)
+    middle = max(normal, left)
+    axes.barh(y, middle - begin, left=begin, height=0.14, color=INK, alpha=0.55)
+    axes.barh(y, stop - middle, left=middle, height=0.5, color=INK, alpha=0.55)
+    if smallest <= left:
+        _write(axes, left, y - 0.46, f" from $2^{{{smallest}}}$", INK, "left")
+    if end >= right:
+        _write(axes, right, y - 0.46, f"to $2^{{{end}}}$ ", INK, "right")
+
+
+def _write(axes, x, y, text, colour, side="center"):
+    axes.text(x, y, text, color=colour, fontsize=10, ha=side, va="center")
