@@ -9,7 +9,7 @@ from collections import Counter
 from functools import cached_property
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.plan.operations import LOOPS, flops, moved, number_of_bytes, scratch
+from bigtrain_nb.plan.operations import LOOPS, bytes_moved, flops, number_of_bytes, scratch
 
 WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
@@ -31,7 +31,7 @@ class Operation:
     def __init__(self, node, layer, backward, times):
         self.node, self.kind = node, node.type
         self.layer, self.backward, self.times = layer, backward, times
-        self.flops, self.moved, self.scratch = flops(node), moved(node), scratch(node)
+        self.flops, self.moved, self.scratch = flops(node), bytes_moved(node), scratch(node)
         self.body, self.rounds = None, None
 
 

@@ -1,7 +1,5 @@
 """A training step of a Keras model as graphs: one of the gradients of a slice, one of the optimizer's update."""
 
-from dataclasses import dataclass
-
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.plan.graph import Graph
@@ -13,87 +11,59 @@ FORWARD_ENDS = "forward_pass_ends"
 """A node that does nothing; those behind it are the tape's."""
 
 
-@dataclass(frozen=True)
 class Step:
-    """What a step of ``examples`` examples in ``micro_batches`` slices does, traced and not run.
+    """What a step of ``examples`` examples in ``slices`` of ``slice_examples`` does, traced and not run.
 
-    Bytes of ``weights``: all variables of the model; ``trainable``: those that train; ``applied``: the gradients that
-    the update gets; ``slots``: all variables of the optimizer; ``batch``, ``slice``: one batch and one slice of it,
-    inputs and targets, 0 where the batch is not cut; ``folded``: constants that Grappler keeps, if it may.
-    """
-
-    gradients: Graph
-    update: Graph
-    examples: int
-    micro_batches: int
-    weights: int
-    trainable: int
-    applied: int
-    slots: int
-    batch: int
-    slice: int
-    folded: int
-    optimizer: str
-    policies: tuple
-
-    @property
-    def slices(self):
-        """How many slices the batch is cut into: at most one for each example."""
-        return -(-self.examples // self.slice_examples)
-
-    @property
-    def slice_examples(self):
-        return -(-self.examples // self.micro_batches)
-
-
-def trace(model, batch, optimizer=None, micro_batches=None, loss=None):
-    """Return the `Step` of a built Keras model.
+    ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update. Bytes of ``weights``: all
+    variables of the model; ``trainable``: those that train; ``applied``: the gradients that the update gets; ``slots``:
+    all variables of the optimizer; ``batch``, ``slice``: one batch and one slice of it, inputs and targets, 0 where the
+    batch is not cut; ``folded``: constants that Grappler keeps, if it may.
 
     ``batch``: a number of examples, for a functional or Sequential model, or one batch (x, y) as a dataset yields it.
     ``optimizer``: a Keras optimizer or a name; default: the compiled one, else AdamW. ``loss``: a Keras loss or a
     function; default: the compiled one, else sparse cross-entropy of logits. ``micro_batches``: default: the model's.
 
-    Building the optimizer's variables takes their memory while this runs. Raises ValueError for a model that is not
-    built and for settings that make no sense.
+    Building the optimizer's variables takes their memory for a moment. Raises ValueError for a model that is not
+    built and for settings that make no sense, TypeError for no Keras model.
     """
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"expected a Keras model, not {type(model).__name__}")
-    if not model.built or not model.trainable_variables:
-        raise ValueError(f"{model.name} has no weights to train yet: give it a keras.Input, or call it once on a batch")
-    if micro_batches is None:
-        micro_batches = getattr(model, "micro_batches", 1)
-    micro_batches = whole_number("micro_batches", micro_batches, 1)
-    if loss is None:
-        loss = getattr(model, "loss", None) or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    x, y = _given(batch) if isinstance(batch, tuple) else _shapes(model, batch, loss)
-    examples = keras.tree.flatten(x)[0].shape[0]
-    length = -(-examples // micro_batches)
 
-    def cut(spec):
-        return tf.TensorSpec((length, *spec.shape[1:]), spec.dtype)
+    def __init__(self, model, batch, optimizer=None, micro_batches=None, loss=None):
+        if not isinstance(model, keras.Model):
+            raise TypeError(f"expected a Keras model, not {type(model).__name__}")
+        variables = model.trainable_variables
+        if not model.built or not variables:
+            raise ValueError(
+                f"{model.name} has no weights to train yet: give it a keras.Input, or call it once on a batch"
+            )
+        if micro_batches is None:
+            micro_batches = getattr(model, "micro_batches", 1)
+        micro_batches = whole_number("micro_batches", micro_batches, 1)
+        if loss is None:
+            loss = model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        specs = _given(batch) if isinstance(batch, tuple) else _shapes(model, batch, loss)
+        self.examples = keras.tree.flatten(specs)[0].shape[0]
+        self.slice_examples = -(-self.examples // micro_batches)
+        self.slices = -(-self.examples // self.slice_examples)
+        self.policies = sorted({layer.dtype_policy.name for layer in _layers(model)})
 
-    small_x, small_y = keras.tree.map_structure(cut, x), keras.tree.map_structure(cut, y)
-    whole = micro_batches == 1
-    optimizer = _optimizer(model, optimizer)
-    gradients, of_each = _gradients(model, small_x, small_y, loss, keep=whole)
-    update = _update(optimizer, model.trainable_variables, of_each if whole else None)
-    folds = whole and tf.config.optimizer.get_experimental_options().get("constant_folding", True)
-    trainable = _size(model.trainable_variables)
-    return Step(
-        gradients=gradients,
-        update=update,
-        examples=examples,
-        micro_batches=micro_batches,
-        weights=_size(model.variables),
-        trainable=trainable,
-        applied=_size(of_each) if whole else trainable,
-        slots=_size(optimizer.variables),
-        batch=_size([x, y]),
-        slice=0 if whole else _size([small_x, small_y]),
-        folded=gradients.folded if folds else 0,
-        optimizer=type(optimizer).__name__,
-        policies=tuple(sorted({layer.dtype_policy.name for layer in _layers(model)})),
-    )
+        def cut(spec):
+            return tf.TensorSpec((self.slice_examples, *spec.shape[1:]), spec.dtype)
+
+        uncut = micro_batches == 1
+        slice_specs = keras.tree.map_structure(cut, specs)
+        self.batch = _size(specs)
+        self.slice = 0 if uncut else _size(slice_specs)
+
+        self.gradients, gradients = _gradients(model, *slice_specs, loss, keep=uncut)
+        if not uncut:  # sums over slices are dense
+            gradients = {index: tf.TensorSpec(v.shape, v.dtype) for index, v in enumerate(variables)}
+        optimizer = _optimizer(model, optimizer)
+        self.optimizer = type(optimizer).__name__
+        self.update = _update(optimizer, variables, gradients)
+        self.weights, self.trainable = _size(model.variables), _size(variables)
+        self.applied, self.slots = _size(gradients), _size(optimizer.variables)
+        folds = tf.config.optimizer.get_experimental_options().get("constant_folding", True)
+        self.folded = self.gradients.folded if uncut and folds else 0
 
 
 def _gradients(model, x, y, loss, keep):
@@ -117,9 +87,7 @@ def _gradients(model, x, y, loss, keep):
 
 
 def _update(optimizer, variables, specs):
-    """Return the `Graph` of the optimizer's update from gradients of these specs, or dense ones for all variables."""
-    if specs is None:
-        specs = {index: tf.TensorSpec(v.shape, v.dtype) for index, v in enumerate(variables)}
+    """Return the `Graph` of the optimizer's update from gradients of these specs."""
     chosen = [variables[index] for index in specs]
 
     def apply(*gradients):
