@@ -13,15 +13,14 @@ import ipywidgets as widgets
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.hardware import machine
+from bigtrain_nb.common.words import amount
 from bigtrain_nb.lab.controls import Choices, settings
 from bigtrain_nb.lab.fields import chosen_in, close, colored, fields_of, row, said
 from bigtrain_nb.plan.accelerators import ACCELERATORS
-from bigtrain_nb.plan.breakdown import amount
 from bigtrain_nb.plan.clusters import plan_cluster
-from bigtrain_nb.plan.formulas import SLOTS
 from bigtrain_nb.plan.parallelism import USABLE
 from bigtrain_nb.plan.plans import plan_of, traced
-from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SIZES
+from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SIZES, SLOTS
 from bigtrain_nb.plots import MEASURED, PREDICTED, Picture, figure_svg, stacked_figure
 
 FEWEST = "as few as hold it"

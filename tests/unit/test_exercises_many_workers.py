@@ -7,7 +7,7 @@ from workbook.exercises import many_workers
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch.cluster_spec import place
-from bigtrain_nb.plan.formulas import all_reduce_seconds
+from bigtrain_nb.plan.parallelism import all_reduce_seconds
 
 
 def test_the_config_is_one_that_a_worker_takes():
