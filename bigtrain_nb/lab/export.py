@@ -10,6 +10,15 @@ from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.lab.controls import text
 from bigtrain_nb.lab.runs import Run
 
+COMPARED = {
+    "baseline": "b",
+    "ratio": "median",
+    "ratio_low": "low",
+    "ratio_high": "high",
+    "verdict": "verdict",
+}
+"""Columns, and what a `Ratio` calls them."""
+
 
 def write(path, runs: list[Run]) -> Path:
     """Write all runs to a .json or .csv file. Raises ValueError for other names."""
@@ -26,7 +35,12 @@ def write(path, runs: list[Run]) -> Path:
 def _json(runs):
     records = []
     for run in runs:
-        record = {"run": run.number, "settings": run.settings, **_measured(run), "rounds": run.result.rounds}
+        record = {
+            "run": run.number,
+            "settings": run.settings,
+            **_measured(run),
+            "rounds": run.result.rounds,
+        }
         if run.ratio:  # whose round i ran beside the run's round i
             record["baseline_rounds"] = run.comparison.results[run.ratio.b].rounds
         records.append(record)
@@ -50,7 +64,6 @@ def _measured(run):
     columns = {}
     for name in ("unit", "median", "low", "high", "first_seconds", "note"):
         columns[name] = getattr(run.result, name)
-    compared = {"baseline": "b", "ratio": "median", "ratio_low": "low", "ratio_high": "high", "verdict": "verdict"}
-    for name, field in compared.items():
+    for name, field in COMPARED.items():
         columns[name] = getattr(run.ratio, field, None)
     return columns

@@ -6,7 +6,10 @@ import ipywidgets as widgets
 
 from bigtrain_nb.lab.controls import text
 
-LOOK = {"style": {"description_width": "11em"}, "layout": {"width": "24em", "max_width": "100%"}}
+LOOK = {
+    "style": {"description_width": "11em"},
+    "layout": {"width": "24em", "max_width": "100%"},
+}
 WRAPPED = {"flex_flow": "row wrap", "grid_gap": "0.3em"}
 
 
@@ -19,8 +22,10 @@ def chosen_in(fields: dict, controls: dict) -> dict:
     """Return the settings that are chosen in the fields."""
     chosen = {}
     for name, field in fields.items():
-        is_list = isinstance(field, widgets.Dropdown)
-        chosen[name] = controls[name].values[field.index] if is_list else field.value
+        if isinstance(field, widgets.Dropdown):
+            chosen[name] = controls[name].values[field.index]
+        else:
+            chosen[name] = field.value
     return chosen
 
 
@@ -54,7 +59,8 @@ def _field(control):
     values = control.values
     common = {"description": control.name, "tooltip": control.allowed, **LOOK}
     if isinstance(values, range):
-        return widgets.BoundedIntText(control.default, min=values[0], max=values[-1], step=values.step, **common)
+        limits = {"min": values[0], "max": values[-1], "step": values.step}
+        return widgets.BoundedIntText(control.default, **limits, **common)
     if all(isinstance(value, bool) for value in values):
         return widgets.Checkbox(control.default, **common)
     labels = [text(value) for value in values]

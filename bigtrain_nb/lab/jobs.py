@@ -43,7 +43,9 @@ def measure(job: dict, build, seconds: float, say, progress) -> list[Run]:
 
 def _results(job, build, seconds, progress):
     """Return each run's `Result` by its name, and the `Comparison` if there are several."""
-    sources = {run_name(number): partial(_source, build, settings) for number, settings in job.items()}
+    sources = {}
+    for number, settings in job.items():
+        sources[run_name(number)] = partial(_source, build, settings)
     if len(sources) > 1:
         comparison = benchmark.compare(sources, seconds=seconds * len(sources), progress=progress)
         return comparison.results, comparison

@@ -38,7 +38,10 @@ class Planner:
 
     def __init__(self, model=None):
         self.model = model
-        self.controls = _for_transformers() if model is None else _for_keras(model)
+        if model is None:
+            self.controls = _for_transformers()
+        else:
+            self.controls = _for_keras(model)
         self._traced = lru_cache(maxsize=1)(partial(traced, model))  # another accelerator needs no new trace
         self.plan()
         self.fields = fields_of(self.controls)
@@ -95,7 +98,10 @@ class Planner:
             return [*row, "no", reason, ""]
         needed = plan.memory.total
         fits = "yes" if needed <= USABLE * memory else "no"
-        how = str(plan.layout) if self.model is None else f"{amount(needed, 'bytes')} needed"
+        if self.model is None:
+            how = str(plan.layout)
+        else:
+            how = f"{amount(needed, 'bytes')} needed"
         return [*row, fits, how, amount(plan.time.total, "s")]
 
     def _show(self, _=None):
@@ -104,15 +110,16 @@ class Planner:
         try:
             plan = self.plan(**chosen)
         except Exception as error:
-            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            self.status.value = said(f"{kind}{error}")
+            kind = type(error).__name__
+            self.status.value = said(str(error) if kind == "ValueError" else f"{kind}: {error}")
             self.memory.value = ""
             self.time.value = ""
             self.table.value = ""
             return
         words = _words(plan)
         self.status.value = said(words)
-        self.memory.value = colored(figure_svg(_memory_figure(plan, chosen["on"]), words))
+        figure = _memory_figure(plan, chosen["on"])
+        self.memory.value = colored(figure_svg(figure, words))
         self.time.value = colored(_time_svg(plan.time))
         self.table.value = colored(self.fits(**chosen).html)
 

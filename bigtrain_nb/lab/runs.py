@@ -69,7 +69,10 @@ def words(runs: list[Run], baseline: Run) -> str:
     last = runs[-1]
     label = labels(runs)[last]
     setting = f" ({label})" if label else ""
-    against = "it is the baseline" if last is baseline else f"against {baseline.name}: {verdict(last, baseline)}"
+    if last is baseline:
+        against = "it is the baseline"
+    else:
+        against = f"against {baseline.name}: {verdict(last, baseline)}"
     return f"Run {last.number}{setting}: {_rate(last)}; {against}."
 
 
@@ -89,8 +92,14 @@ def table(runs: list[Run], baseline: Run | None) -> cards.Card:
     head = ["run", "settings", "median (interval)", "first element", f"against {baseline.name}"]
     rows = []
     for run in shown(runs, baseline):
-        first = amount(run.result.first_seconds, "s")
-        rows.append([str(run.number), describe(run.settings), _rate(run), first, verdict(run, baseline)])
+        row = [
+            str(run.number),
+            describe(run.settings),
+            _rate(run),
+            amount(run.result.first_seconds, "s"),
+            verdict(run, baseline),
+        ]
+        rows.append(row)
     left_out = len(runs) - len(rows)
     caption = f"Runs (the last {SHOWN}; {left_out} more are in the export)" if left_out else "Runs"
     return cards.table(caption, head, rows)
@@ -101,11 +110,15 @@ def figure(runs: list[Run], baseline: Run):
     titles = {}
     for run, label in labels(runs).items():
         titles[run] = f"{run.number}: {label}" if label else run.name
-    rows, beside = [], []
+    rows = []
+    beside = []
     for run in shown(runs, baseline):
         rows.append(replace(run.result, name=titles[run]))
-        together = None if run is baseline else _measured_together(run, baseline)
-        beside.append(together.results[baseline.name].median if together else None)
+        together = _measured_together(run, baseline)
+        if run is baseline or together is None:
+            beside.append(None)
+        else:
+            beside.append(together.results[baseline.name].median)
     return comparison_figure(rows, baseline=titles[baseline], beside=beside)
 
 

@@ -29,11 +29,13 @@ class View:
 
         names = list(lab.controls)
         self.swept = widgets.Dropdown(options=names, description="Try all values of", **LOOK)
-        self.sweep = self._button("Try all", "Measure all values of the chosen control in the same rounds", self._sweep)
+        together = "Measure all values of the chosen control in the same rounds"
+        self.sweep = self._button("Try all", together, self._sweep)
 
         self.baseline = widgets.Dropdown(description="Baseline", **LOOK)
         self.baseline.observe(self._choose_baseline, "value")
-        self.export = self._button("Export", f"Write all runs to {' and '.join(EXPORTED)}", self._export)
+        files = " and ".join(EXPORTED)
+        self.export = self._button("Export", f"Write all runs to {files}", self._export)
 
         self.status = widgets.HTML()
         self.picture = widgets.HTML()
@@ -72,14 +74,15 @@ class View:
             self.table,
         ]
         if self.lab.title:
-            rows.insert(0, widgets.HTML(colored(f"<h3>{html.escape(self.lab.title)}</h3>")))
+            title = colored(f"<h3>{html.escape(self.lab.title)}</h3>")
+            rows.insert(0, widgets.HTML(title))
         return widgets.VBox(rows)
 
     def _draw(self):
         lab = self.lab
-        words = runs.words(lab.runs, lab.baseline)
         figure = runs.figure(lab.runs, lab.baseline)
-        self.picture.value = colored(figure_svg(figure, f"{words} The table below the picture has every run."))
+        words = runs.words(lab.runs, lab.baseline) + " The table below the picture has every run."
+        self.picture.value = colored(figure_svg(figure, words))
         self.table.value = colored(lab.table().html)
         self.baseline.unobserve(self._choose_baseline, "value")  # new options choose the first of them
         self.baseline.options = [(run.name, run) for run in lab.runs]

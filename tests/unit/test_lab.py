@@ -74,13 +74,6 @@ class TestMeasured:
         lab = Lab(lambda: SimpleNamespace(dataset=lambda: batches), seconds=SECONDS)
         assert lab.run().result.median > 0
 
-    @pytest.mark.parametrize(("source", "error"), [(None, TypeError), ([], ValueError)])
-    def test_what_cannot_be_measured_is_an_error(self, source, error):
-        lab = Lab(lambda: source, seconds=SECONDS)
-        with pytest.raises(error):
-            lab.run()
-        assert not lab.running
-
     def test_without_a_notebook_it_needs_neither_widgets_nor_tensorflow(self):
         program = (
             "import sys, time, bigtrain_nb as bt\n"
