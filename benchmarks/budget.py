@@ -12,7 +12,7 @@ from report import add_arguments, facts, finish, in_words, table
 from training_workers import chiefs_answer
 
 import bigtrain_nb as bt
-from bigtrain_nb.plan.breakdown import amount
+from bigtrain_nb.common.words import amount
 from bigtrain_nb.plots import figure_png
 
 MEMORY_CASES = [

@@ -30,7 +30,8 @@ _HOME = {
     "plan.clusters": ("plan_cluster",),
     "plan.transformer": ("SIZES", "Transformer"),
     "plan.accelerators": ("ACCELERATORS",),
-    "plan.formulas": ("all_reduce_seconds", "pipeline_ceiling"),
+    "plan.parallelism": ("all_reduce_seconds",),
+    "plan.pipeline_ceiling": ("pipeline_ceiling",),
     "lab.planner": ("Planner",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
 }

@@ -6,26 +6,22 @@
 Every control acts at once. `planner.plan(batch=64, on="H100")` is the same path without a screen.
 """
 
-import html
 from dataclasses import replace
 from functools import lru_cache, partial
 
 import ipywidgets as widgets
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.cards import Card
 from bigtrain_nb.common.hardware import machine
-from bigtrain_nb.lab import controls
-from bigtrain_nb.lab.controls import Choices, Range
-from bigtrain_nb.lab.view import ROW, chosen_in, close, colored, field_of
-from bigtrain_nb.plan import parallelism as layout
+from bigtrain_nb.common.words import amount
+from bigtrain_nb.lab.controls import Choices, settings
+from bigtrain_nb.lab.fields import chosen_in, close, colored, fields_of, row, said
 from bigtrain_nb.plan.accelerators import ACCELERATORS
-from bigtrain_nb.plan.breakdown import amount
 from bigtrain_nb.plan.clusters import plan_cluster
-from bigtrain_nb.plan.formulas import SLOTS
+from bigtrain_nb.plan.parallelism import USABLE
 from bigtrain_nb.plan.plans import plan_of, traced
-from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SIZES
-from bigtrain_nb.plots import INK, MEASURED, PREDICTED, Picture, figure_svg, stacked_figure
+from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SIZES, SLOTS
+from bigtrain_nb.plots import MEASURED, PREDICTED, Picture, figure_svg, stacked_figure
 
 FEWEST = "as few as hold it"
 EACH = "one a sequence"
@@ -36,164 +32,155 @@ POWERS = tuple(2**n for n in range(14))
 class Planner:
     """Controls over `plan_cluster`, or over `plan_step` for a Keras model or the function that builds one.
 
-    Raises TypeError for anything else and ValueError for a model that is not built or does not tell its shapes.
-    Settings that do not fit together are said in the status line.
+    Raises what `plan_step` raises for a model that it cannot plan. Settings that do not fit together are said in the
+    status line.
     """
 
     def __init__(self, model=None):
-        if model is not None and not callable(model):
-            raise TypeError(f"Planner takes a Keras model, a function that builds one, or nothing, not {model!r}")
-        if not getattr(model, "built", True):
-            raise ValueError(f"{model.name} has no weights yet: give it a keras.Input, or call it once on a batch")
-        if hasattr(model, "built") and not getattr(model, "inputs", None):
-            raise ValueError(f"{model.name} does not tell its input shapes: use bt.plan_step(model, (x, y)) for it")
         self.model = model
-        own = _for_transformers() if model is None else _for_keras(model)
-        self.controls = {control.name: control for control in own}
-        self._step = lru_cache(maxsize=2)(partial(traced, model))  # one for all accelerators, one for here
-        self._view = None
+        if model is None:
+            self.controls = _for_transformers()
+        else:
+            self.controls = _for_keras(model)
+        self._traced = lru_cache(maxsize=1)(partial(traced, model))  # another accelerator needs no new trace
+        self.plan()
+        self.fields = fields_of(self.controls)
+        for field in self.fields.values():
+            field.observe(self._show, "value")
+        self.status = widgets.HTML()
+        self.memory = widgets.HTML()
+        self.time = widgets.HTML()
+        self.table = widgets.HTML()
+        fields = row(*self.fields.values())
+        self.box = widgets.VBox([fields, self.status, self.memory, self.time, self.table])
 
     def plan(self, **given):
         """Return the plan for these settings, the others at their defaults. Raises ValueError for what cannot be."""
-        chosen = controls.settings(self.controls, given)
+        chosen = settings(self.controls, given)
         if self.model is None:
-            model, chosen = _transformer(**chosen)
-            return plan_cluster(model, **chosen)
+            return _plan_transformer(**chosen)
         on = chosen.pop("on")
-        return plan_of(self._step(**chosen), on, chosen["devices"])
-
-    def fits(self, **given) -> Card:
-        """A table: does it fit on each accelerator and on this machine, on how many, and how long is a step?"""
-        chosen = controls.settings(self.controls, given)
-        rows = [self._row(name, {**chosen, "on": name}) for name in ACCELERATORS]
-        rows.append(self._here(chosen))
-        head = ["device", "memory", "fits?", "how", "a step"]
-        return cards.table("Does it fit?", head, rows, "Times from published figures; nothing was measured.")
+        return plan_of(self._traced(**chosen), on, chosen["devices"])
 
     def picture(self, **given) -> Picture:
         """The memory of a device by part as image/png."""
         plan = self.plan(**given)
-        return Picture(_memory_figure(plan, given.get("on", self.controls["on"].default)), _sentence(plan))
+        on = settings(self.controls, given)["on"]
+        return Picture(_memory_figure(plan, on), _words(plan))
+
+    def fits(self, **given) -> cards.Card:
+        """A table: does it fit on each accelerator, on how many, and how long is a step?"""
+        return cards.table(
+            "Does it fit?",
+            ["device", "memory", "fits?", "how", "a step"],
+            [self._row(name, given) for name in ACCELERATORS],
+            "Times from published figures; nothing was measured.",
+        )
 
     def close(self):
         """Take the controls off the screen."""
-        if self._view:
-            close(self._view.box)
-            self._view = None
+        close(self.box)
 
     def __repr__(self):
-        return "Planner: " + _sentence(self.plan())
+        return f"Planner: {_words(self.plan())}"
 
     def _repr_mimebundle_(self, **kwargs):
-        self._view = self._view or _View(self)
-        return {**self._view.box._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
-
-    def _row(self, name, chosen):
-        memory = amount(ACCELERATORS[name].memory, "bytes")
-        try:
-            plan = self.plan(**chosen)
-        except ValueError as error:
-            return [name, memory, "no", str(error).split(":")[0], ""]
-        how = str(plan.layout) if self.model is None else f"{amount(plan.memory.total, 'bytes')} needed"
-        fits = plan.memory.total <= layout.USABLE * ACCELERATORS[name].memory
-        return [name, memory, "yes" if fits else "no", how, amount(plan.time.total, "s")]
-
-    def _here(self, chosen):
-        """The row of this machine: its main memory, one device, no time."""
-        memory = machine()["memory_gib"] * 2**30
-        if self.model is None:
-            model, chosen = _transformer(**chosen)
-            settings = [chosen[name] for name in ("policy", "optimizer", "recompute")]
-            needed = layout.memory(model, layout.Layout(), 1, *settings).total
-        else:
-            plan = self.plan(**{**chosen, "devices": 1})
-            needed = plan.peak + plan.runtime
-        fits = "yes" if needed <= layout.USABLE * memory else "no"
-        return [HERE, amount(memory, "bytes"), fits, f"{amount(needed, 'bytes')} needed on one device", "measure it"]
-
-
-class _View:
-    """The widgets of one `Planner`."""
-
-    def __init__(self, planner):
-        self.planner = planner
-        self.fields = {name: field_of(control) for name, control in planner.controls.items()}
-        self.status, self.memory, self.time, self.table = (widgets.HTML() for _ in range(4))
-        fields = widgets.HBox(list(self.fields.values()), layout=ROW)
-        self.box = widgets.VBox([fields, self.status, self.memory, self.time, self.table])
-        for field in self.fields.values():
-            field.observe(self._show, "value")
         self._show()
+        return {**self.box._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
+
+    def _row(self, on, given):
+        memory = ACCELERATORS[on].memory
+        row = [on, amount(memory, "bytes")]
+        try:
+            plan = self.plan(**{**given, "on": on})
+        except ValueError as error:  # no number of devices holds it, or not as many as were chosen
+            reason = str(error).split(":")[0]
+            return [*row, "no", reason, ""]
+        needed = plan.memory.total
+        fits = "yes" if needed <= USABLE * memory else "no"
+        if self.model is None:
+            how = str(plan.layout)
+        else:
+            how = f"{amount(needed, 'bytes')} needed"
+        return [*row, fits, how, amount(plan.time.total, "s")]
 
     def _show(self, _=None):
-        chosen = chosen_in(self.fields, self.planner.controls)
-        self._say("Planning ...")
+        chosen = chosen_in(self.fields, self.controls)
+        self.status.value = said("Planning ...")
         try:
-            plan = self.planner.plan(**chosen)
+            plan = self.plan(**chosen)
         except Exception as error:
-            self._say(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
-            self.memory.value = self.time.value = self.table.value = ""
+            kind = type(error).__name__
+            self.status.value = said(str(error) if kind == "ValueError" else f"{kind}: {error}")
+            self.memory.value = ""
+            self.time.value = ""
+            self.table.value = ""
             return
-        self._say(_sentence(plan))
-        self.memory.value = colored(figure_svg(_memory_figure(plan, chosen["on"]), _sentence(plan)))
-        times = ", ".join(f"{name} {amount(seconds, 's')}" for name, seconds in plan.time.parts.items())
-        self.time.value = colored(figure_svg(_time_figure(plan.time), f"The time of a step: {times}"))
-        self.table.value = colored(self.planner.fits(**chosen).html)
-
-    def _say(self, words):
-        self.status.value = colored(f'<div role="status" aria-live="polite">{html.escape(words)}</div>')
+        words = _words(plan)
+        self.status.value = said(words)
+        figure = _memory_figure(plan, chosen["on"])
+        self.memory.value = colored(figure_svg(figure, words))
+        self.time.value = colored(_time_svg(plan.time))
+        self.table.value = colored(self.fits(**chosen).html)
 
 
 def _for_transformers():
-    return [
-        Choices("size", (*SIZES,), "7 B"),
+    return _by_name(
+        Choices("size", tuple(SIZES), "7 B"),
         Choices("batch", POWERS, 256),
         Choices("length", POWERS[7:], 2048),
-        Choices("policy", (*BYTES_OF,), "mixed_bfloat16"),
-        Choices("optimizer", (*SLOTS,), "adamw"),
+        Choices("policy", tuple(BYTES_OF), "mixed_bfloat16"),
+        Choices("optimizer", tuple(SLOTS), "adamw"),
         Choices("micro_batches", (EACH, *POWERS), EACH),
         Choices("recompute", RECOMPUTE, "attention"),
-        Choices("on", (*ACCELERATORS,), "H100"),
+        Choices("on", tuple(ACCELERATORS), "H100"),
         Choices("devices", (FEWEST, *POWERS), FEWEST),
-    ]
+    )
 
 
 def _for_keras(model):
-    from bigtrain_nb.common.quiet import keras
+    controls = _by_name(
+        Choices("batch", range(1, 2**20 + 1), 32),
+        Choices("policy", tuple(BYTES_OF), "float32"),
+        Choices("optimizer", tuple(SLOTS), "adamw"),
+        Choices("micro_batches", range(1, 4097), getattr(model, "micro_batches", 1)),
+        Choices("on", tuple(ACCELERATORS), "H100"),
+        Choices("devices", range(1, 9), 1),
+    )
+    if hasattr(model, "layers") or not callable(model):  # only a function can be called under another policy
+        del controls["policy"]
+    return controls
 
-    built = isinstance(model, keras.Model)
-    policy = [] if built else [Choices("policy", (*BYTES_OF,), "float32")]
-    return [
-        Range("batch", 1, 2**20, 1, 32),
-        *policy,
-        Choices("optimizer", (*SLOTS,), "adamw"),
-        Range("micro_batches", 1, 4096, 1, getattr(model, "micro_batches", 1) if built else 1),
-        Choices("on", (*ACCELERATORS,), "H100"),
-        Range("devices", 1, 8, 1, 1),
-    ]
+
+def _by_name(*controls):
+    return {control.name: control for control in controls}
 
 
-def _transformer(size, length, **settings):
-    """Return the `Transformer`, and what `plan_cluster` takes beside it."""
-    settings = {name: None if value in (FEWEST, EACH) else value for name, value in settings.items()}
-    return replace(SIZES[size], length=length), settings
+def _plan_transformer(size, length, **chosen):
+    for name, value in chosen.items():
+        if value in (FEWEST, EACH):
+            chosen[name] = None
+    model = replace(SIZES[size], length=length)
+    return plan_cluster(model, **chosen)
 
 
 def _memory_figure(plan, on):
-    limits = {on: ACCELERATORS[on].memory, HERE: machine()["memory_gib"] * 2**30}
+    """Return the memory of a device by part, with lines where that of the accelerator and of this machine ends."""
+    limits = {
+        on: ACCELERATORS[on].memory,
+        HERE: machine()["memory_gib"] * 2**30,
+    }
     return stacked_figure({"needed": plan.memory.parts}, "bytes", "memory of a device", limits)
 
 
-def _time_figure(time):
-    """Computing and communication one after the other, the input beside them."""
-    rows = {"step": {}, "beside it": {}}
+def _time_svg(time):
+    parts = {}
     for name, seconds in time.parts.items():
-        row = "beside it" if name == "input" else "step"
-        rows[row][f"{name}: {amount(seconds, 's')}"] = seconds
-    limits = {f"{amount(time.total, 's')} a step": time.total}
-    shades = (MEASURED, PREDICTED, (INK, 0.5))
-    return stacked_figure(rows, "s", "time", limits, shades)
+        if seconds:
+            parts[f"{name}: {amount(seconds, 's')}"] = seconds
+    figure = stacked_figure({"a step": parts}, "s", "time", shades=(MEASURED, PREDICTED))
+    return figure_svg(figure, f"The time of a step: {', '.join(parts)}")
 
 
-def _sentence(plan):
+def _words(plan):
     return " ".join(plan.words())

@@ -1,47 +1,15 @@
 """A sum that shows its lines, and a plan of several: what is predicted, with the arithmetic behind each number."""
 
-import math
 from dataclasses import dataclass
 
-from bigtrain_nb.common.cards import Shown
-from bigtrain_nb.common.words import number
-
-BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
-DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
-COUNTED = ("", "k", "M", "B", "T")
-TIMES = (("days", 86400), ("hours", 3600), ("min", 60), ("s", 1), ("ms", 1e-3))
-
-
-def amount(value: float, unit: str) -> str:
-    """A value in words: bytes as "1.21 GiB", seconds as "12.5 ms", anything else with a decimal prefix: "312 TFLOP".
-
-    Things that are counted, in small letters, come in thousands, millions, billions and trillions: "6.58 B weights".
-    """
-    if not math.isfinite(value):
-        return "unknown"
-    if unit == "s":
-        return _seconds(value)
-    base, prefixes = (1024, BINARY) if unit == "bytes" else (1000, DECIMAL if unit[:1].isupper() else COUNTED)
-    step = 0
-    while abs(value) >= 0.9995 * base and step < len(prefixes) - 1:
-        value, step = value / base, step + 1
-    if unit == "bytes":
-        return f"{number(value)} {prefixes[step]}"
-    if prefixes is DECIMAL:
-        return f"{number(value)} {prefixes[step]}{unit}"
-    return " ".join(filter(None, [number(value), prefixes[step], unit]))
-
-
-def _seconds(value):
-    for unit, size in TIMES:
-        if value >= (2 if size > 1 else 1) * size:
-            return f"{number(value / size)} {unit}"
-    return f"{number(1e6 * value)} µs" if value else "0 s"
+from bigtrain_nb.common import cards
+from bigtrain_nb.common.checks import not_negative
+from bigtrain_nb.common.words import amount
 
 
 @dataclass(frozen=True)
 class Line:
-    """One part of an `Account`: its value and, in ``how``, the arithmetic with its source."""
+    """One part of a `Breakdown`: its value and, in ``how``, the arithmetic with its source."""
 
     name: str
     value: float
@@ -49,10 +17,10 @@ class Line:
 
 
 @dataclass(frozen=True, repr=False)
-class Account(Shown):
+class Breakdown(cards.Shown):
     """Lines of one unit ("bytes", "FLOP", "s") with their total.
 
-    The total is the sum of the lines, unless ``total_is`` gives another one together with ``total_how``.
+    The total is the sum of the lines, unless ``total_is`` gives another one. ``total_how`` says something about it.
     """
 
     title: str
@@ -63,7 +31,9 @@ class Account(Shown):
 
     @property
     def total(self) -> float:
-        return sum(line.value for line in self.lines) if self.total_is is None else self.total_is
+        if self.total_is is not None:
+            return self.total_is
+        return sum(line.value for line in self.lines)
 
     @property
     def parts(self) -> dict:
@@ -71,32 +41,25 @@ class Account(Shown):
         return {line.name: line.value for line in self.lines}
 
     def __getitem__(self, name):
-        if name not in self.parts:
-            raise KeyError(f"{self.title} has no line {name!r}; it has {', '.join(self.parts)}")
         return self.parts[name]
 
     def explain(self):
         """The arithmetic line by line, as a table in a notebook and as text everywhere else."""
-        return self._card(("part", "amount", "how"))
-
-    def _card(self, head=("part", "amount")):
-        from bigtrain_nb.common import cards  # brings matplotlib
-
         rows = [[line.name, amount(line.value, self.unit), line.how] for line in self.lines]
         rows.append(["together", amount(self.total, self.unit), self.total_how])
-        return cards.table(self.title, head, [row[: len(head)] for row in rows])
+        return cards.table(self.title, ["part", "amount", "how"], rows)
+
+    def _card(self):
+        rows = [[line.name, amount(line.value, self.unit)] for line in self.lines]
+        rows.append(["together", amount(self.total, self.unit)])
+        return cards.table(self.title, ["part", "amount"], rows)
 
 
-class Plan(Shown):
-    """What several `Account` say together.
+class Plan(cards.Shown):
+    """What several `Breakdown` say together.
 
-    A plan is a dataclass with accounts, of which it shows ``memory`` and ``time`` (or None), and has ``words()``.
+    A plan is a dataclass with breakdowns, of which it shows ``memory`` and ``time`` (or None), and has ``words()``.
     """
-
-    @property
-    def accounts(self):
-        """All of them, which `explain` shows."""
-        return [value for value in vars(self).values() if isinstance(value, Account)]
 
     @property
     def binding(self):
@@ -106,16 +69,34 @@ class Plan(Shown):
         parts = self.time.parts
         if parts["input"] > parts["computing"] + parts["communication"]:
             return "input"
-        return max(("computing", "communication"), key=parts.get)
+        return "computing" if parts["computing"] >= parts["communication"] else "communication"
 
     def explain(self):
         """The arithmetic of everything, line by line."""
-        return self._stacked(one.explain() for one in self.accounts)
+        breakdowns = [value for value in vars(self).values() if isinstance(value, Breakdown)]
+        return self._stacked([breakdown.explain() for breakdown in breakdowns])
 
     def _card(self):
-        return self._stacked(one._card() for one in (self.memory, self.time) if one)
+        shown = [self.memory, self.time] if self.time else [self.memory]
+        return self._stacked([breakdown._card() for breakdown in shown])
 
     def _stacked(self, tables):
-        from bigtrain_nb.common import cards
+        notes = [cards.note(words, "") for words in self.words()]
+        return cards.stacked(*notes, *tables)
 
-        return cards.stacked(*(cards.note(words, "") for words in self.words()), *tables)
+
+def step_time(computing, communication=0.0, input_seconds=0.0, how=("", "", "")):
+    """Return a `Breakdown` of a step's seconds: max(computing + communication, input).
+
+    Input overlaps with the step where the pipeline prefetches. Communication does not overlap with computing:
+    `bt.Model` reduces once, after the last gradient. ``input_seconds``: how long it takes to make a batch.
+    """
+    busy = computing + communication
+    input_seconds = not_negative("input_seconds", input_seconds, "seconds")
+    lines = (
+        Line("computing", computing, how[0]),
+        Line("communication", communication, how[1]),
+        Line("input", input_seconds, how[2]),
+    )
+    total_how = f"max({amount(busy, 's')} computing + communication, {amount(input_seconds, 's')} input beside it)"
+    return Breakdown("Time of a training step", "s", lines, max(busy, input_seconds), total_how)

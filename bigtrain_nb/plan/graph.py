@@ -1,93 +1,88 @@
-"""What TensorFlow does in a training step, read from its graph: which operations, on what, and how long tensors live.
+"""What TensorFlow does in a training step, read from its graph: which operations, on what, and how often.
 
 The graph is what `tf.function` and the gradient tape make of a model, before TensorFlow's own optimizer fuses some of
 it. Nothing is computed: shapes are enough.
 """
 
 import re
-from dataclasses import dataclass
+from collections import Counter
 from functools import cached_property
 
-from bigtrain_nb.plan.operations import ALIASES, IN_PLACE, flops, number_of_bytes, scratch
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.plan.operations import LOOPS, bytes_moved, flops, number_of_bytes, scratch
 
-OUTSIDE = {"ReadVariableOp", "Placeholder"}
-"""What their outputs show lives outside of the run."""
 WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
-CHANGES = WRITES - {"AssignVariableOp"}
+CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
+UNSEEN = LOOPS | CALLS | {"If", "StatelessIf", "Case", "StatelessCase"}
+
 FOLDED_FROM = 2**25
 """Bytes from which on Grappler was seen to fold zeros: 34 MiB in `conv_net` were, 32 MiB and less were not."""
 COPIES = 4
 """Of a folded constant, beside the one that the step reads: seen as 4.1 and 4.4 with TensorFlow 2.21 (gpt's masks)."""
-INSIDE_UNSEEN = {"While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall", "Case"}
 
 
-@dataclass(eq=False)
-class Buffer:
-    """Memory that one or more tensors share. ``kind``: what it is for; ``readers``: reads that are still to come."""
-
-    size: int
-    kind: str
-    owner: str
-    readers: int = 0
-    kept: bool = False
-
-
-@dataclass(eq=False)
 class Operation:
-    """One node. ``layer``: the Keras layer it belongs to; ``moved``: bytes read and written; ``scratch``: bytes."""
+    """One node of a graph.
 
-    name: str
-    kind: str
-    layer: str
-    backward: bool
-    flops: int
-    moved: int
-    scratch: int
-    node: object
+    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops``, ``moved`` (bytes read and
+    written), ``scratch`` (bytes): of one run. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
+    """
 
-
-@dataclass(frozen=True)
-class Peak:
-    """Bytes alive at the fullest moment, by kind of buffer, and those of activations by layer."""
-
-    kinds: dict
-    layers: dict
-    at: str
-
-    @property
-    def total(self):
-        return sum(self.kinds.values())
+    def __init__(self, node, layer, backward, times):
+        self.node, self.kind = node, node.type
+        self.layer, self.backward, self.times = layer, backward, times
+        self.flops, self.moved, self.scratch = flops(node), bytes_moved(node), scratch(node)
+        self.body, self.rounds = None, None
 
 
 class Graph:
     """The nodes of a `tf.Graph` that its results need, in the order in which TensorFlow starts them.
 
     ``first_backward``: how many nodes there were when the tape was asked for gradients. ``layers``: names of the Keras
-    layers. ``results`` outlive the run if ``keep``.
+    layers. ``times``: how often a step runs it. ``keep``: whether results are still needed after the last node.
     """
 
-    def __init__(self, graph, results, first_backward, layers=(), keep=True):
-        nodes = graph.get_operations()
-        needed = _needed(nodes, results)
-        backward = {node.name for node in nodes[first_backward:]}
-        layers = set(layers)
-        self.nodes = [
-            _operation(node, _layer_of(node.name, layers), node.name in backward)
-            for node in _in_running_order([node for node in nodes if node.name in needed])
-        ]
-        self.results, self.keep = {tensor.name for tensor in results}, keep
+    def __init__(self, graph, results, first_backward=0, layers=(), times=1, keep=True):
+        self.inputs = [tensor.name for tensor in graph.inputs]
+        self.results = [tensor.name for tensor in results]
+        self.nodes = []
+        backward = {node.name for node in graph.get_operations()[first_backward:]}
+        for node in _in_running_order(_needed(graph, results)):
+            op = Operation(node, _layer_of(node.name, layers), node.name in backward, times)
+            self._look_into(op, layers)
+            self.nodes.append(op)
+        self.readers = Counter(self.results if keep else ())
+        self.read_backward = set()
+        for op in self.nodes:
+            names = [tensor.name for tensor in op.node.inputs]
+            self.readers.update(names)
+            if op.backward:
+                self.read_backward.update(names)
+
+    def _look_into(self, op, layers):
+        if op.kind in CALLS:
+            op.rounds, name = 1, "f"
+        elif op.kind in LOOPS:
+            op.rounds, name = _rounds(op.node), "body"
+        if op.rounds is not None:
+            body = _function(op.node, name)
+            first_backward = 0 if op.backward else len(body.get_operations())
+            op.body = Graph(body, body.outputs, first_backward, layers, op.times * op.rounds)
+
+    @cached_property
+    def operations(self):
+        """All nodes, those of loops and calls in place of the node that runs them."""
+        found = []
+        for op in self.nodes:
+            found += op.body.operations if op.body else [op]
+        return found
 
     @property
     def unseen(self):
-        """Kinds of nodes that hold graphs of their own, which are not looked into."""
-        return sorted({op.kind for op in self.nodes} & INSIDE_UNSEEN)
+        """Kinds of nodes that hold graphs of their own, which could not be looked into."""
+        return sorted({op.kind for op in self.operations} & UNSEEN)
 
-    @cached_property
-    def peak(self):
-        """The `Peak` of the memory that is alive as the nodes run in turn, without variables and inputs."""
-        return _Run(self).peak()
-
-    @cached_property
+    @property
     def folded(self):
         """Bytes that TensorFlow's Grappler holds for good where all shapes are known beforehand.
 
@@ -97,118 +92,59 @@ class Graph:
         """
         zeros, constants, changing = 0, {}, set()
         for op in self.nodes:
-            if op.kind == "AddN" and len(op.node.inputs) > 2 and number_of_bytes(op.node.outputs[0]) > FOLDED_FROM:
-                zeros = max(zeros, number_of_bytes(op.node.outputs[0]))
+            size = sum(number_of_bytes(tensor) for tensor in op.node.outputs)
+            if op.kind == "AddN" and len(op.node.inputs) > 2 and size > FOLDED_FROM:
+                zeros = max(zeros, size)
             fixed = [tensor for tensor in op.node.inputs if tensor.op.name not in changing]
             if op.kind == "Placeholder" or op.node.op_def.is_stateful or len(fixed) < len(op.node.inputs):
-                changing.add(op.name)
-                constants |= {tensor.name: number_of_bytes(tensor) for tensor in fixed if tensor.op.type != "Const"}
+                changing.add(op.node.name)
+                for tensor in fixed:
+                    if tensor.op.type != "Const":
+                        constants[tensor.name] = number_of_bytes(tensor)
         return zeros + COPIES * sum(constants.values())
 
 
-class _Run:
-    """The nodes of a `Graph` run in turn, without computing: buffers come, are taken over, and go."""
+def _function(node, name):
+    """Return the graph of a function that a node names; TensorFlow has no public way to it."""
+    return node.graph._get_function(node.get_attr(name).name).graph
 
-    def __init__(self, graph):
-        self.graph = graph
-        self.readers, self.for_backward = {}, set()
-        for op in graph.nodes:
-            for tensor in op.node.inputs:
-                self.readers[tensor.name] = self.readers.get(tensor.name, 0) + 1
-                if op.backward:
-                    self.for_backward.add(tensor.name)
-        self.buffers, self.alive, self.now = {}, set(), 0
 
-    def peak(self):
-        best, fullest = -1, None
-        for op in self.graph.nodes:
-            inputs = [self.buffers[tensor.name] for tensor in op.node.inputs]
-            made = [self._output(op, place, tensor, inputs) for place, tensor in enumerate(op.node.outputs)]
-            if self.now + op.scratch > best:
-                best = self.now + op.scratch
-                fullest = self._snapshot(op)
-            for buffer in inputs:
-                buffer.readers -= 1
-            for buffer in {*inputs, *made} & self.alive:
-                if buffer.readers <= 0 and not buffer.kept:
-                    self.alive.discard(buffer)
-                    self.now -= buffer.size
-        return fullest
-
-    def _output(self, op, place, tensor, inputs):
-        """Return the buffer of an output: an input's own, one that an input leaves, or a fresh one."""
-        kind = _kind(op)
-        if kind == "work" and tensor.name in self.for_backward and not op.backward:
-            kind = "activations"
-        buffer = inputs[place] if op.kind in ALIASES and place < len(inputs) else None
-        if buffer is None:
-            buffer = self._left_over(op, tensor, inputs) or self._fresh(op, tensor)
-            buffer.kind, buffer.owner = kind, op.layer
-        elif buffer.kind == "work":
-            buffer.kind = kind
-        buffer.readers += self.readers.get(tensor.name, 0)
-        if tensor.name in self.graph.results and buffer.kind != "outside":
-            buffer.kind, buffer.kept = "gradients", self.graph.keep
-        self.buffers[tensor.name] = buffer
-        return buffer
-
-    def _left_over(self, op, tensor, inputs):
-        """Return the buffer of an input that nothing else needs, if the operation can write its result over it."""
-        if op.kind not in IN_PLACE:
-            return None
-        for given, buffer in zip(op.node.inputs, inputs, strict=True):
-            free = buffer.readers == 1 and not buffer.kept and buffer.kind != "outside"
-            if free and given.dtype == tensor.dtype and given.shape == tensor.shape and buffer.size:
-                return buffer
-        return None
-
-    def _fresh(self, op, tensor):
-        buffer = Buffer(0 if op.kind in OUTSIDE else number_of_bytes(tensor), "", "")
-        self.alive.add(buffer)
-        self.now += buffer.size
-        return buffer
-
-    def _snapshot(self, op):
-        kinds, layers = {}, {}
-        for buffer in [*self.alive, Buffer(op.scratch, "work", op.layer)]:
-            if buffer.size:
-                kinds[buffer.kind] = kinds.get(buffer.kind, 0) + buffer.size
-                if buffer.kind == "activations":
-                    layers[buffer.owner] = layers.get(buffer.owner, 0) + buffer.size
-        return Peak(kinds, layers, op.name)
+def _rounds(loop):
+    """Return how often a loop that counts up from 0 runs, or None if only the run knows: its condition is i < n."""
+    condition = _function(loop, "cond")
+    outside = {inner.name: outer for inner, outer in zip(condition.inputs, loop.inputs, strict=True)}
+    limits = []
+    for node in condition.get_operations():
+        if node.type == "Less":
+            limit = node.inputs[1]
+            limit = outside.get(limit.name, limit)
+            if limit.op.type in LOOPS:  # the gradient of a loop runs as often as that did
+                limits.append(_rounds(limit.op))
+            else:
+                limits.append(tf.get_static_value(limit))
+    return min((int(limit) for limit in limits if limit is not None), default=None)
 
 
 def _layer_of(name, layers):
     """Return the layer that a node's name speaks of: "gradient_tape/gpt/dense_1/MatMul" -> "dense_1"."""
-    parts = (one for part in name.split("/") for one in (part, re.sub(r"_\d+$", "", part)))
-    return next((one for one in parts if one in layers), "the rest")
+    for part in name.split("/"):
+        for candidate in (part, re.sub(r"_\d+$", "", part)):
+            if candidate in layers:
+                return candidate
+    return "the rest"
 
 
-def _operation(node, layer, backward):
-    moved = sum(map(number_of_bytes, [*node.inputs, *node.outputs]))
-    moved = 0 if node.type in {*ALIASES, "ReadVariableOp", "Placeholder", "Const"} else moved
-    moved *= 3 if node.type in CHANGES else 1  # the variable, which is no input, is read and written
-    return Operation(node.name, node.type, layer, backward, flops(node), moved, scratch(node), node)
-
-
-def _kind(op):
-    if op.kind in OUTSIDE:
-        return "outside"
-    if op.kind == "Cast" and op.node.inputs[0].op.type == "ReadVariableOp":
-        return "cast copies"
-    return "work"
-
-
-def _needed(nodes, results):
-    """Return the names of the nodes that results or variables depend on."""
+def _needed(graph, results):
+    """Return the nodes that results or variables depend on, in the order of the graph."""
+    nodes = graph.get_operations()
     stack = [tensor.op for tensor in results] + [node for node in nodes if node.type in WRITES]
     found = set()
     while stack:
         node = stack.pop()
         if node.name not in found:
             found.add(node.name)
-            stack += [tensor.op for tensor in node.inputs] + list(node.control_inputs)
-    return found
+            stack += _before(node)
+    return [node for node in nodes if node.name in found]
 
 
 def _in_running_order(nodes):
@@ -216,13 +152,15 @@ def _in_running_order(nodes):
 
     A thread goes on with what its last node made ready, so that the updates of variables run nearly one by one.
     """
-    followers, missing = {node.name: [] for node in nodes}, {}
+    followers = {node.name: [] for node in nodes}
+    missing = {}
     for node in nodes:
-        before = [tensor.op for tensor in node.inputs] + list(node.control_inputs)
+        before = _before(node)
         missing[node.name] = len(before)
         for other in before:
             followers[other.name].append(node)
-    ready, order = [node for node in reversed(nodes) if not missing[node.name]], []
+    ready = [node for node in reversed(nodes) if not missing[node.name]]
+    order = []
     while ready:
         node = ready.pop()
         order.append(node)
@@ -231,3 +169,7 @@ def _in_running_order(nodes):
             if not missing[follower.name]:
                 ready.append(follower)
     return order
+
+
+def _before(node):
+    return [tensor.op for tensor in node.inputs] + list(node.control_inputs)

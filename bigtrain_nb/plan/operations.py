@@ -5,24 +5,68 @@ Works on the nodes of a `tf.Graph` by name and shape and imports nothing of Tens
 
 import math
 
+LOOPS = {"While", "StatelessWhile"}
 ALIASES = {"Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"}
 """Outputs are inputs under another name or shape."""
+LISTS = {f"TensorList{what}" for what in ("FromTensor", "PushBack", "SetItem", "PopBack", "GetItem")}
+"""Take tensors into lists and out of them as they are."""
+MOVE_NOTHING = {*LOOPS, *ALIASES, *LISTS, "ReadVariableOp", "Placeholder", "Const"}
 
-IN_PLACE = {
-    *("Abs Add AddN AddV2 BiasAdd Ceil Cos Div DivNoNan Elu EluGrad Erf Exp Expm1 FloorDiv LeakyRelu Log".split()),
-    *("Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu".split()),
-    *("Relu6 Relu6Grad ReluGrad Rsqrt RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Softmax Softplus".split()),
-    *("Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad LogSoftmax Xdivy Xlogy LeakyReluGrad".split()),
+COMPUTE_IN_PLACE = set(
+    "Abs Add AddN AddV2 BiasAdd Ceil Cos Div DivNoNan Elu EluGrad Erf Exp Expm1 FloorDiv LeakyRelu LeakyReluGrad Log"
+    " Log1p LogSoftmax Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Rsqrt"
+    " RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Softmax Softplus Sqrt SqrtGrad Square SquaredDifference Sub"
+    " Tanh TanhGrad Xdivy Xlogy".split()
+)
+LOSSES = {"SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"}
+IN_PLACE = COMPUTE_IN_PLACE | LOSSES | {"LogicalAnd", "LogicalNot", "LogicalOr"}
+"""Write a result over an input of its size and type that nothing else needs (forward_input in C++)."""
+REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "BiasAddGrad", "L2Loss", "EuclideanNorm", "UnsortedSegmentSum"}
+
+MATRICES = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
+CONVOLUTIONS = {
+    "Conv2D": ("input 1", "output"),
+    "Conv3D": ("input 1", "output"),
+    "DepthwiseConv2dNative": ("input 1", "output"),
+    "Conv2DBackpropInput": ("input 1", "input 2"),
+    "Conv3DBackpropInputV2": ("input 1", "input 2"),
+    "DepthwiseConv2dNativeBackpropInput": ("input 1", "input 2"),
+    "Conv2DBackpropFilter": ("output", "input 2"),
+    "Conv3DBackpropFilterV2": ("output", "input 2"),
+    "DepthwiseConv2dNativeBackpropFilter": ("output", "input 2"),
 }
-"""Write their result over an input of its size and type that nothing else needs (Tensor::forward_input in C++)."""
+"""Where their kernel [..., in, out] stands, and the result of the forward convolution or its gradient."""
+CONTRACTIONS = {*MATRICES, *CONVOLUTIONS, "Einsum"}
+"""What takes its time by its FLOPs, not by the bytes that it moves."""
+
+FLOPS_OF_AN_INPUT = {
+    "AvgPool": 1,
+    "AvgPoolGrad": 1,
+    "MaxPool": 1,
+    "MaxPoolGrad": 1,
+    "FusedBatchNormV3": 4,
+    "FusedBatchNormGradV3": 8,
+    "SparseSoftmaxCrossEntropyWithLogits": 4,
+    "SoftmaxCrossEntropyWithLogits": 4,
+}
+"""FLOPs for each number of the first input."""
 
 
 def number_of_bytes(tensor):
     """Return the bytes of a tensor, 0 for handles and for shapes that are not known."""
-    if tensor.dtype.size in (None, 0) or tensor.dtype.name in ("resource", "variant", "string"):
+    if tensor.dtype.name in ("resource", "variant", "string"):
         return 0
-    shape = tensor.shape
-    return tensor.dtype.size * shape.num_elements() if shape.is_fully_defined() else 0
+    return tensor.dtype.size * _elements(tensor)
+
+
+def bytes_moved(node):
+    """Return the bytes that a node reads and writes."""
+    if node.type in MOVE_NOTHING:
+        return 0
+    moved = sum(number_of_bytes(tensor) for tensor in (*node.inputs, *node.outputs))
+    if node.type in ("AssignAddVariableOp", "AssignSubVariableOp"):
+        moved *= 3  # the variable, which is no input, is read and written
+    return moved
 
 
 def flops(node):
@@ -30,46 +74,34 @@ def flops(node):
 
     A contraction makes each number of its result out of n products: 2 n FLOPs. Moving numbers counts 0.
     """
-    rule = CONTRACTIONS.get(node.type)
-    if rule:
-        return rule(node) if all(t.shape.is_fully_defined() for t in (*node.inputs, *node.outputs)) else 0
-    if node.type in _REDUCTIONS:
+    if node.type in CONTRACTIONS:
+        known = all(tensor.shape.is_fully_defined() for tensor in (*node.inputs, *node.outputs))
+        return 2 * _products(node) if known else 0
+    if node.type in FLOPS_OF_AN_INPUT:
+        return FLOPS_OF_AN_INPUT[node.type] * _elements(node.inputs[0])
+    if node.type in REDUCTIONS:
         return _elements(node.inputs[0])
-    if node.type in _COMPUTING:
-        return _elements(node.outputs[0])
-    return _WEIGHTED.get(node.type, 0) * sum(_elements(t) for t in node.inputs[:1])
+    return _elements(node.outputs[0]) if node.type in COMPUTE_IN_PLACE else 0
 
 
-def _elements(tensor):
-    return tensor.shape.num_elements() if tensor.shape.is_fully_defined() else 0
-
-
-def _matmul(node):
-    rows = node.inputs[0].shape.as_list()
-    turned = any(name in node.node_def.attr and node.get_attr(name) for name in ("transpose_a", "adj_x"))
-    return 2 * _elements(node.outputs[0]) * (rows[-2] if turned else rows[-1])
-
-
-def _einsum(node):
-    terms, result = _einsum_terms(node)
-    sizes = {}
-    for term, tensor in zip(terms, node.inputs, strict=True):
-        sizes.update(_named_sizes(term, tensor.shape.as_list()))
-    summed = math.prod(sizes[name] for name in set("".join(terms)) - set(result) - {"."})
-    return (2 if len(terms) > 1 else 1) * _elements(node.outputs[0]) * summed
-
-
-def _einsum_terms(node):
-    equation = node.get_attr("equation")
-    equation = equation.decode() if isinstance(equation, bytes) else equation
-    inputs, result = equation.replace(" ", "").split("->")
-    return inputs.split(","), result
-
-
-def _named_sizes(term, shape):
-    """Return {letter: size}; letters before an ellipsis count from the left, those behind it from the right."""
-    head, _, tail = term.partition("...")
-    return {**dict(zip(head, shape, strict=False)), **dict(zip(reversed(tail), reversed(shape), strict=False))}
+def _products(node):
+    """Return how many products a contraction adds up."""
+    if node.type in MATRICES:
+        *_, rows, columns = node.inputs[0].shape
+        turned = any(name in node.node_def.attr and node.get_attr(name) for name in ("transpose_a", "adj_x"))
+        return _elements(node.outputs[0]) * (rows if turned else columns)
+    if node.type == "Einsum":
+        sizes = {}
+        terms, _ = _einsum_terms(node)
+        for term, tensor in zip(terms, node.inputs, strict=True):
+            sizes.update(zip(term, tensor.shape, strict=False))
+        return math.prod(sizes.values())
+    tensors = {"input 1": node.inputs[1], "input 2": node.inputs[-1], "output": node.outputs[0]}
+    kernel, result = (tensors[place] for place in CONVOLUTIONS[node.type])
+    *window, channels, _ = kernel.shape
+    if node.type.startswith("Depthwise"):
+        channels = 1
+    return _elements(result) * math.prod(window) * channels
 
 
 def scratch(node):
@@ -82,60 +114,28 @@ def scratch(node):
     if node.type != "Einsum":
         return 0
     terms, result = _einsum_terms(node)
-    if len(terms) != 2 or "." in "".join(terms):
+    if len(terms) != 2:
         return 0
-    shared = set(terms[0]) & set(terms[1])
-    batch, summed = shared & set(result), shared - set(result)
+    batch = set(terms[0]) & set(terms[1]) & set(result)
     size = 0
     for term, tensor in zip(terms, node.inputs, strict=True):
-        order = ["b" if name in batch else "s" if name in summed else "f" for name in term]
-        if order not in (sorted(order, key="bfs".index), sorted(order, key="bsf".index)):
+        order = ""
+        for axis in term:
+            order += "b" if axis in batch else "f" if axis in result else "s"
+        if order not in ("".join(sorted(order, key="bfs".index)), "".join(sorted(order, key="bsf".index))):
             size += number_of_bytes(tensor)
-    made = [n for n in terms[0] if n in batch] + [n for term in terms for n in term if n in result and n not in batch]
-    return size + (number_of_bytes(node.outputs[0]) if made != list(result) else 0)
+    shared = [axis for axis in terms[0] if axis in batch]
+    free = [axis for term in terms for axis in term if axis in result and axis not in batch]
+    if shared + free != list(result):
+        size += number_of_bytes(node.outputs[0])
+    return size
 
 
-def _convolution(kernel, result):
-    """FLOPs from the kernel's shape [..., in, out] and the result's elements; a depthwise one sums over no channels.
-
-    ``kernel``, ``result``: which input is it? None for the output.
-    """
-
-    def count(node):
-        shapes, made = ((node.outputs[0] if place is None else node.inputs[place]) for place in (kernel, result))
-        depthwise = node.type.startswith("Depthwise")
-        products = math.prod(shapes.shape.as_list()[: -2 if depthwise else -1])
-        return 2 * _elements(made) * products
-
-    return count
+def _einsum_terms(node):
+    """Return the axes of each input and of the result, a letter each: "abc,cd->abd" is ["abc", "cd"], "abd"."""
+    inputs, result = node.get_attr("equation").decode().split("->")
+    return inputs.split(","), result
 
 
-CONTRACTIONS = {
-    "MatMul": _matmul,
-    "BatchMatMul": _matmul,
-    "BatchMatMulV2": _matmul,
-    "BatchMatMulV3": _matmul,
-    "Einsum": _einsum,
-    "Conv2D": _convolution(1, None),
-    "Conv3D": _convolution(1, None),
-    "DepthwiseConv2dNative": _convolution(1, None),
-    "Conv2DBackpropInput": _convolution(1, 2),
-    "Conv3DBackpropInputV2": _convolution(1, 2),
-    "DepthwiseConv2dNativeBackpropInput": _convolution(1, 2),
-    "Conv2DBackpropFilter": _convolution(None, 2),
-    "Conv3DBackpropFilterV2": _convolution(None, 2),
-    "DepthwiseConv2dNativeBackpropFilter": _convolution(None, 2),
-}
-"""What takes its time by its FLOPs, not by the bytes that it moves."""
-_COMPUTING = IN_PLACE - {"LogicalAnd", "LogicalNot", "LogicalOr"}
-_REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "BiasAddGrad", "L2Loss", "EuclideanNorm", "UnsortedSegmentSum"}
-_WEIGHTED = {
-    "AvgPool": 1,
-    "AvgPoolGrad": 1,
-    "MaxPool": 1,
-    "MaxPoolGrad": 1,
-    "FusedBatchNormV3": 4,
-    "FusedBatchNormGradV3": 8,
-    "SparseSoftmaxCrossEntropyWithLogits": 4,
-    "SoftmaxCrossEntropyWithLogits": 4,
-}
+def _elements(tensor):
+    return tensor.shape.num_elements() if tensor.shape.is_fully_defined() else 0

@@ -1,10 +1,11 @@
-"""How a transformer goes on many devices: what each holds, how the devices divide the work, what is on the wire."""
+"""How a transformer goes on many devices: what each holds, how the devices divide the work, what they send."""
 
 import math
 from dataclasses import dataclass
 
-from bigtrain_nb.common.checks import positive
-from bigtrain_nb.plan.breakdown import Account, Line, amount
+from bigtrain_nb.common.checks import not_negative, positive, whole_number
+from bigtrain_nb.common.words import amount
+from bigtrain_nb.plan.breakdown import Breakdown, Line
 from bigtrain_nb.plan.transformer import number_bytes
 
 USABLE = 0.9
@@ -15,52 +16,54 @@ NETWORK = 50e9
 
 @dataclass(frozen=True)
 class Layout:
-    """``tensor`` devices share each layer, ``pipeline`` groups of them the layers, ``data`` such groups the batch."""
+    """How many devices share each layer (tensor), the layers (pipeline) and the batch (data parallelism)."""
 
-    tensor: int = 1
-    pipeline: int = 1
-    data: int = 1
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
 
     @property
-    def copy(self):
+    def model_parallel_size(self):
         """Devices that hold one copy of the model."""
-        return self.tensor * self.pipeline
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def devices(self):
-        return self.copy * self.data
+        return self.model_parallel_size * self.data_parallel_size
 
     def __str__(self):
-        kinds = [
-            (self.tensor, "in each layer (tensor parallel)"),
-            (self.pipeline, "along the layers (pipeline parallel)"),
-            (self.data, "over the batch (data parallel)"),
-        ]
-        return " x ".join(f"{count} {words}" for count, words in kinds if count > 1) or "one device"
+        kinds = {
+            "in each layer (tensor parallel)": self.tensor_parallel_size,
+            "along the layers (pipeline parallel)": self.pipeline_parallel_size,
+            "over the batch (data parallel)": self.data_parallel_size,
+        }
+        return " x ".join(f"{size} {words}" for words, size in kinds.items() if size > 1) or "one device"
 
     def words(self):
         """What TensorFlow has for this, a sentence for each kind of parallelism in use."""
-        if self.data > 1:
+        if self.data_parallel_size > 1:
             yield "Data parallel: bt.strategy() or bt.mirrored(), and fit."
-        if self.tensor > 1:
+        if self.tensor_parallel_size > 1:
             yield "Tensor parallel: DTensor, layer by layer; no Keras layer does it by itself."
-        if self.pipeline > 1:
+        if self.pipeline_parallel_size > 1:
             yield "Pipeline parallel: TensorFlow has none; place layers with tf.device and write the schedule."
 
 
 def memory(model, layout, batch=1, policy="mixed_bfloat16", optimizer="adamw", recompute="none"):
-    """Return an `Account` of the bytes on the fullest device, which takes ``batch`` sequences at a time.
+    """Return a `Breakdown` of the bytes on the fullest device, which takes ``batch`` sequences at a time.
 
     Of a pipeline that is the first stage: it has the embeddings beside its share of the layers, and keeps as many
     micro-batches as there are stages (Narayanan et al. 2021), but no logits. Tensor parallelism divides it all, the
     activations together with sequence parallelism (Korthikanti et al. 2022, equation 4).
     """
-    kept = model.activations(batch, policy, recompute).lines
-    kept = [Line(f"activations: {a.name}", a.value, a.how) for a in kept if a.name != "logits" or layout.pipeline == 1]
-    split = f" / {layout.tensor}" if layout.tensor > 1 else ""
-    lines = [*model.states(policy, optimizer, layout.pipeline).lines, *kept]
-    lines = tuple(Line(line.name, line.value / layout.tensor, line.how + split) for line in lines)
-    return Account(f"Memory of a device, {layout}", "bytes", lines)
+    tensor, pipeline = layout.tensor_parallel_size, layout.pipeline_parallel_size
+    parts = list(model.states(policy, optimizer, pipeline).lines)
+    for line in model.activations(batch, policy, recompute).lines:
+        if line.name != "logits" or pipeline == 1:
+            parts.append(Line(f"activations: {line.name}", line.value, line.how))
+    split = f" / {tensor}" if tensor > 1 else ""
+    lines = tuple(Line(part.name, part.value / tensor, part.how + split) for part in parts)
+    return Breakdown(f"Memory of a device, {layout}", "bytes", lines)
 
 
 def smallest_layout(model, device, policy="mixed_bfloat16", optimizer="adamw", recompute="none"):
@@ -74,16 +77,17 @@ def smallest_layout(model, device, policy="mixed_bfloat16", optimizer="adamw", r
     while tensor <= device.node and model.heads % tensor == 0:
         for pipeline in _divisors(model.layers):
             layout = Layout(tensor, pipeline)
+            if best and layout.devices > best.devices:
+                break
             if memory(model, layout, 1, policy, optimizer, recompute).total <= USABLE * device.memory:
-                if best is None or layout.devices <= best.devices:
-                    best = layout
+                best = layout
                 break
         tensor *= 2
     return best
 
 
-def on_the_wire(model, layout, device, batch, policy="mixed_bfloat16", network=NETWORK, recompute="none"):
-    """Return (`Account` of bytes, `Account` of seconds) that a device sends in one training step.
+def communication_volume(model, layout, device, batch, policy="mixed_bfloat16", network=NETWORK, recompute="none"):
+    """Return (`Breakdown` of bytes, `Breakdown` of seconds) that a device sends in one training step.
 
     ``batch``: sequences that a group of tensor x pipeline devices takes in a step, whatever the micro-batches.
 
@@ -93,25 +97,52 @@ def on_the_wire(model, layout, device, batch, policy="mixed_bfloat16", network=N
     - pipeline: the layer's output to the next stage and its gradient back (Narayanan et al. 2021).
     """
     network = positive("network", network, "bytes/s")
-    each, (t, p, d) = number_bytes(policy), (layout.tensor, layout.pipeline, layout.data)
+    t, p, d = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.data_parallel_size
     own = model.weights_of_a_stage(p) / t
-    output = each * batch * model.length * model.width
-    data_link = device.link if layout.devices <= device.node else network
-    gradient = 2 * (d - 1) / d * 4 * own
-    reduced = 6 if recompute == "everything" else 4
-    tensor = reduced * model.layers / p * 2 * (t - 1) / t * output
-    between = 2 * output / t if p > 1 else 0.0
-    lines = (
-        Line("data", gradient, f"4 bytes x {amount(own, 'weights')} x 2({d} - 1)/{d}"),
-        Line("tensor", tensor, f"{reduced} x {model.layers}/{p} layers x 2({t} - 1)/{t} x {amount(output, 'bytes')}"),
-        Line("pipeline", between, f"2 x {amount(output, 'bytes')} / {t}" if p > 1 else "one stage"),
+    output = number_bytes(policy) * batch * model.length * model.width
+    reduces = 6 if recompute == "everything" else 4
+    layers = model.layers / p
+
+    data = _ring(d) * 4 * own
+    tensor = reduces * layers * _ring(t) * output
+    pipeline = 2 * output / t if p > 1 else 0.0
+    how_data = f"4 bytes x {amount(own, 'weights')} x 2({d} - 1)/{d}"
+    how_tensor = f"{reduces} x {model.layers}/{p} layers x 2({t} - 1)/{t} x {amount(output, 'bytes')}"
+    how_pipeline = f"2 x {amount(output, 'bytes')} / {t}" if p > 1 else "one stage"
+    volume = (
+        Line("data", data, how_data),
+        Line("tensor", tensor, how_tensor),
+        Line("pipeline", pipeline, how_pipeline),
     )
-    links = zip(lines, (data_link, device.link, network), strict=True)
-    seconds = tuple(Line(line.name, line.value / link, f"at {amount(link, 'B/s')}") for line, link in links)
+
+    data_link = device.link if layout.devices <= device.node else network
+    seconds = []
+    for line, link in zip(volume, (data_link, device.link, network), strict=True):
+        seconds.append(Line(line.name, line.value / link, f"at {amount(link, 'B/s')}"))
     title = f"Sent by a device in a step, {layout}"
-    return Account(title, "bytes", lines), Account(title, "s", seconds)
+    return Breakdown(title, "bytes", volume), Breakdown(title, "s", tuple(seconds))
+
+
+def all_reduce_seconds(size, devices, bandwidth, latency=0.0):
+    """Return the seconds of a ring all-reduce: 2(n-1)/n * S/B + 2(n-1) * latency; 0 for one device.
+
+    ``size`` S: bytes on each device; ``devices`` n; ``bandwidth`` B: bytes/s that a device sends in one direction;
+    ``latency``: seconds a message. Each device sends n-1 parts of S/n to add up and n-1 to hand round, which no
+    algorithm does with less (Patarasuk & Yuan 2009). Raises ValueError for a size or latency below 0 and
+    a bandwidth that is not above it.
+    """
+    devices = whole_number("devices", devices, 1)
+    size = not_negative("size", size, "bytes")
+    latency = not_negative("latency", latency, "seconds")
+    bandwidth = positive("bandwidth", bandwidth, "bytes/s")
+    return _ring(devices) * size / bandwidth + 2 * (devices - 1) * latency
+
+
+def _ring(devices):
+    """Return how many times its bytes a device sends in a ring all-reduce."""
+    return 2 * (devices - 1) / devices
 
 
 def _divisors(number):
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return small + [number // divisor for divisor in reversed(small)]

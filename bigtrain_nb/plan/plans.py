@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_number
-from bigtrain_nb.plan import formulas
+from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan.accelerators import ACCELERATORS
-from bigtrain_nb.plan.breakdown import Account, Line, Plan, amount
+from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan, step_time
 from bigtrain_nb.plan.operations import CONTRACTIONS
-from bigtrain_nb.plan.transformer import BYTES_OF
+from bigtrain_nb.plan.parallelism import all_reduce_seconds
+from bigtrain_nb.plan.peak import peak_of
 
 IDLE = 0.25
 """Share that TensorFlow's best-fit allocator (bfc_allocator.cc) leaves idle between tensors that come and go: it takes
@@ -29,10 +30,10 @@ class StepPlan(Plan):
     """
 
     title: str
-    memory: Account
-    activations: Account
-    flops: Account
-    time: Account | None
+    memory: Breakdown
+    activations: Breakdown
+    flops: Breakdown
+    time: Breakdown | None
     runtime: float
     notes: tuple = ()
 
@@ -47,10 +48,10 @@ class StepPlan(Plan):
         return self.time and self.time.total
 
     def words(self):
+        yield from self.notes
         yield f"{self.title}: {amount(self.peak, 'bytes')} of memory, {amount(self.flops.total, 'FLOP')}."
         if self.time:
             yield f"{amount(self.seconds, 's')} a step, bound by {self.binding}."
-        yield from self.notes
 
 
 def plan_step(
@@ -81,9 +82,9 @@ def plan_step(
     """
     devices = whole_number("devices", devices, 1)
     waiting = whole_number("waiting", waiting, 0)
-    input_seconds = not_negative("input_seconds", input_seconds, "seconds")
+    not_negative("input_seconds", input_seconds, "seconds")
     if link is not None:
-        link = positive("link", link, "bytes/s")
+        positive("link", link, "bytes/s")
     if on is not None:
         one_of("on", on, (*ACCELERATORS, "here"))
     step = traced(model, batch, optimizer, micro_batches, policy, loss, devices)
@@ -92,17 +93,17 @@ def plan_step(
 
 def traced(model, batch, optimizer=None, micro_batches=None, policy=None, loss=None, devices=1):
     """Return the `Step` that each of ``devices`` makes of its share of the batch."""
-    from bigtrain_nb.plan.step import trace
+    from bigtrain_nb.plan.step import Step
 
-    model = _made(model, policy)
+    model = _built(model, policy)
     if not isinstance(batch, tuple):
         batch = -(-whole_number("batch", batch, 1) // devices)
     elif devices > 1:
         raise ValueError(f"devices={devices}: give batch as a number of examples, or one device's share and devices=1")
-    return trace(model, batch, optimizer, micro_batches, loss)
+    return Step(model, batch, optimizer, micro_batches, loss)
 
 
-def _made(model, policy):
+def _built(model, policy):
     """Return the model; call a function for it under the policy."""
     from bigtrain_nb.common.quiet import keras
 
@@ -115,13 +116,6 @@ def _made(model, policy):
     before = keras.mixed_precision.dtype_policy()
     try:
         keras.mixed_precision.set_dtype_policy(policy or before)
-        if "float" not in keras.mixed_precision.dtype_policy().compute_dtype:
-            raise ValueError("layers must compute with floating-point numbers")
-    except (ValueError, TypeError) as error:
-        keras.mixed_precision.set_dtype_policy(before)
-        known = ", ".join(BYTES_OF)
-        raise ValueError(f"policy={policy!r} must be a Keras dtype policy, such as {known}") from error
-    try:
         return model()
     finally:
         keras.mixed_precision.set_dtype_policy(before)
@@ -129,44 +123,53 @@ def _made(model, policy):
 
 def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
     """Return the `StepPlan` of a traced `Step`."""
-    fullest = step.gradients.peak
-    title = f"A step of {step.examples} examples" + (f" on each of {devices} devices" if devices > 1 else "")
-    title += f" in {step.slices} slices of {step.slice_examples}" if step.slices > 1 else ""
-    layers = sorted(fullest.layers.items(), key=lambda item: -item[1])
-    notes = [f"Not looked into: what happens inside {kind}." for kind in step.gradients.unseen]
+    fullest = peak_of(step.gradients)
+    title = f"A step of {step.examples} examples"
+    if devices > 1:
+        title += f" on each of {devices} devices"
+    if step.slices > 1:
+        title += f" in {step.slices} slices of {step.slice_examples}"
+    layers = [Line(layer, size) for layer, size in fullest.layers.most_common()]
+    nodes = len(step.gradients.operations) + len(step.update.operations)
+    notes = []
+    if step.gradients.unseen:
+        notes.append(f"Not looked into, so more is needed: {', '.join(step.gradients.unseen)}.")
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
         memory=_memory(step, fullest, waiting),
-        activations=Account("Activations by layer", "bytes", tuple(Line(*one) for one in layers)),
+        activations=Breakdown("Activations by layer", "bytes", tuple(layers)),
         flops=_flops(step),
         time=_time(step, on, devices, link, input_seconds) if on else None,
-        runtime=PROCESS + NODE * (len(step.gradients.nodes) + len(step.update.nodes)),
+        runtime=PROCESS + NODE * nodes,
         notes=tuple(notes),
     )
 
 
 def _memory(step, fullest, waiting):
-    """Return the account of the fuller one of two moments: within the gradients of a slice, or in the update."""
+    """Return the breakdown of the fuller one of two moments: within the gradients of a slice, or in the update."""
     sums = step.trainable if step.slices > 1 else 0
-    update = step.update.peak
-    if step.trainable + update.total > sums + fullest.total:
-        how, moment = "most when weights are updated", {"gradients": step.trainable, "work": update.total}
+    update = peak_of(step.update).total
+    if step.applied + update > sums + fullest.total:
+        total_how = "most when weights are updated"
+        moment = {"gradients": step.applied, "work": update}
     else:
-        how, moment = f"most at {fullest.at}", {**fullest.kinds, "gradients": fullest.kinds.get("gradients", 0) + sums}
-    moment["idle"] = IDLE * sum(moment.values())
+        total_how = f"most at {fullest.at}"
+        moment = {**fullest.kinds, "gradients": fullest.kinds["gradients"] + sums}
     moment["folded"] = step.folded
+    moment["idle"] = IDLE * (sum(moment.values()) - step.folded)
+
+    batches = f"{1 + waiting} batches x {amount(step.batch, 'bytes')}"
+    if step.slice:
+        batches += f" + a slice of {amount(step.slice, 'bytes')}"
     lines = [
         Line("weights", step.weights, "all variables of the model"),
         Line("optimizer slots", step.slots, f"all variables of {step.optimizer}"),
-        Line("input", step.batch * (1 + waiting) + step.slice, _input_words(step, waiting)),
-        *(Line(name, moment[name], _HOW[name]) for name in _HOW if moment.get(name)),
+        Line("input", step.batch * (1 + waiting) + step.slice, batches),
     ]
-    return Account("Memory of a step", "bytes", tuple(lines), total_how=how)
-
-
-def _input_words(step, waiting):
-    batches = f"{1 + waiting} batches x {amount(step.batch, 'bytes')}"
-    return batches + (f" + a slice of {amount(step.slice, 'bytes')}" if step.slice else "")
+    for name, how in _HOW.items():
+        if moment.get(name):
+            lines.append(Line(name, moment[name], how))
+    return Breakdown("Memory of a step", "bytes", tuple(lines), total_how=total_how)
 
 
 _HOW = {
@@ -180,53 +183,63 @@ _HOW = {
 
 
 def _flops(step):
-    lines, totals = {}, [0, 0]
-    for op in step.gradients.nodes:
-        counts = lines.setdefault(op.layer, [0, 0])
-        counts[op.backward] += op.flops
-        totals[op.backward] += op.flops
     share = step.examples / step.slice_examples
-    update = sum(op.flops for op in step.update.nodes)
-    made = [
-        Line(layer, share * (forward + backward), f"forward {amount(share * forward, 'FLOP')}")
-        for layer, (forward, backward) in sorted(lines.items(), key=lambda item: -sum(item[1]))
-        if forward + backward
-    ]
-    times = f"{sum(totals) / max(1, totals[0]):.2f} times the forward pass (rule of thumb: 3)"
-    made.append(Line("update", update, f"{step.optimizer}, once a step"))
-    return Account("Operations of a step, forward and backward", "FLOP", tuple(made), total_how=times)
+    forward, backward = {}, {}
+    for op in step.gradients.operations:
+        counts = backward if op.backward else forward
+        counts[op.layer] = counts.get(op.layer, 0) + share * op.times * op.flops
+    lines = []
+    for layer in {**forward, **backward}:
+        ahead = forward.get(layer, 0)
+        total = ahead + backward.get(layer, 0)
+        if total:
+            lines.append(Line(layer, total, f"forward {amount(ahead, 'FLOP')}"))
+    lines.sort(key=lambda line: -line.value)
+    total = sum(line.value for line in lines)
+    times = f"{total / max(1, sum(forward.values())):.2f} times the forward pass (rule of thumb: 3)"
+    update = sum(op.times * op.flops for op in step.update.operations)
+    lines.append(Line("update", update, f"{step.optimizer}, once a step"))
+    return Breakdown("Operations of a step, forward and backward", "FLOP", tuple(lines), total_how=times)
 
 
 def _time(step, on, devices, link, input_seconds):
-    share = step.examples / step.slice_examples
+    slices = step.examples / step.slice_examples
+    turns = 1
     if on == "here":
         from bigtrain_nb.plan.rates import measure_rates
 
         rates = measure_rates(step.gradients, step.update)
-        computing = share * rates.seconds(step.gradients.nodes) + rates.seconds(step.update.nodes)
-        turns, bandwidth, own_link = devices if rates.shared else 1, rates.copying, rates.copying / 2
+        computing = slices * rates.seconds(step.gradients) + rates.seconds(step.update)
+        bandwidth, own_link = rates.copying, rates.copying / 2
         how = "the heaviest operations measured on this machine, alone"
-        how += f", {turns} replicas on the same cores" if turns > 1 else ""
+        if devices > 1 and rates.shared:
+            turns = devices
+            how += f", {turns} replicas on the same cores"
     else:
         device = ACCELERATORS[on]
-        computing = share * _roofline(step.gradients, device) + _roofline(step.update, device)
-        turns, bandwidth, own_link = 1, device.bandwidth, device.link
+        computing = slices * _roofline(step.gradients, device) + _roofline(step.update, device)
+        bandwidth, own_link = device.bandwidth, device.link
         how = f"published figures, reached in full by each operation: {device.source}"
-    twice = 4 * step.trainable / bandwidth if devices > 1 else 0.0
-    computing = turns * (computing + twice)
-    reduced = formulas.all_reduce_seconds(step.trainable, devices, link or own_link) + (turns * twice if link else 0.0)
-    ring = f"2({devices}-1)/{devices} x {amount(step.trainable, 'bytes')} / {amount(link or own_link, 'B/s')}"
-    ring += ", and copying into one message and out of it" if link and devices > 1 else ""
-    return formulas.step_time(computing, reduced, input_seconds, (how, ring, "as given"))
+
+    reduced = all_reduce_seconds(step.trainable, devices, link or own_link)
+    how_reduced = f"2({devices}-1)/{devices} x {amount(step.trainable, 'bytes')} / {amount(link or own_link, 'B/s')}"
+    if devices > 1:
+        copies = 4 * step.trainable / bandwidth
+        computing += copies
+        if link:
+            reduced += turns * copies
+            how_reduced += ", and copying into one message and out of it"
+    return step_time(turns * computing, reduced, input_seconds, (how, how_reduced, "as given"))
 
 
 def _roofline(graph, device):
     """Seconds of operations that each take the longer of FLOPs and bytes (Williams et al. 2009)."""
     total = 0.0
-    for op in graph.nodes:
-        computing = 0.0
+    for op in graph.operations:
+        seconds = op.moved / device.bandwidth
         if op.kind in CONTRACTIONS:
-            name = op.node.outputs[0].dtype.name
-            computing = op.flops / device.flops(f"mixed_{name}" if name in ("bfloat16", "float16") else "float32")
-        total += max(computing, op.moved / device.bandwidth)
+            dtype = op.node.outputs[0].dtype.name
+            policy = f"mixed_{dtype}" if dtype in ("bfloat16", "float16") else "float32"
+            seconds = max(seconds, op.flops / device.flops(policy))
+        total += op.times * seconds
     return total

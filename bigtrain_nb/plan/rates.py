@@ -24,83 +24,88 @@ MOST_SETS = 16
 class Rates:
     """Seconds of the operations that were measured, and what the others run at.
 
-    ``of``: {operation as `_alike` tells them apart: seconds}; ``kinds``: {kind: work in FLOP or bytes a second}, over
+    ``alike``: {what `_alike` says of an operation: seconds}; ``kinds``: {kind: work in FLOP or bytes a second}, over
     what was measured of a kind; ``copying``: bytes/s of a plain copy, for kinds that were not measured and for what
     replicas exchange. ``shared``: replicas run on the same cores, so that they compute in turn.
     """
 
-    of: dict = field(repr=False)
+    alike: dict = field(repr=False)
     kinds: dict = field(repr=False)
     copying: float
     shared: bool
 
-    def seconds(self, ops):
-        """Return the seconds that operations take one after the other."""
-        return sum(self._one(op) for op in ops)
+    def seconds(self, graph):
+        """Return the seconds that the operations of a `Graph` take one after the other."""
+        return sum(op.times * self._of_one(op) for op in graph.operations)
 
-    def _one(self, op):
-        measured = self.of.get(_alike(op))
-        if measured:
-            return measured
-        return _work(op) / self.kinds[op.kind] if op.kind in self.kinds else op.moved / self.copying
+    def _of_one(self, op):
+        alike = _alike(op)
+        if alike in self.alike:
+            return self.alike[alike]
+        if op.kind in self.kinds:
+            return _work(op) / self.kinds[op.kind]
+        return op.moved / self.copying
 
 
 def measure_rates(*graphs, seconds=0.03):
     """Return the `Rates` of the operations in these graphs; ``seconds`` are spent on each that weighs enough."""
-    took, work, spent = {}, Counter(), Counter()
-    numbers, one = tf.random.uniform([COPIED // 4]), tf.ones([])
+    contractions, others = [], []
+    for graph in graphs:
+        for op in graph.operations:
+            if op.kind in CONTRACTIONS:
+                contractions.append(op)
+            elif op.moved:
+                others.append(op)
+
+    one, many = tf.ones([]), tf.random.uniform([COPIED // 4])
     calling = _least(lambda: tf.raw_ops.Neg(x=one), seconds)  # from Python, which a graph's step does not do
-    for op in _heaviest([op for graph in graphs for op in graph.nodes if op.moved]):
+    copying = 2 * COPIED / _least(lambda: tf.raw_ops.Neg(x=many), seconds)
+    alike, work, spent = {}, Counter(), Counter()
+    for op in _heaviest(contractions) + _heaviest(others):
         alone = _seconds_alone(op.node, seconds)
-        if alone:
-            took[_alike(op)] = max(alone - calling, alone / 10)
+        if alone is not None:
+            took = max(alone - calling, alone / 10)
+            alike[_alike(op)] = took
             work[op.kind] += _work(op)
-            spent[op.kind] += took[_alike(op)]
+            spent[op.kind] += took
     kinds = {kind: work[kind] / spent[kind] for kind in spent}
-    copying = 2 * COPIED / _least(lambda: tf.raw_ops.Neg(x=numbers), seconds)
-    return Rates(took, kinds, copying, shared=not tf.config.list_logical_devices("GPU"))
+    return Rates(alike, kinds, copying, shared=not tf.config.list_logical_devices("GPU"))
 
 
 def _heaviest(ops):
-    """Yield one operation of each kind and shape, until these make up nearly all of the work of their sort."""
-    for sort in (True, False):
-        same = {}
-        for op in ops:
-            if (op.kind in CONTRACTIONS) == sort:
-                same.setdefault(_alike(op), []).append(op)
-        left = sum(_work(op) for group in same.values() for op in group)
-        end = (1 - COVERED) * left
-        for group in sorted(same.values(), key=lambda group: -len(group) * _work(group[0])):
-            if left <= end:
-                break
-            yield group[0]
-            left -= len(group) * _work(group[0])
+    """Return one operation of each kind and shape, the heaviest first, until they are nearly all of the work."""
+    weights, example = Counter(), {}
+    for op in ops:
+        alike = _alike(op)
+        weights[alike] += op.times * _work(op)
+        example[alike] = op
+    left, chosen = weights.total(), []
+    end = (1 - COVERED) * left
+    for alike, weight in weights.most_common():
+        if left <= end:
+            break
+        chosen.append(example[alike])
+        left -= weight
+    return chosen
 
 
 def _alike(op):
     """Return what operations that take the same time have in common: kind, shapes, types, constants, attributes."""
     node = op.node
-    tensors = tuple((tuple(t.shape) if t.shape.rank is not None else None, t.dtype.name) for t in node.inputs)
-    constants = tuple(None if t.dtype.is_floating else str(tf.get_static_value(t)) for t in node.inputs)
-    return op.kind, tensors, constants, str([node.get_attr(a.name) for a in node.op_def.attr])
+    inputs = []
+    for tensor in node.inputs:
+        constant = None if tensor.dtype.is_floating else str(tf.get_static_value(tensor))
+        inputs.append((str(tensor.shape), tensor.dtype.name, constant))
+    return op.kind, tuple(inputs), str([node.get_attr(attribute.name) for attribute in node.op_def.attr])
 
 
 def _work(op):
     return op.flops if op.kind in CONTRACTIONS else op.moved
 
 
-def _seconds_alone(node, seconds):
-    """Return the seconds that one node takes on random inputs, or None if it cannot run."""
-    try:
-        run = _alone(node)
-        run()
-        return _least(run, seconds)
-    except (tf.errors.OpError, TypeError, ValueError, AttributeError):
-        return None  # it needs a handle, or inputs that fit together
-
-
 def _least(run, seconds):
-    end, took = time.perf_counter() + seconds, []
+    end = time.perf_counter() + seconds
+    took = []
     while len(took) < 3 or time.perf_counter() < end:
         began = time.perf_counter()
         run()
@@ -109,12 +114,21 @@ def _least(run, seconds):
     return min(took)
 
 
-def _alone(node):
-    """Return a function that runs a node on random inputs, each time on other copies: in a step no cache holds them."""
-    size, drawn = max(1, sum(map(number_of_bytes, node.inputs))), arguments(node)
-    sets = [tf.nest.map_structure(_copy, drawn) for _ in range(min(MOST_SETS, 1 + CACHE // size))]
-    operation, turns = getattr(tf.raw_ops, node.type), itertools.cycle(sets)
-    return lambda: operation(**next(turns))
+def _seconds_alone(node, seconds):
+    """Return the seconds that a node takes on random inputs, each time others: in a step no cache holds them.
+
+    None if it cannot run: it needs a handle, or inputs that fit together.
+    """
+    run = getattr(tf.raw_ops, node.type)
+    size = max(1, sum(number_of_bytes(tensor) for tensor in node.inputs))
+    try:
+        first = arguments(node)
+        copies = [tf.nest.map_structure(_copy, first) for _ in range(min(MOST_SETS, 1 + CACHE // size))]
+        turns = itertools.cycle(copies)
+        run(**first)
+        return _least(lambda: run(**next(turns)), seconds)
+    except (tf.errors.OpError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _copy(value):
@@ -124,46 +138,59 @@ def _copy(value):
 
 def arguments(node):
     """Return what `tf.raw_ops` needs to run a node alone: its shapes and axes as they are, else random numbers."""
-    return _named(node, map(_value, node.inputs))
+    values = []
+    for tensor in node.inputs:
+        known = _known(tensor)
+        if known is not None:
+            values.append(known)
+        elif tensor.dtype.is_floating:
+            values.append(tf.cast(tf.random.uniform(tensor.shape, 0.1, 1.0), tensor.dtype))
+        else:
+            values.append(tf.zeros(tensor.shape, tensor.dtype))
+    return _by_name(node, values)
 
 
-def _named(node, values):
-    """Return {name: value} of a node's inputs and attributes, as its function in `tf.raw_ops` calls them."""
-    values, inferred, given = list(values), set(), {}
+def _by_name(node, values):
+    """Return {name: value} of a node's inputs and attributes, as its function in `tf.raw_ops` calls them.
+
+    An input that is a list has an attribute for its length. Python finds such an attribute, and the one of an input's
+    type, from the inputs. A name that Python has and the node has not is another name for what the node has and
+    Python has not: "axis" for "reduction_indices".
+    """
+    given, found = {}, set()
+    place = 0
     for argument in node.op_def.input_arg:
-        inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
-        several = argument.number_attr or argument.type_list_attr
-        count = node.get_attr(argument.number_attr) if argument.number_attr else len(values)
-        given[argument.name] = [values.pop(0) for _ in range(count)] if several else values.pop(0)
-    given |= {a.name: node.get_attr(a.name) for a in node.op_def.attr if a.name not in inferred}
-    names = [name for name in inspect.signature(getattr(tf.raw_ops, node.type)).parameters if name != "name"]
-    others = iter([name for name in names if name not in given])  # "axis" for "reduction_indices"
-    return {name if name in names else next(others): value for name, value in given.items()}
+        found.update((argument.type_attr, argument.number_attr, argument.type_list_attr))
+        if argument.number_attr:
+            length = node.get_attr(argument.number_attr)
+            given[argument.name] = values[place : place + length]
+            place += length
+        else:
+            given[argument.name] = values[place]
+            place += 1
+    for attribute in node.op_def.attr:
+        if attribute.name not in found:
+            given[attribute.name] = node.get_attr(attribute.name)
 
-
-def _value(tensor):
-    """Return what is known beforehand, such as a shape or an axis, else random numbers of the shape and type."""
-    known = _known(tensor)
-    if known is not None:
-        return known
-    if tensor.dtype.is_floating:
-        return tf.cast(tf.random.uniform(tensor.shape, 0.1, 1.0), tensor.dtype)
-    return tf.zeros(tensor.shape, tensor.dtype)
+    wanted = list(inspect.signature(getattr(tf.raw_ops, node.type)).parameters)
+    wanted.remove("name")
+    renamed = [name for name in given if name not in wanted]
+    others = [name for name in wanted if name not in given]
+    for name, other in zip(renamed, others, strict=True):
+        given[other] = given.pop(name)
+    return given
 
 
 def _known(tensor):
-    """Return the value of a constant, of a shape, or of integers that follow from them; None for all else."""
-    fixed = tf.get_static_value(tensor)
-    if fixed is not None:
-        return tf.constant(fixed, tensor.dtype)
+    """Return the value of a constant, or of integers that follow from constants; None for all else."""
+    value = tf.get_static_value(tensor)
+    if value is not None:
+        return tf.constant(value, tensor.dtype)
     node = tensor.op
-    if node.type in ("Shape", "ShapeN"):
-        shape = node.inputs[tensor.value_index].shape
-        return tf.constant(shape.as_list(), tensor.dtype) if shape.is_fully_defined() else None
     if not tensor.dtype.is_integer or not node.inputs:
         return None
-    values = list(map(_known, node.inputs))
+    values = [_known(given) for given in node.inputs]
     if any(value is None for value in values):
         return None
-    made = getattr(tf.raw_ops, node.type)(**_named(node, values))
-    return made[tensor.value_index] if isinstance(made, (list, tuple)) else made
+    made = getattr(tf.raw_ops, node.type)(**_by_name(node, values))
+    return made[tensor.value_index] if isinstance(made, list | tuple) else made

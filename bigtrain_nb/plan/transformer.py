@@ -3,14 +3,20 @@
 from dataclasses import dataclass
 
 from bigtrain_nb.common.checks import one_of, whole_number
-from bigtrain_nb.plan.breakdown import Account, Line, amount
-from bigtrain_nb.plan.formulas import SLOTS
+from bigtrain_nb.common.words import amount
+from bigtrain_nb.plan.breakdown import Breakdown, Line
 
 BYTES_OF = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2}
 """Bytes of a number that layers compute with, for each Keras dtype policy. Weights stay in float32."""
 MOST = 10**9
 """Of whatever is counted; beyond, a plan is a slip of the hand."""
 RECOMPUTE = ("none", "attention", "everything")
+
+SLOTS = {"sgd": 0, "momentum": 1, "rmsprop": 1, "lion": 1, "adam": 2, "adamw": 2}
+"""Tensors that an optimizer keeps for each weight, of the weight's own shape, with the settings Keras starts with.
+
+Adam: Kingma & Ba 2015; AdamW: Loshchilov & Hutter 2019; Lion: Chen et al. 2023; "momentum" is SGD(momentum=0.9).
+"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Transformer:
 
     def __post_init__(self):
         for name in ("layers", "width", "heads", "vocabulary", "length"):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1, MOST))
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1, MOST))  # numpy's would overflow
         if self.width % self.heads:
             raise ValueError(f"width={self.width} must be a multiple of heads={self.heads}")
 
@@ -50,36 +56,35 @@ class Transformer:
 
     def weights_of_a_stage(self, stages):
         """The most weights that one of so many pipeline stages holds: of several, the first has the embeddings too."""
-        embeddings = (self.vocabulary + self.length) * self.width
-        end = (0 if self.tied else self.vocabulary * self.width) + 2 * self.width if stages == 1 else 0
-        return -(-self.layers // stages) * self.weights_of_a_layer + embeddings + end
+        layers = -(-self.layers // stages)
+        weights = layers * self.weights_of_a_layer + (self.vocabulary + self.length) * self.width
+        if stages == 1:
+            weights += 2 * self.width
+            if not self.tied:
+                weights += self.vocabulary * self.width
+        return weights
 
     def flops(self, batch, recompute="none"):
-        """Return an `Account` of the FLOPs of one training step on ``batch`` sequences.
+        """Return a `Breakdown` of the FLOPs of one training step on ``batch`` sequences.
 
         A matrix of N numbers takes 2N FLOPs a token forward and twice that backward: 6N (Kaplan et al. 2020).
         Attention adds 12 l h s a token (Chowdhery et al. 2022, PaLM, appendix B), the masked half counted. The
         embedding looks up and multiplies nothing. With ``recompute="everything"`` the blocks run forward twice.
         """
         one_of("recompute", recompute, RECOMPUTE)
-        tokens = whole_number("batch", batch, 1, MOST) * self.length
-        h, v, s, count = self.width, self.vocabulary, self.length, amount(tokens, "tokens")
+        h, s, v, layers = self.width, self.length, self.vocabulary, self.layers
+        tokens = whole_number("batch", batch, 1, MOST) * s
         passes = 8 if recompute == "everything" else 6
-        attention = 6 if recompute == "none" else 8
-        matrices = self.layers * 12 * h**2
-        return Account(
-            f"Operations of a training step, {batch} x {s:,} tokens",
-            "FLOP",
-            (
-                Line("matrices", passes * matrices * tokens, f"{passes} x {amount(matrices, 'weights')} x {count}"),
-                Line(
-                    "attention",
-                    2 * attention * self.layers * h * s * tokens,
-                    f"{2 * attention} x {self.layers} layers x {h:,} wide x {s:,} tokens x {count}",
-                ),
-                Line("logits", 6 * h * v * tokens, f"6 x {h:,} wide x {v:,} words x {count}"),
-            ),
+        attention = 12 if recompute == "none" else 16
+        weights = layers * 12 * h**2
+        count = amount(tokens, "tokens")
+        how_attention = f"{attention} x {layers} layers x {h:,} wide x {s:,} tokens x {count}"
+        lines = (
+            Line("matrices", passes * weights * tokens, f"{passes} x {amount(weights, 'weights')} x {count}"),
+            Line("attention", attention * layers * h * s * tokens, how_attention),
+            Line("logits", 6 * h * v * tokens, f"6 x {h:,} wide x {v:,} words x {count}"),
         )
+        return Breakdown(f"Operations of a training step, {batch} x {s:,} tokens", "FLOP", lines)
 
     def activations_of_a_layer(self, batch, policy="mixed_bfloat16", recompute="none"):
         """Return the bytes that the backward pass needs of one block: sbh(34 + 5as/h) in 16 bits.
@@ -89,55 +94,48 @@ class Transformer:
         selective recomputation), "everything" keeps the block's input alone.
         """
         one_of("recompute", recompute, RECOMPUTE)
-        each, tokens = number_bytes(policy), whole_number("batch", batch, 1) * self.length
+        each = number_bytes(policy)
+        tokens = whole_number("batch", batch, 1) * self.length
         if recompute == "everything":
             return each * tokens * self.width
-        scores = 0 if recompute == "attention" else tokens * self.heads * self.length * (2 * each + 1)
-        return tokens * self.width * (16 * each + 2) + scores
+        size = tokens * self.width * (16 * each + 2)
+        if recompute == "none":
+            size += tokens * self.heads * self.length * (2 * each + 1)
+        return size
 
     def activations(self, batch, policy="mixed_bfloat16", recompute="none"):
-        """Return an `Account` of the activations of ``batch`` sequences: of the blocks and of the logits, in bytes."""
+        """Return a `Breakdown` of the activations of ``batch`` sequences: of the blocks and of the logits, in bytes."""
         each, tokens = number_bytes(policy), batch * self.length
         block = self.activations_of_a_layer(batch, policy, recompute)
-        formula = {
-            "none": f"sbh({16 * each + 2} + {2 * each + 1}as/h)",
-            "attention": f"sbh {16 * each + 2}",
-            "everything": f"sbh {each}, and one block being recomputed",
-        }[recompute]
-        again = self.activations_of_a_layer(batch, policy) if recompute == "everything" else 0
-        logits = 4 * tokens * self.vocabulary
-        blocks = f"{self.layers} blocks x {amount(block, 'bytes')}: {formula}, Korthikanti et al. 2022"
-        return Account(
-            f"Activations of {batch} x {self.length:,} tokens",
-            "bytes",
-            (
-                Line("blocks", self.layers * block + again, blocks),
-                Line("logits", logits, f"4 bytes x {amount(tokens, 'tokens')} x {self.vocabulary:,} words, in float32"),
-            ),
-        )
+        blocks = self.layers * block
+        formula = f"sbh({16 * each + 2} + {2 * each + 1}as/h)"
+        if recompute == "attention":
+            formula = f"sbh {16 * each + 2}"
+        if recompute == "everything":
+            formula = f"sbh {each}, and one block being recomputed"
+            blocks += self.activations_of_a_layer(batch, policy)
+        how = f"{self.layers} blocks x {amount(block, 'bytes')}: {formula}, Korthikanti et al. 2022"
+        how_logits = f"4 bytes x {amount(tokens, 'tokens')} x {self.vocabulary:,} words, in float32"
+        lines = Line("blocks", blocks, how), Line("logits", 4 * tokens * self.vocabulary, how_logits)
+        return Breakdown(f"Activations of {batch} x {self.length:,} tokens", "bytes", lines)
 
     def states(self, policy="mixed_bfloat16", optimizer="adamw", stages=1):
-        """Return an `Account` of the bytes that weights take in training, before any activation.
+        """Return a `Breakdown` of the bytes that weights take in training, before any activation.
 
         With pipeline ``stages``: those of the fullest.
 
         Keras keeps weights, gradients and the optimizer's slots in float32, and under a mixed policy a 16-bit copy of
         the weights: 18 bytes a weight for AdamW. ZeRO (Rajbhandari et al. 2020) counts 16, with gradients in 16 bits.
         """
-        n, each = self.weights_of_a_stage(stages), number_bytes(policy)
-        count = SLOTS[one_of("optimizer", optimizer, SLOTS)]
-        how = f"{amount(n, 'weights')} x "
-        copies = [Line("16-bit copies", each * n, f"{how}{each} bytes")] if each < 4 else []
-        return Account(
-            f"Training state of {amount(n, 'weights')}",
-            "bytes",
-            (
-                Line("weights", 4 * n, f"{how}4 bytes"),
-                *copies,
-                Line("gradients", 4 * n, f"{how}4 bytes"),
-                Line(f"{optimizer} slots", 4 * count * n, f"{how}{count} slots x 4 bytes"),
-            ),
-        )
+        weights, each = self.weights_of_a_stage(stages), number_bytes(policy)
+        slots = SLOTS[one_of("optimizer", optimizer, SLOTS)]
+        count = amount(weights, "weights")
+        lines = [Line("weights", 4 * weights, f"{count} x 4 bytes")]
+        if each < 4:
+            lines.append(Line("16-bit copies", each * weights, f"{count} x {each} bytes"))
+        lines.append(Line("gradients", 4 * weights, f"{count} x 4 bytes"))
+        lines.append(Line(f"{optimizer} slots", 4 * slots * weights, f"{count} x {slots} slots x 4 bytes"))
+        return Breakdown(f"Training state of {count}", "bytes", tuple(lines))
 
 
 SIZES = {

@@ -14,9 +14,8 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 from playwright.sync_api import sync_playwright
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = ["--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-         "--disable-sync"]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = ["--disable-gpu", "--no-first-run", "--disable-background-networking"]
 START_SECONDS = 90
 
 # Written before the server starts: no question about news, and all cells in the page so that they can be found.
@@ -41,21 +40,33 @@ def jupyter(tmp_path_factory, artifacts, browser):
     folder = home / "work"
     folder.mkdir()
     for name, values in SETTINGS.items():
-        file = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file = home / "SETTINGS_DIR" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
-    places = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "runtime",
-              "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython"}
-    environment = os.environ | {name: str(home / place) for name, place in places.items()}
-    environment["JUPYTER_PREFER_ENV_PATH"] = "1"
+    environment = os.environ | {"JUPYTER_PREFER_ENV_PATH": "1", "IPYTHONDIR": str(home / "ipython")}
+    for place in ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR"):
+        environment[f"JUPYTER_{place}"] = str(home / place)
+    for place in ("SETTINGS_DIR", "WORKSPACES_DIR"):
+        environment[f"JUPYTERLAB_{place}"] = str(home / place)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     token = secrets.token_hex(16)
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
-               "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}",
-               "--expose-app-in-browser", "--JupyterNotebookApp.expose_app_in_browser=True",
-               *["--allow-root"] * (os.geteuid() == 0)]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        f"--IdentityProvider.token={token}",
+        f"--ServerApp.root_dir={folder}",
+        "--expose-app-in-browser",
+        "--JupyterNotebookApp.expose_app_in_browser=True",
+    ]
+    if os.geteuid() == 0:
+        command.append("--allow-root")
     with open(artifacts / "jupyter.log", "w") as log:
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
@@ -64,11 +75,7 @@ def jupyter(tmp_path_factory, artifacts, browser):
         yield SimpleNamespace(url=url, token=token, folder=folder)
     finally:
         server.terminate()
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        server.wait(20)
 
 
 def await_server(server, url):

@@ -84,7 +84,7 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     page.get_by_label("cache").select_option("memory")
     label = picture(page).get_attribute("aria-label")
     button(page, "Run").click()
-    expect(page.get_by_role("status").filter(has_text="Measuring run 4")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Measuring run 1, run 4")).to_be_visible()
     button(page, "Stop").click()
     expect(page.get_by_role("status").filter(has_text="Stopped")).to_be_visible()
     expect(button(page, "Run")).to_be_enabled()

@@ -3,11 +3,10 @@
 import logical_cpus  # noqa: F401  (splits the CPU, before TensorFlow runs anything)
 import pytest
 from clocks import Clock
-from labs import SECONDS, Gate, build
+from labs import SECONDS, Gate, build, quick_compare, quick_throughput
 from small_crops import COUNT, TESTS, examples, pipeline
 
 from bigtrain_nb import photo_crops
-from bigtrain_nb.lab import lab as lab_module
 from bigtrain_nb.lab.lab import Lab
 from bigtrain_nb.measure import benchmark as measure
 
@@ -20,15 +19,17 @@ def lab():
 
 
 @pytest.fixture
+def quick(monkeypatch):
+    """The Lab's measurements take no time, and the same thing has the same rate every time."""
+    monkeypatch.setattr(measure, "throughput", quick_throughput)
+    monkeypatch.setattr(measure, "compare", quick_compare)
+
+
+@pytest.fixture
 def gate():
     made = Gate()
     yield made
     made.opened.set()
-
-
-@pytest.fixture
-def nothing_displayed(monkeypatch):
-    monkeypatch.setattr(lab_module, "_displayed", {})
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras
-from bigtrain_nb.lab.planner import HERE, Planner
+from bigtrain_nb.lab.planner import Planner
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 
 
@@ -20,14 +20,12 @@ def planner():
 
 def shown(planner):
     planner._repr_mimebundle_()
-    return planner._view
+    return planner
 
 
 def test_every_control_is_a_native_one_with_a_name(planner):
-    fields = shown(planner).fields
-    assert list(fields) == [field.description for field in fields.values()]
-    assert {type(field) for field in fields.values()} == {ipywidgets.Dropdown}
-    assert {field.style.description_width for field in fields.values()} == {"11em"}
+    for name, field in shown(planner).fields.items():
+        assert isinstance(field, ipywidgets.Dropdown) and field.description == name
 
 
 def test_it_shows_memory_time_and_what_fits_before_anything_is_chosen(planner):
@@ -36,7 +34,7 @@ def test_it_shows_memory_time_and_what_fits_before_anything_is_chosen(planner):
         svg = picture.value[picture.value.index("<svg") : picture.value.index("</svg>") + 6]
         assert ElementTree.fromstring(svg).get("aria-label")
     assert 'role="status"' in view.status.value and "6.58 B weights" in view.status.value
-    assert all(name in view.table.value for name in (*ACCELERATORS, HERE))
+    assert all(name in view.table.value for name in ACCELERATORS)
 
 
 def test_a_control_acts_at_once(planner):
@@ -66,14 +64,13 @@ def test_the_same_path_without_a_screen(planner):
 
 def test_a_table_says_what_fits(planner):
     table = str(planner.fits(size="70 B"))
-    row = {name: next(line for line in table.splitlines() if line.startswith(name)) for name in ("T4", "H100", HERE)}
-    assert " no " in row["T4"] and " yes " in row["H100"] and "measure it" in row[HERE]
+    fits = {line.split("  ")[0]: "yes" in line.split() for line in table.splitlines()}
+    assert fits["H100"] and not fits["T4"]
 
 
 def test_a_keras_model_is_planned_from_its_graph():
-    planner = Planner(bt.conv_net(image_size=32))
+    planner = Planner(bt.conv_net(image_size=32, blocks=1))
     view = shown(planner)
-    assert str(planner.fits(devices=8)).splitlines()[-2] == str(planner.fits()).splitlines()[-2]  # of this machine
     assert {"batch", "micro_batches", "optimizer"} <= set(view.fields) and "policy" not in view.fields
     before = planner.plan().peak
     view.fields["batch"].value = 256
@@ -82,9 +79,10 @@ def test_a_keras_model_is_planned_from_its_graph():
 
 
 def test_a_function_that_builds_is_called_under_the_policy():
-    planner = Planner(lambda: bt.conv_net(image_size=32))
-    plans = [planner.plan(batch=64, policy=policy) for policy in ("float32", "mixed_bfloat16")]
-    assert plans[1].memory["activations"] < 0.8 * plans[0].memory["activations"]
+    planner = Planner(lambda: bt.conv_net(image_size=32, blocks=1))
+    wide = planner.plan(batch=64, policy="float32").memory["activations"]
+    narrow = planner.plan(batch=64, policy="mixed_bfloat16").memory["activations"]
+    assert narrow < 0.8 * wide
 
 
 def test_it_leaves_no_widget_behind():
@@ -99,7 +97,7 @@ def test_a_function_that_raises_is_quoted():
     def build():
         if keras.mixed_precision.dtype_policy().name != "float32":
             raise RuntimeError("no such layer")
-        return bt.conv_net(image_size=32)
+        return bt.conv_net(image_size=32, blocks=1)
 
     planner = Planner(build)
     view = shown(planner)
@@ -108,21 +106,8 @@ def test_a_function_that_raises_is_quoted():
     planner.close()
 
 
-class Subclassed(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.layer = keras.layers.Dense(3)
-
-    def call(self, x):
-        return self.layer(x)
-
-
-def test_nothing_else_can_be_planned():
-    built = Subclassed()
-    built(keras.ops.zeros((1, 2)))
-    with pytest.raises(ValueError, match=r"does not tell its input shapes: use bt.plan_step\(model, \(x, y\)\)"):
-        Planner(built)
-    with pytest.raises(TypeError, match="takes a Keras model, a function that builds one"):
+def test_what_cannot_be_planned_is_refused_at_once():
+    with pytest.raises(TypeError, match="Keras model"):
         Planner("gpt")
-    with pytest.raises(ValueError, match="has no weights yet: give it a keras.Input"):
+    with pytest.raises(ValueError, match="has no weights to train yet: give it a keras.Input"):
         Planner(keras.Sequential([keras.layers.Dense(3)]))
