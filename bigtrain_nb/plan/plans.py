@@ -177,7 +177,7 @@ _HOW = {
     "gradients": "of a slice, and the sum over slices in float32",
     "cast copies": "weights in the layers' own precision",
     "activations": "what the backward pass reads of what the forward pass made",
-    "work": "what operations hand on and write over, and what they copy for themselves",
+    "work": "what operations hand on and write over",
     "folded": "constants of the batch's size that TensorFlow's Grappler makes and keeps",
     "idle": f"{IDLE:g} x what comes and goes, from gradients to work: between tensors in the allocator",
 }
