@@ -9,7 +9,7 @@ from collections import Counter
 from functools import cached_property
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.plan.operations import LOOPS, bytes_moved, flops, number_of_bytes, scratch
+from bigtrain_nb.plan.operations import LOOPS, bytes_moved, flops, number_of_bytes
 
 WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
@@ -24,14 +24,14 @@ COPIES = 4
 class Operation:
     """One node of a graph.
 
-    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops``, ``moved`` (bytes read and
-    written), ``scratch`` (bytes): of one run. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
+    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops`` and ``moved`` (bytes read and
+    written): of one run. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
     """
 
     def __init__(self, node, layer, backward, times):
         self.node, self.kind = node, node.type
         self.layer, self.backward, self.times = layer, backward, times
-        self.flops, self.moved, self.scratch = flops(node), bytes_moved(node), scratch(node)
+        self.flops, self.moved = flops(node), bytes_moved(node)
         self.body, self.rounds = None, None
 
 

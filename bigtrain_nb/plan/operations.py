@@ -1,4 +1,4 @@
-"""What is known of TensorFlow's operations: FLOPs, bytes, which share memory with an input and which need more.
+"""What is known of TensorFlow's operations: FLOPs, bytes, and which share memory with an input.
 
 Works on the nodes of a `tf.Graph` by name and shape and imports nothing of TensorFlow.
 """
@@ -92,8 +92,8 @@ def _products(node):
         return _elements(node.outputs[0]) * (rows if turned else columns)
     if node.type == "Einsum":
         sizes = {}
-        terms, _ = _einsum_terms(node)
-        for term, tensor in zip(terms, node.inputs, strict=True):
+        terms, _ = node.get_attr("equation").decode().split("->")  # "abc,cd->abd": a letter for each axis
+        for term, tensor in zip(terms.split(","), node.inputs, strict=True):
             sizes.update(zip(term, tensor.shape, strict=False))
         return math.prod(sizes.values())
     tensors = {"input 1": node.inputs[1], "input 2": node.inputs[-1], "output": node.outputs[0]}
@@ -102,39 +102,6 @@ def _products(node):
     if node.type.startswith("Depthwise"):
         channels = 1
     return _elements(result) * math.prod(window) * channels
-
-
-def scratch(node):
-    """Return the bytes that a node needs while it runs, beyond its inputs and outputs; those of einsum are known.
-
-    A copy of each operand whose axes are not in the order [batch, free, contracted] or [batch, contracted, free], and
-    one of the result if its axes are not [batch, free of the first, free of the second]: the kernel multiplies batches
-    of matrices and transposes before and after (tensorflow/core/kernels/linalg/einsum_op_impl.h).
-    """
-    if node.type != "Einsum":
-        return 0
-    terms, result = _einsum_terms(node)
-    if len(terms) != 2:
-        return 0
-    batch = set(terms[0]) & set(terms[1]) & set(result)
-    size = 0
-    for term, tensor in zip(terms, node.inputs, strict=True):
-        order = ""
-        for axis in term:
-            order += "b" if axis in batch else "f" if axis in result else "s"
-        if order not in ("".join(sorted(order, key="bfs".index)), "".join(sorted(order, key="bsf".index))):
-            size += number_of_bytes(tensor)
-    shared = [axis for axis in terms[0] if axis in batch]
-    free = [axis for term in terms for axis in term if axis in result and axis not in batch]
-    if shared + free != list(result):
-        size += number_of_bytes(node.outputs[0])
-    return size
-
-
-def _einsum_terms(node):
-    """Return the axes of each input and of the result, a letter each: "abc,cd->abd" is ["abc", "cd"], "abd"."""
-    inputs, result = node.get_attr("equation").decode().split("->")
-    return inputs.split(","), result
 
 
 def _elements(tensor):

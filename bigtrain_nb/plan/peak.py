@@ -70,9 +70,8 @@ class _Run:
                 buffer.readers += graph.readers[name]
                 if graph is self.step and name in graph.results:
                     self._label(buffer, "gradients", op.layer)
-            if self.sizes.total() + op.scratch > self.fullest.total():
-                self.fullest = self.sizes + Counter({("work", op.layer): op.scratch})
-                self.at = op.node.name
+            if self.sizes.total() > self.fullest.total():
+                self.fullest, self.at = self.sizes.copy(), op.node.name
             self._release(inputs + made)
         return [buffers[name] for name in graph.results]
 

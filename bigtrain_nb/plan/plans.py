@@ -1,5 +1,6 @@
 """`plan_step`: what one training step of a Keras model will take, from its graph."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_number
@@ -176,7 +177,7 @@ _HOW = {
     "gradients": "of a slice, and the sum over slices in float32",
     "cast copies": "weights in the layers' own precision",
     "activations": "what the backward pass reads of what the forward pass made",
-    "work": "what operations hand on and write over, and what they copy for themselves",
+    "work": "what operations hand on and write over",
     "folded": "constants of the batch's size that TensorFlow's Grappler makes and keeps",
     "idle": f"{IDLE:g} x what comes and goes, from gradients to work: between tensors in the allocator",
 }
@@ -184,19 +185,17 @@ _HOW = {
 
 def _flops(step):
     share = step.examples / step.slice_examples
-    forward, backward = {}, {}
+    forward, both = Counter(), Counter()
     for op in step.gradients.operations:
-        counts = backward if op.backward else forward
-        counts[op.layer] = counts.get(op.layer, 0) + share * op.times * op.flops
+        count = share * op.times * op.flops
+        both[op.layer] += count
+        if not op.backward:
+            forward[op.layer] += count
     lines = []
-    for layer in {**forward, **backward}:
-        ahead = forward.get(layer, 0)
-        total = ahead + backward.get(layer, 0)
-        if total:
-            lines.append(Line(layer, total, f"forward {amount(ahead, 'FLOP')}"))
-    lines.sort(key=lambda line: -line.value)
-    total = sum(line.value for line in lines)
-    times = f"{total / max(1, sum(forward.values())):.2f} times the forward pass (rule of thumb: 3)"
+    for layer, count in both.most_common():
+        if count:
+            lines.append(Line(layer, count, f"forward {amount(forward[layer], 'FLOP')}"))
+    times = f"{both.total() / max(1, forward.total()):.2f} times the forward pass (rule of thumb: 3)"
     update = sum(op.times * op.flops for op in step.update.operations)
     lines.append(Line("update", update, f"{step.optimizer}, once a step"))
     return Breakdown("Operations of a step, forward and backward", "FLOP", tuple(lines), total_how=times)

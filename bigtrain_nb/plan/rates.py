@@ -182,11 +182,13 @@ def _by_name(node, values):
 
 
 def _known(tensor):
-    """Return the value of a constant, or of integers that follow from constants; None for all else."""
+    """Return the value of a constant, of a shape, or of integers that follow from constants; None for all else."""
     value = tf.get_static_value(tensor)
     if value is not None:
         return tf.constant(value, tensor.dtype)
     node = tensor.op
+    if node.type == "ShapeN":
+        return tf.constant(node.inputs[tensor.value_index].shape.as_list(), tensor.dtype)
     if not tensor.dtype.is_integer or not node.inputs:
         return None
     values = [_known(given) for given in node.inputs]

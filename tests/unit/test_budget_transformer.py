@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigtrain_nb.plan import parallelism as layout
+from bigtrain_nb.plan import parallelism
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 from bigtrain_nb.plan.clusters import plan_cluster
 from bigtrain_nb.plan.parallelism import Layout
@@ -13,14 +13,10 @@ SMALL = Transformer(layers=2, width=128, heads=4, vocabulary=256, length=128, ti
 
 @pytest.mark.parametrize(
     ("size", "billions"),
-    [("GPT-2", 0.124), ("GPT-3", 174.6), ("1 T", 1008.0)],  # Radford 2019 (as released), Brown 2020, Narayanan 2021
+    [("GPT-2", 0.124), ("7 B", 6.58), ("GPT-3", 174.6), ("1 T", 1008.0)],  # Radford 2019 to Narayanan 2021
 )
 def test_published_counts(size, billions):
     assert SIZES[size].weights / 1e9 == pytest.approx(billions, rel=0.005)
-
-
-def test_the_sizes_that_the_issue_of_size_is_about():
-    assert SIZES["7 B"].weights == pytest.approx(7e9, rel=0.1) and SIZES["70 B"].weights == pytest.approx(70e9, rel=0.1)
 
 
 def test_gpt_of_this_package_has_as_many_weights_but_for_the_biases():
@@ -36,13 +32,10 @@ def test_flops_are_those_of_narayanan():
     formula = 72 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h))
     assert model.flops(batch).total == pytest.approx(formula)
     again = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
-    assert model.flops(batch, recompute="everything").total == pytest.approx(again)
-
-
-def test_recomputing_attention_costs_attention_once_more():
-    plain, again = (SIZES["GPT-3"].flops(1, recompute) for recompute in ("none", "attention"))
-    assert again["attention"] / plain["attention"] == pytest.approx(8 / 6)
-    assert again["matrices"] == plain["matrices"]
+    assert model.flops(batch, "everything").total == pytest.approx(again)
+    plain, attention = model.flops(batch), model.flops(batch, "attention")
+    assert attention["attention"] / plain["attention"] == pytest.approx(8 / 6)
+    assert attention["matrices"] == plain["matrices"]
 
 
 def test_activations_are_those_of_korthikanti():
@@ -69,7 +62,6 @@ def test_bytes_of_a_weight(policy, optimizer, bytes_each):
         ({"layers": 0}, "layers=0 must be a whole number of at least 1"),
         ({"width": 2.5}, "width=2.5"),
         ({"heads": 3}, "width=128 must be a multiple of heads=3"),
-        ({"length": -1}, "length=-1"),
     ],
 )
 def test_impossible_shapes_are_refused(settings, words):
@@ -85,13 +77,10 @@ def test_impossible_shapes_are_refused(settings, words):
         ({"optimizer": "adamm"}, "optimizer='adamm' must be one of"),
         ({"micro_batches": 0}, "micro_batches=0 must be"),
         ({"batch": 0}, "batch=0 must be"),
-        ({"devices": 0}, "devices=0 must be"),
         ({"recompute": "some"}, "recompute='some' must be one of none, attention, everything"),
-        ({"efficiency": 2}, "efficiency=2 must be"),
+        ({"mfu": 2}, "mfu=2 must be a number above 0 and at most 1"),
         ({"network": 0}, "network=0 must be"),
         ({"on": "T4"}, "T4 has no bfloat16: use mixed_float16 or float32"),
-        ({"batch": 10**12}, "batch=1000000000000 must be .* at most 1000000000"),
-        ({"efficiency": True}, "efficiency=True must be a number above 0 and at most 1"),
     ],
 )
 def test_a_cluster_refuses_bad_settings(settings, words):
@@ -107,29 +96,29 @@ def test_only_a_transformer_can_be_planned_so():
 def test_a_model_that_fits_nowhere_says_what_to_try():
     with pytest.raises(ValueError, match="fit on no number of T4.*recompute"):
         plan_cluster(SIZES["GPT-3"], 8, on="T4", policy="mixed_float16")
-    with pytest.raises(ValueError, match="fit on no number of H100"):
-        plan_cluster(Transformer(10**9, 128, 4), 8)
     with pytest.raises(ValueError, match="needs at least 2 H100"):
         plan_cluster(SIZES["7 B"], 8, on="H100", devices=1, recompute="attention")
 
 
 def test_a_small_model_takes_one_device_and_sends_nothing():
     plan = plan_cluster(SIZES["GPT-2"], 8, on="L4")
-    assert plan.fits and plan.layout == Layout() and plan.wire.total == 0 and plan.binding == "computing"
+    assert (
+        plan.fits and plan.layout == Layout() and plan.communication_volume.total == 0 and plan.binding == "computing"
+    )
     assert "one device" in repr(plan) and "does not fit" not in repr(plan)
 
 
 def test_a_trillion_weights_are_laid_out_as_they_were():
     """Narayanan et al. 2021 trained them with 8 x 64 devices for one copy, 3072 A100 in all."""
     plan = plan_cluster(SIZES["1 T"], 3072, on="A100 80 GB", devices=3072, recompute="attention")
-    assert (plan.layout.tensor, plan.layout.pipeline, plan.layout.data) == (8, 64, 6)
-    assert plan.fits and "18 bytes" not in repr(plan)
+    assert plan.layout == Layout(tensor_parallel_size=8, pipeline_parallel_size=64, data_parallel_size=6)
+    assert plan.fits and plan.layout.model_parallel_size == 512
 
 
 def test_tensor_parallelism_stays_in_a_node():
     for device in ACCELERATORS.values():
-        chosen = layout.smallest_layout(SIZES["7 B"], device, recompute="everything")
-        assert chosen is None or chosen.tensor <= device.node
+        chosen = parallelism.smallest_layout(SIZES["7 B"], device, recompute="everything")
+        assert chosen is None or chosen.tensor_parallel_size <= device.node
 
 
 def test_the_first_stage_of_a_pipeline_is_the_fullest():
@@ -137,7 +126,7 @@ def test_the_first_stage_of_a_pipeline_is_the_fullest():
     embeddings = (model.vocabulary + model.length) * model.width
     assert model.weights_of_a_stage(1) == model.weights
     assert model.weights_of_a_stage(12) == model.weights_of_a_layer + embeddings
-    last = layout.memory(model, Layout(pipeline=12))
+    last = parallelism.memory(model, Layout(pipeline_parallel_size=12))
     assert last["weights"] == 4 * (model.weights_of_a_layer + embeddings) and "activations: logits" not in last.parts
 
 
@@ -167,20 +156,20 @@ def test_numbers_of_numpy_do_not_overflow():
     assert small.weights == model.weights and small.flops(1536).total == model.flops(1536).total
 
 
-def test_what_is_on_the_wire_by_hand():
-    model = Transformer(layers=4, width=64, heads=4, vocabulary=100, length=32)
-    wire, seconds = layout.on_the_wire(model, Layout(2, 2, 3), ACCELERATORS["A100 80 GB"], batch=5)
+def test_communication_volume_by_hand():
+    model, device = Transformer(layers=4, width=64, heads=4, vocabulary=100, length=32), ACCELERATORS["A100 80 GB"]
+    volume, seconds = parallelism.communication_volume(model, Layout(2, 2, 3), device, batch=5)
     output = 2 * 5 * 32 * 64
-    assert wire["data"] == pytest.approx(2 * 2 / 3 * 4 * model.weights_of_a_stage(2) / 2)
-    assert wire["tensor"] == pytest.approx(4 * 2 * 1.0 * output)
-    again, _ = layout.on_the_wire(model, Layout(2, 2, 3), ACCELERATORS["A100 80 GB"], 5, recompute="everything")
-    assert again["tensor"] == pytest.approx(1.5 * wire["tensor"])
-    assert wire["pipeline"] == pytest.approx(output)
-    assert seconds["tensor"] == pytest.approx(wire["tensor"] / 300e9)
-    assert seconds["data"] == pytest.approx(wire["data"] / layout.NETWORK)
+    assert volume["data"] == pytest.approx(2 * 2 / 3 * 4 * model.weights_of_a_stage(2) / 2)
+    assert volume["tensor"] == pytest.approx(4 * 2 * 1.0 * output)
+    again, _ = parallelism.communication_volume(model, Layout(2, 2, 3), device, 5, recompute="everything")
+    assert again["tensor"] == pytest.approx(1.5 * volume["tensor"])
+    assert volume["pipeline"] == pytest.approx(output)
+    assert seconds["tensor"] == pytest.approx(volume["tensor"] / 300e9)
+    assert seconds["data"] == pytest.approx(volume["data"] / parallelism.NETWORK)
 
 
-def test_more_devices_are_faster_until_the_wire_binds():
+def test_more_devices_are_faster_until_communication_binds():
     model = SIZES["7 B"]
     few, many = (plan_cluster(model, 256, devices=n, recompute="attention") for n in (8, 64))
     assert many.time.total < few.time.total and few.layout.devices == 8
