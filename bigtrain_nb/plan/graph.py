@@ -24,8 +24,8 @@ COPIES = 4
 class Operation:
     """One node of a graph.
 
-    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops`` and ``moved`` (bytes read and
-    written): of one run. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
+    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops`` and ``moved`` (bytes read
+    and written): of one run. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
     """
 
     def __init__(self, node, layer, backward, times):

@@ -84,6 +84,6 @@ def test_tensors_have_the_dtypes_that_the_solution_says(policy):
 
 def test_the_days_are_those_of_the_plan_without_attention_and_waiting():
     model = bt.Transformer(32, 4096, 32, vocabulary=1, length=1)
-    plan = bt.plan_cluster(model, 1024, devices=8, efficiency=0.5)
+    plan = bt.plan_cluster(model, 1024, devices=8, mfu=0.5)
     days = all_of_it.days(model.weights, plan.tokens, 8, plan.device.flops("mixed_bfloat16"), 0.5)
     assert 86_400 * days == pytest.approx(plan.time["computing"], rel=0.01)
