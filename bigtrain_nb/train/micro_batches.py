@@ -1,7 +1,5 @@
 """A batch as a training step sees it, inputs, targets and sample weights: what it counts, how it is cut and summed."""
 
-import numpy as np
-
 from bigtrain_nb.common.quiet import keras, tf
 
 
@@ -22,23 +20,14 @@ def loss_reduction(loss):
 
 def weight(data, reduction):
     """Return what a batch counts in the mean over several, a float32 scalar."""
-    _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     if reduction == "sum":
         return tf.constant(1.0)
+    _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     if reduction == "mean" or sample_weight is None:
         return tf.cast(count_examples(data), tf.float32)
     if keras.tree.is_nested(sample_weight):
         raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
     return tf.reduce_sum(tf.cast(sample_weight, tf.float32))
-
-
-def as_tensors(data):
-    """Return a batch with its NumPy arrays, which eager steps are given, as tensors."""
-
-    def convert(value):
-        return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
-
-    return keras.tree.map_structure(convert, data)
 
 
 def count_examples(data):
@@ -85,8 +74,14 @@ def sum_over_slices(one_slice, variables, examples, size, of_one_size=False):
     _, sums = tf.while_loop(not_at_the_end, add_slice, (0, sums), parallel_iterations=1)
     if not of_one_size:
         return sums
-    rest = examples - end
-    return tf.cond(tf.greater(rest, 0), lambda: _add(sums, one_slice(end, rest)), lambda: sums)
+
+    def add_the_rest():
+        return _add(sums, one_slice(end, examples - end))
+
+    def nothing_to_add():
+        return sums
+
+    return tf.cond(tf.less(end, examples), add_the_rest, nothing_to_add)
 
 
 def _sum_eagerly(one_slice, variables, examples, size):

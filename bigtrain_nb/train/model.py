@@ -5,11 +5,10 @@ over replicas **once**, and only then shown to anything that looks at them. So c
 check of loss scaling see the global batch's mean gradient, the same on every replica.
 """
 
-from difflib import get_close_matches
-
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train import micro_batches as batches
+from bigtrain_nb.train import refuse
 from bigtrain_nb.train.keras_gaps import (
     Functional,
     after,
@@ -62,7 +61,7 @@ class Model(keras.Model):
 
     def __init__(self, *args, micro_batches=1, **kwargs):
         if _is_functional(args, kwargs):
-            _refuse_unknown(kwargs)
+            refuse.unknown_arguments(kwargs)
             _give_functional_base(type(self))
         super().__init__(*args, **kwargs)
         self.micro_batches = micro_batches
@@ -132,17 +131,20 @@ class Model(keras.Model):
 
     def train_step(self, data):
         """Train on one replica's share of the global batch; return the metrics."""
-        data = batches.as_tensors(data)
         in_one_piece = self.micro_batches == 1 and self.distribute_strategy.num_replicas_in_sync == 1
+        self._build_before_tracing(data, always=not in_one_piece)
+
+        # Forward, gradients and reduce
         if in_one_piece:
-            self._build_before_tracing(data, always=False)
             step = self._forward_and_gradients(data)
         else:
             refuse_what_needs_one_piece(self)
-            self._build_before_tracing(data, always=True)
-            step = self._reduce(self._sum_over_slices(data))
-        self._loss_tracker.update_state(step["loss"], sample_weight=batches.count_examples(data))
+            share = self._sum_over_slices(data)
+            step = self._reduce(share)
+
+        # Update
         self._update(step["gradients"], data)
+        self._loss_tracker.update_state(step["loss"], sample_weight=batches.count_examples(data))
         return logs_to_reduce(self.get_metrics_result(), self.distribute_strategy)
 
     def test_step(self, data):
@@ -150,8 +152,8 @@ class Model(keras.Model):
         self._build_before_tracing(data, always=False)
         return logs_to_reduce(super().test_step(data), self.distribute_strategy)
 
-    # The parts of a step. Between them go {"loss": scalar, "gradients": {index of a trainable variable: gradient}}; a
-    # variable that the loss does not depend on has no gradient.
+    # The parts of a step hand on {"loss": scalar, "gradients": {index of a trainable variable: gradient}}. A variable
+    # that the loss does not depend on is not in it.
 
     def _forward_and_gradients(self, data, share=1.0):
         """Return ``share`` of the loss, and its gradients; update the metrics."""
@@ -169,12 +171,7 @@ class Model(keras.Model):
         found = {index: gradient for index, gradient in enumerate(gradients) if gradient is not None}
 
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        unknown = set(logs) - set(self.get_metrics_result())
-        if unknown:
-            raise ValueError(
-                f"compute_metrics returns {', '.join(sorted(unknown))}, which would show one slice only: make each a"
-                " keras.metrics.Metric and an attribute of the model"
-            )
+        refuse.logs_without_metric(self, logs)
         return {"loss": loss, "gradients": found}
 
     def _sum_over_slices(self, data):
@@ -190,11 +187,7 @@ class Model(keras.Model):
             part = data if self.micro_batches == 1 else batches.cut(data, start, length)
             share = tf.math.divide_no_nan(batches.weight(part, reduction), weight)
             result = self._forward_and_gradients(part, share)
-            if self.micro_batches > 1 and reduction == "sum" and self.losses:
-                raise ValueError(
-                    'with the reduction "sum", micro_batches would count regularisers and add_loss once for each'
-                    ' slice: use "sum_over_batch_size"'
-                )
+            refuse.sum_with_other_losses(self, reduction)
             return result
 
         size = -(-examples // self.micro_batches)
@@ -213,7 +206,7 @@ class Model(keras.Model):
         weight = share["weight"]
         statistics = moving_statistics(self)
         values = {
-            # Inside a strategy Keras divides the loss by the number of replicas
+            # Times replicas, for inside a strategy Keras has divided the loss by their number
             "loss": batches.scaled(share["loss"], weight * replicas),
             "gradients": batches.scaled(share["gradients"], weight * replicas),
             "statistics": batches.scaled([tf.cast(v.value, tf.float32) for v in statistics], weight),
@@ -293,14 +286,6 @@ class WrappedModel(Model):
 
 def _is_functional(args, kwargs):
     return len(args) == 2 or "outputs" in kwargs
-
-
-def _refuse_unknown(kwargs):
-    known = ("inputs", "outputs", "name", "trainable", "micro_batches")
-    for name in kwargs:
-        if name not in known:
-            nearest = get_close_matches(name, known, 1, cutoff=0)[0]
-            raise TypeError(f"Model(inputs, outputs) has no argument {name!r}; the nearest is {nearest!r}")
 
 
 def _give_functional_base(cls):

@@ -30,7 +30,7 @@ from resume_runs import (
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.preemption import PREEMPTED
 from bigtrain_nb.train.resume import Resume
-from bigtrain_nb.train.train_state import Position
+from bigtrain_nb.train.train_state import TrainState
 
 CASES = {
     "float32-adamw": {},
@@ -64,7 +64,7 @@ def test_replicas_that_had_fewer_slices_resume_with_their_own_seeds(tmp_path):
 
 
 def test_without_the_seeds_dropout_would_go_on_differently(tmp_path, monkeypatch):
-    monkeypatch.setattr(Position, "assign_seeds", lambda _: None)
+    monkeypatch.setattr(TrainState, "assign_seeds", lambda _: None)
     assert train(Resume(cut_after_5(tmp_path), model_of())) != whole()
 
 

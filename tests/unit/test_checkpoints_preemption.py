@@ -10,7 +10,8 @@ from logical_cpus import mirrored
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.train import preemption
-from bigtrain_nb.train.preemption import Preemption, from_all
+from bigtrain_nb.train.all_gather import all_gather
+from bigtrain_nb.train.preemption import Preemption
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
@@ -21,7 +22,7 @@ def test_a_value_from_each_replica(replicas):
         replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
         return factor * tf.stack([[7, 10 + replica]])
 
-    got = from_all(strategy, own)(tf.constant(2**40, tf.int64))
+    got = all_gather(strategy, own)(tf.constant(2**40, tf.int64))
     assert got.tolist() == [[[2**40 * 7, 2**40 * (10 + replica)]] for replica in range(replicas)]
 
 
