@@ -1,16 +1,19 @@
-"""What `bigtrain_nb.train.model` needs of Keras and Keras offers no public way to.
+"""What training here needs of Keras and TensorFlow, and they offer no public way to.
 
 All private names stand here, but for those of `keras.Model` that `Model` inherits or overrides.
 tests/unit/test_upstream.py fails when Keras mends one of them, and says what can then be deleted.
 """
 
 from contextlib import contextmanager
+from itertools import count
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.micro_batches import count_examples
 
 # isort: split
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
+
+_groups = count(1)
 
 
 def innermost(optimizer):
@@ -69,6 +72,16 @@ def logs_to_reduce(logs, strategy):
     if strategy.num_replicas_in_sync == len(strategy.extended.worker_devices):
         return logs
     return keras.tree.map_structure(lambda value: tf.expand_dims(value, 0), logs)
+
+
+def mirrored_with_groups_of_its_own(devices):
+    """Return a MirroredStrategy that shares no collective group with others.
+
+    TensorFlow numbers the groups of each strategy from the same start, so the second of another size would abort
+    (tensorflow issue 61314). There is no public way to set the start; its own tests do it like this.
+    """
+    start = {"_collective_key_base": 100_000 * next(_groups)}
+    return type("MirroredStrategy", (tf.distribute.MirroredStrategy,), start)(devices)
 
 
 def moving_statistics(model):

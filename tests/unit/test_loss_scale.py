@@ -43,7 +43,7 @@ def test_growth_is_no_skipped_step():
 def test_a_scale_that_has_fallen_to_zero_still_skips():
     history = trained([np.nan] * 200)
     assert history.scale[-1] == 0 and all(history.skipped)
-    history.figure()
+    history.figure().canvas.draw()
 
 
 def test_a_second_fit_goes_on():
@@ -60,19 +60,6 @@ def test_several_steps_in_one_execution_are_one_entry():
     assert "execution of 2 training steps" in history.figure().axes[0].get_xlabel()
 
 
-def test_the_policy_mixed_float16_is_enough():
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        x = keras.Input((1,))
-        model = Model(x, keras.layers.Dense(1, kernel_initializer="zeros")(x))
-        model.compile("sgd", "mse")
-    finally:
-        keras.config.set_dtype_policy("float32")
-    history = LossScaleHistory()
-    model.fit(np.ones((4, 1)), np.full((4, 1), 0.01), batch_size=2, verbose=0, callbacks=[history])
-    assert history.scale == [32768, 32768] and history.scale[-1] == model.loss_scale
-
-
 def test_a_model_without_loss_scaling_is_refused():
     x = keras.Input((1,))
     model = keras.Model(x, keras.layers.Dense(1)(x), name="plain")
@@ -83,22 +70,8 @@ def test_a_model_without_loss_scaling_is_refused():
 
 def test_the_figure_marks_skipped_steps_on_an_axis_of_powers_of_two():
     axes = loss_scale_figure([1024, 512, 512, 1024], [False, True, False, False]).axes[0]
-    crosses = [line for line in axes.lines if line.get_color() == PREDICTED]
-    assert [list(line.get_xdata()) for line in crosses] == [[2]]
-    assert [list(line.get_ydata()) for line in crosses] == [[512]]
+    (crosses,) = [line for line in axes.lines if line.get_color() == PREDICTED]
+    assert (list(crosses.get_xdata()), list(crosses.get_ydata())) == ([2], [512])
     assert "training step" in axes.get_xlabel() and "1 of 4 skipped" in axes.get_xlabel()
     axes.figure.canvas.draw()
     assert {"$2^{9}$", "$2^{10}$"} <= {tick.get_text() for tick in axes.get_yticklabels()}
-    low, high = axes.get_ylim()
-    assert low < 512 and high > 1024
-
-
-def test_the_figure_takes_one_step_and_scales_that_no_logarithm_shows():
-    loss_scale_figure([1024.0], [False]).canvas.draw()
-    loss_scale_figure([float("inf"), 0.0], [True, True]).canvas.draw()
-
-
-@pytest.mark.parametrize(("scale", "skipped"), [([], []), ([1.0, 2.0], [True])])
-def test_the_figure_refuses_entries_that_do_not_fit(scale, skipped):
-    with pytest.raises(ValueError, match=f"scale has {len(scale)} entries, skipped has {len(skipped)}"):
-        loss_scale_figure(scale, skipped)
