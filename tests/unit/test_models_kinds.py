@@ -110,7 +110,7 @@ CASES = {  # name: (model, fit's data, compile's settings)
     "dicts, an output without loss": (
         partial(inputs_and_outputs, as_dict=True),
         {"x": {"a": X, "b": WORDS}, "y": {"left": Y}},
-        {"loss": {"left": "mse", "right": None}, "metrics": {"left": ["mae"]}},
+        {"loss": {"left": "mse", "right": None}},
     ),
     "sample_weight": (
         classifier,
