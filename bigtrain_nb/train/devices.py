@@ -1,12 +1,10 @@
 """Several devices on any machine, GPUs or parts of one CPU, and a strategy that trains on them."""
 
-from itertools import count as counter
-
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import hear_of_16_bits, tf
+from bigtrain_nb.train.keras_gaps import mirrored_with_groups_of_its_own
 
 _devices = []
-_made = counter(1)
 
 
 def devices(at_least=2):
@@ -33,20 +31,10 @@ def mirrored(count=None):
         count = whole_number("count", count, 1)
     chosen = devices(max(2, count or 2))[:count]
     if not chosen[0].startswith("CPU"):
-        return _with_groups_of_its_own(chosen)
+        return mirrored_with_groups_of_its_own(chosen)
     made = tf.distribute.MirroredStrategy(chosen, tf.distribute.ReductionToOneDevice())
     hear_of_16_bits()
     return made
-
-
-def _with_groups_of_its_own(names):
-    """Return a strategy that shares no collective group with others.
-
-    TensorFlow numbers the groups of each strategy from the same start, so the second of another size would abort
-    (tensorflow issue 61314). There is no public way to set the start; its own tests do it like this.
-    """
-    start = {"_collective_key_base": 100_000 * next(_made)}
-    return type("MirroredStrategy", (tf.distribute.MirroredStrategy,), start)(names)
 
 
 def _choose(at_least):

@@ -1,16 +1,19 @@
-"""What `bigtrain_nb.train.model` needs of Keras and Keras offers no public way to.
+"""What training here needs of Keras and TensorFlow, and they offer no public way to.
 
 All private names stand here, but for those of `keras.Model` that `Model` inherits or overrides.
 tests/unit/test_upstream.py fails when Keras mends one of them, and says what can then be deleted.
 """
 
 from contextlib import contextmanager
+from itertools import count
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.micro_batches import count_examples
 
 # isort: split
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
+
+_groups = count(1)
 
 
 def innermost(optimizer):
@@ -22,11 +25,15 @@ def innermost(optimizer):
 def already_reduced(optimizer):
     """Keep a Keras optimizer from reducing gradients again; there is no public way to say that they are reduced."""
     inner = innermost(optimizer)
-    inner._all_reduce_sum_gradients = list
+    inner._all_reduce_sum_gradients = _unchanged
     try:
         yield
     finally:
         vars(inner).pop("_all_reduce_sum_gradients", None)  # replicas are threads: another may have been here before
+
+
+def _unchanged(grads_and_vars):
+    return list(grads_and_vars)
 
 
 def after(data):
@@ -41,13 +48,21 @@ def count_by_examples(model, x):
     """Let the tracked loss of each output count a batch by its examples; Keras counts all batches alike."""
     trackers = model._compile_loss.metrics if model._compile_loss else []
     for tracker in trackers:
-        update = type(tracker).update_state
-        tracker.update_state = lambda value, sample_weight=None, t=tracker, u=update: u(t, value, count_examples(x))
+        tracker.update_state = _counting(tracker, count_examples(x))
     try:
         yield
     finally:
         for tracker in trackers:
             vars(tracker).pop("update_state", None)
+
+
+def _counting(tracker, examples):
+    update = type(tracker).update_state
+
+    def update_state(value, sample_weight=None):
+        return update(tracker, value, examples)
+
+    return update_state
 
 
 def logs_to_reduce(logs, strategy):
@@ -59,17 +74,42 @@ def logs_to_reduce(logs, strategy):
     return keras.tree.map_structure(lambda value: tf.expand_dims(value, 0), logs)
 
 
-def moving_statistics(model):
-    """Return what training changes on each replica by itself: unreduced, replicas would drift apart unseen.
+def mirrored_with_groups_of_its_own(devices):
+    """Return a MirroredStrategy that shares no collective group with others.
 
-    Raises ValueError for layers that talk to other replicas in the forward pass, which is run as often as a replica has
-    slices: those that have fewer would be waited for.
+    TensorFlow numbers the groups of each strategy from the same start, so the second of another size would abort
+    (tensorflow issue 61314). There is no public way to set the start; its own tests do it like this.
     """
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
-    for layer in layers:
+    start = {"_collective_key_base": 100_000 * next(_groups)}
+    return type("MirroredStrategy", (tf.distribute.MirroredStrategy,), start)(devices)
+
+
+def moving_statistics(model):
+    """Return what training changes on each replica by itself: unreduced, replicas would drift apart unseen."""
+    layers = [layer for layer in _batch_normalizations(model) if layer.trainable]
+    return [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]
+
+
+def refuse_what_needs_one_piece(model):
+    """Raise ValueError for what cannot be in a step of several slices or replicas.
+
+    That are an optimizer that accumulates by itself, and layers that talk to other replicas in the forward pass, which
+    is run as often as a replica has slices: those that have fewer would be waited for.
+    """
+    if getattr(innermost(model.optimizer), "gradient_accumulation_steps", None):
+        raise ValueError(
+            "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
+            " optimizer and give micro_batches to the model"
+        )
+    if model.distribute_strategy.num_replicas_in_sync == 1:
+        return
+    for layer in _batch_normalizations(model):
         if layer.synchronized:
             raise ValueError(
                 f"{layer.name}: synchronized=True does not work in a bt.Model on several replicas: leave it out (moving"
                 " statistics are averaged all the same) or use GroupNormalization"
             )
-    return [v for layer in layers if layer.trainable for v in (layer.moving_mean, layer.moving_variance)]
+
+
+def _batch_normalizations(model):
+    return [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]

@@ -16,7 +16,8 @@ class LossScaleHistory(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.scale, self.skipped = [], []
+        self.scale = []
+        self.skipped = []
         self._steps = 1
 
     def on_train_begin(self, logs=None):
@@ -30,7 +31,8 @@ class LossScaleHistory(keras.callbacks.Callback):
         self._before = self._state()
 
     def on_train_batch_end(self, batch, logs=None):
-        (scale, applied), (last_scale, last_applied) = self._state(), self._before
+        last_scale, last_applied = self._before
+        scale, applied = self._state()
         self.scale.append(scale)
         self.skipped.append(scale < last_scale or applied == last_applied)
         self._before = scale, applied

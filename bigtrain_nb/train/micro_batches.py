@@ -1,103 +1,123 @@
-"""A batch as a training step sees it, inputs, targets and sample weights: how much it counts, and how to cut it."""
-
-import numpy as np
+"""A batch as a training step sees it, inputs, targets and sample weights: what it counts, how it is cut and summed."""
 
 from bigtrain_nb.common.quiet import keras, tf
 
 
 def loss_reduction(loss):
     """Return the reduction that all losses of ``compile(loss=...)`` share: "mean", "mean_with_sample_weight", "sum"."""
-    losses = [one for one in keras.tree.flatten(loss) if one is not None]
-    named = {getattr(one, "reduction", "mean") for one in losses}
-    kinds = {"mean" if name == "sum_over_batch_size" else name for name in named} or {"mean"}
-    if len(kinds) > 1 or not kinds <= {"mean", "mean_with_sample_weight", "sum"}:
+    kinds = set()
+    for one in keras.tree.flatten(loss):
+        reduction = getattr(one, "reduction", "mean")
+        kinds.add("mean" if reduction == "sum_over_batch_size" or one is None else reduction)
+    kind = kinds.pop()
+    if kinds or kind not in ("mean", "mean_with_sample_weight", "sum"):
         raise ValueError(
-            f"losses with the reductions {', '.join(sorted(map(str, named)))} cannot be weighed together over"
+            f"losses with the reductions {', '.join(sorted(map(str, kinds | {kind})))} cannot be weighed together over"
             ' micro-batches and replicas: use one of "sum_over_batch_size", "mean_with_sample_weight", "sum" for all'
         )
-    return kinds.pop()
+    return kind
 
 
-def weight_of(reduction):
-    """Return the function from a batch to its weight in the mean, a float32 scalar."""
-
-    def weigh(data):
-        *_, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        if reduction == "sum":
-            return tf.constant(1.0)
-        if reduction == "mean" or sample_weight is None:
-            return tf.cast(count_examples(data), tf.float32)
-        if keras.tree.is_nested(sample_weight):
-            raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
-        return tf.reduce_sum(tf.cast(sample_weight, tf.float32))
-
-    return weigh
-
-
-def as_tensors(data):
-    """Return a batch with its NumPy arrays, which eager steps are given, as tensors."""
-    convert = lambda value: tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value  # noqa: E731
-    return keras.tree.map_structure(convert, data)
+def weight(data, reduction):
+    """Return what a batch counts in the mean over several, a float32 scalar."""
+    if reduction == "sum":
+        return tf.constant(1.0)
+    _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    if reduction == "mean" or sample_weight is None:
+        return tf.cast(count_examples(data), tf.float32)
+    if keras.tree.is_nested(sample_weight):
+        raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
+    return tf.reduce_sum(tf.cast(sample_weight, tf.float32))
 
 
 def count_examples(data):
     """Return the number of examples in a batch, an int where it is known and else an int32 scalar."""
-    values = (value for value in keras.tree.flatten(data) if value is not None)
-    first = next(value for value in values if tf.TensorShape(value.shape).rank != 0)
-    if isinstance(first, tf.RaggedTensor):
-        return tf.cast(first.nrows(), tf.int32)
-    if isinstance(first, tf.SparseTensor):
-        return tf.cast(first.dense_shape[0], tf.int32)
-    return first.shape[0] or tf.shape(first)[0]
+    for value in keras.tree.flatten(data):
+        if value is not None and tf.TensorShape(value.shape).rank != 0:
+            return value.shape[0] or tf.cast(tf.shape(value)[0], tf.int32)
 
 
 def cut(data, start, length):
-    """Return examples ``start`` to ``start + length`` of every tensor in a batch.
-
-    Raises ValueError for what has no examples to cut: a scalar, a ragged or sparse tensor, tensors of unlike lengths.
-    """
-    values = [value for value in keras.tree.flatten(data) if value is not None]
-    for value in values:
-        if not isinstance(value, tf.Tensor) or value.shape.rank == 0:
-            kind = "scalar" if isinstance(value, tf.Tensor) else type(value).__name__
-            raise ValueError(f"micro_batches cannot cut a {kind}: every input must be a tensor [examples, ...]")
-    lengths = {value.shape[0] for value in values}
-    if len(lengths) > 1:
-        shapes = ", ".join(str(tuple(value.shape)) for value in values)
-        raise ValueError(f"micro_batches cannot cut a batch whose tensors have unlike first dimensions: {shapes}")
+    """Return examples ``start`` to ``start + length`` of every tensor in a batch."""
 
     def rows(value):
+        if value is None:
+            return None
         rest = [-1 if size is None else size for size in value.shape[1:]]
-        return tf.slice(value, [start, *[0] * len(rest)], [length, *rest])
+        return tf.slice(value, [start] + [0] * len(rest), [length] + rest)
 
-    return keras.tree.map_structure(lambda value: None if value is None else rows(value), data)
+    return keras.tree.map_structure(rows, data)
 
 
-def add_slices(add_slice, sums, examples, size, even=False):
-    """Return ``sums`` after ``sums = add_slice(start, length, *sums)`` for slices of ``size`` examples, in turn.
+def sum_over_slices(one_slice, variables, examples, size, of_one_size=False):
+    """Return the sums of what ``one_slice(start, length)`` gives for slices of ``size`` examples, the last shorter.
 
-    The last slice is shorter where ``examples`` does not divide. With ``even``, which XLA wants, the others are of one
-    size known beforehand, and the last stands apart: the function is traced twice.
+    That is {"loss": scalar, "gradients": {index in ``variables``: gradient}}. XLA wants slices ``of_one_size``, known
+    beforehand: then a shorter last one stands apart.
     """
-    if not even:
-        slices = -(-examples // tf.maximum(size, 1))
-        return _each(slices, size, lambda start: tf.minimum(size, examples - start), add_slice, sums)
-    sums = _each(examples // size, size, lambda _: size, add_slice, sums)
-    done = examples // size * size
-    if isinstance(examples, int):
-        return add_slice(done, examples - done, *sums) if done < examples else sums
-    return tf.cond(done < examples, lambda: add_slice(done, examples - done, *sums), lambda: sums)
+    if tf.executing_eagerly():
+        return _sum_eagerly(one_slice, variables, examples, size)
+
+    # Traced once, here, and called by the loop: so it is known beforehand which variables have a gradient
+    scalar = tf.TensorSpec([], tf.int32)
+    one_slice = tf.function(one_slice, autograph=False).get_concrete_function(scalar, scalar)
+    sums = _zeros(variables, one_slice.structured_outputs["gradients"])
+    end = examples // size * size if of_one_size else examples
+
+    def not_at_the_end(start, sums):
+        return start < end
+
+    def add_slice(start, sums):
+        length = size if of_one_size else tf.minimum(size, examples - start)
+        return start + size, _add(sums, one_slice(start, length))
+
+    _, sums = tf.while_loop(not_at_the_end, add_slice, (0, sums), parallel_iterations=1)
+    if not of_one_size:
+        return sums
+
+    def add_the_rest():
+        return _add(sums, one_slice(end, examples - end))
+
+    def nothing_to_add():
+        return sums
+
+    return tf.cond(tf.less(end, examples), add_the_rest, nothing_to_add)
 
 
-def _each(count, size, length, add_slice, sums):
-    body = lambda i, *sums: (i + 1, *add_slice(i * size, length(i * size), *sums))  # noqa: E731
-    return list(tf.while_loop(lambda i, *_: i < count, body, (0, *sums), parallel_iterations=1)[1:])
+def _sum_eagerly(one_slice, variables, examples, size):
+    sums, start = None, 0
+    while start < examples:
+        result = one_slice(start, min(size, examples - start))
+        sums = _add(sums or _zeros(variables, result["gradients"]), result)
+        start += size
+    return sums or _zeros(variables, range(len(variables)))
 
 
-def wide(dtype):
+def _zeros(variables, indices):
+    gradients = {index: tf.zeros(variables[index].shape, _wide(variables[index].dtype)) for index in indices}
+    return {"loss": tf.constant(0.0), "gradients": gradients}
+
+
+def _add(sums, result):
+    return tf.nest.map_structure(_add_one, sums, result)
+
+
+def _add_one(total, value):
+    """Return ``total`` plus a tensor or the rows of an embedding that a slice used."""
+    if isinstance(value, tf.IndexedSlices):
+        return tf.tensor_scatter_nd_add(total, value.indices[:, None], tf.cast(value.values, total.dtype))
+    return total + tf.cast(value, total.dtype)
+
+
+def _wide(dtype):
     """Return the type in which gradients of variables of type ``dtype`` are summed: at least 32 bits."""
     dtype = tf.as_dtype(dtype)
     return tf.float32 if dtype.size < 4 else dtype
+
+
+def scaled(values, factor):
+    """Return a structure of tensors, each times ``factor``."""
+    return tf.nest.map_structure(lambda value: value * tf.cast(factor, value.dtype), values)
 
 
 def distinct_rows(gradient, xla=False):
@@ -113,15 +133,3 @@ def distinct_rows(gradient, xla=False):
     rows, places = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
-
-
-def add_gradient(total, gradient, variable):
-    """Return ``total`` plus a gradient, which may be None or the rows of an embedding that a batch used."""
-    if gradient is None:
-        return total
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.tensor_scatter_nd_add(total, gradient.indices[:, None], tf.cast(gradient.values, total.dtype))
-    gradient = tf.cast(gradient, total.dtype)
-    if getattr(variable, "overwrite_with_gradient", False):  # float8: a new scale, of which the largest covers all
-        return tf.maximum(total, gradient)
-    return total + gradient

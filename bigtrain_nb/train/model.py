@@ -8,20 +8,23 @@ check of loss scaling see the global batch's mean gradient, the same on every re
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train import micro_batches as batches
+from bigtrain_nb.train import refuse
 from bigtrain_nb.train.keras_gaps import (
     Functional,
     after,
     already_reduced,
     count_by_examples,
-    innermost,
     logs_to_reduce,
     moving_statistics,
+    refuse_what_needs_one_piece,
 )
 
-_serializable = keras.saving.register_keras_serializable("bigtrain_nb")
+
+def _serializable(cls):
+    keras.saving.get_custom_objects()[cls.__name__] = cls  # the legacy HDF5 format knows classes by their bare names
+    return keras.saving.register_keras_serializable("bigtrain_nb")(cls)
 
 
-@_serializable
 class Model(keras.Model):
     """A `keras.Model`, functional or subclassed, whose training step is cut into ``micro_batches`` slices.
 
@@ -45,17 +48,21 @@ class Model(keras.Model):
 
     `keras.models.clone_model` gives a functional model of one micro-batch: set ``micro_batches`` on the clone.
 
-    Raises ValueError for ``micro_batches`` that is not a whole number of at least 1; in training, for an optimizer that
-    accumulates by itself, for losses whose reductions cannot be weighed together, for inputs that cannot be cut, for
-    synchronized `BatchNormalization` on several replicas and for logs of `compute_metrics` that are no metrics.
+    Raises TypeError for an argument that is not known, ValueError for ``micro_batches`` that is not a whole number of
+    at least 1; in training, ValueError for an optimizer that accumulates by itself, for losses whose reductions cannot
+    be weighed together, for synchronized `BatchNormalization` on several replicas and for logs of `compute_metrics`
+    that are no metrics.
     """
 
     def __new__(cls, *args, **kwargs):
-        return super().__new__(FunctionalModel if cls is Model and _is_functional(args, kwargs) else cls)
+        if cls is Model and _is_functional(args, kwargs):
+            cls = FunctionalModel
+        return super().__new__(cls)
 
     def __init__(self, *args, micro_batches=1, **kwargs):
-        if _is_functional(args, kwargs) and not isinstance(self, FunctionalModel):
-            _make_functional(type(self))
+        if _is_functional(args, kwargs):
+            refuse.unknown_arguments(kwargs)
+            _give_functional_base(type(self))
         super().__init__(*args, **kwargs)
         self.micro_batches = micro_batches
 
@@ -72,11 +79,12 @@ class Model(keras.Model):
         if isinstance(model, keras.Sequential) and not model.built:
             raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once")
         if isinstance(model, keras.Sequential):
-            taken = cls(model.inputs[0], model.outputs[0], name=model.name, micro_batches=micro_batches)
+            taken = cls(model.inputs[0], model.outputs[0], name=model.name)
         elif isinstance(model, Functional) and type(model).call is Functional.call:
-            taken = cls(model.input, model.output, name=model.name, micro_batches=micro_batches)
+            taken = cls(model.input, model.output, name=model.name)
         else:
-            taken = WrappedModel(model, micro_batches=micro_batches)
+            taken = WrappedModel(model)
+        taken.micro_batches = micro_batches
         taken.dtype_policy = model.dtype_policy  # by which `compile` decides on loss scaling
         return taken
 
@@ -123,95 +131,118 @@ class Model(keras.Model):
 
     def train_step(self, data):
         """Train on one replica's share of the global batch; return the metrics."""
-        uncut = self.micro_batches == 1 and self.distribute_strategy.num_replicas_in_sync == 1
-        if getattr(innermost(self.optimizer), "gradient_accumulation_steps", None) and not uncut:
-            raise ValueError(
-                "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
-                " optimizer and give micro_batches to the model"
-            )
-        data = batches.as_tensors(data)
-        self._build_before_tracing(data, sums=not uncut)
-        *gradients, loss = self._gradients(data) if uncut else self._reduced(data)
-        gradients = [batches.distinct_rows(gradient, self.jit_compile) for gradient in gradients]
-        self._loss_tracker.update_state(loss, sample_weight=batches.count_examples(data))
-        if self.trainable_variables:
-            if not self.optimizer.built:
-                self.optimizer.build(self.trainable_variables)
-            with already_reduced(self.optimizer), after(data):
-                self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        in_one_piece = self.micro_batches == 1 and self.distribute_strategy.num_replicas_in_sync == 1
+        self._build_before_tracing(data, always=not in_one_piece)
+
+        # Forward, gradients and reduce
+        if in_one_piece:
+            step = self._forward_and_gradients(data)
+        else:
+            refuse_what_needs_one_piece(self)
+            share = self._sum_over_slices(data)
+            step = self._reduce(share)
+
+        # Update
+        self._update(step["gradients"], data)
+        self._loss_tracker.update_state(step["loss"], sample_weight=batches.count_examples(data))
         return logs_to_reduce(self.get_metrics_result(), self.distribute_strategy)
 
     def test_step(self, data):
         """Evaluate one replica's share of the global batch; return the metrics."""
-        self._build_before_tracing(data)
+        self._build_before_tracing(data, always=False)
         return logs_to_reduce(super().test_step(data), self.distribute_strategy)
 
-    def _build_before_tracing(self, data, sums=False):
+    # The parts of a step hand on {"loss": scalar, "gradients": {index of a trainable variable: gradient}}. A variable
+    # that the loss does not depend on is not in it.
+
+    def _forward_and_gradients(self, data, share=1.0):
+        """Return ``share`` of the loss, and its gradients; update the metrics."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+
+        # Forward
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+            loss *= tf.cast(share, loss.dtype)
+            scaled_loss = self.optimizer.scale_loss(loss)
+
+        # Gradients
+        gradients = tape.gradient(scaled_loss, self.trainable_variables)
+        found = {index: gradient for index, gradient in enumerate(gradients) if gradient is not None}
+
+        logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        refuse.logs_without_metric(self, logs)
+        return {"loss": loss, "gradients": found}
+
+    def _sum_over_slices(self, data):
+        """Return loss and gradients of one replica's share, and ``weight``: what the share counts in the global mean.
+
+        The loss of each slice is scaled before its gradients are taken, so that their sum is the share's mean.
+        """
+        reduction = batches.loss_reduction(self.loss)
+        examples = batches.count_examples(data)
+        weight = batches.weight(data, reduction)
+
+        def one_slice(start, length):
+            part = data if self.micro_batches == 1 else batches.cut(data, start, length)
+            share = tf.math.divide_no_nan(batches.weight(part, reduction), weight)
+            result = self._forward_and_gradients(part, share)
+            refuse.sum_with_other_losses(self, reduction)
+            return result
+
+        size = -(-examples // self.micro_batches)
+        of_one_size = self.jit_compile and self.micro_batches > 1
+        sums = batches.sum_over_slices(one_slice, self.trainable_variables, examples, size, of_one_size)
+        return {**sums, "weight": weight}
+
+    def _reduce(self, share):
+        """Return loss and gradients of the global batch: the mean over the replicas, by weight, in one all-reduce.
+
+        The moving statistics of the model become their mean in it.
+        """
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if replicas == 1:
+            return share
+        weight = share["weight"]
+        statistics = moving_statistics(self)
+        values = {
+            # Times replicas, for inside a strategy Keras has divided the loss by their number
+            "loss": batches.scaled(share["loss"], weight * replicas),
+            "gradients": batches.scaled(share["gradients"], weight * replicas),
+            "statistics": batches.scaled([tf.cast(v.value, tf.float32) for v in statistics], weight),
+            "weight": weight,
+        }
+        sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+        total = sums["weight"]
+        means = batches.scaled(sums, tf.math.reciprocal_no_nan(total))
+        for variable, mean in zip(statistics, means["statistics"], strict=True):
+            kept = tf.cast(variable.value, tf.float32)
+            variable.assign(tf.cast(tf.where(total > 0, mean, kept), variable.dtype))
+        return means
+
+    def _update(self, gradients, data):
+        """Apply the global batch's gradients, the same on every replica."""
+        variables = self.trainable_variables
+        if not variables:
+            return
+        if not self.optimizer.built:
+            self.optimizer.build(variables)
+        pairs = []
+        for index, variable in enumerate(variables):
+            gradient = batches.distinct_rows(gradients.get(index), self.jit_compile)
+            pairs.append((gradient, variable))
+        with already_reduced(self.optimizer), after(data):
+            self.optimizer.apply_gradients(pairs)
+
+    def _build_before_tracing(self, data, always):
         """Make the variables that sums start from and the losses to track; with a strategy, Keras did so already."""
         _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
-        if self._distribute_strategy is None and (sums or keras.tree.is_nested(y)):
+        if self._distribute_strategy is None and (always or keras.tree.is_nested(y)):
             self._symbolic_build(data_batch=data)
 
     def _compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         with count_by_examples(self, x):
             return super()._compute_loss(x, y, y_pred, sample_weight=sample_weight, training=training)
-
-    def _gradients(self, data, share=1.0):
-        """Return the gradients of ``share`` of the loss, and that as last; update the metrics."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        with tf.GradientTape() as tape:
-            y_pred = self(x, training=True)
-            loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-            loss *= tf.cast(share, loss.dtype)
-            scaled = self.optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, self.trainable_variables)
-        logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        unknown = set(logs) - set(self.get_metrics_result())
-        if unknown:
-            raise ValueError(
-                f"compute_metrics returns {', '.join(sorted(unknown))}, which would show one slice only: make each a"
-                " keras.metrics.Metric and an attribute of the model"
-            )
-        return [*gradients, loss]
-
-    def _accumulate(self, data):
-        """Return gradients and loss of all slices of ``data``, and its weight in the global mean."""
-        reduction, variables, without_gradient = batches.loss_reduction(self.loss), self.trainable_variables, set()
-        weigh = batches.weight_of(reduction)
-        examples, weight = batches.count_examples(data), weigh(data)
-
-        def add_slice(start, length, *sums):
-            part = data if self.micro_batches == 1 else batches.cut(data, start, length)
-            values = self._gradients(part, tf.math.divide_no_nan(weigh(part), weight))
-            if self.micro_batches > 1 and reduction == "sum" and self.losses:
-                raise ValueError(
-                    'with the reduction "sum", micro_batches would count regularisers and add_loss once for each'
-                    ' slice: use "sum_over_batch_size"'
-                )
-            without_gradient.update(i for i, value in enumerate(values) if value is None)
-            return [batches.add_gradient(*row) for row in zip(sums, values, [*variables, None], strict=True)]
-
-        size, even = -(-examples // self.micro_batches), self.jit_compile and self.micro_batches > 1
-        nothing = [*(tf.zeros(v.shape, batches.wide(v.dtype)) for v in variables), tf.constant(0.0)]
-        sums = batches.add_slices(add_slice, nothing, examples, size, even)
-        return [None if i in without_gradient else s for i, s in enumerate(sums)], weight
-
-    def _reduced(self, data):
-        """Return the global batch's gradients and loss: each replica's weighed, summed in one all-reduce, divided."""
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if replicas == 1:
-            return self._accumulate(data)[0]
-        statistics = moving_statistics(self)
-        values, weight = self._accumulate(data)
-        present = [value * tf.cast(weight * replicas, value.dtype) for value in values if value is not None]
-        moved = [tf.cast(v.value, tf.float32) * weight for v in statistics]
-        context = tf.distribute.get_replica_context()
-        *sums, total = context.all_reduce(tf.distribute.ReduceOp.SUM, [*present, *moved, weight])
-        means = iter([tf.math.divide_no_nan(s, tf.cast(total, s.dtype)) for s in sums])
-        reduced = [None if value is None else next(means) for value in values]
-        for variable, mean in zip(statistics, means, strict=True):
-            variable.assign(tf.cast(tf.where(total > 0, mean, tf.cast(variable.value, mean.dtype)), variable.dtype))
-        return reduced
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Build from a *local* replica's batch; Keras' own turns the batches of all into one tensor, which raises
@@ -257,9 +288,9 @@ def _is_functional(args, kwargs):
     return len(args) == 2 or "outputs" in kwargs
 
 
-def _make_functional(cls):
-    """Give a subclass that calls ``super().__init__(inputs, outputs)`` the base for it, as Keras does for its own."""
-    for base in cls.__bases__:
-        if base is not Model and issubclass(base, Model):
-            _make_functional(base)
-    cls.__bases__ = tuple(FunctionalModel if base is Model else base for base in cls.__bases__)
+def _give_functional_base(cls):
+    # Only `__init__` can tell that a subclass is functional, when its object is there already. So its class gets the
+    # base now, which is what Keras does with subclasses of its own Model.
+    for each in cls.__mro__:
+        if Model in each.__bases__ and each is not FunctionalModel:
+            each.__bases__ = tuple(FunctionalModel if base is Model else base for base in each.__bases__)

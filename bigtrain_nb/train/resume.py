@@ -7,9 +7,10 @@ import os
 
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train.checkpoint_files import Files
-from bigtrain_nb.train.preemption import Preemption, from_all, leave, several_workers
-from bigtrain_nb.train.train_state import Position
+from bigtrain_nb.train.all_gather import all_gather, several_workers
+from bigtrain_nb.train.checkpoint_files import CheckpointFiles
+from bigtrain_nb.train.preemption import Preemption, leave
+from bigtrain_nb.train.train_state import TrainState
 
 
 class Resume(keras.callbacks.Callback):
@@ -46,33 +47,33 @@ class Resume(keras.callbacks.Callback):
 
     def __init__(self, folder, model, every=50, keep=2):
         super().__init__()
-        if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
-            raise ValueError(f"folder={folder!r} must be the path of a folder")
         self._folder = os.fspath(folder)
         self._every = None if every is None else whole_number("every", every, 1)
         keep = whole_number("keep", keep, 1)
         _build_optimizer(model)
         self.set_model(model)
-        self._strategy = model.distribute_strategy
-        self._chief = self._strategy.extended.should_checkpoint
-        self._many = several_workers(self._strategy)
-        self._ask = from_all(self._strategy, tf.identity)
-        self._preemption = Preemption(self._ask if self._many else None)
-        self._position = Position(model)
-        state = {"weights": model.weights, "optimizer": model.optimizer.variables}
-        self._files = Files(folder, keep, state, position=self._position)
-        self._length, self._in_loop, self._skipped = None, False, False
-        self.restored = self._start() > 0
+        strategy = model.distribute_strategy
+        self._chief = strategy.extended.should_checkpoint
+        self._several_workers = several_workers(strategy)
+        self._ask = all_gather(strategy, tf.identity)
+        self._preemption = Preemption(self._ask if self._several_workers else None)
+        self._state = TrainState(model)
+        variables = {"weights": model.weights, "optimizer": model.optimizer.variables}
+        self._files = CheckpointFiles(folder, keep, variables, state=self._state)
+        self._length = None  # batches in this epoch, where known
+        self._in_loop = False
+        self._skipped = False
+        self.restored = self._restore() > 0
 
     @property
     def epoch(self):
         """The epoch to train, counted from 0: so many are done."""
-        return self._position.epoch
+        return self._state.epoch
 
     @property
     def step(self):
         """Number of steps of this epoch that are done."""
-        return self._position.step
+        return self._state.step
 
     def epochs(self, count):
         """Yield the epochs from `epoch` to ``count - 1``. After the loop's body an epoch is done, and saved.
@@ -82,12 +83,15 @@ class Resume(keras.callbacks.Callback):
         count = whole_number("count", count, 1)
         with self._preemption.listening():
             while self.epoch < count:
-                self._length, self._in_loop, self._skipped = None, True, False
+                self._length = None
+                self._skipped = False
+                self._in_loop = True
                 try:
                     yield self.epoch
                 finally:
                     self._in_loop = False
-                self._position.epoch, self._position.step = self.epoch + 1, 0
+                self._state.epoch += 1
+                self._state.step = 0
                 self._save(stop=self._preemption.came())
 
     def rest(self, dataset):
@@ -96,11 +100,8 @@ class Resume(keras.callbacks.Callback):
         The skipped batches are read again, but not trained on. Several workers each read all of the dataset and keep
         their share (AutoShardPolicy.DATA): only so the number of steps tells which examples are done.
 
-        Raises ValueError for what is no `tf.data.Dataset`, for one without end, with fewer batches than are done, or
-        with another policy.
+        Raises ValueError for a dataset without end, with fewer batches than are done, or with another policy.
         """
-        if not isinstance(dataset, tf.data.Dataset):
-            raise ValueError(f"rest() takes a tf.data.Dataset of batches, not yet distributed, not {dataset!r:.99}")
         length = int(dataset.cardinality())
         if length == tf.data.INFINITE_CARDINALITY:
             raise ValueError("this dataset has no end, so no epochs: dataset.take(steps) makes one")
@@ -109,8 +110,11 @@ class Resume(keras.callbacks.Callback):
                 f"{self.step} batches of epoch {self.epoch} are done, but the dataset has {length}: it must be as it"
                 " was before the restart, with the same examples and batch size"
             )
-        self._length, self._skipped = length if length >= 0 else None, True
-        return (_sharded_by_batches(dataset) if self._many else dataset).skip(self.step)
+        self._length = length if length >= 0 else None
+        self._skipped = True
+        if self._several_workers:
+            dataset = _sharded_by_batches(dataset)
+        return dataset.skip(self.step)
 
     def step_done(self, steps=1):
         """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came.
@@ -119,11 +123,13 @@ class Resume(keras.callbacks.Callback):
         """
         if not self._in_loop:
             raise RuntimeError("train inside `for epoch in resume.epochs(count):`, which counts the epochs")
-        before, self._position.step = self.step, self.step + whole_number("steps", steps, 0)
+        before = self.step
+        self._state.step += whole_number("steps", steps, 0)
         if self.step == self._length:
             return  # the epoch's end saves
         stop = self._preemption.came_by_now()
-        if stop or (self._every and self.step // self._every > before // self._every):
+        is_time = self._every and self.step // self._every > before // self._every
+        if stop or is_time:
             self._save(stop)
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -142,7 +148,7 @@ class Resume(keras.callbacks.Callback):
             done = min(done, self._length)  # Keras counts the last steps_per_execution as if all steps were there
         self.step_done(done - self.step)
 
-    def _start(self):
+    def _restore(self):
         """Restore. Return the checkpoint's number, 0 for none: the same on all workers, or all raise."""
         problem = None
         try:
@@ -150,24 +156,26 @@ class Resume(keras.callbacks.Callback):
                 self._files.prepare()
             number = self._files.restore()
         except (OSError, ValueError) as error:
-            problem, number = error, -1
-        numbers = self._ask(tf.constant([number, 0], tf.float32))[:, 0].astype(int).tolist()
+            problem = error
+            number = -1
+        answers = self._ask(tf.constant([number, 0], tf.float32))
+        numbers = answers[:, 0].astype(int).tolist()
         if problem:
             raise problem
         if min(numbers) < 0:
             raise RuntimeError(f"another worker cannot use the folder {self._folder}; its own error says why")
-        if len(set(numbers)) > 1:
+        if min(numbers) < max(numbers):
             seen = ", ".join(f"ckpt-{number}" if number else "none" for number in numbers)
             raise RuntimeError(
                 f"the workers see different checkpoints in {self._folder}: {seen}. Give a folder that all of them share"
             )
         if number:
-            self._position.assign_seeds()
+            self._state.assign_seeds()
         return number
 
     def _save(self, stop):
         """Save, and end the process if told to ``stop``; all workers must call it."""
-        self._position.gather_seeds()
+        self._state.gather_seeds()
         if self._chief:
             self._files.save()
         if stop:
@@ -177,8 +185,6 @@ class Resume(keras.callbacks.Callback):
 
 
 def _build_optimizer(model):
-    if not isinstance(model, keras.Model):
-        raise ValueError(f"model={model!r} must be a Keras model")
     if not model.built:
         raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once, first")
     if not model.compiled:

@@ -45,10 +45,14 @@ def examples(count, width=6, seed=0):
 
 def batches(sizes, *tensors):
     """Return a dataset of batches of these sizes, cut from the tensors one after the other."""
-    starts = np.cumsum([0, *sizes])
-    cut = [[t[a:b] for t in tensors] for a, b in zip(starts, starts[1:], strict=False)]
-    spec = tuple(tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in tensors)
-    made = tf.data.Dataset.from_generator(lambda: (tuple(row) for row in cut), output_signature=spec)
+    ends = np.cumsum(sizes)
+
+    def rows():
+        for size, end in zip(sizes, ends, strict=True):
+            yield tuple(tensor[end - size : end] for tensor in tensors)
+
+    spec = tuple(tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in tensors)
+    made = tf.data.Dataset.from_generator(rows, output_signature=spec)
     return made.apply(tf.data.experimental.assert_cardinality(len(sizes)))
 
 
@@ -85,6 +89,23 @@ def replicas_agree(model):
     """Say whether every variable of the model and its optimizer is bit-identical on all replicas."""
     rows = [values_on_replicas(v) for v in [*model.variables, *model.optimizer.variables]]
     return all(np.array_equal(row[0], value) for row in rows for value in row[1:])
+
+
+class OneHot(keras.layers.Layer):
+    """An embedding of nine words whose gradient is one tensor from the start."""
+
+    def build(self, shape):
+        self.table = self.add_weight((9, 4), initializer="ones")
+
+    def call(self, x):
+        return tf.matmul(tf.one_hot(x, 9), self.table)
+
+
+def scores_of_words(make, embedding):
+    """Return a model of four words with an embedding like `OneHot`."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((4,), dtype="int32")
+    return make(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(embedding(inputs))))
 
 
 def traces_of_first_step(kind, data, replicas=1):

@@ -46,8 +46,8 @@ def terminate():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def of_unknown_size(dataset):
-    return dataset.filter(lambda *_: True)
+def of_unknown_size(epoch):
+    return epoch_of(epoch).filter(lambda *_: True)
 
 
 def epoch_of(epoch):
@@ -80,10 +80,12 @@ def growing_scale():
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05, momentum=0.9), dynamic_growth_steps=4)
 
 
-def train(resume, *callbacks, epoch_of=epoch_of, epochs=EPOCHS):
-    for epoch in resume.epochs(epochs):
+def train(resume, last=None, first=None, epoch_of=epoch_of):
+    """Train what is left; ``first`` and ``last`` are callbacks before and after the one that resumes."""
+    callbacks = [one for one in (first, resume, last) if one]
+    for epoch in resume.epochs(EPOCHS):
         run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
-        resume.model.fit(resume.rest(epoch_of(epoch)), callbacks=[resume, *callbacks], **run)
+        resume.model.fit(resume.rest(epoch_of(epoch)), callbacks=callbacks, **run)
     return state(resume.model)
 
 

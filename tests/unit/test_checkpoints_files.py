@@ -10,15 +10,23 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.resume import Resume
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-        lambda path: path.write_bytes(path.read_bytes()[:-9] + b"\xff" * 9),
-        lambda path: path.unlink(),
-    ],
-)
+def empty(path):
+    path.write_bytes(b"")
+
+
+def halve(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def corrupt(path):
+    path.write_bytes(path.read_bytes()[:-9] + b"\xff" * 9)
+
+
+def remove(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("spoil", [empty, halve, corrupt, remove])
 @pytest.mark.parametrize("file", ["ckpt-2.index", "ckpt-2.data-00000-of-00001"])
 def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(file, spoil, tmp_path, capsys):
     spoil(cut_after_5(tmp_path) / file)
@@ -28,22 +36,20 @@ def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(file, spoi
 
 
 def test_training_goes_on_from_the_one_before_to_the_same_bits(tmp_path):
-    (cut_after_5(tmp_path) / "ckpt-2.index").write_bytes(b"")
+    empty(cut_after_5(tmp_path) / "ckpt-2.index")
     assert train(Resume(tmp_path, model_of(seed=2), every=2)) == whole()
 
 
 def test_no_checkpoint_can_be_read(tmp_path):
-    cut_after_5(tmp_path)
-    for path in tmp_path.glob("ckpt-*.index"):
-        path.write_bytes(b"")
+    for path in cut_after_5(tmp_path).glob("ckpt-*.index"):
+        empty(path)
     with pytest.raises(OSError, match="none of the checkpoints in .* can be read: empty it"):
         Resume(tmp_path, model_of())
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("")])
+@pytest.mark.parametrize("spoil", [remove, empty])
 def test_checkpoints_without_their_list_are_not_overwritten(spoil, tmp_path):
-    cut_after_5(tmp_path)
-    spoil(tmp_path / "checkpoint")
+    spoil(cut_after_5(tmp_path) / "checkpoint")
     before = names(tmp_path)
     with pytest.raises(OSError, match="not their list"):
         Resume(tmp_path, model_of())
@@ -51,8 +57,7 @@ def test_checkpoints_without_their_list_are_not_overwritten(spoil, tmp_path):
 
 
 def test_remains_of_a_killed_save_go_with_the_next_start(tmp_path):
-    cut_after_5(tmp_path)
-    before = names(tmp_path)
+    before = names(cut_after_5(tmp_path))
     (tmp_path / "ckpt-3_temp").mkdir()
     (tmp_path / "ckpt-3_temp" / "part-00000-of-00001.index").write_bytes(b"half")
     (tmp_path / "checkpoint.tmp0123").write_bytes(b"half")
@@ -64,21 +69,16 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"units": 9},
-        {"optimizer": lambda: keras.optimizers.SGD(0.1)},
-        {"policy": "mixed_float16"},
-    ],
-)
+OTHERS = [{"units": 9}, {"optimizer": lambda: keras.optimizers.SGD(0.1)}, {"policy": "mixed_float16"}]
+
+
+@pytest.mark.parametrize("other", OTHERS)
 def test_a_checkpoint_of_another_model_is_refused_and_kept(other, tmp_path):
-    cut_after_5(tmp_path)
-    before, model = contents(tmp_path), model_of(seed=2, **other)
+    before = contents(cut_after_5(tmp_path))
+    model = model_of(seed=2, **other)
     weights = [weight.tobytes() for weight in model.get_weights()]
-    with pytest.raises(ValueError, match=f"{tmp_path}/ckpt-2 is of another model or optimizer") as raised:
+    with pytest.raises(ValueError, match=f"{tmp_path}/ckpt-2 is of another model or optimizer.* a folder of its own"):
         Resume(tmp_path, model)
-    assert "a folder of its own" in str(raised.value)
     assert contents(tmp_path) == before
     assert [weight.tobytes() for weight in model.get_weights()] == weights
 
@@ -92,15 +92,6 @@ def test_a_checkpoint_that_another_program_made_is_refused(tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_a_listed_checkpoint_with_a_name_of_its_own_is_refused(tmp_path):
-    listed = cut_after_5(tmp_path) / "checkpoint"
-    listed.write_text(listed.read_text().replace("ckpt-2", "best"))
-    for path in tmp_path.glob("ckpt-2.*"):
-        path.rename(path.with_stem("best"))
-    with pytest.raises(ValueError, match=f"{tmp_path}/best is not one of Resume's checkpoints, ckpt-1 and so on"):
-        Resume(tmp_path, model_of())
-
-
 def test_a_checkpoint_of_a_model_with_other_dropout_is_refused(tmp_path):
     cut_after_5(tmp_path)
     inputs = keras.Input((5,))
@@ -111,30 +102,17 @@ def test_a_checkpoint_of_a_model_with_other_dropout_is_refused(tmp_path):
         Resume(tmp_path, model)
 
 
-def test_models_that_are_not_ready(tmp_path):
+def test_models_and_settings_that_are_not_ready(tmp_path):
     unbuilt = keras.Sequential([keras.layers.Dense(1)])
     unbuilt.compile("sgd", "mse")
     with pytest.raises(ValueError, match="has no weights yet: start it with keras.Input"):
         Resume(tmp_path, unbuilt)
     with pytest.raises(ValueError, match="has no optimizer yet: compile it"):
         Resume(tmp_path, keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)]))
-    with pytest.raises(ValueError, match="model=3 must be a Keras model"):
-        Resume(tmp_path, 3)
-
-
-@pytest.mark.parametrize("setting", [{"every": 0}, {"every": 1.5}, {"keep": 0}, {"keep": None}, {"every": True}])
-def test_bad_settings(setting, tmp_path):
-    (name, value), *_ = setting.items()
-    with pytest.raises(ValueError, match=f"{name}={value!r} must be a whole number of at least 1"):
-        Resume(tmp_path, model_of(), **setting)
-
-
-@pytest.mark.parametrize("folder", ["", None, 5, b"bytes"])
-def test_what_is_no_folder_is_refused(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=f"folder={folder!r} must be the path of a folder"):
-        Resume(folder, model_of())
-    assert names(tmp_path) == []
+    with pytest.raises(ValueError, match="every=0 must be a whole number of at least 1"):
+        Resume(tmp_path, model_of(), every=0)
+    with pytest.raises(ValueError, match="keep=None must be a whole number of at least 1"):
+        Resume(tmp_path, model_of(), keep=None)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):

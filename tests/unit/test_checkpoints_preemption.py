@@ -10,7 +10,8 @@ from logical_cpus import mirrored
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.train import preemption
-from bigtrain_nb.train.preemption import Preemption, from_all
+from bigtrain_nb.train.all_gather import all_gather
+from bigtrain_nb.train.preemption import Preemption
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
@@ -21,8 +22,8 @@ def test_a_value_from_each_replica(replicas):
         replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
         return factor * tf.stack([[7, 10 + replica]])
 
-    got = from_all(strategy, own)(tf.constant(2**40, tf.int64))
-    assert got.tolist() == [[[2**40 * 7, 2**40 * (10 + replica)]] for replica in range(replicas)]
+    gathered = all_gather(strategy, own)(tf.constant(2**40, tf.int64))
+    assert gathered.tolist() == [[[2**40 * 7, 2**40 * (10 + replica)]] for replica in range(replicas)]
 
 
 class Workers:
@@ -59,7 +60,8 @@ def test_all_hear_what_one_has_heard():
 
 
 def test_other_threads_hear_no_signals_and_leave_them_alone():
-    before, seen = signal.getsignal(signal.SIGTERM), []
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
 
     def listen():
         with Preemption().listening():

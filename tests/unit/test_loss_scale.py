@@ -42,7 +42,7 @@ def test_growth_is_no_skipped_step():
 def test_a_scale_that_has_fallen_to_zero_still_skips():
     history = trained([np.nan] * 200)
     assert history.scale[-1] == 0 and all(history.skipped)
-    history.figure()
+    history.figure().canvas.draw()
 
 
 def test_a_second_fit_goes_on():
@@ -57,19 +57,6 @@ def test_several_steps_in_one_execution_are_one_entry():
     assert history.scale == [1024, 512, 256, 128]
     assert history.skipped == [False, True, True, True]
     assert "execution of 2 training steps" in history.figure().axes[0].get_xlabel()
-
-
-def test_the_policy_mixed_float16_is_enough():
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        x = keras.Input((1,))
-        model = Model(x, keras.layers.Dense(1, kernel_initializer="zeros")(x))
-        model.compile("sgd", "mse")
-    finally:
-        keras.config.set_dtype_policy("float32")
-    history = LossScaleHistory()
-    model.fit(np.ones((4, 1)), np.full((4, 1), 0.01), batch_size=2, verbose=0, callbacks=[history])
-    assert history.scale == [32768, 32768] and history.scale[-1] == model.loss_scale
 
 
 def test_a_model_without_loss_scaling_is_refused():

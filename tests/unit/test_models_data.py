@@ -1,17 +1,110 @@
-"""What a batch may hold, how it is cut, and the errors where it cannot be."""
+"""What a batch may hold, how its losses are weighed and cut, and the errors where they cannot be."""
+
+from functools import partial
 
 import numpy as np
 import pytest
-from equal_models import examples, net, on
+from equal_models import distance, examples, net, on
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train import micro_batches as batches
+
+layers = keras.layers
+MSE = keras.losses.MeanSquaredError
+X, Y = examples(22)
+WEIGHTS = np.geomspace(0.01, 10, 22).astype("float32")  # of very unlike sums in slices and replicas
 
 
-def compiled(model, **settings):
-    model.compile(**{"optimizer": keras.optimizers.SGD(0.1), "loss": "mse", **settings})
+def plain(make, outputs=1):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    x = layers.Dense(4, activation="tanh")(inputs)
+    heads = [layers.Dense(1)(x) for _ in range(outputs)]
+    return make(inputs, heads if outputs > 1 else heads[0])
+
+
+def fitted(model, loss, weights=None):
+    model.compile(keras.optimizers.SGD(0.02, momentum=0.9), loss)
+    model.fit(X, Y, batch_size=11, sample_weight=weights, verbose=0, shuffle=False, epochs=2)
     return model
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 3), (4, 3)])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
+def test_reductions_are_exact_with_unequal_weights(reduction, replicas, micro_batches):
+    with on(1):
+        whole = fitted(plain(keras.Model), MSE(reduction), WEIGHTS)
+    with on(replicas):
+        model = fitted(plain(partial(bt.Model, micro_batches=micro_batches)), MSE(reduction), WEIGHTS)
+    assert distance(model, whole) < 1e-5
+    assert model.history.history["loss"] == pytest.approx(whole.history.history["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_batch_without_any_weight_changes_nothing(replicas):
+    with on(replicas):
+        inputs = keras.Input((6,))
+        model = bt.Model(inputs, layers.Dense(1)(layers.BatchNormalization()(inputs)), micro_batches=2)
+        before = [variable.numpy() for variable in model.trainable_variables]
+        fitted(model, MSE("mean_with_sample_weight"), 0 * WEIGHTS)
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.mark.parametrize("losses", [[MSE("sum"), MSE()], [MSE("none")] * 2])
+def test_losses_that_cannot_be_weighed_together_are_refused(losses):
+    model = plain(partial(bt.Model, micro_batches=2), outputs=2)
+    model.compile("sgd", losses)
+    with pytest.raises(ValueError, match='cannot be weighed together .*: use one of "sum_over_batch_size"'):
+        model.fit(X, [Y, Y], verbose=0)
+
+
+def test_weights_for_each_output_cannot_be_the_mean_of_one():
+    model = plain(partial(bt.Model, micro_batches=2), outputs=2)
+    model.compile("sgd", [MSE("mean_with_sample_weight")] * 2)
+    with pytest.raises(ValueError, match="needs one sample_weight for all outputs"):
+        model.fit(X, [Y, Y], sample_weight=[WEIGHTS, WEIGHTS], verbose=0)
+
+
+def test_a_sum_beside_regularisers_refuses_to_be_cut():
+    with pytest.raises(ValueError, match='"sum", micro_batches would count regularisers'):
+        fitted(net(micro_batches=2), MSE("sum"))
+    with on(1):
+        whole = fitted(net(keras.Model), MSE("sum"))
+    with on(2):
+        assert distance(fitted(net(), MSE("sum")), whole) < 1e-5
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_a_mask_given_as_weights_averages_over_the_whole_batch(micro_batches):
+    """A mask that layers pass on is averaged over the valid places of each slice, as the docstring says."""
+    tokens = np.random.default_rng(0).integers(1, 9, (12, 5))
+    for row, length in enumerate([5, 1, 1, 1, 2, 1, 5, 5, 5, 5, 4, 5]):
+        tokens[row, length:] = 0
+
+    def fit(make, mask_zero, **data):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((5,), dtype="int32")
+        model = make(inputs, layers.Dense(1)(layers.Embedding(9, 4, mask_zero=mask_zero)(inputs)))
+        model.compile(keras.optimizers.SGD(0.5), MSE("mean_with_sample_weight"))
+        model.fit(tokens, tokens[..., None] / 9, batch_size=12, verbose=0, shuffle=False, epochs=3, **data)
+        return model
+
+    make = partial(bt.Model, micro_batches=micro_batches)
+    whole = fit(keras.Model, True)
+    valid = (tokens != 0).astype("float32")
+    assert distance(fit(make, False, sample_weight=valid), whole) < 1e-5
+    assert (distance(fit(make, True), whole) < 1e-5) == (micro_batches == 1)
+
+
+def test_logs_that_are_no_metrics_are_refused():
+    class Own(bt.Model):
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": keras.ops.max(y_pred)}
+
+    with pytest.raises(ValueError, match="compute_metrics returns largest, .* make each a keras.metrics.Metric"):
+        fitted(plain(Own), "mse")
 
 
 class Rows(keras.Model):
@@ -19,82 +112,55 @@ class Rows(keras.Model):
 
     def __init__(self, to_dense):
         super().__init__()
-        self.to_dense, self.dense = to_dense, keras.layers.Dense(1)
+        self.to_dense, self.dense = to_dense, layers.Dense(1)
 
     def call(self, inputs):
         return self.dense(self.to_dense(inputs))
 
 
-TARGETS = np.ones((4, 1), "float32")
 RAGGED = tf.ragged.constant([[1.0], [2.0, 3.0], [4.0], [5.0]])
 SPARSE = tf.sparse.from_dense(np.eye(4, dtype="float32"))
-UNCUTTABLE = {
-    "RaggedTensor": (RAGGED, lambda x: tf.reduce_sum(x, 1)[:, None]),
-    "SparseTensor": (SPARSE, lambda x: tf.ensure_shape(tf.sparse.to_dense(x), [None, 4])),
+KINDS = {
+    "ragged": (RAGGED, lambda x: tf.reduce_sum(x, 1)[:, None]),
+    "sparse": (SPARSE, lambda x: tf.ensure_shape(tf.sparse.to_dense(x), [None, 4])),
 }
 
 
-@pytest.mark.parametrize("kind", UNCUTTABLE)
-def test_ragged_and_sparse_inputs_train_uncut_and_refuse_to_be_cut(kind):
-    inputs, to_dense = UNCUTTABLE[kind]
-    data = tf.data.Dataset.from_tensors((inputs, TARGETS))
-    model = compiled(bt.Model.of(Rows(to_dense)))
-    model.fit(data, verbose=0, shuffle=False)
-    model.micro_batches = 2
-    with pytest.raises(ValueError, match=f"micro_batches cannot cut a {kind}: every input must be a tensor"):
-        model.fit(data, verbose=0, shuffle=False)
+@pytest.mark.parametrize("kind", KINDS)
+def test_ragged_and_sparse_inputs_train_uncut(kind):
+    inputs, to_dense = KINDS[kind]
+    model = bt.Model.of(Rows(to_dense))
+    model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensors((inputs, Y[:4])), verbose=0, shuffle=False)
+    assert model.optimizer.iterations.numpy() == 1
 
 
 def test_strings_are_cut_like_numbers():
-    lookup = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
+    lookup = layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
     words = tf.constant([["a"], ["b"], ["a"], ["c"], ["b"]])
-    data = tf.data.Dataset.from_tensors((words, np.ones((5, 1), "float32")))
     models = []
     for micro_batches in (1, 2):
         keras.utils.set_random_seed(1)
-        models.append(compiled(bt.Model.of(Rows(lookup), micro_batches=micro_batches)))
-        models[-1].fit(data, verbose=0, shuffle=False)
-    for one, other in zip(*(model.get_weights() for model in models), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+        model = bt.Model.of(Rows(lookup), micro_batches=micro_batches)
+        model.compile("sgd", "mse")
+        model.fit(tf.data.Dataset.from_tensors((words, Y[:5])), verbose=0, shuffle=False)
+        models.append(model)
+    assert distance(*models) < 1e-5
 
 
-def test_a_scalar_among_the_inputs_refuses_to_be_cut():
-    model = compiled(bt.Model.of(Rows(lambda x: x["x"] * x["factor"]), micro_batches=2))
-    data = tf.data.Dataset.from_tensors(({"factor": 2.0, "x": examples(4)[0]}, TARGETS))
-    with pytest.raises(ValueError, match="micro_batches cannot cut a scalar"):
-        model.fit(data, verbose=0, shuffle=False)
-
-
-def test_unlike_first_dimensions_refuse_to_be_cut():
-    with pytest.raises(ValueError, match=r"unlike first dimensions: \(4, 2\), \(3,\)"):
-        batches.cut((tf.zeros([4, 2]), tf.zeros([3])), 0, 2)
-
-
-def test_cutting_keeps_the_structure_and_none():
-    part = batches.cut(({"a": tf.range(6)}, None), 2, 3)
-    assert part[0]["a"].numpy().tolist() == [2, 3, 4] and part[1] is None
-
-
-def test_cutting_keeps_what_is_known_of_the_shape():
-    shapes = []
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 4, None, 3]), tf.TensorSpec([], tf.int32)])
-    def trace(value, start):
-        shapes.append(batches.cut(value, start, tf.minimum(start, 5)).shape)
-        shapes.append(batches.cut(value, start, 5).shape)
-
-    trace.get_concrete_function()
-    assert shapes == [(None, 4, None, 3), (5, 4, None, 3)]
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", None])
+@pytest.mark.parametrize("value", [0, 1.5, "2"])
 def test_micro_batches_must_be_a_whole_number(value):
     with pytest.raises(ValueError, match="micro_batches=.* must be a whole number of at least 1"):
         net(micro_batches=value)
 
 
+def test_an_argument_that_is_not_known_names_the_nearest():
+    with pytest.raises(TypeError, match="no argument 'micro_batchs'; the nearest is 'micro_batches'"):
+        net(micro_batchs=4)
+
+
 def test_a_new_number_of_micro_batches_holds_from_the_next_fit_on():
-    class Longest(keras.layers.Layer):
+    class Longest(layers.Layer):
         def build(self, shape):
             self.longest = self.add_weight(dtype="int32", initializer="zeros", trainable=False)
 
@@ -104,47 +170,43 @@ def test_a_new_number_of_micro_batches_holds_from_the_next_fit_on():
             return x
 
     inputs, spy = keras.Input((6,)), Longest()
-    model = compiled(bt.Model(inputs, keras.layers.Dense(1)(spy(inputs))))
-    for micro_batches, length in [(1, 12), (3, 4), (12, 1), (1, 12)]:
+    model = bt.Model(inputs, layers.Dense(1)(spy(inputs)))
+    model.compile("sgd", "mse")
+    for micro_batches, length in [(1, 12), (3, 4), (12, 1)]:
         model.micro_batches = micro_batches
         spy.longest.assign(0)
-        model.fit(*examples(12), batch_size=12, verbose=0)
+        model.fit(X[:12], Y[:12], batch_size=12, verbose=0)
         assert spy.longest.numpy() == length
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_accumulation_by_the_optimizer_is_refused_beside_micro_batches(replicas):
-    with on(replicas):
-        model = compiled(net(micro_batches=2), optimizer=keras.optimizers.SGD(gradient_accumulation_steps=2))
-    with pytest.raises(ValueError, match="leave it out of the optimizer and give micro_batches"):
-        model.fit(*examples(8), verbose=0)
+def test_accumulation_by_the_optimizer_works_without_micro_batches_on_one_device_only():
+    def fit(replicas, micro_batches):
+        with on(replicas):
+            model = net(micro_batches=micro_batches)
+            model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
+        model.fit(X, Y, verbose=0)
+
+    fit(1, 1)
+    for replicas, micro_batches in [(1, 2), (2, 1)]:
+        with pytest.raises(ValueError, match="leave it out of the optimizer and give micro_batches"):
+            fit(replicas, micro_batches)
 
 
-def test_accumulation_by_the_optimizer_works_without_micro_batches_on_one_device():
-    model = compiled(net(), optimizer=keras.optimizers.SGD(gradient_accumulation_steps=2))
-    model.fit(*examples(8), batch_size=2, verbose=0)
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_without_fit_and_without_training_all_is_exact_too(replicas):
+    models = []
+    for where, make in [(replicas, partial(bt.Model, micro_batches=3)), (1, keras.Model)]:
+        with on(where):
+            model = net(make)
+            model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+        models.append(model)
 
+    def agree(result):
+        ours, stock = [result(model) for model in models]
+        np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-6)
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_single_batches_train_test_and_predict_without_fit(replicas):
-    x, y = examples(8)
-    with on(replicas):
-        model = compiled(net(micro_batches=3), metrics=["mae"])
-    with on(1):
-        whole = compiled(net(keras.Model), metrics=["mae"])
-    for _ in range(2):
-        assert model.train_on_batch(x, y) == pytest.approx(whole.train_on_batch(x, y), rel=1e-5)
-    assert model.test_on_batch(x, y) == pytest.approx(whole.test_on_batch(x, y), rel=1e-5)
-    np.testing.assert_allclose(model.predict_on_batch(x)[:8], whole.predict_on_batch(x), rtol=1e-5)
-
-
-@pytest.mark.parametrize("count", [11, 4, 1])
-def test_evaluate_and_predict_are_exact_however_unevenly_batches_split(count):
-    x, y = examples(count)
-    with on(4):
-        model = compiled(net(micro_batches=2), metrics=["mae"])
-    with on(1):
-        whole = compiled(net(keras.Model), metrics=["mae"])
-    arguments = {"batch_size": 7, "verbose": 0}
-    assert model.evaluate(x, y, **arguments) == pytest.approx(whole.evaluate(x, y, **arguments), rel=1e-5)
-    np.testing.assert_allclose(model.predict(x, **arguments), whole.predict(x, **arguments), rtol=1e-5, atol=1e-6)
+    agree(lambda model: model.train_on_batch(X[:8], Y[:8]))
+    agree(lambda model: model.test_on_batch(X[:8], Y[:8]))
+    agree(lambda model: model.predict_on_batch(X[:8])[:8])
+    agree(lambda model: model.evaluate(X[:11], Y[:11], batch_size=7, verbose=0))
+    agree(lambda model: model.predict(X[:11], batch_size=7, verbose=0))

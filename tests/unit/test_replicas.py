@@ -28,10 +28,6 @@ def train(strategy):
 """
 
 
-def test_what_the_cpu_lacks_for_16_bits_is_no_alarm():
-    assert run("bt.mirrored(2)\nprint((tf.ones([], 'float16') + tf.ones([], 'float16')).numpy())") == ["2.0"]
-
-
 def test_the_cpu_is_split_where_there_are_no_gpus():
     said = run(
         "print(*bt.devices())\n"
@@ -56,10 +52,6 @@ def test_after_tensorflow_has_run_there_are_no_more_devices_but_those_there_were
     assert said[0] == "True"
     for message in said[1:]:
         assert message.startswith("TensorFlow has run something already") and "bt.devices(at_least=3)" in message
-
-
-def test_one_device_is_always_there():
-    assert run("tf.ones(1); print(*bt.devices(at_least=1))") == ["CPU:0"]
 
 
 def test_a_split_made_by_the_reader_is_taken():
@@ -87,15 +79,15 @@ def test_strategies_of_several_sizes_train_alike_in_one_process():
 def test_collectives_of_several_sizes_do_not_meet():
     """What GPUs use, run on CPUs; with TensorFlow's own numbers of groups the second size aborts."""
     said = run(
-        "from bigtrain_nb.train.devices import _with_groups_of_its_own\n"
+        "from bigtrain_nb.train.keras_gaps import mirrored_with_groups_of_its_own\n"
         "bt.devices(3)\n" + TRAIN + "for names in (['CPU:0', 'CPU:1'], bt.devices(3), ['CPU:1', 'CPU:2']):\n"
-        "    print(train(_with_groups_of_its_own(names)))\n"
+        "    print(train(mirrored_with_groups_of_its_own(names)))\n"
     )
     losses = [float(line) for line in said]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
 
 
-@pytest.mark.parametrize("count", [0, 1.5, True, "2"])
+@pytest.mark.parametrize("count", [0, 1.5])
 def test_counts_that_make_no_sense_are_refused(count):
     with pytest.raises(ValueError, match=f"at_least={count!r} must be a whole number of at least 1"):
         devices(at_least=count)

@@ -61,10 +61,9 @@ def test_they_learn_under_every_policy_in_micro_batches(kind, policy):
     assert got[-1] < 0.8 * got[0]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", ["conv_net", "gpt"])
-def test_they_learn_on_two_replicas(kind, policy):
-    keras.config.set_dtype_policy(policy)
+def test_they_learn_on_two_replicas(kind):
+    keras.config.set_dtype_policy("mixed_float16")
     with mirrored(2).scope():
         got = losses(small(kind, micro_batches=2), kind)
     assert got[-1] < 0.8 * got[0]
@@ -75,20 +74,6 @@ def test_they_learn_compiled_by_xla(kind):
     model = small(kind, micro_batches=2)
     got = losses(model, kind, jit_compile=True)
     assert model.jit_compile and got[-1] < 0.8 * got[0]
-
-
-@pytest.mark.parametrize("kind", ["conv_net", "gpt"])
-def test_micro_batches_do_not_change_what_they_learn(kind):
-    def weights(pieces):
-        keras.utils.set_random_seed(3)
-        model = small(kind, micro_batches=pieces)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.1), loss)
-        model.train_on_batch(*examples(kind))
-        return [weight.value.numpy() for weight in model.weights]
-
-    for one, other in zip(weights(1), weights(5), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own, in save
@@ -109,8 +94,6 @@ def test_group_norm_sees_one_image_and_batch_norm_the_batch():
         model = small("conv_net", norm=norm)
         together, alone = model(inputs, training=True)[:2], model(inputs[:2], training=True)
         assert np.allclose(together, alone, atol=1e-4) == alike
-    kinds = {type(layer) for layer in small("conv_net", norm="batch").layers}
-    assert keras.layers.BatchNormalization in kinds and keras.layers.GroupNormalization not in kinds
 
 
 def test_blocks_halve_the_sides_and_double_the_channels():
@@ -128,40 +111,19 @@ def test_a_place_sees_no_later_token_and_every_earlier_one():
     assert list(differs) == [False] * 5 + [True] * 7
 
 
-def test_the_order_of_tokens_counts():
-    model = small("gpt")
-    one, other = (model(np.array([[*start, 3] + [0] * 9], "int32"))[0, 2] for start in ([1, 2], [2, 1]))
-    assert np.abs(np.subtract(one, other)).max() > 1e-6
-
-
 def test_an_untrained_language_model_finds_all_tokens_about_as_likely():
     logits = gpt()(np.random.default_rng(0).integers(0, 256, (2, 128), "int32"))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(np.zeros((2, 128)), logits)
     assert abs(float(loss) - np.log(256)) < 0.3
 
 
-def test_dropout_is_for_training_only():
-    model = small("gpt", dropout=0.5)
-    tokens, _ = examples("gpt", 2)
-    assert np.allclose(model(tokens), model(tokens))
-    assert not np.allclose(model(tokens, training=True), model(tokens, training=True))
-
-
 @pytest.mark.parametrize(
     ("build", "settings", "message"),
     [
         (conv_net, {"classes": 1}, "classes=1 must be a whole number of at least 2"),
-        (conv_net, {"image_size": 0}, "image_size=0"),
-        (conv_net, {"width": 4}, "width=4 must be a whole number of at least 8"),
         (conv_net, {"width": 20}, "width=20 must be a multiple of 8"),
-        (conv_net, {"blocks": -1}, "blocks=-1"),
         (conv_net, {"norm": "layer"}, "norm='layer' must be one of group, batch"),
-        (conv_net, {"micro_batches": 0}, "micro_batches=0"),
-        (gpt, {"vocabulary": 1}, "vocabulary=1"),
-        (gpt, {"length": 0}, "length=0"),
         (gpt, {"width": 30}, "width=30 must be a multiple of heads=4"),
-        (gpt, {"layers": 0}, "layers=0"),
-        (gpt, {"heads": 2.0}, "heads=2.0"),
         (gpt, {"dropout": 1.0}, "dropout=1.0 must be a number between 0 and 1"),
     ],
 )

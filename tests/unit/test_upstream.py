@@ -7,7 +7,17 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equal_models import distance, examples, net, precision, traces_of_first_step, trained, values_on_replicas
+from equal_models import (
+    OneHot,
+    distance,
+    examples,
+    net,
+    precision,
+    scores_of_words,
+    traces_of_first_step,
+    trained,
+    values_on_replicas,
+)
 
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -17,6 +27,11 @@ X, Y = examples(24)
 DATA = tf.data.Dataset.from_tensor_slices((X, Y)).batch(12)
 WORDS = tf.data.Dataset.from_tensor_slices((np.arange(24)[:, None] // 8 % 2 + np.zeros((24, 4), int), Y)).batch(12)
 stock = partial(net, keras.Model)
+
+
+def test_functional_takes_any_argument():
+    """Mended, delete `refuse.unknown_arguments`."""
+    net(keras.Model, micro_batchs=4)
 
 
 def test_functional_is_not_exported():
@@ -71,27 +86,15 @@ def test_statistics_of_batch_normalisation_differ_between_replicas():
     assert not np.allclose(first, second, rtol=1e-3)
 
 
-class OneHot(layers.Layer):
-    def build(self, shape):
-        self.table = self.add_weight((9, 4), initializer="ones")
-
-    def call(self, x):
-        return tf.matmul(tf.one_hot(x, 9), self.table)
-
-
 @pytest.mark.parametrize(
     "optimizer", [partial(SGD, global_clipnorm=0.05), partial(keras.optimizers.Adam, 0.01, epsilon=1e-3)]
 )
 def test_repeated_rows_of_an_embedding_are_squared_apart(optimizer):
-    """Mended for both, delete `batches.dense`."""
-
-    def build(embedding):
-        keras.utils.set_random_seed(1)
-        inputs = keras.Input((4,), dtype="int32")
-        return keras.Model(inputs, layers.Dense(1)(layers.Flatten()(embedding(inputs))))
-
+    """Mended for both, delete `micro_batches.distinct_rows`."""
     embedding = partial(layers.Embedding, 9, 4, embeddings_initializer="ones")
-    assert distance(*(trained(lambda e=e: build(e()), WORDS, optimizer) for e in (embedding, OneHot))) > 1e-3
+    rows = trained(lambda: scores_of_words(keras.Model, embedding()), WORDS, optimizer)
+    dense = trained(lambda: scores_of_words(keras.Model, OneHot()), WORDS, optimizer)
+    assert distance(rows, dense) > 1e-3
 
 
 def test_the_end_of_a_dataset_of_unknown_size_counts_a_step_and_decays_the_weights():

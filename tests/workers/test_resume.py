@@ -85,8 +85,7 @@ def whole(whole_folder):
     return states(whole_folder)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(("number", "rank"), [(signal.SIGTERM, 0), (signal.SIGKILL, 1)], ids=["SIGTERM", "SIGKILL"])
 def test_workers_ended_in_the_middle_of_an_epoch_go_on_to_the_same_bits(number, rank, whole, data, tmp_path):
     job = run(tmp_path, data, int(number), rank, STEPS, restarts=1)
     assert (job.codes, job.restarted) == ([0, 0], 1), logs(job)

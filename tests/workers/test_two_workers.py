@@ -18,10 +18,12 @@ SECONDS = 240  # a net under workers that wait for each other
 pytestmark = pytest.mark.slow
 
 
-def run(job, folder):
-    """Return the result of ``job`` on each of two workers."""
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """What each of two workers found."""
+    folder = tmp_path_factory.mktemp("workers")
     on_cpus = {"CUDA_VISIBLE_DEVICES": "-1"}
-    workers = bt.run_workers(worker.__file__, arguments=[job, folder], env=on_cpus, timeout=SECONDS)
+    workers = bt.run_workers(worker.__file__, arguments=[folder], env=on_cpus, timeout=SECONDS)
     try:
         codes = workers.wait(show=False)
     finally:
@@ -31,28 +33,27 @@ def run(job, folder):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def alone():
     with tf.device("CPU:0"):
-        alone = worker.train(tf.distribute.get_strategy())
-    return alone, run("train", tmp_path_factory.mktemp("train"))
+        return worker.train(tf.distribute.get_strategy())
 
 
 @pytest.mark.parametrize("case", worker.CASES)
-def test_two_workers_train_evaluate_and_predict_as_one_process(case, trained):
-    alone, both = trained
+def test_two_workers_train_evaluate_and_predict_as_one_process(case, alone, both):
     near = {"rtol": 1e-5, "atol": 1e-6} if case.startswith("float32") else {"rtol": 5e-3, "atol": 2e-3}
+    one = alone[case]
     for result in both:
-        one, two = alone[case], result[case]
+        two = result["train"][case]
         np.testing.assert_allclose(two["weights"], one["weights"], **near)
         np.testing.assert_allclose(two["predictions"], one["predictions"], **near)
         assert two["scale"] == one["scale"]
         assert two["history"] == pytest.approx(one["history"], rel=near["rtol"])
         assert two["evaluation"] == pytest.approx(one["evaluation"], rel=near["rtol"])
-    assert both[0][case]["weights"] == both[1][case]["weights"]
+    assert both[0]["train"][case]["weights"] == both[1]["train"][case]["weights"]
 
 
-def test_an_inf_on_one_worker_skips_the_step_on_both(tmp_path):
-    first, second = run("poison", tmp_path)
+def test_an_inf_on_one_worker_skips_the_step_on_both(both):
+    first, second = [result["poison"] for result in both]
     assert first == second
     for steps in (first[:8], first[8:]):
         assert [step["scale"] for step in steps] == [2.0**n for n in (15, 15, 14, 14, 14, 13, 13, 13)]
@@ -62,12 +63,13 @@ def test_an_inf_on_one_worker_skips_the_step_on_both(tmp_path):
         assert np.isfinite(steps[-1]["weights"]).all()
 
 
-def test_a_step_has_the_same_reductions_for_any_number_of_micro_batches(tmp_path):
-    for counts in run("reductions", tmp_path):
-        assert counts == {"1": 1, "3": 1, "5": 1}
+def test_a_step_has_one_reduction_for_any_number_of_micro_batches(both):
+    for result in both:
+        assert result["reductions"] == {"1": 1, "3": 1}
 
 
-def test_stock_keras_still_raises(tmp_path):
-    for as_it_is, built in run("stock", tmp_path):
+def test_stock_keras_still_raises(both):
+    for result in both:
+        as_it_is, built = result["stock"]
         assert as_it_is.startswith("ValueError: Attempt to convert a value (PerReplica")
         assert built.startswith("ValueError: Invalid reduction dimension 0 for input with 0 dimensions")

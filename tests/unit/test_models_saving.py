@@ -1,0 +1,184 @@
+"""Functional, subclassed and taken-over models: built, saved, loaded, copied, quantised."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from equal_models import batches, distance, examples, net, on, precision
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.keras_gaps import Functional
+
+layers = keras.layers
+X, Y = examples(24)
+DATA = batches([10, 10, 4], X, Y)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Subclass(bt.Model):
+    def __init__(self, width=4, **options):
+        super().__init__(**options)
+        self.width, self.first, self.last = width, layers.Dense(width), layers.Dense(1)
+
+    def call(self, x):
+        return self.last(tf.tanh(self.first(x)))
+
+    def get_config(self):
+        return {**super().get_config(), "width": self.width}
+
+
+class FunctionalSubclass(bt.Model):
+    def __init__(self, width, **options):
+        inputs = keras.Input((6,))
+        super().__init__(inputs, layers.Dense(1)(layers.Dense(width)(inputs)), **options)
+        self.width = width
+
+
+class Scaled:
+    """A mix-in without Keras."""
+
+
+class Mixed(Scaled, FunctionalSubclass):
+    pass
+
+
+@keras.saving.register_keras_serializable("tests")
+class KerasSubclass(keras.Model):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.dense, self.drop = layers.Dense(1), layers.Dropout(0.5)
+
+    def call(self, x, training=False):
+        return self.drop(self.dense(x), training=training)
+
+
+def sequential():
+    return keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="tanh"), layers.Dense(1)])
+
+
+def fitted(model):
+    model.compile(keras.optimizers.AdamW(0.01), "mse")
+    model.fit(DATA, verbose=0, shuffle=False)
+    return model
+
+
+KINDS = {
+    "functional": lambda: net(micro_batches=3),
+    "subclass": lambda: Subclass(micro_batches=3),
+    "of sequential": lambda: bt.Model.of(sequential(), micro_batches=3),
+    "of functional": lambda: bt.Model.of(net(keras.Model), micro_batches=3),
+    "of subclass": lambda: bt.Model.of(KerasSubclass(), micro_batches=3),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_model_goes_on_exactly_where_it_was(kind, tmp_path):
+    model = fitted(KINDS[kind]())
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model) and loaded.micro_batches == 3
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+    for one in (model, loaded):
+        one.fit(DATA, verbose=0, shuffle=False)
+    if kind != "of subclass":  # a .keras file does not hold where the random numbers of its Dropout stood
+        assert distance(loaded, model) == 0
+    assert loaded.optimizer.iterations.numpy() == 6
+
+
+@pytest.mark.parametrize("kind", ["functional", "subclass", "of subclass"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_models_can_be_pickled_and_copied(kind, copied):
+    model = fitted(KINDS[kind]())
+    twin = copied(model)
+    assert twin.micro_batches == 3
+    np.testing.assert_array_equal(twin.predict(X, verbose=0), model.predict(X, verbose=0))
+
+
+def test_the_legacy_hdf5_format_and_json_hold_the_micro_batches(tmp_path):
+    model = net(micro_batches=3)
+    model.save(tmp_path / "model.h5")
+    loaded = keras.models.load_model(tmp_path / "model.h5")
+    assert type(loaded) is type(model) and loaded.micro_batches == 3
+    assert distance(loaded, model) == 0
+    twin = keras.models.model_from_json(model.to_json())
+    assert type(twin) is type(model) and twin.micro_batches == 3
+
+
+def test_a_model_saved_under_a_strategy_goes_on_without_it_and_back(tmp_path):
+    with on(2):
+        model = fitted(net(micro_batches=3))
+    model.save(tmp_path / "model.keras")
+    model.fit(DATA, verbose=0, shuffle=False)
+    for replicas in (1, 4):
+        with on(replicas):
+            loaded = keras.models.load_model(tmp_path / "model.keras")
+            loaded.fit(DATA, verbose=0, shuffle=False)
+        assert distance(loaded, model) < 1e-5
+
+
+def test_a_clone_has_one_micro_batch():
+    twin = keras.models.clone_model(net(micro_batches=3))
+    assert isinstance(twin, bt.Model) and twin.micro_batches == 1
+    fitted(twin)
+
+
+@pytest.mark.parametrize("make", [FunctionalSubclass, Mixed])
+def test_a_subclass_may_call_init_with_inputs_and_outputs(make):
+    model = make(4, micro_batches=2)
+    assert isinstance(model, bt.Model) and isinstance(model, Functional)
+    assert model.width == 4 and model.micro_batches == 2 and len(model.layers) == 3
+    assert np.isfinite(fitted(model).predict(X, verbose=0)).all()
+    assert not isinstance(fitted(Subclass()), Functional)  # other classes are as they were
+
+
+def test_of_shares_weights_and_leaves_the_original_as_it_was():
+    original = sequential()
+    model = fitted(bt.Model.of(original, micro_batches=2))
+    np.testing.assert_array_equal(model.get_weights()[0], original.get_weights()[0])
+    assert not original.compiled
+    assert model.name == original.name
+
+
+@pytest.mark.parametrize("make", [sequential, lambda: net(keras.Model), KerasSubclass])
+def test_of_keeps_the_policy_by_which_compile_adds_loss_scaling(make):
+    with precision("mixed_float16"):
+        original = make()
+    model = bt.Model.of(original)
+    model.compile("sgd", "mse")
+    assert model.loss_scale == 2.0**15
+
+
+class Doubled(keras.Model):
+    def call(self, inputs, training=None):
+        return 2 * super().call(inputs, training=training)
+
+
+def test_of_a_functional_model_with_a_call_of_its_own_keeps_it():
+    inputs = keras.Input((6,))
+    original = Doubled(inputs, layers.Dense(1)(inputs))
+    np.testing.assert_allclose(bt.Model.of(original)(X), original(X))
+
+
+def test_of_takes_models_with_weights():
+    with pytest.raises(TypeError, match="Model.of takes a Keras model, not"):
+        bt.Model.of(bt.conv_net)
+    with pytest.raises(ValueError, match="start it with keras.Input"):
+        bt.Model.of(keras.Sequential([layers.Dense(1)]))
+
+
+def test_of_a_keras_application():
+    original = keras.applications.MobileNetV3Small((32, 32, 3), 0.35, minimalistic=True, weights=None, classes=3)
+    model = bt.Model.of(original, micro_batches=2)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(np.random.default_rng(0).normal(size=(8, 32, 32, 3)), np.arange(8) % 3, batch_size=8, verbose=0)
+    assert np.isfinite(model.history.history["loss"][0])
+
+
+def test_int8_after_training():
+    model = fitted(net(micro_batches=3))
+    before = model.predict(X, verbose=0)
+    model.quantize("int8")
+    assert np.abs(model.predict(X, verbose=0) - before).max() < 0.1
+    assert model.micro_batches == 3
