@@ -4,10 +4,12 @@ import math
 from numbers import Integral, Real
 
 
-def whole_number(name, value, least, most=math.inf, most_is=""):
+def whole_number(name, value, least, most=None, most_is=""):
     """Return ``value`` as an int; raise ValueError unless it is a whole number from ``least`` to ``most``."""
     allowed = f"a whole number of at least {least}"
-    if most < math.inf:
+    if most is None:
+        most = math.inf
+    else:
         allowed += f" and at most {most}"
     if most_is:
         allowed += f", {most_is}"

@@ -57,7 +57,7 @@ def fitting_unit(value: float, unit: str) -> tuple[str, float]:
 
 
 def interval(row) -> str:
-    """"2,350 (2,300 to 2,410)", with times signs where the unit is a ratio; no brackets for a single number."""
+    """A median with its interval, "2,350 (2,300 to 2,410)" or "1.80x (1.70x to 1.90x)"; no brackets without one."""
     unit = "x" if row.unit == "x" else ""
     if row.low == row.high:
         return quantity(row.median, unit)

@@ -15,6 +15,7 @@ from numbers import Integral
 import psutil
 
 from bigtrain_nb.common.checks import positive
+from bigtrain_nb.measure.counting import count_examples
 from bigtrain_nb.measure.results import Comparison, Result
 
 LEAST_ROUNDS = 6
@@ -264,23 +265,6 @@ class Meter:
         if self.passes:
             return "its first pass ended while it was measured: a cache filled up meanwhile"
         return "measured within its first pass: a cache, if it has one, was not full"
-
-
-def count_examples(batch, name="source"):
-    """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
-    first = batch
-    while first and isinstance(first, tuple | list | Mapping):
-        if isinstance(first, list) and isinstance(first[0], int | float | str):
-            return len(first)
-        parts = list(first.values()) if isinstance(first, Mapping) else first
-        first = parts[0]
-    shape = tuple(getattr(first, "shape", ()))
-    if not shape or not shape[0]:
-        raise ValueError(
-            f"{name} yielded {type(first).__name__} of shape {shape}: give batches of examples, as from"
-            " dataset.batch(32); instead of a distributed dataset, give what it was made from"
-        )
-    return int(shape[0])
 
 
 def _settle(budget, limit):

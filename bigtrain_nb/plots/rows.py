@@ -11,7 +11,14 @@ from bigtrain_nb.common.words import interval, quantity
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 
 PALE = 0.35  # how strong the colour of a pale row is
-DASHES = (0, (4, 2))
+KEY = {
+    "value": "dot: measured",
+    "ends": "line: interval",
+    "ticks": "ticks: rounds",
+    "pale": "pale: not kept",
+    "beside": "upright mark: measured beside it",
+    "predicted": "diamond: prediction",
+}
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,8 @@ class Row:
     pale: bool = False
 
 
-def rows_figure(panels, key, zoomed=()) -> Figure:
-    """Panels side by side with the same rows, of which the first writes the names; ``key`` stands below.
+def rows_figure(panels, zoomed=()) -> Figure:
+    """Panels side by side with the same rows, of which the first writes the names; below, what each mark means.
 
     `panels`: {title: [`Row`, ...]}; `zoomed`: the titles of panels whose axis does not begin at zero. Raises ValueError
     for no rows.
@@ -57,7 +64,9 @@ def rows_figure(panels, key, zoomed=()) -> Figure:
         name_rows(axes, [fill(row.name, 30, max_lines=2) for row in first])
         grid(axes, "x")
         label(axes, title)
-    figure.supxlabel(fill(key, 80), color=INK, fontsize=10)
+    everything = [row for rows in panels.values() for row in rows]
+    key = [words for part, words in KEY.items() if any(getattr(row, part) for row in everything)]
+    figure.supxlabel(fill(", ".join(key), 80), color=INK, fontsize=10)
     return figure
 
 
@@ -77,27 +86,26 @@ def comparison_figure(results, baseline=None, prediction=None, beside=None) -> F
         row = Row(
             name=result.name + " (baseline)" if is_baseline else result.name,
             value=result.median,
-            ends=(result.low, result.high),
+            ends=(result.low, result.high) if result.low < result.high else (),
             ticks=result.rounds,
             beside=beside[place] if beside else None,
             words=interval(result),
         )
         rows.append(row)
-    key = ["dot: measured"]
-    if any(result.low < result.high for result in results):
-        key = ["dot: median", "line: interval"]
-    if any(row.ticks for row in rows):
-        key.append("ticks: rounds")
-    if any(row.beside for row in rows):
-        key.append("upright mark: baseline beside it")
     unit = results[0].unit if results else ""
-    figure = rows_figure({"times" if unit == "x" else unit: rows}, ", ".join(key))
+    figure = rows_figure({"times" if unit == "x" else unit: rows})
     if prediction is not None:
         (axes,) = figure.axes
-        axes.axvline(prediction, color=PREDICTED, linestyle=DASHES, linewidth=2)
+        axes.axvline(prediction, color=PREDICTED, linestyle="dashed", linewidth=2)
         axes.set_xlim(right=max(axes.get_xlim()[1], 1.06 * prediction))
         text = f"your prediction: {quantity(prediction, unit)}"
-        axes.set_title(text, color=PREDICTED, fontsize=10, loc="left", pad=4)
+        axes.set_title(
+            text,
+            color=PREDICTED,
+            fontsize=10,
+            loc="left",
+            pad=4,
+        )
     return figure
 
 
@@ -109,15 +117,18 @@ def prediction_figure(predictions) -> Figure:
     """
     rows = []
     for one in predictions:
-        row = Row(
-            name=one.name,
-            value=1.0,
-            ends=(one.low / one.median, one.high / one.median),
-            predicted=one.predicted / one.median,
-            words=f"{quantity(one.predicted, one.unit)}, was {quantity(one.median, one.unit)}",
+        ends = (one.low / one.median, one.high / one.median) if one.low < one.high else ()
+        words = f"{quantity(one.predicted, one.unit)}, was {quantity(one.median, one.unit)}"
+        rows.append(
+            Row(
+                one.name,
+                1.0,
+                ends,
+                predicted=one.predicted / one.median,
+                words=words,
+            )
         )
-        rows.append(row)
-    figure = rows_figure({"prediction / measured": rows}, "diamond: prediction, dot and line: measured")
+    figure = rows_figure({"prediction / measured": rows})
     (axes,) = figure.axes
     axes.axvline(1, color=MEASURED, linewidth=1.2, alpha=0.7)
     low, high = _reach(rows)
@@ -132,7 +143,14 @@ def prediction_figure(predictions) -> Figure:
 
 def _draw(axes, y, row):
     strength = PALE if row.pale else 1.0
-    axes.vlines(row.ticks, y - 0.22, y + 0.22, color=INK, alpha=0.22, linewidth=1)
+    axes.vlines(
+        row.ticks,
+        y - 0.22,
+        y + 0.22,
+        color=INK,
+        alpha=0.22,
+        linewidth=1,
+    )
     if all(map(math.isfinite, row.ends)):
         axes.plot(
             row.ends,
@@ -151,7 +169,14 @@ def _draw(axes, y, row):
             linewidth=1.2,
         )
     if row.value is not None:
-        axes.plot(row.value, y, "o", markersize=7, color=MEASURED, alpha=strength)
+        axes.plot(
+            row.value,
+            y,
+            "o",
+            markersize=7,
+            color=MEASURED,
+            alpha=strength,
+        )
     if row.predicted is not None:
         axes.plot(
             row.predicted,

@@ -57,7 +57,14 @@ def stacked_figure(rows, unit, title, limits=None, shades=SHADES) -> Figure:
     for place, (name, value) in enumerate(limits.items()):
         top = -0.55 - 0.28 * place
         axes.axvline(value / size, color=INK, linewidth=1.2, linestyle=(0, (3, 2)))
-        axes.text(value / size, top, f" {name}", color=INK, fontsize=9)
+        axes.annotate(
+            name,
+            (value / size, top),
+            (4, 0),
+            textcoords="offset points",
+            color=INK,
+            fontsize=9,
+        )
         axes.set_ylim(top=top - 0.28)
 
     axes.set_xlim(0, 1.02 * reach / size)

@@ -124,9 +124,7 @@ class Ledger(Shown):
             "peak memory, MiB": [_row(entry, "memory") for entry in self.entries],
             "loss, nats a byte": [_row(entry, "loss") for entry in self.entries],
         }
-        key = "dot and line: measured, with its interval; pale: not kept; diamond: your prediction"
-        key += "; upright mark: the way before, in the same rounds"
-        return rows_figure(panels, key, zoomed=["loss, nats a byte"])
+        return rows_figure(panels, zoomed=["loss, nats a byte"])
 
     def words(self):
         """What the figure shows, in a sentence for each entry."""

@@ -90,13 +90,6 @@ def test_powers_are_those_of_the_format(name):
     assert 2.0 ** (end - 1) < float(known.max) < math.ldexp(1, end)
 
 
-def test_there_is_a_box_for_each_bit():
-    drawn = bits_figure()
-    assert len(drawn.axes[0].patches) == 32 + 16 + 16
-    assert len(filled(drawn, PREDICTED)) == 8 + 8 + 5 and len(filled(drawn, MEASURED)) == 23 + 7 + 10
-    assert {"1 + 8 + 23", "1 + 8 + 7", "1 + 5 + 10"} <= texts(drawn)
-
-
 def test_a_range_counts_sizes_by_powers_of_two_whatever_their_sign_and_leaves_out_zero():
     drawn = range_figure([1.5 * 2.0**-9, -1.5 * 2.0**-9, 1.5 * 2.0**-4, 0.0, math.nan], scale=2.0**15)
     counted = histogram(drawn, MEASURED)
@@ -142,14 +135,6 @@ def test_squares_are_filled_for_what_a_worker_reads():
     assert {"FILE, worker 0", "OFF, worker 1", "2 of 4", "4 of 4"} <= texts(drawn)
 
 
-def test_chunks_are_darker_the_more_workers_are_in_them():
-    drawn = FIGURES["ring"]()
-    squares = drawn.axes[0].patches
-    assert all(square.get_alpha() < 0.6 for square in squares[:4])
-    assert all(square.get_alpha() == 1 for square in squares[4:])
-    assert {"start", "end", "worker 0", "worker 1"} <= texts(drawn)
-
-
 def test_messages_are_dots_and_what_is_fitted_a_line():
     drawn = FIGURES["message"]()
     (axes,) = drawn.axes
@@ -157,9 +142,3 @@ def test_messages_are_dots_and_what_is_fitted_a_line():
     assert axes.lines[0].get_color() == PREDICTED and list(axes.lines[0].get_ydata()) == [0.0012, 0.0035]
     assert axes.get_xscale() == axes.get_yscale() == "log"
     assert {"4 KiB", "1 MiB", "4 ms"} <= texts(drawn)
-
-
-def test_the_curve_that_went_on_lies_over_the_whole_one():
-    whole, before, kill, after = FIGURES["resumed"]().axes[0].lines
-    assert (whole.get_color(), before.get_color(), after.get_color()) == (INK, MEASURED, INK)
-    assert list(after.get_xdata()) == [2, 3] and kill.get_xydata().tolist() == [[2, 1.5]]

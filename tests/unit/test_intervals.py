@@ -1,6 +1,7 @@
 """The two intervals: against SciPy's signed-rank test, against tables, and by simulation of noisy measurements."""
 
 import math
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from bigtrain_nb.measure.results import PRACTICALLY_SAME
 
 
 def walsh_means(values):
-    return sorted((values[i] + values[j]) / 2 for i in range(len(values)) for j in range(i, len(values)))
+    pairs = combinations_with_replacement(values, 2)
+    return sorted((a + b) / 2 for a, b in pairs)
 
 
 def accepted(values, shift):
@@ -19,18 +21,17 @@ def accepted(values, shift):
     return wilcoxon(np.asarray(values) - shift, method="exact").pvalue > 0.05
 
 
-@pytest.mark.parametrize("n", [6, 7, 10, 14, 20])
+@pytest.mark.parametrize("n", [6, 10, 14])
 def test_the_paired_interval_holds_just_the_shifts_that_the_signed_rank_test_accepts(n):
     values = np.random.default_rng(n).normal(size=n)
     centre, low, high = paired_interval(list(values))
     means = walsh_means(values)
-    middles = [(a + b) / 2 for a, b in zip(means, means[1:], strict=False)]
-    assert len(middles) > 10
-    assert all(accepted(values, shift) == (low < shift < high) for shift in middles)
+    middles = np.add(means[:-1], means[1:]) / 2
+    assert [accepted(values, shift) for shift in middles] == [low < shift < high for shift in middles]
     assert low <= centre <= high and centre == pytest.approx(np.median(means))
 
 
-@pytest.mark.parametrize("n, cut", [(5, -1), (6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (12, 13), (15, 25), (20, 52)])
+@pytest.mark.parametrize("n, cut", [(5, -1), (6, 0), (10, 8), (20, 52)])
 def test_the_cut_is_that_of_the_published_tables(n, cut):
     assert _signed_rank_cut(n) == cut
 
@@ -43,25 +44,11 @@ def test_six_pairs_give_their_whole_range_and_five_no_interval():
 
 def test_ties_do_no_harm():
     assert paired_interval([0.5] * 10) == (0.5, 0.5, 0.5)
-    assert paired_interval([0.0] * 3 + [1.0] * 3 + [0.0] * 3) == (0.5, 0.0, 1.0)
     assert median_interval([7.0] * 20) == (7.0, 7.0)
 
 
-@pytest.mark.parametrize("n", [6, 13, 20])
-def test_scale_shift_sign_and_order_carry_over(n):
-    rng = np.random.default_rng(n)
-    values = list(rng.normal(size=n))
-    expected = np.array(paired_interval(values))
-    assert paired_interval([3 * v + 2 for v in values]) == pytest.approx(3 * expected + 2)
-    assert paired_interval([-v for v in values]) == pytest.approx(-expected[[0, 2, 1]])
-    assert paired_interval(list(rng.permutation(values))) == pytest.approx(expected)
-    low, high = median_interval(values)
-    assert median_interval([3 * v + 2 for v in values]) == pytest.approx((3 * low + 2, 3 * high + 2))
-    assert median_interval([-v for v in values]) == pytest.approx((-high, -low))
-
-
 def test_the_median_lies_in_its_interval():
-    for n in range(1, 30):
+    for n in (1, 5, 6, 20, 29):
         values = np.random.default_rng(n).normal(size=n)
         low, high = median_interval(list(values))
         assert min(values) <= low <= np.median(values) <= high <= max(values)
@@ -78,10 +65,10 @@ def noisy_rounds(rng, n):
     return side(), side()
 
 
-@pytest.mark.parametrize("n", [6, 14, 20])
+@pytest.mark.parametrize("n", [6, 20])
 def test_a_source_against_itself_rarely_looks_different(n):
     rng = np.random.default_rng(1)
-    repeats = 2000
+    repeats = 1000
     outside = alarms = 0
     margin = math.log(1 + PRACTICALLY_SAME)
     for _ in range(repeats):
@@ -104,12 +91,12 @@ def test_a_true_difference_of_10_percent_is_seen_through_noise_and_drift():
     assert seen >= 0.95 * 500
 
 
-def coverage(rng, n, draw, true_median, repeats=2000):
+def coverage(rng, n, draw, true_median, repeats=1000):
     intervals = (median_interval(list(draw(rng, n))) for _ in range(repeats))
     return sum(low <= true_median <= high for low, high in intervals) / repeats
 
 
-@pytest.mark.parametrize("n", [10, 20, 40])
+@pytest.mark.parametrize("n", [10, 40])
 def test_the_median_interval_covers_whatever_the_shape_of_the_noise(n):
     rng = np.random.default_rng(3)
     assert coverage(rng, n, lambda rng, n: rng.normal(size=n), 0) >= 0.93

@@ -17,7 +17,6 @@ def test_an_endless_source_is_counted_exactly(clock):
     assert result.rounds == pytest.approx([3200] * len(result.rounds))
     assert (result.median, result.low, result.high) == pytest.approx((3200, 3200, 3200))
     assert result.examples % 32 == 0 and result.examples / result.seconds == pytest.approx(3200)
-    assert result.first_seconds == pytest.approx(0.01)
 
 
 def test_a_short_last_batch_counts_for_what_it_holds(clock):
@@ -29,62 +28,45 @@ def test_a_short_last_batch_counts_for_what_it_holds(clock):
 
 
 def test_a_pass_longer_than_a_round_is_cut_and_still_counted_exactly(clock):
-    sizes = [32] * 99 + [1]
-    source = Source(clock, 0.01, sizes)
-    result = throughput(source, seconds=1.5)
+    result = throughput(Source(clock, 0.01, [32] * 99 + [1]), seconds=1.5)
     assert result.median == pytest.approx(3200) and max(result.rounds) == pytest.approx(3200)
-    shorts = round((result.seconds / 0.01 * 32 - result.examples) / 31)
-    assert result.examples == round(result.seconds / 0.01) * 32 - 31 * shorts
+    batches = round(result.seconds / 0.01)
+    shorts = round((batches * 32 - result.examples) / 31)
+    assert result.examples == batches * 32 - 31 * shorts
 
 
-def test_a_step_function_that_counts(clock):
-    def step():
-        clock.spend(0.02)
-        return np.int64(50)
-
-    result = throughput(step, seconds=2)
-    assert result.unit == "examples/s" and result.rounds == pytest.approx([2500] * len(result.rounds))
-
-
-@pytest.mark.parametrize("done", [None, True, 0.5, "loss", {"loss": 1.0}])
-def test_a_step_function_that_returns_anything_else_counts_steps(clock, done):
+@pytest.mark.parametrize(
+    ("done", "unit", "rate"),
+    [
+        (np.int64(50), "examples/s", 2500),
+        (None, "steps/s", 50),
+        (True, "steps/s", 50),
+        ({"loss": 1.0}, "steps/s", 50),
+    ],
+)
+def test_a_step_function_counts_examples_or_is_counted_in_steps(clock, done, unit, rate):
     def step():
         clock.spend(0.02)
         return done
 
     result = throughput(step, seconds=2)
-    assert result.unit == "steps/s" and result.median == pytest.approx(50)
+    assert result.unit == unit and result.rounds == pytest.approx([rate] * len(result.rounds))
 
 
 def test_a_step_waits_for_the_tensor_that_it_returns(clock):
-    waited = []
-    tensor = SimpleNamespace(numpy=lambda: (clock.spend(0.04), waited.append("tensorflow")))
+    tensor = SimpleNamespace(numpy=lambda: clock.spend(0.04))
     assert throughput(lambda: tensor, seconds=2).median == pytest.approx(25)
-    on_cpu = SimpleNamespace(cpu=lambda: (clock.spend(0.05), waited.append("pytorch")))
-
-    def refuse():
-        raise RuntimeError("Can't call numpy() on Tensor that requires grad")
-
-    tensor = SimpleNamespace(numpy=refuse, detach=lambda: on_cpu)
-    assert throughput(lambda: tensor, seconds=2).median == pytest.approx(20)
-    assert set(waited) == {"tensorflow", "pytorch"}
 
 
-@pytest.mark.parametrize("count", [0, -3])
-def test_a_step_that_processed_nothing_is_refused(clock, count):
-    with pytest.raises(ValueError, match=f"source returned {count}: a step function returns how many examples"):
-        throughput(lambda: count, seconds=1)
-
-
-@pytest.mark.parametrize("first, then", [(5, None), (None, 5), (5, 0.5)])
-def test_a_step_function_that_counts_only_sometimes_is_refused(clock, first, then):
+@pytest.mark.parametrize(("first", "then"), [(0, 0), (5, None), (None, 5)])
+def test_a_step_function_that_counts_nothing_or_only_sometimes_is_refused(clock, first, then):
     done = chain([first], repeat(then))
 
     def step():
         clock.spend(0.02)
         return next(done)
 
-    with pytest.raises(ValueError, match=f"source returned {then} after steps that were counted in .*or never"):
+    with pytest.raises(ValueError, match=f"source returned {then}: a step function returns .*every time or never"):
         throughput(step, seconds=1)
 
 
@@ -107,7 +89,7 @@ def test_the_note_says_where_the_first_pass_ended(clock):
     assert throughput(lambda: clock.spend(0.05), seconds=4).note == ""
 
 
-@pytest.mark.parametrize("cost, sizes", [(0.001, None), (0.01, None), (0.01, [32] * 5), (0.01, [32] * 150)])
+@pytest.mark.parametrize(("cost", "sizes"), [(0.001, None), (0.01, [32] * 5), (0.01, [32] * 150)])
 @pytest.mark.parametrize("seconds", [2, 8])
 def test_the_budget_is_kept(clock, cost, sizes, seconds):
     result = throughput(Source(clock, cost, sizes), seconds=seconds)
@@ -117,7 +99,7 @@ def test_the_budget_is_kept(clock, cost, sizes, seconds):
     both = compare({name: lambda: Source(clock, cost, sizes) for name in "ab"}, seconds=seconds)
     shortest = 6 * 2 * (measure.SHORTEST_SLOT * (1 + measure.DRAIN) + 0.05)
     assert clock.now - began <= max(1.25 * seconds, measure.WARM_UP * seconds + shortest)
-    assert all(len(r.rounds) >= 6 for r in both.results.values())
+    assert all(len(result.rounds) >= 6 for result in both.results.values())
 
 
 def test_a_source_slower_than_the_budget_still_gets_six_rounds_of_one_batch(clock):
@@ -127,27 +109,26 @@ def test_a_source_slower_than_the_budget_still_gets_six_rounds_of_one_batch(cloc
 
 def test_short_passes_do_not_pile_up_iterators(clock):
     """An iterator of TensorFlow holds threads until it is dropped."""
-    alive, most = set(), []
+    alive, most = set(), [0]
 
     class Iterator:
         def __init__(self):
-            self.given = False
+            self.batches = [[1, 2]]
             alive.add(id(self))
             most.append(len(alive))
 
-        def __iter__(self):
-            return self
-
         def __next__(self):
-            if self.given:
+            if not self.batches:
                 raise StopIteration
-            self.given = True
             clock.spend(0.001)
-            return [1, 2]
+            return self.batches.pop()
 
         def __del__(self):
             alive.discard(id(self))
 
-    source = type("Short", (), {"__iter__": lambda self: Iterator()})()
-    throughput(source, seconds=100)
-    assert len(most) > 50_000 and max(most) < 2_000
+    class Short:
+        def __iter__(self):
+            return Iterator()
+
+    throughput(Short(), seconds=20)
+    assert len(most) > 10_000 and max(most) <= measure.SPENT + 2

@@ -11,39 +11,37 @@ from bigtrain_nb.measure import benchmark as measure
 from bigtrain_nb.measure.benchmark import compare, throughput
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        lambda clock, progress: throughput(Source(clock, 0.007), seconds=5, progress=progress),
-        lambda clock, progress: throughput(Source(clock, 0.007, [32] * 9), seconds=5, progress=progress),
-        lambda clock, progress: compare(pair(clock, 0.007, 0.009), seconds=5, progress=progress),
-    ],
-)
+def alone(clock, progress):
+    throughput(Source(clock, 0.007, [32] * 9), seconds=5, progress=progress)
+
+
+def in_turns(clock, progress):
+    compare(pair(clock, 0.007, 0.009), seconds=5, progress=progress)
+
+
+@pytest.mark.parametrize("run", [alone, in_turns])
 def test_progress_is_told_at_most_ten_times_a_second_and_grows(clock, run):
-    told = []
-    run(clock, lambda fraction: told.append((clock.now, fraction)))
-    moments, fractions = zip(*told, strict=True)
-    assert 30 <= len(told) <= 10 * clock.now
+    moments, fractions = [], []
+
+    def note(fraction):
+        moments.append(clock.now)
+        fractions.append(fraction)
+
+    run(clock, note)
+    assert 30 <= len(moments) <= 10 * clock.now
     assert min(np.diff(moments)) >= 0.1 - 1e-9
-    assert list(fractions) == sorted(fractions) and 0 < fractions[0] < 0.1 and 0.9 < fractions[-1] <= 1
+    assert fractions == sorted(fractions) and 0 < fractions[0] < 0.1 and 0.9 < fractions[-1] <= 1
 
 
-def test_an_exception_in_progress_ends_the_measurement_at_once(clock):
-    class Stopped(Exception):
-        pass
-
+@pytest.mark.parametrize("run", [alone, in_turns])
+def test_an_exception_in_progress_ends_the_measurement_at_once(clock, run):
     def stop(fraction):
         if fraction > 0.5:
-            raise Stopped
+            raise InterruptedError
 
-    for run in (
-        lambda: throughput(Source(clock, 0.01), seconds=10, progress=stop),
-        lambda: compare(pair(clock, 0.01, 0.02), seconds=10, progress=stop),
-    ):
-        began = clock.now
-        with pytest.raises(Stopped):
-            run()
-        assert clock.now - began < 5.5
+    with pytest.raises(InterruptedError):
+        run(clock, stop)
+    assert clock.now < 3
 
 
 def test_progress_is_told_while_a_comparison_waits_for_rest(monkeypatch):
@@ -57,29 +55,27 @@ def test_progress_is_told_while_a_comparison_waits_for_rest(monkeypatch):
         return 1
 
     def stop(fraction):
-        if time.perf_counter() - began > 1.0:
+        if time.perf_counter() - began > 0.6:
             asked.append(time.perf_counter())
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        compare({"a": lambda: step, "b": lambda: step}, seconds=1.2, progress=stop)
-    assert asked[0] - began < 1.5
+        compare({"a": lambda: step, "b": lambda: step}, seconds=0.8, progress=stop)
+    assert asked[0] - began < 1.1
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OSError("disk")])
-def test_errors_and_interrupts_of_a_source_propagate(clock, error):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_errors_and_interrupts_of_a_source_propagate(error):
     def batches():
         yield [1, 2]
-        yield [3, 4]
         raise error
 
-    with pytest.raises(error if isinstance(error, type) else type(error)):
+    with pytest.raises(error):
         throughput(batches(), seconds=1)
 
 
 def test_no_thread_stays():
     before = set(threading.enumerate())
-    throughput([[1, 2, 3]] * 5, seconds=0.1)
     compare({"a": lambda: [[1, 2]], "b": lambda: iter([[1]] * 10**7)}, seconds=0.2)
     until = time.monotonic() + 2
     while set(threading.enumerate()) - before and time.monotonic() < until:

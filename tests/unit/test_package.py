@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -24,19 +23,16 @@ def loaded_by(statement):
     return set(json.loads(done.stdout))
 
 
-def test_the_import_loads_nothing_heavy():
-    modules = loaded_by("import bigtrain_nb")
-    assert "bigtrain_nb" in modules and not modules & HEAVY
-
-
-def test_measuring_and_results_load_no_tensorflow():
-    modules = loaded_by("import bigtrain_nb as bt; bt.throughput([[1, 2, 3]], seconds=0.01); bt.load; bt.machine()")
-    assert "bigtrain_nb.measure.benchmark" in modules
-    assert not modules & (HEAVY - {"numpy"})
-
-
-def test_preparing_data_loads_no_tensorflow():
-    assert "tensorflow" not in loaded_by("import bigtrain_nb as bt; bt.photo_crops; bt.source_text")
+@pytest.mark.parametrize(
+    ("code", "needed"),
+    [
+        ("import bigtrain_nb", set()),
+        ("import bigtrain_nb as bt; bt.throughput([[1, 2, 3]], seconds=0.01); bt.load; bt.machine()", {"numpy"}),
+        ("import bigtrain_nb as bt; bt.photo_crops; bt.source_text", HEAVY - {"tensorflow"}),
+    ],
+)
+def test_nothing_heavy_is_loaded_before_it_is_needed(code, needed):
+    assert not loaded_by(code) & (HEAVY - needed)
 
 
 def test_every_public_name_resolves_and_stays():
@@ -58,7 +54,8 @@ def test_an_unknown_name_lists_those_there_are():
 
 
 def test_tensorflow_starts_without_a_word():
-    done = python("from bigtrain_nb import tf; print(tf.reduce_sum(tf.ones([3])).numpy())")
+    code = "from bigtrain_nb import tf; print(tf.reduce_sum(tf.ones([3])).numpy())"
+    done = python(code, CUDA_VISIBLE_DEVICES="-1")
     assert (done.stdout.strip(), done.stderr) == ("3.0", "")
 
 
@@ -79,20 +76,11 @@ def test_a_failing_start_of_tensorflow_shows_what_it_wrote():
 
 
 def test_the_import_is_instant():
-    def best(code):
-        times = []
-        for _ in range(5):
-            began = time.perf_counter()
-            assert python(code).returncode == 0
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    extra = best("import bigtrain_nb") - best("pass")
-    assert extra < 0.3 * 3, "the promise is 0.3 s; three times that allows for a busy machine"
+    done = python("import time; began = time.perf_counter(); import bigtrain_nb; print(time.perf_counter() - began)")
+    assert float(done.stdout) < 3 * 0.1, "the promise is 0.1 s; three times that allows for a busy machine"
 
 
-@pytest.mark.parametrize("visible, told", [("0", True), ("-1", False)])
-def test_a_gpu_that_tensorflow_cannot_use_is_told_of(visible, told):
+def test_a_gpu_that_tensorflow_cannot_use_is_told_of():
     code = "from bigtrain_nb import tf; print(len(tf.config.list_physical_devices('GPU')))"
-    done = python(code, CUDA_VISIBLE_DEVICES=visible)
-    assert ("pip install 'tensorflow[and-cuda]'" in done.stderr) == (told and done.stdout.strip() == "0")
+    done = python(code, CUDA_VISIBLE_DEVICES="0")
+    assert ("pip install 'tensorflow[and-cuda]'" in done.stderr) == (done.stdout.strip() == "0")

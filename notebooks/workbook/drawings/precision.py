@@ -24,7 +24,13 @@ def bits_figure() -> Figure:
     for y, (exponent, mantissa) in enumerate(FORMATS.values()):
         colours = [INK] + exponent * [PREDICTED] + mantissa * [MEASURED]
         for place, colour in enumerate(colours):
-            axes.barh(y, 0.86, left=place + 0.07, height=0.6, color=colour)
+            axes.barh(
+                y,
+                0.86,
+                left=place + 0.07,
+                height=0.6,
+                color=colour,
+            )
         _write(axes, len(colours) + 0.5, y, f"1 + {exponent} + {mantissa}", INK, "left")
     _write(axes, 0.5, -0.45, "sign", INK)
     _write(axes, 5, -0.45, "exponent", PREDICTED)
@@ -87,8 +93,22 @@ def _draw_range(axes, y, limits, left, right):
     smallest, normal, end = limits
     begin, stop = max(smallest, left), min(end, right)
     middle = max(normal, left)
-    axes.barh(y, middle - begin, left=begin, height=0.14, color=INK, alpha=0.55)
-    axes.barh(y, stop - middle, left=middle, height=0.5, color=INK, alpha=0.55)
+    axes.barh(
+        y,
+        middle - begin,
+        left=begin,
+        height=0.14,
+        color=INK,
+        alpha=0.55,
+    )
+    axes.barh(
+        y,
+        stop - middle,
+        left=middle,
+        height=0.5,
+        color=INK,
+        alpha=0.55,
+    )
     if smallest <= left:
         _write(axes, left, y - 0.46, f" from $2^{{{smallest}}}$", INK, "left")
     if end >= right:
@@ -96,4 +116,12 @@ def _draw_range(axes, y, limits, left, right):
 
 
 def _write(axes, x, y, text, colour, side="center"):
-    axes.text(x, y, text, color=colour, fontsize=10, ha=side, va="center")
+    axes.text(
+        x,
+        y,
+        text,
+        color=colour,
+        fontsize=10,
+        ha=side,
+        va="center",
+    )

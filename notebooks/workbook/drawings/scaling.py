@@ -39,7 +39,13 @@ def efficiency_figure(rows, predicted=None) -> Figure:
         axes.barh(y, 1, height=0.56, color=INK, alpha=0.08)
         axes.barh(y, middle, height=0.56, color=MEASURED)
         if hasattr(value, "median"):
-            axes.hlines(y, value.low, value.high, color=INK, linewidth=2.5)
+            axes.hlines(
+                y,
+                value.low,
+                value.high,
+                color=INK,
+                linewidth=2.5,
+            )
             reach.append(value.high)
             key.append("line: interval")
         if name in predicted:
