@@ -24,15 +24,20 @@ COPIES = 4
 class Operation:
     """One node of a graph.
 
-    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops`` and ``moved`` (bytes read
-    and written): of one run. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
+    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops`` and ``moved``, bytes read
+    and written: of one run. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
     """
 
     def __init__(self, node, layer, backward, times):
-        self.node, self.kind = node, node.type
-        self.layer, self.backward, self.times = layer, backward, times
-        self.flops, self.moved = flops(node), bytes_moved(node)
-        self.body, self.rounds = None, None
+        self.node = node
+        self.kind = node.type
+        self.layer = layer
+        self.backward = backward
+        self.times = times
+        self.flops = flops(node)
+        self.moved = bytes_moved(node)
+        self.body = None
+        self.rounds = None
 
 
 class Graph:
@@ -61,11 +66,12 @@ class Graph:
 
     def _look_into(self, op, layers):
         if op.kind in CALLS:
-            op.rounds, name = 1, "f"
+            op.rounds = 1
+            body = _function(op.node, "f")
         elif op.kind in LOOPS:
-            op.rounds, name = _rounds(op.node), "body"
+            op.rounds = _rounds(op.node)
+            body = _function(op.node, "body")
         if op.rounds is not None:
-            body = _function(op.node, name)
             first_backward = 0 if op.backward else len(body.get_operations())
             op.body = Graph(body, body.outputs, first_backward, layers, op.times * op.rounds)
 
@@ -90,7 +96,9 @@ class Graph:
         temporary variable, and its constant folding makes that one's first value, zeros, a constant of full size.
         And it folds what depends on no input, such as masks, into the graph's definition, of which `COPIES` stay.
         """
-        zeros, constants, changing = 0, {}, set()
+        zeros = 0
+        constants = {}
+        changing = set()
         for op in self.nodes:
             size = sum(number_of_bytes(tensor) for tensor in op.node.outputs)
             if op.kind == "AddN" and len(op.node.inputs) > 2 and size > FOLDED_FROM:

@@ -24,27 +24,23 @@ MOST_SETS = 16
 class Rates:
     """Seconds of the operations that were measured, and what the others run at.
 
-    ``alike``: {what `_alike` says of an operation: seconds}; ``kinds``: {kind: work in FLOP or bytes a second}, over
-    what was measured of a kind; ``copying``: bytes/s of a plain copy, for kinds that were not measured and for what
-    replicas exchange. ``shared``: replicas run on the same cores, so that they compute in turn.
+    ``alike``: {what `_alike` says of an operation: seconds}; ``copying``: bytes/s of a plain copy, for what was not
+    measured and for what replicas exchange. ``shared``: replicas run on the same cores, so that they compute in turn.
     """
 
     alike: dict = field(repr=False)
-    kinds: dict = field(repr=False)
     copying: float
     shared: bool
 
     def seconds(self, graph):
         """Return the seconds that the operations of a `Graph` take one after the other."""
-        return sum(op.times * self._of_one(op) for op in graph.operations)
-
-    def _of_one(self, op):
-        alike = _alike(op)
-        if alike in self.alike:
-            return self.alike[alike]
-        if op.kind in self.kinds:
-            return _work(op) / self.kinds[op.kind]
-        return op.moved / self.copying
+        total = 0.0
+        for op in graph.operations:
+            seconds = self.alike.get(_alike(op))
+            if seconds is None:
+                seconds = op.moved / self.copying
+            total += op.times * seconds
+        return total
 
 
 def measure_rates(*graphs, seconds=0.03):
@@ -57,30 +53,29 @@ def measure_rates(*graphs, seconds=0.03):
             elif op.moved:
                 others.append(op)
 
-    one, many = tf.ones([]), tf.random.uniform([COPIED // 4])
+    one = tf.ones([])
+    many = tf.random.uniform([COPIED // 4])
     calling = _least(lambda: tf.raw_ops.Neg(x=one), seconds)  # from Python, which a graph's step does not do
     copying = 2 * COPIED / _least(lambda: tf.raw_ops.Neg(x=many), seconds)
-    alike, work, spent = {}, Counter(), Counter()
+    alike = {}
     for op in _heaviest(contractions) + _heaviest(others):
         alone = _seconds_alone(op.node, seconds)
         if alone is not None:
-            took = max(alone - calling, alone / 10)
-            alike[_alike(op)] = took
-            work[op.kind] += _work(op)
-            spent[op.kind] += took
-    kinds = {kind: work[kind] / spent[kind] for kind in spent}
-    return Rates(alike, kinds, copying, shared=not tf.config.list_logical_devices("GPU"))
+            alike[_alike(op)] = max(alone - calling, alone / 10)
+    return Rates(alike, copying, shared=not tf.config.list_logical_devices("GPU"))
 
 
 def _heaviest(ops):
     """Return one operation of each kind and shape, the heaviest first, until they are nearly all of the work."""
-    weights, example = Counter(), {}
+    weights = Counter()
+    example = {}
     for op in ops:
         alike = _alike(op)
-        weights[alike] += op.times * _work(op)
+        weights[alike] += op.times * (op.flops if op.kind in CONTRACTIONS else op.moved)
         example[alike] = op
-    left, chosen = weights.total(), []
+    left = weights.total()
     end = (1 - COVERED) * left
+    chosen = []
     for alike, weight in weights.most_common():
         if left <= end:
             break
@@ -97,10 +92,6 @@ def _alike(op):
         constant = None if tensor.dtype.is_floating else str(tf.get_static_value(tensor))
         inputs.append((str(tensor.shape), tensor.dtype.name, constant))
     return op.kind, tuple(inputs), str([node.get_attr(attribute.name) for attribute in node.op_def.attr])
-
-
-def _work(op):
-    return op.flops if op.kind in CONTRACTIONS else op.moved
 
 
 def _least(run, seconds):
@@ -157,7 +148,8 @@ def _by_name(node, values):
     type, from the inputs. A name that Python has and the node has not is another name for what the node has and
     Python has not: "axis" for "reduction_indices".
     """
-    given, found = {}, set()
+    given = {}
+    found = set()
     place = 0
     for argument in node.op_def.input_arg:
         found.update((argument.type_attr, argument.number_attr, argument.type_list_attr))

@@ -60,8 +60,10 @@ class Step:
         optimizer = _optimizer(model, optimizer)
         self.optimizer = type(optimizer).__name__
         self.update = _update(optimizer, variables, gradients)
-        self.weights, self.trainable = _size(model.variables), _size(variables)
-        self.applied, self.slots = _size(gradients), _size(optimizer.variables)
+        self.weights = _size(model.variables)
+        self.trainable = _size(variables)
+        self.applied = _size(gradients)
+        self.slots = _size(optimizer.variables)
         folds = tf.config.optimizer.get_experimental_options().get("constant_folding", True)
         self.folded = self.gradients.folded if uncut and folds else 0
 
@@ -129,24 +131,25 @@ def _shapes(model, batch, loss):
             raise ValueError(f"{model.name} takes inputs of any size, {tensor.shape[1:]}: give batch=(x, y), one batch")
         return tf.TensorSpec((batch, *tensor.shape[1:]), tensor.dtype)
 
-    inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input  # a Sequential may have none
     targets = []
     for one, output in zip(_losses(model, loss, len(model.outputs)), model.outputs, strict=True):
-        sparse = "sparse" in getattr(one, "__name__", type(one).__name__).lower()
+        name = getattr(one, "__name__", type(one).__name__)
         spec = at(output)
-        targets.append(tf.TensorSpec(spec.shape[:-1], "int64") if sparse else tf.TensorSpec(spec.shape, "float32"))
+        if "sparse" in name.lower():
+            targets.append(tf.TensorSpec(spec.shape[:-1], "int64"))
+        else:
+            targets.append(tf.TensorSpec(spec.shape, "float32"))
+    inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input  # a Sequential may have none
     return keras.tree.map_structure(at, inputs), targets
 
 
 def _given(batch):
     """Return inputs and targets of a batch as `tf.TensorSpec`."""
-    specs, lengths = [], set()
-    for part in batch[:2]:
-        specs.append(keras.tree.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), part))
-        lengths.update(value.shape[0] for value in keras.tree.flatten(part))
-    if len(specs) < 2 or len(lengths) > 1:
-        raise ValueError(f"batch: expected (x, y) of as many examples each, not {len(specs)} of {lengths} examples")
-    return specs
+    parts = batch[:2]
+    lengths = {value.shape[0] for value in keras.tree.flatten(parts)}
+    if len(parts) < 2 or len(lengths) > 1:
+        raise ValueError(f"batch: expected (x, y) of as many examples each, not {len(parts)} of {lengths} examples")
+    return keras.tree.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), parts)
 
 
 def _optimizer(model, optimizer):
