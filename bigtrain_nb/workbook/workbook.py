@@ -4,7 +4,6 @@ What was predicted and checked lasts as long as the kernel; running a cell again
 notes a summary beside the notebook (see `scores`), so that the last notebook can show the whole series.
 """
 
-import difflib
 import html
 import inspect
 import textwrap
@@ -229,11 +228,9 @@ def _exercise(name):
 
 
 def _look_up(name, known, kind):
-    if name in known:
-        return known[name]
-    close = difflib.get_close_matches(name, known, cutoff=0.4) or sorted(known)
-    there_are = f"did you mean {' or '.join(map(repr, close))}?" if close else "there is none yet"
-    raise ValueError(f"no {kind} named {name!r}: {there_are}")
+    if name not in known:
+        raise ValueError(f"no {kind} named {name!r}: there are {', '.join(known) or 'none yet'}")
+    return known[name]
 
 
 def _show(figure, words):
