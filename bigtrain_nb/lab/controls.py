@@ -22,7 +22,7 @@ class Choices:
         return "one of " + ", ".join(text(choice) for choice in self.values)
 
     def accept(self, name, value):
-        """Return the choice that equals `value`, where 1 is not True. Raises ValueError with `name` if there is none."""
+        """Return the choice that equals `value`, where 1 is not True. Raises ValueError, which names it, if none."""
         if value in self.values:
             choice = self.values[self.values.index(value)]
             if isinstance(choice, bool) == isinstance(value, bool):

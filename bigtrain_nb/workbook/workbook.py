@@ -4,6 +4,7 @@ What was predicted and checked lasts as long as the kernel; running a cell again
 notes a summary beside the notebook (see `scores`), so that the last notebook can show the whole series.
 """
 
+import difflib
 import html
 import inspect
 import textwrap
@@ -63,24 +64,19 @@ class Prediction:
         """In words: "inside the interval", "within 10 %" or "off by 1.4x, too low"."""
         if self.hit:
             return "inside the interval" if self.has_interval else "within 10 %"
-        if self.times_off < 1.005:
-            return "off by less than 1 %"
         side = "high" if self.factor > 1 else "low"
         return f"off by {quantity(self.times_off, 'x')}, too {side}"
 
     @property
     def measured(self):
         """What was measured, in words, with its unit."""
-        if not self.has_interval:
-            return quantity(self.median, self.unit)
-        return interval(self) if self.unit == "x" else f"{interval(self)} {self.unit}"
+        return interval(self) if self.unit == "x" else f"{interval(self)} {self.unit}".strip()
 
 
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
     """What a check found: status "not attempted", "right" or "wrong", and a message."""
 
-    name: str
     status: str
     message: str = ""
 
@@ -164,8 +160,8 @@ def _score_rows():
             rows.append([row.name, said, "not yet", "", ""])
         else:
             rows.append([row.name, said, row.measured, quantity(row.factor, "x"), row.verdict])
-    for found in _checked.values():
-        rows.append([found.name, "exercise", "", "", found.status])
+    for name, found in _checked.items():
+        rows.append([name, "exercise", "", "", found.status])
     return rows
 
 
@@ -188,7 +184,7 @@ def check(name, answer):
     except Exception as error:
         status = WRONG
         message = f"the check can do nothing with what your function returned ({_raised(error)})"
-    _checked[name] = Checked(name, status, message)
+    _checked[name] = Checked(status, message)
     return _checked[name]
 
 
@@ -223,13 +219,13 @@ def _raised(error):
 
 
 def _exercise(name):
-    module, _, _ = name.partition(".")
-    return _look_up(name, exercises.exercises_of(module), "exercise")
+    return _look_up(name, exercises.registry(), "exercise")
 
 
 def _look_up(name, known, kind):
     if name not in known:
-        raise ValueError(f"no {kind} named {name!r}: there are {', '.join(known) or 'none yet'}")
+        near = difflib.get_close_matches(name, known) or known
+        raise ValueError(f"no {kind} named {name!r}: there is {', '.join(near) or 'none yet'}")
     return known[name]
 
 
