@@ -113,7 +113,9 @@ class Ledger(Shown):
             column = COLUMN_OF.get(said.unit)
             measured = {"rate": gain, "memory": memory, "loss": loss}.get(column)
             if measured is None:
-                raise ValueError(f"{name!r} was predicted in {said.unit!r}, and what was measured is not in x, MiB or nats")
+                raise ValueError(
+                    f"{name!r} was predicted in {said.unit!r}, and that was not measured: predict in x, MiB or nats"
+                )
             workbook.reveal(name, measured)
             predicted[column] = said.predicted * (base.median if column == "rate" else 1)
 

@@ -133,7 +133,13 @@ def score(series=False):
     hits = sum(row.hit for row in revealed)
     within_twice = sum(row.times_off <= 2 for row in revealed)
     right = sum(found.status == RIGHT for found in _checked.values())
-    summary = scores.Summary(len(revealed), hits, within_twice, len(_checked), right)
+    summary = {
+        "predictions": len(revealed),
+        "hits": hits,
+        "within_twice": within_twice,
+        "exercises": len(_checked),
+        "right": right,
+    }
 
     closing = f"{hits} of {len(revealed)} predictions inside the interval, or within 10 % of a single number"
     if hits < len(revealed):
