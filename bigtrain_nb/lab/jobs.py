@@ -1,4 +1,4 @@
-"""A job of the Lab: measuring some settings, or several together. One job has the machine at a time.
+"""A job of the Lab: settings that are measured together. One job has the machine at a time.
 
 A job has the settings by the number of their run, the baseline's first if there is one.
 """

@@ -25,10 +25,8 @@ class View:
         self.stop = self._button("Stop", "End the run that is going on; nothing of it is kept", self._stop)
         self.progress = widgets.FloatProgress(max=1.0, description="Progress", **LOOK)
 
-        names = list(lab.controls)
-        self.swept = widgets.Dropdown(options=names, description="Try all values of", **LOOK)
-        together = "Measure all values of the chosen control in the same rounds"
-        self.sweep = self._button("Try all", together, self._sweep)
+        self.swept = widgets.Dropdown(options=list(lab.controls), description="Try all values of", **LOOK)
+        self.sweep = self._button("Try all", "Measure all these values in the same rounds", self._sweep)
 
         self.baseline = widgets.Dropdown(description="Baseline", **LOOK)
         self.baseline.observe(self._choose_baseline, "value")

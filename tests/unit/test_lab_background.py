@@ -87,7 +87,7 @@ class TestErrors:
         assert not lab.running
         assert lab.run(batch=1).number == 1
 
-    def test_on_screen_the_error_is_shown_and_the_lab_stays_usable(self):
+    def test_on_screen_the_error_is_shown_and_the_lab_stays_usable(self, capfd):
         lab = Lab(self.fails, batch=[1, 2])
         view = shown(lab)
         lab.start()
@@ -99,7 +99,7 @@ class TestErrors:
         assert not view.run.disabled and view.stop.disabled
         lab.start()
         finish(lab)
-        assert len(lab.runs) == 2
+        assert len(lab.runs) == 2 and capfd.readouterr() == ("", "")
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
     def test_after_an_interrupt_the_lab_is_usable(self, error):

@@ -2,7 +2,6 @@
 
 from xml.etree import ElementTree
 
-import ipywidgets
 import pytest
 
 import bigtrain_nb as bt
@@ -19,11 +18,6 @@ def planner():
 def shown(planner):
     planner._repr_mimebundle_()
     return planner
-
-
-def test_every_control_is_a_native_one_with_a_name(planner):
-    for name, field in shown(planner).fields.items():
-        assert isinstance(field, ipywidgets.Dropdown) and field.description == name
 
 
 def test_it_shows_memory_time_and_what_fits_before_anything_is_chosen(planner):
