@@ -114,7 +114,7 @@ class Lab:
             if self._job:
                 raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
             job = {self.baseline.number: self.baseline.settings} if self.baseline else {}
-            job |= enumerate(chosen, start=len(self.runs) + 1)
+            job.update(enumerate(chosen, start=len(self.runs) + 1))
             self._job = job
             self.say("Starting.")
             return job
