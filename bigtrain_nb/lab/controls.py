@@ -3,7 +3,6 @@
 `controls` makes them from the reader's choices, `settings` checks what is chosen.
 """
 
-import difflib
 import inspect
 from dataclasses import dataclass
 from numbers import Integral
@@ -13,7 +12,6 @@ from numbers import Integral
 class Choices:
     """One of several values: a tuple of anything, or a `range` of whole numbers. A switch has False and True."""
 
-    name: str
     values: tuple | range
     default: object
 
@@ -23,13 +21,13 @@ class Choices:
             return f"a whole number from {self.values[0]} to {self.values[-1]} in steps of {self.values.step}"
         return "one of " + ", ".join(text(choice) for choice in self.values)
 
-    def accept(self, value):
-        """Return the choice that equals `value`, where 1 is not True. Raises ValueError if there is none."""
+    def accept(self, name, value):
+        """Return the choice that equals `value`, where 1 is not True. Raises ValueError, which names it, if none."""
         if value in self.values:
             choice = self.values[self.values.index(value)]
             if isinstance(choice, bool) == isinstance(value, bool):
                 return choice
-        raise ValueError(f"{self.name}={text(value)} is not among the choices: expected {self.allowed}")
+        raise ValueError(f"{name}={text(value)} is not among the choices: expected {self.allowed}")
 
 
 def controls(build, choices: dict) -> dict:
@@ -49,16 +47,14 @@ def settings(made: dict, given: dict) -> dict:
     """Return a value for every control: the given or its default. Raises ValueError for an unknown name or value."""
     for name in given:
         look_up(made, name)
-    return {name: control.accept(given.get(name, control.default)) for name, control in made.items()}
+    return {name: control.accept(name, given.get(name, control.default)) for name, control in made.items()}
 
 
 def look_up(made: dict, name: str) -> Choices:
     """Return the control of that name. Raises ValueError that names those there are."""
-    if name in made:
-        return made[name]
-    close = difflib.get_close_matches(name, made, n=1)
-    guess = f"did you mean {close[0]!r}? " if close else ""
-    raise ValueError(f"unknown setting {name!r}: {guess}expected {', '.join(made) or 'none, as build has no choices'}")
+    if name not in made:
+        raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(made) or 'none'}")
+    return made[name]
 
 
 def text(value) -> str:
@@ -73,7 +69,7 @@ def describe(chosen: dict) -> str:
 
 def _control(name, given):
     if isinstance(given, bool):
-        return Choices(name, (False, True), given)
+        return Choices((False, True), given)
     values = ()
     if isinstance(given, list):
         values = tuple(given)
@@ -84,4 +80,4 @@ def _control(name, given):
         raise ValueError(
             f"{name}={given!r}: expected a list of choices, True or False, or whole numbers (low, high[, step])"
         )
-    return Choices(name, values, values[0])
+    return Choices(values, values[0])

@@ -15,7 +15,7 @@ WRAPPED = {"flex_flow": "row wrap", "grid_gap": "0.3em"}
 
 def fields_of(controls: dict) -> dict:
     """Return a labelled widget for each control, by its name."""
-    return {name: _field(control) for name, control in controls.items()}
+    return {name: _field(name, control) for name, control in controls.items()}
 
 
 def chosen_in(fields: dict, controls: dict) -> dict:
@@ -45,19 +45,9 @@ def said(words: str) -> str:
     return colored(f'<div role="status" aria-live="polite">{html.escape(words)}</div>')
 
 
-def close(widget) -> None:
-    """Take a widget and all in it off the screen and out of the kernel."""
-    for child in getattr(widget, "children", ()):
-        close(child)
-    if hasattr(widget, "style"):
-        widget.style.close()
-    widget.layout.close()
-    widget.close()
-
-
-def _field(control):
+def _field(name, control):
     values = control.values
-    common = {"description": control.name, "tooltip": control.allowed, **LOOK}
+    common = {"description": name, "tooltip": control.allowed, **LOOK}
     if isinstance(values, range):
         limits = {"min": values[0], "max": values[-1], "step": values.step}
         return widgets.BoundedIntText(control.default, **limits, **common)

@@ -1,4 +1,7 @@
-"""A job of the Lab: which settings are measured together, and measuring them. One job has the machine at a time."""
+"""A job of the Lab: settings that are measured together. One job has the machine at a time.
+
+A job has the settings by the number of their run, the baseline's first if there is one.
+"""
 
 import threading
 from functools import partial
@@ -14,14 +17,6 @@ class Stopped(Exception):
     """Ends a job that was stopped."""
 
 
-def plan(chosen: list[dict], earlier: list[Run], baseline: Run | None) -> dict:
-    """Return what to measure together, settings by the number of their run: the baseline's, if any, and the chosen."""
-    job = {baseline.number: baseline.settings} if baseline else {}
-    for number, settings in enumerate(chosen, start=len(earlier) + 1):
-        job[number] = settings
-    return job
-
-
 def measure(job: dict, build, seconds: float, say, progress) -> list[Run]:
     """Measure for `seconds` each, alone or in interleaved rounds, once no other job measures; return all as runs.
 
@@ -35,10 +30,7 @@ def measure(job: dict, build, seconds: float, say, progress) -> list[Run]:
         results, comparison = _results(job, build, seconds, progress)
     finally:
         _machine.release()
-    runs = []
-    for number, settings in job.items():
-        runs.append(Run(number, settings, results[run_name(number)], comparison))
-    return runs
+    return [Run(number, settings, results[run_name(number)], comparison) for number, settings in job.items()]
 
 
 def _results(job, build, seconds, progress):

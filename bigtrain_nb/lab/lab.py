@@ -7,16 +7,16 @@ baseline, so that its verdict rests on moments they shared.
 import contextlib
 import threading
 from functools import partial
+from pathlib import Path
 
 from bigtrain_nb.common.cards import Card
 from bigtrain_nb.common.checks import positive
-from bigtrain_nb.lab import controls, export, jobs, runs
+from bigtrain_nb.common.files import write_text
+from bigtrain_nb.lab import controls, jobs, runs
 from bigtrain_nb.lab.runs import Run
 from bigtrain_nb.plots import Picture
 
 LONGEST_STATUS = 600  # characters; TensorFlow's errors can be pages long
-
-_displayed = {}  # the Lab on the screen for each function and title
 
 
 class Lab:
@@ -26,22 +26,19 @@ class Lab:
 
     `build(**settings)` returns an iterable of batches, a step function, or an object with `.dataset()`. Each choice
     is a list, True or False, or whole numbers (low, high[, step]). `seconds` is the time to measure each pipeline: a
-    first run takes it once, a later one twice, as the baseline is measured again beside it. A Lab that is displayed
-    takes the place of an earlier one of the same function and title.
+    first run takes it once, a later one twice, as the baseline is measured again beside it.
 
     `runs` has all runs so far, `baseline` the one that others are compared with: the first, or what you set it to.
 
     Raises ValueError for settings that make no sense and where choices and function do not fit.
     """
 
-    def __init__(self, build, *, seconds=4.0, title="", **choices):
+    def __init__(self, build, *, seconds=4.0, **choices):
         self.build = build
-        self.title = title
         self.seconds = positive("seconds", seconds, "seconds")
         self.controls = controls.controls(build, choices)
         self.runs = []
         self.status = "Ready: choose settings and press Run."
-        self.error = None
         self.baseline = None
         self._job = None
         self._lock = threading.RLock()
@@ -64,7 +61,7 @@ class Lab:
         return self._measure(self._begin(control, given))
 
     def start(self, sweep=None, /, **given) -> None:
-        """Do `run`, or the sweep of the named control, in the background; errors appear in `status` and `error`."""
+        """Do `run`, or the sweep of the named control, in the background; errors appear in `status`."""
         job = self._begin(sweep, given)
         threading.Thread(target=self._in_background, args=[job], daemon=True, name="lab-run").start()
 
@@ -85,8 +82,12 @@ class Lab:
         return runs.table(self.runs, self.baseline)
 
     def export(self, path) -> str:
-        """Write all runs to a .json or .csv file and return its full path."""
-        return str(export.write(path, self.runs))
+        """Write all runs to a .csv file, a line for each, and return its full path."""
+        path = Path(path).absolute()
+        if path.suffix != ".csv":
+            raise ValueError(f"path={str(path)!r}: expected a name that ends in .csv")
+        write_text(path, runs.csv_lines(self.runs))
+        return str(path)
 
     def say(self, status: str) -> None:
         """Show a line of words as the Lab's status."""
@@ -94,29 +95,17 @@ class Lab:
         if self._view:
             self._view.refresh()
 
-    def close(self) -> None:
-        """Stop, and take the controls off the screen; the runs stay."""
-        self.stop()
-        if self._view:
-            self._view.close()
-            self._view = None
-
     def __repr__(self):
         return f"Lab of {controls.text(self.build)}, {len(self.runs)} runs. {self.status}"
 
     def _repr_mimebundle_(self, **kwargs):
         from bigtrain_nb.lab.view import View
 
-        key = (controls.text(self.build), self.title)
-        earlier = _displayed.get(key, self)
-        if earlier is not self:
-            earlier.close()
-        _displayed[key] = self
         self._view = self._view or View(self)
         return {**self._view.box._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
 
     def _begin(self, swept, given):
-        """Take the Lab for one job, a run or the sweep of the named control, and return it."""
+        """Take the Lab for one job, a run or the sweep of the named control; return the job."""
         chosen = [self.settings(**given)]
         if swept:
             values = controls.look_up(self.controls, swept).values
@@ -124,10 +113,11 @@ class Lab:
         with self._lock:
             if self._job:
                 raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
-            self._job = jobs.plan(chosen, self.runs, self.baseline)
-            self.error = None
+            job = {self.baseline.number: self.baseline.settings} if self.baseline else {}
+            job.update(enumerate(chosen, start=len(self.runs) + 1))
+            self._job = job
             self.say("Starting.")
-            return self._job
+            return job
 
     def _in_background(self, job):
         with contextlib.suppress(Exception):  # the status has said it
@@ -146,7 +136,6 @@ class Lab:
             return new
         except BaseException as error:  # a kernel's interrupt too
             with contextlib.suppress(jobs.Stopped), self._still(job):
-                self.error = error
                 notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
                 self._end(f"This run failed{notes}. {type(error).__name__}: {error}"[:LONGEST_STATUS])
             raise

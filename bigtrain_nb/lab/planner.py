@@ -15,7 +15,7 @@ from bigtrain_nb.common import cards
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.lab.controls import Choices, settings
-from bigtrain_nb.lab.fields import chosen_in, close, colored, fields_of, row, said
+from bigtrain_nb.lab.fields import chosen_in, colored, fields_of, row, said
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 from bigtrain_nb.plan.clusters import plan_cluster
 from bigtrain_nb.plan.parallelism import USABLE
@@ -25,7 +25,6 @@ from bigtrain_nb.plots import MEASURED, PREDICTED, Picture, figure_svg, stacked_
 
 FEWEST = "as few as hold it"
 EACH = "one a sequence"
-HERE = "this machine"
 POWERS = tuple(2**n for n in range(14))
 
 
@@ -38,21 +37,15 @@ class Planner:
 
     def __init__(self, model=None):
         self.model = model
-        if model is None:
-            self.controls = _for_transformers()
-        else:
-            self.controls = _for_keras(model)
+        self.controls = _for_transformers() if model is None else _for_keras(model)
         self._traced = lru_cache(maxsize=1)(partial(traced, model))  # another accelerator needs no new trace
         self.plan()
         self.fields = fields_of(self.controls)
         for field in self.fields.values():
             field.observe(self._show, "value")
         self.status = widgets.HTML()
-        self.memory = widgets.HTML()
-        self.time = widgets.HTML()
-        self.table = widgets.HTML()
-        fields = row(*self.fields.values())
-        self.box = widgets.VBox([fields, self.status, self.memory, self.time, self.table])
+        self.results = widgets.HTML()
+        self.box = widgets.VBox([row(*self.fields.values()), self.status, self.results])
 
     def plan(self, **given):
         """Return the plan for these settings, the others at their defaults. Raises ValueError for what cannot be."""
@@ -77,10 +70,6 @@ class Planner:
             "Times from published figures; nothing was measured.",
         )
 
-    def close(self):
-        """Take the controls off the screen."""
-        close(self.box)
-
     def __repr__(self):
         return f"Planner: {_words(self.plan())}"
 
@@ -90,19 +79,18 @@ class Planner:
 
     def _row(self, on, given):
         memory = ACCELERATORS[on].memory
-        row = [on, amount(memory, "bytes")]
+        device = [on, amount(memory, "bytes")]
         try:
             plan = self.plan(**{**given, "on": on})
         except ValueError as error:  # no number of devices holds it, or not as many as were chosen
-            reason = str(error).split(":")[0]
-            return [*row, "no", reason, ""]
+            return [*device, "no", str(error).split(":")[0], ""]
         needed = plan.memory.total
         fits = "yes" if needed <= USABLE * memory else "no"
         if self.model is None:
             how = str(plan.layout)
         else:
             how = f"{amount(needed, 'bytes')} needed"
-        return [*row, fits, how, amount(plan.time.total, "s")]
+        return [*device, fits, how, amount(plan.time.total, "s")]
 
     def _show(self, _=None):
         chosen = chosen_in(self.fields, self.controls)
@@ -110,50 +98,41 @@ class Planner:
         try:
             plan = self.plan(**chosen)
         except Exception as error:
-            kind = type(error).__name__
-            self.status.value = said(str(error) if kind == "ValueError" else f"{kind}: {error}")
-            self.memory.value = ""
-            self.time.value = ""
-            self.table.value = ""
+            self.status.value = said(f"{type(error).__name__}: {error}")
+            self.results.value = ""
             return
         words = _words(plan)
+        memory = figure_svg(_memory_figure(plan, chosen["on"]), words)
         self.status.value = said(words)
-        figure = _memory_figure(plan, chosen["on"])
-        self.memory.value = colored(figure_svg(figure, words))
-        self.time.value = colored(_time_svg(plan.time))
-        self.table.value = colored(self.fits(**chosen).html)
+        self.results.value = colored(memory + _time_svg(plan.time) + self.fits(**chosen).html)
 
 
 def _for_transformers():
-    return _by_name(
-        Choices("size", tuple(SIZES), "7 B"),
-        Choices("batch", POWERS, 256),
-        Choices("length", POWERS[7:], 2048),
-        Choices("policy", tuple(BYTES_OF), "mixed_bfloat16"),
-        Choices("optimizer", tuple(SLOTS), "adamw"),
-        Choices("micro_batches", (EACH, *POWERS), EACH),
-        Choices("recompute", RECOMPUTE, "attention"),
-        Choices("on", tuple(ACCELERATORS), "H100"),
-        Choices("devices", (FEWEST, *POWERS), FEWEST),
-    )
+    return {
+        "size": Choices(tuple(SIZES), "7 B"),
+        "batch": Choices(POWERS, 256),
+        "length": Choices(POWERS[7:], 2048),
+        "policy": Choices(tuple(BYTES_OF), "mixed_bfloat16"),
+        "optimizer": Choices(tuple(SLOTS), "adamw"),
+        "micro_batches": Choices((EACH, *POWERS), EACH),
+        "recompute": Choices(RECOMPUTE, "attention"),
+        "on": Choices(tuple(ACCELERATORS), "H100"),
+        "devices": Choices((FEWEST, *POWERS), FEWEST),
+    }
 
 
 def _for_keras(model):
-    controls = _by_name(
-        Choices("batch", range(1, 2**20 + 1), 32),
-        Choices("policy", tuple(BYTES_OF), "float32"),
-        Choices("optimizer", tuple(SLOTS), "adamw"),
-        Choices("micro_batches", range(1, 4097), getattr(model, "micro_batches", 1)),
-        Choices("on", tuple(ACCELERATORS), "H100"),
-        Choices("devices", range(1, 9), 1),
-    )
+    controls = {
+        "batch": Choices(range(1, 2**20 + 1), 32),
+        "policy": Choices(tuple(BYTES_OF), "float32"),
+        "optimizer": Choices(tuple(SLOTS), "adamw"),
+        "micro_batches": Choices(range(1, 4097), getattr(model, "micro_batches", 1)),
+        "on": Choices(tuple(ACCELERATORS), "H100"),
+        "devices": Choices(range(1, 9), 1),
+    }
     if hasattr(model, "layers") or not callable(model):  # only a function can be called under another policy
         del controls["policy"]
     return controls
-
-
-def _by_name(*controls):
-    return {control.name: control for control in controls}
 
 
 def _plan_transformer(size, length, **chosen):
@@ -166,10 +145,7 @@ def _plan_transformer(size, length, **chosen):
 
 def _memory_figure(plan, on):
     """Return the memory of a device by part, with lines where that of the accelerator and of this machine ends."""
-    limits = {
-        on: ACCELERATORS[on].memory,
-        HERE: machine()["memory_gib"] * 2**30,
-    }
+    limits = {on: ACCELERATORS[on].memory, "this machine": machine()["memory_gib"] * 2**30}
     return stacked_figure({"needed": plan.memory.parts}, "bytes", "memory of a device", limits)
 
 

@@ -1,8 +1,10 @@
-"""The runs of a Lab: what was measured with which settings, and how to say it and draw it.
+"""The runs of a Lab: what was measured with which settings, and how to say it, draw it and write it down.
 
 A run has a ratio only to runs that were measured in interleaved rounds with it; anything else was "measured apart".
 """
 
+import csv
+import io
 from dataclasses import dataclass, replace
 
 from bigtrain_nb.common import cards
@@ -120,6 +122,22 @@ def figure(runs: list[Run], baseline: Run):
         else:
             beside.append(together.results[baseline.name].median)
     return comparison_figure(rows, baseline=titles[baseline], beside=beside)
+
+
+def csv_lines(runs: list[Run]) -> str:
+    """All runs as CSV; the columns from `baseline` on are empty for a run without a ratio."""
+    measured = ["unit", "median", "low", "high", "first_seconds", "note"]
+    ratio = {"baseline": "b", "ratio": "median", "ratio_low": "low", "ratio_high": "high", "verdict": "verdict"}
+    file = io.StringIO()
+    lines = csv.writer(file)
+    for run in runs:
+        if run.number == 1:
+            lines.writerow(["run", *run.settings, *measured, *ratio])
+        line = [run.number, *map(text, run.settings.values())]
+        line += [getattr(run.result, name) for name in measured]
+        line += [getattr(run.ratio, name, "") for name in ratio.values()]
+        lines.writerow(line)
+    return file.getvalue()
 
 
 def _measured_together(run, other):

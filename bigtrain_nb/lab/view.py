@@ -4,15 +4,13 @@ The view shows the Lab's state and calls its methods; it measures nothing. Its w
 change their values, so that nothing piles up over many runs.
 """
 
-import html
-
 import ipywidgets as widgets
 
 from bigtrain_nb.lab import runs
-from bigtrain_nb.lab.fields import LOOK, chosen_in, close, colored, fields_of, row, said
+from bigtrain_nb.lab.fields import LOOK, chosen_in, colored, fields_of, row, said
 from bigtrain_nb.plots import figure_svg
 
-EXPORTED = ("lab-runs.json", "lab-runs.csv")
+EXPORTED = "lab-runs.csv"
 
 
 class View:
@@ -27,21 +25,25 @@ class View:
         self.stop = self._button("Stop", "End the run that is going on; nothing of it is kept", self._stop)
         self.progress = widgets.FloatProgress(max=1.0, description="Progress", **LOOK)
 
-        names = list(lab.controls)
-        self.swept = widgets.Dropdown(options=names, description="Try all values of", **LOOK)
-        together = "Measure all values of the chosen control in the same rounds"
-        self.sweep = self._button("Try all", together, self._sweep)
+        self.swept = widgets.Dropdown(options=list(lab.controls), description="Try all values of", **LOOK)
+        self.sweep = self._button("Try all", "Measure all these values in the same rounds", self._sweep)
 
         self.baseline = widgets.Dropdown(description="Baseline", **LOOK)
         self.baseline.observe(self._choose_baseline, "value")
-        files = " and ".join(EXPORTED)
-        self.export = self._button("Export", f"Write all runs to {files}", self._export)
+        self.export = self._button("Export", f"Write all runs to {EXPORTED}", self._export)
 
         self.status = widgets.HTML()
-        self.picture = widgets.HTML()
-        self.table = widgets.HTML()
+        self.results = widgets.HTML()
         self.drawn = None
-        self.box = self._arranged()
+        rows = [
+            row(*self.fields.values()),
+            row(self.run, self.stop, self.progress),
+            row(self.swept, self.sweep),
+            row(self.baseline, self.export),
+            self.status,
+            self.results,
+        ]
+        self.box = widgets.VBox(rows)
         self.refresh()
 
     def refresh(self):
@@ -60,30 +62,11 @@ class View:
             self.drawn = state
             self._draw()
 
-    def close(self):
-        close(self.box)
-
-    def _arranged(self):
-        rows = [
-            row(*self.fields.values()),
-            row(self.run, self.stop, self.progress),
-            row(self.swept, self.sweep),
-            row(self.baseline, self.export),
-            self.status,
-            self.picture,
-            self.table,
-        ]
-        if self.lab.title:
-            title = colored(f"<h3>{html.escape(self.lab.title)}</h3>")
-            rows.insert(0, widgets.HTML(title))
-        return widgets.VBox(rows)
-
     def _draw(self):
         lab = self.lab
         figure = runs.figure(lab.runs, lab.baseline)
         words = runs.words(lab.runs, lab.baseline) + " The table below the picture has every run."
-        self.picture.value = colored(figure_svg(figure, words))
-        self.table.value = colored(lab.table().html)
+        self.results.value = colored(figure_svg(figure, words) + lab.table().html)
         self.baseline.unobserve(self._choose_baseline, "value")  # new options choose the first of them
         self.baseline.options = [(run.name, run) for run in lab.runs]
         self.baseline.value = lab.baseline
@@ -114,8 +97,7 @@ class View:
         self.run.focus()
 
     def _export(self):
-        paths = [self.lab.export(name) for name in EXPORTED]
-        self.lab.say("Wrote " + " and ".join(paths))
+        self.lab.say(f"Wrote {self.lab.export(EXPORTED)}")
 
     def _choose_baseline(self, change):
         self.lab.baseline = change["new"]

@@ -64,24 +64,19 @@ def exercise(reference, minutes, difficulty):
 def registry():
     """All exercises by name: those of the modules in `workbook/exercises/`, in the folder of the notebook.
 
-    Raises ModuleNotFoundError if there is no such folder.
+    Raises ModuleNotFoundError, which says where they are looked for, if there is no such folder.
     """
-    known = {}
-    for module in pkgutil.iter_modules(import_module("workbook.exercises").__path__):
-        known |= exercises_of(module.name)
-    return known
-
-
-def exercises_of(module):
-    """The exercises of one module, by name. Raises ModuleNotFoundError, which says where they are looked for."""
     try:
-        found = import_module(f"workbook.exercises.{module}")
+        folder = import_module("workbook.exercises")
     except ModuleNotFoundError as error:
-        if not error.name.startswith("workbook"):  # the module is there, and what it imports is not
-            raise
-        place = f"workbook/exercises/{module}.py, in the folder of the notebook"
-        raise ModuleNotFoundError(f"no exercises of {module!r}: they are looked for in {place}") from None
-    return {one.name: one for one in vars(found).values() if isinstance(one, Exercise)}
+        error.add_note("exercises are looked for in workbook/exercises, in the folder of the notebook")
+        raise
+    known = {}
+    for module in pkgutil.iter_modules(folder.__path__, "workbook.exercises."):
+        for one in vars(import_module(module.name)).values():
+            if isinstance(one, Exercise):
+                known[one.name] = one
+    return known
 
 
 def expect(got, expected, what, rel=1e-6):

@@ -13,6 +13,8 @@ from bigtrain_nb.workbook import workbook
 COLUMN_OF = {"x": "rate", "MiB": "memory", "nats": "loss"}
 """What a prediction is about, by its unit: so many times the examples/s, peak memory, loss in nats a byte."""
 
+HEAD = ("examples/s before", "examples/s", "gain", "MiB of memory", "nats a byte")
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -72,13 +74,8 @@ class Ledger(Shown):
         return self.enter(name, rate, source=source, **others)
 
     def overall(self, name, *, seconds=4.0, **others):
-        """Measure the last step that was kept side by side with the first, and `enter` it with the ``others``.
-
-        Raises ValueError if nothing but the first was kept.
-        """
+        """Measure the last step that was kept side by side with the first, and `enter` it with the ``others``."""
         measured = self._measured_before(name)
-        if len(measured) < 2:
-            raise ValueError("no step was kept: there is nothing to set beside the first")
         rate = _compared(measured[0], name, measured[-1].source, seconds)
         return self.enter(name, rate, **others)
 
@@ -92,11 +89,12 @@ class Ledger(Shown):
         the step is faster than the one before (its whole interval, for a comparison), True without a rate.
         ``source``: what later steps can be measured beside.
 
-        Raises ValueError for a comparison of more than two and for a prediction of what was not measured.
+        Raises ValueError for a prediction of what was not measured.
         """
-        before = gain = None
-        base = self._rate_before(name)
+        before = gain = base = None
         faster = True
+        for earlier in self._kept_before(name):
+            base = earlier.rate or base
         if isinstance(rate, Comparison):
             old, new = rate.names
             gain = rate.ratio(new, old)
@@ -116,8 +114,7 @@ class Ledger(Shown):
             measured = {"rate": gain, "memory": memory, "loss": loss}.get(column)
             if measured is None:
                 raise ValueError(
-                    f"{name!r} was predicted in {said.unit!r}, and that was not measured: predict in x, MiB or nats, "
-                    "and give enter a rate, memory= or loss="
+                    f"{name!r} was predicted in {said.unit!r}, and that was not measured: predict in x, MiB or nats"
                 )
             workbook.reveal(name, measured)
             predicted[column] = said.predicted * (base.median if column == "rate" else 1)
@@ -152,16 +149,9 @@ class Ledger(Shown):
     def _measured_before(self, name):
         return [entry for entry in self._kept_before(name) if entry.source is not None]
 
-    def _rate_before(self, name):
-        rates = [entry.rate for entry in self._kept_before(name) if entry.rate]
-        return rates[-1] if rates else None
-
     def _card(self):
-        head = ["", "examples/s before", "examples/s", "gain", "memory, MiB", "loss, nats a byte", "kept?"]
-        rows = []
-        for entry in self.entries:
-            rows.append([entry.name, *_cells(entry), "yes" if entry.kept else "no"])
-        return cards.table("Ledger", head, rows)
+        rows = [[entry.name, *_cells(entry), "yes" if entry.kept else "no"] for entry in self.entries]
+        return cards.table("Ledger", ["", *HEAD, "kept?"], rows)
 
 
 def _compared(before, name, source, seconds):
@@ -199,8 +189,7 @@ def _cell(value, unit=""):
 
 
 def _words(entry):
-    units = ["examples/s before", "examples/s", "", "MiB", "nats a byte"]
-    parts = [f"{cell} {unit}".strip() for cell, unit in zip(_cells(entry), units, strict=True) if cell]
+    parts = [f"{cell} {head}" for cell, head in zip(_cells(entry), HEAD, strict=True) if cell]
     if not entry.kept:
         parts.append("not kept")
     return ", ".join(parts)

@@ -64,24 +64,19 @@ class Prediction:
         """In words: "inside the interval", "within 10 %" or "off by 1.4x, too low"."""
         if self.hit:
             return "inside the interval" if self.has_interval else "within 10 %"
-        if self.times_off < 1.005:
-            return "off by less than 1 %"
         side = "high" if self.factor > 1 else "low"
         return f"off by {quantity(self.times_off, 'x')}, too {side}"
 
     @property
     def measured(self):
         """What was measured, in words, with its unit."""
-        if not self.has_interval:
-            return quantity(self.median, self.unit)
-        return interval(self) if self.unit == "x" else f"{interval(self)} {self.unit}"
+        return interval(self) if self.unit == "x" else f"{interval(self)} {self.unit}".strip()
 
 
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
     """What a check found: status "not attempted", "right" or "wrong", and a message."""
 
-    name: str
     status: str
     message: str = ""
 
@@ -138,7 +133,13 @@ def score(series=False):
     hits = sum(row.hit for row in revealed)
     within_twice = sum(row.times_off <= 2 for row in revealed)
     right = sum(found.status == RIGHT for found in _checked.values())
-    summary = scores.Summary(len(revealed), hits, within_twice, len(_checked), right)
+    summary = {
+        "predictions": len(revealed),
+        "hits": hits,
+        "within_twice": within_twice,
+        "exercises": len(_checked),
+        "right": right,
+    }
 
     closing = f"{hits} of {len(revealed)} predictions inside the interval, or within 10 % of a single number"
     if hits < len(revealed):
@@ -165,8 +166,8 @@ def _score_rows():
             rows.append([row.name, said, "not yet", "", ""])
         else:
             rows.append([row.name, said, row.measured, quantity(row.factor, "x"), row.verdict])
-    for found in _checked.values():
-        rows.append([found.name, "exercise", "", "", found.status])
+    for name, found in _checked.items():
+        rows.append([name, "exercise", "", "", found.status])
     return rows
 
 
@@ -189,7 +190,7 @@ def check(name, answer):
     except Exception as error:
         status = WRONG
         message = f"the check can do nothing with what your function returned ({_raised(error)})"
-    _checked[name] = Checked(name, status, message)
+    _checked[name] = Checked(status, message)
     return _checked[name]
 
 
@@ -224,16 +225,14 @@ def _raised(error):
 
 
 def _exercise(name):
-    module, _, _ = name.partition(".")
-    return _look_up(name, exercises.exercises_of(module), "exercise")
+    return _look_up(name, exercises.registry(), "exercise")
 
 
 def _look_up(name, known, kind):
-    if name in known:
-        return known[name]
-    close = difflib.get_close_matches(name, known, cutoff=0.4) or sorted(known)
-    there_are = f"did you mean {' or '.join(map(repr, close))}?" if close else "there is none yet"
-    raise ValueError(f"no {kind} named {name!r}: {there_are}")
+    if name not in known:
+        near = difflib.get_close_matches(name, known) or known
+        raise ValueError(f"no {kind} named {name!r}: there is {', '.join(near) or 'none yet'}")
+    return known[name]
 
 
 def _show(figure, words):

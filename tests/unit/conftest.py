@@ -15,7 +15,7 @@ from bigtrain_nb.measure import benchmark as measure
 def lab():
     made = Lab(build, seconds=SECONDS, batch=[4, 32, 320], prefetch=[0, 2, "AUTOTUNE"], cache=False, workers=(1, 4))
     yield made
-    made.close()
+    made.stop()
 
 
 @pytest.fixture

@@ -84,10 +84,11 @@ def test_it_shows_itself_as_a_table_and_in_words(ledger):
     assert lines["batch"] == ["100", "150", "1.50x", "(1.50x", "to", "1.50x)", "yes"]
     assert lines["half"] == ["75.0", "0.50x", "no"]
     assert "<table" in ledger._repr_html_()
-    words = "batch: 100 examples/s before, 150 examples/s, 1.50x (1.50x to 1.50x)"
+    words = "batch: 100 examples/s before, 150 examples/s, 1.50x (1.50x to 1.50x) gain"
     assert str(card) == f"Entered: {words}."
     assert ledger.words() == (
-        f"naive: 100 examples/s, 200 MiB, 2.50 nats a byte; {words}; half: 75.0 examples/s, 0.50x, not kept"
+        f"naive: 100 examples/s, 200 MiB of memory, 2.50 nats a byte; {words}; "
+        "half: 75.0 examples/s, 0.50x gain, not kept"
     )
 
 
@@ -114,6 +115,7 @@ def gains(ledger):
 
 def test_each_step_is_measured_beside_the_last_that_was_kept(steps):
     ledger = Ledger()
+    assert ledger.last is None
     ledger.measure("naive", steps(0.008), loss=2.5)
     ledger.measure("twice", steps(0.004))
     ledger.measure("slow", steps(0.016))
@@ -142,12 +144,3 @@ def test_to_measure_or_enter_again_replaces_where_it_stands(steps):
     assert batch.gain.median == pytest.approx(4)
     assert other.gain == pytest.approx(9000 / 4000)
     assert whole.gain.median == pytest.approx(5)  # of what was measured last, which is batch
-
-
-def test_where_nothing_was_kept_there_is_no_whole(steps):
-    ledger = Ledger()
-    assert ledger.last is None
-    ledger.measure("naive", steps(0.008))
-    ledger.measure("slow", steps(0.009))
-    with pytest.raises(ValueError, match="no step was kept"):
-        ledger.overall("all of it")

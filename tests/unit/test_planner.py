@@ -2,7 +2,6 @@
 
 from xml.etree import ElementTree
 
-import ipywidgets
 import pytest
 
 import bigtrain_nb as bt
@@ -13,9 +12,7 @@ from bigtrain_nb.plan.accelerators import ACCELERATORS
 
 @pytest.fixture
 def planner():
-    made = Planner()
-    yield made
-    made.close()
+    return Planner()
 
 
 def shown(planner):
@@ -23,18 +20,12 @@ def shown(planner):
     return planner
 
 
-def test_every_control_is_a_native_one_with_a_name(planner):
-    for name, field in shown(planner).fields.items():
-        assert isinstance(field, ipywidgets.Dropdown) and field.description == name
-
-
 def test_it_shows_memory_time_and_what_fits_before_anything_is_chosen(planner):
     view = shown(planner)
-    for picture in (view.memory, view.time):
-        svg = picture.value[picture.value.index("<svg") : picture.value.index("</svg>") + 6]
-        assert ElementTree.fromstring(svg).get("aria-label")
+    memory, time = ElementTree.fromstring(view.results.value).findall("{http://www.w3.org/2000/svg}svg")
+    assert "6.58 B weights" in memory.get("aria-label") and "computing" in time.get("aria-label")
     assert 'role="status"' in view.status.value and "6.58 B weights" in view.status.value
-    assert all(name in view.table.value for name in ACCELERATORS)
+    assert all(name in view.results.value for name in ACCELERATORS)
 
 
 def test_a_control_acts_at_once(planner):
@@ -47,15 +38,15 @@ def test_a_control_acts_at_once(planner):
 def test_what_cannot_be_is_said_and_then_forgotten(planner):
     view = shown(planner)
     view.fields["devices"].label = "1"
-    assert "needs at least" in view.status.value and not view.memory.value
+    assert "needs at least" in view.status.value and not view.results.value
     view.fields["size"].label = "GPT-2"
-    assert "It fits" in view.status.value and "<svg" in view.memory.value
+    assert "It fits" in view.status.value and "<svg" in view.results.value
 
 
 def test_the_same_path_without_a_screen(planner):
     plan = planner.plan(size="1 T", on="A100 80 GB", devices=512)
     assert plan.layout.devices == 512 and plan.fits
-    with pytest.raises(ValueError, match="unknown setting 'sise': did you mean 'size'"):
+    with pytest.raises(ValueError, match="unknown setting 'sise': expected one of size, "):
         planner.plan(sise="7 B")
     with pytest.raises(ValueError, match="on=H1000 is not among the choices"):
         planner.plan(on="H1000")
@@ -74,8 +65,7 @@ def test_a_keras_model_is_planned_from_its_graph():
     assert {"batch", "micro_batches", "optimizer"} <= set(view.fields) and "policy" not in view.fields
     before = planner.plan().peak
     view.fields["batch"].value = 256
-    assert planner.plan(batch=256).peak > 2 * before and "activations" in view.memory.value
-    planner.close()
+    assert planner.plan(batch=256).peak > 2 * before and "activations" in view.results.value
 
 
 def test_a_function_that_builds_is_called_under_the_policy():
@@ -83,14 +73,6 @@ def test_a_function_that_builds_is_called_under_the_policy():
     wide = planner.plan(batch=64, policy="float32").memory["activations"]
     narrow = planner.plan(batch=64, policy="mixed_bfloat16").memory["activations"]
     assert narrow < 0.8 * wide
-
-
-def test_it_leaves_no_widget_behind():
-    before = set(ipywidgets.Widget.get_manager_state()["state"])
-    planner = Planner()
-    shown(planner)
-    planner.close()
-    assert set(ipywidgets.Widget.get_manager_state()["state"]) == before
 
 
 def test_a_function_that_raises_is_quoted():
@@ -102,8 +84,7 @@ def test_a_function_that_raises_is_quoted():
     planner = Planner(build)
     view = shown(planner)
     view.fields["policy"].label = "mixed_bfloat16"
-    assert "RuntimeError: no such layer" in view.status.value and not view.memory.value
-    planner.close()
+    assert "RuntimeError: no such layer" in view.status.value and not view.results.value
 
 
 def test_what_cannot_be_planned_is_refused_at_once():
