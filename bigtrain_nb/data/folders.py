@@ -13,8 +13,8 @@ def copied(folder, pattern, is_good, kind, write, settings, skip_damaged, cache)
     the copy and returns facts, to which the names of the damaged files are added as "skipped". It is made again when
     any path, size or time of change of the files, or any of the ``settings`` changes.
 
-    Raises ValueError that names the damaged files, ten at most, unless ``skip_damaged``, and if no file is good; FileNotFoundError
-    for a folder that is not there.
+    Raises ValueError that names the damaged files, ten at most, unless ``skip_damaged``, and if no file is good;
+    FileNotFoundError for a folder that is not there.
     """
     folder = Path(folder).expanduser().absolute()
     if not folder.is_dir():

@@ -150,7 +150,7 @@ class Comparison:
     def figure(self):
         from bigtrain_nb.plots import comparison_figure
 
-        return comparison_figure(self)
+        return comparison_figure(list(self.results.values()))
 
 
 def load(path):
@@ -166,6 +166,7 @@ def load(path):
 
 
 def _result(fields):
+    fields.pop("kind", None)  # files of earlier versions have it
     return Result(**{**fields, "rounds": tuple(fields["rounds"])})
 
 
