@@ -91,7 +91,13 @@ def _photo(file):
 
 
 def _crop(photo, split, size, rng):
-    crop = photo.crop(crop_box(photo.width, photo.height, split, rng))
+    """Return a random square within the split's part of a photograph, as the bytes of a JPEG image."""
+    cut = int(photo.width * TRAIN_COLUMNS)
+    first, end = (0, cut) if split == "train" else (cut, photo.width)
+    side = int(min(end - first, photo.height) * rng.uniform(0.4, 1.0))
+    left = int(rng.integers(first, end - side + 1))
+    top = int(rng.integers(0, photo.height - side + 1))
+    crop = photo.crop((left, top, left + side, top + side))
     return _jpeg_bytes(crop.resize((size, size), Image.Resampling.BICUBIC), quality=90)
 
 
@@ -99,16 +105,6 @@ def _jpeg_bytes(image, quality):
     jpeg = io.BytesIO()
     image.save(jpeg, "JPEG", quality=quality)
     return jpeg.getvalue()
-
-
-def crop_box(width, height, split, rng):
-    """Return (left, top, right, bottom) in pixels of a random square within the split's part of a photograph."""
-    cut = int(width * TRAIN_COLUMNS)
-    first, end = (0, cut) if split == "train" else (cut, width)
-    side = int(min(end - first, height) * rng.uniform(0.4, 1.0))
-    left = int(rng.integers(first, end - side + 1))
-    top = int(rng.integers(0, height - side + 1))
-    return left, top, left + side, top + side
 
 
 def image_folder(folder, *, shards=8, test_fraction=0.1, seed=0, skip_damaged=False, cache=None):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_crops import AUTOTUNE, COUNT, examples, pipeline
+from small_crops import AUTOTUNE, examples, pipeline
 
 from bigtrain_nb import Pipeline, tf
 
