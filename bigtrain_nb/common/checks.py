@@ -4,15 +4,11 @@ import math
 from numbers import Integral, Real
 
 
-def whole_number(name, value, least, most=None, most_is=""):
+def whole_number(name, value, least, most=math.inf):
     """Return ``value`` as an int; raise ValueError unless it is a whole number from ``least`` to ``most``."""
     allowed = f"a whole number of at least {least}"
-    if most is None:
-        most = math.inf
-    else:
+    if most < math.inf:
         allowed += f" and at most {most}"
-    if most_is:
-        allowed += f", {most_is}"
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     _check(name, value, is_whole and least <= value <= most, allowed)
     return int(value)

@@ -44,19 +44,13 @@ tf.get_logger().setLevel("WARNING")  # MirroredStrategy tells at INFO, in the no
 
 # One message among those that are caught matters to the reader: it comes back as a warning.
 
-
-def _warn_of_gpus_out_of_reach():
-    if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
-        warnings.warn(
-            "NVIDIA GPUs are here, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, most often for want"
-            " of CUDA's libraries: pip install 'tensorflow[and-cuda]' brings them. CUDA_VISIBLE_DEVICES=-1 asks for"
-            " the CPU.",
-            stacklevel=3,
-        )
-
-
-_warn_of_gpus_out_of_reach()
-
+if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
+    warnings.warn(
+        "NVIDIA GPUs are here, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, most often for want"
+        " of CUDA's libraries: pip install 'tensorflow[and-cuda]' brings them. CUDA_VISIBLE_DEVICES=-1 asks for"
+        " the CPU.",
+        stacklevel=2,
+    )
 
 # One message comes later than the start: oneDNN's, with the first operation on a 16-bit type.
 

@@ -9,8 +9,6 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-import psutil
-
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.hardware import cores
 from bigtrain_nb.common.quiet import tf
@@ -27,7 +25,6 @@ _WORDS = {
     "TensorSlice": "file list",
     "TFRecord": "read TFRecord",
     "TextLine": "read lines",
-    "FlatMap": "flat_map",
     "ParallelInterleave": "interleave",
     "MemoryCache": "cache",
     "MemoryCacheImpl": "cache",
@@ -63,14 +60,13 @@ class Diagnosis(Shown):
 
     rate: examples/s of the pipeline as it ran, nothing but iterating. stages: from the source to the end.
     ceiling: examples/s if all cores did nothing but this work (cores / processor seconds per example).
-    autotuned: {"stage, parameter": value} that AUTOTUNE chose. others: cores that other programs kept busy meanwhile.
+    autotuned: {"stage, parameter": value} that AUTOTUNE chose.
     """
 
     rate: float
     stages: tuple
     ceiling: float
     autotuned: dict
-    others: float
 
     @property
     def binding(self):
@@ -85,11 +81,6 @@ class Diagnosis(Shown):
             return float("inf")
         return 1 / sum(stage.seconds for stage in _slowest_thread(rest))
 
-    @property
-    def speedup_left(self):
-        """How many times faster it could be on these cores without doing less work; at least 1."""
-        return max(1.0, self.ceiling / self.rate)
-
     def words(self):
         """The finding as a list of plain sentences."""
         binding = self.binding
@@ -98,15 +89,14 @@ class Diagnosis(Shown):
         if partners and binding.calls == 1:
             shared = f" and shares its thread with {', '.join(partners)}"
         left = "they are busy. To go faster, do less work per example: cache, smaller images, cheaper steps."
-        if self.speedup_left > 1.25:
-            left = f"up to {self.speedup_left:.1f}x is left in doing the same work on more cores."
+        speedup = self.ceiling / self.rate
+        if speedup > 1.25:
+            left = f"up to {speedup:.1f}x is left in doing the same work on more cores."
         words = [
             f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once){shared}.",
             f"Were it free, the next stage would allow {self.next_best:,.0f} examples/s.",
             f"{cores()} cores that did nothing else would allow {self.ceiling:,.0f} examples/s: {left}",
         ]
-        if self.others > 0.3:
-            words.append(f"Other programs used about {self.others:.1f} cores meanwhile: measure again when they rest.")
         for what, value in self.autotuned.items():
             words.append(f"AUTOTUNE chose {what} = {value:g}.")
         return words
@@ -145,14 +135,12 @@ def diagnose(pipeline, *, seconds=3.0):
     times.nanoseconds.clear()
 
     began, processor = time.perf_counter(), time.process_time()
-    psutil.cpu_percent()  # the next call tells of the time since this one
     examples = _pull(meter, times, seconds * (1 - _WARM_UP))
-    busy = psutil.cpu_percent() / 100 * psutil.cpu_count()
     took, processor = time.perf_counter() - began, time.process_time() - processor
 
     stages, autotuned = times.stages(examples, is_ours)
     ceiling = cores() * examples / max(processor, 1e-9)
-    return Diagnosis(examples / took, stages, ceiling, autotuned, max(0.0, busy - processor / took))
+    return Diagnosis(examples / took, stages, ceiling, autotuned)
 
 
 def _pull(meter, times, seconds):

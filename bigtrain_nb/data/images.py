@@ -10,7 +10,7 @@ from PIL import Image
 
 from bigtrain_nb.common.checks import fraction, whole_number
 from bigtrain_nb.data import cache as storage
-from bigtrain_nb.data.folders import cache_name, own_folder, sort_out, visible_files
+from bigtrain_nb.data.folders import copied
 
 PHOTOS = {
     "astronaut": "astronaut.png",
@@ -67,7 +67,7 @@ def photo_crops(count=2048, test_count=256, *, size=320, shards=8, seed=0, cache
     whole_number("size", size, 1)
     whole_number("shards", shards, 1)
 
-    def fill(folder):
+    def fill(making):
         from bigtrain_nb.data.records import pack  # loads TensorFlow
 
         classes = sorted(PHOTOS)
@@ -76,8 +76,8 @@ def photo_crops(count=2048, test_count=256, *, size=320, shards=8, seed=0, cache
             rng = np.random.default_rng([seed, split == "test"])
             labels = rng.permutation(np.arange(number) % len(photos)).tolist()
             crops = (_crop(photos[label], split, size, rng) for label in labels)
-            pack(folder, split, classes, labels, crops, shards)
-        return {"classes": classes, "skipped": []}
+            pack(making, split, classes, labels, crops, shards)
+        return {"classes": classes}
 
     name = f"photo-crops-{count}-{test_count}-{size}px-{shards}-shards-seed{seed}"
     needs = (count + test_count) * size * size // 2
@@ -91,7 +91,13 @@ def _photo(file):
 
 
 def _crop(photo, split, size, rng):
-    crop = photo.crop(crop_box(photo.width, photo.height, split, rng))
+    """Return a random square within the split's part of a photograph, as the bytes of a JPEG image."""
+    cut = int(photo.width * TRAIN_COLUMNS)
+    first, end = (0, cut) if split == "train" else (cut, photo.width)
+    side = int(min(end - first, photo.height) * rng.uniform(0.4, 1.0))
+    left = int(rng.integers(first, end - side + 1))
+    top = int(rng.integers(0, photo.height - side + 1))
+    crop = photo.crop((left, top, left + side, top + side))
     return _jpeg_bytes(crop.resize((size, size), Image.Resampling.BICUBIC), quality=90)
 
 
@@ -99,16 +105,6 @@ def _jpeg_bytes(image, quality):
     jpeg = io.BytesIO()
     image.save(jpeg, "JPEG", quality=quality)
     return jpeg.getvalue()
-
-
-def crop_box(width, height, split, rng):
-    """Return (left, top, right, bottom) in pixels of a random square within the split's part of a photograph."""
-    cut = int(width * TRAIN_COLUMNS)
-    first, end = (0, cut) if split == "train" else (cut, width)
-    side = int(min(end - first, height) * rng.uniform(0.4, 1.0))
-    left = int(rng.integers(first, end - side + 1))
-    top = int(rng.integers(0, height - side + 1))
-    return left, top, left + side, top + side
 
 
 def image_folder(folder, *, shards=8, test_fraction=0.1, seed=0, skip_damaged=False, cache=None):
@@ -125,27 +121,23 @@ def image_folder(folder, *, shards=8, test_fraction=0.1, seed=0, skip_damaged=Fa
     """
     whole_number("shards", shards, 1)
     fraction("test_fraction", test_fraction)
-    folder = own_folder(folder)
-    paths = visible_files(folder, "*/**/*")
-    if not paths:
-        raise ValueError(f"{folder} has no files in subfolders; expected is one per class, as in <class>/<name>.jpg")
 
-    def fill(making):
+    def write(making, paths):
         from bigtrain_nb.data.records import pack  # loads TensorFlow
 
-        good, skipped = sort_out(folder, paths, _decodes, "8-bit images", skip_damaged)
-        good = np.random.default_rng(seed).permutation(good).tolist()
-        tests = min(max(1, round(len(good) * test_fraction)), len(good) - 1)
-        names = [path.relative_to(folder).parts[0] for path in good]
+        paths = np.random.default_rng(seed).permutation(paths).tolist()
+        tests = min(max(1, round(len(paths) * test_fraction)), len(paths) - 1)
+        names = [path.relative_to(top).parts[0] for path in paths]
         classes = sorted(set(names))
         labels = [classes.index(name) for name in names]
-        for split, part in (("train", slice(tests, None)), ("test", slice(tests))):
-            pack(making, split, classes, labels[part], map(_jpeg, good[part]), shards)
-        return {"classes": classes, "skipped": skipped}
+        pack(making, "test", classes, labels[:tests], map(_jpeg, paths[:tests]), shards)
+        pack(making, "train", classes, labels[tests:], map(_jpeg, paths[tests:]), shards)
+        return {"classes": classes}
 
-    name = cache_name("image-folder", folder, paths, (shards, test_fraction, seed, skip_damaged))
-    needs = sum(path.stat().st_size for path in paths) * 2
-    return _image_data(*storage.made(name, fill, needs, cache))
+    top = Path(folder).expanduser().absolute()
+    kind = "8-bit images in a folder for each class"
+    settings = "images", shards, test_fraction, seed
+    return _image_data(*copied(top, "*/**/*", _decodes, kind, write, settings, skip_damaged, cache))
 
 
 def _decodes(path):
@@ -181,7 +173,7 @@ def _image_data(root, facts):
         test_files=test_files,
         count=len(files),
         test_count=len(test_files),
-        skipped=tuple(facts["skipped"]),
+        skipped=tuple(facts.get("skipped", ())),
     )
 
 

@@ -31,7 +31,6 @@ class Pipeline:
     image_size: pixels, for the default ``parse``.
     cycle_length: shards read in turns: 1 reads one after the other, more interleaves them, "AUTOTUNE" lets the runtime
         choose how many of them it reads at once.
-    block_length: records taken from a shard before the next one's turn, when shards are interleaved.
     num_parallel_calls: examples parsed at once: 1 is a plain `map`, more, or "AUTOTUNE", a parallel one.
     vectorize: run ``finish`` once per batch instead of once per example.
     cache: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in it),
@@ -42,7 +41,6 @@ class Pipeline:
     repeat: start again after the last batch, for ever, without the pause that a new iterator costs.
     prefetch: batches made ahead, 0 for none, or "AUTOTUNE".
     deterministic: keep the order although work runs in parallel.
-    threads: size of a private thread pool, or None for the shared one.
     rewrites: let the runtime rewrite the pipeline by its own rules (False shows what each setting does by itself).
     skip_damaged: leave out records that cannot be parsed instead of raising, and of a shard that is cut off all that
         follows.
@@ -55,7 +53,6 @@ class Pipeline:
     finish: Callable | None = None
     image_size: int = 160
     cycle_length: int | str = 1
-    block_length: int = 1
     num_parallel_calls: int | str = 1
     vectorize: bool = False
     cache: str | None = None
@@ -65,7 +62,6 @@ class Pipeline:
     repeat: bool = False
     prefetch: int | str = 0
     deterministic: bool = True
-    threads: int | None = None
     rewrites: bool = True
     skip_damaged: bool = False
 
@@ -102,7 +98,11 @@ class Pipeline:
             dataset = dataset.repeat()
         if self.prefetch:
             dataset = dataset.prefetch(_tf(self.prefetch))
-        return dataset.with_options(self._options())
+        options = tf.data.Options()
+        options.deterministic = self.deterministic
+        if not self.rewrites:
+            options.experimental_optimization.apply_default_optimizations = False
+        return dataset.with_options(options)
 
     def _records(self):
         files = tf.data.Dataset.from_tensor_slices(list(self.files))
@@ -116,7 +116,7 @@ class Pipeline:
         cycle = at_once = self.cycle_length
         if self.cycle_length == AUTOTUNE:
             cycle, at_once = len(self.files), tf.data.AUTOTUNE
-        return files.interleave(tf.data.TFRecordDataset, cycle, self.block_length, num_parallel_calls=at_once)
+        return files.interleave(tf.data.TFRecordDataset, cycle, num_parallel_calls=at_once)
 
     def _decode(self, record):
         if self.source == "files":
@@ -128,15 +128,6 @@ class Pipeline:
         if self.num_parallel_calls == 1:
             return dataset.map(function)
         return dataset.map(function, num_parallel_calls=_tf(self.num_parallel_calls))
-
-    def _options(self):
-        options = tf.data.Options()
-        options.deterministic = self.deterministic
-        if self.threads:
-            options.threading.private_threadpool_size = self.threads
-        if not self.rewrites:
-            options.experimental_optimization.apply_default_optimizations = False
-        return options
 
 
 def _tf(value):
@@ -155,16 +146,7 @@ def _cache_file(cache):
     return os.fspath(cache)
 
 
-_LEAST = {
-    "image_size": 1,
-    "cycle_length": 1,
-    "block_length": 1,
-    "num_parallel_calls": 1,
-    "threads": 1,
-    "batch": 1,
-    "shuffle": 0,
-    "prefetch": 0,
-}
+_LEAST = {"image_size": 1, "cycle_length": 1, "num_parallel_calls": 1, "batch": 1, "shuffle": 0, "prefetch": 0}
 _MAY_BE_AUTOTUNE = ("cycle_length", "num_parallel_calls", "prefetch")
 
 
@@ -174,17 +156,11 @@ def _check(settings):
     for name, least in _LEAST.items():
         value = getattr(settings, name)
         if name in _MAY_BE_AUTOTUNE and isinstance(value, str):
-            if value != AUTOTUNE:
-                raise ValueError(f'{name}={value!r} must be a whole number of at least {least} or "AUTOTUNE"')
-        elif name != "threads" or value is not None:
+            one_of(name, value, (AUTOTUNE,))
+        else:
             whole_number(name, value, least)
-    for name in ("vectorize", "repeat", "deterministic", "rewrites", "skip_damaged"):
-        value = getattr(settings, name)
-        if not isinstance(value, bool):
-            raise ValueError(f"{name}={value!r} must be True or False")
     cache = settings.cache
-    is_path = isinstance(cache, str | os.PathLike) and os.path.dirname(cache)
-    if cache not in (None, "memory", "file") and not is_path:
+    if cache not in (None, "memory", "file") and not os.path.dirname(cache):
         raise ValueError(f'cache={cache!r} must be None, "memory", "file" or a path with a folder in it')
     if not isinstance(settings.data, ImageData):
         if not isinstance(settings.data, list | tuple):

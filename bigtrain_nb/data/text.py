@@ -9,7 +9,7 @@ import numpy as np
 
 from bigtrain_nb.common.checks import fraction, positive
 from bigtrain_nb.data import cache as storage
-from bigtrain_nb.data.folders import cache_name, own_folder, sort_out, visible_files
+from bigtrain_nb.data.folders import copied
 
 NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library that are left out: other people's code, and tests full of odd data."""
@@ -22,7 +22,6 @@ class TextData:
     ``files`` counts them; ``skipped`` names those that are not UTF-8 and were left out.
     """
 
-    root: Path = field(repr=False)
     train: Path = field(repr=False)
     test: Path = field(repr=False)
     train_bytes: int
@@ -49,13 +48,15 @@ def source_text(megabytes=8.0, *, test_fraction=0.1, seed=0, cache=None):
     def fill(making):
         library = Path(sysconfig.get_path("stdlib"))
         chosen, left = [], megabytes * 1e6
-        for path in _shuffled(_library_files(library), seed):
+        files = library.rglob("*.py")
+        sources = [path for path in files if NOT_SOURCE.isdisjoint(path.relative_to(library).parts)]
+        for path in _shuffled(sources, seed):
             size = path.stat().st_size
             if size <= left and _is_text(path):
                 chosen.append(path)
                 left -= size
         _write(making, chosen, test_fraction)
-        return {"files": len(chosen), "skipped": []}
+        return {"files": len(chosen)}
 
     name = f"source-text-python{platform.python_version()}-{megabytes}MB-test{test_fraction}-seed{seed}"
     return _text_data(*storage.made(name, fill, megabytes * 1e6, cache))
@@ -72,22 +73,16 @@ def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, seed=0, skip_d
     folder that is not there; OSError when the disk is full.
     """
     fraction("test_fraction", test_fraction)
-    folder = own_folder(folder)
-    paths = [path for path in visible_files(folder, pattern) if path.stat().st_size]
-    if not paths:
-        raise ValueError(f"{folder} holds no text: no file that is not empty matches pattern={pattern!r}")
 
-    def fill(making):
-        good, skipped = sort_out(folder, paths, _is_text, "UTF-8 text", skip_damaged)
-        _write(making, _shuffled(good, seed), test_fraction)
-        return {"files": len(good), "skipped": skipped}
+    def write(making, paths):
+        filled = [path for path in paths if path.stat().st_size]
+        if not filled:
+            raise ValueError(f"{folder} holds no text: all files that match {pattern} are empty")
+        _write(making, _shuffled(filled, seed), test_fraction)
+        return {"files": len(filled)}
 
-    name = cache_name("text-folder", folder, paths, (test_fraction, seed, skip_damaged))
-    return _text_data(*storage.made(name, fill, sum(path.stat().st_size for path in paths), cache))
-
-
-def _library_files(library):
-    return [path for path in library.rglob("*.py") if NOT_SOURCE.isdisjoint(path.relative_to(library).parts)]
+    settings = "text", test_fraction, seed
+    return _text_data(*copied(folder, pattern, _is_text, "UTF-8 text", write, settings, skip_damaged, cache))
 
 
 def _shuffled(paths, seed):
@@ -121,4 +116,4 @@ def _write(making, paths, test_fraction):
 def _text_data(root, facts):
     train, test = root / "train.txt", root / "test.txt"
     sizes = train.stat().st_size, test.stat().st_size
-    return TextData(root, train, test, *sizes, facts["files"], tuple(facts["skipped"]))
+    return TextData(train, test, *sizes, facts["files"], tuple(facts.get("skipped", ())))

@@ -9,7 +9,6 @@ rests on the ratios of rounds that ran side by side.
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
 from numbers import Integral
 
 import psutil
@@ -78,7 +77,7 @@ def compare(factories, *, seconds=10.0, progress=None):
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for a
     factory that is no function, and whatever `throughput` raises, with the source's name.
     """
-    if not isinstance(factories, Mapping) or len(factories) < 2:
+    if not isinstance(factories, dict) or len(factories) < 2:
         raise ValueError("compare needs a dictionary of at least two factories: {name: function, ...}")
     for name, factory in factories.items():
         if not callable(factory):

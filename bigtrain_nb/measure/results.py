@@ -17,14 +17,8 @@ PRACTICALLY_SAME = 0.02
 """A ratio whose interval reaches within 2 % of 1 is called the same: smaller differences are not worth a change."""
 
 
-class _Saved:
-    def save(self, path):
-        """Write this and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
-        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
-
-
 @dataclass(frozen=True)
-class Result(_Saved):
+class Result:
     """The rate of one source: every measured round, their median and its interval.
 
     ``rounds`` are rates in ``unit`` ("examples/s" or "steps/s"); ``first_seconds`` is the time from asking for an
@@ -63,14 +57,11 @@ class Result(_Saved):
         return cards.table("", _head(self.unit), [_cells(self)], self.note).html
 
     def to_dict(self):
-        return {"kind": "result", **asdict(self), "machine": self.machine or machine()}
+        return {**asdict(self), "machine": self.machine or machine()}
 
-    @classmethod
-    def from_dict(cls, fields):
-        fields = dict(fields)
-        fields.pop("kind")
-        fields["rounds"] = tuple(fields["rounds"])
-        return cls(**fields)
+    def save(self, path):
+        """Write this and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
+        _save(self, path)
 
     def figure(self):
         from bigtrain_nb.plots import throughput_figure
@@ -111,7 +102,7 @@ class Ratio(cards.Shown):
 
 
 @dataclass(frozen=True)
-class Comparison(_Saved):
+class Comparison:
     """Several sources measured in interleaved rounds: round i of each ran within the same moments.
 
     ``results``: {name: `Result`}, all with as many rounds.
@@ -150,27 +141,37 @@ class Comparison(_Saved):
 
     def to_dict(self):
         results = [result.to_dict() for result in self.results.values()]
-        return {"kind": "comparison", "results": results, "machine": results[0]["machine"]}
+        return {"results": results, "machine": results[0]["machine"]}
 
-    @classmethod
-    def from_dict(cls, fields):
-        results = [Result.from_dict(result) for result in fields["results"]]
-        return cls({result.name: result for result in results})
+    def save(self, path):
+        """Write all results and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
+        _save(self, path)
 
     def figure(self):
         from bigtrain_nb.plots import comparison_figure
 
-        return comparison_figure(self)
+        return comparison_figure(list(self.results.values()))
 
 
 def load(path):
     """Read a `Result` or a `Comparison` that was saved; raises ValueError if the file holds neither."""
-    kinds = {"result": Result, "comparison": Comparison}
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
-        return kinds[fields["kind"]].from_dict(fields)
+        if "results" not in fields:
+            return _result(fields)
+        results = [_result(result) for result in fields["results"]]
+        return Comparison({result.name: result for result in results})
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} holds no saved result or comparison: {error!r}") from error
+
+
+def _result(fields):
+    fields.pop("kind", None)  # files of earlier versions have it
+    return Result(**{**fields, "rounds": tuple(fields["rounds"])})
+
+
+def _save(saved, path):
+    write_text(path, json.dumps(saved.to_dict(), indent=1) + "\n")
 
 
 def _head(unit):

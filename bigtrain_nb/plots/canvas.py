@@ -14,7 +14,7 @@ MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black, as 
 PREDICTED = "#d4690f"
 WIDTH = 7.0  # inches
 
-_svg_settings = threading.Lock()  # rc_context would also undo what another thread sets meanwhile
+_svg_settings = threading.Lock()  # two threads in rc_context would undo each other's settings
 
 
 def figure_png(figure: Figure) -> bytes:
@@ -27,13 +27,8 @@ def figure_png(figure: Figure) -> bytes:
 def figure_svg(figure: Figure, label: str) -> str:
     """The figure as inline SVG in the page's own font and text colour; `label` says its content in words."""
     buffer = io.StringIO()
-    with _svg_settings:
-        before = matplotlib.rcParams["svg.fonttype"]
-        matplotlib.rcParams["svg.fonttype"] = "none"  # text as text; savefig has no argument for it
-        try:
-            figure.savefig(buffer, format="svg", transparent=True)
-        finally:
-            matplotlib.rcParams["svg.fonttype"] = before
+    with _svg_settings, matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
+        figure.savefig(buffer, format="svg", transparent=True)
     drawing = buffer.getvalue()
     body = drawing[drawing.index(">", drawing.index("<svg")) + 1 :]
     for unwanted in (

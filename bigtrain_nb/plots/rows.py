@@ -73,13 +73,11 @@ def rows_figure(panels, zoomed=()) -> Figure:
 def comparison_figure(results, baseline=None, prediction=None, beside=None) -> Figure:
     """One row for each result: dot = median, thick line = interval if there is one, faint ticks = rounds.
 
-    `results`: a `Comparison`, or a list of `Result` (anything with name, median, low, high, unit and rounds).
+    `results`: a list of `Result` (anything with name, median, low, high, unit and rounds).
     `baseline`: the name of the row to compare with. `prediction`: a rate, drawn dashed.
     `beside`: for each row the baseline's rate as measured together with it, or None.
     Raises ValueError for no results.
     """
-    if hasattr(results, "results"):
-        results = list(results.results.values())
     rows = []
     for place, result in enumerate(results):
         is_baseline = result.name == baseline

@@ -23,10 +23,8 @@ def stacked_figure(rows, unit, title, limits=None, shades=SHADES) -> Figure:
     """One bar for each row, of its parts one after the other; upright lines at the ``limits``.
 
     `rows`: {name: {part: value in `unit`}}, "bytes" or "s"; `limits`: {name: value}, of which those far beyond
-    every bar are left out; `shades`: a colour for each part in turn. Raises ValueError for no rows.
+    every bar are left out; `shades`: a colour for each part in turn.
     """
-    if not rows:
-        raise ValueError("nothing to draw; expected at least one {name: {part: value}}")
     totals = [sum(parts.values()) for parts in rows.values()]
     limits = {name: value for name, value in (limits or {}).items() if value <= 2.5 * max(totals)}
     reach = max(*totals, *limits.values(), 1e-9)

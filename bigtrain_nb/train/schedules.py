@@ -24,7 +24,7 @@ def warmup_cosine(peak, warmup_steps, total_steps):
     """
     peak = positive("peak", peak)
     total_steps = whole_number("total_steps", total_steps, 1)
-    warmup_steps = whole_number("warmup_steps", warmup_steps, 0, total_steps - 1, "total_steps - 1")
+    warmup_steps = whole_number("warmup_steps", warmup_steps, 0, total_steps - 1)
     if warmup_steps == 0:
         return keras.optimizers.schedules.CosineDecay(peak, total_steps)
     return keras.optimizers.schedules.CosineDecay(

@@ -14,7 +14,7 @@ from bigtrain_nb.data import images as datasets
 from bigtrain_nb.data.images import photo_crops
 from bigtrain_nb.data.records import unpack
 
-SMALL = {"count": 20, "test_count": 10, "size": 32, "shards": 3}
+SMALL = {"count": 20, "test_count": 2, "size": 32, "shards": 3}
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def contents(folder):
 
 def test_records_and_files_are_the_same_labelled_images(crops):
     splits = (crops.shards, crops.files, crops.count), (crops.test_shards, crops.test_files, crops.test_count)
-    for (shards, files, count), wanted in zip(splits, (20, 10), strict=True):
-        assert len(files) == count == wanted and len(shards) == 3
+    for (shards, files, count), wanted in zip(splits, (20, 2), strict=True):
+        assert len(files) == count == wanted and len(shards) == min(3, wanted)
         read = records(shards)
         assert [jpeg for jpeg, _ in read] == pictures(files)
         assert [crops.classes[label] for _, label in read] == [Path(file).parent.name for file in files]
@@ -85,17 +85,6 @@ def test_the_same_arguments_give_the_same_bytes_and_others_another_folder(crops,
     assert contents(tmp_path / crops.root.name) == contents(crops.root)
 
 
-def test_what_is_there_is_not_made_again_but_damage_is_healed(tmp_path):
-    data = photo_crops(**SMALL, cache=tmp_path)
-    good = contents(data.root)
-    untouched, damaged = Path(data.files[1]), Path(data.shards[1])
-    before = untouched.stat().st_mtime_ns
-    assert photo_crops(**SMALL, cache=tmp_path) == data and untouched.stat().st_mtime_ns == before
-    damaged.write_bytes(damaged.read_bytes()[:-10])
-    untouched.unlink()
-    assert photo_crops(**SMALL, cache=tmp_path) == data and contents(data.root) == good
-
-
 @pytest.mark.parametrize(
     "setting, value, allowed",
     [
@@ -109,12 +98,6 @@ def test_bad_settings_are_refused(tmp_path, setting, value, allowed):
     with pytest.raises(ValueError, match=f"{setting}={value!r} must be .*{allowed}"):
         photo_crops(**{**SMALL, setting: value}, cache=tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_more_shards_than_test_images(tmp_path):
-    data = photo_crops(count=5, test_count=2, size=16, shards=4, cache=tmp_path)
-    assert (len(data.shards), len(data.test_shards)) == (4, 2)
-    assert len(records(data.shards)) == 5 and len(records(data.test_shards)) == 2
 
 
 def test_arrays_are_the_decoded_train_split(crops):

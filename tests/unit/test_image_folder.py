@@ -86,7 +86,7 @@ def test_other_formats_become_jpeg(folder, pack, kind, mode):
 @pytest.mark.parametrize("kind, pixel", [("PNG", np.uint16), ("TIFF", np.float32)])
 def test_gray_images_of_more_bits_are_not_taken(folder, pack, kind, pixel):
     Image.fromarray(np.ones((30, 40), pixel)).save(folder / "cat" / "deep.img", kind)
-    with pytest.raises(ValueError, match=r"1 of 11 files cannot be read as 8-bit images; .*\s+cat/deep.img"):
+    with pytest.raises(ValueError, match=r"1 of 11 files cannot be read; expected are 8-bit images .*\s+cat/deep.img"):
         pack(folder)
     assert pack(folder, skip_damaged=True).skipped == ("cat/deep.img",)
 
@@ -102,21 +102,13 @@ def test_damaged_files_are_named_or_left_out(folder, pack, tmp_path):
     }
     for name, content in damaged.items():
         (folder / name).write_bytes(content)
-    with pytest.raises(ValueError, match="5 of 15 files cannot be read as 8-bit images; skip_damaged=True") as caught:
+    with pytest.raises(ValueError, match="5 of 15 files cannot be read; .* skip_damaged=True") as caught:
         pack(folder)
     assert str(caught.value).splitlines()[1:] == list(damaged)
     assert made(tmp_path) == []
-    for _ in range(2):
-        data = pack(folder, skip_damaged=True)
-        assert data.skipped == tuple(damaged) and data.count + data.test_count == 10
-
-
-def test_a_long_list_of_damaged_files_is_cut(folder, pack):
-    for i in range(12):
-        (folder / "cat" / f"bad{i:02}.jpg").write_bytes(b"bad")
-    with pytest.raises(ValueError, match="12 of 22 files") as caught:
-        pack(folder)
-    assert str(caught.value).splitlines()[-2:] == ["cat/bad09.jpg", "and 2 more"]
+    data = pack(folder, skip_damaged=True)
+    assert data.skipped == tuple(damaged) and data.count + data.test_count == 10
+    assert pack(folder, skip_damaged=True) == data
 
 
 def test_hidden_files_are_no_images(folder, pack):
@@ -134,10 +126,10 @@ def test_folders_without_images(tmp_path, pack):
         pack(empty)
     (empty / "cat").mkdir(parents=True)
     (empty / "lone.jpg").write_bytes(noise("JPEG"))
-    with pytest.raises(ValueError, match="empty has no files in subfolders; expected is one per class"):
+    with pytest.raises(ValueError, match="empty holds no 8-bit images in a folder for each class"):
         pack(empty)
     (empty / "cat" / "bad.jpg").write_bytes(b"bad")
-    with pytest.raises(ValueError, match="none of its 1 files can be read as 8-bit images"):
+    with pytest.raises(ValueError, match="none of its 1 files can be read"):
         pack(empty, skip_damaged=True)
     assert made(tmp_path) == []
 

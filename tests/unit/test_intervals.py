@@ -42,19 +42,6 @@ def test_six_pairs_give_their_whole_range_and_five_no_interval():
     assert (low, centre, high) == (-math.inf, pytest.approx(0.3), math.inf)
 
 
-def test_ties_do_no_harm():
-    assert paired_interval([0.5] * 10) == (0.5, 0.5, 0.5)
-    assert median_interval([7.0] * 20) == (7.0, 7.0)
-
-
-def test_the_median_lies_in_its_interval():
-    for n in (1, 5, 6, 20, 29):
-        values = np.random.default_rng(n).normal(size=n)
-        low, high = median_interval(list(values))
-        assert min(values) <= low <= np.median(values) <= high <= max(values)
-    assert median_interval([2.0, 1.0, 4.0]) == (1.0, 4.0), "too few rounds: the whole range"
-
-
 def noisy_rounds(rng, n):
     """Logarithms of rates in paired rounds of the same source: common drift, lognormal noise and rare stalls."""
     drift = np.cumsum(rng.normal(0, 0.03, n)) + np.linspace(0, rng.normal(0, 0.3), n)

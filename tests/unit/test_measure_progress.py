@@ -1,6 +1,5 @@
 """Progress while measuring, and what happens when it is interrupted."""
 
-import threading
 import time
 
 import numpy as np
@@ -72,12 +71,3 @@ def test_errors_and_interrupts_of_a_source_propagate(error):
 
     with pytest.raises(error):
         throughput(batches(), seconds=1)
-
-
-def test_no_thread_stays():
-    before = set(threading.enumerate())
-    compare({"a": lambda: [[1, 2]], "b": lambda: iter([[1]] * 10**7)}, seconds=0.2)
-    until = time.monotonic() + 2
-    while set(threading.enumerate()) - before and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not set(threading.enumerate()) - before

@@ -43,11 +43,6 @@ def test_every_public_name_resolves_and_stays():
     assert callable(bt.machine) and callable(bt.diagnose), "a function, not the module of the same name"
 
 
-def test_names_survive_the_import_of_their_modules():
-    code = "import bigtrain_nb as bt, bigtrain_nb.measure.results as _; print(callable(bt.machine), bt.load)"
-    assert python(code).stdout.startswith("True <function load")
-
-
 def test_an_unknown_name_lists_those_there_are():
     with pytest.raises(AttributeError, match="bigtrain_nb has no 'Pipelines'; it has .*Comparison, .*throughput"):
         _ = bt.Pipelines

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_crops import AUTOTUNE, COUNT, examples, pipeline
+from small_crops import AUTOTUNE, examples, pipeline
 
 from bigtrain_nb import Pipeline, tf
 
@@ -44,11 +44,6 @@ def test_own_records_as_dictionaries(tmp_path, vectorize):
     doubles = sorted(int(number) for batch in batches for number in batch["double"])
     assert doubles == list(range(0, 20, 2))
     assert sorted(word for batch in batches for word in batch["word"].numpy()) == [b"n%d" % i for i in range(10)]
-
-
-def test_own_data_smaller_than_a_batch_is_one_short_batch(crops):
-    made = Pipeline(data=crops.shards, parse=unchanged, finish=unchanged, batch=1000)
-    assert [len(batch) for batch in made.dataset()] == [COUNT]
 
 
 # Damage
@@ -105,14 +100,18 @@ def test_a_missing_shard_is_named(crops, skip_damaged):
 
 # Nonsense
 
-NUMBERS = ("image_size", "cycle_length", "block_length", "num_parallel_calls", "threads", "batch")
-MAY_BE_0 = ("shuffle", "prefetch")
-FLAGS = ("vectorize", "repeat", "deterministic", "rewrites", "skip_damaged")
-BAD = [(name, value) for name in NUMBERS for value in (0, 1.5, "many", True)]
-BAD += [(name, value) for name in MAY_BE_0 for value in (-1, "many", None)]
-BAD += [(name, value) for name in FLAGS for value in ("no", 2)]
-BAD += [("batch", AUTOTUNE), ("shuffle", AUTOTUNE), ("cache", True), ("cache", "memroy")]
-BAD += [("split", "validation"), ("source", "tar")]
+BAD = [
+    ("image_size", 0),
+    ("num_parallel_calls", 1.5),
+    ("cycle_length", True),
+    ("batch", AUTOTUNE),
+    ("shuffle", -1),
+    ("prefetch", None),
+    ("prefetch", "auto"),
+    ("cache", "memroy"),
+    ("split", "validation"),
+    ("source", "tar"),
+]
 
 
 @pytest.mark.parametrize("name, value", BAD)
@@ -122,15 +121,9 @@ def test_a_bad_setting_is_named_with_its_value(crops, name, value):
     assert str(error.value).startswith(f"{name}={value!r} must be ")
 
 
-def test_the_error_for_a_misspelt_autotune_spells_it(crops):
-    with pytest.raises(ValueError, match='must be a whole number of at least 0 or "AUTOTUNE"'):
-        pipeline(crops, prefetch="auto")
-
-
-@pytest.mark.parametrize("data", [None, "one.tfrecord", Path("one.tfrecord")])
-def test_data_that_is_no_list_of_paths_is_refused(data):
-    with pytest.raises(ValueError, match="data=.* must be an ImageData or a list of paths"):
-        Pipeline(data=data, parse=unchanged)
+def test_data_that_is_no_list_of_paths_is_refused():
+    with pytest.raises(ValueError, match="data='one.tfrecord' must be an ImageData or a list of paths"):
+        Pipeline(data="one.tfrecord", parse=unchanged)
 
 
 def test_no_files_and_no_parse_are_refused(crops):

@@ -51,13 +51,6 @@ def test_a_ratio_in_words(ratio, words):
     assert repr(ratio) == f"a against b: {words}"
 
 
-def test_what_cannot_be_told_apart_is_not_ranked_in_words(comparison):
-    same = comparison.ratio("same", "slow")
-    assert same.verdict == "same" and str(same).startswith("no difference larger than the noise")
-    for word in ("faster", "slower"):
-        assert word not in str(same) + same._repr_html_()
-
-
 def test_a_comparison_pairs_the_rounds(comparison):
     assert comparison.names == ("slow", "fast", "same")
     ratio = comparison.ratio("fast", "slow")
@@ -91,11 +84,9 @@ def test_json_round_trip(tmp_path, comparison):
     "content",
     [
         b"not json",
-        b"\xff\xfe\x00binary",
         b"[]",
-        b'{"kind": "table"}',
-        b'{"kind": "result", "name": "a"}',
-        b'{"kind": "comparison", "results": 5}',
+        b'{"name": "a"}',
+        b'{"results": 5}',
     ],
 )
 def test_a_file_that_holds_no_result_is_named(tmp_path, content):
@@ -103,15 +94,6 @@ def test_a_file_that_holds_no_result_is_named(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="other.json holds no saved result or comparison"):
         bt.load(path)
-
-
-def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "saved.json"
-    result().save(path)
-    before = path.read_bytes()
-    with pytest.raises(TypeError):
-        result(name=object()).save(path)
-    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_html_escapes_names():

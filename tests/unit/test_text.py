@@ -60,17 +60,14 @@ def test_source_text_is_made_of_whole_library_files_none_in_both(cache):
     assert len(found) > data.files / 2 and sum(found) > 0.9 * (data.train_bytes + data.test_bytes)
 
 
-def test_source_text_repeats_follows_the_seed_and_heals(sources, tmp_path):
+def test_source_text_repeats_and_follows_the_seed(sources, tmp_path):
     again = source_text(0.5, cache=tmp_path)
     good = sources.train.read_bytes()
     assert again.train.read_bytes() == good and again.test.read_bytes() == sources.test.read_bytes()
     assert source_text(0.5, seed=1, cache=tmp_path).train.read_bytes() != good
-    again.train.write_bytes(good[:-1])
-    again.test.unlink()
-    assert source_text(0.5, cache=tmp_path) == again and again.train.read_bytes() == good
 
 
-@pytest.mark.parametrize("value", [0, "many", float("nan")])
+@pytest.mark.parametrize("value", [0, "many"])
 def test_source_text_refuses_nonsense(tmp_path, value):
     with pytest.raises(ValueError, match=f"megabytes={value!r} must be a positive, finite number"):
         source_text(value, cache=tmp_path)
@@ -105,18 +102,10 @@ def test_a_single_file_is_cut_between_characters(tmp_path, read):
     assert data.train.read_bytes() + data.test.read_bytes() == ("é\r\n" * 100).encode()
 
 
-def test_two_files_give_one_each(tmp_path, read):
-    (tmp_path / "two").mkdir()
-    for name in "ab":
-        (tmp_path / "two" / f"{name}.txt").write_text(name * 10)
-    data = read(tmp_path / "two", test_fraction=0.9)
-    assert (data.train_bytes, data.test_bytes) == (10, 10)
-
-
 def test_files_that_are_not_text_are_named_or_left_out(folder, read, tmp_path):
     (folder / "latin.txt").write_bytes("é".encode("latin-1"))
     (folder / "more" / "binary.txt").write_bytes(bytes(range(256)))
-    with pytest.raises(ValueError, match="2 of 12 files cannot be read as UTF-8 text") as caught:
+    with pytest.raises(ValueError, match="2 of 12 files cannot be read; expected are UTF-8 text") as caught:
         read(folder)
     assert str(caught.value).splitlines()[1:] == ["latin.txt", "more/binary.txt"]
     assert not list((tmp_path / "cache").iterdir())
@@ -130,10 +119,7 @@ def test_folders_without_text(tmp_path, read):
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "empty.txt").touch()
     (tmp_path / "none" / ".hidden.txt").write_text("hidden")
-    with pytest.raises(ValueError, match=r"none holds no text: .* matches pattern='\*\*/\*\.txt'"):
+    with pytest.raises(ValueError, match="none holds no text: .* are empty"):
         read(tmp_path / "none")
-
-
-def test_a_bad_fraction_is_refused(folder, read):
-    with pytest.raises(ValueError, match="test_fraction=1 must be a number between 0 and 1"):
-        read(folder, test_fraction=1)
+    with pytest.raises(ValueError, match="none holds no UTF-8 text: no file matches .*md"):
+        read(tmp_path / "none", "*.md")
