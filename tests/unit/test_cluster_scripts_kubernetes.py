@@ -76,23 +76,6 @@ def test_each_pod_finds_its_place_and_the_names_of_the_others(capsys):
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_saving_and_disruptions_do_not_count_as_failures(capsys):
-    _, _, job, container = written(capsys)
-    disruption, saved = job["spec"]["podFailurePolicy"]["rules"]
-    assert disruption["action"] == saved["action"] == "Ignore"
-    assert disruption["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
-    assert saved["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [75]}
-
-
 def test_arguments_arrive_as_they_are_and_are_not_taken_for_variables(capsys):
     container = written(capsys, "--", *ODD)[3]
     assert container["args"] == ["train.py", *(word.replace("$", "$$") for word in ODD)]
-
-
-def test_no_privileges_no_token_no_secret(capsys):
-    text, _, job, container = written(capsys)
-    pod = job["spec"]["template"]["spec"]
-    assert pod["securityContext"]["runAsNonRoot"] and pod["automountServiceAccountToken"] is False
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    assert "secret" not in text.lower()
