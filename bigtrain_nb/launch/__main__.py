@@ -3,6 +3,7 @@
 import argparse
 import signal
 import sys
+from pathlib import Path
 
 from bigtrain_nb.launch import scripts
 from bigtrain_nb.launch.jobs import run_workers
@@ -14,10 +15,10 @@ def main(arguments=None):
     commands = parser.add_subparsers(required=True, metavar="run | script")
     _add_run(commands)
     scripts.add_script_parser(commands)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    end = given.index("--") if "--" in given else len(given)
-    chosen = parser.parse_args(given[:end])
-    chosen.arguments = given[end + 1 :]
+    words = sys.argv[1:] if arguments is None else arguments
+    end = words.index("--") if "--" in words else len(words)
+    chosen = parser.parse_args(words[:end])
+    chosen.arguments = words[end + 1 :]
     try:
         return chosen.command(chosen)
     except (ValueError, OSError) as error:
@@ -36,17 +37,22 @@ def _add_run(commands):
     parser.add_argument("--workers", type=int, default=2, help="how many (default: 2)")
     parser.add_argument("--restarts", type=int, default=0, help="start all again after a failure, so many times")
     parser.add_argument("--timeout", type=float, help="end the job after so many seconds")
-    parser.add_argument("--devices-per-worker", type=int, help="GPUs for each (default: all, divided evenly)")
     parser.add_argument("--patience", type=float, default=2.0, help="seconds that the others get once one has failed")
-    parser.add_argument("script", type=scripts.python_script, help="a Python script")
+    parser.add_argument("script", type=Path, help="a Python script")
     parser.set_defaults(command=_run)
 
 
 def _run(chosen):
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    settings = {name: value for name, value in vars(chosen).items() if name not in ("command", "script")}
     try:
-        job = run_workers(chosen.script, **settings)
+        job = run_workers(
+            chosen.script,
+            chosen.workers,
+            arguments=chosen.arguments,
+            timeout=chosen.timeout,
+            restarts=chosen.restarts,
+            patience=chosen.patience,
+        )
         job.wait()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

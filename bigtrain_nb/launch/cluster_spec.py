@@ -7,7 +7,6 @@ import subprocess
 from dataclasses import dataclass
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
-TRAINING = ("chief", "worker")
 FIRST_PORT, PORTS, PORTS_OF_A_JOB = 20_000, 12_000, 64  # below the ports that Linux gives to clients
 
 
@@ -15,34 +14,19 @@ FIRST_PORT, PORTS, PORTS_OF_A_JOB = 20_000, 12_000, 64  # below the ports that L
 class ClusterSpec:
     """All workers that train together, and which of them this process is.
 
-    ``cluster`` maps "chief" and "worker" to lists of "host:port", ``task_type`` is "chief" or "worker", ``index``
-    counts within it, ``source`` says where all this is from.
+    ``addresses`` has the "host:port" of every worker, the chief's first; ``rank`` is this worker's place among them, 0
+    the chief's; ``tf_config`` is its TF_CONFIG, ``source`` says where all this is from.
     """
 
-    cluster: dict
-    task_type: str
-    index: int
+    addresses: list
+    rank: int
+    tf_config: str
     source: str
-
-    @property
-    def addresses(self):
-        """The address of every worker, the chief's first."""
-        return self.cluster.get("chief", []) + self.cluster.get("worker", [])
-
-    @property
-    def rank(self):
-        """This worker's position in `addresses`; 0 is the chief."""
-        before = len(self.cluster.get("chief", [])) if self.task_type == "worker" else 0
-        return before + self.index
 
     @property
     def port(self):
         """The port on which this worker will listen."""
         return int(self.addresses[self.rank].rpartition(":")[2])
-
-    def tf_config(self):
-        """The value of TF_CONFIG for this worker."""
-        return json.dumps({"cluster": self.cluster, "task": {"type": self.task_type, "index": self.index}})
 
 
 def cluster_spec(environment=os.environ):
@@ -63,27 +47,25 @@ def cluster_spec(environment=os.environ):
 def _from_tf_config(text):
     try:
         config = json.loads(text)
-        spec = ClusterSpec(config["cluster"], config["task"]["type"], config["task"]["index"], "TF_CONFIG")
-        sound = _is_sound(spec)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        sound = False
-    if not sound:
+        cluster, task = config["cluster"], config["task"]
+        chiefs = cluster.get("chief", [])
+        addresses = chiefs + cluster.get("worker", [])
+        rank = addresses.index(cluster[task["type"]][task["index"]])
+        ports = [int(address.rpartition(":")[2]) for address in addresses]
+        is_sound = (
+            set(cluster) <= {"chief", "worker"}
+            and len(chiefs) <= 1
+            and len(set(addresses)) == len(addresses)
+            and all(0 < port < 2**16 for port in ports)
+        )
+    except (ValueError, TypeError, LookupError, AttributeError):
+        is_sound = False
+    if not is_sound:
         raise ValueError(
             f"TF_CONFIG must be JSON like {EXAMPLE}: each worker, and the chief if there is one, with a host:port of"
             f" its own, and in the task which of them this process is. It is {text[:1000]}"
         )
-    return spec
-
-
-def _is_sound(spec):
-    ports = [int(address.rpartition(":")[2]) for address in spec.addresses]
-    return (
-        set(spec.cluster) <= set(TRAINING)
-        and len(spec.cluster.get("chief", [])) <= 1
-        and len(set(spec.addresses)) == len(spec.addresses)
-        and all(0 < port < 2**16 for port in ports)
-        and spec.index in range(len(spec.cluster[spec.task_type]))
-    )
+    return ClusterSpec(addresses, rank, text, "TF_CONFIG")
 
 
 def _from_slurm(environment):
@@ -98,7 +80,8 @@ def _from_slurm(environment):
         raise ValueError(f"SLURM has put task {rank} on {here}, not on {hosts[rank]}: use srun --distribution=block")
     first = FIRST_PORT + PORTS_OF_A_JOB * int(environment["SLURM_JOB_ID"]) % PORTS
     addresses = [f"{host}:{first + task % PORTS_OF_A_JOB}" for task, host in enumerate(hosts)]
-    return ClusterSpec({"worker": addresses}, "worker", rank, "SLURM's variables")
+    config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+    return ClusterSpec(addresses, rank, json.dumps(config), "SLURM's variables")
 
 
 def _hosts_of_tasks(nodes, tasks_per_node):

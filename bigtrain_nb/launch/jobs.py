@@ -29,7 +29,6 @@ def run_workers(
     arguments=(),
     env=None,
     timeout=None,
-    devices_per_worker=None,
     restarts=0,
     patience=2.0,
 ):
@@ -45,7 +44,7 @@ def run_workers(
     times, with BIGTRAIN_RESTART=1, 2, ... in their environment: a script that resumes from its last checkpoint goes on.
     ``timeout`` ends the whole job after so many seconds. The job also ends when it is dropped, or this process ends.
 
-    GPUs are divided evenly, or ``devices_per_worker`` to each; where there are fewer, workers run on the CPU.
+    GPUs are divided evenly; where there are fewer than workers, all run on the CPU.
 
     Raises FileNotFoundError for a script that is not there, ValueError for other bad settings, OSError on Windows.
     """
@@ -61,7 +60,7 @@ def run_workers(
     script, source = _script(script_or_code)
     added = {str(name): str(value) for name, value in (env or {}).items()}
     environments = []
-    for devices in _devices(count, devices_per_worker):
+    for devices in _devices(count):
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(os.environ) | {"PYTHONUNBUFFERED": "1"}
         environments.append(environment | devices | added)
     order = {
@@ -85,19 +84,14 @@ def _script(script_or_code):
     return str(script_or_code), ""
 
 
-def _devices(workers, each):
-    """Return for each worker the variables that say which devices are its own."""
-    asked = {}
-    if each is not None:
-        asked["BIGTRAIN_DEVICES_PER_WORKER"] = str(whole_number("devices_per_worker", each, 1))
+def _devices(workers):
+    """Return for each worker the variables that say which GPUs are its own."""
     gpus = nvidia_gpus()
     if not gpus:
-        return [asked] * workers
-    each = each or max(1, len(gpus) // workers)
-    if len(gpus) < each * workers:
-        return [asked | {"CUDA_VISIBLE_DEVICES": "-1"}] * workers
-    shares = [gpus[first : first + each] for first in range(0, each * workers, each)]
-    return [asked | {"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
+        return [{}] * workers
+    each = len(gpus) // workers
+    shares = [gpus[index * each : (index + 1) * each] for index in range(workers)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(share) or "-1"} for share in shares]
 
 
 class Job(Shown):
@@ -111,11 +105,11 @@ class Job(Shown):
             stdout=subprocess.PIPE,
             start_new_session=True,  # an interrupt of this process is not theirs
         )
-        self._end = weakref.finalize(self, _end, process.stdin, os.getpid())
+        self._end = weakref.finalize(self, _end, process.stdin)
         threading.Thread(target=_listen, args=(process, self._record), daemon=True).start()
         process.stdin.write(json.dumps(order).encode() + b"\n")
         process.stdin.flush()
-        while not self.pids and not self._record.done:
+        while not self.pids and self.exit_code is None:
             time.sleep(TICK_SECONDS)
         if not self.pids:
             raise RuntimeError("the workers could not be started; the reason stands where this process writes errors")
@@ -143,7 +137,7 @@ class Job(Shown):
     @property
     def exit_code(self):
         """What a shell would see: 0, the first failure's code, 128 + n for signal n, 124 after the timeout."""
-        return self._record.exit_code()
+        return self._record.exit_code
 
     def wait(self, timeout=None, show=True):
         """Print the workers' lines as they come, unless not ``show``; return the exit codes once all have ended.
@@ -155,7 +149,7 @@ class Job(Shown):
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         try:
             while True:
-                done = record.done  # asked first: no line comes after it
+                done = self.exit_code is not None  # asked first: no line comes after it
                 lines = [record.unshown.popleft() for _ in range(len(record.unshown))]
                 if show and lines:
                     print("\n".join(lines), flush=True)
@@ -170,32 +164,25 @@ class Job(Shown):
 
     def logs(self, worker):
         """Return what a worker has printed so far, standard output and error together, over all starts."""
-        return "".join(f"{line}\n" for line in self._lines(worker))
+        return "".join(f"{line}\n" for line in list(self._record.lines[worker]))
 
     def kill(self, worker):
         """Send SIGKILL to a worker, as `kill -9` does; nothing happens if it has ended."""
-        index = self._index(worker)
-        if self.codes[index] is None:
-            _kill(self.pids[index])
+        if self.codes[worker] is None:
+            _kill(self.pids[worker])
 
     def stop(self):
         """End all workers, by SIGTERM and if need be by SIGKILL 5 s later; return their exit codes."""
         self._end()
-        while not self._record.done:
+        while self.exit_code is None:
             time.sleep(TICK_SECONDS)
         return self.codes
-
-    def _lines(self, worker):
-        return list(self._record.lines[self._index(worker)])
-
-    def _index(self, worker):
-        return whole_number("worker", worker, 0, len(self._record.codes) - 1)
 
     def _card(self):
         rows = []
         for index, (pid, code) in enumerate(zip(self.pids, self.codes, strict=True)):
-            said = [line for line in self._lines(index) if line.strip()]
-            rows.append([f"worker {index}", str(pid), in_words(code), said[-1] if said else ""])
+            said = self.logs(index).strip()
+            rows.append([f"worker {index}", str(pid), in_words(code), said.rpartition("\n")[2]])
         return cards.table(self._record.summary(), ["", "process", "state", "last line"], rows)
 
 
@@ -205,11 +192,10 @@ def _kill(pid):
         os.killpg(pid, signal.SIGKILL)
 
 
-def _end(stdin, owner):
-    """End the job, with a word too: a child that this process forked may keep the pipe open. The child ends nothing."""
+def _end(stdin):
+    """End the job, with a word too: a child that this process has forked may keep the pipe open."""
     with suppress(BrokenPipeError), stdin:
-        if os.getpid() == owner:
-            stdin.write(b"stop")
+        stdin.write(b"stop")
 
 
 def _listen(process, record):
@@ -218,5 +204,8 @@ def _listen(process, record):
         for event in events:
             record.note(json.loads(event))
     process.wait()
-    for pid in record.finish():
-        _kill(pid)
+    for index, code in enumerate(record.codes):
+        if code is None and record.pids:  # nobody has told its end
+            _kill(record.pids[index])
+            record.codes[index] = -signal.SIGKILL
+    record.finish()

@@ -1,16 +1,13 @@
 """``%%workers 2``: run a cell's code in worker processes instead of the kernel."""
 
-import builtins
 import json
-import symtable
+import re
 
 from IPython.core import magic_arguments
 from IPython.core.error import UsageError
 
 from bigtrain_nb.launch.jobs import run_workers
 from bigtrain_nb.launch.worker_main import GIVEN
-
-BUILTINS = {*vars(builtins), "exit", "quit"}  # IPython hides these two
 
 
 def register(shell):
@@ -20,26 +17,23 @@ def register(shell):
     @magic_arguments.argument("workers", type=int, nargs="?", default=2)
     @magic_arguments.argument("--give", nargs="+", default=[], metavar="name")
     @magic_arguments.argument("--name")
-    @magic_arguments.argument("--timeout", type=float)
-    @magic_arguments.argument("--restarts", type=int, default=0)
-    @magic_arguments.argument("--patience", type=float, default=2.0)
     def workers(line, cell):
         """Run the cell's code in worker processes, show their lines as they come, and wait for their end.
 
-        ``%%workers 2 --give steps folder --name job --timeout 60 --restarts 1 --patience 2``
+        ``%%workers 2 --give steps folder --name job``
 
         The code sees no variable of the notebook but those named after --give: numbers, strings, lists and
-        dictionaries, by value. --name keeps the `Job` under that name; without it, the cell raises RuntimeError if a
-        worker fails. The rest is as for `bigtrain_nb.run_workers`.
+        dictionaries, by value, written as JSON. --name keeps the `Job` under that name; without it, the cell raises
+        RuntimeError if a worker fails.
         """
-        settings = vars(magic_arguments.parse_argstring(workers, line))
-        give, name = settings.pop("give"), settings.pop("name")
-        _check_names(cell, shell.user_ns, give)
-        job = run_workers(f"{GIVEN}{_given(shell.user_ns, give)}\n{cell}", **settings)
-        if name:
-            shell.user_ns[name] = job
+        chosen = magic_arguments.parse_argstring(workers, line)
+        job = run_workers(f"{GIVEN}{_given(shell.user_ns, chosen.give)}\n{cell}", chosen.workers)
+        if chosen.name:
+            shell.user_ns[chosen.name] = job
         job.wait()
-        if job.exit_code and not name:
+        if job.failed is not None:
+            _explain(job.logs(job.failed), shell.user_ns)
+        if job.exit_code and not chosen.name:
             raise RuntimeError(f"{str(job).splitlines()[0]}; %%workers --name job would have kept them to look at")
 
     shell.register_magic_function(workers, magic_kind="cell")
@@ -53,34 +47,17 @@ def _given(variables, names):
             raise UsageError(f"%%workers --give {name}: the notebook has no such variable")
         values[name] = variables[name]
         try:
-            fits = json.loads(json.dumps(values[name])) == values[name]
-        except (TypeError, ValueError):
-            fits = False
-        if not fits:
-            allowed = "numbers, strings, lists, and dictionaries with strings as keys"
-            raise UsageError(f"%%workers --give {name}: only {allowed} can be given, not {values[name]!r:.100}")
+            json.dumps(values[name])
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"%%workers --give {name}: only what JSON can write can be given: {error}") from None
     return json.dumps(values)
 
 
-def _check_names(cell, variables, given):
-    """Raise UsageError if the code uses a variable that only the notebook has."""
-    try:
-        names = _global_names(symtable.symtable(cell, "the cell", "exec"))
-    except SyntaxError:
-        return  # the workers will say where
-    made = {name.get_name() for name in names if name.is_assigned() or name.is_imported()}
-    used = {name.get_name() for name in names if name.is_referenced()}
-    missing = sorted((used - made - set(given) - BUILTINS) & set(variables))
-    if missing:
+def _explain(log, variables):
+    """Raise UsageError if a worker has missed a variable that only the notebook has."""
+    missed = re.findall(r"^NameError: name '(\w+)' is not defined", log, re.MULTILINE)
+    if missed and missed[-1] in variables:
         raise UsageError(
-            f"%%workers: the code uses {', '.join(missing)} of the notebook, which workers do not see. Set or import it"
-            f" in the cell, or pass its value: --give {' '.join(missing)}"
+            f"%%workers: {missed[-1]} is a variable of the notebook, which workers do not see. Set or import it in the"
+            f" cell, or pass its value: --give {missed[-1]}"
         )
-
-
-def _global_names(table):
-    """Return the global names of a block of code and of all blocks in it."""
-    names = [name for name in table.get_symbols() if table.get_type() == "module" or name.is_global()]
-    for block in table.get_children():
-        names += _global_names(block)
-    return names

@@ -4,7 +4,7 @@ import signal
 import time
 from collections import deque
 
-MOST_LINES = 200_000
+MOST_LINES = 200_000  # of each worker
 TIMED_OUT = 124
 
 
@@ -18,14 +18,11 @@ class Record:
         self.restarts = restarts
         self.restarted = 0
         self.timed_out = False
-        self.seconds = None
+        self.how = "run"
+        self.exit_code = None  # until nothing more will come
         self.lines = [deque(maxlen=MOST_LINES) for _ in range(workers)]
         self.unshown = deque()
         self.began = time.monotonic()
-
-    @property
-    def done(self):
-        return self.seconds is not None
 
     def note(self, event):
         """Take in a worker's line, or new values of the attributes above."""
@@ -44,49 +41,28 @@ class Record:
         elif event.get("timed_out"):
             self.unshown.append("-- all workers were ended: the job's timeout is over")
 
-    def _again(self):
-        return f"started again, {self.restarted} of at most {self.restarts} times"
-
     def finish(self):
-        """Note that nothing more will come; return whose end was not told, for the supervisor was killed."""
-        left = []
-        for index, pid in enumerate(self.pids):
-            if self.codes[index] is None:
-                self.codes[index] = -signal.SIGKILL
-                left.append(pid)
-        self.seconds = time.monotonic() - self.began
-        return left
-
-    def exit_code(self):
-        """Return what a shell would see."""
-        if not self.done:
-            return None
+        """Note that nothing more will come."""
         if self.timed_out:
-            return TIMED_OUT
-        if self.failed is not None:
-            code = self.codes[self.failed]
+            code, how = TIMED_OUT, "were ended by the job's timeout"
+        elif self.failed is not None:
+            code, how = self.codes[self.failed], f"ended because worker {self.failed} failed"
+        elif any(self.codes):
+            code, how = max(self.codes, key=abs), "were stopped"
         else:
-            code = next(filter(None, self.codes), 0)
-        return code if code >= 0 else 128 - code
+            code, how = 0, "ended well"
+        self.how = f"{how} after {time.monotonic() - self.began:.1f} s"
+        self.exit_code = code if code >= 0 else 128 - code
 
     def summary(self):
         """Return a sentence on how the job is or was."""
-        count = len(self.codes)
-        if not self.done:
-            how = f"{self.codes.count(None)} of {count} workers run"
-        elif self.timed_out:
-            how = f"{count} workers were ended by the job's timeout"
-        elif self.failed is not None:
-            how = f"{count} workers ended because worker {self.failed} failed"
-        elif any(self.codes):
-            how = f"{count} workers were stopped"
-        else:
-            how = f"{count} workers ended well"
-        if self.done:
-            how += f" after {self.seconds:.1f} s"
+        sentence = f"{len(self.codes)} workers {self.how}"
         if self.restarted:
-            how += f", {self._again()}"
-        return how
+            sentence += f", {self._again()}"
+        return sentence
+
+    def _again(self):
+        return f"started again, {self.restarted} of at most {self.restarts} times"
 
 
 def in_words(code):
@@ -97,6 +73,4 @@ def in_words(code):
         return "ended well"
     if code > 0:
         return f"exited with {code}"
-    if -code in set(signal.Signals):
-        return f"killed by {signal.Signals(-code).name}"
-    return f"killed by signal {-code}"  # most real-time signals have no name
+    return f"killed by {signal.Signals(-code).name}"

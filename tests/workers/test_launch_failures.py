@@ -115,13 +115,6 @@ def test_kill_9_of_each_rank(rank, watch, capsys):
     watch.nothing_left(addresses)
 
 
-def test_a_signal_without_a_name(capsys):
-    number = signal.SIGRTMIN + 1
-    job = run(f"os.kill(os.getpid(), {number})", workers=1, show=True)
-    assert job.codes == [-number] and job.failed == 0 and job.exit_code == 128 + number
-    assert f"killed by signal {number}" in repr(job) and f"killed by signal {number}" in capsys.readouterr().out
-
-
 def test_a_frozen_worker_does_not_hold_up_the_end_after_a_failure(watch):
     job, addresses = waiting("stubborn", workers=3, patience=0.2)
     os.kill(job.pids[0], signal.SIGSTOP)
@@ -178,24 +171,6 @@ def test_restarts_are_used_up(watch):
     job = run("print('here'); sys.exit(3 if index == 0 else 0)", restarts=2)
     assert job.codes == [3, 0] and job.restarted == 2 and job.failed == 0 and job.exit_code == 3
     assert job.logs(0) == "here\n" * 3
-    watch.nothing_left()
-
-
-def test_a_worker_killed_by_hand_is_started_again():
-    job, _ = waiting(restarts=1, patience=0.2)
-    before = job.pids
-    job.kill(0)
-    eventually(lambda: job.restarted == 1 and job.logs(1).count("ready at") == 2)
-    assert not set(before) & set(job.pids) and job.codes == [None, None] and job.failed is None
-    job.kill(1)
-    assert job.wait(SECONDS, show=False) == [-15, -9] and job.restarted == 1 and job.failed == 1
-
-
-def test_stop_while_the_others_get_their_time(watch):
-    job, _ = waiting(restarts=5, patience=300)
-    job.kill(1)
-    eventually(lambda: job.failed == 1)
-    assert job.stop() == [-15, -9] and job.restarted == 0
     watch.nothing_left()
 
 

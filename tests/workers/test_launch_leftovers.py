@@ -86,19 +86,6 @@ def test_a_kernel_whose_child_keeps_everything_open(how, watch):
     watch.nothing_left()
 
 
-def test_a_child_of_the_kernel_that_ends_leaves_the_job_alone(watch):
-    code = """
-import bigtrain_nb as bt, os, sys
-job = bt.run_workers("import time; time.sleep(1)")
-if not os.fork():
-    sys.exit()
-print(job.wait())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS)
-    assert done.stdout == "[0, 0]\n"
-    watch.nothing_left()
-
-
 def test_a_kernel_killed_at_any_moment_of_the_start(watch):
     """The children may find no order, half of one, or a job that has just begun."""
     for _ in range(5):

@@ -32,7 +32,7 @@ def pool():
 
 def specs(count):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
-    return [ClusterSpec({"worker": addresses}, "worker", index, "TF_CONFIG") for index in range(count)]
+    return [ClusterSpec(addresses, rank, "{}", "TF_CONFIG") for rank in range(count)]
 
 
 def say(port, words):
@@ -65,8 +65,8 @@ def test_strangers_at_the_chiefs_port_do_no_harm(pool):
 
 @pytest.mark.parametrize(
     "words",
-    [b"", b"\0\0\x12\x04\xff\xfe\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"go\n"],
-    ids=["none", "binary", "HTTP", "almost the chief's"],
+    [b"", b"\0\0\x12\x04\xff\xfe\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+    ids=["none", "binary", "HTTP"],
 )
 def test_another_server_at_the_chiefs_port_is_outlasted(words, pool):
     chief, worker = specs(2)
@@ -82,8 +82,8 @@ def test_another_server_at_the_chiefs_port_is_outlasted(words, pool):
 
 def test_all_who_came_hear_who_is_missing(pool):
     chief, missing, second, lost = specs(4)
-    said = rf"^worker 1 \({missing.addresses[1]}\), worker 3 \({lost.addresses[3]}\) did not come within 1 s"
-    for one in [pool.submit(meet, mine, 1) for mine in (chief, second)]:
+    said = rf"^worker 1 \({missing.addresses[1]}\), worker 3 \({lost.addresses[3]}\) did not come within 0\.5 s"
+    for one in [pool.submit(meet, mine, 0.5) for mine in (chief, second)]:
         with pytest.raises(RuntimeError, match=said):
             one.result()
 
@@ -98,7 +98,7 @@ def test_a_chief_that_says_nothing_is_named(monkeypatch):
 
 def test_workers_of_different_clusters_say_so(pool):
     chief, worker = specs(2)
-    other = ClusterSpec({"worker": [*worker.addresses, "127.0.0.1:1"]}, "worker", 1, "TF_CONFIG")
+    other = ClusterSpec([*worker.addresses, "127.0.0.1:1"], 1, "{}", "TF_CONFIG")
     for one in [pool.submit(meet, mine, SECONDS) for mine in (chief, other)]:
         with pytest.raises(RuntimeError, match="^worker 1 was told of another cluster than the chief"):
             one.result()

@@ -3,17 +3,17 @@
 .ci/slurm installs and starts one, of two nodes on one host.
 """
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import slurm_train
 from slurm_train import weights_in
-
-from bigtrain_nb.launch.__main__ import main
 
 SECONDS = 150  # a net: one start takes about ten seconds
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ class SlurmJob:
 
     @property
     def log(self):
-        return "".join(path.read_text(encoding="utf-8") for path in self.folder.glob(f"logs/*-{self.id}.log"))
+        return "".join(path.read_text(encoding="utf-8") for path in self.folder.glob(f"*-{self.id}.log"))
 
     def until(self, condition):
         """Wait until the condition of its facts and its log holds; fail if the job ends before."""
@@ -76,12 +76,13 @@ def submit(tmp_path, monkeypatch):
     """A function that writes the file by the command line and submits it; its jobs end with the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # python3 is this one
     jobs = []
 
     def submitted(script, *arguments):
-        settings = ["--nodes=2", "--cpus=1", "--memory=1G", "--time=00:10:00", f"--python={sys.executable}"]
-        words = ["script", "slurm", str(script), *settings, "--output=train.sbatch", "--", *map(str, arguments)]
-        assert main(words) == 0
+        settings = ["--nodes=2", "--cpus=1", "--memory=1G", "--time=00:10:00"]
+        words = [sys.executable, "-m", "bigtrain_nb.launch", "script", "slurm", script, *settings, "--", *arguments]
+        Path("train.sbatch").write_text(command(*words))
         jobs.append(SlurmJob("train.sbatch", tmp_path))
         return jobs[-1]
 
