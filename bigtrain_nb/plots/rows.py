@@ -82,7 +82,7 @@ def comparison_figure(results, baseline=None, prediction=None, beside=None) -> F
     for place, result in enumerate(results):
         is_baseline = result.name == baseline
         row = Row(
-            name=result.name + " (baseline)" if is_baseline else result.name,
+            name=f"baseline: {result.name}" if is_baseline else result.name,
             value=result.median,
             ends=(result.low, result.high) if result.low < result.high else (),
             ticks=result.rounds,

@@ -66,7 +66,7 @@ def test_a_comparison_has_a_row_for_each_result_from_zero():
     results = [result("slow", *[10.0] * 6), result("fast", 20.0, 22.0)]
     drawn = plots.comparison_figure(results, baseline="slow")
     (axes,) = drawn.axes
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["slow (baseline)", "fast"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["baseline: slow", "fast"]
     assert {"10.0", "21.0 (20.0 to 22.0)"} <= set(texts(drawn))
     assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > 22
 
@@ -143,7 +143,7 @@ def test_nothing_to_draw_is_refused(draw):
 def test_a_notebook_shows_a_figure_with_all_that_is_written_in_it_as_its_alternative():
     data, metadata = FIGURES["comparison"]()._repr_png_()
     assert data.startswith(b"\x89PNG") and metadata["width"] == 672
-    for text in ("examples/s", "a (baseline), b", "your prediction: 120", "dot: measured", "100 (97.0 to 103)"):
+    for text in ("examples/s", "baseline: a, b", "your prediction: 120", "dot: measured", "100 (97.0 to 103)"):
         assert text in metadata["alt"]
 
 
