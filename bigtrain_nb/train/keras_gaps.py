@@ -93,14 +93,17 @@ def moving_statistics(model):
 def refuse_what_needs_one_piece(model):
     """Raise ValueError for what cannot be in a step of several slices or replicas.
 
-    That are an optimizer that accumulates by itself, and layers that talk to other replicas in the forward pass, which
-    is run as often as a replica has slices: those that have fewer would be waited for.
+    That are an optimizer that accumulates by itself, the scales of float8, which Keras hands on as gradients and which
+    are not to be summed, and layers that talk to other replicas in the forward pass, which is run as often as
+    a replica has slices: those that have fewer would be waited for.
     """
     if getattr(innermost(model.optimizer), "gradient_accumulation_steps", None):
         raise ValueError(
             "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
             " optimizer and give micro_batches to the model"
         )
+    if any(variable.overwrite_with_gradient for variable in model.trainable_variables):
+        raise ValueError("float8 works on one device and without micro_batches only")
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
     for layer in _batch_normalizations(model):

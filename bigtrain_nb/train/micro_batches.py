@@ -7,15 +7,16 @@ def loss_reduction(loss):
     """Return the reduction that all losses of ``compile(loss=...)`` share: "mean", "mean_with_sample_weight", "sum"."""
     kinds = set()
     for one in keras.tree.flatten(loss):
-        reduction = getattr(one, "reduction", "mean")
-        kinds.add("mean" if reduction == "sum_over_batch_size" or one is None else reduction)
-    kind = kinds.pop()
-    if kinds or kind not in ("mean", "mean_with_sample_weight", "sum"):
-        raise ValueError(
-            f"losses with the reductions {', '.join(sorted(map(str, kinds | {kind})))} cannot be weighed together over"
-            ' micro-batches and replicas: use one of "sum_over_batch_size", "mean_with_sample_weight", "sum" for all'
-        )
-    return kind
+        if one is not None:
+            reduction = getattr(one, "reduction", "mean")
+            kinds.add("mean" if reduction == "sum_over_batch_size" else reduction)
+    for kind in ("mean", "mean_with_sample_weight", "sum"):
+        if kinds <= {kind}:
+            return kind
+    raise ValueError(
+        f"losses with the reductions {', '.join(sorted(map(str, kinds)))} cannot be weighed together over micro-batches"
+        ' and replicas: use one of "sum_over_batch_size", "mean_with_sample_weight", "sum" for all'
+    )
 
 
 def weight(data, reduction):

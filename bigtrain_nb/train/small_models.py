@@ -1,6 +1,6 @@
 """Two small models that behave like large ones: a residual net for images and a transformer for bytes of text."""
 
-from bigtrain_nb.common.checks import fraction, one_of, whole_number
+from bigtrain_nb.common.checks import one_of
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.train.model import Model
 
@@ -18,12 +18,9 @@ def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", micro_b
     Networks", with averages on the way past a block as in He et al. 2019, "Bag of Tricks". ``norm``: "group" (Wu & He
     2018), the same for every split of a batch, or "batch", whose statistics see a micro-batch or a replica's share.
 
-    The default has 77,976 weights. Raises ValueError for settings that make no sense.
+    The default has 77,976 weights. Raises ValueError for another ``norm``, and with "group" for a ``width`` that is no
+    multiple of 8.
     """
-    classes = whole_number("classes", classes, 2)
-    image_size = whole_number("image_size", image_size, 1)
-    width = whole_number("width", width, GROUPS)
-    blocks = whole_number("blocks", blocks, 0)
     one_of("norm", norm, ("group", "batch"))
     if norm == "group" and width % GROUPS:
         raise ValueError(f"width={width} must be a multiple of {GROUPS}, the groups of its normalization")
@@ -31,7 +28,8 @@ def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", micro_b
     x = _conv(width)(images)
     for block in range(blocks):
         x = _residual_block(x, width * 2**block, norm)
-    x = _layers.GlobalAveragePooling2D()(_activated(x, norm))
+    x = _activated(x, norm)
+    x = _layers.GlobalAveragePooling2D()(x)
     logits = _layers.Dense(classes, dtype="float32", name="logits")(x)
     return Model(images, logits, name="conv_net", micro_batches=micro_batches)
 
@@ -44,23 +42,18 @@ def gpt(vocabulary=256, length=128, width=128, layers=2, heads=4, dropout=0.0, m
     Learners", but for an output projection of its own, and without biases, as in Chowdhery et al. 2022, "PaLM".
     Matrices start normal with a deviation of 0.02.
 
-    The default has 475,776 weights. Raises ValueError for settings that make no sense.
+    The default has 475,776 weights. Raises ValueError for a ``width`` that is no multiple of ``heads``.
     """
-    vocabulary = whole_number("vocabulary", vocabulary, 2)
-    length = whole_number("length", length, 1)
-    heads = whole_number("heads", heads, 1)
-    width = whole_number("width", width, heads)
-    layers = whole_number("layers", layers, 1)
     if width % heads:
         raise ValueError(f"width={width} must be a multiple of heads={heads}")
-    if dropout != 0:
-        dropout = fraction("dropout", dropout)
     tokens = keras.Input((length,), dtype="int32", name="tokens")
     x = _layers.Embedding(vocabulary, width, embeddings_initializer=_normal())(tokens)
-    x = _layers.Dropout(dropout)(Positions()(x))
+    x = Positions()(x)
+    x = _layers.Dropout(dropout)(x)
     for _ in range(layers):
         x = _transformer_block(x, width, heads, dropout)
-    logits = _matrix(vocabulary, dtype="float32", name="logits")(_normalized(x))
+    x = _normalized(x)
+    logits = _matrix(vocabulary, dtype="float32", name="logits")(x)
     return Model(tokens, logits, name="gpt", micro_batches=micro_batches)
 
 
@@ -77,15 +70,18 @@ class Positions(_layers.Layer):
 
 def _residual_block(x, channels, norm):
     entry = _activated(x, norm)
-    skip = _conv(channels, kernel=1)(_layers.AveragePooling2D(2, padding="same")(entry))
+    skip = _layers.AveragePooling2D(2, padding="same")(entry)
+    skip = _conv(channels, kernel=1)(skip)
     x = _conv(channels, strides=2)(entry)
-    x = _conv(channels)(_activated(x, norm))
+    x = _activated(x, norm)
+    x = _conv(channels)(x)
     return _layers.Add()([skip, x])
 
 
 def _activated(x, norm):
     normalize = _layers.GroupNormalization(GROUPS) if norm == "group" else _layers.BatchNormalization()
-    return _layers.ReLU()(normalize(x))
+    x = normalize(x)
+    return _layers.ReLU()(x)
 
 
 def _conv(channels, kernel=3, strides=1):
@@ -97,8 +93,12 @@ def _transformer_block(x, width, heads, dropout):
         heads, width // heads, dropout=dropout, use_bias=False, kernel_initializer=_normal()
     )
     entry = _normalized(x)
-    x = _layers.Add()([x, _layers.Dropout(dropout)(attend(entry, entry, use_causal_mask=True))])
-    change = _matrix(width)(_matrix(4 * width, activation="gelu")(_normalized(x)))
+    attended = attend(entry, entry, use_causal_mask=True)
+    x = _layers.Add()([x, _layers.Dropout(dropout)(attended)])
+
+    change = _normalized(x)
+    change = _matrix(4 * width, activation="gelu")(change)
+    change = _matrix(width)(change)
     return _layers.Add()([x, _layers.Dropout(dropout)(change)])
 
 

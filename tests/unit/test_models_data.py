@@ -52,6 +52,12 @@ def test_a_batch_without_any_weight_changes_nothing(replicas):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
+def test_an_output_without_loss_does_not_count_in_the_reduction():
+    model = plain(partial(bt.Model, micro_batches=2), outputs=2)
+    model.compile("sgd", [MSE("sum"), None])
+    assert np.isfinite(model.fit(X, [Y, Y], verbose=0).history["loss"][0])
+
+
 @pytest.mark.parametrize("losses", [[MSE("sum"), MSE()], [MSE("none")] * 2])
 def test_losses_that_cannot_be_weighed_together_are_refused(losses):
     model = plain(partial(bt.Model, micro_batches=2), outputs=2)
@@ -135,19 +141,6 @@ def test_ragged_and_sparse_inputs_train_uncut(kind):
     assert model.optimizer.iterations.numpy() == 1
 
 
-def test_strings_are_cut_like_numbers():
-    lookup = layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
-    words = tf.constant([["a"], ["b"], ["a"], ["c"], ["b"]])
-    models = []
-    for micro_batches in (1, 2):
-        keras.utils.set_random_seed(1)
-        model = bt.Model.of(Rows(lookup), micro_batches=micro_batches)
-        model.compile("sgd", "mse")
-        model.fit(tf.data.Dataset.from_tensors((words, Y[:5])), verbose=0, shuffle=False)
-        models.append(model)
-    assert distance(*models) < 1e-5
-
-
 @pytest.mark.parametrize("value", [0, 1.5, "2"])
 def test_micro_batches_must_be_a_whole_number(value):
     with pytest.raises(ValueError, match="micro_batches=.* must be a whole number of at least 1"):
@@ -190,6 +183,15 @@ def test_accumulation_by_the_optimizer_works_without_micro_batches_on_one_device
     for replicas, micro_batches in [(1, 2), (2, 1)]:
         with pytest.raises(ValueError, match="leave it out of the optimizer and give micro_batches"):
             fit(replicas, micro_batches)
+
+
+def test_float8_refuses_to_be_cut():
+    model = bt.Model.of(net(keras.Model))
+    model.quantize("float8")
+    fitted(model, "mse")
+    model.micro_batches = 2
+    with pytest.raises(ValueError, match="float8 works on one device and without micro_batches only"):
+        fitted(model, "mse")
 
 
 @pytest.mark.parametrize("replicas", [1, 4])

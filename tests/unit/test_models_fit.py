@@ -97,13 +97,6 @@ def test_eager_steps_on_replicas_of_which_one_has_no_example():
     assert distance(trained(lambda: net(micro_batches=2), data, ADAM, 2, run_eagerly=True), whole) < 1e-5
 
 
-def test_a_strategy_of_one_device():
-    with tf.distribute.OneDeviceStrategy("CPU:1").scope():
-        model = compiled()
-    model.fit(DATA, verbose=0, shuffle=False)
-    assert distance(model, trained(lambda: net(keras.Model), DATA, ADAM)) < 1e-5
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_arrays_validation_split_and_steps_per_epoch(replicas):
     model = compiled(replicas, steps_per_execution=2, metrics=["mae"])

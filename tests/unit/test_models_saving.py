@@ -174,11 +174,3 @@ def test_of_a_keras_application():
     model.compile("sgd", "sparse_categorical_crossentropy")
     model.fit(np.random.default_rng(0).normal(size=(8, 32, 32, 3)), np.arange(8) % 3, batch_size=8, verbose=0)
     assert np.isfinite(model.history.history["loss"][0])
-
-
-def test_int8_after_training():
-    model = fitted(net(micro_batches=3))
-    before = model.predict(X, verbose=0)
-    model.quantize("int8")
-    assert np.abs(model.predict(X, verbose=0) - before).max() < 0.1
-    assert model.micro_batches == 3

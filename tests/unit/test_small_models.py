@@ -69,13 +69,6 @@ def test_they_learn_on_two_replicas(kind):
     assert got[-1] < 0.8 * got[0]
 
 
-@pytest.mark.parametrize("kind", ["conv_net", "gpt"])
-def test_they_learn_compiled_by_xla(kind):
-    model = small(kind, micro_batches=2)
-    got = losses(model, kind, jit_compile=True)
-    assert model.jit_compile and got[-1] < 0.8 * got[0]
-
-
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own, in save
 @pytest.mark.parametrize(("kind", "settings"), [("conv_net", {"norm": "batch"}), ("gpt", {"dropout": 0.2})])
 def test_they_are_the_same_after_saving(kind, settings, tmp_path):
@@ -120,11 +113,10 @@ def test_an_untrained_language_model_finds_all_tokens_about_as_likely():
 @pytest.mark.parametrize(
     ("build", "settings", "message"),
     [
-        (conv_net, {"classes": 1}, "classes=1 must be a whole number of at least 2"),
         (conv_net, {"width": 20}, "width=20 must be a multiple of 8"),
         (conv_net, {"norm": "layer"}, "norm='layer' must be one of group, batch"),
+        (conv_net, {"micro_batches": 0}, "micro_batches=0 must be a whole number of at least 1"),
         (gpt, {"width": 30}, "width=30 must be a multiple of heads=4"),
-        (gpt, {"dropout": 1.0}, "dropout=1.0 must be a number between 0 and 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(build, settings, message):
