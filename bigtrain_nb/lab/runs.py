@@ -91,7 +91,7 @@ def table(runs: list[Run], baseline: Run | None) -> cards.Card:
     """The runs that `shown` selects, with their settings, rates and verdicts."""
     if not runs:
         return cards.note("Runs", "none so far")
-    head = ["run", "settings", "median (interval)", "first element", f"against {baseline.name}"]
+    head = ["run", "settings", "median (interval)", "first batch", f"against {baseline.name}"]
     rows = []
     for run in shown(runs, baseline):
         row = [

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.plan.operations import LOOPS, bytes_moved, flops, number_of_bytes
+from bigtrain_nb.train.keras_gaps import function_graph
 
 WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
@@ -67,10 +68,10 @@ class Graph:
     def _look_into(self, op, layers):
         if op.kind in CALLS:
             op.rounds = 1
-            body = _function(op.node, "f")
+            body = function_graph(op.node, "f")
         elif op.kind in LOOPS:
             op.rounds = _rounds(op.node)
-            body = _function(op.node, "body")
+            body = function_graph(op.node, "body")
         if op.rounds is not None:
             first_backward = 0 if op.backward else len(body.get_operations())
             op.body = Graph(body, body.outputs, first_backward, layers, op.times * op.rounds)
@@ -112,14 +113,9 @@ class Graph:
         return zeros + COPIES * sum(constants.values())
 
 
-def _function(node, name):
-    """Return the graph of a function that a node names; TensorFlow has no public way to it."""
-    return node.graph._get_function(node.get_attr(name).name).graph
-
-
 def _rounds(loop):
     """Return how often a loop that counts up from 0 runs, or None if only the run knows: its condition is i < n."""
-    condition = _function(loop, "cond")
+    condition = function_graph(loop, "cond")
     outside = {inner.name: outer for inner, outer in zip(condition.inputs, loop.inputs, strict=True)}
     limits = []
     for node in condition.get_operations():

@@ -61,7 +61,7 @@ def rows_figure(panels, zoomed=()) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=max(3, 6 // len(panels))))
         axes.xaxis.set_major_formatter("{x:,.6g}")
         axes.tick_params(axis="y", labelleft=axes is all_axes[0])
-        name_rows(axes, [fill(row.name, 30, max_lines=2) for row in first])
+        name_rows(axes, [fill(row.name, 34, max_lines=2) for row in first])
         grid(axes, "x")
         label(axes, title)
     everything = [row for rows in panels.values() for row in rows]

@@ -84,6 +84,11 @@ def mirrored_with_groups_of_its_own(devices):
     return type("MirroredStrategy", (tf.distribute.MirroredStrategy,), start)(devices)
 
 
+def function_graph(node, name):
+    """Return the graph of the function that an attribute of a node names, as "body" of a loop."""
+    return node.graph._get_function(node.get_attr(name).name).graph
+
+
 def moving_statistics(model):
     """Return what training changes on each replica by itself: unreduced, replicas would drift apart unseen."""
     layers = [layer for layer in _batch_normalizations(model) if layer.trainable]

@@ -73,14 +73,6 @@ def test_distances_stand_in_order_with_their_values_and_with_what_training_moved
     assert any(list(line.get_xdata()) == [1, 1] for line in axes.lines)
 
 
-def test_memory_is_a_dot_with_its_value_and_the_prediction_a_dashed_line_from_zero():
-    drawn = FIGURES["memory"]()
-    (axes,) = drawn.axes
-    assert points(axes, "o") == [[1, 500.0], [16, 125.0]] and {"500 MiB", "125 MiB"} <= texts(drawn)
-    (line,) = [line for line in axes.lines if line.get_color() == PREDICTED]
-    assert line.get_xydata().tolist() == [[1, 500], [4, 200], [16, 125]]
-    assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 500
-
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_powers_are_those_of_the_format(name):
@@ -127,12 +119,3 @@ def test_squares_are_filled_for_what_a_worker_reads():
     everything = {(example, worker) for example in range(4) for worker in (2, 3)}
     assert found == {(0, 0), (1, 0), (2, 1), (3, 1)} | everything
     assert {"FILE, worker 0", "OFF, worker 1", "2 of 4", "4 of 4"} <= texts(drawn)
-
-
-def test_messages_are_dots_and_what_is_fitted_a_line():
-    drawn = FIGURES["message"]()
-    (axes,) = drawn.axes
-    assert points(axes, "o") == [[4096, 0.001], [2**20, 0.004]]
-    assert axes.lines[0].get_color() == PREDICTED and list(axes.lines[0].get_ydata()) == [0.0012, 0.0035]
-    assert axes.get_xscale() == axes.get_yscale() == "log"
-    assert {"4 KiB", "1 MiB", "4 ms"} <= texts(drawn)
