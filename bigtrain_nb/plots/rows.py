@@ -58,7 +58,7 @@ def rows_figure(panels, zoomed=()) -> Figure:
             axes.set_xlim(low - margin, high + margin)
         else:
             axes.set_xlim(0, 1.06 * high)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=max(3, 6 // len(panels))))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=max(3, 5 // len(panels))))
         axes.xaxis.set_major_formatter("{x:,.6g}")
         axes.tick_params(axis="y", labelleft=axes is all_axes[0])
         name_rows(axes, [fill(row.name, 34, max_lines=2) for row in first])
