@@ -6,10 +6,7 @@ import ipywidgets as widgets
 
 from bigtrain_nb.lab.controls import text
 
-LOOK = {
-    "style": {"description_width": "11em"},
-    "layout": {"width": "24em", "max_width": "100%"},
-}
+LOOK = {"style": {"description_width": "11em"}, "layout": {"width": "24em", "max_width": "100%"}}
 WRAPPED = {"flex_flow": "row wrap", "grid_gap": "0.3em"}
 
 

@@ -22,16 +22,7 @@ from bigtrain_nb.launch.record import Record, in_words
 TICK_SECONDS = 0.01
 
 
-def run_workers(
-    script_or_code,
-    workers=2,
-    *,
-    arguments=(),
-    env=None,
-    timeout=None,
-    restarts=0,
-    patience=2.0,
-):
+def run_workers(script_or_code, workers=2, *, arguments=(), env=None, timeout=None, restarts=0, patience=2.0):
     """Start ``workers`` processes that train together, and return their `Job` at once.
 
     ``script_or_code`` is a script, given as a path or a string that ends in ".py", and run with ``arguments`` in the

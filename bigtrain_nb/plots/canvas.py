@@ -79,13 +79,7 @@ def alternative(figure: Figure) -> str:
 def canvas(height, columns=1):
     """Return a figure and its axes, as many ``columns``, side by side with the same rows."""
     figure = _Card(figsize=(WIDTH, height), layout="constrained", facecolor="white")
-    panels = figure.subplots(
-        1,
-        columns,
-        sharey=True,
-        squeeze=False,
-        subplot_kw={"facecolor": "none"},
-    )[0]
+    panels = figure.subplots(1, columns, sharey=True, squeeze=False, subplot_kw={"facecolor": "none"})[0]
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(INK)
@@ -100,15 +94,7 @@ def label(axes, x, y=""):
 
 def side_text(axes, y, text):
     """Write ``text`` to the right of row ``y``."""
-    axes.text(
-        1.02,
-        y,
-        text,
-        transform=axes.get_yaxis_transform(),
-        color=INK,
-        fontsize=10,
-        va="center",
-    )
+    axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
 
 
 def grid(axes, axis):

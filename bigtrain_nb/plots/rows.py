@@ -97,13 +97,7 @@ def comparison_figure(results, baseline=None, prediction=None, beside=None) -> F
         axes.axvline(prediction, color=PREDICTED, linestyle="dashed", linewidth=2)
         axes.set_xlim(right=max(axes.get_xlim()[1], 1.06 * prediction))
         text = f"your prediction: {quantity(prediction, unit)}"
-        axes.set_title(
-            text,
-            color=PREDICTED,
-            fontsize=10,
-            loc="left",
-            pad=4,
-        )
+        axes.set_title(text, color=PREDICTED, fontsize=10, loc="left", pad=4)
     return figure
 
 
@@ -117,15 +111,7 @@ def prediction_figure(predictions) -> Figure:
     for one in predictions:
         ends = (one.low / one.median, one.high / one.median) if one.low < one.high else ()
         words = f"{quantity(one.predicted, one.unit)}, was {quantity(one.median, one.unit)}"
-        rows.append(
-            Row(
-                one.name,
-                1.0,
-                ends,
-                predicted=one.predicted / one.median,
-                words=words,
-            )
-        )
+        rows.append(Row(one.name, 1.0, ends, predicted=one.predicted / one.median, words=words))
     figure = rows_figure({"prediction / measured": rows})
     (axes,) = figure.axes
     axes.axvline(1, color=MEASURED, linewidth=1.2, alpha=0.7)
@@ -141,49 +127,15 @@ def prediction_figure(predictions) -> Figure:
 
 def _draw(axes, y, row):
     strength = PALE if row.pale else 1.0
-    axes.vlines(
-        row.ticks,
-        y - 0.22,
-        y + 0.22,
-        color=INK,
-        alpha=0.22,
-        linewidth=1,
-    )
+    axes.vlines(row.ticks, y - 0.22, y + 0.22, color=INK, alpha=0.22, linewidth=1)
     if all(map(math.isfinite, row.ends)):
-        axes.plot(
-            row.ends,
-            [y] * len(row.ends),
-            color=MEASURED,
-            alpha=strength,
-            linewidth=3.5,
-        )
+        axes.plot(row.ends, [y] * len(row.ends), color=MEASURED, alpha=strength, linewidth=3.5)
     if row.beside is not None:
-        axes.vlines(
-            row.beside,
-            y - 0.36,
-            y + 0.36,
-            color=INK,
-            alpha=0.7,
-            linewidth=1.2,
-        )
+        axes.vlines(row.beside, y - 0.36, y + 0.36, color=INK, alpha=0.7, linewidth=1.2)
     if row.value is not None:
-        axes.plot(
-            row.value,
-            y,
-            "o",
-            markersize=7,
-            color=MEASURED,
-            alpha=strength,
-        )
+        axes.plot(row.value, y, "o", markersize=7, color=MEASURED, alpha=strength)
     if row.predicted is not None:
-        axes.plot(
-            row.predicted,
-            y,
-            "D",
-            markersize=7,
-            color=PREDICTED,
-            markeredgecolor="white",
-        )
+        axes.plot(row.predicted, y, "D", markersize=7, color=PREDICTED, markeredgecolor="white")
     side_text(axes, y, row.words)
 
 

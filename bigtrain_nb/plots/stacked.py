@@ -38,15 +38,7 @@ def stacked_figure(rows, unit, title, limits=None, shades=SHADES) -> Figure:
         shade = shades[place % len(shades)]
         for y, row in enumerate(rows.values()):
             width = row.get(part, 0.0) / size
-            bar = axes.barh(
-                y,
-                width,
-                0.62,
-                ends[y],
-                color=shade,
-                edgecolor="white",
-                linewidth=0.8,
-            )
+            bar = axes.barh(y, width, 0.62, ends[y], color=shade, edgecolor="white", linewidth=0.8)
             ends[y] += width
         bar.set_label(part)
     for y, total in enumerate(totals):
@@ -55,25 +47,12 @@ def stacked_figure(rows, unit, title, limits=None, shades=SHADES) -> Figure:
     for place, (name, value) in enumerate(limits.items()):
         top = -0.55 - 0.28 * place
         axes.axvline(value / size, color=INK, linewidth=1.2, linestyle=(0, (3, 2)))
-        axes.annotate(
-            name,
-            (value / size, top),
-            (4, 0),
-            textcoords="offset points",
-            color=INK,
-            fontsize=9,
-        )
+        axes.annotate(name, (value / size, top), (4, 0), textcoords="offset points", color=INK, fontsize=9)
         axes.set_ylim(top=top - 0.28)
 
     axes.set_xlim(0, 1.02 * reach / size)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     grid(axes, "x")
     label(axes, f"{title}, {unit_name}")
-    figure.legend(
-        loc="outside lower center",
-        ncols=4,
-        frameon=False,
-        labelcolor=INK,
-        fontsize=9,
-    )
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, labelcolor=INK, fontsize=9)
     return figure

@@ -171,13 +171,7 @@ def _row(entry, column):
 
 
 def _cells(entry):
-    return [
-        _cell(entry.before),
-        _cell(entry.rate),
-        _cell(entry.gain, "x"),
-        _cell(entry.memory),
-        _cell(entry.loss),
-    ]
+    return [_cell(entry.before), _cell(entry.rate), _cell(entry.gain, "x"), _cell(entry.memory), _cell(entry.loss)]
 
 
 def _cell(value, unit=""):
