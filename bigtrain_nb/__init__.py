@@ -8,6 +8,7 @@ from sys import modules
 
 _HOME = {
     "measure.benchmark": ("compare", "throughput"),
+    "measure.race": ("race",),
     "measure.results": ("Comparison", "Ratio", "Result", "load"),
     "common.hardware": ("cores", "machine"),
     "data.images": ("image_folder", "photo_crops"),
@@ -21,6 +22,9 @@ _HOME = {
     "train.devices": ("devices", "mirrored"),
     "launch.jobs": ("run_workers",),
     "launch.strategy": ("strategy",),
+    "launch.cluster_devices": ("cluster_devices",),
+    "launch.data_service": ("run_data_service",),
+    "launch.coordinator": ("Coordinator",),
     "train.preemption": ("PREEMPTED",),
     "train.resume": ("Resume",),
     "train.schedules": ("scaled_rate", "warmup_cosine"),
@@ -32,6 +36,12 @@ _HOME = {
     "plan.accelerators": ("ACCELERATORS",),
     "plan.parallelism": ("all_reduce_seconds",),
     "plan.pipeline_ceiling": ("pipeline_ceiling",),
+    "parallel.recompute": ("Recompute",),
+    "parallel.tensor": ("ColumnDense", "RowDense", "SplitAttention"),
+    "parallel.pipelined": ("Pipelined",),
+    "parallel.schedule": ("pipeline_schedule",),
+    "watch.profile": ("profile",),
+    "watch.overflow": ("find_overflow",),
     "lab.planner": ("Planner",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
 }

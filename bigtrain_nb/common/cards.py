@@ -27,13 +27,13 @@ class Card(Shown):
         return self
 
 
-def note(kind: str, text: str) -> Card:
+def note(kind, text):
     """A short message that starts with a bold word or two: `kind`, then the text."""
     body = f": {text}" if text else ""
     return Card(kind + body, f'<p style="margin: 0.3em 0"><strong>{_escaped(kind)}</strong>{_escaped(body)}</p>')
 
 
-def table(caption: str, head: list[str], rows: list[list[str]], closing: str = "") -> Card:
+def table(caption, head, rows, closing=""):
     """A table whose first column names the row; `closing` stands below it. All cells are plain text."""
     lines = [caption, *_aligned([head, *rows]), closing]
     markup = ['<table style="color: inherit; font: inherit">']
@@ -50,7 +50,7 @@ def table(caption: str, head: list[str], rows: list[list[str]], closing: str = "
     return Card("\n".join(filter(None, lines)), "".join(markup))
 
 
-def stacked(*cards: Card) -> Card:
+def stacked(*cards):
     """Several cards as one, each below the one before."""
     return Card("\n\n".join(card.text for card in cards), "".join(card.html for card in cards))
 

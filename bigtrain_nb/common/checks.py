@@ -33,12 +33,6 @@ def fraction(name, value):
     return float(value)
 
 
-def share_of(name, value):
-    """Return ``value`` as a float; raise ValueError unless it is a number above 0 and at most 1."""
-    _check(name, value, _is_number(value) and 0 < value <= 1, "a number above 0 and at most 1")
-    return float(value)
-
-
 def one_of(name, value, allowed):
     """Return ``value``; raise ValueError unless it is one of ``allowed``."""
     _check(name, value, value in tuple(allowed), f"one of {', '.join(allowed)}")

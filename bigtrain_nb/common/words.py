@@ -12,7 +12,7 @@ _DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z")
 _COUNTED = ("", "k", "M", "B", "T")
 
 
-def number(value: float) -> str:
+def number(value):
     """A rate or a ratio to three significant digits: 2,350, 12.3, 0.047."""
     if not math.isfinite(value):
         return "?"
@@ -21,16 +21,17 @@ def number(value: float) -> str:
     return f"{rounded:,.{max(0, digits)}f}"
 
 
-def quantity(value: float, unit: str = "") -> str:
-    """A number with its unit: "1.80x", "12.3x", "2,350 examples/s"."""
+def quantity(value, unit=""):
+    """A number with its unit: "1.80x", "12.3x", "2,350 examples/s"; a whole one, such as a count, as "3 steps"."""
     if unit != "x":
-        return f"{number(value)} {unit}".strip()
+        digits = f"{value:,.0f}" if float(value).is_integer() else number(value)
+        return f"{digits} {unit}".strip()
     if value < 3:
         return f"{value:.2f}x"
     return f"{value:.1f}x" if value < 100 else f"{value:,.0f}x"
 
 
-def amount(value: float, unit: str) -> str:
+def amount(value, unit):
     """A number in the unit that fits it: "1.21 GiB", "12.5 ms", "312 TFLOP", "6.58 B weights" (billions)."""
     if not math.isfinite(value):
         return "unknown"
@@ -38,7 +39,7 @@ def amount(value: float, unit: str) -> str:
     return f"{number(value / size)} {name}".strip()
 
 
-def fitting_unit(value: float, unit: str) -> tuple[str, float]:
+def fitting_unit(value, unit):
     """The unit that fits a value in "s", "bytes", a unit like "FLOP" or a count of things, and how large it is."""
     if unit == "s":
         units = _TIMES
@@ -56,9 +57,10 @@ def fitting_unit(value: float, unit: str) -> tuple[str, float]:
     return fitting
 
 
-def interval(row) -> str:
+def interval(row):
     """A median with its interval, "2,350 (2,300 to 2,410)" or "1.80x (1.70x to 1.90x)"; no brackets without one."""
-    unit = "x" if row.unit == "x" else ""
     if row.low == row.high:
-        return quantity(row.median, unit)
-    return f"{quantity(row.median, unit)} ({quantity(row.low, unit)} to {quantity(row.high, unit)})"
+        return quantity(row.median, "x" if row.unit == "x" else "")
+    if row.unit == "x":
+        return f"{quantity(row.median, 'x')} ({quantity(row.low, 'x')} to {quantity(row.high, 'x')})"
+    return f"{number(row.median)} ({number(row.low)} to {number(row.high)})"

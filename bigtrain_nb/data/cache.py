@@ -10,7 +10,7 @@ from pathlib import Path
 import platformdirs
 from tqdm.auto import tqdm
 
-FORMAT = 2
+FORMAT = 3
 """Part of every folder's name: what an earlier version of this project made is not taken for this one's."""
 
 MANIFEST = "manifest.json"

@@ -125,8 +125,8 @@ def diagnose(pipeline, *, seconds=3.0):
 
     Raises TypeError for anything else, and ValueError for a dataset that yields nothing or unbatched elements.
     """
-    is_ours = isinstance(pipeline, Pipeline)
-    dataset = pipeline.dataset() if is_ours else pipeline
+    ours = pipeline if isinstance(pipeline, Pipeline) else None
+    dataset = ours.dataset() if ours else pipeline
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
     meter = Meter(dataset, "the dataset", Budget(seconds, None))
@@ -138,7 +138,7 @@ def diagnose(pipeline, *, seconds=3.0):
     examples = _pull(meter, times, seconds * (1 - _WARM_UP))
     took, processor = time.perf_counter() - began, time.process_time() - processor
 
-    stages, autotuned = times.stages(examples, is_ours)
+    stages, autotuned = times.stages(examples, ours)
     ceiling = cores() * examples / max(processor, 1e-9)
     return Diagnosis(examples / took, stages, ceiling, autotuned)
 
@@ -183,14 +183,15 @@ class _StageTimes:
         if len(places) >= len(self.places):
             self.places = places
 
-    def stages(self, examples, is_ours):
+    def stages(self, examples, ours):
         """Return the stages from the source to the end, and what AUTOTUNE chose for them."""
         least = _NEGLIGIBLE * self.nanoseconds.total()
         stages, autotuned = [], {}
         used, parsed = Counter(), False
         for place in reversed(self.places.values()):
-            name = _name(place.op, is_ours, parsed)
-            parsed = parsed or name == "cache" or place.op in _MAPS
+            name = _name(place.op, ours, parsed)
+            keeps_parsed = name == "cache" and not (ours and ours.augment)
+            parsed = parsed or keeps_parsed or place.op in _MAPS
             nanoseconds = self.nanoseconds[place.path]
             if place.op == "Root" or (nanoseconds < least and not place.tuned):
                 continue
@@ -242,11 +243,11 @@ def _walk(nodes, number, path=(), outer_calls=1, thread=()):
         yield from _walk(nodes, child, branch, outer_calls, thread)
 
 
-def _name(op, is_ours, parsed):
+def _name(op, ours, parsed):
     """A stage's name. In a `Pipeline` the first map parses, unless a filled cache has taken its place."""
     if op not in _MAPS:
         return _WORDS.get(op, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", op).lower())
     name = "map"
-    if is_ours:
+    if ours:
         name = "finish" if parsed else "parse"
     return f"{name} + batch" if op == "MapAndBatch" else name

@@ -3,15 +3,17 @@
 import hashlib
 from pathlib import Path
 
+import numpy as np
+
 from bigtrain_nb.data.cache import made, progress
 
 
 def copied(folder, pattern, is_good, kind, write, settings, skip_damaged, cache):
     """Return (copy, facts) of the files below ``folder`` that match ``pattern``, hidden ones left out.
 
-    ``is_good(path)`` tells whether a file is of that ``kind``, as in "UTF-8 text"; ``write(making, good paths)`` fills
-    the copy and returns facts, to which the names of the damaged files are added as "skipped". It is made again when
-    any path, size or time of change of the files, or any of the ``settings`` changes.
+    ``is_good(path)`` tells whether a file is of that ``kind``, as in "UTF-8 text"; ``write(making, good paths)``, with
+    these in random order, fills the copy and returns facts, to which the names of the damaged files are added as
+    "skipped". It is made again when any path, size or time of change of the files, or any of the ``settings`` changes.
 
     Raises ValueError that names the damaged files, ten at most, unless ``skip_damaged``, and if no file is good;
     FileNotFoundError for a folder that is not there.
@@ -41,7 +43,7 @@ def copied(folder, pattern, is_good, kind, write, settings, skip_damaged, cache)
                 f"{folder}: {len(damaged)} of {len(paths)} files cannot be read; expected are {kind}; "
                 "skip_damaged=True leaves these out:\n" + "\n".join(damaged[:10])
             )
-        return {**write(making, good), "skipped": damaged}
+        return {**write(making, shuffled(good)), "skipped": damaged}
 
     digest = hashlib.sha256(repr((pattern, settings, skip_damaged)).encode())
     size = 0
@@ -50,3 +52,8 @@ def copied(folder, pattern, is_good, kind, write, settings, skip_damaged, cache)
         size += status.st_size
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return made(f"{folder.name[:40]}-{digest.hexdigest()[:16]}", fill, 2 * size, cache)
+
+
+def shuffled(paths):
+    """Return the paths in a random order, the same each time."""
+    return np.random.default_rng(0).permutation(sorted(paths)).tolist()

@@ -53,7 +53,7 @@ class ImageData:
         return np.searchsorted(self.classes, names)
 
 
-def photo_crops(count=2048, test_count=256, *, size=320, shards=8, seed=0, cache=None):
+def photo_crops(count=2048, test_count=256, *, size=320, shards=8, cache=None):
     """Return `ImageData`: crops of eight photographs, to tell from which photograph each comes.
 
     Square crops of random place and scale become JPEG images of ``size`` x ``size`` pixels. Train and test crops
@@ -73,13 +73,13 @@ def photo_crops(count=2048, test_count=256, *, size=320, shards=8, seed=0, cache
         classes = sorted(PHOTOS)
         photos = [_photo(PHOTOS[name]) for name in classes]
         for split, number in (("train", count), ("test", test_count)):
-            rng = np.random.default_rng([seed, split == "test"])
+            rng = np.random.default_rng([0, split == "test"])
             labels = rng.permutation(np.arange(number) % len(photos)).tolist()
             crops = (_crop(photos[label], split, size, rng) for label in labels)
             pack(making, split, classes, labels, crops, shards)
         return {"classes": classes}
 
-    name = f"photo-crops-{count}-{test_count}-{size}px-{shards}-shards-seed{seed}"
+    name = f"photo-crops-{count}-{test_count}-{size}px-{shards}-shards"
     needs = (count + test_count) * size * size // 2
     return _image_data(*storage.made(name, fill, needs, cache))
 
@@ -107,7 +107,7 @@ def _jpeg_bytes(image, quality):
     return jpeg.getvalue()
 
 
-def image_folder(folder, *, shards=8, test_fraction=0.1, seed=0, skip_damaged=False, cache=None):
+def image_folder(folder, *, shards=8, test_fraction=0.1, skip_damaged=False, cache=None):
     """Return `ImageData` of a reader's own images: each subfolder of ``folder`` is a class, its name the label.
 
     JPEG files are packed byte for byte; other formats that Pillow reads are encoded as JPEG of quality 95. Gray images
@@ -125,7 +125,6 @@ def image_folder(folder, *, shards=8, test_fraction=0.1, seed=0, skip_damaged=Fa
     def write(making, paths):
         from bigtrain_nb.data.records import pack  # loads TensorFlow
 
-        paths = np.random.default_rng(seed).permutation(paths).tolist()
         tests = min(max(1, round(len(paths) * test_fraction)), len(paths) - 1)
         names = [path.relative_to(top).parts[0] for path in paths]
         classes = sorted(set(names))
@@ -136,7 +135,7 @@ def image_folder(folder, *, shards=8, test_fraction=0.1, seed=0, skip_damaged=Fa
 
     top = Path(folder).expanduser().absolute()
     kind = "8-bit images in a folder for each class"
-    settings = "images", shards, test_fraction, seed
+    settings = "images", shards, test_fraction
     return _image_data(*copied(top, "*/**/*", _decodes, kind, write, settings, skip_damaged, cache))
 
 

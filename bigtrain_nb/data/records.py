@@ -1,9 +1,13 @@
 """Labelled JPEG images as files and as TFRecord shards: written to disk, and read back in a pipeline."""
 
 import os
+from functools import partial
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.cache import progress
+
+RATIOS = (1, 2, 4, 8)
+"""By how much a JPEG decoder can shrink each side of an image while it decodes it."""
 
 
 def pack(folder, split, classes, labels, images, shards):
@@ -49,12 +53,50 @@ def class_of(path, classes):
     return tf.argmax(tf.equal(folder, tf.constant(classes)))
 
 
-def decode_image(jpeg, size):
-    """Decode one JPEG and resize it (bilinear) to uint8 [size, size, 3]."""
-    image = tf.image.resize(tf.io.decode_jpeg(jpeg, channels=3), [size, size])
-    return tf.cast(tf.round(image), tf.uint8)
+def decode_image(jpeg, size, *, exact=False, numbers=None):
+    """Decode one JPEG and resize it (bilinear) to uint8 [size, size, 3].
+
+    The decoder shrinks by the largest of `RATIOS` that still leaves ``size`` pixels, unless ``exact``. With three
+    random ``numbers`` (int64 [3]) only a random part is decoded, and mirrored if the last of them is odd.
+    """
+    shape = tf.io.extract_jpeg_shape(jpeg)
+    window = tf.concat([[0, 0], shape[:2]], 0)
+    if numbers is not None:
+        window = _random_window(shape, numbers[:2])
+
+    def decode(ratio):
+        return tf.io.decode_and_crop_jpeg(jpeg, window // ratio, channels=3, ratio=ratio)
+
+    if exact:
+        image = decode(1)
+    else:
+        covers = tf.reduce_min(window[2:]) // size
+        choice = tf.reduce_sum(tf.cast(covers >= RATIOS[1:], tf.int32))
+        image = tf.switch_case(choice, [partial(decode, ratio) for ratio in RATIOS])
+    fits = tf.reduce_all(tf.shape(image)[:2] == size)
+    image = tf.cond(fits, lambda: image, lambda: _resize(image, size))
+    if numbers is not None:
+        image = tf.cond(numbers[2] % 2 == 0, lambda: image, lambda: tf.reverse(image, [1]))
+    return tf.ensure_shape(image, [size, size, 3])
+
+
+def _resize(image, size):
+    resized = tf.image.resize(tf.cast(image, tf.float32), [size, size])
+    return tf.cast(tf.round(resized), tf.uint8)
+
+
+def _random_window(shape, seed):
+    """Return top, left, height and width of a part of 8 to 100 % of the area, with sides of 3:4 to 4:3."""
+    whole = tf.zeros([1, 0, 4])
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        shape, whole, seed, min_object_covered=0.08, use_image_if_no_bounding_boxes=True
+    )
+    return tf.concat([begin[:2], extent[:2]], 0)
 
 
 def scale_pixels(images, labels):
     """Scale uint8 pixels to float32 in -1..1; takes one image or a batch of them."""
-    return tf.cast(images, tf.float32) / 127.5 - 1.0, labels
+    if images.dtype != tf.uint8:
+        return tf.cast(images, tf.float32) / 127.5 - 1.0, labels
+    quantized = tf.bitcast(images, tf.quint8)  # x / 127.5 - 1 in one pass over the pixels instead of three
+    return tf.quantization.dequantize(quantized, -1.0, 1.0, mode="MIN_COMBINED"), labels

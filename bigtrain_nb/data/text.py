@@ -9,7 +9,7 @@ import numpy as np
 
 from bigtrain_nb.common.checks import fraction, positive
 from bigtrain_nb.data import cache as storage
-from bigtrain_nb.data.folders import copied
+from bigtrain_nb.data.folders import copied, shuffled
 
 NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library that are left out: other people's code, and tests full of odd data."""
@@ -34,35 +34,34 @@ class TextData:
         return np.memmap(getattr(self, split), np.uint8, mode="r")
 
 
-def source_text(megabytes=8.0, *, test_fraction=0.1, seed=0, cache=None):
+def source_text(megabytes=8.0, *, cache=None):
     """Return `TextData` of the running Python's standard library, at most ``megabytes`` (10^6 bytes) in all.
 
-    Whole files are drawn in an order given by ``seed``; about ``test_fraction`` of the bytes is the test text. Made on
-    the first call, as `photo_crops` is, and kept for this version of Python.
+    Whole files in random order, the same each time; about a tenth of the bytes is the test text. Made on the first
+    call, as `photo_crops` is, and kept for this version of Python.
 
-    Raises ValueError for settings that make no sense, OSError when the disk is full.
+    Raises ValueError for a size that makes no sense, OSError when the disk is full.
     """
     positive("megabytes", megabytes)
-    fraction("test_fraction", test_fraction)
 
     def fill(making):
         library = Path(sysconfig.get_path("stdlib"))
         chosen, left = [], megabytes * 1e6
         files = library.rglob("*.py")
         sources = [path for path in files if NOT_SOURCE.isdisjoint(path.relative_to(library).parts)]
-        for path in _shuffled(sources, seed):
+        for path in shuffled(sources):
             size = path.stat().st_size
             if size <= left and _is_text(path):
                 chosen.append(path)
                 left -= size
-        _write(making, chosen, test_fraction)
+        _write(making, chosen, 0.1)
         return {"files": len(chosen)}
 
-    name = f"source-text-python{platform.python_version()}-{megabytes}MB-test{test_fraction}-seed{seed}"
+    name = f"source-text-python{platform.python_version()}-{megabytes}MB"
     return _text_data(*storage.made(name, fill, megabytes * 1e6, cache))
 
 
-def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, seed=0, skip_damaged=False, cache=None):
+def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, skip_damaged=False, cache=None):
     """Return `TextData` of a reader's own UTF-8 files: those below ``folder`` that match ``pattern``.
 
     Random whole files with about ``test_fraction`` of the bytes are the test text; of a single file it is the end.
@@ -78,15 +77,11 @@ def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, seed=0, skip_d
         filled = [path for path in paths if path.stat().st_size]
         if not filled:
             raise ValueError(f"{folder} holds no text: all files that match {pattern} are empty")
-        _write(making, _shuffled(filled, seed), test_fraction)
+        _write(making, filled, test_fraction)
         return {"files": len(filled)}
 
-    settings = "text", test_fraction, seed
+    settings = "text", test_fraction
     return _text_data(*copied(folder, pattern, _is_text, "UTF-8 text", write, settings, skip_damaged, cache))
-
-
-def _shuffled(paths, seed):
-    return np.random.default_rng(seed).permutation(sorted(paths)).tolist()
 
 
 def _is_text(path):

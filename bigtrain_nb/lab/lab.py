@@ -7,45 +7,58 @@ baseline, so that its verdict rests on moments they shared.
 import contextlib
 import threading
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from bigtrain_nb.common.cards import Card
 from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.files import write_text
-from bigtrain_nb.lab import controls, jobs, runs
-from bigtrain_nb.lab.runs import Run
+from bigtrain_nb.lab import controls, runs
+from bigtrain_nb.lab.runs import ALL, Run
+from bigtrain_nb.measure import benchmark
+from bigtrain_nb.measure.race import Race, looks
 from bigtrain_nb.plots import Picture
 
 LONGEST_STATUS = 600  # characters; TensorFlow's errors can be pages long
+
+_machine = threading.Lock()  # for one measurement at a time, of all Labs: two at once would mislead
+
+
+class Stopped(Exception):
+    """Ends a run that was stopped."""
 
 
 class Lab:
     """Controls for the choices of a function, whose pipelines or steps are measured and compared.
 
-        bt.Lab(build, batch=[16, 32, 64], prefetch=[0, 2, "AUTOTUNE"], shuffle=True, workers=(1, 8))
+        bt.Lab(build, batch=[16, 32, 64], prefetch=[0, 2, "AUTOTUNE"], shuffle=True, workers=range(1, 9))
 
     `build(**settings)` returns an iterable of batches, a step function, or an object with `.dataset()`. Each choice
-    is a list, True or False, or whole numbers (low, high[, step]). `seconds` is the time to measure each pipeline: a
-    first run takes it once, a later one twice, as the baseline is measured again beside it.
+    is a list, a range of whole numbers, or True or False. `seconds` is the time to measure each pipeline: a first run
+    takes it once, a later one twice, as the baseline is measured again beside it.
 
-    `runs` has all runs so far, `baseline` the one that others are compared with: the first, or what you set it to.
+    `runs` has all runs so far, `baseline` the one that others are compared with: the first, the fastest of a race, or
+    what you set it to.
+    `standings` is the `Race` that is going on, as it was at the last look.
 
-    Raises ValueError for settings that make no sense and where choices and function do not fit.
+    Raises ValueError for settings that make no sense.
     """
 
     def __init__(self, build, *, seconds=4.0, **choices):
         self.build = build
         self.seconds = positive("seconds", seconds, "seconds")
-        self.controls = controls.controls(build, choices)
+        self.controls = {name: controls.control(name, given) for name, given in choices.items()}
         self.runs = []
         self.status = "Ready: choose settings and press Run."
         self.baseline = None
-        self._job = None
+        self.standings = None
+        self._job = None  # {name of the run: settings} that are being measured
+        self._is_race = False
         self._lock = threading.RLock()
         self._view = None
 
     @property
-    def running(self) -> bool:
+    def running(self):
         return self._job is not None
 
     def settings(self, **given) -> dict:
@@ -60,12 +73,19 @@ class Lab:
         """Measure all values of one control and the baseline in the same rounds, and wait for the results."""
         return self._measure(self._begin(control, given))
 
-    def start(self, sweep=None, /, **given) -> None:
-        """Do `run`, or the sweep of the named control, in the background; errors appear in `status`."""
+    def race(self) -> Race:
+        """Let all combinations race, as `bigtrain_nb.race` does, with a third of `seconds` for each of them.
+
+        All become runs, and the fastest one the baseline. The race's `best` has the settings that cannot be told apart.
+        """
+        return self._measure(self._begin(ALL, {}))[0].comparison
+
+    def start(self, sweep=None, /, **given):
+        """Do `run`, the sweep of the named control or the race of `ALL` in the background. `status` shows errors."""
         job = self._begin(sweep, given)
         threading.Thread(target=self._in_background, args=[job], daemon=True, name="lab-run").start()
 
-    def stop(self) -> None:
+    def stop(self):
         """End the run that is going on and keep nothing of it; returns at once, even if its source blocks."""
         with self._lock:
             if self._job:
@@ -75,21 +95,19 @@ class Lab:
         """The last 24 runs as image/png. Raises RuntimeError if nothing was measured yet."""
         if not self.runs:
             raise RuntimeError("there is no picture yet: run something first")
-        return Picture(runs.figure(self.runs, self.baseline), runs.words(self.runs, self.baseline))
+        return Picture(runs.figure(self.runs, self.baseline), repr(self.runs[-1]))
 
     def table(self) -> Card:
         """The last 24 runs as a table."""
         return runs.table(self.runs, self.baseline)
 
-    def export(self, path) -> str:
-        """Write all runs to a .csv file, a line for each, and return its full path."""
+    def export(self, path):
+        """Write all runs as CSV, a line for each, and return the file's full path."""
         path = Path(path).absolute()
-        if path.suffix != ".csv":
-            raise ValueError(f"path={str(path)!r}: expected a name that ends in .csv")
         write_text(path, runs.csv_lines(self.runs))
         return str(path)
 
-    def say(self, status: str) -> None:
+    def say(self, status):
         """Show a line of words as the Lab's status."""
         self.status = status
         if self._view:
@@ -105,16 +123,23 @@ class Lab:
         return {**self._view.box._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
 
     def _begin(self, swept, given):
-        """Take the Lab for one job, a run or the sweep of the named control; return the job."""
+        """Take the Lab for one job, a run, the sweep of the named control or the race of `ALL`; return the job."""
         chosen = [self.settings(**given)]
-        if swept:
+        if swept is ALL:
+            values = [control.values for control in self.controls.values()]
+            chosen = [dict(zip(self.controls, combination, strict=True)) for combination in product(*values)]
+        elif swept:
             values = controls.look_up(self.controls, swept).values
             chosen = [{**chosen[0], swept: value} for value in values]
         with self._lock:
             if self._job:
                 raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
-            job = {self.baseline.number: self.baseline.settings} if self.baseline else {}
-            job.update(enumerate(chosen, start=len(self.runs) + 1))
+            self._is_race = swept is ALL
+            job = {}
+            if self.baseline and not self._is_race:
+                job[self.baseline.name] = self.baseline.settings
+            for number, settings in enumerate(chosen, start=len(self.runs) + 1):
+                job[f"run {number}"] = settings
             self._job = job
             self.say("Starting.")
             return job
@@ -126,18 +151,54 @@ class Lab:
     def _measure(self, job):
         """Measure, keep the new runs and return them."""
         try:
-            say, progress = partial(self._tell, job), partial(self._progress, job)
-            measured = jobs.measure(job, self.build, self.seconds, say, progress)
+            while not _machine.acquire(timeout=0.05):
+                with self._still(job):
+                    self.say("Waiting for an earlier run to let go of the machine.")
+            try:
+                measured = self._in_rounds(job)
+            finally:
+                _machine.release()
             with self._still(job):
-                new = [run for run in measured if run.number > len(self.runs)]  # without the baseline's repetition
+                new = [run for run in measured if not self.baseline or run.name != self.baseline.name]
                 self.runs = [*self.runs, *new]
-                self.baseline = self.baseline or new[0]
-                self._end(runs.words(self.runs, self.baseline))
+                if self._is_race or not self.baseline:
+                    self.baseline = new[0]
+                self._end(runs.words(new))
             return new
         except BaseException as error:  # a kernel's interrupt too
-            with contextlib.suppress(jobs.Stopped), self._still(job):
+            with contextlib.suppress(Stopped), self._still(job):
                 notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
                 self._end(f"This run failed{notes}. {type(error).__name__}: {error}"[:LONGEST_STATUS])
+            raise
+
+    def _in_rounds(self, job):
+        """Measure the settings of a job, in interleaved rounds if they are several; return all as runs."""
+        sources = {name: partial(self._source, **settings) for name, settings in job.items()}
+        seconds = self.seconds * len(sources) / (3 if self._is_race else 1)
+        progress = partial(self._progress, job)
+        with self._still(job):
+            self.say(f"Measuring {', '.join(sources)}, about {seconds:.0f} s.")
+        if self._is_race:
+            for comparison in looks(self._source, job, seconds, progress):
+                with self._still(job):
+                    self.standings = comparison
+                    self.say(comparison.answer)
+            results = comparison.results
+        elif len(sources) > 1:
+            comparison = benchmark.compare(sources, seconds=seconds, progress=progress)
+            results = comparison.results
+        else:
+            comparison = None
+            [(name, source)] = sources.items()
+            results = {name: benchmark.throughput(source(), seconds=seconds, name=name, progress=progress)}
+        return [Run(job[name], result, comparison) for name, result in results.items()]
+
+    def _source(self, **settings):
+        """Return what `build` makes of the settings; a note on its error names them."""
+        try:
+            return self.build(**settings)
+        except Exception as error:
+            error.add_note(f"raised by {controls.text(self.build)} with {controls.describe(settings)}")
             raise
 
     @contextlib.contextmanager
@@ -145,12 +206,8 @@ class Lab:
         """Hold the lock while the job changes the Lab; raise `Stopped` if it was stopped."""
         with self._lock:
             if self._job is not job:
-                raise jobs.Stopped("the run was stopped")
+                raise Stopped("the run was stopped")
             yield
-
-    def _tell(self, job, status):
-        with self._still(job):
-            self.say(status)
 
     def _progress(self, job, fraction):
         with self._still(job):
@@ -158,5 +215,5 @@ class Lab:
                 self._view.progress.value = fraction
 
     def _end(self, status):
-        self._job = None
+        self._job = self.standings = None
         self.say(status)

@@ -12,16 +12,15 @@ from functools import lru_cache, partial
 import ipywidgets as widgets
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.lab.controls import Choices, settings
 from bigtrain_nb.lab.fields import chosen_in, colored, fields_of, row, said
 from bigtrain_nb.plan.accelerators import ACCELERATORS
-from bigtrain_nb.plan.clusters import plan_cluster
+from bigtrain_nb.plan.clusters import ClusterPlan, plan_cluster
 from bigtrain_nb.plan.parallelism import USABLE
 from bigtrain_nb.plan.plans import plan_of, traced
 from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SIZES, SLOTS
-from bigtrain_nb.plots import MEASURED, PREDICTED, Picture, figure_svg, stacked_figure
+from bigtrain_nb.plots import Picture, figure_svg, stacked_figure
 
 FEWEST = "as few as hold it"
 EACH = "one a sequence"
@@ -58,17 +57,13 @@ class Planner:
     def picture(self, **given) -> Picture:
         """The memory of a device by part as image/png."""
         plan = self.plan(**given)
-        on = settings(self.controls, given)["on"]
-        return Picture(_memory_figure(plan, on), _words(plan))
+        return Picture(_memory_figure(plan, settings(self.controls, given)["on"]), _words(plan))
 
     def fits(self, **given) -> cards.Card:
         """A table: does it fit on each accelerator, on how many, and how long is a step?"""
-        return cards.table(
-            "Does it fit?",
-            ["device", "memory", "fits?", "how", "a step"],
-            [self._row(name, given) for name in ACCELERATORS],
-            "Times from published figures; nothing was measured.",
-        )
+        rows = [self._row(name, given) for name in ACCELERATORS]
+        closing = "Times from published figures; nothing was measured."
+        return cards.table("Does it fit?", ["device", "needed", "fits?", "how", "a step"], rows, closing)
 
     def __repr__(self):
         return f"Planner: {_words(self.plan())}"
@@ -79,22 +74,22 @@ class Planner:
 
     def _row(self, on, given):
         memory = ACCELERATORS[on].memory
-        device = [on, amount(memory, "bytes")]
         try:
             plan = self.plan(**{**given, "on": on})
         except ValueError as error:  # no number of devices holds it, or not as many as were chosen
-            return [*device, "no", str(error).split(":")[0], ""]
+            return [on, "", "no", str(error).split(":")[0], ""]
         needed = plan.memory.total
         fits = "yes" if needed <= USABLE * memory else "no"
+        how = str(plan.layout) if self.model is None else ""
+        amounts = f"{amount(needed, 'bytes')} of {amount(memory, 'bytes')}"
+        step = amount(plan.time.total, "s")
         if self.model is None:
-            how = str(plan.layout)
-        else:
-            how = f"{amount(needed, 'bytes')} needed"
-        return [*device, fits, how, amount(plan.time.total, "s")]
+            step += f", MFU {plan.mfu:.0%}"
+        return [on, amounts, fits, how, step]
 
     def _show(self, _=None):
-        chosen = chosen_in(self.fields, self.controls)
         self.status.value = said("Planning ...")
+        chosen = chosen_in(self.fields, self.controls)
         try:
             plan = self.plan(**chosen)
         except Exception as error:
@@ -104,7 +99,7 @@ class Planner:
         words = _words(plan)
         memory = figure_svg(_memory_figure(plan, chosen["on"]), words)
         self.status.value = said(words)
-        self.results.value = colored(memory + _time_svg(plan.time) + self.fits(**chosen).html)
+        self.results.value = colored(memory + plan.time.explain().html + self.fits(**chosen).html)
 
 
 def _for_transformers():
@@ -116,6 +111,7 @@ def _for_transformers():
         "optimizer": Choices(tuple(SLOTS), "adamw"),
         "micro_batches": Choices((EACH, *POWERS), EACH),
         "recompute": Choices(RECOMPUTE, "attention"),
+        "zero_stage": Choices((0, 1, 2, 3), 0),
         "on": Choices(tuple(ACCELERATORS), "H100"),
         "devices": Choices((FEWEST, *POWERS), FEWEST),
     }
@@ -139,23 +135,13 @@ def _plan_transformer(size, length, **chosen):
     for name, value in chosen.items():
         if value in (FEWEST, EACH):
             chosen[name] = None
-    model = replace(SIZES[size], length=length)
-    return plan_cluster(model, **chosen)
+    return plan_cluster(replace(SIZES[size], length=length), **chosen)
 
 
 def _memory_figure(plan, on):
-    """Return the memory of a device by part, with lines where that of the accelerator and of this machine ends."""
-    limits = {on: ACCELERATORS[on].memory, "this machine": machine()["memory_gib"] * 2**30}
-    return stacked_figure({"needed": plan.memory.parts}, "bytes", "memory of a device", limits)
-
-
-def _time_svg(time):
-    parts = {}
-    for name, seconds in time.parts.items():
-        if seconds:
-            parts[f"{name}: {amount(seconds, 's')}"] = seconds
-    figure = stacked_figure({"a step": parts}, "s", "time", shades=(MEASURED, PREDICTED))
-    return figure_svg(figure, f"The time of a step: {', '.join(parts)}")
+    """Return the memory of a device by part, with a line where that of the accelerator ends."""
+    needed = f"needed, MFU {plan.mfu:.0%}" if isinstance(plan, ClusterPlan) else "needed"
+    return stacked_figure({needed: plan.memory.parts}, "bytes", "memory of a device", {on: ACCELERATORS[on].memory})
 
 
 def _words(plan):

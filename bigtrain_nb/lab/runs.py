@@ -10,42 +10,54 @@ from dataclasses import dataclass, replace
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.words import amount, interval
 from bigtrain_nb.lab.controls import describe, text
+from bigtrain_nb.measure.race import Race
 from bigtrain_nb.measure.results import Comparison, Ratio, Result
 from bigtrain_nb.plots import comparison_figure
 
 SHOWN = 24
+ALL = object()
+"""In place of the name of a control that is swept: all combinations race."""
 
 
 @dataclass(repr=False, eq=False)
 class Run:
     """One measurement.
 
-    `comparison` holds all that was measured in the same interleaved rounds, the baseline first, or is None for a
-    run that was measured alone. `ratio` is the rate over that baseline's, or None for the first baseline itself.
+    `comparison` holds all that was measured in the same interleaved rounds, the baseline first (in a race the fastest),
+    or is None for a run that was measured alone. `ratio` is the rate over that one's, or None for that one itself.
     """
 
-    number: int
     settings: dict
     result: Result
     comparison: Comparison | None = None
 
     @property
     def name(self) -> str:
-        return run_name(self.number)
+        return self.result.name
 
     @property
     def ratio(self) -> Ratio | None:
-        if self.comparison is None or self.comparison.names[0] == self.name:
-            return None
-        return self.comparison.ratio(self.name, self.comparison.names[0])
+        baseline = self.comparison.names[0] if self.comparison else self.name
+        return None if baseline == self.name else self.comparison.ratio(self.name, baseline)
 
     def __repr__(self):
         against = f"; against {self.ratio.b}: {_ratio_words(self.ratio)}" if self.ratio else ""
-        return f"Run {self.number} ({describe(self.settings)}): {_rate(self)}{against}"
+        return f"{self.name} ({describe(self.settings)}): {_rate(self)}{against}"
 
 
-def run_name(number: int) -> str:
-    return f"run {number}"
+def words(new: list[Run]) -> str:
+    """What was measured last, in a sentence."""
+    together = new[0].comparison
+    return together.answer if isinstance(together, Race) else repr(new[-1])
+
+
+def standings(race: Race) -> cards.Card:
+    """Who is still in, and who has left."""
+    rows = []
+    for name, result in race.results.items():
+        state = f"left after {race.left[name]} rounds" if name in race.left else "still in"
+        rows.append([name, describe(race.settings[name]), interval(result), state])
+    return cards.table("", ["run", "settings", "median (interval)", "the race"], rows)
 
 
 def shown(runs: list[Run], baseline: Run) -> list[Run]:
@@ -66,25 +78,14 @@ def verdict(run: Run, baseline: Run) -> str:
     return _ratio_words(together.ratio(run.name, baseline.name))
 
 
-def words(runs: list[Run], baseline: Run) -> str:
-    """The last run in one sentence; what a screen reader says for the picture."""
-    last = runs[-1]
-    label = labels(runs)[last]
-    setting = f" ({label})" if label else ""
-    if last is baseline:
-        against = "it is the baseline"
-    else:
-        against = f"against {baseline.name}: {verdict(last, baseline)}"
-    return f"Run {last.number}{setting}: {_rate(last)}; {against}."
-
-
-def labels(runs: list[Run]) -> dict[Run, str]:
-    """By run the settings that tell it from the others: "batch=32 prefetch=2"."""
+def titles(runs: list[Run]) -> dict[Run, str]:
+    """By run its name and the settings that tell it from the others: "run 2: batch=32 prefetch=2"."""
     differing = []
     for name in runs[0].settings:
-        if len({text(run.settings[name]) for run in runs}) > 1:
+        values = {text(run.settings[name]) for run in runs}
+        if len(values) > 1 or len(runs) == 1:
             differing.append(name)
-    return {run: describe({name: run.settings[name] for name in differing}) for run in runs}
+    return {run: f"{run.name}: {describe({name: run.settings[name] for name in differing})}" for run in runs}
 
 
 def table(runs: list[Run], baseline: Run | None) -> cards.Card:
@@ -94,34 +95,21 @@ def table(runs: list[Run], baseline: Run | None) -> cards.Card:
     head = ["run", "settings", "median (interval)", "first batch", f"against {baseline.name}"]
     rows = []
     for run in shown(runs, baseline):
-        row = [
-            str(run.number),
-            describe(run.settings),
-            _rate(run),
-            amount(run.result.first_seconds, "s"),
-            verdict(run, baseline),
-        ]
-        rows.append(row)
-    left_out = len(runs) - len(rows)
-    caption = f"Runs (the last {SHOWN}; {left_out} more are in the export)" if left_out else "Runs"
-    return cards.table(caption, head, rows)
+        first = amount(run.result.first_seconds, "s")
+        rows.append([run.name, describe(run.settings), _rate(run), first, verdict(run, baseline)])
+    return cards.table(f"The last {len(rows)} of {len(runs)} runs", head, rows)
 
 
 def figure(runs: list[Run], baseline: Run):
     """The runs that `shown` selects as a matplotlib figure, each with the baseline's rate in the same rounds."""
-    titles = {}
-    for run, label in labels(runs).items():
-        titles[run] = f"{run.number}: {label}" if label else run.name
+    titled = titles(runs)
     rows = []
     beside = []
     for run in shown(runs, baseline):
-        rows.append(replace(run.result, name=titles[run]))
-        together = _measured_together(run, baseline)
-        if run is baseline or together is None:
-            beside.append(None)
-        else:
-            beside.append(together.results[baseline.name].median)
-    return comparison_figure(rows, baseline=titles[baseline], beside=beside)
+        rows.append(replace(run.result, name=titled[run]))
+        together = None if run is baseline else _measured_together(run, baseline)
+        beside.append(together and together.results[baseline.name].median)
+    return comparison_figure(rows, baseline=titled[baseline], beside=beside)
 
 
 def csv_lines(runs: list[Run]) -> str:
@@ -131,9 +119,9 @@ def csv_lines(runs: list[Run]) -> str:
     file = io.StringIO()
     lines = csv.writer(file)
     for run in runs:
-        if run.number == 1:
+        if run is runs[0]:
             lines.writerow(["run", *run.settings, *measured, *ratio])
-        line = [run.number, *map(text, run.settings.values())]
+        line = [run.name, *map(text, run.settings.values())]
         line += [getattr(run.result, name) for name in measured]
         line += [getattr(run.ratio, name, "") for name in ratio.values()]
         lines.writerow(line)

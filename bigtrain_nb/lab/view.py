@@ -27,6 +27,7 @@ class View:
 
         self.swept = widgets.Dropdown(options=list(lab.controls), description="Try all values of", **LOOK)
         self.sweep = self._button("Try all", "Measure all these values in the same rounds", self._sweep)
+        self.race = self._button("Find the best", "All combinations take turns; the slower ones leave", self._race)
 
         self.baseline = widgets.Dropdown(description="Baseline", **LOOK)
         self.baseline.observe(self._choose_baseline, "value")
@@ -35,15 +36,16 @@ class View:
         self.status = widgets.HTML()
         self.results = widgets.HTML()
         self.drawn = None
-        rows = [
-            row(*self.fields.values()),
-            row(self.run, self.stop, self.progress),
-            row(self.swept, self.sweep),
-            row(self.baseline, self.export),
-            self.status,
-            self.results,
-        ]
-        self.box = widgets.VBox(rows)
+        self.box = widgets.VBox(
+            [
+                row(*self.fields.values()),
+                row(self.run, self.stop, self.progress),
+                row(self.swept, self.sweep, self.race),
+                row(self.baseline, self.export),
+                self.status,
+                self.results,
+            ]
+        )
         self.refresh()
 
     def refresh(self):
@@ -52,20 +54,27 @@ class View:
         idle = not lab.running
         self.run.disabled = not idle
         self.sweep.disabled = not idle
+        self.race.disabled = not idle
         self.stop.disabled = idle
         self.export.disabled = not lab.runs
         if idle:
             self.progress.value = 0.0
         self.status.value = said(lab.status)
-        state = (len(lab.runs), lab.baseline)
-        if lab.runs and self.drawn != state:
+        state = (len(lab.runs), lab.baseline, lab.standings)
+        if self.drawn != state:
             self.drawn = state
             self._draw()
 
     def _draw(self):
         lab = self.lab
+        if lab.standings:
+            self.results.value = colored(runs.standings(lab.standings).html)
+            return
+        if not lab.runs:
+            self.results.value = ""
+            return
         figure = runs.figure(lab.runs, lab.baseline)
-        words = runs.words(lab.runs, lab.baseline) + " The table below the picture has every run."
+        words = f"{lab.runs[-1]}. The table below the picture has every run."
         self.results.value = colored(figure_svg(figure, words) + lab.table().html)
         self.baseline.unobserve(self._choose_baseline, "value")  # new options choose the first of them
         self.baseline.options = [(run.name, run) for run in lab.runs]
@@ -92,6 +101,10 @@ class View:
     def _sweep(self):
         self._start(self.swept.value)
 
+    def _race(self):
+        self.lab.start(runs.ALL)
+        self.stop.focus()
+
     def _stop(self):
         self.lab.stop()
         self.run.focus()
@@ -101,4 +114,4 @@ class View:
 
     def _choose_baseline(self, change):
         self.lab.baseline = change["new"]
-        self.lab.say(runs.words(self.lab.runs, self.lab.baseline))
+        self.lab.say(f"The baseline is now {self.lab.baseline.name}.")

@@ -5,25 +5,24 @@ import signal
 import sys
 from pathlib import Path
 
-from bigtrain_nb.launch import scripts
+from bigtrain_nb.launch import data_service, scripts
 from bigtrain_nb.launch.jobs import run_workers
 
 
-def main(arguments=None):
-    """Run a command line; return its exit code."""
+def main(words):
+    """Run the words of a command line; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bigtrain_nb.launch", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="run | script")
+    commands = parser.add_subparsers(required=True, metavar="run | script | data-service")
     _add_run(commands)
+    _add_data_service(commands)
     scripts.add_script_parser(commands)
-    words = sys.argv[1:] if arguments is None else arguments
     end = words.index("--") if "--" in words else len(words)
     chosen = parser.parse_args(words[:end])
     chosen.arguments = words[end + 1 :]
     try:
         return chosen.command(chosen)
     except (ValueError, OSError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+        parser.error(error)
 
 
 def _add_run(commands):
@@ -35,9 +34,9 @@ def _add_run(commands):
         " failure's, 128 + n for signal n, 124 after the timeout.",
     )
     parser.add_argument("--workers", type=int, default=2, help="how many (default: 2)")
-    parser.add_argument("--restarts", type=int, default=0, help="start all again after a failure, so many times")
+    parser.add_argument("--servers", type=int, default=0, help="parameter servers, with a chief beside the workers")
+    parser.add_argument("--restarts", type=int, default=0, help="start again after a failure, so many times")
     parser.add_argument("--timeout", type=float, help="end the job after so many seconds")
-    parser.add_argument("--patience", type=float, default=2.0, help="seconds that the others get once one has failed")
     parser.add_argument("script", type=Path, help="a Python script")
     parser.set_defaults(command=_run)
 
@@ -48,10 +47,10 @@ def _run(chosen):
         job = run_workers(
             chosen.script,
             chosen.workers,
+            servers=chosen.servers,
             arguments=chosen.arguments,
             timeout=chosen.timeout,
             restarts=chosen.restarts,
-            patience=chosen.patience,
         )
         job.wait()
     except KeyboardInterrupt:
@@ -59,5 +58,18 @@ def _run(chosen):
     return job.exit_code
 
 
+def _add_data_service(commands):
+    what = "be one process of a tf.data service, the dispatcher if it is the first of the cluster's tasks"
+    parser = commands.add_parser("data-service", help=what, description=f"{what}, as TF_CONFIG or SLURM say.")
+    parser.add_argument("--folder", default="/tmp", help="where the dispatcher keeps what it must know after a restart")
+    parser.add_argument("--first-port", type=int, help="under SLURM: the dispatcher's; the workers' follow")
+    parser.set_defaults(command=_serve_data)
+
+
+def _serve_data(chosen):
+    data_service.serve(chosen.folder, chosen.first_port)
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Which worker is this process, and where are the others? Read from TF_CONFIG or from SLURM's variables."""
+"""Which task is this process, and where are the others? Read from TF_CONFIG or from SLURM's variables."""
 
 import json
 import os
@@ -12,10 +12,11 @@ FIRST_PORT, PORTS, PORTS_OF_A_JOB = 20_000, 12_000, 64  # below the ports that L
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """All workers that train together, and which of them this process is.
+    """All tasks that train together, and which of them this process is.
 
-    ``addresses`` has the "host:port" of every worker, the chief's first; ``rank`` is this worker's place among them, 0
-    the chief's; ``tf_config`` is its TF_CONFIG, ``source`` says where all this is from.
+    ``addresses`` has the "host:port" of every task: the chief's first, then the workers', then those of the parameter
+    servers, if there are any. ``rank`` is this task's place among them, 0 the chief's; ``tf_config`` is its TF_CONFIG,
+    ``source`` says where all this is from.
     """
 
     addresses: list
@@ -25,50 +26,73 @@ class ClusterSpec:
 
     @property
     def port(self):
-        """The port on which this worker will listen."""
+        """The port on which this task will listen."""
         return int(self.addresses[self.rank].rpartition(":")[2])
 
+    @property
+    def cluster(self):
+        """The addresses by the kind of the tasks: "chief", "worker", "ps"."""
+        return json.loads(self.tf_config)["cluster"]
 
-def cluster_spec(environment=os.environ):
+    @property
+    def task(self):
+        """This task: {"type": its kind, "index": its place among those of its kind}."""
+        return json.loads(self.tf_config)["task"]
+
+    def name(self, rank):
+        """Return what messages call a task, with its address: "worker 1 (host1:2222)"."""
+        address = self.addresses[rank]
+        for kind, addresses in self.cluster.items():
+            if address in addresses:
+                word = {"ps": "server"}.get(kind, kind)
+                return f"{word} {addresses.index(address)} ({address})"
+
+
+def cluster_spec(environment=os.environ, first_port=None):
     """Return this process' `ClusterSpec`, or None if it is on its own. TF_CONFIG comes before SLURM's variables.
 
+    BIGTRAIN_SERVERS=n, where a cluster's file sets it, makes parameter servers of the last n tasks, and a chief of the
+    first. ``first_port`` is, under SLURM, that of the first task; by default it is made from the job's number.
+
     Raises ValueError for a TF_CONFIG that no group of workers can be made from, and where SLURM has placed the tasks
-    so that their addresses cannot be told; RuntimeError without SLURM's scontrol.
+    so that their addresses cannot be told. A list of several nodes is read with SLURM's scontrol.
     """
+    servers = int(environment.get("BIGTRAIN_SERVERS", "0"))
     if environment.get("TF_CONFIG", "").strip():
-        spec = _from_tf_config(environment["TF_CONFIG"])
+        spec = _from_tf_config(environment["TF_CONFIG"], servers)
     elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:  # set by srun, not by sbatch
-        spec = _from_slurm(environment)
+        spec = _from_slurm(environment, servers, first_port)
     else:
         return None
     return spec if len(spec.addresses) > 1 else None
 
 
-def _from_tf_config(text):
+def _from_tf_config(text, servers):
     try:
         config = json.loads(text)
         cluster, task = config["cluster"], config["task"]
-        chiefs = cluster.get("chief", [])
-        addresses = chiefs + cluster.get("worker", [])
+        addresses = cluster.get("chief", []) + cluster["worker"] + cluster.get("ps", [])
         rank = addresses.index(cluster[task["type"]][task["index"]])
-        ports = [int(address.rpartition(":")[2]) for address in addresses]
-        is_sound = (
-            set(cluster) <= {"chief", "worker"}
-            and len(chiefs) <= 1
-            and len(set(addresses)) == len(addresses)
-            and all(0 < port < 2**16 for port in ports)
-        )
+        if servers:
+            text = _tf_config(addresses, rank, servers)
+        return ClusterSpec(addresses, rank, text, "TF_CONFIG")
     except (ValueError, TypeError, LookupError, AttributeError):
-        is_sound = False
-    if not is_sound:
         raise ValueError(
             f"TF_CONFIG must be JSON like {EXAMPLE}: each worker, and the chief if there is one, with a host:port of"
             f" its own, and in the task which of them this process is. It is {text[:1000]}"
-        )
-    return ClusterSpec(addresses, rank, text, "TF_CONFIG")
+        ) from None
 
 
-def _from_slurm(environment):
+def _tf_config(addresses, rank, servers):
+    cluster = {"worker": addresses}
+    if servers:
+        cluster = {"chief": addresses[:1], "worker": addresses[1:-servers], "ps": addresses[-servers:]}
+    for kind, some in cluster.items():
+        if addresses[rank] in some:
+            return json.dumps({"cluster": cluster, "task": {"type": kind, "index": some.index(addresses[rank])}})
+
+
+def _from_slurm(environment, servers, first):
     """Return the cluster of a task that srun started.
 
     The ports come from the job's number and the task's rank: two jobs on a node differ, and so do two nodes on a host.
@@ -78,10 +102,10 @@ def _from_slurm(environment):
     here = environment.get("SLURMD_NODENAME", hosts[rank])
     if here != hosts[rank]:
         raise ValueError(f"SLURM has put task {rank} on {here}, not on {hosts[rank]}: use srun --distribution=block")
-    first = FIRST_PORT + PORTS_OF_A_JOB * int(environment["SLURM_JOB_ID"]) % PORTS
+    if first is None:
+        first = FIRST_PORT + PORTS_OF_A_JOB * int(environment["SLURM_JOB_ID"]) % PORTS
     addresses = [f"{host}:{first + task % PORTS_OF_A_JOB}" for task, host in enumerate(hosts)]
-    config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
-    return ClusterSpec(addresses, rank, json.dumps(config), "SLURM's variables")
+    return ClusterSpec(addresses, rank, _tf_config(addresses, rank, servers), "SLURM's variables")
 
 
 def _hosts_of_tasks(nodes, tasks_per_node):
@@ -102,8 +126,4 @@ def _host_names(nodes):
     """
     if "[" not in nodes:
         return nodes.split(",")
-    try:
-        done = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise RuntimeError(f"only SLURM's scontrol can tell which nodes {nodes} are: {error}") from None
-    return done.stdout.split()
+    return subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True).split()

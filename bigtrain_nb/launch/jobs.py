@@ -1,7 +1,6 @@
 """Worker processes on this machine, as one job: started together, heard together, ended together."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -14,15 +13,20 @@ from pathlib import Path
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
-from bigtrain_nb.common.checks import not_negative, positive, whole_number
+from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.hardware import nvidia_gpus
 from bigtrain_nb.launch import supervisor, worker_main
-from bigtrain_nb.launch.record import Record, in_words
 
 TICK_SECONDS = 0.01
+TIMED_OUT = 124
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+ONLY_FATAL = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # a chief would complain of a lost worker again and again
+WORDS = {"ps": "server"}  # for the kinds of TF_CONFIG
 
 
-def run_workers(script_or_code, workers=2, *, arguments=(), env=None, timeout=None, restarts=0, patience=2.0):
+def run_workers(
+    script_or_code, workers=2, *, servers=0, arguments=(), env=None, timeout=None, restarts=0, patience=2.0
+):
     """Start ``workers`` processes that train together, and return their `Job` at once.
 
     ``script_or_code`` is a script, given as a path or a string that ends in ".py", and run with ``arguments`` in the
@@ -33,36 +37,44 @@ def run_workers(script_or_code, workers=2, *, arguments=(), env=None, timeout=No
     A worker fails if it exits with another code than 0. The others then have ``patience`` seconds to see it and end by
     themselves, then SIGTERM ends them, and SIGKILL 5 s later. After that all are started again, at most ``restarts``
     times, with BIGTRAIN_RESTART=1, 2, ... in their environment: a script that resumes from its last checkpoint goes on.
+
+    With ``servers``, parameter servers, there are a chief, the workers and the servers; all run the same script, in
+    which `bigtrain_nb.strategy` returns in the chief only. A worker that fails is then started again alone, on its
+    port, while the others train; each time counts as one of ``restarts``. The loss of the chief or of a server loses
+    the variables: all are started again. The job is over when the chief has ended.
+
     ``timeout`` ends the whole job after so many seconds. The job also ends when it is dropped, or this process ends.
 
-    GPUs are divided evenly; where there are fewer than workers, all run on the CPU.
+    GPUs are divided evenly among the workers; where there are fewer than workers, all run on the CPU.
 
-    Raises FileNotFoundError for a script that is not there, ValueError for other bad settings, OSError on Windows.
+    Raises FileNotFoundError for a script that is not there, ValueError for other bad settings.
     """
-    if os.name != "posix":
-        raise OSError("worker processes need Linux or macOS; on Windows, use WSL")
-    count = whole_number("workers", workers, 1)
+    workers = whole_number("workers", workers, 1)
+    servers = whole_number("servers", servers, 0)
     restarts = whole_number("restarts", restarts, 0)
-    patience = not_negative("patience", patience, "seconds")
-    if timeout is not None:
-        positive("timeout", timeout, "seconds")
-    if isinstance(arguments, str):
-        raise ValueError(f"arguments={arguments!r} must be a list: each word apart")
     script, source = _script(script_or_code)
-    added = {str(name): str(value) for name, value in (env or {}).items()}
-    environments = []
-    for devices in _devices(count):
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(os.environ) | {"PYTHONUNBUFFERED": "1"}
-        environments.append(environment | devices | added)
+    tasks = [{"kind": "worker", "alone": servers > 0}] * workers
+    devices = _devices(workers)
+    if servers:
+        tasks = [{"kind": "chief", "alone": False}, *tasks] + [{"kind": "ps", "alone": False}] * servers
+        devices = [NO_GPU | ONLY_FATAL, *devices] + [NO_GPU] * servers
     order = {
+        "tasks": tasks,
         "command": [sys.executable, script, *map(str, arguments)],
         "source": source,
-        "environments": environments,
+        "environments": [environment(own | (env or {})) for own in devices],
         "timeout": timeout,
         "restarts": restarts,
         "patience": patience,
+        "scratch": None,
     }
     return Job(order)
+
+
+def environment(added):
+    """Return the environment of a worker: this process', and what is added."""
+    added = {name: str(value) for name, value in added.items()}
+    return {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(os.environ) | {"PYTHONUNBUFFERED": "1"} | added
 
 
 def _script(script_or_code):
@@ -86,10 +98,32 @@ def _devices(workers):
 
 
 class Job(Shown):
-    """Workers that run together. Made by `run_workers`; shows itself as a table in a notebook."""
+    """Workers that run together. Made by `run_workers`; shows itself as a table in a notebook.
+
+    ``names`` says what each is: "worker 0", or "chief", "worker 0", "server 0" where there are servers. ``addresses``
+    are theirs, "host:port"; ``pids`` their process ids, those of the last start; ``codes`` their exit codes, None while
+    one runs, -9 if SIGKILL ended it; ``failed`` is the index of the one that failed first since then, or None.
+    ``restarted`` says how many times all, or one alone, were started again. ``exit_code`` is what a shell would see:
+    None while the job runs, 0, the first failure's code, 128 + n for signal n, 124 after the timeout.
+    """
 
     def __init__(self, order):
-        self._record = Record(len(order["environments"]), order["restarts"])
+        self.names = _names([task["kind"] for task in order["tasks"]])
+        workers = len(self.names)
+        self.addresses = []
+        self.pids = []
+        self.codes = [None] * workers
+        self.failed = None
+        self.restarted = 0
+        self.timed_out = False
+        self.exit_code = None
+        self._how = "run"
+        needed = [index for index, task in enumerate(order["tasks"]) if not task["alone"]]
+        self._needed = needed or range(workers)
+        self._logs = [[] for _ in range(workers)]
+        self._lines = []  # what `wait` prints, and how much of it has been printed
+        self._printed = 0
+        self._began = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__],
             stdin=subprocess.PIPE,
@@ -97,7 +131,7 @@ class Job(Shown):
             start_new_session=True,  # an interrupt of this process is not theirs
         )
         self._end = weakref.finalize(self, _end, process.stdin)
-        threading.Thread(target=_listen, args=(process, self._record), daemon=True).start()
+        threading.Thread(target=_listen, args=(process, weakref.ref(self)), daemon=True).start()
         process.stdin.write(json.dumps(order).encode() + b"\n")
         process.stdin.flush()
         while not self.pids and self.exit_code is None:
@@ -105,62 +139,36 @@ class Job(Shown):
         if not self.pids:
             raise RuntimeError("the workers could not be started; the reason stands where this process writes errors")
 
-    @property
-    def pids(self):
-        """The workers' process ids, those of the last start."""
-        return list(self._record.pids)
-
-    @property
-    def codes(self):
-        """The workers' exit codes so far: None while one runs, -9 if SIGKILL ended it."""
-        return list(self._record.codes)
-
-    @property
-    def failed(self):
-        """The index of the worker that failed first since the last start, or None."""
-        return self._record.failed
-
-    @property
-    def restarted(self):
-        """How many times all workers were started again."""
-        return self._record.restarted
-
-    @property
-    def exit_code(self):
-        """What a shell would see: 0, the first failure's code, 128 + n for signal n, 124 after the timeout."""
-        return self._record.exit_code
-
-    def wait(self, timeout=None, show=True):
+    def wait(self, show=True):
         """Print the workers' lines as they come, unless not ``show``; return the exit codes once all have ended.
 
         Once a worker has failed only its lines are printed, so that the others' complaints do not bury the reason;
-        `logs` has them all. An interrupt ends the job. Raises TimeoutError if it still runs after ``timeout`` seconds.
+        `logs` has them all. An interrupt ends the job.
         """
-        record = self._record
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
         try:
             while True:
                 done = self.exit_code is not None  # asked first: no line comes after it
-                lines = [record.unshown.popleft() for _ in range(len(record.unshown))]
+                lines = self._lines[self._printed :]
+                self._printed += len(lines)
                 if show and lines:
                     print("\n".join(lines), flush=True)
                 if done:
                     return self.codes
-                if time.monotonic() >= deadline:
-                    raise TimeoutError(f"the workers still run after {timeout} s; job.stop() ends them")
                 time.sleep(TICK_SECONDS)
         except (KeyboardInterrupt, SystemExit):
             self.stop()
             raise
 
     def logs(self, worker):
-        """Return what a worker has printed so far, standard output and error together, over all starts."""
-        return "".join(f"{line}\n" for line in list(self._record.lines[worker]))
+        """Return what a worker, given by index or name, has printed: output and errors together, over all starts."""
+        return "".join(f"{line}\n" for line in self._logs[self._index(worker)])
 
     def kill(self, worker):
-        """Send SIGKILL to a worker, as `kill -9` does; nothing happens if it has ended."""
+        """Send SIGKILL to a worker, given by index or name, and what it has started; nothing if it has ended."""
+        worker = self._index(worker)
         if self.codes[worker] is None:
-            _kill(self.pids[worker])
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pids[worker], signal.SIGKILL)
 
     def stop(self):
         """End all workers, by SIGTERM and if need be by SIGKILL 5 s later; return their exit codes."""
@@ -169,18 +177,73 @@ class Job(Shown):
             time.sleep(TICK_SECONDS)
         return self.codes
 
+    def _index(self, worker):
+        return self.names.index(worker) if isinstance(worker, str) else worker
+
     def _card(self):
+        caption = f"{len(self.codes)} workers {self._how}"
+        if self.restarted:
+            caption += f", restarts: {self.restarted}"
         rows = []
         for index, (pid, code) in enumerate(zip(self.pids, self.codes, strict=True)):
             said = self.logs(index).strip()
-            rows.append([f"worker {index}", str(pid), in_words(code), said.rpartition("\n")[2]])
-        return cards.table(self._record.summary(), ["", "process", "state", "last line"], rows)
+            rows.append([self.names[index], str(pid), _in_words(code), said.rpartition("\n")[2]])
+        return cards.table(caption, ["", "process", "state", "last line"], rows)
+
+    def _note(self, event):
+        """Take in a worker's line, or new values of the attributes."""
+        if "text" in event:
+            worker, text = event["worker"], event["text"]
+            self._logs[worker].append(text)
+            if self.failed in (None, worker):
+                self._lines.append(f"{self.names[worker]} | {text}")
+            return
+        alone = event.pop("alone", None)
+        if alone is not None:
+            lost = f"{self.names[alone]} failed: {_in_words(self.codes[alone])}"
+            self._lines.append(f"-- {lost}; it is started again alone")
+        vars(self).update(event)
+        if alone is None and event.get("restarted"):
+            self._lines.append("-- all workers are started again")
+        elif event.get("failed") is not None:
+            how = _in_words(self.codes[self.failed])
+            self._lines.append(f"-- {self.names[self.failed]} failed: {how}; the others are ended")
+        elif event.get("timed_out"):
+            self._lines.append("-- all workers were ended: the job's timeout is over")
+        elif event.get("over"):
+            self._finish()
+
+    def _finish(self):
+        """Note that nothing more will come."""
+        for index, code in enumerate(self.codes):
+            if code is None and self.pids:  # nobody has told its end
+                self.kill(index)
+                self.codes[index] = -signal.SIGKILL
+        if self.timed_out:
+            code, how = TIMED_OUT, "were ended by the job's timeout"
+        elif self.failed is not None:
+            code, how = self.codes[self.failed], f"ended because {self.names[self.failed]} failed"
+        else:
+            code = max([self.codes[index] for index in self._needed], key=abs)
+            how = "were stopped" if code else "ended well"
+        self._how = f"{how} after {time.monotonic() - self._began:.1f} s"
+        self.exit_code = code if code >= 0 else 128 - code
 
 
-def _kill(pid):
-    """Send SIGKILL to a worker and to what it has started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+def _names(kinds):
+    names = []
+    for place, kind in enumerate(kinds):
+        index = kinds[:place].count(kind)
+        names.append(kind if kind == "chief" else f"{WORDS.get(kind, kind)} {index}")
+    return names
+
+
+def _in_words(code):
+    if code is None:
+        return "runs"
+    if code >= 0:
+        return f"exited with {code}"
+    return f"killed by {signal.Signals(-code).name}"
 
 
 def _end(stdin):
@@ -189,14 +252,16 @@ def _end(stdin):
         stdin.write(b"stop")
 
 
-def _listen(process, record):
-    """Note the supervisor's events until it ends. Holds no job, so that one that is dropped can end."""
+def _listen(process, job):
+    """Tell a job of its supervisor's events. ``job`` is a weak reference, so that one that is dropped can end."""
     with suppress(ValueError), process.stdout as events:  # half a line, if the supervisor was killed
         for event in events:
-            record.note(json.loads(event))
+            _tell(job, json.loads(event))
     process.wait()
-    for index, code in enumerate(record.codes):
-        if code is None and record.pids:  # nobody has told its end
-            _kill(record.pids[index])
-            record.codes[index] = -signal.SIGKILL
-    record.finish()
+    _tell(job, {"over": True})
+
+
+def _tell(reference, event):
+    job = reference()
+    if job is not None:
+        job._note(event)

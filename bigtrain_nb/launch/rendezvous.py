@@ -13,8 +13,7 @@ import sys
 import time
 from contextlib import suppress
 
-CHIEF = "the chief: "  # before all it says: the server of a TensorFlow that still runs may have its port
-GO = "go"
+GO = b"bigtrain_nb: go\n"  # nobody else says that: the server of a TensorFlow that still runs may have the chief's port
 PAUSE_SECONDS = 0.2
 TALK_SECONDS = 5.0
 LEAVE_SECONDS = 20.0  # on a busy machine the others may be that late
@@ -25,44 +24,40 @@ to_the_chief = []  # this worker's connection, open until the process ends
 def meet(spec, seconds):
     """Return once all workers have come; ``spec`` is this worker's `ClusterSpec`.
 
-    Raises RuntimeError after ``seconds``, naming those that are missing, and if workers have been told of different
-    clusters; OSError if the chief's port is taken.
+    Raises RuntimeError after ``seconds``, naming those that are missing; OSError if the chief's port is taken.
     """
     deadline = time.monotonic() + seconds
     if spec.rank > 0:
-        to_the_chief.append(_report(spec, seconds, deadline))
+        to_the_chief.append(report(spec, seconds, deadline))
         return
-    guests = {}
-    complaint = _gather(guests, spec, seconds, deadline)
+    guests, missing = _gather(spec, deadline)
+    if missing:
+        names = ", ".join(f"worker {rank} ({spec.addresses[rank]})" for rank in missing)
+        raise RuntimeError(
+            f"{names} did not come within {seconds:g} s. Was it started, with the same cluster, and can it reach"
+            f" {spec.addresses[0]}?"
+        )
     for guest in guests.values():
         with suppress(OSError):
-            guest.sendall(f"{CHIEF}{complaint or GO}\n".encode())
-    if complaint:
-        raise RuntimeError(complaint)
+            guest.sendall(GO)
     atexit.register(_leave_last, guests)
 
 
-def _gather(guests, spec, seconds, deadline):
-    """Fill ``guests`` with a connection for the rank of each other worker; return a complaint if that cannot be."""
+def _gather(spec, deadline):
+    """Return a connection to each other worker that has come, by its rank, and the ranks of those that are missing."""
     others = range(1, len(spec.addresses))
+    guests = {}
     with socket.create_server(("", spec.port), backlog=len(others)) as server:
         while True:
             missing = [rank for rank in others if rank not in guests or _has_hung_up(guests[rank])]
-            if not missing:
-                return None
+            if not missing or time.monotonic() >= deadline:
+                return guests, missing
             server.settimeout(_seconds_to(deadline))
-            try:
+            with suppress(TimeoutError):
                 guest, _ = server.accept()
-            except TimeoutError:
-                names = ", ".join(f"worker {rank} ({spec.addresses[rank]})" for rank in missing)
-                here = spec.addresses[0]
-                return f"{names} did not come within {seconds:g} s. Was it started, and can it reach {here}?"
-            rank, cluster = _hear(guest)
-            if rank in others:
-                guests[rank] = guest  # in place of an earlier one, if it was started again
-                if cluster != spec.addresses:
-                    here = ", ".join(spec.addresses)
-                    return f"worker {rank} was told of another cluster than the chief, {here}"
+                rank = hear(guest, spec)
+                if rank in others:
+                    guests[rank] = guest  # in place of an earlier one, if it was started again
 
 
 def _seconds_to(deadline):
@@ -74,14 +69,14 @@ def _has_hung_up(guest):
     return bool(readable)  # a worker says nothing more, so that only the end can be read
 
 
-def _hear(guest):
-    """Return the rank and the cluster that a guest gives; (None, None) for one that is no worker."""
+def hear(guest, spec):
+    """Return the rank that a guest gives; None for one that is no worker of this cluster."""
     guest.settimeout(TALK_SECONDS)
     try:
-        told = json.loads(guest.makefile("rb").readline())
-        return told["rank"], told["cluster"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None, None
+        rank, cluster = json.loads(guest.makefile("rb").readline())
+    except (OSError, ValueError, TypeError):
+        return None
+    return rank if cluster == spec.addresses else None
 
 
 def _leave_last(guests):
@@ -94,7 +89,7 @@ def _leave_last(guests):
             guest.recv(1)
 
 
-def _report(spec, seconds, deadline):
+def report(spec, seconds, deadline):
     """As another worker: return the connection to the chief, once it says that all have come."""
     while True:
         try:
@@ -102,10 +97,8 @@ def _report(spec, seconds, deadline):
         except OSError as error:
             reason = error.strerror or str(error)
         else:
-            if word == CHIEF + GO:
+            if word == GO:
                 return chief
-            if word.startswith(CHIEF):
-                raise RuntimeError(word.removeprefix(CHIEF))
             reason = "it hung up"
         if time.monotonic() >= deadline:
             raise RuntimeError(
@@ -119,7 +112,6 @@ def _ask_the_chief(spec, deadline):
     """Tell the chief that this worker is there; return the connection and the line that comes back."""
     host, _, port = spec.addresses[0].rpartition(":")
     chief = socket.create_connection((host, int(port)), TALK_SECONDS)
-    chief.sendall(json.dumps({"rank": spec.rank, "cluster": spec.addresses}).encode() + b"\n")
-    chief.settimeout(_seconds_to(deadline) + TALK_SECONDS)  # it may say who else is missing
-    word = chief.makefile("rb").readline().decode(errors="replace")
-    return chief, word.strip()
+    chief.sendall(json.dumps([spec.rank, spec.addresses]).encode() + b"\n")
+    chief.settimeout(_seconds_to(deadline) + TALK_SECONDS)  # so that the chief's wait ends first
+    return chief, chief.makefile("rb").readline()

@@ -3,34 +3,41 @@
 import os
 import socket
 
-from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch.cluster_spec import cluster_spec
 from bigtrain_nb.launch.rendezvous import meet
+from bigtrain_nb.launch.serve import lead, serve
 from bigtrain_nb.train.devices import mirrored
 
 
-def strategy(timeout=600):
+def strategy(timeout=600, communication_options=None, variable_partitioner=None):
     """Return the `tf.distribute` strategy for where this process runs, and print which it is and why.
 
     With TF_CONFIG or in a task of SLURM's srun: a `MultiWorkerMirroredStrategy` over all workers, once all have come;
     under SLURM it also sets TF_CONFIG, for those who read it, and each task needs GPUs of its own (--gpus-per-task).
-    With several GPUs: a `MirroredStrategy` over them. Otherwise TensorFlow's default for one device. Call it before
-    TensorFlow runs anything. On the CPU each worker is one device.
+    Where there are parameter servers among them, this returns in the chief only, with a `ParameterServerStrategy`; a
+    worker or a server serves the chief until that has ended, and then ends, with code 0.
 
-    Raises ValueError for a TF_CONFIG, or SLURM's variables, that cannot be; RuntimeError if this worker's port is
-    taken, if TensorFlow has run already, or if the workers have not all come after ``timeout`` seconds: it names those
+    With several GPUs: a `MirroredStrategy` over them. Otherwise TensorFlow's default for one device. Call it before
+    TensorFlow runs anything. On the CPU each worker is one device. ``communication_options``, a
+    `tf.distribute.experimental.CommunicationOptions`, says how several workers sum their gradients;
+    ``variable_partitioner``, one of `tf.distribute.experimental.partitioners`, which variables are cut into shards that
+    stand on several parameter servers.
+
+    Raises ValueError for a TF_CONFIG, or SLURM's variables, that cannot be; RuntimeError if this task's port is
+    taken, if TensorFlow has run already, or if the tasks have not all come after ``timeout`` seconds: it names those
     that do not answer.
     """
-    seconds = positive("timeout", timeout, "seconds")
     spec = cluster_spec()
     if spec is None:
         return _alone()
-    made = _together(spec, seconds)
+    if "ps" in spec.cluster:
+        return _with_servers(spec, timeout, variable_partitioner)
+    come_together(meet, spec, timeout)
+    made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication_options)
     gpus = tf.config.get_visible_devices("GPU")
     chief = ", the chief" if spec.rank == 0 else ""
-    each = f"{len(gpus)} GPUs" if len(gpus) > 1 else "one GPU" if gpus else "one CPU device"
-    role = f"worker {spec.rank} of {len(spec.addresses)}{chief}, {each} each"
+    role = f"worker {spec.rank} of {len(spec.addresses)}{chief}, with {len(gpus)} GPUs"
     print(f"MultiWorkerMirroredStrategy: {role}, because of {spec.source}", flush=True)
     return made
 
@@ -44,20 +51,28 @@ def _alone():
     return tf.distribute.get_strategy()
 
 
-def _together(spec, seconds):
-    """Return the strategy of all workers, after all have come."""
+def _with_servers(spec, seconds, variable_partitioner):
+    if spec.rank > 0:
+        print(f"{spec.name(spec.rank)} serves the chief, because of {spec.source}", flush=True)
+        come_together(serve, spec, seconds)
+    reached = come_together(lead, spec, seconds)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        reached, task_type="chief", task_id=0, rpc_layer="grpc"
+    )
+    made = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner)
+    workers, servers = len(spec.cluster["worker"]), len(spec.cluster["ps"])
+    print(f"ParameterServerStrategy: the chief of {workers} workers and {servers} servers, because of {spec.source}")
+    return made
+
+
+def come_together(how, spec, seconds):
+    """Return what ``how(spec, seconds)`` gives, `meet`, `serve` or `lead`; name this task's port if it is taken."""
     os.environ["TF_CONFIG"] = spec.tf_config
     try:
         socket.create_server(("", spec.port)).close()
-        meet(spec, seconds)
+        return how(spec, seconds)
     except OSError as error:
         raise RuntimeError(
-            f"port {spec.port} of this worker ({spec.source}) cannot be used: {error.strerror}; end the process that"
-            " has it, or choose another port for this worker, the same in every worker's TF_CONFIG"
+            f"port {spec.port} of this task ({spec.source}) cannot be used: {error.strerror}; end the process that"
+            " has it, or choose another port for this task, the same in every task's TF_CONFIG"
         ) from None
-    try:
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    except RuntimeError as error:
-        if "program startup" not in str(error):
-            raise
-        raise RuntimeError("bt.strategy() must come before TensorFlow runs anything else: call it first") from None

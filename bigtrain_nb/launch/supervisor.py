@@ -13,6 +13,7 @@ import json
 import math
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -58,16 +59,23 @@ class Client:
 class Worker:
     """One worker: a process that leads a group of its own."""
 
-    def __init__(self, index, command, environment):
+    def __init__(self, index, command, environment, alone, restart):
         self.index = index
+        self.command = command
+        self.environment = environment
+        self.alone = alone  # whether it is started again without the others
+        self.start(restart)
+
+    def start(self, restart):
+        """Start its process, also anew: on the same port then."""
         self.code = None
-        self.raised = -math.inf  # when it last printed a traceback
+        self.raised = 0.0  # when it last printed a traceback
         self.process = subprocess.Popen(
-            command,
+            self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=self.environment | {"BIGTRAIN_RESTART": str(restart)},
             start_new_session=True,
             preexec_fn=_end_with_supervisor if LIBC else None,
         )
@@ -82,6 +90,10 @@ class Worker:
         """Send a signal to it, and to what it has started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
+
+    def began_to_fail(self):
+        """Return when it printed its last traceback, if it ended soon after that, or else when it ended."""
+        return self.raised if self.raised > self.ended - LATELY_SECONDS else self.ended
 
     def _read(self, source, client):
         with suppress(BrokenPipeError), self.process.stdin as stdin:
@@ -108,38 +120,58 @@ def main():
     client = Client()
     signal.signal(signal.SIGTERM, client.stop)
     supervise(client.order, client)
+    if client.order["scratch"]:
+        shutil.rmtree(client.order["scratch"], ignore_errors=True)
     os._exit(0)  # without a look at threads that still stand at a pipe
+
+
+class Restarts:
+    """How often something was started again, and how often it still may be."""
+
+    def __init__(self, most):
+        self.done = 0
+        self.left = most
+
+    def count(self):
+        self.done += 1
+        self.left -= 1
 
 
 def supervise(order, client):
     """Run the workers, again after a failure as often as the order allows."""
     deadline = math.inf if order["timeout"] is None else time.monotonic() + order["timeout"]
-    for restart in range(order["restarts"] + 1):
+    restarts = Restarts(order["restarts"])
+    while True:
         workers = []
         try:
-            start(workers, order, restart)
+            addresses = start(workers, order, restarts.done)
             pids = [worker.process.pid for worker in workers]
-            client.tell(restarted=restart, pids=pids, codes=[None] * len(pids), failed=None)
+            client.tell(restarted=restarts.done, addresses=addresses, pids=pids, codes=[None] * len(pids), failed=None)
             for worker in workers:
                 worker.follow(order["source"], client)
-            failed = watch(workers, client, order["patience"], deadline)
+            failed = watch(workers, client, order, restarts, deadline)
         finally:
             signal_all(workers, signal.SIGKILL)
         if time.monotonic() >= deadline:
             client.tell(timed_out=True)
             break
-        if failed is None or client.stopped:
+        if failed is None or client.stopped or not restarts.left:
             break
+        restarts.count()
 
 
 def start(workers, order, restart):
-    """Fill ``workers`` with new ones on free loopback ports."""
-    environments = order["environments"]
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(len(environments))]}
-    for index, environment in enumerate(environments):
-        config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-        own = {"TF_CONFIG": json.dumps(config), "BIGTRAIN_RESTART": str(restart)}
-        workers.append(Worker(index, order["command"], environment | own))
+    """Fill ``workers`` with new ones on free loopback ports; return their addresses."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(len(order["tasks"]))]
+    cluster = {}
+    for task, address in zip(order["tasks"], addresses, strict=True):
+        cluster.setdefault(task["kind"], []).append(address)
+    for index, (task, environment) in enumerate(zip(order["tasks"], order["environments"], strict=True)):
+        kind = task["kind"]
+        config = {"cluster": cluster, "task": {"type": kind, "index": cluster[kind].index(addresses[index])}}
+        environment = environment | {"TF_CONFIG": json.dumps(config)}
+        workers.append(Worker(index, order["command"], environment, task["alone"], restart))
+    return addresses
 
 
 def free_ports(count):
@@ -151,16 +183,18 @@ def free_ports(count):
     return ports
 
 
-def watch(workers, client, patience, deadline):
+def watch(workers, client, order, restarts, deadline):
     """Return the worker that failed first, or None, once all have ended.
 
     The end begins ``patience`` seconds after a failure, at the deadline, or when the client wants it: SIGTERM to those
-    that run, and SIGKILL 5 s later. Who ends after that has not failed by itself.
+    that run, and SIGKILL 5 s later. Who ends after that has not failed by itself. A worker that is started again alone
+    has not failed while there are restarts left, and is not waited for once the others have ended well.
     """
     first = None
     end_at = deadline
     terminated = False
     told = [None] * len(workers)
+    needed = [worker for worker in workers if not worker.alone]
     while None in told:
         client.look()
         now = time.monotonic()
@@ -172,13 +206,20 @@ def watch(workers, client, patience, deadline):
             client.tell(codes=codes)
             told = codes
         failed = [worker for worker in workers if worker.code and worker.ended <= end_at]
-        if failed and first is None:
-            failed.sort(key=lambda worker: worker.ended)
-            end_at = min(end_at, failed[0].ended + patience)
-            suspect = first_to_fail(workers, failed)
-            settled = suspect.code is not None and now >= failed[0].ended + SETTLE_SECONDS
+        is_over = needed and all(worker.code == 0 for worker in needed)
+        if is_over:
+            end_at = min(end_at, now + order["patience"])
+        elif failed and end_at == deadline and restarts.left and all(worker.alone for worker in failed):
+            if now >= failed[0].ended + SETTLE_SECONDS:  # else it may be a consequence of another's failure
+                start_alone(failed[0], workers, client, order, restarts)
+                told = [None] * len(workers)
+        elif failed and first is None:
+            first_end = min(worker.ended for worker in failed)
+            end_at = min(end_at, first_end + order["patience"])
+            is_ending = any(worker.raised and worker.code is None for worker in workers)
+            settled = not is_ending and now >= first_end + SETTLE_SECONDS
             if settled or now >= end_at or None not in codes:
-                first = suspect if suspect in failed else failed[0]
+                first = first_to_fail(failed)
                 client.tell(failed=first.index)
 
         if now >= end_at and not terminated:
@@ -189,21 +230,24 @@ def watch(workers, client, patience, deadline):
     return first
 
 
-def first_to_fail(workers, failed):
-    """Return the worker that failed first, which may still be about to end; ``failed`` are in the order of their ends.
+def start_alone(worker, workers, client, order, restarts):
+    """Start one worker again, where it was, while the others run."""
+    restarts.count()
+    worker.start(restarts.done)
+    pids = [worker.process.pid for worker in workers]
+    client.tell(restarted=restarts.done, alone=worker.index, pids=pids, codes=[worker.code for worker in workers])
+    worker.follow(order["source"], client)
+
+
+def first_to_fail(failed):
+    """Return the worker that failed first, which need not have ended first.
 
     One that a signal killed comes first: the others can notice before the system has cleared it away. SIGABRT does not
-    count, for TensorFlow ends like that when a peer is gone. Else it is who printed a traceback before the first end:
-    such a worker may take long to end, and the others may end before it.
+    count, for TensorFlow ends like that when a peer is gone. Else it is who printed a traceback first: such a worker
+    may take long to end, and the others may end before it.
     """
-    for worker in failed:
-        if worker.code < 0 and worker.code != -signal.SIGABRT:
-            return worker
-    first, moment = failed[0], failed[0].ended
-    for worker in workers:
-        if failed[0].ended - LATELY_SECONDS < worker.raised < moment:
-            first, moment = worker, worker.raised
-    return first
+    killed = [worker for worker in failed if worker.code < 0 and worker.code != -signal.SIGABRT]
+    return min(killed or failed, key=Worker.began_to_fail)
 
 
 def signal_all(workers, number):

@@ -8,20 +8,25 @@ import traceback
 import types
 
 FILE = "<workers>"
-GIVEN = "# %%workers gives: "  # with variables as JSON behind it, in place of the first line
+ORDER = "# %%workers: "  # with what the cell is given and what is taken from it as JSON, in place of the first line
 
 
 def main():
     source = sys.stdin.read()
     linecache.cache[FILE] = len(source), None, source.splitlines(keepends=True), FILE
+    order = {"give": {}, "take": []}
+    if source.startswith(ORDER):
+        order = json.loads(source.partition("\n")[0].removeprefix(ORDER))
     module = types.ModuleType("__main__")
-    first = source.partition("\n")[0]
-    if first.startswith(GIVEN):
-        vars(module).update(json.loads(first.removeprefix(GIVEN)))
+    vars(module).update(order["give"])
     sys.modules["__main__"] = module
     sys.path[0] = os.getcwd()
     sys.excepthook = show
     exec(compile(source, FILE, "exec"), vars(module))
+    if order["take"]:
+        taken = {name: vars(module)[name] for name in order["take"]}
+        with open(os.path.join(order["folder"], str(os.getpid())), "w") as file:
+            json.dump(taken, file)
 
 
 def show(kind, error, frames):

@@ -34,14 +34,14 @@ new ones wait meanwhile. Those of very short passes go at once."""
 _now = time.perf_counter
 
 
-def throughput(source, *, seconds=3.0, name="", progress=None):
+def throughput(source, *, seconds=3.0, name="source", progress=None):
     """Measure how many examples a second ``source`` gives; return a `Result`.
 
     ``source`` is an iterable of batches (a `tf.data.Dataset`, a list, a PyTorch loader), iterated again and again if
-    it is finite, or a step function, called again and again. Examples are counted by the leading dimension of a
-    batch's first component, so a short last batch counts for what it holds; the first component must not be a scalar.
-    A step function that returns an int says how many examples it processed, and must do so every time; otherwise each
-    call counts as one step.
+    it is finite, or a step function, called again and again, or an object with `.dataset()`, such as a `Pipeline`.
+    Examples are counted by the leading dimension of a batch's first component, so a short last batch counts for what
+    it holds; the first component must not be a scalar. A step function that returns an int says how many examples
+    it processed, and must do so every time; otherwise each call counts as one step.
 
     ``seconds`` is the whole time, warm-up included; a batch is never cut, so a slow source may take longer, up to
     6 rounds of one batch. ``progress(fraction)`` is called between batches, at most ten times a second; an exception
@@ -52,13 +52,13 @@ def throughput(source, *, seconds=3.0, name="", progress=None):
     source that is neither iterable nor callable.
     """
     budget = Budget(seconds, progress)
-    meter = Meter(source, name or "source", budget)
+    meter = Meter(source, name, budget)
     meter.warm_up(seconds * WARM_UP)
     slot = max(budget.left() / ROUNDS, SHORTEST_SLOT)
     meter.choose_whole(budget.left() / LEAST_ROUNDS)
     while len(meter.rounds) < LEAST_ROUNDS or budget.left() > slot / 2:
         meter.measure(slot)
-    return meter.result(name)
+    return meter.result()
 
 
 def compare(factories, *, seconds=10.0, progress=None):
@@ -77,32 +77,44 @@ def compare(factories, *, seconds=10.0, progress=None):
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for a
     factory that is no function, and whatever `throughput` raises, with the source's name.
     """
-    if not isinstance(factories, dict) or len(factories) < 2:
-        raise ValueError("compare needs a dictionary of at least two factories: {name: function, ...}")
     for name, factory in factories.items():
         if not callable(factory):
             raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
     budget = Budget(seconds, progress)
-    meters = []
-    for name, factory in factories.items():
-        meter = Meter(factory(), name, budget)
-        meter.warm_up(seconds * WARM_UP / len(factories))
-        meters.append(meter)
-    if len({meter.unit for meter in meters}) > 1:
-        units = ", ".join(f"{meter.name!r} in {meter.unit}" for meter in meters)
-        raise ValueError(f"cannot compare {units}: let a step function return how many examples it processed")
-    slot = max(budget.left() / ROUNDS / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
-    for meter in meters:
-        meter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
-        meter.choose_renew(slot)
+    meters, slot = line_up(factories, budget, ROUNDS)
     order = list(meters)
     rounds = 0
     while rounds < LEAST_ROUNDS or budget.left() > slot * len(meters) / 2:
-        for meter in order:
-            meter.measure_apart(slot)
-        order.reverse()
+        take_turns(order, slot)
         rounds += 1
-    return Comparison({meter.name: meter.result(meter.name) for meter in meters})
+    return Comparison({meter.name: meter.result() for meter in meters})
+
+
+def line_up(factories, budget, rounds):
+    """Return a warmed-up `Meter` for each factory, and how many seconds a round may take if each has so many."""
+    if len(factories) < 2:
+        raise ValueError(f"expected at least two sources to compare, not {len(factories)}")
+    meters = []
+    for name, factory in factories.items():
+        meter = Meter(factory(), name, budget)
+        meter.warm_up(budget.seconds * WARM_UP / len(factories))
+        meters.append(meter)
+    if len({meter.unit for meter in meters}) > 1:
+        raise ValueError(
+            "cannot compare steps/s with examples/s: let each step function return how many examples it processed"
+        )
+    slot = max(budget.left() / rounds / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
+    for meter in meters:
+        meter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
+        meter.choose_renew(slot)
+    return meters, slot
+
+
+def take_turns(meters, slot):
+    """Give each meter a round, and turn their order round for the next time."""
+    for meter in meters:
+        meter.measure_apart(slot)
+    meters.reverse()
 
 
 class Budget:
@@ -126,6 +138,8 @@ class Meter:
     """Pulls one source, again and again where it is finite, and counts what it gives."""
 
     def __init__(self, source, name, budget):
+        if callable(getattr(source, "dataset", None)):
+            source = source.dataset()
         self.is_step = not hasattr(source, "__iter__")
         if self.is_step and not callable(source):
             raise TypeError(f"{name} must be an iterable of batches or a step function, not {type(source).__name__}")
@@ -252,18 +266,12 @@ class Meter:
         if self.renew:
             self.drop()
 
-    def result(self, name):
-        self.drop()
+    def result(self):
         counts, times = zip(*self.rounds, strict=True)
         rates = tuple(count / took for count, took in self.rounds)
-        return Result(name, rates, self.unit, self.first_seconds, sum(counts), sum(times), self._note())
-
-    def _note(self):
-        if self.is_step or self.passes_before:
-            return ""
-        if self.passes:
-            return "its first pass ended while it was measured: a cache filled up meanwhile"
-        return "measured within its first pass: a cache, if it has one, was not full"
+        is_sure = self.is_step or self.passes_before
+        note = "" if is_sure else "measured before its first pass had ended: a cache would not be full"
+        return Result(self.name, rates, self.unit, self.first_seconds, sum(counts), sum(times), note)
 
 
 def _settle(budget, limit):

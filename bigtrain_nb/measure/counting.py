@@ -12,11 +12,9 @@ def count_examples(batch, name="source"):
         parts = list(first.values()) if isinstance(first, Mapping) else first
         first = parts[0]
     shape = tuple(getattr(first, "shape", ()))
-    if not shape:
+    if not shape or not shape[0]:
         raise ValueError(
-            f"{name} yielded {type(first).__name__} without a leading dimension: batch it first, as in"
-            " dataset.batch(32); instead of a distributed dataset, give what it was made from"
+            f"{name} yielded {type(first).__name__} of shape {shape}, with no examples along a leading dimension:"
+            " batch it first, as in dataset.batch(32); instead of a distributed dataset, give what it was made from"
         )
-    if not shape[0]:
-        raise ValueError(f"{name} yielded a batch of 0 examples: there is nothing to count")
     return int(shape[0])

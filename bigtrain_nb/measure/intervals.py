@@ -1,7 +1,7 @@
-"""The two intervals of this package: one for a median of rounds, one for a ratio of paired rounds."""
+"""The intervals of this package: for a median of rounds, for a ratio of paired rounds, for many such ratios at once."""
 
 import math
-from statistics import median
+from statistics import NormalDist, median
 
 import numpy as np
 
@@ -45,6 +45,28 @@ def paired_interval(logs):
     if cut < 0:
         return median(means), -math.inf, math.inf
     return median(means), means[cut], means[len(means) - 1 - cut]
+
+
+def strict_interval(logs, error):
+    """Return ``(centre, low, high)`` for paired differences, each end wrong with a chance of about ``error``.
+
+    A race looks at many ratios many times, so each single look must err far less often than in 5 % of all cases. The
+    signed ranks above cannot promise that from a few pairs: six of them are all positive by chance once in 64.
+    Student's interval can, as it asks how far the differences lie from 0 beside how much they scatter. Its quantile is
+    the normal one, stretched (D. L. Wallace, "Bounds on normal approximations to Student's and the chi-square
+    distributions", 1959). Wild rounds would widen it, so they are first pulled in to four standard deviations of the
+    others (1.48 median absolute deviations are one: P. J. Huber, "Robust Statistics", 1981). With six pairs it then
+    errs up to 2.6 times as often as said, with twelve 1.3 times; among 24 equals a race still loses a given one in
+    1 to 2 % of simulations.
+    """
+    middle = np.median(logs)
+    reach = 4 * 1.48 * np.median(np.abs(logs - middle))
+    tame = np.clip(logs, middle - reach, middle + reach)
+    freedom = len(logs) - 1
+    z = NormalDist().inv_cdf(1 - error) * (8 * freedom + 3) / (8 * freedom + 1)
+    quantile = math.sqrt(freedom * math.expm1(z**2 / freedom))
+    half_width = quantile * tame.std(ddof=1) / math.sqrt(len(logs))
+    return tame.mean(), tame.mean() - half_width, tame.mean() + half_width
 
 
 def _signed_rank_cut(n):

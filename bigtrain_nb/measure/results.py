@@ -17,8 +17,16 @@ PRACTICALLY_SAME = 0.02
 """A ratio whose interval reaches within 2 % of 1 is called the same: smaller differences are not worth a change."""
 
 
-@dataclass(frozen=True)
-class Result:
+class Saved:
+    """Can be written to a file."""
+
+    def save(self, path):
+        """Write all rounds and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Saved, cards.Shown):
     """The rate of one source: every measured round, their median and its interval.
 
     ``rounds`` are rates in ``unit`` ("examples/s" or "steps/s"); ``first_seconds`` is the time from asking for an
@@ -48,20 +56,12 @@ class Result:
     def high(self):
         return median_interval(self.rounds)[1]
 
-    def __repr__(self):
-        name = f"{self.name}: " if self.name else ""
+    def _card(self):
         note = f" ({self.note})" if self.note else ""
-        return f"{name}{interval(self)} {self.unit}{note}"
-
-    def _repr_html_(self):
-        return cards.table("", _head(self.unit), [_cells(self)], self.note).html
+        return cards.note(self.name, f"{interval(self)} {self.unit}{note}")
 
     def to_dict(self):
         return {**asdict(self), "machine": self.machine or machine()}
-
-    def save(self, path):
-        """Write this and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
-        _save(self, path)
 
     def figure(self):
         from bigtrain_nb.plots import throughput_figure
@@ -88,8 +88,6 @@ class Ratio(cards.Shown):
         return "slower" if self.high < 1 / (1 + PRACTICALLY_SAME) else "same"
 
     def __str__(self):
-        if math.isinf(self.high):
-            return "unknown: fewer than six rounds side by side"
         if self.verdict == "same":
             return f"no difference larger than the noise ({quantity(self.low, 'x')} to {quantity(self.high, 'x')})"
         return interval(self)
@@ -97,12 +95,9 @@ class Ratio(cards.Shown):
     def _card(self):
         return cards.note(f"{self.a} against {self.b}", str(self))
 
-    def to_dict(self):
-        return asdict(self)
 
-
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Saved, cards.Shown):
     """Several sources measured in interleaved rounds: round i of each ran within the same moments.
 
     ``results``: {name: `Result`}, all with as many rounds.
@@ -116,36 +111,29 @@ class Comparison:
 
     def ratio(self, a, b):
         """Return the `Ratio` of a's rate over b's, from the rounds that ran side by side."""
-        for name in (a, b):
-            if name not in self.results:
-                raise KeyError(f"no result named {name!r}; there are {', '.join(map(repr, self.names))}")
-        pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=True)
-        centre, low, high = paired_interval([math.log(rate / other) for rate, other in pairs])
+        centre, low, high = paired_interval(self.log_ratios(a, b))
         return Ratio(a, b, math.exp(centre), math.exp(low), math.exp(high))
 
-    def __repr__(self):
-        first, *others = self.names
-        rates = [str(result) for result in self.results.values()]
-        ratios = [repr(self.ratio(name, first)) for name in others]
-        return "\n".join(rates + ratios)
+    def log_ratios(self, a, b):
+        """Return the logarithm of a's rate over b's for each round that both took part in."""
+        pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=False)
+        return [math.log(rate / other) for rate, other in pairs]
 
-    def _repr_html_(self):
+    def _card(self):
         first = self.names[0]
-        head = [*_head(self.results[first].unit), f"against {first}"]
+        head = ["", self.results[first].unit, "95 % interval", "rounds", "first batch (s)", f"against {first}"]
         rows = []
         for name, result in self.results.items():
+            ends = f"{number(result.low)} to {number(result.high)}"
             against = "" if name == first else str(self.ratio(name, first))
-            rows.append([*_cells(result), against])
-        notes = [f"{name}: {result.note}." for name, result in self.results.items() if result.note]
-        return cards.table("", head, rows, " ".join(notes)).html
+            cells = [number(result.median), ends, str(len(result.rounds)), f"{result.first_seconds:.2f}", against]
+            rows.append([name, *cells])
+        unsure = [name for name, result in self.results.items() if result.note]
+        closing = f"{', '.join(unsure)}: {self.results[unsure[0]].note}" if unsure else ""
+        return cards.table("", head, rows, closing)
 
     def to_dict(self):
-        results = [result.to_dict() for result in self.results.values()]
-        return {"results": results, "machine": results[0]["machine"]}
-
-    def save(self, path):
-        """Write all results and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
-        _save(self, path)
+        return {"results": [result.to_dict() for result in self.results.values()]}
 
     def figure(self):
         from bigtrain_nb.plots import comparison_figure
@@ -154,30 +142,13 @@ class Comparison:
 
 
 def load(path):
-    """Read a `Result` or a `Comparison` that was saved; raises ValueError if the file holds neither."""
-    try:
-        fields = json.loads(Path(path).read_text(encoding="utf-8"))
-        if "results" not in fields:
-            return _result(fields)
-        results = [_result(result) for result in fields["results"]]
-        return Comparison({result.name: result for result in results})
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no saved result or comparison: {error!r}") from error
+    """Read a `Result` or a `Comparison` that was saved."""
+    fields = json.loads(Path(path).read_text(encoding="utf-8"))
+    if "results" not in fields:
+        return _result(fields)
+    results = [_result(result) for result in fields["results"]]
+    return Comparison({result.name: result for result in results})
 
 
 def _result(fields):
-    fields.pop("kind", None)  # files of earlier versions have it
     return Result(**{**fields, "rounds": tuple(fields["rounds"])})
-
-
-def _save(saved, path):
-    write_text(path, json.dumps(saved.to_dict(), indent=1) + "\n")
-
-
-def _head(unit):
-    return ["", unit, "95 % interval", "rounds", "first batch (s)"]
-
-
-def _cells(result):
-    ends = f"{number(result.low)} to {number(result.high)}"
-    return [result.name, number(result.median), ends, str(len(result.rounds)), f"{result.first_seconds:.2f}"]

@@ -29,6 +29,18 @@ class Accelerator:
             raise ValueError(f"{self.name} has no bfloat16: use mixed_float16 or float32")
         return self.flops_16
 
+    def seconds(self, graph):
+        """Seconds of a `Graph`, whose operations each take the longer of FLOPs and bytes (Williams et al. 2009)."""
+        total = 0.0
+        for op in graph.operations:
+            seconds = op.moved / self.bandwidth
+            if op.flops:
+                dtype = op.node.outputs[0].dtype
+                policy = "float32" if dtype.size > 2 else f"mixed_{dtype.name}"
+                seconds = max(seconds, op.flops / self.flops(policy))
+            total += op.times * seconds
+        return total
+
 
 _HALF = "half of its figures with sparsity"
 _TPU = "Google Cloud documentation; node: a pod; float32 in one pass of bfloat16, as XLA does unless told otherwise"
@@ -43,6 +55,7 @@ _ALL = (
     Accelerator("H100", 80e9, 3350e9, 989e12, 67e12, 450e9, 8, f"NVIDIA H100 datasheet, SXM, {_HALF}"),
     Accelerator("H200", 141e9, 4800e9, 989e12, 67e12, 450e9, 8, f"NVIDIA H200 datasheet, SXM, {_HALF}"),
     Accelerator("B200", 180e9, 8000e9, 2250e12, 80e12, 900e9, 8, f"NVIDIA Blackwell architecture brief, {_HALF}"),
+    Accelerator("TPU v4", 32e9, 1200e9, 275e12, 275e12, 300e9, 4096, _TPU),
     Accelerator("TPU v5e", 16e9, 819e9, 197e12, 197e12, 200e9, 256, _TPU),
     Accelerator("TPU v5p", 95e9, 2765e9, 459e12, 459e12, 600e9, 8960, _TPU),
 )

@@ -30,29 +30,30 @@ class Breakdown(cards.Shown):
     total_how: str = ""
 
     @property
-    def total(self) -> float:
-        if self.total_is is not None:
-            return self.total_is
-        return sum(line.value for line in self.lines)
-
-    @property
     def parts(self) -> dict:
         """{name: value} of all lines."""
         return {line.name: line.value for line in self.lines}
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values()) if self.total_is is None else self.total_is
 
     def __getitem__(self, name):
         return self.parts[name]
 
     def explain(self):
         """The arithmetic line by line, as a table in a notebook and as text everywhere else."""
-        rows = [[line.name, amount(line.value, self.unit), line.how] for line in self.lines]
-        rows.append(["together", amount(self.total, self.unit), self.total_how])
-        return cards.table(self.title, ["part", "amount", "how"], rows)
+        return self._table("part", "amount", "how")
 
     def _card(self):
-        rows = [[line.name, amount(line.value, self.unit)] for line in self.lines]
-        rows.append(["together", amount(self.total, self.unit)])
-        return cards.table(self.title, ["part", "amount"], rows)
+        return self._table("part", "amount")
+
+    def _table(self, *columns):
+        rows = []
+        for line in (*self.lines, Line("together", self.total, self.total_how)):
+            cells = [line.name, amount(line.value, self.unit), line.how]
+            rows.append(cells[: len(columns)])
+        return cards.table(self.title, columns, rows)
 
 
 class Plan(cards.Shown):
@@ -66,10 +67,10 @@ class Plan(cards.Shown):
         """What must be less for a shorter step: "computing", "communication" or "input"; None without times."""
         if self.time is None:
             return None
-        parts = self.time.parts
-        if parts["input"] > parts["computing"] + parts["communication"]:
+        computing, communication, input_seconds = self.time.parts.values()
+        if input_seconds > computing + communication:
             return "input"
-        return "computing" if parts["computing"] >= parts["communication"] else "communication"
+        return "computing" if computing >= communication else "communication"
 
     def explain(self):
         """The arithmetic of everything, line by line."""
@@ -77,26 +78,25 @@ class Plan(cards.Shown):
         return self._stacked([breakdown.explain() for breakdown in breakdowns])
 
     def _card(self):
-        shown = [self.memory, self.time] if self.time else [self.memory]
-        return self._stacked([breakdown._card() for breakdown in shown])
+        return self._stacked([part._card() for part in (self.memory, self.time) if part])
 
     def _stacked(self, tables):
         notes = [cards.note(words, "") for words in self.words()]
         return cards.stacked(*notes, *tables)
 
 
-def step_time(computing, communication=0.0, input_seconds=0.0, how=("", "", "")):
+def step_time(computing, communication, input_seconds, how="", how_sent=""):
     """Return a `Breakdown` of a step's seconds: max(computing + communication, input).
 
     Input overlaps with the step where the pipeline prefetches. Communication does not overlap with computing:
     `bt.Model` reduces once, after the last gradient. ``input_seconds``: how long it takes to make a batch.
     """
     busy = computing + communication
-    input_seconds = not_negative("input_seconds", input_seconds, "seconds")
+    not_negative("input_seconds", input_seconds, "seconds")
     lines = (
-        Line("computing", computing, how[0]),
-        Line("communication", communication, how[1]),
-        Line("input", input_seconds, how[2]),
+        Line("computing", computing, how),
+        Line("communication", communication, how_sent),
+        Line("input", input_seconds, "as given"),
     )
     total_how = f"max({amount(busy, 's')} computing + communication, {amount(input_seconds, 's')} input beside it)"
     return Breakdown("Time of a training step", "s", lines, max(busy, input_seconds), total_how)

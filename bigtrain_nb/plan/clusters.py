@@ -1,18 +1,18 @@
 """`plan_cluster`: how many devices a transformer given by a few numbers needs, and what its step takes there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bigtrain_nb.common.checks import one_of, share_of, whole_number
+from bigtrain_nb.common.checks import fraction, one_of, whole_number
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan import parallelism
 from bigtrain_nb.plan.accelerators import ACCELERATORS, Accelerator
 from bigtrain_nb.plan.breakdown import Breakdown, Plan, step_time
 from bigtrain_nb.plan.parallelism import Layout
-from bigtrain_nb.plan.transformer import MOST, Transformer
+from bigtrain_nb.plan.transformer import Transformer
 
-MFU = 0.5
-"""Share of the published FLOP/s that a device reaches while it computes. What large runs report has waiting in it: 0.46
-for PaLM (Chowdhery et al. 2022), 0.52 for a trillion weights on A100 (Narayanan et al. 2021)."""
+EFFICIENCY = 0.6
+"""Share of the published FLOP/s that a device reaches while it computes: between a layer of 22 B weights and steps of a
+trillion on A100, without the time to send and to wait. Worked out from Korthikanti et al. 2022, tables 4 and 5."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,6 +31,7 @@ class ClusterPlan(Plan):
     communication_volume: Breakdown
     time: Breakdown
     tokens: int
+    policy: str
     spare: int = 0
 
     @property
@@ -42,13 +43,23 @@ class ClusterPlan(Plan):
     def tokens_per_second(self):
         return self.tokens / self.time.total
 
+    @property
+    def mfu(self):
+        """Model FLOPs utilization (Chowdhery et al. 2022): the share of the published FLOP/s that the step needs.
+
+        What is computed again does not count.
+        """
+        needed = self.model.flops(self.tokens // self.model.length).total
+        return needed / self.time.total / self.layout.devices / self.device.flops(self.policy)
+
     def words(self):
         fits = "fits" if self.fits else "does not fit"
         usable = amount(parallelism.USABLE * self.device.memory, "bytes")
         step = f"{amount(self.time.total, 's')} a step of {amount(self.tokens, 'tokens')}"
         yield f"{amount(self.model.weights, 'weights')} on {self.layout.devices} x {self.device.name}: {self.layout}."
         yield f"It {fits}: {amount(self.memory.total, 'bytes')} of {usable} usable on each device."
-        yield f"{step}, bound by {self.binding}: {amount(self.tokens_per_second, 'tokens')}/s."
+        rate = f"{amount(self.tokens_per_second, 'tokens')}/s, MFU {self.mfu:.0%}"
+        yield f"{step}, bound by {self.binding}: {rate}."
         if self.spare:
             needed = self.layout.model_parallel_size
             yield f"{self.spare} more devices have nothing to do: a copy of the model takes {needed}."
@@ -56,18 +67,38 @@ class ClusterPlan(Plan):
 
 
 def plan_cluster(
-    model, batch, *, on="H100", devices=None, micro_batches=None, policy="mixed_bfloat16", optimizer="adamw",
-    recompute="none", mfu=MFU, network=parallelism.NETWORK, input_seconds=0.0,
-):  # fmt: skip
+    model,
+    batch,
+    *,
+    on="H100",
+    devices=None,
+    tensor_parallel=None,
+    pipeline_parallel=None,
+    interleave=1,
+    zero_stage=0,
+    micro_batches=None,
+    policy="mixed_bfloat16",
+    optimizer="adamw",
+    recompute="none",
+    efficiency=EFFICIENCY,
+    network=parallelism.NETWORK,
+    input_seconds=0.0,
+):
     """Predict a training step of a `Transformer` on devices of a kind; return a `ClusterPlan`.
 
     - ``batch``: sequences in a step, over all devices; ``on``: a name of `bt.ACCELERATORS`;
     - ``devices``: how many; default: the fewest that hold the model. Those share layers and pipeline as little as
       memory asks for, and the batch for the rest;
-    - ``micro_batches``: slices of the batch that a group of devices takes; default: one for each sequence;
+    - ``tensor_parallel``, ``pipeline_parallel``: devices that share each layer, and stages; default: as few as hold the
+      model. With both given the layout is as you say, and the plan tells whether it fits;
+    - ``interleave``: runs of layers that each pipeline stage has, so that it waits less (Narayanan et al. 2021);
+    - ``zero_stage``: what the copies of the model divide among them, each stage with what the one before has: 1 the
+      optimizer's state, 2 gradients, 3 weights (Rajbhandari et al. 2020); 0: each has all;
+    - ``micro_batches``: slices of the batch that a group of devices takes; default: one for each sequence, but from
+      ``zero_stage`` 2 on, which sends in each of them, as few as memory allows;
     - ``policy``, ``optimizer`` ("sgd", "momentum", "rmsprop", "lion", "adam", "adamw");
     - ``recompute``: "none", "attention" or "everything" is computed again in the backward pass instead of kept;
-    - ``mfu``: the share of the published FLOP/s that a device reaches while it computes; ``network``: bytes/s
+    - ``efficiency``: the share of the published FLOP/s that a device reaches while it computes; ``network``: bytes/s
       between nodes; ``input_seconds``: the time that it takes to make a batch.
 
     Computing, waiting for the pipeline to fill and sending are added up: nothing overlaps but the input.
@@ -78,52 +109,96 @@ def plan_cluster(
     if not isinstance(model, Transformer):
         raise TypeError(f"plan_cluster takes a bt.Transformer(layers, width, heads, ...), not {type(model).__name__}")
     device = ACCELERATORS[one_of("on", on, ACCELERATORS)]
-    batch = whole_number("batch", batch, 1, MOST)
-    rate = device.flops(policy) * share_of("mfu", mfu)
-    layout, spare = _choose(model, device, devices, policy, optimizer, recompute)
+    batch = whole_number("batch", batch, 1)
+    rate = device.flops(policy) * fraction("efficiency", efficiency)
+    wanted = {"tensor": tensor_parallel, "pipeline": pipeline_parallel, "zero_stage": zero_stage}
+    _check_layout(model, interleave, **wanted)
+    settings = {"policy": policy, "optimizer": optimizer, "recompute": recompute}
+    layout = _layout(model, device, devices, {**wanted, **settings})
+    layout = replace(layout, interleave=_runs(model, layout, interleave))
 
     share = -(-batch // layout.data_parallel_size)
-    micro_batches = share if micro_batches is None else whole_number("micro_batches", micro_batches, 1)
-    slice_size = -(-share // micro_batches)
+    if micro_batches is not None:
+        slice_size = -(-share // whole_number("micro_batches", micro_batches, 1))
+    elif zero_stage >= 2:
+        slice_size = min(share, _sequences_that_fit(model, device, layout, settings))
+    else:
+        slice_size = 1
     slices = -(-share // slice_size)
 
     work = model.flops(share, recompute).total
-    waits = layout.pipeline_parallel_size - 1
-    bubble = waits / (slices + waits)  # the share of a step that stages wait, Huang et al. 2019
-    computing = work / layout.model_parallel_size / rate / (1 - bubble)
+    waiting = layout.waiting(slices)
+    fullest = layout.layers_of_a_stage(model.layers) * layout.pipeline_parallel_size / model.layers
+    computing = fullest * work / layout.model_parallel_size / rate / (1 - waiting)
     how = f"{amount(work, 'FLOP')} / {layout.model_parallel_size} / {amount(rate, 'FLOP/s')}"
-    if bubble:
-        how += f" / (1 - {bubble:.2f} waiting for the pipeline to fill)"
-    how += f"; {mfu:g} of {device.source}"
+    if fullest > 1:
+        how += f" x {fullest:.2f} in the fullest stage"
+    if waiting:
+        how += f" / (1 - {waiting:.2f} waiting for the pipeline to fill)"
+    how += f"; {efficiency:g} of {device.source}"
 
-    volume, sending = parallelism.communication_volume(model, layout, device, share, policy, network, recompute)
-    sent = [f"{line.name} {amount(line.value, 's')} {line.how}" for line in sending.lines if line.value]
+    volume = parallelism.communication_volume(model, layout, share, policy, recompute, slices)
+    sending = 0.0
+    how_sent = []
+    for kind, link in parallelism.links(layout, device, network).items():
+        if volume[kind]:
+            sending += volume[kind] / link
+            how_sent.append(f"{kind} {amount(volume[kind] / link, 's')} at {amount(link, 'B/s')}")
     return ClusterPlan(
         model=model,
         device=device,
         layout=layout,
-        memory=parallelism.memory(model, layout, slice_size, policy, optimizer, recompute),
+        memory=parallelism.memory(model, layout, slice_size, **settings),
         flops=model.flops(batch, recompute),
         communication_volume=volume,
-        time=step_time(computing, sending.total, input_seconds, (how, ", ".join(sent), "as given")),
+        time=step_time(computing, sending, input_seconds, how, ", ".join(how_sent)),
         tokens=batch * model.length,
-        spare=spare,
+        policy=policy,
+        spare=(devices or layout.devices) - layout.devices,
     )
 
 
-def _choose(model, device, devices, policy, optimizer, recompute):
-    """Return the `Layout` for so many devices, and how many of them it leaves over."""
-    least = parallelism.smallest_layout(model, device, policy, optimizer, recompute)
+def _check_layout(model, interleave, tensor, pipeline, zero_stage):
+    """Raise ValueError for what no layout of this model can have."""
+    if tensor is not None and model.heads % whole_number("tensor_parallel", tensor, 1):
+        raise ValueError(f"tensor_parallel={tensor} must divide the {model.heads} heads: each device has whole heads")
+    if pipeline is not None:
+        whole_number("pipeline_parallel", pipeline, 1, model.layers)
+    whole_number("zero_stage", zero_stage, 0, 3)
+    whole_number("interleave", interleave, 1)
+
+
+def _layout(model, device, devices, settings):
+    """Return the `Layout` for so many devices. Raises ValueError where there is none."""
+    if devices is not None:
+        devices = whole_number("devices", devices, 1)
+    layout = parallelism.choose_layout(model, device, devices, **settings)
+    if layout:
+        return layout
+    least = parallelism.choose_layout(model, device, **settings)
     if least is None:
         raise ValueError(
             f"{amount(model.weights, 'weights')} fit on no number of {device.name} with one sequence at a time:"
-            ' try recompute="everything", shorter sequences or a larger device'
+            ' try recompute="everything", zero_stage=3, shorter sequences or a larger device'
         )
-    if devices is None:
-        return least, 0
-    devices = whole_number("devices", devices, 1, MOST)
-    if devices < least.devices:
-        needed = f"the model needs at least {least.devices} {device.name} ({least})"
-        raise ValueError(f"{needed}: devices={devices} is too few")
-    copies, spare = divmod(devices, least.model_parallel_size)
-    return Layout(least.tensor_parallel_size, least.pipeline_parallel_size, copies), spare
+    needed = f"the model needs at least {least.devices} {device.name} ({least})"
+    raise ValueError(f"{needed}: devices={devices} is too few")
+
+
+def _sequences_that_fit(model, device, layout, settings):
+    """Return how many sequences a copy of the model can take at a time, at least 1."""
+    one, two = (parallelism.memory(model, layout, sequences, **settings).total for sequences in (1, 2))
+    left = parallelism.USABLE * device.memory - one
+    return 1 + max(0, int(left / (two - one)))
+
+
+def _runs(model, layout, interleave):
+    """Return ``interleave``; raise ValueError where the stages have fewer layers than that, or nothing to wait for."""
+    stages = layout.pipeline_parallel_size
+    layers = -(-model.layers // stages) if stages > 1 else 1
+    if interleave > layers:
+        raise ValueError(
+            f"interleave={interleave} cuts the layers of a pipeline stage into runs: with pipeline_parallel={stages} it"
+            f" can be at most {layers}"
+        )
+    return interleave

@@ -7,10 +7,11 @@ it. Nothing is computed: shapes are enough.
 import re
 from collections import Counter
 from functools import cached_property
+from graphlib import TopologicalSorter
 
+from bigtrain_nb.common.keras_gaps import function_graph
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.plan.operations import LOOPS, bytes_moved, flops, number_of_bytes
-from bigtrain_nb.train.keras_gaps import function_graph
 
 WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
@@ -29,16 +30,20 @@ class Operation:
     and written: of one run. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
     """
 
-    def __init__(self, node, layer, backward, times):
+    def __init__(self, node, backward, layers, times):
         self.node = node
         self.kind = node.type
-        self.layer = layer
         self.backward = backward
+        self.layer = _layer_of(node.name, layers)
         self.times = times
         self.flops = flops(node)
         self.moved = bytes_moved(node)
         self.body = None
-        self.rounds = None
+        self.rounds = _rounds(node)
+        if self.rounds is not None:
+            body = function_graph(node, "body" if self.kind in LOOPS else "f")
+            first_backward = 0 if backward else len(body.get_operations())
+            self.body = Graph(body, body.outputs, first_backward, layers, times * self.rounds)
 
 
 class Graph:
@@ -51,30 +56,17 @@ class Graph:
     def __init__(self, graph, results, first_backward=0, layers=(), times=1, keep=True):
         self.inputs = [tensor.name for tensor in graph.inputs]
         self.results = [tensor.name for tensor in results]
-        self.nodes = []
-        backward = {node.name for node in graph.get_operations()[first_backward:]}
-        for node in _in_running_order(_needed(graph, results)):
-            op = Operation(node, _layer_of(node.name, layers), node.name in backward, times)
-            self._look_into(op, layers)
-            self.nodes.append(op)
         self.readers = Counter(self.results if keep else ())
         self.read_backward = set()
-        for op in self.nodes:
-            names = [tensor.name for tensor in op.node.inputs]
-            self.readers.update(names)
+        self.nodes = []
+        backward = {node.name for node in graph.get_operations()[first_backward:]}
+        for node in _in_running_order(graph, results):
+            op = Operation(node, node.name in backward, layers, times)
+            self.nodes.append(op)
+            read = [tensor.name for tensor in node.inputs]
+            self.readers.update(read)
             if op.backward:
-                self.read_backward.update(names)
-
-    def _look_into(self, op, layers):
-        if op.kind in CALLS:
-            op.rounds = 1
-            body = function_graph(op.node, "f")
-        elif op.kind in LOOPS:
-            op.rounds = _rounds(op.node)
-            body = function_graph(op.node, "body")
-        if op.rounds is not None:
-            first_backward = 0 if op.backward else len(body.get_operations())
-            op.body = Graph(body, body.outputs, first_backward, layers, op.times * op.rounds)
+                self.read_backward.update(read)
 
     @cached_property
     def operations(self):
@@ -97,35 +89,41 @@ class Graph:
         temporary variable, and its constant folding makes that one's first value, zeros, a constant of full size.
         And it folds what depends on no input, such as masks, into the graph's definition, of which `COPIES` stay.
         """
-        zeros = 0
+        sums = [0]
         constants = {}
         changing = set()
         for op in self.nodes:
-            size = sum(number_of_bytes(tensor) for tensor in op.node.outputs)
-            if op.kind == "AddN" and len(op.node.inputs) > 2 and size > FOLDED_FROM:
-                zeros = max(zeros, size)
-            fixed = [tensor for tensor in op.node.inputs if tensor.op.name not in changing]
-            if op.kind == "Placeholder" or op.node.op_def.is_stateful or len(fixed) < len(op.node.inputs):
+            inputs = op.node.inputs
+            fixed = [tensor for tensor in inputs if tensor.op.name not in changing]
+            if op.kind == "AddN" and len(inputs) > 2:
+                sums.append(number_of_bytes(inputs[0]))
+            if op.kind == "Placeholder" or op.node.op_def.is_stateful or len(fixed) < len(inputs):
                 changing.add(op.node.name)
                 for tensor in fixed:
                     if tensor.op.type != "Const":
                         constants[tensor.name] = number_of_bytes(tensor)
+        zeros = max(sums) if max(sums) > FOLDED_FROM else 0
         return zeros + COPIES * sum(constants.values())
 
 
-def _rounds(loop):
-    """Return how often a loop that counts up from 0 runs, or None if only the run knows: its condition is i < n."""
-    condition = function_graph(loop, "cond")
-    outside = {inner.name: outer for inner, outer in zip(condition.inputs, loop.inputs, strict=True)}
+def _rounds(node):
+    """Return how often a loop or a call runs its body; None for a loop of which only the run knows, and for the rest.
+
+    A loop counts up from 0 while its condition, i < n, holds.
+    """
+    if node.type in CALLS:
+        return 1
+    if node.type not in LOOPS:
+        return None
+    condition = function_graph(node, "cond")
+    outside = {inner.name: outer for inner, outer in zip(condition.inputs, node.inputs, strict=True)}
     limits = []
-    for node in condition.get_operations():
-        if node.type == "Less":
-            limit = node.inputs[1]
+    for comparison in condition.get_operations():
+        if comparison.type == "Less":
+            limit = comparison.inputs[1]
             limit = outside.get(limit.name, limit)
-            if limit.op.type in LOOPS:  # the gradient of a loop runs as often as that did
-                limits.append(_rounds(limit.op))
-            else:
-                limits.append(tf.get_static_value(limit))
+            # the gradient of a loop runs as often as that did
+            limits.append(_rounds(limit.op) if limit.op.type in LOOPS else tf.get_static_value(limit))
     return min((int(limit) for limit in limits if limit is not None), default=None)
 
 
@@ -138,42 +136,35 @@ def _layer_of(name, layers):
     return "the rest"
 
 
-def _needed(graph, results):
-    """Return the nodes that results or variables depend on, in the order of the graph."""
-    nodes = graph.get_operations()
-    stack = [tensor.op for tensor in results] + [node for node in nodes if node.type in WRITES]
-    found = set()
-    while stack:
-        node = stack.pop()
-        if node.name not in found:
-            found.add(node.name)
-            stack += _before(node)
-    return [node for node in nodes if node.name in found]
+def _in_running_order(graph, results):
+    """Return the nodes that results or variables depend on, as TensorFlow's executor tends to run them.
 
-
-def _in_running_order(nodes):
-    """Return nodes as TensorFlow's executor tends to run them: what has become ready last comes first.
-
-    A thread goes on with what its last node made ready, so that the updates of variables run nearly one by one.
+    What has become ready last comes first: a thread goes on with what its last node made ready, so that the updates of
+    variables run nearly one by one.
     """
-    followers = {node.name: [] for node in nodes}
-    missing = {}
-    for node in nodes:
-        before = _before(node)
-        missing[node.name] = len(before)
-        for other in before:
-            followers[other.name].append(node)
-    ready = [node for node in reversed(nodes) if not missing[node.name]]
+    nodes = {node.name: node for node in graph.get_operations()}
+    needed = _needed(nodes, results)
+    sorter = TopologicalSorter({name: needed[name] for name in nodes if name in needed})
+    sorter.prepare()
+    ready = []
     order = []
-    while ready:
-        node = ready.pop()
-        order.append(node)
-        for follower in reversed(followers[node.name]):
-            missing[follower.name] -= 1
-            if not missing[follower.name]:
-                ready.append(follower)
+    while sorter.is_active():
+        ready += reversed(sorter.get_ready())
+        name = ready.pop()
+        order.append(nodes[name])
+        sorter.done(name)
     return order
 
 
-def _before(node):
-    return [tensor.op for tensor in node.inputs] + list(node.control_inputs)
+def _needed(nodes, results):
+    """Return {name of a node that results or variables depend on: names of those that must run before}."""
+    names = [tensor.op.name for tensor in results]
+    names += [name for name, node in nodes.items() if node.type in WRITES]
+    needed = {}
+    while names:
+        name = names.pop()
+        if name not in needed:
+            before = [tensor.op for tensor in nodes[name].inputs] + list(nodes[name].control_inputs)
+            needed[name] = [node.name for node in before]
+            names += needed[name]
+    return needed

@@ -6,50 +6,20 @@ Works on the nodes of a `tf.Graph` by name and shape and imports nothing of Tens
 import math
 
 LOOPS = {"While", "StatelessWhile"}
-ALIASES = {"Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"}
-"""Outputs are inputs under another name or shape."""
-LISTS = {f"TensorList{what}" for what in ("FromTensor", "PushBack", "SetItem", "PopBack", "GetItem")}
+ALIASES = set("Identity IdentityN Reshape ExpandDims Squeeze StopGradient PreventGradient TensorListFromTensor".split())
+"""Outputs are inputs under another name or shape, or a list of their parts."""
+LISTS = set("TensorListPushBack TensorListSetItem TensorListPopBack TensorListGetItem".split())
 """Take tensors into lists and out of them as they are."""
 MOVE_NOTHING = {*LOOPS, *ALIASES, *LISTS, "ReadVariableOp", "Placeholder", "Const"}
-
-COMPUTE_IN_PLACE = set(
+IN_PLACE = set(
     "Abs Add AddN AddV2 BiasAdd Ceil Cos Div DivNoNan Elu EluGrad Erf Exp Expm1 FloorDiv LeakyRelu LeakyReluGrad Log"
-    " Log1p LogSoftmax Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Rsqrt"
-    " RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Softmax Softplus Sqrt SqrtGrad Square SquaredDifference Sub"
-    " Tanh TanhGrad Xdivy Xlogy".split()
+    " Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu"
+    " Relu6 Relu6Grad ReluGrad Rsqrt RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Softmax"
+    " SoftmaxCrossEntropyWithLogits Softplus SparseSoftmaxCrossEntropyWithLogits Sqrt SqrtGrad Square"
+    " SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy".split()
 )
-LOSSES = {"SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"}
-IN_PLACE = COMPUTE_IN_PLACE | LOSSES | {"LogicalAnd", "LogicalNot", "LogicalOr"}
 """Write a result over an input of its size and type that nothing else needs (forward_input in C++)."""
-REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "BiasAddGrad", "L2Loss", "EuclideanNorm", "UnsortedSegmentSum"}
-
 MATRICES = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
-CONVOLUTIONS = {
-    "Conv2D": ("input 1", "output"),
-    "Conv3D": ("input 1", "output"),
-    "DepthwiseConv2dNative": ("input 1", "output"),
-    "Conv2DBackpropInput": ("input 1", "input 2"),
-    "Conv3DBackpropInputV2": ("input 1", "input 2"),
-    "DepthwiseConv2dNativeBackpropInput": ("input 1", "input 2"),
-    "Conv2DBackpropFilter": ("output", "input 2"),
-    "Conv3DBackpropFilterV2": ("output", "input 2"),
-    "DepthwiseConv2dNativeBackpropFilter": ("output", "input 2"),
-}
-"""Where their kernel [..., in, out] stands, and the result of the forward convolution or its gradient."""
-CONTRACTIONS = {*MATRICES, *CONVOLUTIONS, "Einsum"}
-"""What takes its time by its FLOPs, not by the bytes that it moves."""
-
-FLOPS_OF_AN_INPUT = {
-    "AvgPool": 1,
-    "AvgPoolGrad": 1,
-    "MaxPool": 1,
-    "MaxPoolGrad": 1,
-    "FusedBatchNormV3": 4,
-    "FusedBatchNormGradV3": 8,
-    "SparseSoftmaxCrossEntropyWithLogits": 4,
-    "SoftmaxCrossEntropyWithLogits": 4,
-}
-"""FLOPs for each number of the first input."""
 
 
 def number_of_bytes(tensor):
@@ -70,38 +40,38 @@ def bytes_moved(node):
 
 
 def flops(node):
-    """Return the FLOPs of a node: 2 for each multiply-add of a contraction, else 1 for each number written or added up.
+    """Return the FLOPs of a contraction, 2 for each multiply-add; 0 for all else, which takes its time by its bytes.
 
-    A contraction makes each number of its result out of n products: 2 n FLOPs. Moving numbers counts 0.
+    Contractions: products of matrices, Einsum, convolutions and their gradients. 0 also where a shape is not known.
     """
-    if node.type in CONTRACTIONS:
-        known = all(tensor.shape.is_fully_defined() for tensor in (*node.inputs, *node.outputs))
-        return 2 * _products(node) if known else 0
-    if node.type in FLOPS_OF_AN_INPUT:
-        return FLOPS_OF_AN_INPUT[node.type] * _elements(node.inputs[0])
-    if node.type in REDUCTIONS:
-        return _elements(node.inputs[0])
-    return _elements(node.outputs[0]) if node.type in COMPUTE_IN_PLACE else 0
-
-
-def _products(node):
-    """Return how many products a contraction adds up."""
+    if not all(tensor.shape.is_fully_defined() for tensor in (*node.inputs, *node.outputs)):
+        return 0
     if node.type in MATRICES:
-        *_, rows, columns = node.inputs[0].shape
-        turned = any(name in node.node_def.attr and node.get_attr(name) for name in ("transpose_a", "adj_x"))
-        return _elements(node.outputs[0]) * (rows if turned else columns)
+        added_up = math.prod(node.inputs[0].shape[-2:]) // node.outputs[0].shape[-2]
+        return 2 * added_up * _elements(node.outputs[0])
     if node.type == "Einsum":
         sizes = {}
-        terms, _ = node.get_attr("equation").decode().split("->")  # "abc,cd->abd": a letter for each axis
+        terms = node.get_attr("equation").decode().split("->")[0]  # "abc,cd->abd": a letter for each axis
         for term, tensor in zip(terms.split(","), node.inputs, strict=True):
             sizes.update(zip(term, tensor.shape, strict=False))
-        return math.prod(sizes.values())
-    tensors = {"input 1": node.inputs[1], "input 2": node.inputs[-1], "output": node.outputs[0]}
-    kernel, result = (tensors[place] for place in CONVOLUTIONS[node.type])
-    *window, channels, _ = kernel.shape
-    if node.type.startswith("Depthwise"):
-        channels = 1
-    return _elements(result) * math.prod(window) * channels
+        return 2 * math.prod(sizes.values())
+    if "Conv2" in node.type or "Conv3" in node.type:
+        return _flops_of_a_convolution(node)
+    return 0
+
+
+def _flops_of_a_convolution(node):
+    """A number of the forward result adds up the kernel [window, channels in, channels out] without its last axis.
+
+    A depthwise one, whose kernel is [window, channels in, multiplier], adds up the window. Gradients take as many.
+    """
+    kernel, result = node.inputs[1], node.outputs[0]
+    if "Backprop" in node.type:
+        result = node.inputs[2]
+    if "BackpropFilter" in node.type:
+        kernel = node.outputs[0]
+    summed = kernel.shape[:-2] if "Depthwise" in node.type else kernel.shape[:-1]
+    return 2 * math.prod(summed) * _elements(result)
 
 
 def _elements(tensor):

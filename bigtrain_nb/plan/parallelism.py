@@ -1,6 +1,6 @@
 """How a transformer goes on many devices: what each holds, how the devices divide the work, what they send."""
 
-import math
+import itertools
 from dataclasses import dataclass
 
 from bigtrain_nb.common.checks import not_negative, positive, whole_number
@@ -16,11 +16,18 @@ NETWORK = 50e9
 
 @dataclass(frozen=True)
 class Layout:
-    """How many devices share each layer (tensor), the layers (pipeline) and the batch (data parallelism)."""
+    """How many devices share each layer (tensor), the layers (pipeline) and the batch (data parallelism).
+
+    ``zero_stage``: what the copies of the model divide among them: 1 the optimizer's state, 2 also the gradients, 3
+    also the weights (ZeRO, Rajbhandari et al. 2020). ``interleave``: runs of layers that a pipeline stage has, which
+    divide the time that it waits (Narayanan et al. 2021).
+    """
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    zero_stage: int = 0
+    interleave: int = 1
 
     @property
     def model_parallel_size(self):
@@ -31,22 +38,40 @@ class Layout:
     def devices(self):
         return self.model_parallel_size * self.data_parallel_size
 
+    def layers_of_a_stage(self, layers):
+        """The layers of the fullest pipeline stage, all its runs together."""
+        runs = self.pipeline_parallel_size * self.interleave
+        return self.interleave * -(-layers // runs)
+
+    def waiting(self, slices):
+        """The share of a step in which a pipeline stage waits: (p-1)/(vm+p-1) for m micro-batches and v runs.
+
+        Huang et al. 2019 (GPipe); with runs, Narayanan et al. 2021.
+        """
+        others = self.pipeline_parallel_size - 1
+        return others / (self.interleave * slices + others)
+
     def __str__(self):
         kinds = {
             "in each layer (tensor parallel)": self.tensor_parallel_size,
             "along the layers (pipeline parallel)": self.pipeline_parallel_size,
             "over the batch (data parallel)": self.data_parallel_size,
         }
-        return " x ".join(f"{size} {words}" for words, size in kinds.items() if size > 1) or "one device"
+        text = " x ".join(f"{size} {words}" for words, size in kinds.items() if size > 1) or "one device"
+        return f"{text}, ZeRO stage {self.zero_stage}" if self.zero_stage else text
 
     def words(self):
-        """What TensorFlow has for this, a sentence for each kind of parallelism in use."""
+        """What there is for this in TensorFlow, a sentence for each kind of parallelism in use."""
         if self.data_parallel_size > 1:
             yield "Data parallel: bt.strategy() or bt.mirrored(), and fit."
+        if self.zero_stage == 1:
+            yield "ZeRO stage 1: bt.Model(..., shard_optimizer=True), which keeps the float32 weights whole."
+        if self.zero_stage > 1:
+            yield f"ZeRO stage {self.zero_stage}: TensorFlow has none."
         if self.tensor_parallel_size > 1:
-            yield "Tensor parallel: DTensor, layer by layer; no Keras layer does it by itself."
+            yield "Tensor parallel: bt.ColumnDense and bt.RowDense."
         if self.pipeline_parallel_size > 1:
-            yield "Pipeline parallel: TensorFlow has none; place layers with tf.device and write the schedule."
+            yield "Pipeline parallel: bt.Pipelined."
 
 
 def memory(model, layout, batch=1, policy="mixed_bfloat16", optimizer="adamw", recompute="none"):
@@ -55,72 +80,126 @@ def memory(model, layout, batch=1, policy="mixed_bfloat16", optimizer="adamw", r
     Of a pipeline that is the first stage: it has the embeddings beside its share of the layers, and keeps as many
     micro-batches as there are stages (Narayanan et al. 2021), but no logits. Tensor parallelism divides it all, the
     activations together with sequence parallelism (Korthikanti et al. 2022, equation 4).
+
+    Where layers compute in 16 bits, ZeRO counts the float32 weights as part of the optimizer's state. From stage 2 on a
+    block's gradients, at 3 also its weights, are in one piece for a moment.
     """
     tensor, pipeline = layout.tensor_parallel_size, layout.pipeline_parallel_size
-    parts = list(model.states(policy, optimizer, pipeline).lines)
-    for line in model.activations(batch, policy, recompute).lines:
-        if line.name != "logits" or pipeline == 1:
-            parts.append(Line(f"activations: {line.name}", line.value, line.how))
-    split = f" / {tensor}" if tensor > 1 else ""
-    lines = tuple(Line(part.name, part.value / tensor, part.how + split) for part in parts)
-    return Breakdown(f"Memory of a device, {layout}", "bytes", lines)
+    computed_with = "weights" if policy == "float32" else "16-bit copies"
+    divided_from = {computed_with: 3, "gradients": 2}
+    lines = []
+    for part in model.states(policy, optimizer, pipeline).lines:
+        is_divided = layout.zero_stage >= divided_from.get(part.name, 1)
+        lines.append(_divided(part, tensor, layout.data_parallel_size if is_divided else 1))
+    if layout.zero_stage >= 2:
+        each = 4 + (number_bytes(policy) if layout.zero_stage == 3 else 0)
+        block = model.weights_of_a_layer
+        whole = Line("a block in one piece", each * block, f"{amount(block, 'weights')} x {each} bytes")
+        lines.append(_divided(whole, tensor))
+    for part in model.activations(batch, policy, recompute).lines:
+        if part.name != "logits" or pipeline == 1:
+            lines.append(_divided(Line(f"activations: {part.name}", part.value, part.how), tensor))
+    return Breakdown(f"Memory of a device, {layout}", "bytes", tuple(lines))
 
 
-def smallest_layout(model, device, policy="mixed_bfloat16", optimizer="adamw", recompute="none"):
-    """Return the `Layout` of fewest devices that holds the model with one sequence at a time, or None.
+def _divided(line, *sizes):
+    """Return the line, its value divided by each of the sizes."""
+    value, how = line.value, line.how
+    for size in sizes:
+        if size > 1:
+            value /= size
+            how += f" / {size}"
+    return Line(line.name, value, how)
 
-    Tensor parallelism stays within a node, in powers of two that divide the heads. Of layouts of as many devices the
-    one with more of it wins, as its messages stay on the fastest links (Narayanan et al. 2021).
+
+def choose_layout(model, device, devices=None, tensor=None, pipeline=None, zero_stage=0, **settings):
+    """Return the `Layout` that holds the model with one sequence at a time, or None.
+
+    With ``devices``: the fewest for a copy of the model, and as many copies as there are devices for. Without: the
+    fewest in all, which is one copy, or with a ``zero_stage`` a power of two. A given ``tensor`` or ``pipeline`` size
+    is kept; with both, whatever memory that takes. ``settings``: as of `memory`.
     """
     best = None
-    tensor = 1
-    while tensor <= device.node and model.heads % tensor == 0:
-        for pipeline in _divisors(model.layers):
-            layout = Layout(tensor, pipeline)
-            if best and layout.devices > best.devices:
+    for tensor_size, pipeline_size in _cuts(model, device, tensor, pipeline):
+        for copies in _copies(tensor_size * pipeline_size, devices, zero_stage):
+            layout = Layout(tensor_size, pipeline_size, copies, zero_stage)
+            if best and layout.devices >= best.devices:
                 break
-            if memory(model, layout, 1, policy, optimizer, recompute).total <= USABLE * device.memory:
+            holds = memory(model, layout, 1, **settings).total <= USABLE * device.memory
+            if holds or (devices and tensor and pipeline):
                 best = layout
                 break
-        tensor *= 2
+        if best and devices:
+            break
     return best
 
 
-def communication_volume(model, layout, device, batch, policy="mixed_bfloat16", network=NETWORK, recompute="none"):
-    """Return (`Breakdown` of bytes, `Breakdown` of seconds) that a device sends in one training step.
+def _cuts(model, device, tensor, pipeline):
+    """Return (tensor, pipeline) sizes, the fewest devices first.
 
-    ``batch``: sequences that a group of tensor x pipeline devices takes in a step, whatever the micro-batches.
+    Tensor parallelism stays within a node, in powers of two that divide the heads. Of as many devices more of it comes
+    first, as its messages stay on the fastest links (Narayanan et al. 2021).
+    """
+    powers = [2**n for n in range(device.node.bit_length())]
+    tensors = [tensor] if tensor else [size for size in powers if model.heads % size == 0]
+    numbers = range(1, model.layers + 1)
+    pipelines = [pipeline] if pipeline else [size for size in numbers if model.layers % size == 0]
+    cuts = itertools.product(tensors, pipelines)
+    return sorted(cuts, key=lambda cut: (cut[0] * cut[1], -cut[0]))
 
-    - data: a ring all-reduce of its gradients, 2(d-1)/d * S;
+
+def _copies(size, devices, zero_stage):
+    """Return the numbers of copies of a model on ``size`` devices that can be; ZeRO takes at least two."""
+    least = 2 if zero_stage else 1
+    if devices:
+        copies = devices // size
+        return [copies] if copies >= least else []
+    return [2**n for n in range(1, 15)] if zero_stage else [1]
+
+
+def communication_volume(model, layout, batch, policy="mixed_bfloat16", recompute="none", slices=1):
+    """Return a `Breakdown` of the bytes that a device sends in one training step.
+
+    ``batch``: sequences that a group of tensor x pipeline devices takes in a step, in so many ``slices``.
+
+    - data: for each weight a ring all-reduce of its gradient in float32, 2(d-1)/d * 4 bytes. With ZeRO a reduce-scatter
+      of gradients and an all-gather of what layers compute with, each (d-1)/d: at stage 2 the first in each slice, at
+      stage 3 in each slice both, and the gather again for the backward pass (Rajbhandari et al. 2020, section 7);
     - tensor: four all-reduces of the layer's output a layer and micro-batch, two of them forward (Shoeybi et al. 2019),
       and those twice where layers are computed again;
-    - pipeline: the layer's output to the next stage and its gradient back (Narayanan et al. 2021).
+    - pipeline: the layer's output to the next stage and its gradient back (Narayanan et al. 2021), in each run.
     """
-    network = positive("network", network, "bytes/s")
     t, p, d = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.data_parallel_size
-    own = model.weights_of_a_stage(p) / t
-    output = number_bytes(policy) * batch * model.length * model.width
+    weights = model.weights_of_a_stage(p) / t
+    gathered = number_bytes(policy)
+    each = {
+        0: 2 * 4,
+        1: 4 + gathered,
+        2: 4 * slices + gathered,
+        3: (4 + 2 * gathered) * slices,
+    }[layout.zero_stage]
+    data = each * weights * (d - 1) / d
+
+    output = gathered * batch * model.length * model.width
     reduces = 6 if recompute == "everything" else 4
-    layers = model.layers / p
+    tensor = reduces * model.layers / p * output * _ring(t)
+    how_tensor = f"{reduces} x {model.layers}/{p} layers x {amount(output, 'bytes')} x 2({t} - 1)/{t}"
 
-    data = _ring(d) * 4 * own
-    tensor = reduces * layers * _ring(t) * output
-    pipeline = 2 * output / t if p > 1 else 0.0
-    how_data = f"4 bytes x {amount(own, 'weights')} x 2({d} - 1)/{d}"
-    how_tensor = f"{reduces} x {model.layers}/{p} layers x 2({t} - 1)/{t} x {amount(output, 'bytes')}"
-    how_pipeline = f"2 x {amount(output, 'bytes')} / {t}" if p > 1 else "one stage"
-    volume = (
-        Line("data", data, how_data),
+    ends = 2 * layout.interleave if p > 1 else 0
+    lines = (
+        Line("data", data, f"{each} bytes x {amount(weights, 'weights')} x ({d} - 1)/{d}"),
         Line("tensor", tensor, how_tensor),
-        Line("pipeline", pipeline, how_pipeline),
+        Line("pipeline", ends * output / t, f"{ends} x {amount(output, 'bytes')} / {t}"),
     )
+    return Breakdown(f"Sent by a device in a step, {layout}", "bytes", lines)
 
-    data_link = device.link if layout.devices <= device.node else network
-    seconds = []
-    for line, link in zip(volume, (data_link, device.link, network), strict=True):
-        seconds.append(Line(line.name, line.value / link, f"at {amount(link, 'B/s')}"))
-    title = f"Sent by a device in a step, {layout}"
-    return Breakdown(title, "bytes", volume), Breakdown(title, "s", tuple(seconds))
+
+def links(layout, device, network=NETWORK):
+    """Return the bytes/s of each kind of communication: within a node the device's own, between nodes the network's."""
+    positive("network", network, "bytes/s")
+    data = device.link if layout.devices <= device.node else network
+    tensor = device.link if layout.tensor_parallel_size <= device.node else network
+    return {"data": data, "tensor": tensor, "pipeline": network}
 
 
 def all_reduce_seconds(size, devices, bandwidth, latency=0.0):
@@ -141,8 +220,3 @@ def all_reduce_seconds(size, devices, bandwidth, latency=0.0):
 def _ring(devices):
     """Return how many times its bytes a device sends in a ring all-reduce."""
     return 2 * (devices - 1) / devices
-
-
-def _divisors(number):
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return small + [number // divisor for divisor in reversed(small)]

@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import sys
-from contextlib import contextmanager
 
 import cloudpickle
 import psutil
@@ -17,11 +16,7 @@ TIMED_OUT = 124
 TRACEBACK_LINES = 12
 MIB = 2**20
 ANSWER = "bigtrain_nb.peak_memory: "
-CODE = """from bigtrain_nb.plan.peak_memory import unpacked, watched
-function, arguments = unpacked({packed!r})
-with watched():
-    function(**arguments)
-"""
+CODE = "from bigtrain_nb.plan.peak_memory import measure; measure({packed!r})"
 
 
 def peak_memory(function, /, **arguments):
@@ -30,7 +25,7 @@ def peak_memory(function, /, **arguments):
     Function and arguments are sent there by cloudpickle, with the variables around the function and, from a notebook,
     the globals that it uses; what the function returns is dropped. On the CPU: the peak of resident memory above that
     of the process with TensorFlow loaded, one operation run and the function received. Where TensorFlow sees GPUs: the
-    peak of its allocator on the GPU that needed most.
+    peak of its allocator on the first one.
 
     There the function sees one device, so `bt.mirrored` cannot be measured.
 
@@ -59,35 +54,24 @@ def peak_memory(function, /, **arguments):
     raise RuntimeError("\n".join([f"the process of {name}: {how}", *lines[-TRACEBACK_LINES:]]))
 
 
-def unpacked(packed):
-    """In the process of its own: return the function and its arguments."""
+def measure(packed):
+    """In the process of its own: run the function, and tell how far memory has risen."""
     os.environ.pop("TF_CONFIG", None)  # it is no worker
-    from bigtrain_nb.common import quiet  # noqa: F401  (before the function's own import of TensorFlow)
+    from bigtrain_nb.common.quiet import tf  # before the function's own import of TensorFlow
 
-    return pickle.loads(base64.b64decode(packed))
-
-
-@contextmanager
-def watched():
-    """In the process of its own: tell, at the end, how far memory has risen."""
-    from bigtrain_nb.common.quiet import tf
-
+    function, arguments = pickle.loads(base64.b64decode(packed))
     tf.reduce_sum(tf.ones([8])).numpy()
-    gpus = [gpu.name.removeprefix("/device:") for gpu in tf.config.list_logical_devices("GPU")]
     info = tf.config.experimental.get_memory_info
-    if gpus:
-        for gpu in gpus:
-            tf.config.experimental.reset_memory_stats(gpu)
-        before = {gpu: info(gpu)["current"] for gpu in gpus}
+    on_gpu = bool(tf.config.list_logical_devices("GPU"))
+    if on_gpu:
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        before = info("GPU:0")["current"]
     else:
         _forget_peak()
         before = psutil.Process().memory_info().rss
-    yield
-    if gpus:
-        risen = max(info(gpu)["peak"] - before[gpu] for gpu in gpus)
-    else:
-        risen = max(0, _highest_resident() - before)
-    print(f"\n{ANSWER}{risen / MIB}", flush=True)
+    function(**arguments)
+    highest = info("GPU:0")["peak"] if on_gpu else _highest_resident()
+    print(f"\n{ANSWER}{max(0, highest - before) / MIB}", flush=True)
 
 
 def _forget_peak():

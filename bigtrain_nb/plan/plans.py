@@ -2,19 +2,19 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_number
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan, step_time
-from bigtrain_nb.plan.operations import CONTRACTIONS
 from bigtrain_nb.plan.parallelism import all_reduce_seconds
-from bigtrain_nb.plan.peak import peak_of
+from bigtrain_nb.plan.peak import Peak
 
-IDLE = 0.25
-"""Share that TensorFlow's best-fit allocator (bfc_allocator.cc) leaves idle between tensors that come and go: it takes
-the smallest free chunk that is large enough and splits it only if that is twice as large. Operations that run side by
-side are in it too. Seen: 0.04 to 0.5, the most in `conv_net`, whose tensors halve from block to block."""
+IDLE = 1.25
+"""What lies idle between tensors in TensorFlow's best-fit allocator (bfc_allocator.cc), in tensors of the largest size:
+it takes the smallest free chunk that is large enough and splits it only if that is twice as large. Operations that run
+side by side are in it too. Chosen on the networks of benchmarks/budget.py, which need from 0.2 to 8."""
 
 PROCESS, NODE = 20 * 2**20, 29 * 2**10
 """Bytes of main memory that TensorFlow takes for threads and libraries, and for each node that it traces, optimizes and
@@ -74,10 +74,13 @@ def plan_step(
     With several devices `bt.Model` weighs each gradient before the all-reduce and divides the sum after; between
     workers TensorFlow also copies them into one message and out of it (cross_device_utils.py, batch_all_reduce).
 
+    ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do; what
+    else a step does takes its time by the bytes it moves.
+
     Each device holds: all weights and slots, its share of the batch, and at the fullest moment of the traced graph what
-    the backward pass still needs. What the process takes beside it (tracing, graphs) is the plan's ``runtime``. XLA,
-    which Keras uses on GPUs, fuses operations, and less is kept. benchmarks/README.md says how far off predictions
-    were.
+    the backward pass still needs; what `bt.Recompute` computes again is alive for one block at a time. What the process
+    takes beside it (tracing, graphs) is the plan's ``runtime``. XLA, which Keras uses on GPUs, fuses operations, and
+    less is kept. benchmarks/README.md says how far off predictions were.
 
     Raises ValueError for settings that make no sense and for a model that is not built, TypeError for no Keras model.
     """
@@ -124,121 +127,106 @@ def _built(model, policy):
 
 def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
     """Return the `StepPlan` of a traced `Step`."""
-    fullest = peak_of(step.gradients)
     title = f"A step of {step.examples} examples"
     if devices > 1:
         title += f" on each of {devices} devices"
     if step.slices > 1:
         title += f" in {step.slices} slices of {step.slice_examples}"
-    layers = [Line(layer, size) for layer, size in fullest.layers.most_common()]
+    unseen = step.gradients.unseen
+    notes = (f"Not looked into, so more is needed: {', '.join(unseen)}.",) if unseen else ()
+    gradients = Peak(step.gradients)
+    layers = []
+    for (kind, layer), size in gradients.fullest.most_common():
+        if kind == "activations" and size:
+            layers.append(Line(layer, size))
     nodes = len(step.gradients.operations) + len(step.update.operations)
-    notes = []
-    if step.gradients.unseen:
-        notes.append(f"Not looked into, so more is needed: {', '.join(step.gradients.unseen)}.")
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
-        memory=_memory(step, fullest, waiting),
+        memory=_memory(step, gradients, waiting),
         activations=Breakdown("Activations by layer", "bytes", tuple(layers)),
         flops=_flops(step),
         time=_time(step, on, devices, link, input_seconds) if on else None,
         runtime=PROCESS + NODE * nodes,
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
-def _memory(step, fullest, waiting):
-    """Return the breakdown of the fuller one of two moments: within the gradients of a slice, or in the update."""
-    sums = step.trainable if step.slices > 1 else 0
-    update = peak_of(step.update).total
-    if step.applied + update > sums + fullest.total:
-        total_how = "most when weights are updated"
-        moment = {"gradients": step.applied, "work": update}
-    else:
-        total_how = f"most at {fullest.at}"
-        moment = {**fullest.kinds, "gradients": fullest.kinds["gradients"] + sums}
-    moment["folded"] = step.folded
-    moment["idle"] = IDLE * (sum(moment.values()) - step.folded)
+_HOW = {
+    "weights": "all variables of the model",
+    "optimizer slots": "all variables of the optimizer",
+    "input": "the batch, those that wait, and a slice where the batch is cut",
+    "gradients": "of a slice, and the sums over slices in float32, old ones beside new ones",
+    "cast copies": "weights in the layers' own precision",
+    "activations": "what the backward pass reads of what the forward pass made",
+    "work": "what operations hand on and write over, and what bt.Recompute makes again",
+    "folded": "constants of the batch's size that TensorFlow's Grappler makes and keeps",
+    "idle": f"{IDLE:g} x the largest tensor: between tensors in the allocator",
+}
+"""The parts of a step's memory in the order in which they are shown."""
 
-    batches = f"{1 + waiting} batches x {amount(step.batch, 'bytes')}"
-    if step.slice:
-        batches += f" + a slice of {amount(step.slice, 'bytes')}"
-    lines = [
-        Line("weights", step.weights, "all variables of the model"),
-        Line("optimizer slots", step.slots, f"all variables of {step.optimizer}"),
-        Line("input", step.batch * (1 + waiting) + step.slice, batches),
-    ]
-    for name, how in _HOW.items():
-        if moment.get(name):
-            lines.append(Line(name, moment[name], how))
+
+def _memory(step, gradients, waiting):
+    """Return the breakdown of the fuller one of two moments: within the gradients of a slice, or in the update."""
+    moment = gradients.kinds
+    if step.slices > 1:
+        moment["gradients"] += 2 * step.trainable
+    largest = gradients.largest
+    total_how = f"most at {gradients.at}"
+    update = Peak(step.update)
+    if step.applied + update.total > moment.total():
+        moment = Counter(gradients=step.applied, work=update.total)
+        largest = update.largest
+        total_how = "most when weights are updated"
+    parts = {
+        "weights": step.weights,
+        "optimizer slots": step.slots,
+        "input": step.batch * (1 + waiting) + step.slice,
+        **moment,
+        "folded": step.folded,
+        "idle": IDLE * largest,
+    }
+    lines = [Line(name, parts[name], how) for name, how in _HOW.items() if parts.get(name)]
     return Breakdown("Memory of a step", "bytes", tuple(lines), total_how=total_how)
 
 
-_HOW = {
-    "gradients": "of a slice, and the sum over slices in float32",
-    "cast copies": "weights in the layers' own precision",
-    "activations": "what the backward pass reads of what the forward pass made",
-    "work": "what operations hand on and write over",
-    "folded": "constants of the batch's size that TensorFlow's Grappler makes and keeps",
-    "idle": f"{IDLE:g} x what comes and goes, from gradients to work: between tensors in the allocator",
-}
-
-
 def _flops(step):
-    share = step.examples / step.slice_examples
+    slices = step.examples / step.slice_examples
     forward, both = Counter(), Counter()
     for op in step.gradients.operations:
-        count = share * op.times * op.flops
-        both[op.layer] += count
-        if not op.backward:
-            forward[op.layer] += count
-    lines = []
-    for layer, count in both.most_common():
-        if count:
-            lines.append(Line(layer, count, f"forward {amount(forward[layer], 'FLOP')}"))
+        if op.flops:
+            both[op.layer] += slices * op.times * op.flops
+            if not op.backward:
+                forward[op.layer] += slices * op.times * op.flops
+    lines = [Line(layer, count, f"forward {amount(forward[layer], 'FLOP')}") for layer, count in both.most_common()]
     times = f"{both.total() / max(1, forward.total()):.2f} times the forward pass (rule of thumb: 3)"
-    update = sum(op.times * op.flops for op in step.update.operations)
-    lines.append(Line("update", update, f"{step.optimizer}, once a step"))
     return Breakdown("Operations of a step, forward and backward", "FLOP", tuple(lines), total_how=times)
 
 
 def _time(step, on, devices, link, input_seconds):
-    slices = step.examples / step.slice_examples
     turns = 1
     if on == "here":
         from bigtrain_nb.plan.rates import measure_rates
 
         rates = measure_rates(step.gradients, step.update)
-        computing = slices * rates.seconds(step.gradients) + rates.seconds(step.update)
-        bandwidth, own_link = rates.copying, rates.copying / 2
         how = "the heaviest operations measured on this machine, alone"
         if devices > 1 and rates.shared:
             turns = devices
             how += f", {turns} replicas on the same cores"
+        seconds = partial(rates.seconds, replicas=turns)
     else:
-        device = ACCELERATORS[on]
-        computing = slices * _roofline(step.gradients, device) + _roofline(step.update, device)
-        bandwidth, own_link = device.bandwidth, device.link
-        how = f"published figures, reached in full by each operation: {device.source}"
+        rates = ACCELERATORS[on]
+        seconds = rates.seconds
+        how = f"published figures, reached in full by each operation: {rates.source}"
+    slices = step.examples / step.slice_examples
+    computing = slices * seconds(step.gradients) + seconds(step.update)
 
-    reduced = all_reduce_seconds(step.trainable, devices, link or own_link)
-    how_reduced = f"2({devices}-1)/{devices} x {amount(step.trainable, 'bytes')} / {amount(link or own_link, 'B/s')}"
+    speed = link or rates.link
+    sending = all_reduce_seconds(step.trainable, devices, speed)
+    how_sent = f"2({devices}-1)/{devices} x {amount(step.trainable, 'bytes')} / {amount(speed, 'B/s')}"
     if devices > 1:
-        copies = 4 * step.trainable / bandwidth
+        copies = turns * 4 * step.trainable / rates.bandwidth
         computing += copies
         if link:
-            reduced += turns * copies
-            how_reduced += ", and copying into one message and out of it"
-    return step_time(turns * computing, reduced, input_seconds, (how, how_reduced, "as given"))
-
-
-def _roofline(graph, device):
-    """Seconds of operations that each take the longer of FLOPs and bytes (Williams et al. 2009)."""
-    total = 0.0
-    for op in graph.operations:
-        seconds = op.moved / device.bandwidth
-        if op.kind in CONTRACTIONS:
-            dtype = op.node.outputs[0].dtype.name
-            policy = f"mixed_{dtype}" if dtype in ("bfloat16", "float16") else "float32"
-            seconds = max(seconds, op.flops / device.flops(policy))
-        total += op.times * seconds
-    return total
+            sending += copies
+            how_sent += ", and copying into one message and out of it"
+    return step_time(computing, sending, input_seconds, how, how_sent)

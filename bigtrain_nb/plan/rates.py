@@ -1,7 +1,8 @@
 """How long this machine takes for the operations of a model: those that weigh most, alone, on random numbers.
 
-The least time of several runs counts. Whatever else the machine does only adds to it, and in a step operations can run
-over what is still in a cache, write over their inputs and run side by side, which none does alone.
+The least time of several runs counts: whatever else the machine does only adds to it. In a step operations can run
+over what is still in a cache and write over their inputs, which none does alone. They also run side by side, as far as
+none waits for the other and cores are free, so it counts too how long all cores together work on each.
 """
 
 import inspect
@@ -10,77 +11,91 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from bigtrain_nb.common.hardware import cores
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.plan.operations import CONTRACTIONS, number_of_bytes
+from bigtrain_nb.plan.operations import number_of_bytes
 
 COVERED = 0.95
 """The share of all work, of contractions and of the rest, whose operations are measured one by one."""
 COPIED = 2**26  # bytes
 CACHE = 2**26  # bytes, more than a processor keeps close to two cores
 MOST_SETS = 16
+SECONDS = 0.03  # spent on each that weighs enough
 
 
 @dataclass(frozen=True)
 class Rates:
     """Seconds of the operations that were measured, and what the others run at.
 
-    ``alike``: {what `_alike` says of an operation: seconds}; ``copying``: bytes/s of a plain copy, for what was not
-    measured and for what replicas exchange. ``shared``: replicas run on the same cores, so that they compute in turn.
+    ``alike``: {what `_alike` says of an operation: (seconds, seconds of all cores together)}; ``bandwidth``: bytes/s of
+    a plain copy, for what was not measured; ``link``: bytes/s that a replica sends to the next, each read and written.
+    ``shared``: operations, and replicas, run side by side on the same cores.
     """
 
     alike: dict = field(repr=False)
-    copying: float
+    bandwidth: float
+    link: float
     shared: bool
 
-    def seconds(self, graph):
-        """Return the seconds that the operations of a `Graph` take one after the other."""
-        total = 0.0
-        for op in graph.operations:
-            seconds = self.alike.get(_alike(op))
-            if seconds is None:
-                seconds = op.moved / self.copying
-            total += op.times * seconds
-        return total
+    def seconds(self, graph, replicas=1):
+        """Return the seconds that the operations of a `Graph` take, which so many ``replicas`` run at once.
+
+        On a GPU one after the other. On cores no less than their longest chain, and no less than all work takes when no
+        core rests (span and work, Brent 1974): one of the two is nearly reached.
+        """
+        if not self.shared:
+            return sum(op.times * self._of(op)[0] for op in graph.operations)
+        work = sum(op.times * self._of(op)[1] for op in graph.operations)
+        return max(self._longest_chain(graph), replicas * work / cores())
+
+    def _of(self, op):
+        """Return the seconds of an operation, and those of all cores together."""
+        copying = op.moved / self.bandwidth
+        return self.alike.get(_alike(op), (copying, cores() * copying))
+
+    def _longest_chain(self, graph):
+        ends = {}
+        for op in graph.nodes:
+            before = [tensor.op for tensor in op.node.inputs] + list(op.node.control_inputs)
+            start = max((ends.get(node.name, 0.0) for node in before), default=0.0)
+            took = op.rounds * self._longest_chain(op.body) if op.body else self._of(op)[0]
+            ends[op.node.name] = start + took
+        return max(ends.values(), default=0.0)
 
 
-def measure_rates(*graphs, seconds=0.03):
-    """Return the `Rates` of the operations in these graphs; ``seconds`` are spent on each that weighs enough."""
-    contractions, others = [], []
+def measure_rates(*graphs):
+    """Return the `Rates` of the operations in these graphs."""
+    contractions, others = Counter(), Counter()
+    example = {}
     for graph in graphs:
         for op in graph.operations:
-            if op.kind in CONTRACTIONS:
-                contractions.append(op)
-            elif op.moved:
-                others.append(op)
+            alike = _alike(op)
+            example[alike] = op.node
+            contractions[alike] += op.times * op.flops
+            others[alike] += 0 if op.flops else op.times * op.moved
 
     one = tf.ones([])
     many = tf.random.uniform([COPIED // 4])
-    calling = _least(lambda: tf.raw_ops.Neg(x=one), seconds)  # from Python, which a graph's step does not do
-    copying = 2 * COPIED / _least(lambda: tf.raw_ops.Neg(x=many), seconds)
-    alike = {}
-    for op in _heaviest(contractions) + _heaviest(others):
-        alone = _seconds_alone(op.node, seconds)
+    calling = _least(lambda: tf.raw_ops.Neg(x=one))  # from Python, which a graph's step does not do
+    bandwidth = 2 * COPIED / _least(lambda: tf.raw_ops.Neg(x=many))[0]
+    measured = {}
+    for alike in _heaviest(contractions) + _heaviest(others):
+        alone = _seconds_alone(example[alike])
         if alone is not None:
-            alike[_alike(op)] = max(alone - calling, alone / 10)
-    return Rates(alike, copying, shared=not tf.config.list_logical_devices("GPU"))
+            pairs = zip(alone, calling, strict=True)
+            measured[alike] = tuple(max(whole - call, whole / 10) for whole, call in pairs)
+    return Rates(measured, bandwidth, bandwidth / 2, shared=not tf.config.list_logical_devices("GPU"))
 
 
-def _heaviest(ops):
-    """Return one operation of each kind and shape, the heaviest first, until they are nearly all of the work."""
-    weights = Counter()
-    example = {}
-    for op in ops:
-        alike = _alike(op)
-        weights[alike] += op.times * (op.flops if op.kind in CONTRACTIONS else op.moved)
-        example[alike] = op
+def _heaviest(weights):
+    """Return the names of the heaviest of {name: weight}, as many as make up nearly all of the sum."""
     left = weights.total()
     end = (1 - COVERED) * left
     chosen = []
-    for alike, weight in weights.most_common():
-        if left <= end:
-            break
-        chosen.append(example[alike])
-        left -= weight
+    for name, weight in weights.most_common():
+        if left > end:
+            chosen.append(name)
+            left -= weight
     return chosen
 
 
@@ -94,19 +109,21 @@ def _alike(op):
     return op.kind, tuple(inputs), str([node.get_attr(attribute.name) for attribute in node.op_def.attr])
 
 
-def _least(run, seconds):
-    end = time.perf_counter() + seconds
-    took = []
+def _least(run):
+    """Return the least seconds of several runs, and the least seconds of all cores together."""
+    end = time.perf_counter() + SECONDS
+    took, worked = [], []
     while len(took) < 3 or time.perf_counter() < end:
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         run()
         tf.test.experimental.sync_devices()  # waits for GPUs
         took.append(time.perf_counter() - began)
-    return min(took)
+        worked.append(time.process_time() - busy)
+    return min(took), min(worked)
 
 
-def _seconds_alone(node, seconds):
-    """Return the seconds that a node takes on random inputs, each time others: in a step no cache holds them.
+def _seconds_alone(node):
+    """Return what `_least` says of a node on random inputs, each time others: in a step no cache holds them.
 
     None if it cannot run: it needs a handle, or inputs that fit together.
     """
@@ -117,7 +134,7 @@ def _seconds_alone(node, seconds):
         copies = [tf.nest.map_structure(_copy, first) for _ in range(min(MOST_SETS, 1 + CACHE // size))]
         turns = itertools.cycle(copies)
         run(**first)
-        return _least(lambda: run(**next(turns)), seconds)
+        return _least(lambda: run(**next(turns)))
     except (tf.errors.OpError, TypeError, ValueError, AttributeError):
         return None
 
@@ -144,32 +161,20 @@ def arguments(node):
 def _by_name(node, values):
     """Return {name: value} of a node's inputs and attributes, as its function in `tf.raw_ops` calls them.
 
-    An input that is a list has an attribute for its length. Python finds such an attribute, and the one of an input's
-    type, from the inputs. A name that Python has and the node has not is another name for what the node has and
-    Python has not: "axis" for "reduction_indices".
+    Python finds attributes such as types and the length of a list from the inputs. An input that Python calls by
+    another name than the node is an "axis", as of "reduction_indices".
     """
-    given = {}
-    found = set()
-    place = 0
+    wanted = inspect.signature(getattr(tf.raw_ops, node.type)).parameters
+    given = {
+        attribute.name: node.get_attr(attribute.name) for attribute in node.op_def.attr if attribute.name in wanted
+    }
+    values = iter(values)
     for argument in node.op_def.input_arg:
-        found.update((argument.type_attr, argument.number_attr, argument.type_list_attr))
-        if argument.number_attr:
-            length = node.get_attr(argument.number_attr)
-            given[argument.name] = values[place : place + length]
-            place += length
+        name = argument.name if argument.name in wanted else "axis"
+        if argument.number_attr:  # a list
+            given[name] = list(itertools.islice(values, node.get_attr(argument.number_attr)))
         else:
-            given[argument.name] = values[place]
-            place += 1
-    for attribute in node.op_def.attr:
-        if attribute.name not in found:
-            given[attribute.name] = node.get_attr(attribute.name)
-
-    wanted = list(inspect.signature(getattr(tf.raw_ops, node.type)).parameters)
-    wanted.remove("name")
-    renamed = [name for name in given if name not in wanted]
-    others = [name for name in wanted if name not in given]
-    for name, other in zip(renamed, others, strict=True):
-        given[other] = given.pop(name)
+            given[name] = next(values)
     return given
 
 

@@ -1,14 +1,10 @@
 """A training step of a Keras model as graphs: one of the gradients of a slice, one of the optimizer's update."""
 
 from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.keras_gaps import innermost
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.plan.graph import Graph
 from bigtrain_nb.plan.operations import number_of_bytes
-
-MOST = 2**20
-"""Examples of a batch: TensorFlow counts some shapes in 32 bits."""
-FORWARD_ENDS = "forward_pass_ends"
-"""A node that does nothing; those behind it are the tape's."""
 
 
 class Step:
@@ -17,7 +13,7 @@ class Step:
     ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update. Bytes of ``weights``: all
     variables of the model; ``trainable``: those that train; ``applied``: the gradients that the update gets; ``slots``:
     all variables of the optimizer; ``batch``, ``slice``: one batch and one slice of it, inputs and targets, 0 where the
-    batch is not cut; ``folded``: constants that Grappler keeps, if it may.
+    batch is not cut; ``folded``: constants that Grappler keeps.
 
     ``batch``: a number of examples, for a functional or Sequential model, or one batch (x, y) as a dataset yields it.
     ``optimizer``: a Keras optimizer or a name; default: the compiled one, else AdamW. ``loss``: a Keras loss or a
@@ -37,54 +33,46 @@ class Step:
             )
         if micro_batches is None:
             micro_batches = getattr(model, "micro_batches", 1)
-        micro_batches = whole_number("micro_batches", micro_batches, 1)
-        if loss is None:
-            loss = model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        specs = _given(batch) if isinstance(batch, tuple) else _shapes(model, batch, loss)
+        loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        specs = _specs(batch[:2]) if isinstance(batch, tuple) else _specs_of_examples(model, batch, loss)
         self.examples = keras.tree.flatten(specs)[0].shape[0]
-        self.slice_examples = -(-self.examples // micro_batches)
+        self.slice_examples = -(-self.examples // whole_number("micro_batches", micro_batches, 1))
         self.slices = -(-self.examples // self.slice_examples)
-        self.policies = sorted({layer.dtype_policy.name for layer in _layers(model)})
+        cut = self.slices > 1
 
-        def cut(spec):
-            return tf.TensorSpec((self.slice_examples, *spec.shape[1:]), spec.dtype)
-
-        uncut = micro_batches == 1
-        slice_specs = keras.tree.map_structure(cut, specs)
-        self.batch = _size(specs)
-        self.slice = 0 if uncut else _size(slice_specs)
-
-        self.gradients, gradients = _gradients(model, *slice_specs, loss, keep=uncut)
-        if not uncut:  # sums over slices are dense
-            gradients = {index: tf.TensorSpec(v.shape, v.dtype) for index, v in enumerate(variables)}
+        slice_specs = _specs(specs, self.slice_examples)
+        self.gradients, gradients = _gradients(model, *slice_specs, loss, keep=not cut)
+        if cut:  # sums over slices are dense
+            gradients = dict(enumerate(_specs(variables)))
         optimizer = _optimizer(model, optimizer)
-        self.optimizer = type(optimizer).__name__
         self.update = _update(optimizer, variables, gradients)
+        self.optimizer = type(optimizer).__name__
+        self.policies = sorted({layer.dtype_policy.name for layer in model.layers})
+
+        self.batch = _size(specs)
+        self.slice = _size(slice_specs) if cut else 0
         self.weights = _size(model.variables)
         self.trainable = _size(variables)
         self.applied = _size(gradients)
         self.slots = _size(optimizer.variables)
-        folds = tf.config.optimizer.get_experimental_options().get("constant_folding", True)
-        self.folded = self.gradients.folded if uncut and folds else 0
+        self.folded = 0 if cut else self.gradients.folded
 
 
 def _gradients(model, x, y, loss, keep):
     """Return the `Graph` of a slice's gradients, and {variable's index: spec of its gradient}."""
-    variables = model.trainable_variables
+    forward = []
 
     def gradients(x, y):
         with tf.GradientTape() as tape:
             value = _value(model, loss, y, model(x, training=True))
-        tf.no_op(name=FORWARD_ENDS)
-        found = tape.gradient(value, variables)
+        forward.extend(value.graph.get_operations())
+        found = tape.gradient(value, model.trainable_variables)
         return {index: gradient for index, gradient in enumerate(found) if gradient is not None}
 
     traced = tf.function(gradients, autograph=False).get_concrete_function(x, y)
     if not traced.outputs:
         raise ValueError(f"the loss depends on no weight of {model.name}: there is nothing to train")
-    first_backward = traced.graph.get_operations().index(traced.graph.get_operation_by_name(FORWARD_ENDS))
-    layers = {layer.name for layer in _layers(model)}
-    graph = Graph(traced.graph, traced.outputs, first_backward, layers, keep=keep)
+    graph = Graph(traced.graph, traced.outputs, len(forward), _layer_names(model), keep=keep)
     return graph, tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)
 
 
@@ -120,58 +108,49 @@ def _losses(model, loss, outputs):
     return [keras.losses.get(one) for one in loss]
 
 
-def _shapes(model, batch, loss):
+def _specs_of_examples(model, examples, loss):
     """Return inputs and targets of so many examples as `tf.TensorSpec`."""
-    batch = whole_number("batch", batch, 1, MOST)
-    if not getattr(model, "inputs", None):
+    inputs = getattr(model, "inputs", None)
+    if not inputs or any(None in tensor.shape[1:] for tensor in inputs):
         raise ValueError(f"{model.name} does not tell its input shapes: give batch=(x, y), one batch of your dataset")
-
-    def at(tensor):
-        if None in tensor.shape[1:]:
-            raise ValueError(f"{model.name} takes inputs of any size, {tensor.shape[1:]}: give batch=(x, y), one batch")
-        return tf.TensorSpec((batch, *tensor.shape[1:]), tensor.dtype)
 
     targets = []
     for one, output in zip(_losses(model, loss, len(model.outputs)), model.outputs, strict=True):
-        name = getattr(one, "__name__", type(one).__name__)
-        spec = at(output)
-        if "sparse" in name.lower():
-            targets.append(tf.TensorSpec(spec.shape[:-1], "int64"))
+        if "sparse" in getattr(one, "__name__", type(one).__name__).lower():
+            targets.append(tf.TensorSpec(output.shape[:-1], "int64"))
         else:
-            targets.append(tf.TensorSpec(spec.shape, "float32"))
+            targets.append(tf.TensorSpec(output.shape, "float32"))
     inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input  # a Sequential may have none
-    return keras.tree.map_structure(at, inputs), targets
+    return _specs((inputs, targets), whole_number("batch", examples, 1))
 
 
-def _given(batch):
-    """Return inputs and targets of a batch as `tf.TensorSpec`."""
-    parts = batch[:2]
-    lengths = {value.shape[0] for value in keras.tree.flatten(parts)}
-    if len(parts) < 2 or len(lengths) > 1:
-        raise ValueError(f"batch: expected (x, y) of as many examples each, not {len(parts)} of {lengths} examples")
-    return keras.tree.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), parts)
+def _specs(values, examples=None):
+    """Return `tf.TensorSpec` of tensors, of so many examples."""
+
+    def spec(value):
+        shape = value.shape if examples is None else (examples, *value.shape[1:])
+        return tf.TensorSpec(shape, value.dtype)
+
+    return keras.tree.map_structure(spec, values)
 
 
 def _optimizer(model, optimizer):
     """Return a fresh optimizer of that kind, built, without loss scaling and accumulation."""
-    if optimizer is None:
-        optimizer = getattr(model, "optimizer", None) or "adamw"
+    optimizer = optimizer or getattr(model, "optimizer", None) or "adamw"
     if optimizer == "momentum":
         optimizer = keras.optimizers.SGD(momentum=0.9)
-    optimizer = keras.optimizers.get(optimizer)
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    optimizer = innermost(keras.optimizers.get(optimizer))
     made = type(optimizer).from_config({**optimizer.get_config(), "gradient_accumulation_steps": None})
     made.build(model.trainable_variables)
     return made
 
 
-def _layers(model):
-    """Yield the layers that are no models themselves."""
+def _layer_names(model):
+    """Return the names of the layers that are no models themselves."""
+    names = set()
     for layer in model.layers:
-        if isinstance(layer, keras.Model):
-            yield from _layers(layer)
-        elif not isinstance(layer, keras.layers.InputLayer):
-            yield layer
+        names |= _layer_names(layer) if isinstance(layer, keras.Model) else {layer.name}
+    return names
 
 
 def _size(values):

@@ -8,8 +8,6 @@ from bigtrain_nb.plan.breakdown import Breakdown, Line
 
 BYTES_OF = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2}
 """Bytes of a number that layers compute with, for each Keras dtype policy. Weights stay in float32."""
-MOST = 10**9
-"""Of whatever is counted; beyond, a plan is a slip of the hand."""
 RECOMPUTE = ("none", "attention", "everything")
 
 SLOTS = {"sgd": 0, "momentum": 1, "rmsprop": 1, "lion": 1, "adam": 2, "adamw": 2}
@@ -17,6 +15,7 @@ SLOTS = {"sgd": 0, "momentum": 1, "rmsprop": 1, "lion": 1, "adam": 2, "adamw": 2
 
 Adam: Kingma & Ba 2015; AdamW: Loshchilov & Hutter 2019; Lion: Chen et al. 2023; "momentum" is SGD(momentum=0.9).
 """
+MOST = 10**6
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,8 @@ class Transformer:
     """A decoder as in GPT-2 and GPT-3: ``layers`` blocks of ``width`` with ``heads``, a vocabulary, ``length`` tokens.
 
     The hidden layer of a block is four times as wide. ``tied``: the output projection is the embedding (as in GPT-2);
-    `bt.gpt` has one of its own, and no biases. Raises ValueError for what is not a whole number from 1 to 10⁹, and for
-    a width that is not a multiple of the heads.
+    `bt.gpt` has one of its own, and no biases. Raises ValueError for what is not a whole number from 1 to a million,
+    and for a width that is not a multiple of the heads.
     """
 
     layers: int
@@ -72,17 +71,18 @@ class Transformer:
         embedding looks up and multiplies nothing. With ``recompute="everything"`` the blocks run forward twice.
         """
         one_of("recompute", recompute, RECOMPUTE)
-        h, s, v, layers = self.width, self.length, self.vocabulary, self.layers
-        tokens = whole_number("batch", batch, 1, MOST) * s
+        h, s = self.width, self.length
+        tokens = whole_number("batch", batch, 1) * s
+        count = amount(tokens, "tokens")
         passes = 8 if recompute == "everything" else 6
         attention = 12 if recompute == "none" else 16
-        weights = layers * 12 * h**2
-        count = amount(tokens, "tokens")
-        how_attention = f"{attention} x {layers} layers x {h:,} wide x {s:,} tokens x {count}"
+        matrices = self.layers * 12 * h**2
+        logits = h * self.vocabulary
+        how_attention = f"{attention} x {self.layers} layers x {h:,} wide x {s:,} tokens x {count}"
         lines = (
-            Line("matrices", passes * weights * tokens, f"{passes} x {amount(weights, 'weights')} x {count}"),
-            Line("attention", attention * layers * h * s * tokens, how_attention),
-            Line("logits", 6 * h * v * tokens, f"6 x {h:,} wide x {v:,} words x {count}"),
+            Line("matrices", passes * matrices * tokens, f"{passes} x {amount(matrices, 'weights')} x {count}"),
+            Line("attention", attention * self.layers * h * s * tokens, how_attention),
+            Line("logits", 6 * logits * tokens, f"6 x {amount(logits, 'weights')} x {count}"),
         )
         return Breakdown(f"Operations of a training step, {batch} x {s:,} tokens", "FLOP", lines)
 
@@ -105,16 +105,13 @@ class Transformer:
 
     def activations(self, batch, policy="mixed_bfloat16", recompute="none"):
         """Return a `Breakdown` of the activations of ``batch`` sequences: of the blocks and of the logits, in bytes."""
-        each, tokens = number_bytes(policy), batch * self.length
+        tokens = batch * self.length
         block = self.activations_of_a_layer(batch, policy, recompute)
         blocks = self.layers * block
-        formula = f"sbh({16 * each + 2} + {2 * each + 1}as/h)"
-        if recompute == "attention":
-            formula = f"sbh {16 * each + 2}"
+        how = f"{self.layers} blocks x {amount(block, 'bytes')} (Korthikanti et al. 2022)"
         if recompute == "everything":
-            formula = f"sbh {each}, and one block being recomputed"
             blocks += self.activations_of_a_layer(batch, policy)
-        how = f"{self.layers} blocks x {amount(block, 'bytes')}: {formula}, Korthikanti et al. 2022"
+            how += ", and one block being recomputed"
         how_logits = f"4 bytes x {amount(tokens, 'tokens')} x {self.vocabulary:,} words, in float32"
         lines = Line("blocks", blocks, how), Line("logits", 4 * tokens * self.vocabulary, how_logits)
         return Breakdown(f"Activations of {batch} x {self.length:,} tokens", "bytes", lines)
@@ -127,14 +124,15 @@ class Transformer:
         Keras keeps weights, gradients and the optimizer's slots in float32, and under a mixed policy a 16-bit copy of
         the weights: 18 bytes a weight for AdamW. ZeRO (Rajbhandari et al. 2020) counts 16, with gradients in 16 bits.
         """
-        weights, each = self.weights_of_a_stage(stages), number_bytes(policy)
-        slots = SLOTS[one_of("optimizer", optimizer, SLOTS)]
+        weights = self.weights_of_a_stage(stages)
+        tensors = {  # bytes of each for a weight
+            "weights": 4,
+            "16-bit copies": 0 if policy == "float32" else number_bytes(policy),
+            "gradients": 4,
+            f"{optimizer} slots": 4 * SLOTS[one_of("optimizer", optimizer, SLOTS)],
+        }
         count = amount(weights, "weights")
-        lines = [Line("weights", 4 * weights, f"{count} x 4 bytes")]
-        if each < 4:
-            lines.append(Line("16-bit copies", each * weights, f"{count} x {each} bytes"))
-        lines.append(Line("gradients", 4 * weights, f"{count} x 4 bytes"))
-        lines.append(Line(f"{optimizer} slots", 4 * slots * weights, f"{count} x {slots} slots x 4 bytes"))
+        lines = [Line(name, size * weights, f"{count} x {size} bytes") for name, size in tensors.items() if size]
         return Breakdown(f"Training state of {count}", "bytes", tuple(lines))
 
 

@@ -1,7 +1,7 @@
 """A few charts over plain data as matplotlib figures: no pyplot, legible on a light and on a dark page."""
 
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, Picture, figure_png, figure_svg
-from bigtrain_nb.plots.rows import Row, comparison_figure, prediction_figure, rows_figure
+from bigtrain_nb.plots.rows import comparison_figure, prediction_figure
 from bigtrain_nb.plots.stacked import stacked_figure
 from bigtrain_nb.plots.steps import stairs_figure, throughput_figure
 
@@ -10,12 +10,10 @@ __all__ = [
     "MEASURED",
     "PREDICTED",
     "Picture",
-    "Row",
     "comparison_figure",
     "figure_png",
     "figure_svg",
     "prediction_figure",
-    "rows_figure",
     "stacked_figure",
     "stairs_figure",
     "throughput_figure",

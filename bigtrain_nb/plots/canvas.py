@@ -8,6 +8,7 @@ import threading
 import matplotlib
 from IPython.display import Image
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 INK = "#1d2126"  # figure_svg turns exactly this colour into the page's own text colour
 MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black, as is PREDICTED
@@ -66,14 +67,9 @@ class _Card(Figure):
 
 
 def alternative(figure: Figure) -> str:
-    """All that is written in a figure, as its text alternative: axes, rows and values, titles."""
-    words = [text.get_text() for text in figure.texts]
-    for axes in figure.axes:
-        words += [axes.get_title(loc="left"), axes.get_ylabel(), axes.get_xlabel()]
-        if not axes.get_ylabel():
-            words.append(", ".join(row.get_text() for row in axes.get_yticklabels()))
-        words.append(", ".join(text.get_text() for text in axes.texts))
-    return " ".join("; ".join(filter(None, words)).split())
+    """All that is written in a figure, as its text alternative: marks, values, axes with their numbers, rows."""
+    written = [text.get_text() for text in figure.findobj(Text) if text.get_visible()]
+    return " ".join("; ".join(filter(None, written)).split())
 
 
 def canvas(height, columns=1):
@@ -95,6 +91,11 @@ def label(axes, x, y=""):
 def side_text(axes, y, text):
     """Write ``text`` to the right of row ``y``."""
     axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
+
+
+def key(figure, marks):
+    """Say below the figure what its marks mean; `marks`: {meaning: a mark of that kind}."""
+    figure.legend(marks.values(), marks, loc="outside lower center", ncols=4, frameon=False, labelcolor=INK, fontsize=9)
 
 
 def grid(axes, axis):

@@ -5,144 +5,112 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from bigtrain_nb.common.words import interval, quantity
-from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
-
-PALE = 0.35  # how strong the colour of a pale row is
-KEY = {
-    "value": "dot: measured",
-    "ends": "line: interval",
-    "ticks": "ticks: rounds",
-    "pale": "pale: not kept",
-    "beside": "upright mark: measured beside it",
-    "predicted": "diamond: prediction",
-}
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows, side_text
 
 
 @dataclass(frozen=True)
 class Row:
     """One row of a chart: a dot at ``value``, a thick line between the ``ends`` of its interval, faint ``ticks``.
 
-    ``predicted`` is drawn as a diamond, ``beside``, what the value is to be compared with, as an upright mark;
-    ``words`` stand at the side. What is None or empty is left out.
+    ``predicted`` is drawn as a diamond, ``beside``, the baseline in the same rounds, as a ring; ``words`` stand at the
+    side. What is None, empty or infinite is left out.
     """
 
     name: str
     value: float | None = None
     ends: tuple = ()
     ticks: tuple = ()
-    predicted: float | None = None
     beside: float | None = None
+    predicted: float | None = None
     words: str = ""
-    pale: bool = False
 
 
-def rows_figure(panels, zoomed=()) -> Figure:
-    """Panels side by side with the same rows, of which the first writes the names; below, what each mark means.
+def rows_figure(rows, title):
+    """Return a figure of the rows, the first on top, its axes, and below them what each mark means."""
+    figure, (axes,) = canvas(1.0 + 0.4 * len(rows))
+    key(figure, draw_rows(axes, rows))
+    label(axes, title)
+    return figure, axes
 
-    `panels`: {title: [`Row`, ...]}; `zoomed`: the titles of panels whose axis does not begin at zero. Raises ValueError
-    for no rows.
-    """
-    first = next(iter(panels.values()))
-    if not first:
-        raise ValueError("nothing to draw; expected at least one row")
-    figure, all_axes = canvas(1.0 + 0.4 * len(first), len(panels))
-    for axes, (title, rows) in zip(all_axes, panels.items(), strict=True):
-        for y, row in enumerate(rows):
-            _draw(axes, y, row)
-        low, high = _reach(rows)
-        margin = 0.15 * (high - low) or 0.1 * high
-        if title in zoomed:
-            axes.set_xlim(low - margin, high + margin)
-        else:
-            axes.set_xlim(0, 1.06 * high)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=max(3, 5 // len(panels))))
-        axes.xaxis.set_major_formatter("{x:,.6g}")
-        axes.tick_params(axis="y", labelleft=axes is all_axes[0])
-        name_rows(axes, [fill(row.name, 34, max_lines=2) for row in first])
-        grid(axes, "x")
-        label(axes, title)
-    everything = [row for rows in panels.values() for row in rows]
-    key = [words for part, words in KEY.items() if any(getattr(row, part) for row in everything)]
-    figure.supxlabel(fill(", ".join(key), 80), color=INK, fontsize=10)
-    return figure
+
+def draw_rows(axes, rows):
+    """Draw each `Row` in its place, the first on top; return {what a mark means: such a mark}."""
+    marks = {}
+    for y, row in enumerate(rows):
+        if row.ticks:
+            marks["a round"] = axes.vlines(row.ticks, y - 0.22, y + 0.22, color=INK, alpha=0.22, linewidth=1)
+        if row.ends and math.isfinite(row.ends[1]):
+            (line,) = axes.plot(row.ends, (y, y), color=MEASURED, linewidth=3.5)
+            marks["interval"] = line
+        if row.beside is not None:
+            (ring,) = axes.plot(row.beside, y, "o", color=INK, markersize=8, markerfacecolor="none")
+            marks["baseline in the same rounds"] = ring
+        if row.value is not None:
+            (dot,) = axes.plot(row.value, y, "o", color=MEASURED, markersize=7)
+            marks["measured"] = dot
+        if row.predicted is not None:
+            (diamond,) = axes.plot(row.predicted, y, "D", color=PREDICTED, markersize=7, markeredgecolor="white")
+            marks["predicted"] = diamond
+        side_text(axes, y, row.words)
+    name_rows(axes, [fill(row.name, 38, max_lines=2) for row in rows])
+    grid(axes, "x")
+    return marks
 
 
 def comparison_figure(results, baseline=None, prediction=None, beside=None) -> Figure:
     """One row for each result: dot = median, thick line = interval if there is one, faint ticks = rounds.
 
     `results`: a list of `Result` (anything with name, median, low, high, unit and rounds).
-    `baseline`: the name of the row to compare with. `prediction`: a rate, drawn dashed.
+    `baseline`: the name of the row to compare with. `prediction`: what was expected of all rows.
     `beside`: for each row the baseline's rate as measured together with it, or None.
-    Raises ValueError for no results.
     """
     rows = []
     for place, result in enumerate(results):
-        is_baseline = result.name == baseline
         row = Row(
-            name=f"baseline: {result.name}" if is_baseline else result.name,
+            name=f"baseline: {result.name}" if result.name == baseline else result.name,
             value=result.median,
-            ends=(result.low, result.high) if result.low < result.high else (),
+            ends=_ends(result),
             ticks=result.rounds,
             beside=beside[place] if beside else None,
+            predicted=prediction,
             words=interval(result),
         )
         rows.append(row)
-    unit = results[0].unit if results else ""
-    figure = rows_figure({"times" if unit == "x" else unit: rows})
-    if prediction is not None:
-        (axes,) = figure.axes
-        axes.axvline(prediction, color=PREDICTED, linestyle="dashed", linewidth=2)
-        axes.set_xlim(right=max(axes.get_xlim()[1], 1.06 * prediction))
-        text = f"your prediction: {quantity(prediction, unit)}"
-        axes.set_title(text, color=PREDICTED, fontsize=10, loc="left", pad=4)
+    unit = results[0].unit
+    figure, axes = rows_figure(rows, "times" if unit == "x" else unit)
+    axes.margins(x=0.06)
+    axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter("{x:,.6g}")
     return figure
 
 
 def prediction_figure(predictions) -> Figure:
     """Each prediction as a multiple of what was measured, on a logarithmic axis, with the measured interval.
 
-    `predictions`: objects with name, predicted, median, low, high and unit; all values above zero. Raises ValueError
-    for none.
+    `predictions`: objects with name, predicted, median, low, high and unit; all values above zero.
     """
     rows = []
+    reach = 2.0
     for one in predictions:
-        ends = (one.low / one.median, one.high / one.median) if one.low < one.high else ()
+        ends = [end / one.median for end in _ends(one)]
+        factor = one.predicted / one.median
         words = f"{quantity(one.predicted, one.unit)}, was {quantity(one.median, one.unit)}"
-        rows.append(Row(one.name, 1.0, ends, predicted=one.predicted / one.median, words=words))
-    figure = rows_figure({"prediction / measured": rows})
-    (axes,) = figure.axes
+        rows.append(Row(one.name, 1.0, ends, predicted=factor, words=words))
+        reach = max(reach, factor, 1 / factor)
+    figure, axes = rows_figure(rows, "prediction / measured")
     axes.axvline(1, color=MEASURED, linewidth=1.2, alpha=0.7)
-    low, high = _reach(rows)
-    span = 1.25 * max(2.0, high, 1 / low if low > 0 else 0)
     axes.set_xscale("log")
-    axes.set_xlim(1 / span, span)
+    axes.set_xlim(0.8 / reach, 1.25 * reach)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(LogLocator(2 if span < 20 else 10, numticks=20))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.4g}x" if value >= 1 else f"1/{1 / value:,.4g}")
+    axes.xaxis.set_major_locator(LogLocator(2, numticks=5))
+    axes.xaxis.set_major_formatter("{x:,.3g}x")
     return figure
 
 
-def _draw(axes, y, row):
-    strength = PALE if row.pale else 1.0
-    axes.vlines(row.ticks, y - 0.22, y + 0.22, color=INK, alpha=0.22, linewidth=1)
-    if all(map(math.isfinite, row.ends)):
-        axes.plot(row.ends, [y] * len(row.ends), color=MEASURED, alpha=strength, linewidth=3.5)
-    if row.beside is not None:
-        axes.vlines(row.beside, y - 0.36, y + 0.36, color=INK, alpha=0.7, linewidth=1.2)
-    if row.value is not None:
-        axes.plot(row.value, y, "o", markersize=7, color=MEASURED, alpha=strength)
-    if row.predicted is not None:
-        axes.plot(row.predicted, y, "D", markersize=7, color=PREDICTED, markeredgecolor="white")
-    side_text(axes, y, row.words)
-
-
-def _reach(rows):
-    """The lowest and the highest number in the rows."""
-    values = []
-    for row in rows:
-        values += [row.value, row.predicted, row.beside, *row.ends, *row.ticks]
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return min(finite, default=0.0), max(finite, default=1.0)
+def _ends(result):
+    """The ends of a result's interval; none where it has no width."""
+    return (result.low, result.high) if result.low < result.high else ()

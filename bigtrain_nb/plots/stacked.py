@@ -1,10 +1,9 @@
 """Bars of several parts, one after the other."""
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from bigtrain_nb.common.words import amount, fitting_unit
-from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows, side_text
 
 SHADES = (
     (MEASURED, 1.0),
@@ -19,40 +18,50 @@ SHADES = (
 )
 
 
-def stacked_figure(rows, unit, title, limits=None, shades=SHADES) -> Figure:
+def stacked_figure(rows, unit, title, limits=None) -> Figure:
     """One bar for each row, of its parts one after the other; upright lines at the ``limits``.
 
     `rows`: {name: {part: value in `unit`}}, "bytes" or "s"; `limits`: {name: value}, of which those far beyond
-    every bar are left out; `shades`: a colour for each part in turn.
+    every bar are left out.
     """
-    totals = [sum(parts.values()) for parts in rows.values()]
-    limits = {name: value for name, value in (limits or {}).items() if value <= 2.5 * max(totals)}
-    reach = max(*totals, *limits.values(), 1e-9)
+    longest = max(sum(parts.values()) for parts in rows.values())
+    near = {}
+    for name, value in (limits or {}).items():
+        if value <= 2.5 * longest:
+            near[name] = value
+    reach = max(longest, *near.values(), 1e-9)
     unit_name, size = fitting_unit(reach, unit)
-    figure, (axes,) = canvas(1.5 + 0.5 * len(rows) + 0.2 * len(limits))
+
+    figure, (axes,) = canvas(1.5 + 0.5 * len(rows) + 0.2 * len(near))
     name_rows(axes, list(rows))
-
-    parts = dict.fromkeys(part for row in rows.values() for part in row)
-    ends = [0.0] * len(rows)
-    for place, part in enumerate(parts):
-        shade = shades[place % len(shades)]
-        for y, row in enumerate(rows.values()):
-            width = row.get(part, 0.0) / size
-            bar = axes.barh(y, width, 0.62, ends[y], color=shade, edgecolor="white", linewidth=0.8)
-            ends[y] += width
-        bar.set_label(part)
-    for y, total in enumerate(totals):
+    shade_of = {}
+    bars = {}
+    for y, parts in enumerate(rows.values()):
+        start = 0.0
+        for part, value in parts.items():
+            place = len(shade_of) % len(SHADES)
+            shade = shade_of.setdefault(part, SHADES[place])
+            width = value / size
+            bars[part] = axes.barh(y, width, left=start, height=0.62, color=shade, edgecolor="white", linewidth=0.8)
+            start += width
+        total = sum(parts.values())
         side_text(axes, y, amount(total, unit))
-
-    for place, (name, value) in enumerate(limits.items()):
-        top = -0.55 - 0.28 * place
-        axes.axvline(value / size, color=INK, linewidth=1.2, linestyle=(0, (3, 2)))
-        axes.annotate(name, (value / size, top), (4, 0), textcoords="offset points", color=INK, fontsize=9)
-        axes.set_ylim(top=top - 0.28)
+    _draw_limits(axes, near, size)
 
     axes.set_xlim(0, 1.02 * reach / size)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+    axes.locator_params(axis="x", nbins=6)
     grid(axes, "x")
     label(axes, f"{title}, {unit_name}")
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, labelcolor=INK, fontsize=9)
+    key(figure, bars)
     return figure
+
+
+def _draw_limits(axes, limits, size):
+    """A dashed line for each limit, with its name above the bars, each name in a line of its own."""
+    top = -0.55
+    for name, value in limits.items():
+        x = value / size
+        axes.axvline(x, color=INK, linewidth=1.2, linestyle="dashed")
+        axes.annotate(name, (x, top), (4, 0), textcoords="offset points", color=INK, fontsize=9)
+        top -= 0.28
+        axes.set_ylim(top=top)

@@ -6,8 +6,8 @@ TensorFlow's `Checkpoint` and `CheckpointManager` do the work; a checkpoint gets
 import os
 
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.parallel.sharded import WholeSlot
 
-_VALUE = ".ATTRIBUTES/VARIABLE_VALUE"  # how a variable's key ends in TensorFlow's format
 _REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of a save that was cut short
 
 
@@ -20,20 +20,26 @@ class CheckpointFiles:
     def __init__(self, folder, keep, variables, **more):
         self._folder = os.fspath(folder)
         self._keep = keep
-        self._variables = variables
-        values = {kind: [variable.value for variable in some] for kind, some in variables.items()}
+        self._rooms = []  # pairs: all parts of a slot of a sharded optimizer, and where they are put while it is saved
+        values = {kind: [self._value(variable) for variable in some] for kind, some in variables.items()}
         self._checkpoint = tf.train.Checkpoint(**more, **values)
         self._manager = None
 
+    def _value(self, variable):
+        if not isinstance(variable, WholeSlot):
+            return variable.value
+        with tf.device("CPU:0"):
+            room = tf.Variable(tf.zeros([0], variable.dtype), shape=tf.TensorShape(None), trainable=False)
+        self._rooms.append((variable, room))
+        return room
+
     def prepare(self):
-        """Make the folder, see that it can be written, and clear it of what a killed process left half-done.
+        """Make the folder, and clear it of what a killed process left half-done.
 
         Raises OSError if it cannot be written.
         """
         try:
             tf.io.gfile.makedirs(self._folder)
-            with tf.io.gfile.GFile(os.path.join(self._folder, "checkpoint.tmp"), "w") as probe:
-                probe.write("this folder can be written")
             self._remove_remains()
         except tf.errors.OpError as error:
             raise OSError(f"folder={self._folder!r} cannot be written: {_line(error)}") from None
@@ -47,14 +53,26 @@ class CheckpointFiles:
         paths = self._paths()
         for path in reversed(paths):
             try:
-                self._require_same_model(path)
                 self._checkpoint.restore(path).assert_consumed()
+                self._cut()
                 return int(path.rpartition("-")[2])
+            except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+                raise ValueError(
+                    f"{path} is of another model or optimizer: use a folder of its own, or build and compile the model"
+                    f" as it was. TensorFlow says: {_line(error)}"
+                ) from None
             except (tf.errors.OpError, IndexError) as error:  # TensorFlow's reader gives an IndexError for a short file
                 print(f"{path} cannot be read, trying the one before: {_line(error)}", flush=True)
         if paths:
             raise OSError(f"none of the checkpoints in {self._folder} can be read: empty it to train from the start")
         return 0
+
+    def gather(self, keep):
+        """Gather what is sharded, to be saved; all workers must call it. Those that do not ``keep`` it do not save."""
+        for slot, room in self._rooms:
+            whole = slot.numpy()
+            if keep:
+                room.assign(whole)
 
     def save(self):
         """Save; the oldest checkpoint goes when the new one is whole. Raises OSError if it cannot be written."""
@@ -65,6 +83,17 @@ class CheckpointFiles:
         except (tf.errors.OpError, OSError) as error:
             self._remove_remains()
             raise OSError(f"cannot save in {self._folder}: {_line(error)}") from None
+        finally:
+            self._empty_rooms()
+
+    def _cut(self):
+        for slot, room in self._rooms:
+            slot.assign(room)
+        self._empty_rooms()
+
+    def _empty_rooms(self):
+        for _, room in self._rooms:
+            room.assign(tf.zeros([0], room.dtype))
 
     def _paths(self):
         """Return the checkpoints, oldest first."""
@@ -80,21 +109,6 @@ class CheckpointFiles:
                 " the folder"
             )
         return []
-
-    def _require_same_model(self, path):
-        reader = tf.train.load_checkpoint(path)
-        shapes = reader.get_variable_to_shape_map()
-        types = reader.get_variable_to_dtype_map()
-        for kind, variables in self._variables.items():
-            saved = [key for key in shapes if key.startswith(f"{kind}/")]
-            expected = {}
-            for index, variable in enumerate(variables):
-                expected[f"{kind}/{index}/{_VALUE}"] = variable.shape.as_list(), tf.as_dtype(variable.dtype)
-            if {key: (shapes[key], types[key]) for key in saved} != expected:
-                raise ValueError(
-                    f"{path} is of another model or optimizer: its {len(saved)} arrays of {kind} are not the"
-                    f" {len(variables)} here. Use a folder of its own, or build and compile the model as it was"
-                )
 
     def _remove_remains(self):
         for pattern in _REMAINS:

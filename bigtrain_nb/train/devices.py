@@ -1,8 +1,8 @@
 """Several devices on any machine, GPUs or parts of one CPU, and a strategy that trains on them."""
 
 from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.keras_gaps import mirrored_with_groups_of_its_own
 from bigtrain_nb.common.quiet import hear_of_16_bits, tf
-from bigtrain_nb.train.keras_gaps import mirrored_with_groups_of_its_own
 
 _devices = []
 
@@ -27,8 +27,6 @@ def mirrored(count=None):
 
     Several sizes can live in one process. Raises as `devices` does.
     """
-    if count is not None:
-        count = whole_number("count", count, 1)
     chosen = devices(max(2, count or 2))[:count]
     if not chosen[0].startswith("CPU"):
         return mirrored_with_groups_of_its_own(chosen)

@@ -48,5 +48,9 @@ class LossScaleHistory(keras.callbacks.Callback):
     def _state(self):
         """Return the scale, and the number of updates applied so far."""
         optimizer = self.model.optimizer
-        scale = optimizer.dynamic_scale.numpy() if optimizer.built else optimizer.initial_scale
-        return float(scale), int(optimizer.iterations.numpy())
+        return scale_of(optimizer), int(optimizer.iterations.numpy())
+
+
+def scale_of(optimizer):
+    """Return the scale of a `keras.optimizers.LossScaleOptimizer` as a float."""
+    return float(optimizer.dynamic_scale.numpy() if optimizer.built else optimizer.initial_scale)

@@ -1,67 +1,20 @@
-"""A batch as a training step sees it, inputs, targets and sample weights: what it counts, how it is cut and summed."""
+"""Sums over the slices of a batch, and means over replicas."""
 
-from bigtrain_nb.common.quiet import keras, tf
-
-
-def loss_reduction(loss):
-    """Return the reduction that all losses of ``compile(loss=...)`` share: "mean", "mean_with_sample_weight", "sum"."""
-    kinds = set()
-    for one in keras.tree.flatten(loss):
-        if one is not None:
-            reduction = getattr(one, "reduction", "mean")
-            kinds.add("mean" if reduction == "sum_over_batch_size" else reduction)
-    for kind in ("mean", "mean_with_sample_weight", "sum"):
-        if kinds <= {kind}:
-            return kind
-    raise ValueError(
-        f"losses with the reductions {', '.join(sorted(map(str, kinds)))} cannot be weighed together over micro-batches"
-        ' and replicas: use one of "sum_over_batch_size", "mean_with_sample_weight", "sum" for all'
-    )
+from bigtrain_nb.common.quiet import tf
 
 
-def weight(data, reduction):
-    """Return what a batch counts in the mean over several, a float32 scalar."""
-    if reduction == "sum":
-        return tf.constant(1.0)
-    _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    if reduction == "mean" or sample_weight is None:
-        return tf.cast(count_examples(data), tf.float32)
-    if keras.tree.is_nested(sample_weight):
-        raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
-    return tf.reduce_sum(tf.cast(sample_weight, tf.float32))
-
-
-def count_examples(data):
-    """Return the number of examples in a batch, an int where it is known and else an int32 scalar."""
-    for value in keras.tree.flatten(data):
-        if value is not None and tf.TensorShape(value.shape).rank != 0:
-            return value.shape[0] or tf.cast(tf.shape(value)[0], tf.int32)
-
-
-def cut(data, start, length):
-    """Return examples ``start`` to ``start + length`` of every tensor in a batch."""
-
-    def rows(value):
-        if value is None:
-            return None
-        rest = [-1 if size is None else size for size in value.shape[1:]]
-        return tf.slice(value, [start] + [0] * len(rest), [length] + rest)
-
-    return keras.tree.map_structure(rows, data)
-
-
-def sum_over_slices(one_slice, variables, examples, size, of_one_size=False):
+def sum_over_slices(one_slice, variables, examples, size, of_one_size):
     """Return the sums of what ``one_slice(start, length)`` gives for slices of ``size`` examples, the last shorter.
 
     That is {"loss": scalar, "gradients": {index in ``variables``: gradient}}. XLA wants slices ``of_one_size``, known
     beforehand: then a shorter last one stands apart.
     """
     if tf.executing_eagerly():
-        return _sum_eagerly(one_slice, variables, examples, size)
+        return _sum_eagerly(one_slice, examples, size)
 
     # Traced once, here, and called by the loop: so it is known beforehand which variables have a gradient
-    scalar = tf.TensorSpec([], tf.int32)
-    one_slice = tf.function(one_slice, autograph=False).get_concrete_function(scalar, scalar)
+    number = tf.TensorSpec([], tf.int32)
+    one_slice = tf.function(one_slice, autograph=False).get_concrete_function(number, number)
     sums = _zeros(variables, one_slice.structured_outputs["gradients"])
     end = examples // size * size if of_one_size else examples
 
@@ -79,58 +32,80 @@ def sum_over_slices(one_slice, variables, examples, size, of_one_size=False):
     def add_the_rest():
         return _add(sums, one_slice(end, examples - end))
 
-    def nothing_to_add():
-        return sums
-
-    return tf.cond(tf.less(end, examples), add_the_rest, nothing_to_add)
+    return tf.cond(tf.less(end, examples), add_the_rest, lambda: sums)
 
 
-def _sum_eagerly(one_slice, variables, examples, size):
-    sums, start = None, 0
+def sum_written_out(one_slice, count, examples):
+    """Return the sums of what ``one_slice`` gives for ``count`` slices, one written after the other in place of a loop.
+
+    Under MirroredStrategy replicas cannot talk to each other within a loop. Each slice waits for the one before.
+    """
+    message = f"a batch has fewer examples than micro_batches={count}: batch(..., drop_remainder=True)"
+    enough = tf.debugging.assert_greater_equal(examples, count, message)
+    sums = None
+    before = [enough]
+    for index in range(count):
+        start = examples * index // count
+        end = examples * (index + 1) // count
+        with tf.control_dependencies(before):
+            result = one_slice(start, end - start)
+            sums = result if sums is None else _add(sums, result)
+        before = tf.nest.flatten(sums)
+    return sums
+
+
+def _sum_eagerly(one_slice, examples, size):
+    sums = one_slice(0, size)
+    start = size
     while start < examples:
-        result = one_slice(start, min(size, examples - start))
-        sums = _add(sums or _zeros(variables, result["gradients"]), result)
+        sums = _add(sums, one_slice(start, min(size, examples - start)))
         start += size
-    return sums or _zeros(variables, range(len(variables)))
+    return sums
 
 
 def _zeros(variables, indices):
-    gradients = {index: tf.zeros(variables[index].shape, _wide(variables[index].dtype)) for index in indices}
+    gradients = {}
+    for index in indices:
+        variable = variables[index]
+        gradients[index] = tf.zeros(variable.shape, _at_least_32_bits(variable.dtype))
     return {"loss": tf.constant(0.0), "gradients": gradients}
 
 
 def _add(sums, result):
-    return tf.nest.map_structure(_add_one, sums, result)
+    def add(total, value):
+        return total + tf.cast(value, total.dtype)
+
+    return tf.nest.map_structure(add, sums, result)
 
 
-def _add_one(total, value):
-    """Return ``total`` plus a tensor or the rows of an embedding that a slice used."""
-    if isinstance(value, tf.IndexedSlices):
-        return tf.tensor_scatter_nd_add(total, value.indices[:, None], tf.cast(value.values, total.dtype))
-    return total + tf.cast(value, total.dtype)
-
-
-def _wide(dtype):
-    """Return the type in which gradients of variables of type ``dtype`` are summed: at least 32 bits."""
+def _at_least_32_bits(dtype):
     dtype = tf.as_dtype(dtype)
     return tf.float32 if dtype.size < 4 else dtype
 
 
-def scaled(values, factor):
-    """Return a structure of tensors, each times ``factor``."""
-    return tf.nest.map_structure(lambda value: value * tf.cast(factor, value.dtype), values)
+def mean_over_replicas(values, weight, gradient_dtype="float32"):
+    """Return the mean of a structure of tensors over the replicas, each by its ``weight``, and the sum of the weights.
 
-
-def distinct_rows(gradient, xla=False):
-    """Return a gradient whose rows, if it is the rows of an embedding that a batch used, come once each.
-
-    They come once for each use: squared by Adam or measured for clipping before they are added up, they would count
-    wrongly. XLA, which cannot count the distinct ones, gets a dense gradient.
+    It is one all-reduce, in 32 bits. With a ``gradient_dtype`` of 16 bits ``values["gradients"]`` travel in that, in a
+    second one: an all-reduce has one type. A replica of weight 0 counts nothing, even where its values are not finite.
     """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    if xla:
-        return tf.convert_to_tensor(gradient)
-    rows, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+    def weighted(value):
+        value = tf.cast(value, _at_least_32_bits(value.dtype))
+        return tf.math.multiply_no_nan(value, tf.cast(weight, value.dtype))
+
+    def sum_over_replicas(tensors):
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+
+    def divided(total_value, mine):
+        return tf.math.divide_no_nan(tf.cast(total_value, mine.dtype), tf.cast(total, mine.dtype))
+
+    mine = tf.nest.map_structure(weighted, values)
+    if gradient_dtype == "float32":
+        sums, total = sum_over_replicas((mine, weight))
+    else:
+        short = tf.nest.map_structure(lambda gradient: tf.cast(gradient, gradient_dtype), mine["gradients"])
+        others = {name: value for name, value in mine.items() if name != "gradients"}
+        sums, total = sum_over_replicas((others, weight))
+        sums["gradients"] = sum_over_replicas(short)
+    return tf.nest.map_structure(divided, sums, mine), total

@@ -5,19 +5,35 @@ over replicas **once**, and only then shown to anything that looks at them. So c
 check of loss scaling see the global batch's mean gradient, the same on every replica.
 """
 
-from bigtrain_nb.common.checks import whole_number
-from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train import micro_batches as batches
-from bigtrain_nb.train import refuse
-from bigtrain_nb.train.keras_gaps import (
+from contextlib import nullcontext
+
+from bigtrain_nb.common.batches import (
+    count_examples,
+    cut,
+    dense,
+    loss_reduction,
+    refuse_sum_with_other_losses,
+    weight_of,
+)
+from bigtrain_nb.common.keras_gaps import (
     Functional,
     after,
+    already_clipped,
     already_reduced,
-    count_by_examples,
+    innermost,
     logs_to_reduce,
     moving_statistics,
     refuse_what_needs_one_piece,
+    synchronized_layers,
 )
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.parallel.local_steps import overflow_together
+from bigtrain_nb.parallel.sharded import shard
+from bigtrain_nb.parallel.slices import is_cut, put_back, set_apart, whole_batch
+from bigtrain_nb.train import refuse
+from bigtrain_nb.train.loss_scale import scale_of
+from bigtrain_nb.train.micro_batches import mean_over_replicas, sum_over_slices, sum_written_out
+from bigtrain_nb.train.trainer import Trainer
 
 
 def _serializable(cls):
@@ -25,7 +41,7 @@ def _serializable(cls):
     return keras.saving.register_keras_serializable("bigtrain_nb")(cls)
 
 
-class Model(keras.Model):
+class Model(Trainer):
     """A `keras.Model`, functional or subclassed, whose training step is cut into ``micro_batches`` slices.
 
     The dataset's batch stays the batch: one step takes it (under a strategy, each replica its share), cuts it into at
@@ -36,22 +52,51 @@ class Model(keras.Model):
 
     The applied gradient is the mean over the global batch, however unevenly it splits, also for losses with the
     reduction "mean_with_sample_weight" (then slices count by their sample weights). Losses with a mask are averaged
-    over the valid places of each slice: pass the mask as ``sample_weight`` to average over the whole batch. Moving
-    statistics of `BatchNormalization` are averaged over the replicas in the same reduction.
+    over the valid places of each slice: pass the mask as ``sample_weight`` to average over the whole batch.
 
-    Already with one device and one slice, two results differ from stock Keras, where its own are wrong: a row of an
-    embedding that a batch uses often has one gradient, of which Adam takes the square and clipping the norm; and the
-    end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on.
+    The moving statistics of `BatchNormalization` are averaged over the replicas in the same reduction. With
+    ``synchronized=True`` its statistics are those of the global batch; that works with one micro-batch, and is exact
+    where all shares are equal.
+
+    Already with one device and one slice, two results differ from stock Keras, where its own are wrong. A row of an
+    embedding that a batch uses often has one gradient, of which Adam takes the square and clipping the norm; so the
+    gradient of an embedding is as large as the embedding. And the end of a dataset of unknown size is no step, in which
+    weights would decay and a schedule would move on.
+
+    With `ColumnDense`, `RowDense` or `SplitAttention` the model is cut over the replicas. Then each of them computes on
+    the whole global batch, gathered from the shares in each step: the dataset is that for one device. Weights that are
+    asked for, given, saved or loaded are whole; with several workers, all must do so.
 
     It works in `fit`, `evaluate`, `predict`, `train_on_batch` without a strategy and under MirroredStrategy and
     MultiWorkerMirroredStrategy.
 
-    `keras.models.clone_model` gives a functional model of one micro-batch: set ``micro_batches`` on the clone.
+    ``shard_optimizer=True`` (ZeRO stage 1) cuts the state of the optimizer into a part for each replica. A replica
+    updates its part of each weight, then the parts are gathered; the result does not change. Of each slot of the
+    optimizer, as of Adam's two moments, a replica keeps 1/N, and beside them its 1/N of the weights once more. A step
+    sends one and a half times as many bytes. `save` and `Resume` write the whole state, with which any number of
+    replicas goes on (not `tf.train.Checkpoint`, which keeps one part); with several workers, all must call `save`. It
+    works with Keras' SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Ftrl and Lion.
 
-    Raises TypeError for an argument that is not known, ValueError for ``micro_batches`` that is not a whole number of
-    at least 1; in training, ValueError for an optimizer that accumulates by itself, for losses whose reductions cannot
-    be weighed together, for synchronized `BatchNormalization` on several replicas and for logs of `compute_metrics`
-    that are no metrics.
+    ``reduce_dtype="bfloat16"`` sends the gradients between replicas in half the bytes: those of each replica are
+    summed over its slices in 32 bits, rounded to 8 significant bits, and so is their sum. Loss and statistics stay in
+    32 bits. float16 is not taken: sums of gradients leave its range of 6e-8 to 65504 without an error.
+
+    ``sync_every=H`` lets each replica take H steps by itself, on its share of each batch, before all meet
+    (`LocalSteps`, which is DiLoCo): 1/H of the bytes, other weights. Replicas also meet at the end of each epoch. The
+    state of the optimizer stays each replica's own; a saved model has that of the first. With several workers the
+    metrics of a step are not shown, only those of an epoch, and steps send nothing at all if the dataset has no end
+    (``repeat()`` with ``steps_per_epoch``). It needs twice the bytes of the weights more. For `fit` only.
+
+    `keras.models.clone_model` gives a functional model without these arguments: set them on the clone.
+
+    Raises TypeError for an argument that is not known; ValueError for ``micro_batches`` or ``sync_every`` that is not a
+    whole number of at least 1, for ``shard_optimizer`` that is no bool, or True with one replica, and for another
+    ``reduce_dtype`` than "float32" and "bfloat16"; in `compile`, ValueError for an optimizer that cannot be sharded; in
+    training, ValueError for an optimizer that accumulates by itself, for losses whose reductions cannot be weighed
+    together, for synchronized `BatchNormalization` in slices on several replicas, and with ``sync_every`` for
+    `train_on_batch`, ``use_ema``, and ``steps_per_execution`` that does not divide it; in a model that is cut, for
+    clipnorm, for optimizers that do not treat each number of a weight by itself, and with the two arguments that need
+    whole weights, ``shard_optimizer`` and ``sync_every``.
     """
 
     def __new__(cls, *args, **kwargs):
@@ -59,15 +104,20 @@ class Model(keras.Model):
             cls = FunctionalModel
         return super().__new__(cls)
 
-    def __init__(self, *args, micro_batches=1, **kwargs):
+    def __init__(
+        self, *args, micro_batches=1, shard_optimizer=False, reduce_dtype="float32", sync_every=None, **kwargs
+    ):
         if _is_functional(args, kwargs):
             refuse.unknown_arguments(kwargs)
             _give_functional_base(type(self))
         super().__init__(*args, **kwargs)
         self.micro_batches = micro_batches
+        self.shard_optimizer = shard_optimizer
+        self.reduce_dtype = reduce_dtype
+        self.sync_every = sync_every
 
     @classmethod
-    def of(cls, model, micro_batches=1):
+    def of(cls, model, micro_batches=1, shard_optimizer=False, reduce_dtype="float32", sync_every=None):
         """Take an existing Keras model as it is: the same layers and weights, in a model of this class.
 
         Compile the result; what ``model`` was compiled with is not taken over, nor a `train_step` of its own.
@@ -85,72 +135,64 @@ class Model(keras.Model):
         else:
             taken = WrappedModel(model)
         taken.micro_batches = micro_batches
+        taken.shard_optimizer = shard_optimizer
+        taken.reduce_dtype = reduce_dtype
+        taken.sync_every = sync_every
         taken.dtype_policy = model.dtype_policy  # by which `compile` decides on loss scaling
         return taken
-
-    @property
-    def micro_batches(self):
-        """Number of slices that a step is cut into; a new value holds from the next `fit` on."""
-        return self._micro_batches
-
-    @micro_batches.setter
-    def micro_batches(self, value):
-        self._micro_batches = whole_number("micro_batches", value, 1)
-        self.train_function = None
 
     @property
     def loss_scale(self):
         """The factor on the loss under "mixed_float16", as a float; None without loss scaling."""
         optimizer = getattr(self, "optimizer", None)
-        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            return None
-        return float(optimizer.dynamic_scale.numpy() if optimizer.built else optimizer.initial_scale)
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            return scale_of(optimizer)
+        return None
 
-    def get_config(self):
-        return {**super().get_config(), "micro_batches": self.micro_batches}
+    def compile(self, optimizer="rmsprop", *others, **settings):
+        if self.shard_optimizer:
+            optimizer = shard(keras.optimizers.get(optimizer))
+        super().compile(optimizer, *others, **settings)
 
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        micro_batches = config.pop("micro_batches", 1)
-        model = super().from_config(config, custom_objects)
-        model.micro_batches = micro_batches
-        return model
-
-    def make_train_function(self, force=False):
-        """Make the function that `fit` calls, ``train_function``.
-
-        The optimizer's variables are made before it is traced: TensorFlow traces a function that makes variables again
-        and keeps both, which makes the first step of two replicas take more than twice as long.
-        """
-        optimizer, variables = self.optimizer, self.trainable_variables
-        if isinstance(self, Functional) and variables and optimizer is not None and not optimizer.built:
-            with self.distribute_strategy.scope():
-                optimizer.build(variables)
-        return super().make_train_function(force)
+    def compile_from_config(self, config):
+        """Compile a model that is loaded. Keras does so where nobody has overridden `compile`."""
+        if type(self).compile is not Model.compile:
+            super().compile_from_config(config)  # which warns that it does not
+            return
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
 
     def train_step(self, data):
         """Train on one replica's share of the global batch; return the metrics."""
-        in_one_piece = self.micro_batches == 1 and self.distribute_strategy.num_replicas_in_sync == 1
-        self._build_before_tracing(data, always=not in_one_piece)
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        self._build_before_tracing(data, always=self.micro_batches > 1)
+        if self.micro_batches > 1 or replicas > 1:
+            refuse_what_needs_one_piece(self)
 
-        # Forward, gradients and reduce
-        if in_one_piece:
+        # Forward and gradients
+        cut_over_replicas = is_cut(self)
+        if cut_over_replicas:
+            refuse.slices_with_whole_weights(self)
+            data = whole_batch(data)
+        if self.micro_batches == 1 and (replicas == 1 or synchronized_layers(self) or cut_over_replicas):
             step = self._forward_and_gradients(data)
         else:
-            refuse_what_needs_one_piece(self)
-            share = self._sum_over_slices(data)
-            step = self._reduce(share)
+            step = self._sum_over_slices(data)
+
+        # Reduce
+        if self.local_steps:
+            step["gradients"] = overflow_together(step["gradients"], self.optimizer)
+        elif cut_over_replicas:
+            slices, step = set_apart(step, self.trainable_variables)
+            step = put_back(self._reduce(step, data), slices, self.optimizer)
+        elif replicas > 1:
+            step = self._reduce(step, data)
 
         # Update
         self._update(step["gradients"], data)
-        self._loss_tracker.update_state(step["loss"], sample_weight=batches.count_examples(data))
+        self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))
         return logs_to_reduce(self.get_metrics_result(), self.distribute_strategy)
-
-    def test_step(self, data):
-        """Evaluate one replica's share of the global batch; return the metrics."""
-        self._build_before_tracing(data, always=False)
-        return logs_to_reduce(super().test_step(data), self.distribute_strategy)
 
     # The parts of a step hand on {"loss": scalar, "gradients": {index of a trainable variable: gradient}}. A variable
     # that the loss does not depend on is not in it.
@@ -163,60 +205,50 @@ class Model(keras.Model):
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
             loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-            loss *= tf.cast(share, loss.dtype)
+            replicas = self.distribute_strategy.num_replicas_in_sync
+            loss *= tf.cast(share * replicas, loss.dtype)  # inside a strategy Keras has divided it by their number
             scaled_loss = self.optimizer.scale_loss(loss)
 
         # Gradients
-        gradients = tape.gradient(scaled_loss, self.trainable_variables)
-        found = {index: gradient for index, gradient in enumerate(gradients) if gradient is not None}
+        variables = self.trainable_variables
+        found = {}
+        for index, gradient in enumerate(tape.gradient(scaled_loss, variables)):
+            if gradient is not None:
+                found[index] = dense(gradient, variables[index])
 
-        logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        refuse.logs_without_metric(self, logs)
+        self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         return {"loss": loss, "gradients": found}
 
     def _sum_over_slices(self, data):
-        """Return loss and gradients of one replica's share, and ``weight``: what the share counts in the global mean.
+        """Return loss and gradients of one replica's share.
 
         The loss of each slice is scaled before its gradients are taken, so that their sum is the share's mean.
         """
-        reduction = batches.loss_reduction(self.loss)
-        examples = batches.count_examples(data)
-        weight = batches.weight(data, reduction)
+        reduction = loss_reduction(self.loss)
+        weight = weight_of(data, reduction)
 
         def one_slice(start, length):
-            part = data if self.micro_batches == 1 else batches.cut(data, start, length)
-            share = tf.math.divide_no_nan(batches.weight(part, reduction), weight)
+            part = data if self.micro_batches == 1 else cut(data, start, length)
+            share = tf.math.divide_no_nan(weight_of(part, reduction), weight)
             result = self._forward_and_gradients(part, share)
-            refuse.sum_with_other_losses(self, reduction)
+            refuse_sum_with_other_losses(self, reduction)
             return result
 
-        size = -(-examples // self.micro_batches)
+        examples = count_examples(data)
+        if is_cut(self):
+            return sum_written_out(one_slice, self.micro_batches, examples)
+        size = -(-examples // self.micro_batches)  # rounded up
         of_one_size = self.jit_compile and self.micro_batches > 1
-        sums = batches.sum_over_slices(one_slice, self.trainable_variables, examples, size, of_one_size)
-        return {**sums, "weight": weight}
+        return sum_over_slices(one_slice, self.trainable_variables, examples, size, of_one_size)
 
-    def _reduce(self, share):
-        """Return loss and gradients of the global batch: the mean over the replicas, by weight, in one all-reduce.
-
-        The moving statistics of the model become their mean in it.
-        """
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if replicas == 1:
-            return share
-        weight = share["weight"]
-        statistics = moving_statistics(self)
-        values = {
-            # Times replicas, for inside a strategy Keras has divided the loss by their number
-            "loss": batches.scaled(share["loss"], weight * replicas),
-            "gradients": batches.scaled(share["gradients"], weight * replicas),
-            "statistics": batches.scaled([tf.cast(v.value, tf.float32) for v in statistics], weight),
-            "weight": weight,
-        }
-        sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
-        total = sums["weight"]
-        means = batches.scaled(sums, tf.math.reciprocal_no_nan(total))
-        for variable, mean in zip(statistics, means["statistics"], strict=True):
-            kept = tf.cast(variable.value, tf.float32)
+    def _reduce(self, share, data):
+        """Return loss and gradients of the global batch; in the same all-reduce moving statistics become their mean."""
+        weight = weight_of(data, loss_reduction(self.loss))
+        variables = moving_statistics(self)
+        statistics = [variable.value for variable in variables]
+        means, total = mean_over_replicas({**share, "statistics": statistics}, weight, self.reduce_dtype)
+        for variable, mean in zip(variables, means["statistics"], strict=True):
+            kept = tf.cast(variable.value, mean.dtype)
             variable.assign(tf.cast(tf.where(total > 0, mean, kept), variable.dtype))
         return means
 
@@ -225,38 +257,10 @@ class Model(keras.Model):
         variables = self.trainable_variables
         if not variables:
             return
-        if not self.optimizer.built:
-            self.optimizer.build(variables)
-        pairs = []
-        for index, variable in enumerate(variables):
-            gradient = batches.distinct_rows(gradients.get(index), self.jit_compile)
-            pairs.append((gradient, variable))
-        with already_reduced(self.optimizer), after(data):
+        pairs = [(gradients.get(index), variable) for index, variable in enumerate(variables)]
+        clipped = already_clipped(innermost(self.optimizer)) if is_cut(self) else nullcontext()
+        with already_reduced(self.optimizer), clipped, after(data):
             self.optimizer.apply_gradients(pairs)
-
-    def _build_before_tracing(self, data, always):
-        """Make the variables that sums start from and the losses to track; with a strategy, Keras did so already."""
-        _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
-        if self._distribute_strategy is None and (always or keras.tree.is_nested(y)):
-            self._symbolic_build(data_batch=data)
-
-    def _compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        with count_by_examples(self, x):
-            return super()._compute_loss(x, y, y_pred, sample_weight=sample_weight, training=training)
-
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Build from a *local* replica's batch; Keras' own turns the batches of all into one tensor, which raises
-        under MultiWorkerMirroredStrategy (keras issue 20585).
-        """
-        if self._distribute_strategy is None:
-            return
-        if iterator is not None:
-            _, _, epoch = next(iter(iterator))
-            data_batch = next(epoch, None)
-            if data_batch is None:
-                return  # nothing to train on, as at the end of an epoch that is resumed: Keras warns
-        local = self.distribute_strategy.experimental_local_results
-        super()._maybe_symbolic_build(data_batch=keras.tree.map_structure(lambda value: local(value)[0], data_batch))
 
 
 @_serializable

@@ -2,7 +2,10 @@
 
 from difflib import get_close_matches
 
-_ARGUMENTS = ("inputs", "outputs", "name", "trainable", "micro_batches")
+SETTINGS = ("micro_batches", "shard_optimizer", "reduce_dtype", "sync_every")
+"""The arguments of `Model` that `keras.Model` does not have."""
+
+_ARGUMENTS = ("inputs", "outputs", "name", "trainable", *SETTINGS)
 
 
 def unknown_arguments(kwargs):
@@ -13,18 +16,38 @@ def unknown_arguments(kwargs):
             raise TypeError(f"Model(inputs, outputs) has no argument {name!r}; the nearest is {nearest!r}")
 
 
-def logs_without_metric(model, logs):
-    unknown = set(logs) - set(model.get_metrics_result())
-    if unknown:
+def sharding(shard_optimizer, replicas):
+    if not isinstance(shard_optimizer, bool):
+        raise ValueError(f"shard_optimizer must be True or False, not {shard_optimizer!r}")
+    if shard_optimizer and replicas == 1:
         raise ValueError(
-            f"compute_metrics returns {', '.join(sorted(unknown))}, which would show one slice only: make each a"
-            " keras.metrics.Metric and an attribute of the model"
+            "shard_optimizer=True needs several replicas, and this model has one: build it in the scope of a strategy,"
+            " as bt.mirrored() or bt.strategy() with several workers, or leave it out"
         )
 
 
-def sum_with_other_losses(model, reduction):
-    if reduction == "sum" and model.micro_batches > 1 and model.losses:
+def train_on_batch_with_local_steps(model):
+    if model.sync_every:
         raise ValueError(
-            'with the reduction "sum", micro_batches would count regularisers and add_loss once for each slice: use'
-            ' "sum_over_batch_size"'
+            f"sync_every={model.sync_every} works in fit, where an epoch's end brings the replicas together:"
+            " train_on_batch has no end"
         )
+
+
+def resume_with_local_steps(model):
+    if getattr(model, "sync_every", None):
+        raise ValueError(
+            f"Resume cannot go on exactly with sync_every={model.sync_every}: each replica has an optimizer state of"
+            " its own, and a checkpoint holds that of the first. Save the model at the end of an epoch instead, with"
+            " keras.callbacks.ModelCheckpoint"
+        )
+
+
+def slices_with_whole_weights(model):
+    """For a model that is cut over the replicas."""
+    for name in ("shard_optimizer", "sync_every"):
+        if getattr(model, name):
+            raise ValueError(
+                f"{model.name} is cut over the replicas, so that none of them has whole weights, which"
+                f" {name}={getattr(model, name)} needs: leave it out"
+            )

@@ -7,6 +7,8 @@ import os
 
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.parallel.slices import is_cut
+from bigtrain_nb.train import refuse
 from bigtrain_nb.train.all_gather import all_gather, several_workers
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.preemption import Preemption, leave
@@ -34,6 +36,9 @@ class Resume(keras.callbacks.Callback):
     After SIGTERM, to any worker, all save after the same step and end with the exit code `PREEMPTED`, 75; a scheduler,
     or ``bt.run_workers(..., restarts=3)``, starts them again. With several workers that is about half a second or one
     step later, whichever is longer. Python hears signals in the main thread only.
+
+    The state of a sharded optimizer is saved whole, for which the chief's host needs room. It goes on sharded or not,
+    with any number of replicas.
 
     ``folder`` is seen by all workers and used by one training. ``restored`` says whether there was a checkpoint. Not in
     it: the metrics of an epoch's part before a restart, the state of other callbacks, random numbers that are not from
@@ -176,6 +181,7 @@ class Resume(keras.callbacks.Callback):
     def _save(self, stop):
         """Save, and end the process if told to ``stop``; all workers must call it."""
         self._state.gather_seeds()
+        self._files.gather(keep=self._chief)
         if self._chief:
             self._files.save()
         if stop:
@@ -189,6 +195,12 @@ def _build_optimizer(model):
         raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once, first")
     if not model.compiled:
         raise ValueError(f"{model.name} has no optimizer yet: compile it, then make Resume")
+    refuse.resume_with_local_steps(model)
+    if is_cut(model):
+        raise ValueError(
+            f"{model.name} is cut over replicas, and Resume would save the first one's slices only: save it at the end"
+            " of each epoch with keras.callbacks.ModelCheckpoint, and go on from keras.models.load_model"
+        )
     if not model.optimizer.built:
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)

@@ -1,7 +1,11 @@
 """Two small models that behave like large ones: a residual net for images and a transformer for bytes of text."""
 
-from bigtrain_nb.common.checks import one_of
-from bigtrain_nb.common.quiet import keras
+from functools import partial
+
+from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.parallel.recompute import Recompute
+from bigtrain_nb.parallel.tensor import ColumnDense, RowDense, SplitAttention
 from bigtrain_nb.train.model import Model
 
 GROUPS = 8
@@ -10,48 +14,63 @@ GROUPS = 8
 _layers = keras.layers
 
 
-def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", micro_batches=1):
+def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", recompute=False, micro_batches=1):
     """Return an untrained residual net: float32 images [batch, s, s, 3] in -1..1 -> float32 logits [batch, classes].
 
     A convolution to ``width`` channels, then ``blocks`` residual blocks, each of which halves the sides; from the
     second on each doubles the channels. Pre-activation as in He et al. 2016, "Identity Mappings in Deep Residual
     Networks", with averages on the way past a block as in He et al. 2019, "Bag of Tricks". ``norm``: "group" (Wu & He
     2018), the same for every split of a batch, or "batch", whose statistics see a micro-batch or a replica's share.
+    ``recompute`` puts a `Recompute` around each block.
 
-    The default has 77,976 weights. Raises ValueError for another ``norm``, and with "group" for a ``width`` that is no
-    multiple of 8.
+    The default has 77,976 weights. Raises ValueError for another ``norm``, and, from Keras, with "group" for a
+    ``width`` that is no multiple of 8.
     """
     one_of("norm", norm, ("group", "batch"))
-    if norm == "group" and width % GROUPS:
-        raise ValueError(f"width={width} must be a multiple of {GROUPS}, the groups of its normalization")
     images = keras.Input((image_size, image_size, 3), name="image")
     x = _conv(width)(images)
     for block in range(blocks):
-        x = _residual_block(x, width * 2**block, norm)
+        residual_block = partial(_residual_block, channels=width * 2**block, norm=norm)
+        x = _block(x, residual_block, recompute)
     x = _activated(x, norm)
     x = _layers.GlobalAveragePooling2D()(x)
     logits = _layers.Dense(classes, dtype="float32", name="logits")(x)
     return Model(images, logits, name="conv_net", micro_batches=micro_batches)
 
 
-def gpt(vocabulary=256, length=128, width=128, layers=2, heads=4, dropout=0.0, micro_batches=1):
+def gpt(
+    vocabulary=256,
+    length=128,
+    width=128,
+    layers=2,
+    heads=4,
+    dropout=0.0,
+    recompute=False,
+    tensor_parallel=1,
+    micro_batches=1,
+):
     """Return an untrained language model: int32 tokens [batch, length] -> float32 logits [batch, length, vocabulary].
 
     The logits at place i see tokens 0 to i and are for token i + 1; by default tokens are bytes. A pre-norm causal
     transformer with learned positions: GPT-2, Radford et al. 2019, "Language Models are Unsupervised Multitask
     Learners", but for an output projection of its own, and without biases, as in Chowdhery et al. 2022, "PaLM".
-    Matrices start normal with a deviation of 0.02.
+    Matrices start normal with a deviation of 0.02. ``recompute`` puts a `Recompute` around each block.
 
-    The default has 475,776 weights. Raises ValueError for a ``width`` that is no multiple of ``heads``.
+    ``tensor_parallel=N`` cuts the blocks over the N replicas of the strategy in whose scope the model is made: heads by
+    `SplitAttention`, the two matrices after them by `ColumnDense` and `RowDense`. Train it by `fit` with the same
+    dataset as on one device: every replica computes on the whole batch.
+
+    The default has 475,776 weights. A head takes ``width // heads`` of the width. Raises ValueError for another number
+    of replicas than ``tensor_parallel``, and for ``heads`` and ``4 * width`` that do not divide by it.
     """
-    if width % heads:
-        raise ValueError(f"width={width} must be a multiple of heads={heads}")
+    _check_replicas(tensor_parallel)
     tokens = keras.Input((length,), dtype="int32", name="tokens")
     x = _layers.Embedding(vocabulary, width, embeddings_initializer=_normal())(tokens)
     x = Positions()(x)
     x = _layers.Dropout(dropout)(x)
+    transformer_block = partial(_transformer_block, width=width, heads=heads, dropout=dropout, cut=tensor_parallel > 1)
     for _ in range(layers):
-        x = _transformer_block(x, width, heads, dropout)
+        x = _block(x, transformer_block, recompute)
     x = _normalized(x)
     logits = _matrix(vocabulary, dtype="float32", name="logits")(x)
     return Model(tokens, logits, name="gpt", micro_batches=micro_batches)
@@ -62,10 +81,18 @@ class Positions(_layers.Layer):
     """Adds a learned vector for its place to each token: [batch, length, width] -> the same shape."""
 
     def build(self, shape):
-        self.table = self.add_weight(shape=shape[1:], initializer=_normal(), name="positions")
+        self.table = self.add_weight(shape[1:], initializer=_normal(), name="positions")
 
     def call(self, x):
         return x + self.table
+
+
+def _block(x, make, recompute):
+    """Return what the layers that ``make`` puts on a tensor give for ``x``."""
+    if not recompute:
+        return make(x)
+    inputs = keras.Input(x.shape[1:], dtype=x.dtype)
+    return Recompute(keras.Model(inputs, make(inputs)))(x)
 
 
 def _residual_block(x, channels, norm):
@@ -88,17 +115,28 @@ def _conv(channels, kernel=3, strides=1):
     return _layers.Conv2D(channels, kernel, strides, "same", use_bias=False, kernel_initializer="he_normal")
 
 
-def _transformer_block(x, width, heads, dropout):
-    attend = _layers.MultiHeadAttention(
-        heads, width // heads, dropout=dropout, use_bias=False, kernel_initializer=_normal()
-    )
+def _check_replicas(tensor_parallel):
+    whole_number("tensor_parallel", tensor_parallel, 1)
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if tensor_parallel not in (1, replicas):
+        raise ValueError(
+            f"tensor_parallel={tensor_parallel} needs a strategy of as many replicas, and here is one of {replicas}:"
+            f" call gpt in bt.mirrored({tensor_parallel}).scope(), or in the scope of bt.strategy() in as many workers"
+        )
+
+
+def _transformer_block(x, width, heads, dropout, cut):
+    attention = SplitAttention if cut else _layers.MultiHeadAttention
+    columns = ColumnDense if cut else _layers.Dense
+    rows = RowDense if cut else _layers.Dense
+    attend = attention(heads, width // heads, dropout=dropout, use_bias=False, kernel_initializer=_normal())
     entry = _normalized(x)
     attended = attend(entry, entry, use_causal_mask=True)
     x = _layers.Add()([x, _layers.Dropout(dropout)(attended)])
 
     change = _normalized(x)
-    change = _matrix(4 * width, activation="gelu")(change)
-    change = _matrix(width)(change)
+    change = _matrix(4 * width, columns, activation="gelu")(change)
+    change = _matrix(width, rows)(change)
     return _layers.Add()([x, _layers.Dropout(dropout)(change)])
 
 
@@ -106,8 +144,8 @@ def _normalized(x):
     return _layers.LayerNormalization(center=False)(x)
 
 
-def _matrix(width, **settings):
-    return _layers.Dense(width, use_bias=False, kernel_initializer=_normal(), **settings)
+def _matrix(width, dense=_layers.Dense, **settings):
+    return dense(width, use_bias=False, kernel_initializer=_normal(), **settings)
 
 
 def _normal():

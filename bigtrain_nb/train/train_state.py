@@ -15,7 +15,7 @@ class TrainState(tf.train.experimental.PythonState):
         self.seeds = []  # of each replica: one that had fewer slices of a batch has drawn less often
         self._strategy = model.distribute_strategy
         weights = {id(weight) for weight in model.weights}
-        self._generators = [variable for variable in model.variables if id(variable) not in weights]
+        self._generators = [one for one in model.variables if id(one) not in weights]  # of random numbers
         self._states = all_gather(self._strategy, self._own_states)
 
     def serialize(self):

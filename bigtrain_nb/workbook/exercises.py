@@ -4,7 +4,6 @@ The exercises of a notebook stand in a module of `workbook/exercises/`, beside t
 then its check, an `exercise` with the hint as its docstring, then what it must refuse.
 """
 
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -28,8 +27,8 @@ class Exercise:
 
     `name` is "module.function". `reference` is the solution; its source is what `solution` shows.
     `check(answer)` calls the reader's function and raises `Wrong` where it must. `wrong` holds typical wrong
-    answers, each with a part of the message that must refuse it. `minutes` is the time it takes, `difficulty`
-    runs from 1 to 5.
+    answers, each with a part of the message that must refuse it. `minutes` is the time it takes a reader, `difficulty`
+    runs from 1 to 5, `seconds` is how long the check may run.
     """
 
     name: str
@@ -38,6 +37,7 @@ class Exercise:
     hint: str
     minutes: int
     difficulty: int
+    seconds: float = 60
     wrong: list = field(default_factory=list)
 
     def refuses(self, reason):
@@ -50,33 +50,29 @@ class Exercise:
         return note
 
 
-def exercise(reference, minutes, difficulty):
+def exercise(reference, minutes, difficulty, seconds=60):
     """Decorate the check of an answer, of which it makes an `Exercise`; its docstring is the hint."""
     module = reference.__module__.rpartition(".")[2]
 
     def make(check):
         hint = " ".join(check.__doc__.split())
-        return Exercise(f"{module}.{reference.__name__}", reference, check, hint, minutes, difficulty)
+        return Exercise(f"{module}.{reference.__name__}", reference, check, hint, minutes, difficulty, seconds)
 
     return make
 
 
-def registry():
-    """All exercises by name: those of the modules in `workbook/exercises/`, in the folder of the notebook.
+def registry(name):
+    """The exercises of one notebook by name: "module.function" means workbook/exercises/module.py beside the notebook.
 
-    Raises ModuleNotFoundError, which says where they are looked for, if there is no such folder.
+    Raises ModuleNotFoundError, which says where they are looked for, if there is no such module.
     """
+    module = name.partition(".")[0]
     try:
-        folder = import_module("workbook.exercises")
+        contents = vars(import_module(f"workbook.exercises.{module}"))
     except ModuleNotFoundError as error:
         error.add_note("exercises are looked for in workbook/exercises, in the folder of the notebook")
         raise
-    known = {}
-    for module in pkgutil.iter_modules(folder.__path__, "workbook.exercises."):
-        for one in vars(import_module(module.name)).values():
-            if isinstance(one, Exercise):
-                known[one.name] = one
-    return known
+    return {one.name: one for one in contents.values() if isinstance(one, Exercise)}
 
 
 def expect(got, expected, what, rel=1e-6):

@@ -1,44 +1,63 @@
-"""How each notebook of the series went, noted beside the notebooks, so that the last of them can show all.
+"""How each notebook went on each day, noted in one file beside the notebooks, so that a reader sees what got better.
 
 Only a kernel that a Jupyter server started for a notebook notes anything: not one of the tests, nor of `make render`.
-A summary has these counts: predictions (that were revealed), hits, within_twice, exercises, right.
+The file has {notebook: {day: summary}}. A summary counts predictions (that were revealed), hits, within_twice,
+exercises and right, and has in "off" how many times too high or too low each prediction was.
 """
 
 import contextlib
 import json
 import os
 from collections import Counter
+from datetime import date
 from pathlib import Path
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.files import write_text
+from bigtrain_nb.common.words import quantity
 
-FILE = ".scores.json"
-THIS = "this notebook"
+FILE = ".score-history.json"
 
 
-def noted(summary):
-    """Note this notebook's summary; return {notebook: summary} of all that are noted in the current folder."""
-    try:
-        known = json.loads(Path(FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # none yet, or damaged
-        known = {}
+def note(summary):
+    """Note how this notebook went today; return its name, and {notebook: {day: summary}} of all that is noted."""
+    history = _read()
     session = os.environ.get("JPY_SESSION_NAME")  # Jupyter's own: the notebook that this kernel was started for
-    if not session:
-        return known | {THIS: summary}
-    known[Path(session).stem] = summary
-    with contextlib.suppress(OSError):  # a folder that cannot be written keeps no score
-        write_text(FILE, json.dumps(known, indent=1) + "\n")
-    return known
+    notebook = Path(session).stem if session else "this notebook"
+    days = history.setdefault(notebook, {})
+    days[date.today().isoformat()] = summary
+    if session:
+        with contextlib.suppress(OSError):  # a folder that cannot be written keeps no score
+            write_text(FILE, json.dumps(history, indent=1) + "\n")
+    return notebook, history
 
 
-def table(summaries):
-    """A line for each notebook and one for all."""
-    total = Counter()
-    for summary in summaries.values():
-        total.update(summary)
-    rows = [_row(name, summary) for name, summary in sorted(summaries.items())]
-    rows.append(_row("together", total))
+def _read():
+    """What is noted; nothing where there is no file yet, or one that is damaged."""
+    try:
+        return json.loads(Path(FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def trend(days):
+    """A row for each prediction that was made on two days or more: how far off the first time, and the last."""
+    told = {}
+    for day in sorted(days):
+        for name, times in days[day].get("off", {}).items():
+            told.setdefault(name, []).append(f"off by {quantity(times, 'x')} on {day}")
+    return [[name, lines[0], lines[-1]] for name, lines in told.items() if len(lines) > 1]
+
+
+def table(history):
+    """A line for each notebook, as it went on its last day, and one for all."""
+    rows = []
+    together = Counter()
+    for notebook, days in sorted(history.items()):
+        counts = days[max(days)] | {"off": 0}
+        rows.append(_row(notebook, counts))
+        together.update(counts)
+    rows.append(_row("together", together))
     head = ["", "predictions that hit", "within a factor of 2", "exercises right"]
     return cards.table("The whole series, as far as you have come", head, rows)
 

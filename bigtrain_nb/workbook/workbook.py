@@ -17,10 +17,11 @@ from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import interval, quantity
 from bigtrain_nb.plots import Picture, comparison_figure, prediction_figure
 from bigtrain_nb.workbook import exercises, scores
+from bigtrain_nb.workbook.time_limit import TookTooLong, time_limit
 
 NOT_ATTEMPTED, RIGHT, WRONG = "not attempted", "right", "wrong"
 CLOSE = 1.1
-"""Times: as near as a single number, without an interval, can be asked to be predicted."""
+"""Times: as near to what was measured as a prediction can be asked to be."""
 
 _predictions = {}
 _checked = {}
@@ -49,21 +50,22 @@ class Prediction:
         return max(self.factor, 1 / self.factor)
 
     @property
-    def has_interval(self):
-        return self.low < self.high
+    def inside(self):
+        """Whether the prediction lies in the measured interval."""
+        return self.low <= self.predicted <= self.high
 
     @property
     def hit(self):
-        """Whether the prediction lies in the measured interval, or within 10 % of a number that has none."""
-        if self.has_interval:
-            return self.low <= self.predicted <= self.high
-        return self.times_off <= CLOSE
+        """Whether the prediction lies in the interval or within 10 % of the median: a narrow interval is no harder."""
+        return self.inside or self.times_off <= CLOSE
 
     @property
     def verdict(self):
         """In words: "inside the interval", "within 10 %" or "off by 1.4x, too low"."""
+        if self.inside and self.low < self.high:
+            return "inside the interval"
         if self.hit:
-            return "inside the interval" if self.has_interval else "within 10 %"
+            return "within 10 %"
         side = "high" if self.factor > 1 else "low"
         return f"off by {quantity(self.times_off, 'x')}, too {side}"
 
@@ -95,7 +97,7 @@ def predict(name, value, unit=""):
 
 
 def reveal(name, measured):
-    """Set what was measured beside the prediction of that name, and show both in a picture.
+    """Set what was measured beside the prediction of that name; an interval is shown in a picture too.
 
     `measured`: a `Ratio`, a `Result` or a plain number. Raises ValueError if there is no such prediction, or if
     what was measured is not above zero or has another unit.
@@ -113,7 +115,8 @@ def reveal(name, measured):
     row = replace(said, unit=unit, median=median, low=low, high=high, rounds=rounds)
     _predictions[name] = row
     line = f"{name}: you said {quantity(row.predicted, unit)}, measured {row.measured}: {row.verdict}."
-    _show(comparison_figure([row], prediction=row.predicted), line)
+    if low < high:
+        _show(comparison_figure([row], prediction=row.predicted), line)
     return cards.note("Measured", line)
 
 
@@ -125,37 +128,41 @@ def predicted(name):
 def score(series=False):
     """Every prediction beside its measurement, with a picture, and every exercise that was checked.
 
-    With ``series``, below it a line for each notebook that the reader has scored in this folder.
+    Below it, for a prediction made on several days, how far off it was the first time and the last; with ``series``
+    also a line for each notebook that the reader has scored in this folder.
     """
     if not _predictions and not _checked:
         return cards.note("Score", "nothing was predicted and no exercise was checked yet")
     revealed = [row for row in _predictions.values() if row.median is not None]
-    hits = sum(row.hit for row in revealed)
-    within_twice = sum(row.times_off <= 2 for row in revealed)
-    right = sum(found.status == RIGHT for found in _checked.values())
     summary = {
         "predictions": len(revealed),
-        "hits": hits,
-        "within_twice": within_twice,
+        "hits": sum(row.hit for row in revealed),
+        "within_twice": sum(row.times_off <= 2 for row in revealed),
         "exercises": len(_checked),
-        "right": right,
+        "right": sum(found.status == RIGHT for found in _checked.values()),
+        "off": {row.name: row.times_off for row in revealed},
     }
+    notebook, history = scores.note(summary)
 
-    closing = f"{hits} of {len(revealed)} predictions inside the interval, or within 10 % of a single number"
-    if hits < len(revealed):
+    closing = f"{summary['hits']} of {len(revealed)} predictions inside the interval, or within 10 %"
+    if summary["hits"] < len(revealed):
         worst = max(revealed, key=lambda row: row.times_off)
         closing += f" (furthest off: {worst.name})"
     if revealed:
         _show(prediction_figure(revealed), f"predictions as multiples of what was measured; {closing}")
     if _checked:
-        closing += f"; {right} of {len(_checked)} exercises right"
+        closing += f"; {summary['right']} of {len(_checked)} exercises right"
     here = machine()
     closing += f". Measured on {here['processor']}, {here['cores']} cores, TensorFlow {here['tensorflow']}."
 
     head = ["", "predicted", "measured", "predicted / measured", "verdict"]
-    own = cards.table("Score", head, _score_rows(), closing)
-    known = scores.noted(summary)
-    return cards.stacked(own, scores.table(known)) if series else own
+    shown = [cards.table("Score", head, _score_rows(), closing)]
+    trend = scores.trend(history[notebook])
+    if trend:
+        shown.append(cards.table("Your predictions over the days", ["", "the first time", "the last time"], trend))
+    if series:
+        shown.append(scores.table(history))
+    return cards.stacked(*shown)
 
 
 def _score_rows():
@@ -174,19 +181,23 @@ def _score_rows():
 def check(name, answer):
     """Check the reader's function `answer` for the exercise of that name: not attempted yet, right, or wrong and why.
 
-    Never raises for an answer, however wrong. Raises ValueError for an unknown name, ModuleNotFoundError where there
-    are no exercises.
+    Never raises for an answer, however wrong, and ends one that runs on and on. Raises ValueError for an unknown name,
+    ModuleNotFoundError where there are no exercises.
     """
     exercise = _exercise(name)
     status, message = RIGHT, ""
     try:
-        exercise.check(_guarded(answer))
+        with time_limit(exercise.seconds):
+            exercise.check(_guarded(answer))
     except exercises.NotAttempted:
         minutes = "1 minute" if exercise.minutes == 1 else f"{exercise.minutes} minutes"
         status = NOT_ATTEMPTED
         message = f"about {minutes}, difficulty {exercise.difficulty} of 5; bt.hint({name!r}) helps"
     except exercises.Wrong as wrong:
         status, message = WRONG, str(wrong)
+    except TookTooLong:
+        status = WRONG
+        message = f"your function did not end within {exercise.seconds} s: is there a loop that never ends?"
     except Exception as error:
         status = WRONG
         message = f"the check can do nothing with what your function returned ({_raised(error)})"
@@ -225,7 +236,7 @@ def _raised(error):
 
 
 def _exercise(name):
-    return _look_up(name, exercises.registry(), "exercise")
+    return _look_up(name, exercises.registry(name), "exercise")
 
 
 def _look_up(name, known, kind):

@@ -1,4 +1,4 @@
-"""What training here needs of Keras and TensorFlow, and they offer no public way to.
+"""What is needed of Keras and TensorFlow, and they offer no public way to.
 
 All private names stand here, but for those of `keras.Model` that `Model` inherits or overrides.
 tests/unit/test_upstream.py fails when Keras mends one of them, and says what can then be deleted.
@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from itertools import count
 
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train.micro_batches import count_examples
 
 # isort: split
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
@@ -17,23 +16,42 @@ _groups = count(1)
 
 
 def innermost(optimizer):
-    """Return the optimizer that updates the weights: a `LossScaleOptimizer` wraps it."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
+    """Return the optimizer that updates the weights: `LossScaleOptimizer` and `ShardedOptimizer` wrap it."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
 
 
 @contextmanager
 def already_reduced(optimizer):
     """Keep a Keras optimizer from reducing gradients again; there is no public way to say that they are reduced."""
     inner = innermost(optimizer)
-    inner._all_reduce_sum_gradients = _unchanged
+    inner._all_reduce_sum_gradients = list  # the pairs as they are
     try:
         yield
     finally:
         vars(inner).pop("_all_reduce_sum_gradients", None)  # replicas are threads: another may have been here before
 
 
-def _unchanged(grads_and_vars):
-    return list(grads_and_vars)
+def clip(optimizer, gradients):
+    """Return the gradients, clipped as the optimizer was told to."""
+    # Of the class: another replica, which is a thread, may have switched off the optimizer's own (`already_clipped`)
+    return type(optimizer)._clip_gradients(optimizer, list(gradients))
+
+
+@contextmanager
+def already_clipped(optimizer):
+    """Keep a Keras optimizer from clipping: it would take the norm of what it is given for the norm of the whole."""
+    optimizer._clip_gradients = list  # the gradients as they are
+    try:
+        yield
+    finally:
+        vars(optimizer).pop("_clip_gradients", None)
+
+
+def decays(optimizer, variable):
+    """Return whether the optimizer's weight decay, if it has any, touches a variable."""
+    return optimizer._use_weight_decay(variable)
 
 
 def after(data):
@@ -44,11 +62,11 @@ def after(data):
 
 
 @contextmanager
-def count_by_examples(model, x):
+def count_by_examples(model, examples):
     """Let the tracked loss of each output count a batch by its examples; Keras counts all batches alike."""
     trackers = model._compile_loss.metrics if model._compile_loss else []
     for tracker in trackers:
-        tracker.update_state = _counting(tracker, count_examples(x))
+        tracker.update_state = _counting(tracker, examples)
     try:
         yield
     finally:
@@ -63,6 +81,11 @@ def _counting(tracker, examples):
         return update(tracker, value, examples)
 
     return update_state
+
+
+def compiled_loss(model, y, y_pred, sample_weight):
+    """Return the loss that `compile` names, alone: the public `compute_loss` adds those of all layers."""
+    return model._compile_loss(y, y_pred, sample_weight)
 
 
 def logs_to_reduce(logs, strategy):
@@ -89,6 +112,19 @@ def function_graph(node, name):
     return node.graph._get_function(node.get_attr(name).name).graph
 
 
+def full_name(device):
+    """Return a device's name as tensors and variables have it, "/job:localhost/replica:0/task:0/device:CPU:0"."""
+    with tf.device(device):
+        return tf.zeros([]).device
+
+
+def move(variable, device):
+    """Let a Keras variable stand on a device, by its full name. Publicly it stays where it was made."""
+    if variable.value.device != device:
+        with tf.device(device):
+            variable._initialize(variable.numpy())
+
+
 def moving_statistics(model):
     """Return what training changes on each replica by itself: unreduced, replicas would drift apart unseen."""
     layers = [layer for layer in _batch_normalizations(model) if layer.trainable]
@@ -99,8 +135,7 @@ def refuse_what_needs_one_piece(model):
     """Raise ValueError for what cannot be in a step of several slices or replicas.
 
     That are an optimizer that accumulates by itself, the scales of float8, which Keras hands on as gradients and which
-    are not to be summed, and layers that talk to other replicas in the forward pass, which is run as often as
-    a replica has slices: those that have fewer would be waited for.
+    are not to be summed, and slices with layers that talk to other replicas in the forward pass.
     """
     if getattr(innermost(model.optimizer), "gradient_accumulation_steps", None):
         raise ValueError(
@@ -109,15 +144,38 @@ def refuse_what_needs_one_piece(model):
         )
     if any(variable.overwrite_with_gradient for variable in model.trainable_variables):
         raise ValueError("float8 works on one device and without micro_batches only")
-    if model.distribute_strategy.num_replicas_in_sync == 1:
+    if model.micro_batches == 1 or model.distribute_strategy.num_replicas_in_sync == 1:
         return
-    for layer in _batch_normalizations(model):
-        if layer.synchronized:
-            raise ValueError(
-                f"{layer.name}: synchronized=True does not work in a bt.Model on several replicas: leave it out (moving"
-                " statistics are averaged all the same) or use GroupNormalization"
-            )
+    for layer in synchronized_layers(model):
+        raise ValueError(
+            f"{layer.name}: synchronized=True on several replicas needs micro_batches=1. Its forward pass waits for"
+            " every replica, and one with a smaller share of the batch has fewer slices. Leave it out (moving"
+            " statistics are averaged all the same) or use GroupNormalization"
+        )
+
+
+def synchronized_layers(model):
+    """Return the layers that talk to other replicas in the forward pass, which therefore all replicas must run."""
+    return [layer for layer in _batch_normalizations(model) if layer.synchronized]
+
+
+def has_mask(tensor):
+    """Say whether a layer that made a tensor has put a mask on it, as `Embedding(mask_zero=True)` does."""
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
+def layers_within(layer):
+    """Return a layer or model and all layers inside it."""
+    return list(layer._flatten_layers())
+
+
+def keep_mask(tensor, same):
+    """Return ``same``, another tensor of the same values, with the mask that Keras hands on as an attribute."""
+    mask = getattr(tensor, "_keras_mask", None)
+    if mask is not None:
+        same._keras_mask = mask
+    return same
 
 
 def _batch_normalizations(model):
-    return [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    return [layer for layer in layers_within(model) if isinstance(layer, keras.layers.BatchNormalization)]

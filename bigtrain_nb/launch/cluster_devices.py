@@ -1,0 +1,32 @@
+"""The devices of all workers, for one process to use."""
+
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.launch.cluster_spec import cluster_spec
+from bigtrain_nb.launch.serve import lead, serve
+from bigtrain_nb.launch.strategy import come_together
+from bigtrain_nb.train.devices import devices
+
+
+def cluster_devices(at_least=2, timeout=600):
+    """Return the names of the devices of all workers, in the chief; in another worker, serve the chief until it ends.
+
+    With TF_CONFIG or in a task of SLURM's srun the devices are the GPUs of all workers, or one CPU of each if there are
+    none, in the order of the workers. All run the same script, but what stands below this call is the chief's alone: in
+    the others this call does not return. They compute what the chief sends them, and when it has ended they end, with
+    code 0. On its own, a process gets `devices(at_least)`. Call it before TensorFlow runs anything.
+
+    Raises as `strategy` does.
+    """
+    spec = cluster_spec()
+    if spec is None:
+        return devices(at_least)
+    if spec.rank > 0:
+        print(f"{spec.name(spec.rank)} serves the chief, because of {spec.source}", flush=True)
+        come_together(serve, spec, timeout)
+    reached = come_together(lead, spec, timeout)
+    tf.config.experimental_connect_to_cluster(reached, spec.task["type"], spec.task["index"])
+    there = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    names = [device.name for device in there]
+    workers = len(spec.addresses)
+    print(f"The chief, with {len(names)} devices of {workers} workers, because of {spec.source}", flush=True)
+    return names

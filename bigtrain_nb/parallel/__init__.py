@@ -1,0 +1,25 @@
+"""A model that does not fit: recompute it, shard its state, cut it; and replicas that say less.
+
+What goes together, of the arguments of `bt.Model` and the layers of this folder ("cut": with `ColumnDense`, `RowDense`
+or `SplitAttention`, as in ``bt.gpt(tensor_parallel=2)``):
+
+| | `Recompute` | ``shard_optimizer`` | ``reduce_dtype`` | ``sync_every`` | cut |
+|---|---|---|---|---|---|
+| ``micro_batches`` | yes | yes | yes | yes | yes, with as many examples in a batch |
+| `Recompute` | no nests | yes | yes | yes | yes |
+| ``shard_optimizer=True`` | yes | | yes | raises | raises |
+| ``reduce_dtype="bfloat16"`` | yes | yes | | yes | yes, for what is not cut |
+| ``sync_every=H`` | yes | raises | yes | | raises |
+| "mixed_float16", loss scaling | yes | yes | yes | yes | yes |
+| ``global_clipnorm`` | yes | yes | yes | yes, of each replica's own gradient | yes |
+| ``clipnorm`` | yes | yes | yes | yes | raises |
+| ``use_ema`` | yes | yes | yes | raises | not tried |
+| LAMB, Muon, Adafactor | yes | raises | yes | yes | raises |
+| ``jit_compile=True`` | yes | TensorFlow raises with several replicas on CPUs, whatever the arguments | | | |
+| `save` | yes | yes, whole | yes | yes, the first replica's slots | yes, whole |
+| `Resume` | yes | yes, whole | yes | raises | raises |
+| one replica | yes | raises | no effect | yes | an ordinary model |
+
+`Pipelined` is a model of its own, for stages on devices without a strategy: it has ``micro_batches`` and works with
+`Recompute` in its stages, clipping, loss scaling and `save`; under a strategy's scope it raises.
+"""

@@ -1,0 +1,143 @@
+"""Replicas that train apart and meet now and then: with a slow link between them, few bytes are sent."""
+
+from bigtrain_nb.common.keras_gaps import already_reduced, innermost, moving_statistics
+from bigtrain_nb.common.quiet import keras, tf
+
+OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
+
+
+class LocalSteps(keras.callbacks.Callback):
+    """Lets the replicas meet after every ``sync_every`` steps of an epoch, and at its end.
+
+    This is DiLoCo: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models". Since
+    the last meeting each replica has moved its copy of the weights by itself. The mean of how far they have come is
+    the gradient with which an outer optimizer, Nesterov momentum with the rate and momentum of the paper, moves the
+    weights from which all then start again. `BatchNormalization`'s moving statistics become their mean.
+
+    `Model.fit` puts it before the other callbacks, so that these find equal replicas after a meeting. The outer
+    optimizer is ``model.outer_optimizer``, and saved with the model.
+    """
+
+    def __init__(self, sync_every):
+        super().__init__()
+        self.sync_every = sync_every
+        self._built_for = []
+        self._apart = False
+
+    def build(self, model):
+        """Make the outer optimizer, unless it is there for the same weights since `compile`."""
+        weights = model.trainable_variables
+        built_for = [model.optimizer, *weights]
+        if list(map(id, built_for)) == list(map(id, self._built_for)):
+            return
+        self._built_for = built_for
+        self._weights = weights
+        with model.distribute_strategy.scope():
+            self._starts = [keras.Variable(tf.zeros(weight.shape), dtype=weight.dtype) for weight in weights]
+            for start, weight in zip(self._starts, weights, strict=True):
+                start.constraint = weight.constraint  # which the outer step holds, too
+            model.outer_optimizer = keras.optimizers.SGD(OUTER_RATE, OUTER_MOMENTUM, nesterov=True)
+            model.outer_optimizer.build(self._starts)
+        self._meet = tf.function(lambda: model.distribute_strategy.run(self._outer_step), autograph=False)
+
+    def on_train_begin(self, logs=None):
+        self._refuse()
+        self.build(self.model)
+        for start, weight in zip(self._starts, self._weights, strict=True):
+            value = tf.identity(weight.value)  # the first replica's, if an earlier `fit` was interrupted
+            start.assign(value)
+            weight.assign(value)
+        self._apart = False
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._apart = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (batch + 1) % self.sync_every == 0:
+            self._meet_if_apart()
+
+    def on_test_begin(self, logs=None):
+        self._meet_if_apart()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._meet_if_apart()
+
+    def _meet_if_apart(self):
+        if self._apart:
+            self._meet()
+            self._apart = False
+
+    def _outer_step(self):
+        """What each replica does when they meet."""
+        ways = []
+        for start, weight in zip(self._starts, self._weights, strict=True):
+            ways.append(start.value - weight.value)  # a gradient points backwards
+        ways = self._mean_over_replicas(ways, self.model.reduce_dtype)
+        with already_reduced(self.model.outer_optimizer):
+            self.model.outer_optimizer.apply_gradients(zip(ways, self._starts, strict=True))
+        for weight, start in zip(self._weights, self._starts, strict=True):
+            weight.assign(start.value)
+
+        statistics = moving_statistics(self.model)
+        means = self._mean_over_replicas([variable.value for variable in statistics])
+        for variable, mean in zip(statistics, means, strict=True):
+            variable.assign(mean)
+
+    def _mean_over_replicas(self, tensors, dtype=None):
+        if not tensors:
+            return []
+        context = tf.distribute.get_replica_context()
+        sent = [tf.cast(tensor, dtype or tensor.dtype) for tensor in tensors]
+        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sent)
+        means = []
+        for tensor, total in zip(tensors, sums, strict=True):
+            means.append(tf.cast(total, tensor.dtype) / context.num_replicas_in_sync)
+        return means
+
+    def _refuse(self):
+        steps = self.model.steps_per_execution
+        if self.sync_every % steps:
+            raise ValueError(
+                f"sync_every={self.sync_every} is no multiple of compile(steps_per_execution={steps}): replicas can"
+                " meet only between two executions"
+            )
+        if self.model.shard_optimizer:
+            raise ValueError(
+                "shard_optimizer=True needs weights that are equal on all replicas, and between two meetings of"
+                f" sync_every={self.sync_every} they are not: leave out one of them"
+            )
+        if innermost(self.model.optimizer).use_ema:
+            raise ValueError(
+                "use_ema=True averages weights that each replica has by itself under sync_every: leave out one of them"
+            )
+
+
+def overflow_together(gradients, optimizer):
+    """Return gradients that are not finite if those of another replica of this process are not.
+
+    Keras' loss scaling asks the first replica of a process only, and skips the step on all or on none.
+    """
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return gradients
+    own = tf.add_n([tf.reduce_sum(0.0 * gradient) for gradient in gradients.values()])  # 0 or NaN
+
+    def add(strategy, values):
+        return tf.add_n(strategy.experimental_local_results(values))
+
+    of_all = tf.distribute.get_replica_context().merge_call(add, args=(own,))
+    return {index: gradient + of_all for index, gradient in gradients.items()}
+
+
+def steps_without_logs(model):
+    """Return what `fit` calls for one execution with several workers; Keras' own sums each step's logs over them."""
+
+    @tf.function(reduce_retracing=True, autograph=False, jit_compile=model.jit_compile)
+    def step(iterator):
+        model.distribute_strategy.run(model.train_step, args=(next(iterator),))
+
+    def execution(iterator):
+        for _ in range(model.steps_per_execution):
+            step(iterator)
+        return {}
+
+    return execution

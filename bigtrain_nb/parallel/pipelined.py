@@ -1,0 +1,187 @@
+"""A model that is cut into stages, each on a device of its own, which work on different micro-batches at a time."""
+
+from functools import partial
+
+from bigtrain_nb.common.batches import count_examples, cut, loss_reduction, refuse_sum_with_other_losses, weight_of
+from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.keras_gaps import (
+    after,
+    compiled_loss,
+    count_by_examples,
+    full_name,
+    move,
+    refuse_what_needs_one_piece,
+)
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.parallel.schedule import FORWARD, pipeline_schedule
+from bigtrain_nb.parallel.stage import StageStep, refuse_stages
+
+
+@keras.saving.register_keras_serializable("bigtrain_nb")
+class Pipelined(keras.Model):
+    """``stages``, Keras models of which each takes what the one before it gives, as one model on several devices.
+
+    Every stage, with its gradients and the optimizer's slots, stands on a device of its own. ``devices`` names one for
+    each stage, as `bigtrain_nb.devices` and `bigtrain_nb.cluster_devices` do, and may name one twice; by default they
+    are the first GPUs, or where there are too few the first logical CPUs. A stage that stands elsewhere is moved, so a
+    model can be cut after it was built; what is too large for that is built under ``tf.device``.
+
+    A training step cuts the batch into ``micro_batches`` parts that differ by one example at most, and sends them
+    through the stages in the order of ``schedule``, "1f1b" or "gpipe": see `bigtrain_nb.pipeline_schedule`. A stage
+    keeps the activations of a micro-batch until its backward pass; with `Recompute` around its blocks, their inputs
+    only. The optimizer gets the gradients of all stages at once, so that clipping and the finite check of loss scaling
+    see the whole model. The applied gradient is the mean over the batch, as on one device, but for layers with batch
+    statistics or random numbers, which see micro-batches. The step is one graph, which grows with ``micro_batches``.
+
+    `evaluate` and `predict` send each batch through the stages in one piece. How all stages train is said in
+    `compile`: what one was compiled with, or does in a training step of its own, does not count. A model that is loaded
+    takes the devices that are there, in turn if they are fewer.
+
+    Raises ValueError for a stage that is no built Keras model or has no weights, for a weight in two stages, for a mask
+    between stages, for stages that do not fit each other, for too few devices, for another schedule and under a
+    strategy's scope; in training for a batch of fewer examples than ``micro_batches`` (InvalidArgumentError where its
+    size is not known beforehand) and for an optimizer that accumulates by itself. XLA compiles for one device: with
+    ``jit_compile=True`` Keras warns, and goes on without.
+    """
+
+    def __init__(self, stages, micro_batches, schedule="1f1b", devices=None, **kwargs):
+        stages = list(stages)
+        refuse_stages(stages)
+        if tf.distribute.has_strategy():
+            raise ValueError(
+                "Pipelined stands under a strategy's scope, but stages have their own devices: build it outside"
+            )
+        super().__init__(**{**kwargs, "dtype": stages[0].dtype_policy})  # by which `compile` decides on loss scaling
+        self.stages = stages
+        self.micro_batches = whole_number("micro_batches", micro_batches, 1)
+        self.schedule = schedule
+        self.passes = pipeline_schedule(schedule, len(stages), micro_batches)
+        self.devices = _one_for_each(stages, devices)
+        for stage, device in zip(stages, self.devices, strict=True):
+            for variable in stage.variables:
+                move(variable, device)
+        self.supports_jit = False  # XLA compiles for one device
+        self.built = True
+
+    def get_config(self):
+        stages = [keras.saving.serialize_keras_object(stage) for stage in self.stages]
+        own = {"stages": stages, "micro_batches": self.micro_batches, "schedule": self.schedule}
+        return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        config["stages"] = [keras.saving.deserialize_keras_object(one, custom_objects) for one in config["stages"]]
+        there = _devices_there(len(config["stages"]))
+        devices = [there[index % len(there)] for index in range(len(config["stages"]))]
+        return cls(**config, devices=devices)
+
+    def call(self, inputs, training=None):
+        x = inputs
+        for stage, device in zip(self.stages, self.devices, strict=True):
+            with tf.device(device):
+                x = stage(x, training=training)
+        return x
+
+    def make_train_function(self, force=False):
+        """Make the function that `fit` calls, and the optimizer's slots before it is traced, beside the weights."""
+        refuse_what_needs_one_piece(self)
+        if not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
+    def train_step(self, data):
+        """Train on one batch; return the metrics."""
+        parts = self._parts(data)
+        steps = []
+        for stage, device in zip(self.stages, self.devices, strict=True):
+            steps.append(StageStep(stage, device, is_first=not steps))
+        losses = []
+        received = {}  # by stage and micro-batch: what the stage before has given
+        handed_back = {}  # by stage and micro-batch: the gradients of what this stage has given
+        for number, (part, _) in enumerate(parts):
+            received[0, number], _, _ = keras.utils.unpack_x_y_sample_weight(part)
+
+        # Forward and gradients, in the order of the schedule
+        for each in self.passes:
+            stage, number = each.stage, each.micro_batch
+            if each.kind == FORWARD:
+                loss_of = partial(self._loss_of_part, stage, *parts[number])
+                outputs, loss = steps[stage].forward(number, received.pop((stage, number)), loss_of)
+                received[stage + 1, number] = outputs
+                losses.append(loss)
+            else:
+                gradients_of_outputs = handed_back.pop((stage, number), None)
+                handed_back[stage - 1, number] = steps[stage].backward(number, gradients_of_outputs)
+
+        refuse_sum_with_other_losses(self, loss_reduction(self.loss))
+
+        # Update
+        pairs = []
+        for step in steps:
+            pairs += zip(step.gradients, step.variables, strict=True)
+        with after(data):
+            self.optimizer.apply_gradients(pairs)
+        self._loss_tracker.update_state(tf.add_n(losses), sample_weight=count_examples(data))
+        return self.get_metrics_result()
+
+    def _parts(self, data):
+        """Return the micro-batches of a batch, each with its share in the loss."""
+        examples = _at_least(self.micro_batches, count_examples(data))
+        reduction = loss_reduction(self.loss)
+        weight = weight_of(data, reduction)
+        parts = []
+        for number in range(self.micro_batches):
+            start = examples * number // self.micro_batches
+            end = examples * (number + 1) // self.micro_batches
+            part = cut(data, start, end - start)
+            parts.append((part, tf.math.divide_no_nan(weight_of(part, reduction), weight)))
+        return parts
+
+    def _loss_of_part(self, stage, part, share, outputs, loss):
+        """Return what one stage adds to the loss with a micro-batch, as it is and scaled; update the metrics.
+
+        ``loss`` is what its layers add.
+        """
+        if stage == len(self.stages) - 1:
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(part)
+            with count_by_examples(self, count_examples(x)):
+                loss += tf.cast(compiled_loss(self, y, outputs, sample_weight), tf.float32)
+            self.compute_metrics(x, y, outputs, sample_weight=sample_weight)
+        loss *= share
+        return loss, self.optimizer.scale_loss(loss)
+
+
+def _at_least(micro_batches, examples):
+    """Return the number of examples; raise an error if it is, or will be, below that of micro-batches."""
+    too_few = (
+        f"a batch has fewer examples than micro_batches={micro_batches}: take larger batches or fewer micro-batches,"
+        " and drop a short last batch with batch(..., drop_remainder=True)"
+    )
+    if not isinstance(examples, int):
+        with tf.control_dependencies([tf.debugging.assert_greater_equal(examples, micro_batches, too_few)]):
+            return tf.identity(examples)
+    if examples < micro_batches:
+        raise ValueError(too_few)
+    return examples
+
+
+def _one_for_each(stages, devices):
+    """Return the full name of the device of each stage."""
+    count = len(stages)
+    if devices is None:
+        devices = _devices_there(count)[:count]
+        if len(devices) < count:
+            raise ValueError(
+                f"{count} stages need {count} devices, and here are {len(devices)}: call bt.devices({count}) before"
+                " TensorFlow runs anything, or name the devices in devices=, where one may stand twice"
+            )
+    if len(devices) != count:
+        raise ValueError(f"{count} stages need {count} devices, one for each, and devices= names {len(devices)}")
+    return [full_name(device) for device in devices]
+
+
+def _devices_there(count):
+    gpus = tf.config.list_logical_devices("GPU")
+    there = gpus if len(gpus) >= count else tf.config.list_logical_devices("CPU")
+    return [device.name for device in there]

@@ -1,0 +1,223 @@
+"""Layers of which each replica has a slice: tensor parallelism, as in Megatron-LM (Shoeybi et al. 2019).
+
+A matrix is cut by its columns and the next one by its rows, so that a replica computes with its slice of what lies
+between them, and never needs the rest. Two operators tie the slices together: `copy_to_replicas` does nothing forward
+and sums gradients over the replicas backward, `sum_over_replicas` sums forward and does nothing backward. All replicas
+compute on the same examples.
+
+A variable of a strategy is the same on all replicas only because its gradient is averaged over them. The gradients of
+these weights are not, so each replica keeps a value of its own: its slice. Such a variable has the attribute
+``cut_axis``, and the shape of a slice.
+"""
+
+from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.parallel.slices import assign_whole, copies, save_whole
+
+_NEED_THE_WHOLE = (
+    "kernel_regularizer",
+    "bias_regularizer",
+    "activity_regularizer",
+    "kernel_constraint",
+    "bias_constraint",
+    "lora_rank",
+    "use_gate",
+)
+
+
+@keras.saving.register_keras_serializable("bigtrain_nb")
+class ColumnDense(keras.layers.Dense):
+    """A `keras.layers.Dense` of which each of N replicas has ``units / N`` columns: [..., n] -> [..., units / N].
+
+    Each replica gives the features of its own columns; a `RowDense` after it makes them whole again. ``activation``
+    must treat each number by itself, as "gelu" does and "softmax" does not. A `Dropout` between the two leaves out the
+    same places in every slice.
+
+    It starts from the weights that a `Dense` with the same initializer has. Files hold the whole weights: loaded in the
+    scope of another number of replicas it is cut anew, and without a strategy it is an ordinary `Dense`.
+
+    Raises ValueError for ``units`` that are not a multiple of the number of replicas, and for regularizers, constraints
+    and LoRA, which would see a slice where they need the whole.
+    """
+
+    def __init__(self, units, **settings):
+        self.replicas = _replicas_for(self, "units", units, settings)
+        super().__init__(units // self.replicas, **settings)
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        _cut(self, self.replicas, kernel=1, bias=0)
+
+    def call(self, inputs, training=None):
+        return super().call(copy_to_replicas(inputs, self.replicas), training=training)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units * self.replicas}
+
+
+@keras.saving.register_keras_serializable("bigtrain_nb")
+class RowDense(keras.layers.Dense):
+    """A `keras.layers.Dense` of which each of N replicas has n / N of the n rows: [..., n / N] -> [..., units].
+
+    The input is each replica's own part of the features, from a `ColumnDense`; the output is the same on all replicas.
+    The bias is added once, after the sum. For weights, files and errors see `ColumnDense`.
+    """
+
+    def __init__(self, units, **settings):
+        self.replicas = _replicas_for(self, "units", 0, settings)
+        super().__init__(units, **settings)
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        _cut(self, self.replicas, kernel=0)
+
+    def get_build_config(self):
+        return None  # the shape of its input depends on the number of replicas, which may be another when it is loaded
+
+    def call(self, inputs):
+        outputs = sum_over_replicas(keras.ops.matmul(inputs, self.kernel), self.replicas)
+        if self.bias is not None:
+            outputs = outputs + self.bias
+        return self.activation(outputs)
+
+
+@keras.saving.register_keras_serializable("bigtrain_nb")
+class SplitAttention(keras.layers.MultiHeadAttention):
+    """A `keras.layers.MultiHeadAttention` of which each of N replicas has ``num_heads / N`` heads.
+
+    Inputs and output are those of all heads, the same on all replicas: [batch, length, width]. Dropout in it differs
+    from head to head, on all replicas. It returns no attention scores. For weights, files and errors see `ColumnDense`.
+    """
+
+    def __init__(self, num_heads, key_dim, **settings):
+        self.replicas = _replicas_for(self, "num_heads", num_heads, settings)
+        super().__init__(num_heads // self.replicas, key_dim, **settings)
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        for projection in (self.query_dense, self.key_dense, self.value_dense):
+            _count_inputs(projection, axes=[0], outputs=[1, 2])
+            _cut(projection, self.replicas, kernel=1, bias=0)
+        _count_inputs(self.output_dense, axes=[0, 1], outputs=[2])
+        _cut(self.output_dense, self.replicas, kernel=0)
+        _draw_apart(self)
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        training=None,
+        use_causal_mask=False,
+    ):
+        # One copy of each tensor, so that its gradient is summed once
+        copied = {}
+        for tensor in (query, value, key):
+            if tensor is not None and id(tensor) not in copied:
+                copied[id(tensor)] = copy_to_replicas(tensor, self.replicas)
+        if query_mask is not None:  # which the layer itself would read from the tensor, not from its copy
+            rows = query_mask[:, :, None]
+            attention_mask = rows if attention_mask is None else attention_mask & rows
+        outputs = super().call(
+            copied[id(query)],
+            copied[id(value)],
+            copied.get(id(key)),
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
+            training=training,
+            use_causal_mask=use_causal_mask,
+        )
+        bias = self.output_dense.bias
+        if bias is None:
+            return sum_over_replicas(outputs, self.replicas)
+        return sum_over_replicas(outputs - bias, self.replicas) + bias  # once, and not by each replica
+
+    def get_config(self):
+        return {**super().get_config(), "num_heads": self.num_heads * self.replicas}
+
+
+def copy_to_replicas(x, replicas):
+    """Return ``x``, the same on all replicas, for each to compute on; the backward pass sums their gradients."""
+
+    @tf.custom_gradient
+    def copy(x):
+        return tf.identity(x), lambda gradient: _all_reduce(gradient, replicas)
+
+    return copy(x)
+
+
+def sum_over_replicas(x, replicas):
+    """Return the sum of each replica's ``x``; the backward pass hands on the gradient, the same on all replicas."""
+
+    @tf.custom_gradient
+    def add(x):
+        return _all_reduce(x, replicas), tf.identity
+
+    return add(x)
+
+
+def _all_reduce(x, replicas):
+    context = tf.distribute.get_replica_context()
+    infers_shapes = context is None and not tf.executing_eagerly()
+    if replicas == 1 or infers_shapes:
+        return tf.identity(x)
+    if context is None or context.num_replicas_in_sync != replicas:
+        raise ValueError(
+            f"this model is cut over {replicas} replicas, and one alone has but a part of it: use fit, evaluate or"
+            " predict, or strategy.run in a loop of your own. To call or export it, save it, and load the file without"
+            " a strategy"
+        )
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(x))
+
+
+def _replicas_for(layer, name, size, settings):
+    """Return the number of replicas in this scope; raise ValueError for what cannot be cut over them."""
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    kind = type(layer).__name__
+    if size % replicas:
+        raise ValueError(
+            f"{kind}: {name}={size} does not divide by the {replicas} replicas of the strategy: take a multiple of it"
+        )
+    for setting in _NEED_THE_WHOLE:
+        if settings.get(setting):
+            raise ValueError(
+                f"{kind} has no {setting}, which would see a slice where it needs the whole: leave it out, or use the"
+                " layer of Keras (the optimizer's weight_decay works)"
+            )
+    return replicas
+
+
+def _cut(layer, replicas, **axes):
+    """Make weights of a built layer slices, along these axes, of what it would start from as a whole."""
+    if replicas == 1:
+        return
+    for name, axis in axes.items():
+        variable = getattr(layer, name)
+        if variable is not None:
+            variable.cut_axis = axis
+            shape = list(variable.shape)
+            shape[axis] *= replicas
+            initialize = getattr(layer, f"{name}_initializer")
+            assign_whole(variable, initialize(shape, dtype=variable.dtype))
+    save_whole(layer, [weight for weight in (layer.kernel, layer.bias) if weight is not None])
+
+
+def _count_inputs(projection, axes, outputs):
+    """Tell an initializer that scales by the number of inputs which axes of the kernel they are, as Keras does."""
+    initializer = projection.kernel_initializer
+    if isinstance(initializer, keras.initializers.VarianceScaling):
+        config = {**initializer.get_config(), "input_axes": axes, "output_axes": outputs, "seed": initializer.seed}
+        projection.kernel_initializer = type(initializer).from_config(config)
+
+
+def _draw_apart(layer):
+    """Let dropout within a layer draw other numbers on each replica: their slices are of different heads."""
+    for inner in layers_within(layer):
+        if isinstance(inner, keras.layers.Dropout) and inner.rate > 0:
+            for replica, state in copies(inner.seed_generator.state):
+                state.assign_add(tf.cast([replica, 0], state.dtype))

@@ -1,0 +1,232 @@
+"""Where did the NaN come from? The first layer that gives a value that is not finite, with what went in."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bigtrain_nb.common.cards import Shown, table
+from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import number
+from bigtrain_nb.train.loss_scale import scale_of
+from bigtrain_nb.watch.watched_step import Look, WatchedStep, is_floating, values_of
+
+LEAST_SCALE = 2.0**-14
+"""What overflows at this loss scale too, is no matter of the scale."""
+_NAMES = {
+    "input": "input",
+    "output": "output",
+    "arrives": "gradient that arrives",
+    "leaves": "gradient that leaves",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Overflow(Shown):
+    """What `find_overflow` found.
+
+    layer: the name of the layer, or "loss", or of the batch "inputs", "targets", "sample weights".
+    where: "forward" or "backward"; "weights" or "batch" where those are not finite before anything is computed.
+    dtype: in which the first value that is not finite was computed.
+    values: {what went in and what came out: its `Values`}.
+    scale: the loss scale; None without loss scaling. finite_from: the largest loss scale, by halves, at which the
+    step is finite; None if there is none.
+    """
+
+    layer: str
+    where: str
+    dtype: str
+    values: dict
+    scale: float | None = None
+    finite_from: float | None = None
+    remark: str = ""
+
+    @property
+    def handled(self):
+        """Whether loss scaling gets over it: it skips the step and halves the scale until gradients are finite."""
+        return self.finite_from is not None
+
+    def words(self):
+        """The finding as a list of plain sentences."""
+        found = {
+            "batch": f"The {self.layer} of the batch hold values that are not finite.",
+            "weights": f"{self.layer} has weights that are not finite before the step.",
+            "forward": f"{self.layer} is the first whose result is not finite: forward, in {self.dtype}.",
+            "backward": f"{self.layer} is the first whose gradient is not finite: backward, in {self.dtype}.",
+        }
+        words = [found[self.where], self.remark]
+        if self.where in ("forward", "backward"):
+            words.append(f"The largest number of {self.dtype} is {float(tf.as_dtype(self.dtype).max):.6g}.")
+        if self.handled:
+            words.append(
+                f"Loss scaling handles it: at a scale of {number(self.finite_from)} the step is finite. Now it is"
+                f" {number(self.scale)}, and each step that is skipped halves it."
+            )
+        elif self.scale is not None:
+            words.append(f"Loss scaling does not help: it is not finite at a scale of {LEAST_SCALE:.1g} either.")
+        elif self.where == "backward" and self.dtype == "float16":
+            words.append(
+                "There is no loss scaling, which could help: compile with keras.optimizers.LossScaleOptimizer."
+            )
+        return [sentence for sentence in words if sentence]
+
+    def _card(self):
+        rows = [[name, values.dtype, str(values)] for name, values in self.values.items()]
+        return table("\n".join(self.words()), ["", "dtype", "values"], rows)
+
+
+def find_overflow(model, batch):
+    """Return the `Overflow` that says which layer first gives a value that is not finite; None for a healthy step.
+
+    One training step of a compiled ``model`` is run on ``batch``, which is what a dataset for `fit` yields: (inputs,
+    targets) or (inputs, targets, sample weights). The step is the model's own, in its dtype policy and its
+    micro-batches, but eager and without the update. It is healthy if the loss and all gradients are finite: a layer may
+    give infinities on purpose, as masks do. The model, its optimizer, seeds and statistics stay as they are.
+
+    With loss scaling some more steps tell whether a smaller scale makes the gradients finite.
+
+    Functional, Sequential and subclassed models, also nested. What goes wrong between the layers in a model's own
+    `call` is found at the next layer, and in a layer's own `call` at that layer. A step takes several times as long as
+    in `fit`.
+
+    Raises TypeError for what is no Keras model, ValueError for one that is not compiled or has several replicas.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"find_overflow takes a compiled Keras model, not {type(model).__name__}")
+    if not model.compiled:
+        raise ValueError(f"{model.name} is not compiled: the backward pass starts at the loss that compile(...) sets")
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
+    data = keras.tree.map_structure(_tensor, batch)
+    if not model.built:
+        model(keras.utils.unpack_x_y_sample_weight(data)[0])
+
+    found = _in_the_batch(data) or _in_the_weights(model)
+    if found:
+        return found
+    step = WatchedStep(model, data)
+    if step.is_healthy:
+        return None
+    scale = finite_from = None
+    if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
+        scale = scale_of(model.optimizer)
+        finite_from = _finite_from(model, data, scale)
+    return _first(model, step, scale, finite_from)
+
+
+def _tensor(value):
+    if value is None:
+        return None
+    if isinstance(value, np.ndarray) and value.dtype == "float64":
+        return tf.constant(value, keras.config.floatx())  # as `fit` does
+    return tf.convert_to_tensor(value)
+
+
+def _in_the_batch(data):
+    parts = keras.utils.unpack_x_y_sample_weight(data)
+    for name, part in zip(("inputs", "targets", "sample weights"), parts, strict=True):
+        for value in filter(is_floating, keras.tree.flatten(part)):
+            if not values_of(value).finite:
+                return Overflow(name, "batch", value.dtype.name, {name: values_of(value)})
+    return None
+
+
+def _in_the_weights(model):
+    for layer in layers_within(model):
+        values = _weights(layer)
+        for each in values.values():
+            if not each.finite:
+                return Overflow(layer.name, "weights", each.dtype, values)
+    return None
+
+
+def _weights(layer):
+    """Return {name of a weight of a layer's own: its `Values`}."""
+    return {variable.name: values_of(variable.value) for variable in _own_weights(layer)}
+
+
+def _own_weights(layer):
+    """Return the floating weights of a layer that belong to no layer inside it."""
+    inside = set()
+    for other in layers_within(layer):
+        if other is not layer:
+            inside.update(id(variable) for variable in other.weights)
+    return [each for each in layer.weights if id(each) not in inside and is_floating(each.value)]
+
+
+def _finite_from(model, data, scale):
+    """Return the largest scale / 2, scale / 4, ... with which a step is healthy; None if there is none."""
+    if not WatchedStep(model, data, LEAST_SCALE).is_healthy:
+        return None
+    while scale > 2 * LEAST_SCALE:
+        scale /= 2
+        if WatchedStep(model, data, scale).is_healthy:
+            return scale
+    return LEAST_SCALE
+
+
+def _first(model, step, scale, finite_from):
+    """Return the `Overflow` of a step that is not healthy."""
+    if all(values.finite for values in step.losses):
+        where, found = "backward", _first_backward(model, step)
+    else:
+        where, found = "forward", _first_forward(step)
+    if found is None:
+        loss = step.losses[0]
+        return Overflow("loss", where, loss.dtype, {"loss": loss}, scale, finite_from, "All layers are finite.")
+
+    layer, remark = _blame(found)
+    values = {}
+    for look in step.looks:
+        if look.call is found.call:
+            values.setdefault(_NAMES[look.where], look.values)
+    if isinstance(found.call.layer, keras.layers.Layer):
+        values.update(_weights(found.call.layer))
+    values[_NAMES.get(found.where, found.where)] = found.values
+    return Overflow(layer, where, found.values.dtype, values, scale, finite_from, remark)
+
+
+def _first_forward(step):
+    looks = (look for look in step.looks if look.where in ("input", "output") and not look.values.finite)
+    return next(looks, None)
+
+
+def _first_backward(model, step):
+    """Return the first look at a gradient that is not finite, or at a weight's if that one comes earlier.
+
+    A weight's gradient is computed when the gradient has arrived at its layer.
+    """
+    arrived = {}
+    found = []
+    for place, look in enumerate(step.looks):
+        if look.where == "arrives":
+            arrived.setdefault(look.call.layer, []).append((place, look))
+        if look.where in ("arrives", "leaves") and not look.values.finite:
+            found.append((place, look))
+    for layer in layers_within(model):
+        looks = arrived.get(layer, [])
+        if not looks or not all(look.values.finite for _, look in looks):
+            continue
+        own = {id(variable) for variable in _own_weights(layer)}
+        for gradient, variable in step.gradients:
+            values = replace(values_of(gradient), dtype=layer.compute_dtype)
+            if id(variable) in own and not values.finite:
+                place, look = looks[-1]
+                found.append((place, Look(f"gradient of {variable.name}", look.call, values)))
+    return min(found, key=lambda each: each[0], default=(0, None))[1]
+
+
+def _blame(look):
+    """Return the name of the layer that a value comes from, and what is to be said of it."""
+    layer = look.call.layer
+    if look.where not in ("input", "arrives"):
+        return layer.name, ""
+    caller = look.call.caller
+    if caller is None and look.where == "input":
+        return "inputs", f"The batch is finite, but not in {look.values.dtype}."
+    if caller is None:
+        return "loss", "The gradient of the loss itself is not finite."
+    if isinstance(caller.layer, keras.Model):
+        what = "goes into it" if look.where == "input" else "arrives at it in the backward pass"
+        return layer.name, f"What {what} is not finite: a cast, a sum of branches, or code of {caller.layer.name}."
+    return caller.layer.name, f"It happens in its own call, next to {layer.name}."

@@ -1,0 +1,211 @@
+"""Where does a step's time go? Some steps under TensorFlow's profiler, between others without it."""
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from bigtrain_nb.common.cards import Shown, note, stacked, table
+from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.hardware import machine
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import amount, number, quantity
+from bigtrain_nb.watch import trace
+
+WARM_UP = 3
+"""Steps that do not count: the first traces and compiles, and those after a pause find full buffers."""
+OTHERS = "others"
+ROWS, KINDS = 10, 6
+"""Shown one by one: so many layers and operations, and in a picture so many kinds of operations."""
+
+
+@dataclass(frozen=True, repr=False)
+class Profile(Shown):
+    """Where the time of a step goes, as `profile` found it.
+
+    parts: {(place, layer, operation): share of the wall time}, adds up to 1. steps: how many were profiled.
+    seconds, plain_seconds: of a step with and without the profiler. operations: how many a step runs on the host.
+    folder: `tensorboard --logdir` shows it.
+    """
+
+    parts: dict
+    steps: int
+    seconds: float
+    plain_seconds: float
+    operations: float
+    folder: str
+
+    @property
+    def shares(self):
+        """{kind of operation: share of a step}, with "input", "between operations" and "Python", adds up to 1."""
+        return self._by("operation")
+
+    @property
+    def layers(self):
+        """{layer: share of a step}, with the same three, adds up to 1. The optimizer stands there by its name."""
+        return self._by("layer")
+
+    @property
+    def places(self):
+        """{"CPU", "GPU:0", ...: share of a step}, with the same three, adds up to 1."""
+        return self._by("place")
+
+    def _by(self, what):
+        shares = Counter({"input": 0.0})
+        for part, share in self.parts.items():
+            shares[getattr(part, what)] += share
+        return dict(shares.most_common())
+
+    def words(self):
+        """The finding as a list of plain sentences."""
+        mean = amount(self.seconds / max(1, self.operations), "s")
+        return [
+            f"A step takes {amount(self.seconds, 's')}, of which {self.shares['input']:.0%} is waiting for input.",
+            f"Without the profiler it takes {amount(self.plain_seconds, 's')}: the profiler makes it"
+            f" {quantity(self.seconds / self.plain_seconds, 'x')} as long.",
+            f"It runs {number(self.operations)} operations, one every {mean}.",
+        ]
+
+    def _card(self):
+        notes = [note(sentence, "") for sentence in self.words()]
+        tables = []
+        for name, shares in (("where", self.places), ("operation", self.shares), ("layer", self.layers)):
+            rows = []
+            for row, share in _largest(shares, ROWS).items():
+                rows.append([row, f"{share:.1%}", amount(share * self.seconds, "s")])
+            tables.append(table("", [name, "share", "in a step"], rows))
+        return stacked(*notes, *tables)
+
+    def to_dict(self):
+        """All of it as plain data, with the machine's description."""
+        of_this = {"shares": self.shares, "layers": self.layers, "places": self.places}
+        others = ("steps", "seconds", "plain_seconds", "operations", "folder")
+        return {**of_this, **{name: getattr(self, name) for name in others}, "machine": machine()}
+
+    def figure(self):
+        """Return a figure: one bar for each layer, cut by the kinds of operations."""
+        from bigtrain_nb.plots import stacked_figure
+
+        layers, kinds = _largest(self.layers, ROWS), _largest(self.shares, KINDS)
+        rows = {layer: Counter() for layer in layers}
+        for part, share in self.parts.items():
+            layer = part.layer if part.layer in layers else OTHERS
+            kind = part.operation if part.operation in kinds else OTHERS
+            rows[layer][kind] += share * self.seconds
+        return stacked_figure(rows, "s", "time in a step")
+
+
+def _largest(shares, count):
+    """Return the largest of {name: share}, the rest as one."""
+    largest = dict(list(shares.items())[:count])
+    rest = sum(shares.values()) - sum(largest.values())
+    return {**largest, OTHERS: rest} if len(shares) > count else largest
+
+
+def profile(step, dataset=None, *, steps=20, folder=None):
+    """Profile ``steps`` training steps and return a `Profile`: where their time goes.
+
+    ``step`` is one of
+
+    - a function without arguments that takes a step, such as `lambda: train_step(batch)`, without ``dataset``;
+    - a function of a batch: each step gets the next batch of ``dataset``, whole, as `step(batch)`;
+    - a compiled Keras model, which trains on ``dataset`` as in `fit`: the weights change. Compiled with
+      `steps_per_execution=n`, it takes n batches at a call, and a "step" here is all n of them;
+    - a dataset alone, of which each step takes a batch: the operations are those of the pipeline.
+
+    ``dataset`` is an iterable of batches or has `.dataset()`, as for `throughput`; one that ends starts again.
+    ``folder`` is where the trace is kept for TensorBoard (its profile page needs the package xprof); default: a new
+    temporary folder, which is yours to delete.
+
+    A share is a part of the wall time. At each moment the time is given to what runs then: on an accelerator; if
+    nothing does, operations on the host; if none runs, waiting for a batch; if nobody waits, "between operations" where
+    TensorFlow was called, and "Python" where it was not. What runs side by side gets equal parts, so shares add up
+    to 1. Work of the pipeline that the model does not wait for is not in them. Operations of XLA have no layers.
+
+    The steps are those in the middle of as many without the profiler, which tell how much it slows them. It writes
+    down each operation, some microseconds each, so shares of many small operations are too large.
+
+    Raises TypeError for another kind of ``step``, ValueError for ``steps`` that is no whole number of at least 1 and
+    for a dataset that yields nothing.
+    """
+    steps = whole_number("steps", steps, 1)
+    take = _step_function(step, dataset)
+    plain = _seconds(take, -(-steps // 2))
+    place = str(folder or tempfile.mkdtemp(prefix="bigtrain-profile-"))
+    tf.profiler.experimental.start(place)
+    try:
+        _seconds(take, steps)
+    except BaseException:
+        tf.profiler.experimental.stop(save=False)
+        if folder is None:
+            shutil.rmtree(place)
+        raise
+    tf.profiler.experimental.stop()
+    plain += _seconds(take, steps // 2)
+
+    newest = max(Path(place).glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+    parts, operations, seconds = trace.divide(trace.read(newest), steps_are_input=_is_batches(step))
+    return Profile(parts, steps, seconds, plain / steps, operations, place)
+
+
+def _step_function(step, dataset):
+    """Return a function without arguments that takes one step."""
+    if _is_batches(step) and dataset is None:
+        return _next_of(step)
+    if _is_batches(step) or not callable(step):
+        raise TypeError(f"profile takes a step function, a compiled Keras model or a dataset, not {step!r:.99}")
+    if dataset is None and isinstance(step, keras.Model):
+        raise TypeError(f"profile needs the dataset that {step.name} trains on: profile(model, dataset)")
+    if dataset is None:
+        return step
+    if not isinstance(step, keras.Model):
+        next_batch = _next_of(dataset)
+        return lambda: step(next_batch())
+
+    batches = _batches(dataset).repeat()
+    iterator = iter(step.distribute_strategy.experimental_distribute_dataset(batches))
+    step.make_train_function()
+    return lambda: step.train_function(iterator)
+
+
+def _is_batches(source):
+    return hasattr(source, "__iter__") or callable(getattr(source, "dataset", None))
+
+
+def _batches(source):
+    return source.dataset() if callable(getattr(source, "dataset", None)) else source
+
+
+def _next_of(source):
+    """Return a function that gives the next batch, again from the start where they end."""
+    batches = _batches(source)
+    iterator = iter(batches)
+
+    def next_batch():
+        nonlocal iterator
+        with tf.profiler.experimental.Trace(trace.INPUT):
+            try:
+                return next(iterator)
+            except StopIteration:
+                iterator = iter(batches)
+            for batch in iterator:
+                return batch
+            raise ValueError("the dataset yielded no batch")
+
+    return next_batch
+
+
+def _seconds(take, steps):
+    """Take some steps that do not count, then so many; return how long the latter took."""
+    for _ in range(WARM_UP):
+        take()
+    tf.test.experimental.sync_devices()
+    began = time.perf_counter()
+    for number_of_step in range(steps):
+        with tf.profiler.experimental.Trace(trace.STEP, step_num=number_of_step, _r=1):
+            take()
+            if number_of_step == steps - 1:
+                tf.test.experimental.sync_devices()
+    return time.perf_counter() - began

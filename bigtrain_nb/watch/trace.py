@@ -1,0 +1,262 @@
+"""What a trace of TensorFlow's profiler says of a step: its wall time, divided between what ran.
+
+The trace is read with the protocol that comes with TensorFlow. Its planes are the host, with a line for each thread,
+and the accelerators, with a line for each stream. Threads tell of operations ("gpt_1/dense_1/MatMul:MatMul"), of calls
+from Python (EagerExecute), of waiting for a batch (IteratorGetNextOp) and of functions that the input pipeline runs.
+"""
+
+import math
+import re
+from collections import Counter
+from typing import NamedTuple
+
+from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
+
+STEP, INPUT = "bigtrain_nb step", "bigtrain_nb input"
+"""Names of the marks that `bt.profile` leaves in the trace."""
+CAPTURED = "InstantiatedCapturedFunction"
+"""What a stage of the input pipeline calls a function by."""
+DEVICE, HOST, WAITING, CALL = range(4)
+"""What a moment is given to: to the first of these that runs then."""
+
+_OPERATION = re.compile(r"([^:]+):_?(?:Mkl)?(?:Native)?([A-Z]\w*)")
+"""Names of TensorFlow's own operations and of oneDNN's in their place: "gpt_1/dense_1/MatMul:_MklMatMul"."""
+_AROUND = re.compile(
+    r"^((StatefulPartitionedCall|PartitionedCall|while|cond|body|then|else|gradient_tape|replica)?(_\d+)*/)+"
+)
+_LAYER = re.compile(r"(.+)_\d+")
+"""Keras opens two scopes at each call of a layer, the second of which TensorFlow numbers."""
+
+
+class Part(NamedTuple):
+    """What time is given to: where it runs, in which layer, and the kind of operation."""
+
+    place: str
+    layer: str
+    operation: str
+
+
+class Span(NamedTuple):
+    """A thread or a stream does something from ``start`` to ``end``, in picoseconds."""
+
+    start: float
+    end: float
+    rank: int
+    part: Part
+
+
+WAITS = Part("input", "input", "input")
+BETWEEN = Part("between operations", "between operations", "between operations")
+PYTHON = Part("Python", "Python", "Python")
+
+
+def read(path):
+    """Return the `XSpace` that a file of the profiler holds."""
+    space = XSpace()
+    space.ParseFromString(path.read_bytes())
+    return space
+
+
+def divide(space, steps_are_input=False):
+    """Return ({`Part`: its share of the wall time of all steps}, operations a step, seconds a step).
+
+    ``space``: an `XSpace`. ``steps_are_input``: nothing is trained, so that the pipeline's operations count.
+    """
+    host, devices = _lines(space)
+    hidden = set()
+    if not steps_are_input:
+        hidden = {None} | _ids_of_the_pipeline(host)
+    spans = []
+    steps = []
+    operations = 0
+    for events in host:
+        steps += [event for event in events if event.name == STEP]
+        found = _on_a_thread(events, hidden)
+        operations += sum(span.rank == HOST for span in found)
+        spans += _innermost(found)
+    for place, events in devices:
+        for event in events:
+            spans.append(Span(event.start, event.end, DEVICE, _kernel(place, event)))
+
+    start = min(step.start for step in steps)
+    end = max(step.end for step in steps)
+    seconds = (end - start) / 1e12
+    return _shares(spans, start, end), operations / len(steps), seconds / len(steps)
+
+
+class _Event(NamedTuple):
+    start: float
+    end: float
+    name: str
+    stats: dict
+
+
+def _lines(space):
+    """Return the events of each thread of the host, and of each stream of an accelerator with the latter's name."""
+    host = []
+    devices = []
+    for plane in space.planes:
+        place = plane.name.removeprefix("/device:")
+        for line in plane.lines:
+            if plane.name == "/host:CPU":
+                host.append(_events(plane, line))
+            elif place != plane.name and line.name.startswith(("Stream", "XLA Ops")):
+                devices.append((place, _events(plane, line)))
+    return host, devices
+
+
+def _events(plane, line):
+    """Return the events of a line, each before those inside it."""
+    events = []
+    for event in line.events:
+        name = plane.event_metadata[event.metadata_id].name
+        start = 1000 * line.timestamp_ns + event.offset_ps
+        end = start + event.duration_ps
+        events.append(_Event(start, end, name, _stats(plane, event)))
+    return sorted(events, key=lambda event: (event.start, -event.end))
+
+
+def _stats(plane, event):
+    """Return what the profiler noted with an event, by name; long texts stand in the plane's own table."""
+    stats = {}
+    for stat in event.stats:
+        kind = stat.WhichOneof("value")
+        value = getattr(stat, kind)
+        if kind == "ref_value":
+            value = plane.stat_metadata[value].name
+        stats[plane.stat_metadata[stat.metadata_id].name] = value
+    return stats
+
+
+def _ids_of_the_pipeline(host):
+    """Return the ids under which functions of the input pipeline run."""
+    ids = set()
+    for events in host:
+        ids.update(event.stats.get("id") for event in events if event.name.startswith(CAPTURED))
+    return ids
+
+
+def _on_a_thread(events, hidden):
+    """Return the spans of a thread, outer ones before inner ones; without what has hidden ids, if there are any."""
+    spans = []
+    until = -math.inf
+    call = {}
+    for event in events:
+        if event.start < until:
+            continue
+        rank = HOST
+        part = _operation("CPU", event.name, event.stats)
+        waits = _is_waiting(event)
+        if waits:
+            rank = WAITING
+            part = WAITS
+        elif event.name == "EagerExecute":
+            rank = CALL
+            part = BETWEEN
+            call = event.stats
+        elif event.name == "EagerKernelExecute" and call.get("is_func") == 0:
+            part = Part("CPU", "the rest", call["eager_op"])
+        if part:
+            spans.append(Span(event.start, event.end, rank, part))
+        if hidden and (waits or _is_of(event, hidden)):
+            until = event.end
+    return spans
+
+
+def _is_waiting(event):
+    operation = event.stats.get("eager_op", event.name)
+    return event.name == INPUT or "IteratorGetNext" in operation
+
+
+def _is_of(event, ids):
+    runs_a_function = event.name.startswith(("ExecutorState::Process", CAPTURED))
+    return runs_a_function and event.stats.get("id") in ids
+
+
+def _kernel(place, event):
+    """Return the `Part` of what runs on an accelerator."""
+    name = event.stats.get("tf_op", event.name)
+    return _operation(place, name, event.stats) or Part(place, "the rest", event.name)
+
+
+def _operation(place, name, stats):
+    """Return the `Part` of an operation of TensorFlow or XLA; None for other events."""
+    if "hlo_op" in stats:
+        kind, _, number = stats["hlo_op"].rpartition(".")
+        return Part(place, "XLA", kind if number.isdigit() else stats["hlo_op"])
+    operation = _OPERATION.fullmatch(name)
+    if operation is None:
+        return None
+    return Part(place, _layer_of(operation[1]), operation[2])
+
+
+def _layer_of(path):
+    """Return the layer that a path speaks of, the first below the model: "gpt_1/dense_1_1/Gelu/Erfc" -> "dense_1"."""
+    scopes = _AROUND.sub("", path).split("/")[:-1]
+    if not scopes:
+        return "the rest"
+    found = scopes[0]
+    for scope in scopes[:2]:
+        numbered = _LAYER.fullmatch(scope)
+        if not numbered:
+            break
+        found = numbered[1]
+    return found
+
+
+def _innermost(spans):
+    """Cut the spans of a thread so that at each moment only the innermost is left."""
+    left = []
+    around = []
+    done = 0
+    last = Span(math.inf, math.inf, 0, None)
+    for span in [*spans, last]:
+        while around and around[-1].end <= span.start:
+            ended = around.pop()
+            left.append(ended._replace(start=max(done, ended.start)))
+            done = ended.end
+        if around:
+            outer = around[-1]
+            left.append(outer._replace(start=max(done, outer.start), end=span.start))
+        done = span.start
+        around.append(span)
+    return left
+
+
+def _shares(spans, start, end):
+    """Return {`Part`: its share of the time from start to end}.
+
+    At each moment the time is divided equally between what runs of the first rank that runs at all.
+    """
+    changes = []
+    for span in spans:
+        began = max(span.start, start)
+        ended = min(span.end, end)
+        if began < ended:
+            changes.append((began, 1, span))
+            changes.append((ended, -1, span))
+    changes.sort(key=lambda change: change[0])
+
+    running = [Counter(), Counter(), Counter(), Counter()]
+    given = Counter()
+    before = start
+    for moment, change, span in changes:
+        _give(given, running, moment - before)
+        before = moment
+        parts = running[span.rank]
+        parts[span.part] += change
+        if parts[span.part] == 0:
+            del parts[span.part]
+    _give(given, running, end - before)
+    return {part: time / (end - start) for part, time in given.most_common() if time}
+
+
+def _give(given, running, time):
+    """Divide some time between the parts of the first rank that has any; Python has the rest."""
+    for parts in running:
+        if parts:
+            break
+    else:
+        parts = {PYTHON: 1}
+    for part, count in parts.items():
+        given[part] += time * count / sum(parts.values())

@@ -1,0 +1,193 @@
+"""A training step with a look at what goes into each layer and what comes out of it, forward and backward.
+
+The step is the model's own `train_step`, run eagerly. What goes through a layer passes an identity, whose gradient is
+what arrives there in the backward pass. The optimizer is kept from updating, and all that a step changes is put back.
+"""
+
+import math
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigtrain_nb.common.keras_gaps import Functional, keep_mask, layers_within
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import number
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a tensor holds: the least and the largest of its finite values, and how many of ``size`` are not finite."""
+
+    dtype: str
+    least: float
+    largest: float
+    size: int
+    infinite: int
+    nan: int
+
+    @property
+    def finite(self):
+        return self.infinite == self.nan == 0
+
+    def __str__(self):
+        words = "no finite value"
+        if self.infinite + self.nan < self.size:
+            words = f"{number(self.least)} to {number(self.largest)}"
+        if self.infinite:
+            words += f", {self.infinite:,} of {self.size:,} infinite"
+        if self.nan:
+            words += f", {self.nan:,} of {self.size:,} NaN"
+        return words
+
+
+def values_of(tensor):
+    """Return the `Values` of a floating tensor."""
+    values = tf.convert_to_tensor(tensor).numpy()
+    values = values.astype(np.promote_types(values.dtype, np.float32))
+    finite = values[np.isfinite(values)]
+    ends = float(finite.min(initial=math.inf)), float(finite.max(initial=-math.inf))
+    return Values(tensor.dtype.name, *ends, values.size, int(np.isinf(values).sum()), int(np.isnan(values).sum()))
+
+
+def is_floating(value):
+    return tf.is_tensor(value) and value.dtype.is_floating
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a ``layer``, by the ``caller``, which is another call, or None for the model itself."""
+
+    layer: object
+    caller: object
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen at a call: ``where`` is "input", "output", or in the backward pass "arrives", "leaves"."""
+
+    where: str
+    call: Call
+    values: Values
+
+
+class WatchedStep:
+    """One training step of a compiled model on a batch of tensors, at a loss scale (None: as the optimizer has it).
+
+    ``looks``: in the order of time. ``losses``: `Values`, one for each micro-batch. ``gradients``: pairs of what the
+    optimizer was given, gradient and variable.
+    """
+
+    def __init__(self, model, data, scale=None):
+        self.looks = []
+        self.losses = []
+        self.gradients = []
+        self.scale = scale
+        self._running = []
+        with ExitStack() as stack:
+            stack.enter_context(_eagerly())
+            stack.enter_context(_put_back(model))
+            stack.enter_context(_in_place_of(model.optimizer, "apply", self._apply))
+            stack.enter_context(_in_place_of(model.optimizer, "scale_loss", self._scaled(model.optimizer.scale_loss)))
+            for layer in _layers_and_operations(model):
+                stack.enter_context(_in_place_of(layer, "call", self._watched(layer, layer.call)))
+            model.train_step(data)
+
+    @property
+    def is_healthy(self):
+        """Whether the loss and all that the optimizer was given are finite."""
+        given = [values_of(gradient) for gradient, _ in self.gradients]
+        return all(values.finite for values in self.losses + given)
+
+    def _apply(self, gradients, trainable_variables):
+        for gradient, variable in zip(gradients, trainable_variables, strict=True):
+            if gradient is not None:
+                self.gradients.append((gradient, variable))
+
+    def _scaled(self, scale_loss):
+        def look_and_scale(loss):
+            self.losses.append(values_of(loss))
+            return scale_loss(loss) if self.scale is None else loss * tf.cast(self.scale, loss.dtype)
+
+        return look_and_scale
+
+    def _watched(self, layer, call):
+        def watched(*args, **kwargs):
+            if not tf.executing_eagerly():  # Keras infers shapes
+                return call(*args, **kwargs)
+            this = Call(layer, self._running[-1] if self._running else None)
+            args, kwargs = self._look_at((args, kwargs), this, "input", "leaves")
+            self._running.append(this)
+            try:
+                outputs = call(*args, **kwargs)
+            finally:
+                self._running.pop()
+            return self._look_at(outputs, this, "output", "arrives")
+
+        return watched
+
+    def _look_at(self, structure, call, forward, backward):
+        """Look at each floating tensor of a structure, now and when its gradient comes; return the same tensors."""
+
+        @tf.custom_gradient
+        def seen(tensor):
+            def gradient_seen(gradient):
+                self.looks.append(Look(backward, call, values_of(gradient)))
+                return gradient
+
+            return tf.identity(tensor), gradient_seen
+
+        def look(value):
+            if not is_floating(value):
+                return value
+            self.looks.append(Look(forward, call, values_of(value)))
+            return keep_mask(value, seen(value))
+
+        return keras.tree.map_structure(look, structure)
+
+
+def _layers_and_operations(model):
+    """Return a model's layers and the operations between them, such as `keras.ops.exp`, that a functional one has."""
+    found = {}
+    for layer in layers_within(model):
+        found[id(layer)] = layer
+        if isinstance(layer, Functional):
+            for operation in layer.operations:
+                found[id(operation)] = operation
+    return list(found.values())
+
+
+@contextmanager
+def _in_place_of(thing, name, function):
+    """Let ``thing.name`` be another function; Keras calls it by that name."""
+    vars(thing)[name] = function
+    try:
+        yield
+    finally:
+        vars(thing).pop(name)
+
+
+@contextmanager
+def _eagerly():
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
+@contextmanager
+def _put_back(model):
+    """Keep seeds, moving statistics and metrics as they are; metrics that were not there yet start from nothing."""
+    before = [(variable, tf.identity(variable.value)) for variable in _changing(model)]
+    try:
+        yield
+    finally:
+        model.reset_metrics()
+        for variable, value in before:
+            variable.assign(value)
+
+
+def _changing(model):
+    return [*model.non_trainable_variables, *model.metrics_variables]
