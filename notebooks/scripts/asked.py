@@ -1,7 +1,8 @@
 """Workers that stay, and do what a notebook asks of them, all at the same time, so that it can be timed.
 
-In the notebook: ``workers = Asked(2)``, then ``workers.ask(20, "all_reduce", bytes=4096)`` -> seconds for each of 20
-steps. Started as a script, once for each worker, this file answers.
+In the notebook: ``workers = Asked(2)``, with ``bytes_per_pack=...`` for gradients in several messages, then
+``workers.ask(20, "all_reduce", bytes=4096)`` -> seconds for each of 20 steps. Started as a script, once for each
+worker, this file answers.
 """
 
 import json
@@ -12,9 +13,12 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
+
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
+CommunicationOptions = tf.distribute.experimental.CommunicationOptions
 START_SECONDS, ANSWER_SECONDS = 60, 60
 SLICE = 8  # examples that a worker passes at once
 
@@ -22,10 +26,11 @@ SLICE = 8  # examples that a worker passes at once
 class Asked:
     """Worker processes that wait for questions until this object is dropped."""
 
-    def __init__(self, workers):
+    def __init__(self, workers, bytes_per_pack=0):
         self._server = socket.create_server(("127.0.0.1", 0))
         self._ends, self._count, self._lock = [], workers, threading.Lock()
-        self.job = bt.run_workers(Path(__file__), workers, arguments=[self._server.getsockname()[1]])
+        port = self._server.getsockname()[1]
+        self.job = bt.run_workers(Path(__file__), workers, arguments=[port, bytes_per_pack])
 
     def ask(self, times, kind, **settings):
         """Let all workers take ``times`` steps of a kind together; return the slowest one's seconds for a step.
@@ -61,14 +66,57 @@ class Asked:
         raise RuntimeError(f"a worker does not answer; this is what they said:\n{said}") from None
 
 
-def all_reduce(strategy, bytes):
-    """Return a step that sums so many bytes over all workers."""
-    values = tf.ones(bytes // 4)
+def all_reduce(strategy, bytes, tensors=1, bytes_per_pack=0, dtype="float32"):
+    """Return a step that sums so many bytes of float32 over all workers, sent as ``dtype``, in equal tensors."""
+    values = [tf.ones(bytes // tensors // 4, dtype) for _ in range(tensors)]
+    options = CommunicationOptions(bytes_per_pack=bytes_per_pack)
 
     def add():
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values, options)
 
     return tf.function(lambda: strategy.run(add))
+
+
+def backward(strategy, layers, bytes, milliseconds, overlap):
+    """Return a step like a backward pass on a GPU, which computes while the CPU only waits.
+
+    Layer after layer takes so many milliseconds, and then has a gradient of so many bytes. With ``overlap`` it is
+    summed over the workers as soon as it is there, otherwise when all of them are.
+    """
+    sent = tf.ones(bytes // 4)
+
+    def compute(gradient):
+        time.sleep(milliseconds / 1000)
+        return gradient
+
+    def one_replica():
+        gradients = []
+        gradient = sent
+        for _ in range(layers):
+            gradient = tf.ensure_shape(tf.py_function(compute, [gradient], tf.float32), sent.shape)
+            gradients.append(gradient)
+        sums = []
+        with tf.control_dependencies([] if overlap else gradients):
+            for gradient in gradients:
+                gradient = tf.identity(gradient)
+                sums.append(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradient))
+        return sums
+
+    return tf.function(lambda: strategy.run(one_replica))
+
+
+def late(strategy, milliseconds, one_in, together=True):
+    """Return a step that is late by so many milliseconds, by chance once in so many steps; then the workers meet."""
+    random = np.random.default_rng(strategy.cluster_resolver.task_id)
+    meet = all_reduce(strategy, bytes=4)
+
+    def step():
+        if random.random() < 1 / one_in:
+            time.sleep(milliseconds / 1000)
+        if together:
+            meet()
+
+    return step
 
 
 def train(strategy, width, micro_batches=1, together=True):
@@ -82,6 +130,20 @@ def train(strategy, width, micro_batches=1, together=True):
     return lambda: model.train_on_batch(x, y)
 
 
+def epoch(strategy, width, steps, **arguments):
+    """Return a `fit` of so many steps with AdamW; ``arguments`` are those of `bt.Model`."""
+    with strategy.scope():
+        layers = [keras.layers.Dense(width, activation="relu") for _ in range(3)]
+        model = bt.Model.of(keras.Sequential([keras.Input((32,)), *layers]), **arguments)
+        model.compile("adamw", "mse")
+    examples = 2 * SLICE * steps
+    data = tf.data.Dataset.from_tensor_slices((tf.ones((examples, 32)), tf.ones((examples, width))))
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    batches = data.batch(2 * SLICE).with_options(options)
+    return lambda: model.fit(batches, shuffle=False, verbose=0)
+
+
 def seconds_of(step, times):
     began = time.perf_counter()
     for _ in range(times):
@@ -89,19 +151,21 @@ def seconds_of(step, times):
     return (time.perf_counter() - began) / times
 
 
-def answer(port):
+def answer(port, bytes_per_pack):
     """Take the steps that the notebook asks for, until it goes away."""
-    strategy, steps = bt.strategy(), {}
+    strategy = bt.strategy(communication_options=CommunicationOptions(bytes_per_pack=bytes_per_pack))
+    kinds = {"all_reduce": all_reduce, "backward": backward, "epoch": epoch, "late": late, "train": train}
+    steps = {}
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rw") as notebook:
         for question in notebook:
             times, kind, settings = json.loads(question)
             key = json.dumps([kind, settings])
             if key not in steps:
-                steps[key] = {"all_reduce": all_reduce, "train": train}[kind](strategy, **settings)
+                steps[key] = kinds[kind](strategy, **settings)
                 seconds_of(steps[key], 2)
             notebook.write(f"{seconds_of(steps[key], times)}\n")
             notebook.flush()
 
 
 if __name__ == "__main__":
-    answer(int(sys.argv[1]))
+    answer(int(sys.argv[1]), int(sys.argv[2]))

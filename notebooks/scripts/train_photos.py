@@ -24,10 +24,10 @@ def new_model(strategy, micro_batches=1):
 
 
 def batches(epoch):
-    """Return the photographs in global batches, whose order depends on the epoch's number alone."""
+    """Return the photographs in global batches, shuffled in an order that depends on the epoch's number alone."""
     data = bt.photo_crops(count=PHOTOS, test_count=64, size=64)
-    dataset = bt.Pipeline(data=data, image_size=32, batch=BATCH).dataset()
-    dataset = dataset.shuffle(PHOTOS // BATCH, seed=epoch, reshuffle_each_iteration=False)
+    photos = bt.Pipeline(data=data, image_size=32, batch=BATCH).dataset().unbatch()
+    dataset = photos.shuffle(PHOTOS, seed=epoch, reshuffle_each_iteration=False).batch(BATCH)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     length = tf.data.experimental.assert_cardinality(PHOTOS // BATCH)  # Keras warns of an end that it did not expect
@@ -38,8 +38,7 @@ class TellSteps(keras.callbacks.Callback):
     """The chief prints every step's loss."""
 
     def on_train_batch_end(self, batch, logs=None):
-        workers = self.model.distribute_strategy.cluster_resolver
-        if workers is None or workers.task_id == 0:
+        if self.model.distribute_strategy.extended.should_checkpoint:
             told = {"step": int(self.model.optimizer.iterations.numpy()), "loss": float(logs["loss"])}
             print(json.dumps(told), flush=True)
         self.model.reset_metrics()  # Keras' own loss is a mean over the epoch so far

@@ -87,8 +87,6 @@ def train(strategy, folder, text, examples=8192, epochs=1, batch=16, rate=0.005,
         rest = resume.rest(windows(text.array("train"), examples, batch, seed=epoch))
         told = [Tell(chief, batch), resume]
         model.fit(rest, initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0, callbacks=told)
-    loss = model.evaluate(windows(text.array("test"), 512, 64, seed=0), verbose=0)
-    say(chief, test_loss=loss)
     return model
 
 
@@ -107,4 +105,7 @@ if __name__ == "__main__":
     chosen = vars(parser.parse_args())
     own, pattern = chosen.pop("text"), chosen.pop("pattern")
     text = bt.text_folder(own, pattern) if own else bt.source_text(megabytes=4)
-    train(bt.strategy(), text=text, **chosen)
+    strategy = bt.strategy()
+    model = train(strategy, text=text, **chosen)
+    loss = model.evaluate(windows(text.array("test"), 512, 64, seed=0), verbose=0)
+    say(strategy.extended.should_checkpoint, test_loss=loss)

@@ -5,37 +5,37 @@ from matplotlib.ticker import NullLocator
 from workbook.drawings.dots import dots_and_line
 
 from bigtrain_nb.common.words import number
-from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label, name_rows, side_text
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 
 SMALLEST = 1e-8  # distances below it, 0 included, are drawn there: single precision ends before
 
 
-def distance_figure(distances) -> Figure:
+def distance_figure(wrong, right) -> Figure:
     """One row for each way to train, on a logarithmic axis: how far its weights end from those of the big batch.
 
-    `distances`: {name: distance}; 1 is as far off as training itself has moved the weights.
+    `wrong`, `right`: {name: distance}; 1 is as far off as training itself has moved the weights.
     """
-    figure, (axes,) = canvas(1.0 + 0.36 * len(distances))
+    figure, (axes,) = canvas(1.3 + 0.36 * (len(wrong) + len(right)))
     axes.axvline(1, color=INK, linewidth=1.2)
-    for y, distance in enumerate(distances.values()):
+    everything = {**wrong, **right}
+    for y, (name, distance) in enumerate(everything.items()):
         drawn = max(distance, SMALLEST)
-        axes.hlines(
-            y,
-            SMALLEST,
-            drawn,
-            color=MEASURED,
-            linewidth=3,
-        )
-        axes.plot(drawn, y, "o", color=MEASURED, markersize=7)
+        if name in wrong:
+            axes.plot(drawn, y, "X", color=PREDICTED, markersize=9)
+        else:
+            axes.plot(drawn, y, "o", color=MEASURED, markersize=8)
         words = f"{distance:.2g}" if distance < 0.001 else number(distance)
         side_text(axes, y, words)
-    farthest = max(1.0, *distances.values())
+    farthest = max(1.0, *everything.values())
     axes.set_xscale("log")
     axes.set_xlim(SMALLEST, 3 * farthest)
     axes.xaxis.set_minor_locator(NullLocator())
-    name_rows(axes, list(distances))
+    name_rows(axes, list(everything))
     grid(axes, "x")
-    label(axes, "distance to the weights of one big batch\nupright line: as far off as training moved them")
+    label(
+        axes,
+        "distance to the weights of one big batch\ncross: a mistake; dot: right; line: as far as training moved",
+    )
     return figure
 
 

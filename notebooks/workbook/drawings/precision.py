@@ -24,13 +24,7 @@ def bits_figure() -> Figure:
     for y, (exponent, mantissa) in enumerate(FORMATS.values()):
         colours = [INK] + exponent * [PREDICTED] + mantissa * [MEASURED]
         for place, colour in enumerate(colours):
-            axes.barh(
-                y,
-                0.86,
-                left=place + 0.07,
-                height=0.6,
-                color=colour,
-            )
+            axes.barh(y, 0.86, left=place + 0.07, height=0.6, color=colour)
         _write(axes, len(colours) + 0.5, y, f"1 + {exponent} + {mantissa}", INK, "left")
     _write(axes, 0.5, -0.45, "sign", INK)
     _write(axes, 5, -0.45, "exponent", PREDICTED)
@@ -44,7 +38,8 @@ def bits_figure() -> Figure:
 
 
 def range_figure(values, scale=None) -> Figure:
-    """What each format can hold, on an axis of powers of two, below a histogram of the sizes of ``values``.
+    """What each format can hold, on an axis of powers of two, below a histogram of the sizes of ``values``,
+    which are gradients.
 
     Thin, at the left end of a range: numbers with fewer digits (subnormal). Zeros are left out. With ``scale`` a second
     histogram shows the values times it.
@@ -53,11 +48,11 @@ def range_figure(values, scale=None) -> Figure:
     sizes = np.log2(sizes[(sizes > 0) & np.isfinite(sizes)])
     lowest, highest = sizes.min(), sizes.max()
     figure, (axes,) = canvas(3.4)
-    _draw_histogram(axes, sizes, MEASURED, "as they are")
+    _draw_histogram(axes, sizes, MEASURED, "gradients")
     if scale:
         moved = sizes + np.log2(scale)
         highest = moved.max()
-        _draw_histogram(axes, moved, PREDICTED, f"times {scale:,.0f}")
+        _draw_histogram(axes, moved, PREDICTED, f"gradients times {scale:,.0f}")
     left = min(-30, lowest - 3)
     right = max(20, highest + 3)
     for y, (exponent, mantissa) in enumerate(FORMATS.values()):
@@ -68,7 +63,7 @@ def range_figure(values, scale=None) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(lambda power, _: f"$2^{{{round(power)}}}$")
     grid(axes, "x")
-    label(axes, "size of a number\nthick: all digits, thin: fewer, beyond: zero or infinity")
+    label(axes, "size of a number\nthick: with all its digits, thin: with fewer, beyond: zero or infinity")
     return figure
 
 
@@ -77,14 +72,7 @@ def _draw_histogram(axes, sizes, colour, name):
     edges = np.arange(np.floor(sizes.min()), np.floor(sizes.max()) + 2)
     counts, _ = np.histogram(sizes, edges)
     heights = -HISTOGRAM * counts / counts.max()
-    axes.stairs(
-        heights - 0.6,
-        edges,
-        baseline=-0.6,
-        fill=True,
-        color=colour,
-        alpha=0.75,
-    )
+    axes.stairs(heights - 0.6, edges, baseline=-0.6, fill=True, color=colour, alpha=0.75)
     _write(axes, np.median(sizes), -3.0, name, colour)
 
 
@@ -93,22 +81,10 @@ def _draw_range(axes, y, limits, left, right):
     smallest, normal, end = limits
     begin, stop = max(smallest, left), min(end, right)
     middle = max(normal, left)
-    axes.barh(
-        y,
-        middle - begin,
-        left=begin,
-        height=0.14,
-        color=INK,
-        alpha=0.55,
-    )
-    axes.barh(
-        y,
-        stop - middle,
-        left=middle,
-        height=0.5,
-        color=INK,
-        alpha=0.55,
-    )
+    axes.barh(y, middle - begin, left=begin, height=0.14, color=INK, alpha=0.55)
+    axes.barh(y, stop - middle, left=middle, height=0.5, color=INK, alpha=0.55)
+    if smallest > left:
+        _write(axes, (begin + middle) / 2, y - 0.28, "fewer digits", INK)
     if smallest <= left:
         _write(axes, left, y - 0.46, f" from $2^{{{smallest}}}$", INK, "left")
     if end >= right:
@@ -116,12 +92,4 @@ def _draw_range(axes, y, limits, left, right):
 
 
 def _write(axes, x, y, text, colour, side="center"):
-    axes.text(
-        x,
-        y,
-        text,
-        color=colour,
-        fontsize=10,
-        ha=side,
-        va="center",
-    )
+    axes.text(x, y, text, color=colour, fontsize=10, ha=side, va="center")

@@ -1,104 +1,9 @@
-"""Exercises of notebook 05, "A batch that does not fit"."""
-
-import math
+"""Exercises of notebook 05, "A batch that does not fit"; its five faulty loops are in `a_batch_in_slices`."""
 
 import numpy as np
 
-from bigtrain_nb.workbook.exercises import exercise, expect
-
-
-def mean_gradient(parts, sizes):
-    total = 0
-    for part, size in zip(parts, sizes, strict=True):
-        total = total + size * part
-    return total / sum(sizes)
-
-
-@exercise(mean_gradient, minutes=4, difficulty=2)
-def _check_mean_gradient(answer):
-    """Every example has one vote: a slice of n examples counts n times, and the votes are divided by all examples."""
-    a = np.array([1.0, 4.0])
-    b = np.array([5.0, 0.0])
-    expect(answer([a, b], [2, 2]), np.array([3.0, 2.0]), "the mean of [1, 4] and [5, 0] over two examples each")
-    expect(answer([a, b], [3, 1]), np.array([2.0, 3.0]), "the mean of [1, 4] over 3 examples and [5, 0] over 1")
-    expect(answer([a, b, a], [1, 1, 2]), np.array([2.0, 3.0]), "the mean over slices of 1, 1 and 2 examples")
-
-
-@_check_mean_gradient.refuses("over 1: expected array([2., 3.]), got array([3., 2.])")
-def _one_vote_each(parts, sizes):
-    return sum(parts) / len(parts)
-
-
-@_check_mean_gradient.refuses("over two examples each: expected array([3., 2.]), got array([6., 4.])")
-def _adds_up(parts, sizes):
-    return sum(parts)
-
-
-@_check_mean_gradient.refuses("over two examples each: expected array([3., 2.]), got array([12.,  8.])")
-def _forgets_to_divide(parts, sizes):
-    return mean_gradient(parts, sizes) * sum(sizes)
-
-
-def updates(examples, micro_batch, micro_batches):
-    examples_an_update = micro_batch * micro_batches
-    return -(-examples // examples_an_update)  # rounded up
-
-
-@exercise(updates, minutes=3, difficulty=1)
-def _check_updates(answer):
-    """An update takes micro_batch * micro_batches examples; what is left at the end gets an update of its own."""
-    expect(answer(640, 16, 4), 10, "updates over 640 examples, 4 slices of 16 an update")
-    expect(answer(240, 16, 4), 4, "updates over 240 examples, 4 slices of 16 an update, the leftover too")
-    expect(answer(10, 16, 4), 1, "updates over 10 examples, which are all leftover")
-
-
-@_check_updates.refuses("the leftover too: expected 4, got 3")
-def _forgets_the_leftover(examples, micro_batch, micro_batches):
-    return examples // (micro_batch * micro_batches)
-
-
-@_check_updates.refuses("expected 10, got 40")
-def _counts_slices(examples, micro_batch, micro_batches):
-    return math.ceil(examples / micro_batch)
-
-
-@_check_updates.refuses("expected 10, got 11")
-def _always_one_more(examples, micro_batch, micro_batches):
-    return examples // (micro_batch * micro_batches) + 1
-
-
-def clipped(parts, limit):
-    mean = sum(parts) / len(parts)
-    norm = np.linalg.norm(mean)
-    if norm <= limit:
-        return mean
-    return mean * limit / norm
-
-
-@exercise(clipped, minutes=5, difficulty=2)
-def _check_clipped(answer):
-    """First the mean of the slices, then its norm, np.linalg.norm(mean); shrink it only where the norm is above the
-    limit.
-    """
-    opposed = [np.array([9.0, 4.0]), np.array([-3.0, 4.0])]
-    expect(answer(opposed, 10.0), np.array([3.0, 4.0]), "slices [9, 4] and [-3, 4], limit 10: nothing to clip")
-    expect(answer(opposed, 2.5), np.array([1.5, 2.0]), "slices [9, 4] and [-3, 4], limit 2.5")
-
-
-@_check_clipped.refuses("limit 2.5: expected array([1.5, 2. ])")
-def _clips_every_slice(parts, limit):
-    return sum(clipped([part], limit) for part in parts) / len(parts)
-
-
-@_check_clipped.refuses("limit 2.5: expected array([1.5, 2. ]), got array([0.75, 1.  ])")
-def _clips_the_sum(parts, limit):
-    return clipped([sum(parts)], limit) / len(parts)
-
-
-@_check_clipped.refuses("nothing to clip: expected array([3., 4.]), got array([6., 8.])")
-def _scales_up_too(parts, limit):
-    mean = sum(parts) / len(parts)
-    return mean * limit / np.linalg.norm(mean)
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 
 def peak(at_1, at_4, micro_batches):
@@ -108,8 +13,8 @@ def peak(at_1, at_4, micro_batches):
 
 @exercise(peak, minutes=6, difficulty=3)
 def _check_peak(answer):
-    """peak(K) = constant + activations / K. Two measurements give two equations: their difference is 3/4 of the
-    activations.
+    """Each measurement gives an equation: peak = constant + activations / K. What is left of the two when one is taken
+    from the other?
     """
     expect(answer(500.0, 200.0, 1), 500.0, "MiB at K = 1, where 500 MiB were measured")
     expect(answer(500.0, 200.0, 4), 200.0, "MiB at K = 4, where 200 MiB were measured")
@@ -130,3 +35,234 @@ def _straight_line(at_1, at_4, micro_batches):
 def _all_that_falls_is_activations(at_1, at_4, micro_batches):
     activations = at_1 - at_4
     return at_4 + activations / micro_batches
+
+
+def cause(measure):
+    runs = [measure(16) for _ in range(5)]
+    if max(runs) - min(runs) > 5:
+        return "scatter"
+    activations = (measure(2) - measure(4)) / (1 / 2 - 1 / 4)
+    constant = measure(4) - activations / 4
+    if abs(constant + activations / 20 - measure(20)) > 15:
+        return "program"
+    if abs(constant + activations - measure(1)) > 15:
+        return "whole batch"
+    return "rounding"
+
+
+def _machine(kind, size, seed):
+    """Return a simulated machine, `micro_batches -> MiB`, on which one cause keeps peak(16) from coming true."""
+    random = np.random.default_rng(seed)
+
+    def measure(micro_batches):
+        share = 1 / micro_batches
+        if kind == "rounding":
+            share = -(-20 // micro_batches) / 20  # rounded up to whole examples
+        mib = 100 + size * share + random.uniform(-0.5, 0.5)
+        if kind == "scatter":
+            mib += random.uniform(-25, 25)
+        if kind == "whole batch" and micro_batches == 1:
+            mib -= size / 6
+        if kind == "program":
+            mib += 3 * micro_batches
+        return mib
+
+    return measure
+
+
+_SEEN = {
+    "scatter": "five runs with K = 16 lie up to 50 MiB apart",
+    "whole batch": "K = 2, 4, 10 and 20 lie on one line over 1 / K, and K = 1 does not",
+    "program": "each slice more costs 3 MiB more, so K = 20 lies far above the line through K = 2 and 4",
+    "rounding": "K = 1, 2, 4, 10 and 20 lie on one line over 1 / K, and K = 16 does not",
+}
+
+
+@exercise(cause, minutes=12, difficulty=3)
+def _check_cause(answer):
+    """Ask first whether the same run gives the same number. Then draw the line through two numbers of slices that you
+    trust, and ask which other ones lie on it: which does each cause push off?
+    """
+    for seed, size in enumerate([400, 300]):
+        for kind, seen in _SEEN.items():
+            got = answer(_machine(kind, size, seed))
+            if got != kind:
+                expect(got, kind, f"the cause on a simulated machine on which {seen}")
+
+
+@_check_cause.refuses("expected 'scatter', got 'whole batch'")
+def _blames_what_it_was_here(measure):
+    return "whole batch"
+
+
+@_check_cause.refuses("K = 2, 4, 10 and 20 lie on one line over 1 / K, and K = 1 does not: expected 'whole batch', got")
+def _trusts_the_whole_batch(measure):
+    runs = [measure(16) for _ in range(5)]
+    if max(runs) - min(runs) > 5:
+        return "scatter"
+    return "program" if abs(peak(measure(1), measure(4), 20) - measure(20)) > 10 else "rounding"
+
+
+@_check_cause.refuses("five runs with K = 16 lie up to 50 MiB apart: expected 'scatter', got")
+def _measures_once(measure):
+    too_low = measure(16) > peak(measure(1), measure(4), 16)
+    return "program" if too_low else "whole batch"
+
+
+def one_update(model, optimizer, x, y, mask, size, limit):
+    weights = model.trainable_variables
+    tokens = tf.reduce_sum(mask)
+    sums = [tf.zeros_like(weight) for weight in weights]
+    for start in range(0, len(x), size):
+        end = start + size
+        with tf.GradientTape() as tape:
+            logits = model(x[start:end], training=True)
+            losses = keras.losses.sparse_categorical_crossentropy(y[start:end], logits, from_logits=True)
+            loss = tf.reduce_sum(mask[start:end] * losses) / tokens
+        part = tape.gradient(loss, weights)
+        sums = [total + gradient for total, gradient in zip(sums, part, strict=True)]
+
+    clipped, _ = tf.clip_by_global_norm(sums, limit)
+    optimizer.apply_gradients(zip(clipped, weights, strict=True))
+
+
+LINES, SIZE, NO_LIMIT = 10, 4, 1000.0
+
+
+class _CountLines(keras.layers.Identity):
+    """Notes the most lines that came at once."""
+
+    most = 0
+
+    def call(self, inputs):
+        self.most = max(self.most, inputs.shape[0] or 0)
+        return inputs
+
+
+def _lines():
+    """Return 10 lines of 6 places, 5 numbers each; labels; a mask. The first four are short, one is all padding."""
+    random = np.random.default_rng(4)
+    x = random.normal(size=(LINES, 6, 5)).astype("float32")
+    y = random.integers(4, size=(LINES, 6))
+    lengths = np.array([1, 1, 2, 1, 6, 5, 6, 6, 0, 0])
+    mask = np.arange(6) < lengths[:, None]
+    return tf.constant(x), tf.constant(y), tf.constant(mask, tf.float32)
+
+
+def _net():
+    inputs = keras.Input((6, 5))
+    start = keras.initializers.GlorotUniform
+    hidden = keras.layers.Dense(8, "tanh", kernel_initializer=start(seed=1))(_CountLines(name="count")(inputs))
+    return keras.Model(inputs, keras.layers.Dense(4, kernel_initializer=start(seed=2))(hidden))
+
+
+def _flat(tensors):
+    return np.concatenate([np.ravel(tensor) for tensor in tensors])
+
+
+def _gradient(lines, weigh):
+    """Return the gradient of the losses of some lines, added up and each multiplied by `weigh(mask)`, as a vector."""
+    x, y, mask = (tensor[lines] for tensor in _lines())
+    model = _net()
+    with tf.GradientTape() as tape:
+        losses = keras.losses.sparse_categorical_crossentropy(y, model(x), from_logits=True)
+        loss = tf.reduce_sum(weigh(mask) * losses)
+    return _flat(tape.gradient(loss, model.trainable_variables))
+
+
+def _mean_over_tokens(mask):
+    return mask / max(1, tf.reduce_sum(mask))
+
+
+def _shorten(gradient, limit):
+    return gradient * min(1, limit / np.linalg.norm(gradient))
+
+
+@exercise(one_update, minutes=20, difficulty=4)
+def _check_one_update(answer):
+    """By what must the loss of every single slice be divided, so that the gradients of all slices only have to be
+    added? And what looks at a gradient, and so must wait for the last slice?"""
+    slices = [slice(0, 4), slice(4, 8), slice(8, 10)]
+    parts = [_gradient(lines, _mean_over_tokens) for lines in slices]
+    whole = _gradient(slice(0, LINES), _mean_over_tokens)
+    for limit in (NO_LIMIT, 0.05):
+        applied = _applied(answer, limit)
+        faults = {
+            "each slice counts alike, though they hold 5, 23 and 0 tokens": _shorten(sum(parts) / 3, limit),
+            "slices count by their lines, not by their tokens": _shorten(
+                (4 * parts[0] + 4 * parts[1] + 2 * parts[2]) / LINES, limit
+            ),
+            "padding counts like a token": _shorten(
+                _gradient(slice(0, LINES), lambda mask: np.ones(mask.shape, "float32") / (6 * LINES)), limit
+            ),
+            "nothing was clipped": whole,
+            "the weights did not move": 0 * whole,
+        }
+        right = _shorten(whole, limit)
+        apart = np.abs(applied - right).max()
+        if apart < 1e-5:
+            continue
+        what = "where nothing is to be clipped" if limit == NO_LIMIT else f"where the gradient is clipped to {limit}"
+        reason = "are slices clipped one by one, or updated one by one?"
+        for words, fault in faults.items():
+            if np.allclose(applied, fault, atol=1e-5):
+                reason = words
+        raise Wrong(f"one update, {what}: expected the whole batch's within 1e-5, got one {apart:.1g} away: {reason}")
+
+
+def _applied(answer, limit):
+    """Return the gradient that the answer applied, as a vector."""
+    model = _net()
+    before = _flat(model.trainable_variables)
+    answer(model, keras.optimizers.SGD(1.0), *_lines(), SIZE, limit)
+    most = model.get_layer("count").most
+    if most > SIZE:
+        raise Wrong(f"the lines in the model at once: expected at most {SIZE}, got {most}")
+    return before - _flat(model.trainable_variables)
+
+
+def _with_slices(model, optimizer, x, y, mask, size, limit, weigh, clip_each=False):
+    """Apply the sum over slices of `weigh(mask)` times the losses."""
+    weights = model.trainable_variables
+    sums = [tf.zeros_like(weight) for weight in weights]
+    for start in range(0, len(x), size):
+        end = start + size
+        with tf.GradientTape() as tape:
+            losses = keras.losses.sparse_categorical_crossentropy(y[start:end], model(x[start:end]), from_logits=True)
+            loss = tf.reduce_sum(weigh(mask[start:end]) * losses)
+        part = tape.gradient(loss, weights)
+        if clip_each:
+            part, _ = tf.clip_by_global_norm(part, limit)
+        sums = [total + gradient for total, gradient in zip(sums, part, strict=True)]
+    clipped, _ = tf.clip_by_global_norm(sums, NO_LIMIT if clip_each else limit)
+    optimizer.apply_gradients(zip(clipped, weights, strict=True))
+
+
+@_check_one_update.refuses("the lines in the model at once: expected at most 4, got 10")
+def _takes_the_whole_batch(model, optimizer, x, y, mask, size, limit):
+    one_update(model, optimizer, x, y, mask, len(x), limit)
+
+
+@_check_one_update.refuses("each slice counts alike, though they hold 5, 23 and 0 tokens")
+def _votes(*given):
+    _with_slices(*given, lambda mask: _mean_over_tokens(mask) / 3)
+
+
+@_check_one_update.refuses("slices count by their lines, not by their tokens")
+def _counts_lines(*given):
+    _with_slices(*given, lambda mask: _mean_over_tokens(mask) * len(mask) / LINES)
+
+
+@_check_one_update.refuses("padding counts like a token")
+def _forgets_the_mask(*given):
+    _with_slices(*given, lambda mask: tf.ones_like(mask) / (6 * LINES))
+
+
+@_check_one_update.refuses("are slices clipped one by one")
+def _clips_slices(*given):
+    _with_slices(*given, lambda mask: mask / 28, clip_each=True)
+
+
+@_check_one_update.refuses("nothing was clipped")
+def _clips_nothing(model, optimizer, x, y, mask, size, limit):
+    one_update(model, optimizer, x, y, mask, size, NO_LIMIT)

@@ -1,39 +1,107 @@
 """Exercises of notebook 06, "All of it"."""
 
-import math
+import keras
+import numpy as np
 
-from bigtrain_nb.workbook.exercises import exercise, expect
+import bigtrain_nb as bt
+from bigtrain_nb import tf
+from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+
+ENOUGH = 4
+"""So many times as fast a step of the ledger must be, by its whole interval."""
 
 
-def days(weights, tokens, devices, flops, reached):
-    work = 6 * weights * tokens
-    seconds = work / (devices * flops * reached)
-    return seconds / 86_400
+def first_stage(weights, devices, activations, memory):
+    whole = 16
+    optimizer_shared = 4 + 12 / devices
+    gradients_shared = 2 + 14 / devices
+    all_shared = 16 / devices
+    for stage, each in enumerate([whole, optimizer_shared, gradients_shared, all_shared]):
+        if weights * each + activations <= memory:
+            return stage
+    return None
 
 
-@exercise(days, minutes=4, difficulty=2)
-def _check_days(answer):
-    """A weight takes 2 FLOPs a token forward and 4 backward. Divide by what all devices do in a second, then by the
-    seconds of a day.
+@exercise(first_stage, minutes=10, difficulty=3)
+def _check_first_stage(answer):
+    """How many bytes a weight does a device hold in each stage? What is not shared counts in full, what is shared
+    counts 1 / devices. With one device, all four stages are alike. Activations count in full in every stage.
     """
-    expect(answer(1e9, 1.44e10, 1, 1e15, 1.0), 1.0, "days for 1 B weights, 14.4 B tokens at 1 PFLOP/s, all of it")
-    expect(answer(1e9, 1.44e10, 1, 1e15, 0.5), 2.0, "days for 1 B weights, 14.4 B tokens at half of 1 PFLOP/s")
-    expect(answer(7e9, 1.44e11, 8, 1e15, 0.5), 17.5, "days for 7 B weights, 144 B tokens, 8 devices, half of 1 PFLOP/s")
+    around = "1 B weights, 8 devices, 4 GB of activations"
+    expect(answer(1e9, 8, 4e9, 21e9), 0, f"{around}, 21 GB: the stage (16 + 4 GB fit without sharing)")
+    expect(answer(1e9, 8, 4e9, 10e9), 1, f"{around}, 10 GB: the stage")
+    expect(answer(1e9, 8, 4e9, 8e9), 2, f"{around}, 8 GB: the stage")
+    expect(answer(1e9, 8, 4e9, 6.5e9), 3, f"{around}, 6.5 GB: the stage")
+    expect(answer(1e9, 8, 4e9, 5e9), None, f"{around}, 5 GB: the stage, which does not exist")
+    expect(answer(1e9, 1, 0, 15e9), None, "1 B weights on a single device of 15 GB: the stage, which does not exist")
 
 
-@_check_days.refuses("at 1 PFLOP/s, all of it: expected about 1, got 0.333333")
-def _forward_only(weights, tokens, devices, flops, reached):
-    return days(weights, tokens, devices, flops, reached) / 3
+@_check_first_stage.refuses("10 GB: the stage: expected 1, got 3")
+def _most_shared(weights, devices, activations, memory):
+    return 3 if first_stage(weights, devices, activations, memory) else 0
 
 
-@_check_days.refuses("at 1 PFLOP/s, all of it: expected about 1, got 24")
-def _in_hours(weights, tokens, devices, flops, reached):
-    return days(weights, tokens, devices, flops, reached) * 24
+@_check_first_stage.refuses("8 GB: the stage: expected 2, got 1")
+def _without_activations(weights, devices, activations, memory):
+    return first_stage(weights, devices, 0, memory)
 
 
-@_check_days.refuses("at half of 1 PFLOP/s: expected about 2, got 1")
-def _reached_in_full(weights, tokens, devices, flops, reached):
-    return days(weights, tokens, devices, flops, 1.0)
+@_check_first_stage.refuses("8 GB: the stage: expected 2, got 1")
+def _shares_the_activations(weights, devices, activations, memory):
+    return first_stage(weights, devices, activations / devices, memory)
+
+
+@_check_first_stage.refuses("8 GB: the stage: expected 2, got 1")
+def _all_16_shared_at_once(weights, devices, activations, memory):
+    for stage, each in enumerate([16, 16 / devices, 16 / devices, 16 / devices]):
+        if weights * each + activations <= memory:
+            return stage
+    return None
+
+
+def largest(devices, memory):
+    # 64 devices of 72 GB: 75 layers, 83 B weights. 1,024: 88 layers, 134 B, only 1.6 times as many: the activations,
+    # which are not shared, fill 69 of the 72 GB.
+    layers = 0
+    needed = 0
+    while needed <= memory:
+        layers += 1
+        width = 128 * layers
+        weights = 12 * layers * width**2
+        activations = 34 * 2048 * width * layers
+        needed = 16 / devices * weights + activations
+    return layers - 1
+
+
+@exercise(largest, minutes=10, difficulty=3)
+def _check_largest(answer):
+    """Add layers, one at a time, as long as it fits: the weights shared by all devices, the activations in full. The
+    last one that did not fit is one too many.
+    """
+    family = "layers of the largest model with stage 3"
+    expect(answer(1, 72e9), 27, f"{family} on 1 device of 72 GB")
+    expect(answer(8, 72e9), 50, f"{family} on 8 devices of 72 GB")
+    expect(answer(1024, 72e9), 88, f"{family} on 1,024 devices of 72 GB")
+    expect(answer(1024, 40e9), 66, f"{family} on 1,024 devices of 40 GB")
+    expect(answer(1, 1e6), 0, f"{family} on 1 device of 1 MB, where not even one layer fits")
+
+
+@_check_largest.refuses("on 1 device of 72 GB: expected 27, got 28")
+def _the_first_that_does_not_fit(devices, memory):
+    return largest(devices, memory) + 1
+
+
+@_check_largest.refuses("on 8 devices of 72 GB: expected 50, got 55")
+def _activations_shared_too(devices, memory):
+    layers = 0
+    while (16 * 12 * (layers + 1) + 34 * 2048 / 128) * (128 * (layers + 1)) ** 2 / devices <= memory:
+        layers += 1
+    return layers
+
+
+@_check_largest.refuses("on 8 devices of 72 GB: expected 50, got 27")
+def _nothing_shared(devices, memory):
+    return largest(1, memory)
 
 
 def rate(batch, at_8, at_512):
@@ -71,30 +139,138 @@ def _only_overhead(batch, at_8, at_512):
     return at_8 / 8 * batch
 
 
-def slices(batch, constant, each, memory):
-    largest = (memory - constant) // each
-    return -(-batch // largest)  # rounded up
+def next_step(model, optimizer, examples):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def train(seen, follows):
+        with tf.GradientTape() as tape:
+            mean = loss(follows, model(seen, training=True))
+        gradients = tape.gradient(mean, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    def step():
+        batch = [next(examples) for _ in range(4)]
+        seen = np.stack([example[0] for example in batch])
+        follows = np.stack([example[1] for example in batch])
+        train(seen, follows)
+        return 4
+
+    return step
 
 
-@exercise(slices, minutes=4, difficulty=2)
-def _check_slices(answer):
-    """How many whole examples fit beside the constant? So many go into a slice, and the last slice may be shorter."""
-    expect(answer(64, 100, 2, 300), 1, "slices of 64 examples of 2 MiB beside 100 MiB, in 300 MiB")
-    expect(answer(64, 100, 2, 164), 2, "slices of 64 examples of 2 MiB beside 100 MiB, in 164 MiB")
-    expect(answer(64, 100, 2, 150), 3, "slices of 64 examples of 2 MiB beside 100 MiB, in 150 MiB")
-    expect(answer(64, 100, 30, 150), 64, "slices of 64 examples of 30 MiB beside 100 MiB, in 150 MiB")
+def colleagues_step(model, optimizer, examples):
+    """Return the step function that the notebook shows, which trains on one example after the other."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def step():
+        with tf.GradientTape() as tape:
+            mean = 0.0
+            for _ in range(4):
+                seen, follows = next(examples)
+                mean += loss(follows[None], model(seen[None], training=True)) / 4
+        gradients = tape.gradient(mean, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        return 4
+
+    return step
 
 
-@_check_slices.refuses("in 164 MiB: expected 2, got 1")
-def _forgets_the_constant(batch, constant, each, memory):
-    return math.ceil(batch * each / memory)
+@exercise(next_step, minutes=20, difficulty=4)
+def _check_next_step(answer):
+    """Where does the time go? Four small forward passes, and hundreds of operations that Python starts one by one. Put
+    the four examples into one batch, and make one graph of the step with `tf.function`. What Python draws must stay
+    outside the graph, or it is drawn once and never again.
+    """
+    model, optimizer, examples = _new_training()
+    yours = answer(model, optimizer, examples)
+    if not callable(yours):
+        raise Wrong(f"next_step: expected a step function, got {yours!r}")
+    reference, their_optimizer, their_examples = _new_training()
+    start = [weight.numpy() for weight in reference.trainable_variables]
+    theirs = colleagues_step(reference, their_optimizer, their_examples)
+    _train(theirs, 16)
+    expect(_train(yours, 16), 16, "examples after which a step ends; the sum of what the step function returns")
+
+    moved = []
+    apart = []
+    for before, right, weight in zip(start, reference.trainable_variables, model.trainable_variables, strict=True):
+        moved.append(np.abs(right - before).max())
+        apart.append(np.abs(right - weight).max())
+    off = np.max(apart) / np.max(moved)
+    if not off < 1e-3:  # nan is no less than anything
+        raise Wrong(
+            f"after 16 examples: expected the weights of the colleague's step, got some that are {off:.1%} of"
+            " the way apart. Does each step take the next four examples, and is there one update for every four?"
+        )
+
+    measured = bt.compare({"yours": lambda: yours, "the colleague's": lambda: theirs}, seconds=0.5)
+    gain = measured.ratio("yours", "the colleague's")
+    if not gain.low > ENOUGH:
+        raise Wrong(f"examples/s: expected the whole interval above {ENOUGH}x the colleague's, measured {gain}")
 
 
-@_check_slices.refuses("in 150 MiB: expected 3, got 2")
-def _rounds_down(batch, constant, each, memory):
-    return max(1, int(batch * each // (memory - constant)))
+def _new_training():
+    """A small model, its optimizer, and examples without end; each time the same."""
+    keras.utils.set_random_seed(1)
+    model = bt.gpt(length=16, width=16, layers=1, heads=2)
+    optimizer = keras.optimizers.SGD(0.5)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer, _examples()
 
 
-@_check_slices.refuses("30 MiB beside 100 MiB, in 150 MiB: expected 64, got 39")
-def _parts_of_examples(batch, constant, each, memory):
-    return math.ceil(batch * each / (memory - constant))
+def _examples():
+    drawn = np.random.default_rng(0)
+    while True:
+        window = drawn.integers(0, 256, 17)
+        yield window[:-1], window[1:]
+
+
+def _train(step, least):
+    """Call a step function until it has taken so many examples; return how many."""
+    taken = 0
+    while taken < least:
+        taken += step()
+    return taken
+
+
+@_check_next_step.refuses("expected the whole interval above 4x the colleague's, measured")
+def _as_it_is(model, optimizer, examples):
+    return colleagues_step(model, optimizer, examples)
+
+
+@_check_next_step.refuses("Does each step take the next four examples")
+def _draws_inside_the_graph(model, optimizer, examples):
+    return tf.function(colleagues_step(model, optimizer, examples))
+
+
+@_check_next_step.refuses("Does each step take the next four examples")
+def _one_update_for_16(model, optimizer, examples):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def step():
+        batch = [next(examples) for _ in range(16)]
+        seen = np.stack([example[0] for example in batch])
+        follows = np.stack([example[1] for example in batch])
+        with tf.GradientTape() as tape:
+            mean = loss(follows, model(seen, training=True))
+        gradients = tape.gradient(mean, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        return 16
+
+    return step
+
+
+@_check_next_step.refuses("is there one update for every four?")
+def _counts_more_than_it_takes(model, optimizer, examples):
+    small = next_step(model, optimizer, examples)
+
+    def step():
+        return 4 * small()
+
+    return step
+
+
+@_check_next_step.refuses("expected a step function, got None")
+def _returns_nothing(model, optimizer, examples):
+    colleagues_step(model, optimizer, examples)

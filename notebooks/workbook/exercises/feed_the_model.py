@@ -1,60 +1,44 @@
 """Exercises of notebook 01, "Feed the model"."""
 
+import time
+
+from workbook.slow_store import BATCH, COUNT, NAIVE_SECONDS, Store, naive
+
+from bigtrain_nb import tf
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 
-def overlapped(producer, consumer):
-    return max(producer, consumer)
+def shrunk_time(at_1, at_2, ratio):
+    pixels = (at_1 - at_2) / (1 - 1 / 4)
+    bits = at_1 - pixels
+    return bits + pixels / ratio**2
 
 
-@exercise(overlapped, minutes=2, difficulty=1)
-def _check_overlapped(answer):
-    """With prefetch both work at the same time, so a step lasts as long as the slower of the two."""
-    expect(answer(30.0, 20.0), 30.0, "milliseconds a step for a producer of 30 ms and a consumer of 20 ms")
-    expect(answer(5.0, 40.0), 40.0, "milliseconds a step for a producer of 5 ms and a consumer of 40 ms")
-    expect(answer(25.0, 0.0), 25.0, "milliseconds a step when the consumer takes no time")
+@exercise(shrunk_time, minutes=8, difficulty=3)
+def _check_shrunk_time(answer):
+    """Two unknown times, two measurements: what do 1/1 and 1/4 of the pixels take, and what takes as long in both?"""
+    expect(answer(400.0, 250.0, 1), 400.0, "µs at ratio 1, where 400 were measured")
+    expect(answer(400.0, 250.0, 2), 250.0, "µs at ratio 2, where 250 were measured")
+    expect(answer(400.0, 250.0, 4), 212.5, "µs at ratio 4, where 400 were measured at 1 and 250 at 2")
+    expect(answer(320.0, 80.0, 8), 5.0, "µs at ratio 8, where all of the time goes with the pixels: 320 at 1, 80 at 2")
 
 
-@_check_overlapped.refuses("expected about 30, got 50")
-def _adds(producer, consumer):
-    return producer + consumer
+@_check_shrunk_time.refuses("µs at ratio 2, where 250 were measured: expected about 250, got 100")
+def _all_goes_with_the_pixels(at_1, at_2, ratio):
+    return at_1 / ratio**2
 
 
-@_check_overlapped.refuses("expected about 30, got 25")
-def _halves(producer, consumer):
-    return (producer + consumer) / 2
+@_check_shrunk_time.refuses("µs at ratio 4, where 400 were measured at 1 and 250 at 2: expected about 212.5, got 156")
+def _each_step_saves_the_same_share(at_1, at_2, ratio):
+    share = at_2 / at_1
+    steps = {1: 0, 2: 1, 4: 2, 8: 3}
+    return at_1 * share ** steps[ratio]
 
 
-@_check_overlapped.refuses("expected about 30, got 20")
-def _takes_the_faster(producer, consumer):
-    return min(producer, consumer)
-
-
-def pipeline_rate(stages):
-    rates = [1e6 * calls / microseconds for microseconds, calls in stages]
-    return min(rates)
-
-
-@exercise(pipeline_rate, minutes=4, difficulty=2)
-def _check_pipeline_rate(answer):
-    """A stage of t microseconds with c calls at once gives c * 1e6 / t examples/s; the slowest stage sets the pace."""
-    expect(answer([(100.0, 1), (500.0, 1), (50.0, 1)]), 2000.0, "examples/s of stages of 100, 500 and 50 us")
-    expect(answer([(100.0, 1), (500.0, 10)]), 10_000.0, "examples/s of stages of 100 us, and 500 us ten at once")
-
-
-@_check_pipeline_rate.refuses("expected about 2000, got 1538.46")
-def _one_thread_for_all(stages):
-    return 1e6 / sum(microseconds for microseconds, calls in stages)
-
-
-@_check_pipeline_rate.refuses("expected about 10000, got 2000")
-def _forgets_the_calls(stages):
-    return 1e6 / max(microseconds for microseconds, calls in stages)
-
-
-@_check_pipeline_rate.refuses("expected about 2000, got 20000")
-def _takes_the_best_stage(stages):
-    return max(1e6 * calls / microseconds for microseconds, calls in stages)
+@_check_shrunk_time.refuses("µs at ratio 4, where 400 were measured at 1 and 250 at 2: expected about 212.5, got 175")
+def _goes_with_the_side(at_1, at_2, ratio):
+    side = (at_1 - at_2) / (1 - 1 / 2)
+    return at_1 - side + side / ratio
 
 
 def prepare(dataset, parse, buffer):
@@ -64,15 +48,13 @@ def prepare(dataset, parse, buffer):
 @exercise(prepare, minutes=5, difficulty=2)
 def _check_prepare(answer):
     """What is the same in every epoch goes before the cache, what must differ goes after it."""
-    from bigtrain_nb.common.quiet import tf
-
     parsed = []
 
     def parse(number):
         tf.py_function(lambda n: parsed.append(int(n)), [number], [])
         return number * 10
 
-    dataset = answer(tf.data.Dataset.range(100), parse, 50)
+    dataset = answer(tf.data.Dataset.range(100), parse, 12)
     first = [int(number) for number in dataset]
     second = [int(number) for number in dataset]
     in_order = list(range(0, 1000, 10))
@@ -83,6 +65,9 @@ def _check_prepare(answer):
     if first == second:
         raise Wrong("the second epoch: expected a new order, got the first one again, frozen in the cache")
     expect(len(parsed), 100, "calls of parse in two epochs over 100 examples")
+    early = max(number // 10 - place for place, number in enumerate(first))
+    if early > 11:
+        raise Wrong(f"with buffer=12 an example can come at most 11 places early, got one that came {early} early")
 
 
 @_check_prepare.refuses("expected a new order, got the first one again")
@@ -100,39 +85,194 @@ def _caches_too_early(dataset, parse, buffer):
     return dataset.cache().shuffle(buffer).map(parse)
 
 
-def repair(settings):
-    return {**settings, "num_parallel_calls": "AUTOTUNE", "vectorize": True, "cache": "memory", "prefetch": "AUTOTUNE"}
+@_check_prepare.refuses("with buffer=12 an example can come at most 11 places early, got one that came")
+def _takes_a_buffer_of_its_own(dataset, parse, buffer):
+    return dataset.map(parse).cache().shuffle(1000)
 
 
-@exercise(repair, minutes=5, difficulty=3)
-def _check_repair(answer):
-    """Four settings waste time and leave what is learnt alone. `{**settings, 'name': value}` is a changed copy."""
-    bad = {"num_parallel_calls": 1, "vectorize": False, "cache": None, "prefetch": 0, "batch": 64, "shuffle": 256}
-    good = answer(dict(bad))
-    if not isinstance(good, dict) or set(good) != set(bad):
-        raise Wrong(f"the settings: expected a dictionary with {', '.join(bad)}, got {good!r}")
-    for name in ("batch", "shuffle"):
-        expect(good[name], bad[name], f"{name}, which changes what is learnt and so must stay")
-    if good["num_parallel_calls"] == 1:
-        raise Wrong("num_parallel_calls: expected more than 1 or AUTOTUNE, got 1: decoding has only one core")
-    if good["cache"] is None:
-        raise Wrong("cache: expected 'memory' or 'file', got None: every epoch decodes the same JPEGs again")
-    if not good["vectorize"]:
-        raise Wrong("vectorize: expected True, got False: the cheap steps pay the price of a call per image")
-    if not good["prefetch"]:
-        raise Wrong("prefetch: expected 1 or more or AUTOTUNE, got 0: the model waits while a batch is made")
+def pace(threads, cores):
+    slowest = work = 0
+    for stages in threads:
+        in_this_thread = 0
+        for microseconds, calls in stages:
+            in_this_thread += microseconds / calls
+            work += microseconds
+        slowest = max(slowest, in_this_thread)
+    return min(1e6 / slowest, 1e6 * cores / work)
 
 
-@_check_repair.refuses("batch, which changes what is learnt and so must stay: expected 64, got 512")
-def _bigger_batches(settings):
-    return {**repair(settings), "batch": 512}
+@exercise(pace, minutes=8, difficulty=3)
+def _check_pace(answer):
+    """Two limits: the thread with the most to do for an example, and the cores, which do the work of all stages."""
+    expect(answer([[(100, 1)], [(500, 1)], [(50, 1)]], 8), 2000.0, "examples/s of stages of 100, 500 and 50 µs")
+    expect(answer([[(100, 1)], [(500, 10)]], 16), 10_000.0, "examples/s of 100 µs, and 500 µs ten at once")
+    shared = [[(100, 1), (300, 1)], [(350, 1)]]
+    expect(answer(shared, 8), 2500.0, "examples/s where stages of 100 and 300 µs share a thread beside one of 350 µs")
+    expect(answer([[(800, 8)], [(200, 1)]], 2), 2000.0, "examples/s of 800 µs eight at once and 200 µs on two cores")
 
 
-@_check_repair.refuses("cache: expected 'memory' or 'file', got None")
-def _forgets_the_cache(settings):
-    return {**repair(settings), "cache": None}
+@_check_pace.refuses("examples/s of stages of 100, 500 and 50 µs: expected about 2000, got 1538.46")
+def _one_thread_for_all(threads, cores):
+    return 1e6 / sum(microseconds for stages in threads for microseconds, calls in stages)
 
 
-@_check_repair.refuses("num_parallel_calls: expected more than 1")
-def _only_prefetches(settings):
-    return {**settings, "prefetch": 100}
+@_check_pace.refuses("500 µs ten at once: expected about 10000, got 2000")
+def _forgets_the_calls(threads, cores):
+    return 1e6 / max(sum(microseconds for microseconds, calls in stages) for stages in threads)
+
+
+@_check_pace.refuses("share a thread beside one of 350 µs: expected about 2500, got 2857.14")
+def _looks_at_single_stages(threads, cores):
+    return min(1e6 * calls / microseconds for stages in threads for microseconds, calls in stages)
+
+
+@_check_pace.refuses("on two cores: expected about 2000, got 5000")
+def _forgets_the_cores(threads, cores):
+    return pace(threads, 1000)
+
+
+def pipeline(paths, open_shard, parse, augment, batch):
+    shards = tf.data.Dataset.from_tensor_slices(paths)
+    records = shards.interleave(open_shard, cycle_length=len(paths), num_parallel_calls=len(paths))
+    examples = records.map(parse, num_parallel_calls=8).cache().shuffle(1000)
+    return examples.map(augment, num_parallel_calls=2).batch(batch).prefetch(2)
+
+
+TARGET = 3
+
+
+def _epochs(build, store, count):
+    """Return, for each of ``count`` epochs, its batches and the seconds it took."""
+    dataset = build(store.paths, store.open_shard, store.parse, store.augment, BATCH)
+    if not isinstance(dataset, tf.data.Dataset):
+        raise Wrong(f"expected a tf.data.Dataset, got {dataset!r}")
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 16
+    options.experimental_optimization.apply_default_optimizations = False
+    dataset = dataset.take(2 * COUNT).with_options(options)
+    found = []
+    for _ in range(count):
+        began = time.perf_counter()
+        batches = list(dataset.as_numpy_iterator())
+        found.append((batches, time.perf_counter() - began))
+    return found
+
+
+@exercise(pipeline, minutes=20, difficulty=4)
+def _check_pipeline(answer):
+    """Go through the steps in order and ask of each: is its result the same in every epoch? Where does it wait, and
+    for what? Waiting needs threads and no cores, so more calls at once than cores make sense here."""
+    store = Store()
+    (first, _), (second, _) = _epochs(answer, store, 2)
+    _check_content(first)
+    labels = set(first[0]["label"].tolist())
+    if len(labels) < 4:
+        raise Wrong(f"classes in the first batch: expected at least 4, got {len(labels)}; a shard holds one class")
+    expect(store.parsing.calls, COUNT, f"calls of parse in two epochs over {COUNT} examples")
+    if _numbers(first) == _numbers(second):
+        raise Wrong("the order of the second epoch: expected a new one, got the first one again, frozen in a cache")
+    if _groups(first) == _groups(second):
+        raise Wrong("the batches of the second epoch: expected examples mixed anew, got the same batches, reordered")
+    if _pixels(first) == _pixels(second):
+        raise Wrong("augmentation: expected other pixels in the second epoch, got those of the first, from a cache")
+    speedup, store = _speedup(answer)
+    if speedup < TARGET:  # a busy machine may have held it up
+        speedup, store = _speedup(answer)
+    if speedup < TARGET:
+        raise Wrong(
+            f"the first epoch: expected at least {TARGET} times as fast as the naive one, got {speedup:.1f} times; "
+            f"at most {_at_once(store.opening, 'shard')} opened and {_at_once(store.parsing, 'record')} parsed at once"
+        )
+
+
+def _speedup(answer):
+    """Return how many times as fast as all waiting one by one the first epoch is, and the store that it read."""
+    store = Store()
+    ((_, seconds),) = _epochs(answer, store, 1)
+    return NAIVE_SECONDS / seconds, store
+
+
+def _check_content(batches):
+    """Raise `Wrong` unless these are batches of 16 with each example once."""
+    numbers = _numbers(batches)
+    shapes = [batch["number"].shape for batch in batches]
+    if (BATCH,) not in shapes:
+        raise Wrong(f"expected batches of {BATCH} examples, got {shapes[:3]} as the shapes of the first ones")
+    if sorted(numbers) != list(range(COUNT)):
+        raise Wrong(
+            f"an epoch: expected each of the {COUNT} examples once, got {len(numbers)} examples, "
+            f"{len(set(numbers))} of them different"
+        )
+
+
+def _numbers(batches):
+    numbers = []
+    for batch in batches:
+        numbers.extend(batch["number"].ravel().tolist())
+    return numbers
+
+
+def _groups(batches):
+    return {frozenset(batch["number"].tolist()) for batch in batches}
+
+
+def _pixels(batches):
+    found = {}
+    for batch in batches:
+        found.update(zip(batch["number"].tolist(), batch["pixels"].tolist(), strict=True))
+    return found
+
+
+def _at_once(slow, thing):
+    return f"1 {thing} was" if slow.most == 1 else f"{slow.most} {thing}s were"
+
+
+def _interleaved(paths, open_shard):
+    shards = tf.data.Dataset.from_tensor_slices(paths)
+    return shards.interleave(open_shard, cycle_length=8, num_parallel_calls=8)
+
+
+@_check_pipeline.refuses("classes in the first batch: expected at least 4, got 1")
+def _naive(paths, open_shard, parse, augment, batch):
+    return naive(paths, open_shard, parse, augment, batch)
+
+
+@_check_pipeline.refuses("at most 1 shard was opened and")
+def _shuffles_but_opens_one_by_one(paths, open_shard, parse, augment, batch):
+    records = tf.data.Dataset.from_tensor_slices(paths).flat_map(open_shard)
+    return records.map(parse, num_parallel_calls=8).cache().shuffle(1000).map(augment).batch(batch)
+
+
+@_check_pipeline.refuses("and 1 record was parsed at once")
+def _parses_one_by_one(paths, open_shard, parse, augment, batch):
+    return _interleaved(paths, open_shard).map(parse).cache().shuffle(1000).map(augment).batch(batch)
+
+
+@_check_pipeline.refuses("augmentation: expected other pixels in the second epoch, got those of the first")
+def _caches_after_the_augmentation(paths, open_shard, parse, augment, batch):
+    examples = _interleaved(paths, open_shard).map(parse, num_parallel_calls=8).map(augment)
+    return examples.cache().shuffle(1000).batch(batch)
+
+
+@_check_pipeline.refuses("expected examples mixed anew, got the same batches, reordered")
+def _shuffles_after_the_batch(paths, open_shard, parse, augment, batch):
+    examples = _interleaved(paths, open_shard).map(parse, num_parallel_calls=8)
+    return examples.cache().map(augment).batch(batch).shuffle(1000)
+
+
+@_check_pipeline.refuses("the order of the second epoch: expected a new one, got the first one again")
+def _caches_after_the_shuffle(paths, open_shard, parse, augment, batch):
+    examples = _interleaved(paths, open_shard).map(parse, num_parallel_calls=8)
+    return examples.shuffle(1000).cache().map(augment).batch(batch)
+
+
+@_check_pipeline.refuses("calls of parse in two epochs over 136 examples: expected 136, got 272")
+def _caches_the_records(paths, open_shard, parse, augment, batch):
+    records = _interleaved(paths, open_shard).cache()
+    return records.shuffle(1000).map(parse, num_parallel_calls=8).map(augment).batch(batch)
+
+
+@_check_pipeline.refuses("expected each of the 136 examples once, got 128 examples")
+def _drops_the_last_batch(paths, open_shard, parse, augment, batch):
+    examples = _interleaved(paths, open_shard).map(parse, num_parallel_calls=8)
+    return examples.cache().shuffle(1000).map(augment).batch(batch, drop_remainder=True)

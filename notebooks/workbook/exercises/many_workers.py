@@ -1,37 +1,20 @@
 """Exercises of notebook 03, "Many workers"."""
 
-from bigtrain_nb.workbook.exercises import exercise, expect
+import base64
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import cloudpickle
+from scripts.forgetful import BATCH, EPOCHS, EXAMPLES, examples, new_model
 
-def tf_config(hosts, port, index):
-    addresses = [f"{host}:{port}" for host in hosts]
-    return {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
-
-@exercise(tf_config, minutes=4, difficulty=1)
-def _check_tf_config(answer):
-    """The cluster is the same text in every worker: {"worker": ["host:port", ...]}. Only the task's index differs."""
-    two = ["ann", "ben"]
-    three = ["n1", "n2", "n3"]
-    expect(answer(two, 2222, 1), tf_config(two, 2222, 1), "worker 1 of ann, ben")
-    expect(answer(two, 2222, 0), tf_config(two, 2222, 0), "worker 0 of ann, ben")
-    expect(answer(three, 9000, 2), tf_config(three, 9000, 2), "worker 2 of n1, n2, n3")
-
-
-@_check_tf_config.refuses("worker 1 of ann, ben: expected {'cluster': {'worker': ['ann:2222', 'ben:2222']}")
-def _only_itself(hosts, port, index):
-    own_address = f"{hosts[index]}:{port}"
-    return {"cluster": {"worker": [own_address]}, "task": {"type": "worker", "index": index}}
-
-
-@_check_tf_config.refuses("'index': 1}}, got {'cluster'")
-def _everyone_is_the_chief(hosts, port, index):
-    return tf_config(hosts, port, 0)
-
-
-@_check_tf_config.refuses("got {'cluster': {'worker': ['ann', 'ben']}")
-def _no_ports(hosts, port, index):
-    return {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}}
+NOTEBOOKS = Path(__file__).parents[2]
 
 
 def reads(policy, files, batch, worker, workers):
@@ -52,7 +35,8 @@ def reads(policy, files, batch, worker, workers):
 
 @exercise(reads, minutes=7, difficulty=3)
 def _check_reads(answer):
-    """FILE: `files[worker::workers]`. DATA: cut everything into pieces of batch // workers, take every workers-th."""
+    """Draw the picture's squares for this worker. FILE: which files are its own? A slice with a step says it. DATA:
+    how many examples of each batch are its own, and at which example of the batch do they begin?"""
     files = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
     told = "files of 4 examples, batches of 4"
     expect(answer("OFF", files, 4, 1, 2), list(range(16)), f"OFF, worker 1 of 2, 4 {told}")
@@ -83,37 +67,45 @@ def _deals_single_examples(policy, files, batch, worker, workers):
     return reads("OFF", files, batch, worker, workers)[worker::workers]
 
 
-def ring_seconds(size, workers, bandwidth, latency):
+def predict_seconds(measured, size, workers):
+    (small, seconds_of_small), (large, seconds_of_large) = measured.items()
+    bandwidth = (large - small) / (seconds_of_large - seconds_of_small)  # of two workers, who send S bytes in all
+    latency = (seconds_of_small - small / bandwidth) / 2  # and 2 messages
     messages = 2 * (workers - 1)
-    message_seconds = size / workers / bandwidth + latency
-    return messages * message_seconds
+    return messages * (size / workers / bandwidth + latency)
 
 
-@exercise(ring_seconds, minutes=5, difficulty=2)
-def _check_ring_seconds(answer):
-    """Each worker sends 2(n-1) messages of size / n bytes, and each message costs its bytes / bandwidth + latency."""
-    expect(answer(1e9, 2, 1e9, 0.0), 1.0, "1 GB over 2 workers at 1 GB/s without latency, in seconds")
-    expect(answer(1e9, 4, 1e9, 0.0), 1.5, "1 GB over 4 workers at 1 GB/s without latency, in seconds")
-    expect(answer(0, 4, 1e9, 0.001), 0.006, "0 bytes over 4 workers with a latency of 1 ms, in seconds")
-    expect(answer(8e6, 8, 1e8, 0.001), 0.154, "8 MB over 8 workers at 100 MB/s with 1 ms, in seconds")
-    expect(answer(1e9, 1, 1e9, 0.001), 0.0, "1 GB in one worker, in seconds")
+@exercise(predict_seconds, minutes=10, difficulty=3)
+def _check_predict_seconds(answer):
+    """Write down t = 2(n-1)/n S/B + 2(n-1) L for n = 2, once for each of the two sizes. What is left of S, B and L when
+    you take one equation from the other? Only when you know both B and L does the new number of workers come in."""
+    slow = {1_000_000: 0.012, 9_000_000: 0.028}
+    told = "two workers took 12 ms for 1 MB and 28 ms for 9 MB"
+    expect(answer(slow, 17_000_000, 2), 0.044, f"{told}; seconds for 17 MB in 2 workers", rel=1e-3)
+    expect(answer(slow, 17_000_000, 4), 0.081, f"{told}; seconds for 17 MB in 4 workers", rel=1e-3)
+    expect(answer(slow, 0, 8), 0.07, f"{told}; seconds for 0 bytes in 8 workers", rel=1e-3)
+    fast = {4096: 0.0002, 2**24: 0.0104}
+    expect(answer(fast, 2**20, 2), 0.000835, "2 workers took 0.2 ms for 4 KiB and 10.4 ms for 16 MiB; 1 MiB", rel=1e-3)
 
 
-@_check_ring_seconds.refuses("1 GB over 2 workers at 1 GB/s without latency, in seconds: expected about 1, got 0.5")
-def _only_adds_up(size, workers, bandwidth, latency):
-    return (workers - 1) * (size / workers / bandwidth + latency)
+@_check_predict_seconds.refuses("17 MB in 2 workers: expected about 0.044, got 0.054")
+def _forgets_that_latency_counts_twice(measured, size, workers):
+    (small, first), (large, second) = measured.items()
+    bandwidth = (large - small) / (second - first)
+    latency = first - small / bandwidth
+    return 2 * (workers - 1) * (size / workers / bandwidth + latency)
 
 
-@_check_ring_seconds.refuses("expected about 1, got 2")
-def _sends_all_at_each_step(size, workers, bandwidth, latency):
-    return 2 * (workers - 1) * (size / bandwidth + latency)
+@_check_predict_seconds.refuses("17 MB in 4 workers: expected about 0.081, got 0.044")
+def _draws_a_line_for_two_workers(measured, size, workers):
+    (small, first), (large, second) = measured.items()
+    return first + (size - small) * (second - first) / (large - small)
 
 
-@_check_ring_seconds.refuses("4 workers with a latency of 1 ms, in seconds: expected about 0.006, got 0.001")
-def _one_latency(size, workers, bandwidth, latency):
-    if workers == 1:
-        return 0.0
-    return ring_seconds(size, workers, bandwidth, 0.0) + latency
+@_check_predict_seconds.refuses("17 MB in 2 workers: expected about 0.044, got 0.0528")
+def _bandwidth_of_one_point(measured, size, workers):
+    large, seconds = max(measured.items())
+    return 2 * (workers - 1) * size / workers / (large / seconds)
 
 
 def resume_at(step, examples, batch):
@@ -123,7 +115,7 @@ def resume_at(step, examples, batch):
 
 @exercise(resume_at, minutes=3, difficulty=2)
 def _check_resume_at(answer):
-    """An epoch has ceil(examples / batch) steps, the short last batch included. `divmod` gives both numbers."""
+    """How many steps has an epoch, the short last batch included? Then it is a division with a rest."""
     expect(answer(20, 512, 32), (1, 4), "(epoch, batches to skip) after step 20, 512 examples in batches of 32")
     expect(answer(16, 512, 32), (1, 0), "(epoch, batches to skip) after step 16, 512 examples in batches of 32")
     expect(answer(9, 512, 32), (0, 9), "(epoch, batches to skip) after step 9, 512 examples in batches of 32")
@@ -145,3 +137,128 @@ def _counts_epochs_from_one(step, examples, batch):
 @_check_resume_at.refuses("after step 35, 500 examples in batches of 32: expected (2, 3), got (2, 5)")
 def _forgets_the_short_batch(step, examples, batch):
     return divmod(step, examples // batch)
+
+
+def train(folder, tell):
+    keras.utils.set_random_seed(1)
+    model, optimizer = new_model()
+    optimizer.build(model.trainable_variables)
+    step = tf.Variable(0, dtype=tf.int64)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, step=step)
+    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
+    checkpoint.restore(manager.latest_checkpoint)
+
+    steps_an_epoch = -(-EXAMPLES // BATCH)
+    for epoch in range(int(step) // steps_an_epoch, EPOCHS):
+        data = tf.data.Dataset.from_tensor_slices(examples()).shuffle(EXAMPLES, seed=epoch).batch(BATCH)
+        for x, y in data.skip(int(step) - epoch * steps_an_epoch):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - y) ** 2)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            step.assign_add(1)
+            tell(int(step), float(loss))
+            if int(step) % 5 == 0:
+                manager.save()
+
+
+STEPS_AN_EPOCH = -(-EXAMPLES // BATCH)
+STEPS = EPOCHS * STEPS_AN_EPOCH
+
+
+@exercise(train, minutes=25, difficulty=5, seconds=120)
+def _check_train(answer):
+    """Ask of everything that decides about step 24: would it be the same in a new process? The first weights, the order
+    of the examples in this epoch, the weights now, the momentum, and which step it is. What cannot follow from a seed
+    must be in a checkpoint (`tf.train.Checkpoint` takes variables too); what need not be there can be skipped."""
+    with TemporaryDirectory() as folder:
+        whole = {}
+
+        def tell(step, loss):
+            whole[step if step is None else int(step)] = float(loss)
+
+        answer(os.path.join(folder, "whole"), tell)
+        if list(whole) != list(range(1, STEPS + 1)):
+            raise Wrong(f"expected tell(1, loss), tell(2, loss), ... tell({STEPS}, loss), got the steps {list(whole)}")
+        kill_at = random.randrange(STEPS // 3, STEPS - 8)
+        killed = _told(answer, os.path.join(folder, "killed"), kill_at)
+        _expect_equal(killed, whole, "started with an empty folder in another process: seed the weights, and the order")
+        resumed = _told(answer, os.path.join(folder, "killed"), 0)
+    where = f"killed after step {kill_at}, started again"
+    if not resumed or min(resumed) == 1:
+        raise Wrong(f"{where}: expected to go on after the last checkpoint, got step 1 (or none) as the first")
+    if min(resumed) > kill_at + 1 or sorted(resumed) != list(range(min(resumed), STEPS + 1)):
+        raise Wrong(f"{where}: expected all steps up to {STEPS}, got {sorted(resumed)}")
+    _expect_equal(resumed, whole, where)
+
+
+def _told(answer, folder, kill_at):
+    """Run an answer in a process of its own; return the losses that it told, by step."""
+    command = [sys.executable, "-m", "scripts.forgetful", folder, str(kill_at)]
+    packed = base64.b64encode(cloudpickle.dumps(answer)).decode()
+    done = subprocess.run(command, input=packed, cwd=NOTEBOOKS, capture_output=True, text=True)
+    if done.returncode not in (0, -9):
+        raise Wrong(f"in a process of its own: {done.stderr.strip().splitlines()[-1]}")
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("told")]
+    return {int(step): float.fromhex(loss) for _, step, loss in lines}
+
+
+def _expect_equal(told, whole, how):
+    """Raise `Wrong` unless the losses are those of the undisturbed run, to the last bit."""
+    first = min(told)
+    for step, loss in told.items():
+        if loss != whole[step]:
+            why = "the steps before it were right: what else is state?"
+            if step == first:
+                why = "other weights, or another batch"
+            raise Wrong(f"{how}: at step {step} expected a loss of {whole[step]!r}, got {loss!r} ({why})")
+
+
+@_check_train.refuses("seed the weights, and the order")
+def _shuffles_without_a_seed(folder, tell):
+    model, optimizer = new_model()
+    for number in range(STEPS):
+        tell(number + 1, float(tf.reduce_sum(model.weights[0])))
+
+
+@_check_train.refuses("started again: expected to go on after the last checkpoint, got step 1")
+def _only_seeds(folder, tell):
+    keras.utils.set_random_seed(1)
+    model, optimizer = new_model()
+    for number in range(STEPS):
+        tell(number + 1, float(tf.reduce_sum(model.weights[0])))
+
+
+def _trains(folder, tell, saved, skips):
+    """Train like the solution, with only some things in the checkpoint, or without leaving out what was trained."""
+    keras.utils.set_random_seed(1)
+    model, optimizer = new_model()
+    optimizer.build(model.trainable_variables)
+    step = tf.Variable(0, dtype=tf.int64)
+    parts = {"model": model, "optimizer": optimizer, "step": step}
+    checkpoint = tf.train.Checkpoint(**{name: parts[name] for name in saved})
+    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
+    checkpoint.restore(manager.latest_checkpoint)
+    for epoch in range(int(step) // STEPS_AN_EPOCH, EPOCHS):
+        data = tf.data.Dataset.from_tensor_slices(examples()).shuffle(EXAMPLES, seed=epoch).batch(BATCH)
+        done = int(step) - epoch * STEPS_AN_EPOCH
+        rest = data.skip(done) if skips else data
+        for x, y in rest.take(STEPS_AN_EPOCH - done):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - y) ** 2)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            step.assign_add(1)
+            tell(int(step), float(loss))
+            if int(step) % 5 == 0:
+                manager.save()
+
+
+@_check_train.refuses("the steps before it were right: what else is state?")
+def _forgets_the_momentum(folder, tell):
+    _trains(folder, tell, saved=("model", "step"), skips=True)
+
+
+@_check_train.refuses("other weights, or another batch")
+def _begins_the_epoch_again(folder, tell):
+    _trains(folder, tell, saved=("model", "optimizer", "step"), skips=False)

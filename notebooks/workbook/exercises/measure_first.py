@@ -1,17 +1,24 @@
 """Exercises of notebook 00, "Measure first"."""
 
+from workbook.drifting import Machine
+
+from bigtrain_nb.measure.intervals import median_interval
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+
+BUDGET = 30
+MACHINES = 200
 
 
 def rate(batch_sizes, seconds):
     return sum(batch_sizes) / seconds
 
 
-@exercise(rate, minutes=2, difficulty=1)
+@exercise(rate, minutes=1, difficulty=1)
 def _check_rate(answer):
     """Count examples, not batches: the last batch may be short. A rate is examples per second."""
     expect(answer([64, 64, 64], 2.0), 96.0, "three batches of 64 in 2 s, in examples/s")
     expect(answer([64, 64, 17], 0.5), 290.0, "batches of 64, 64 and 17 in 0.5 s, in examples/s")
+    expect(answer([64, 17], 2.0), 40.5, "batches of 64 and 17 in 2 s, in examples/s")
 
 
 @_check_rate.refuses("expected about 96, got 1.5")
@@ -29,39 +36,9 @@ def _upside_down(batch_sizes, seconds):
     return seconds / sum(batch_sizes)
 
 
-def middle(rounds):
-    ordered = sorted(rounds)
-    half = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[half]
-    return (ordered[half - 1] + ordered[half]) / 2
-
-
-@exercise(middle, minutes=3, difficulty=1)
-def _check_middle(answer):
-    """Sort a copy (`sorted`). With an even number of rounds, the median is the mean of the two in the middle."""
-    expect(answer([5.0, 1.0, 2.0]), 2.0, "the median of 5, 1, 2")
-    expect(answer([1000.0, 990.0, 20.0, 1010.0]), 995.0, "the median of 1000, 990, 20, 1010")
-    rounds = [3.0, 1.0, 2.0]
-    answer(rounds)
-    if rounds != [3.0, 1.0, 2.0]:
-        raise Wrong(f"the list that was given in: expected it unchanged, got {rounds}")
-
-
-@_check_middle.refuses("expected about 2, got 2.66667")
-def _mean(rounds):
-    return sum(rounds) / len(rounds)
-
-
-@_check_middle.refuses("expected about 2, got 1")
-def _forgets_to_sort(rounds):
-    return rounds[len(rounds) // 2]
-
-
-@_check_middle.refuses("expected it unchanged")
-def _sorts_the_callers_list(rounds):
-    rounds.sort()
-    return (rounds[(len(rounds) - 1) // 2] + rounds[len(rounds) // 2]) / 2
+@_check_rate.refuses("expected about 40.5, got 40")
+def _rounds_down(batch_sizes, seconds):
+    return sum(batch_sizes) // seconds
 
 
 def say(low, high, margin=0.02):
@@ -72,7 +49,7 @@ def say(low, high, margin=0.02):
     return "same"
 
 
-@exercise(say, minutes=4, difficulty=2)
+@exercise(say, minutes=3, difficulty=1)
 def _check_say(answer):
     """Both ends of the interval must lie on the same side of 1, and further off than the margin."""
     expect(answer(1.30, 1.41), "faster", "the verdict on 1.30x to 1.41x")
@@ -97,45 +74,136 @@ def _mixes_up_the_ends(low, high, margin=0.02):
     return say(high, low, margin)
 
 
-def schedule(names, passes):
-    turns = []
-    for number in range(passes):
+def honest_compare(measure):
+    ratios = []
+    for number in range(24):
         if number % 2 == 0:
-            turns += names
+            a = measure("a", 0.5)
+            b = measure("b", 0.5)
         else:
-            turns += names[::-1]
-    return turns
+            b = measure("b", 0.5)
+            a = measure("a", 0.5)
+        ratios.append(a / b)
+    low, high = median_interval(ratios)
+    if low > 1.02:
+        return "a"
+    if high < 1 / 1.02:
+        return "b"
+    return "same"
 
 
-@exercise(schedule, minutes=5, difficulty=2)
-def _check_schedule(answer):
-    """Turn the order round in every second pass: a b, b a, a b, ... `names[::-1]` is the list backwards."""
-    turns = answer(["a", "b"], 4)
-    if not isinstance(turns, list) or sorted(turns) != ["a"] * 4 + ["b"] * 4:
-        raise Wrong(f"4 passes over a and b: expected a list with each of them four times, got {turns!r}")
-    order = " ".join(turns)
-    mean_of_a = sum(place for place in range(8) if turns[place] == "a") / 4
-    mean_of_b = sum(place for place in range(8) if turns[place] == "b") / 4
-    expect(mean_of_a, mean_of_b, f"the mean position of a in {order}, beside that of b")
-    for start in range(0, 8, 2):
-        if turns[start] == turns[start + 1]:
-            raise Wrong(f"each pass visits both: expected no pass without a or b, got {order}")
-    expect(answer(["a", "b", "c"], 2), list("abccba"), "2 passes over a, b and c")
+@exercise(honest_compare, minutes=20, difficulty=4)
+def _check_honest_compare(answer):
+    """Many short rounds see more than few long ones, and each round of a needs one of b beside it, in an order that
+    favours neither. Plan how many fit into the budget. What decides is an interval of the ratios, looked at once."""
+    verdicts = {}
+    turns = []
+    for kind, advantages in {"alike": (1.0, 1.0), "different": (1.2, 1 / 1.2)}.items():
+        right = 0
+        for seed in range(MACHINES):
+            advantage = advantages[seed % 2]
+            machine = Machine(f"{kind} {seed}", advantage, BUDGET)
+            truth = "same" if advantage == 1 else ("a" if advantage > 1 else "b")
+            verdict = answer(machine.measure)
+            if verdict not in ("a", "b", "same"):
+                raise Wrong(f'expected "a", "b" or "same", got {verdict!r:.50}')
+            right += verdict == truth
+            turns.append("".join(machine.turns))
+        verdicts[kind] = right / MACHINES
+    alarms = 1 - verdicts["alike"]
+    found = verdicts["different"]
+    if alarms > 0.05 or found < 0.9:
+        raise Wrong(
+            f"of {MACHINES} pairs that were alike, {100 * alarms:.3g} % were called different (at most 5 %); of"
+            f" {MACHINES} true differences of 1.2x, {100 * found:.3g} % were found (at least 90 %)."
+            f" {_reason(turns, alarms)}"
+        )
 
 
-@_check_schedule.refuses("the mean position of a in a a a a b b b b")
-def _one_after_the_other(names, passes):
-    return [name for name in names for _ in range(passes)]
+def _reason(turns, alarms):
+    """What is likely to be wrong with an answer, from the order of its runs on all machines."""
+    first = turns[0]
+    half = len(first) // 2
+    if len(first) <= 2:
+        return "One run of each says nothing about its luck: cut the time into rounds."
+    if len(set(first[:half])) == 1:
+        return "One source ran after the other: by then the machine had drifted. Let them take turns."
+    if len({len(order) for order in turns}) > 1 and alarms > 0.05:
+        return (
+            "You stopped when the difference looked real. Each look is one more chance for luck: decide on the rounds"
+            " beforehand, and look once."
+        )
+    if half < 10:
+        return f"{half} rounds of each are too few: one of them decides. Shorter rounds leave time for more."
+    if alarms > 0.05:
+        return (
+            "Luck passed for a difference. The whole interval of the ratios, taken in pairs, must lie more than 2 % off"
+            " 1, and neither source may always go first."
+        )
+    return (
+        "The interval is too wide. It is that of the median ratio, not the range of the rounds; and the ratios must be"
+        f" those of runs side by side. If they are: {half} rounds of each may be too few, and shorter ones leave time."
+    )
 
 
-@_check_schedule.refuses("the mean position of a in a b a b a b a b")
-def _always_in_the_same_order(names, passes):
-    return list(names) * passes
+def _in_turns(measure, rounds, seconds):
+    """Return the ratios of pairs, in turns a b, b a."""
+    ratios = []
+    for number in range(rounds):
+        rates = {}
+        for name in ("ab", "ba")[number % 2]:
+            rates[name] = measure(name, seconds)
+        ratios.append(rates["a"] / rates["b"])
+    return ratios
 
 
-@_check_schedule.refuses("expected no pass without a or b, got a a b b b b a a")
-def _mirrored_blocks(names, passes):
-    first, *others = names
-    outside = [first] * (passes // 2)
-    inside = _one_after_the_other(others, passes)
-    return outside + inside + outside
+def _by_interval(low, high):
+    return {"faster": "a", "slower": "b", "same": "same"}[say(low, high)]
+
+
+@_check_honest_compare.refuses("One source ran after the other")
+def _one_after_the_other(measure):
+    a = [measure("a", 0.5) for _ in range(24)]
+    b = [measure("b", 0.5) for _ in range(24)]
+    return _by_interval(*median_interval([one / other for one, other in zip(a, b, strict=True)]))
+
+
+@_check_honest_compare.refuses("One run of each says nothing")
+def _one_run_each(measure):
+    ratio = measure("a", 14.9) / measure("b", 14.9)
+    return _by_interval(ratio, ratio)
+
+
+@_check_honest_compare.refuses("Luck passed for a difference")
+def _no_interval(measure):
+    ratios = _in_turns(measure, 24, 0.5)
+    centre = sum(ratios) / len(ratios)
+    return _by_interval(centre, centre)
+
+
+@_check_honest_compare.refuses("5 rounds of each are too few")
+def _range_of_few_rounds(measure):
+    ratios = _in_turns(measure, 5, 2.9)
+    return _by_interval(min(ratios), max(ratios))
+
+
+@_check_honest_compare.refuses("not the range of the rounds")
+def _range_of_many_rounds(measure):
+    ratios = _in_turns(measure, 24, 0.5)
+    return _by_interval(min(ratios), max(ratios))
+
+
+@_check_honest_compare.refuses("You stopped when the difference looked real")
+def _peeks(measure):
+    ratios = []
+    for _ in range(24):
+        ratios += _in_turns(measure, 1, 0.5)
+        low, high = median_interval(ratios)
+        if len(ratios) >= 5 and not low <= 1 <= high:
+            return "a" if low > 1 else "b"
+    return "same"
+
+
+@_check_honest_compare.refuses("50 runs took 30.0 s, and the next one does not fit into 30 s")
+def _spends_too_much(measure):
+    return _by_interval(*median_interval(_in_turns(measure, 30, 0.5)))

@@ -1,0 +1,57 @@
+"""Two workers that do not have equally many batches. `python uneven.py FOLDER SECONDS`, under `bt.run_workers`.
+
+Each prints a line of JSON when it begins and ends a step, by its own clock, and writes its loss for TensorBoard into a
+folder of its own in FOLDER. SECONDS: after how long an all-reduce gives up; 0: never.
+"""
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+
+import bigtrain_nb as bt
+
+BATCHES = [7, 5]
+"""Of each worker."""
+COMPUTES = [0.1, 0.4]
+"""Seconds that each worker takes for a batch: the second one is the slower."""
+CLOCK_AHEAD = [0.0, 37.5]
+"""Seconds by which each worker's clock is wrong."""
+
+
+def main(folder, seconds):
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # says, at this signal, where the process stands
+    strategy = bt.strategy()
+    from bigtrain_nb import tf
+
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds or None)
+    worker = strategy.cluster_resolver.task_id
+    writer = tf.summary.create_file_writer(os.path.join(folder, f"worker-{worker}"))
+
+    def tell(what, step):
+        print(json.dumps({"at": time.time() + CLOCK_AHEAD[worker], "what": what, "step": step}), flush=True)
+
+    def one_replica(loss):
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(loss), options=options)
+
+    @tf.function
+    def train_step(loss):
+        return strategy.run(one_replica, args=(loss,))
+
+    for step in range(BATCHES[worker]):
+        tell("begin", step)
+        time.sleep(COMPUTES[worker])
+        tell("all-reduce", step)
+        loss = train_step(tf.constant(1.0 / (1 + step)))
+        tell("end", step)
+        with writer.as_default():
+            tf.summary.scalar("loss", loss, step=step)
+        writer.flush()
+    tell("done", step)
+    time.sleep(600)  # as if there were more to do, such as an evaluation
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,72 @@
+"""A pipeline's order on a clock, and the memory that it takes."""
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import NullLocator
+
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows
+
+COLOURS = {"forward": MEASURED, "backward": PREDICTED}
+
+
+def order_figure(orders) -> Figure:
+    """One row for each stage of each schedule: its passes as boxes on a clock, with the number of the micro-batch.
+
+    `orders`: {schedule: [pass, ...]}, of which each has stage, kind, micro_batch, start and end.
+    """
+    names = []
+    places = {}
+    for schedule, passes in orders.items():
+        stages = sorted({each.stage for each in passes})
+        for stage in stages:
+            places[schedule, stage] = len(names)
+            names.append(f"{schedule}, stage {stage}")
+    figure, (axes,) = canvas(0.9 + 0.36 * len(names))
+    last = 0.0
+    for schedule, passes in orders.items():
+        for each in passes:
+            y = places[schedule, each.stage]
+            _draw_pass(axes, each, y)
+            last = max(last, each.end)
+    axes.set_xlim(0, last)
+    name_rows(axes, names)
+    label(axes, "time on the clock\nblue: forward, orange: backward, with the number of the micro-batch")
+    return figure
+
+
+def _draw_pass(axes, each, y):
+    length = each.end - each.start
+    box = Rectangle(
+        (each.start, y - 0.4),
+        length,
+        0.8,
+        facecolor=COLOURS[each.kind],
+        edgecolor="white",
+    )
+    axes.add_patch(box)
+    middle = each.start + length / 2
+    axes.text(middle, y, str(each.micro_batch), ha="center", va="center", color="white", fontsize=9)
+
+
+def memory_figure(peaks) -> Figure:
+    """Highest memory of a step against the number of micro-batches, one line for each schedule.
+
+    `peaks`: {schedule: {micro_batches: MiB}}.
+    """
+    figure, (axes,) = canvas(3.0)
+    highest = 0.0
+    for (schedule, by_count), colour in zip(peaks.items(), (PREDICTED, MEASURED), strict=True):
+        counts = sorted(by_count)
+        values = [by_count[count] for count in counts]
+        axes.plot(counts, values, "o-", color=colour, markersize=7, linewidth=1.8)
+        end = (counts[-1], values[-1])
+        axes.annotate(schedule, end, (8, -4), textcoords="offset points", color=INK, fontsize=10)
+        highest = max(highest, *values)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(counts[0] / 1.2, 1.4 * counts[-1])
+    axes.set_ylim(0, 1.15 * highest)
+    grid(axes, "y")
+    label(axes, "micro-batches of 1,024 examples", "highest memory of a step, MiB")
+    return figure

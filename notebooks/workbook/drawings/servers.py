@@ -1,0 +1,79 @@
+"""Servers: what staleness does to the learning rate, how a training takes a kill, which elements arrive."""
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
+
+DASHED = (0, (3, 1.5))
+
+
+def staleness_figure(rates, losses, limits, measured) -> Figure:
+    """The loss over the learning rate, one line for each staleness, and a dotted line where theory lets it diverge.
+
+    `losses`: {staleness: one loss for each rate}. `limits`: {staleness: rate}. `measured`: the losses with the
+    staleness that was measured, as a dashed line.
+    """
+    figure, (axes,) = canvas(3.6)
+    start = losses[0][0]
+    for place, (staleness, values) in enumerate(losses.items()):
+        shade = 1 - 0.7 * place / len(losses)
+        axes.plot(rates, values, color=MEASURED, alpha=shade, linewidth=2)
+        axes.axvline(limits[staleness], color=INK, alpha=0.45, linewidth=1, linestyle=":")
+        axes.annotate(
+            f"staleness {staleness} ",
+            (limits[staleness], 0.03),
+            xycoords=axes.get_xaxis_transform(),
+            rotation=90,
+            ha="right",
+            va="bottom",
+            color=INK,
+            fontsize=9,
+        )
+    axes.plot(rates, measured, color=PREDICTED, linewidth=2, linestyle=DASHED)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(min(rates), max(rates))
+    axes.set_ylim(0.1 * min(losses[0]), 10 * start)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    grid(axes, "y")
+    label(axes, "learning rate\nblue: with this staleness, dashed: as measured, dotted: the limit on paper", "loss")
+    return figure
+
+
+def killed_figure(rounds, killed, back) -> Figure:
+    """The steps that are done, over the seconds of a training; lines where a worker was killed and where it was back.
+
+    `rounds`: a list of (seconds, steps); `killed`, `back` in seconds.
+    """
+    figure, (axes,) = canvas(3.0)
+    seconds = [second for second, _ in rounds]
+    steps = [step for _, step in rounds]
+    axes.axvspan(killed, back, color=PREDICTED, alpha=0.15, linewidth=0)
+    axes.plot(seconds, steps, "o-", color=MEASURED, markersize=4, linewidth=1.6)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    grid(axes, "y")
+    label(axes, "seconds\ndot: the end of a round; shaded: from the kill until the worker was back", "steps done")
+    return figure
+
+
+def arrived_figure(arrived, count) -> Figure:
+    """One row for each policy, one square for each element, the darker the more often it came.
+
+    `arrived`: {policy: {element: how often}}, elements as whole numbers below ``count``.
+    """
+    figure, (axes,) = canvas(0.9 + 0.36 * len(arrived))
+    most = max(max(times.values()) for times in arrived.values())
+    for y, times in enumerate(arrived.values()):
+        for x in range(count):
+            often = times.get(x, 0)
+            colour = (MEASURED, often / most) if often else (INK, 0.08)
+            axes.add_patch(Rectangle((x - 0.42, y - 0.36), 0.84, 0.72, linewidth=0, facecolor=colour))
+        side_text(axes, y, f"{sum(times.values())} came")
+    axes.set_xlim(-0.5, count - 0.5)
+    name_rows(axes, list(arrived))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    label(axes, "element\nlight blue: it came once, dark blue: twice")
+    return figure

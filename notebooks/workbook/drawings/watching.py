@@ -1,0 +1,51 @@
+"""What several threads or workers do at a time, and what a checkpoint costs by how often it is written."""
+
+from matplotlib.figure import Figure
+from workbook.drawings.dots import dots_and_line
+
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows
+
+SHADES = ((MEASURED, 1.0), (PREDICTED, 0.9), (INK, 0.45), (MEASURED, 0.4), (PREDICTED, 0.4))
+
+
+def timeline_figure(rows, unit) -> Figure:
+    """One row for each name, with what it does from when to when.
+
+    `rows`: {name: [(start, end, what)]}, times in `unit`, which may be None for no axis.
+    """
+    figure, (axes,) = canvas(1.2 + 0.42 * len(rows))
+    name_rows(axes, list(rows))
+    bars = {}
+    for y, spans in enumerate(rows.values()):
+        for start, end, what in spans:
+            if what not in bars:
+                shade = SHADES[len(bars) % len(SHADES)]
+            else:
+                shade = bars[what].patches[0].get_facecolor()
+            drawn = axes.barh(y, end - start, left=start, height=0.62, color=shade)
+            bars.setdefault(what, drawn)
+    if unit is None:
+        axes.set_xticks([])
+    label(axes, "time" if unit is None else f"time, {unit}")
+    key(figure, bars)
+    return figure
+
+
+def interval_figure(measured, predicted, marks) -> Figure:
+    """The time lost, in per cent, by how often a checkpoint is written.
+
+    `measured`, `predicted`: {hours between checkpoints: per cent}; `marks`: {name: hours}, an upright line each.
+    """
+    figure, (axes,) = canvas(3.4)
+    dots_and_line(axes, measured, predicted, "{:.0f} %".format, (0, 9))
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1.3 * max(measured.values()))
+    for place, (name, hours) in enumerate(marks.items()):
+        axes.axvline(hours, color=INK, alpha=0.5, linewidth=1)
+        height = (1.22 - 0.11 * place) * max(measured.values())
+        axes.annotate(name, (hours, height), (4, 0), textcoords="offset points", color=INK, fontsize=10)
+    grid(axes, "y")
+    axes.set_xticks(list(measured), [f"{hours:g}" for hours in measured])
+    axes.minorticks_off()
+    label(axes, "hours between checkpoints\ndots: simulated failures, dashed: Daly's formula", "time lost, %")
+    return figure

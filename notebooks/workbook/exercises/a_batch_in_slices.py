@@ -1,0 +1,243 @@
+"""Exercises of notebook 05, "A batch that does not fit": five loops over slices, each with one fault as shipped.
+
+A loop trains ``model``, whose weights are one vector, with an update for every four slices and one for what is left.
+"""
+
+import numpy as np
+
+from bigtrain_nb.workbook.exercises import Wrong, exercise
+
+RATE = 0.3
+
+SIZES = {
+    "8 slices of 6 examples": [6] * 8,
+    "slices of 9, 2, 6 and 7 examples, twice": [9, 2, 6, 7] * 2,
+    "10 slices of 6 examples, of which the last 2 are left over": [6] * 10,
+}
+
+
+def loop_1(model, optimizer, slices, gradients):
+    for start in range(0, len(slices), 4):
+        group = slices[start : start + 4]
+        examples = sum(len(x) for x, y in group)
+        total = 0
+        for x, y in group:
+            total = total + len(x) / examples * gradients(model, x, y)
+        optimizer.step(model, total)
+
+
+@exercise(loop_1, minutes=3, difficulty=2)
+def _check_loop_1(answer):
+    """What does each example count, where one slice has 9 of them and the next has 2?"""
+    _expect_big_batches(answer)
+
+
+def loop_2(model, optimizer, slices, gradients):
+    total, examples = 0, 0
+    for number, (x, y) in enumerate(slices, start=1):
+        total = total + len(x) * gradients(model, x, y)
+        examples = examples + len(x)
+        if number % 4 == 0 or number == len(slices):
+            optimizer.step(model, total / examples)
+            total, examples = 0, 0
+
+
+@exercise(loop_2, minutes=3, difficulty=2)
+def _check_loop_2(answer):
+    """Follow 10 slices by hand: after which of them is there an update?"""
+    _expect_big_batches(answer)
+
+
+def loop_3(model, optimizer, slices, gradients):
+    for start in range(0, len(slices), 4):
+        total = 0
+        group = slices[start : start + 4]
+        examples = sum(len(x) for x, y in group)
+        for x, y in group:
+            total = total + len(x) / examples * gradients(model, x, y)
+        optimizer.step(model, total)
+
+
+@exercise(loop_3, minutes=4, difficulty=3)
+def _check_loop_3(answer):
+    """The first update is right and the second one is not. What is still in a variable when the second one begins?"""
+    _expect_big_batches(answer)
+
+
+def loop_4(model, optimizer, slices, gradients, clip):
+    for start in range(0, len(slices), 4):
+        group = slices[start : start + 4]
+        examples = sum(len(x) for x, y in group)
+        total = 0
+        for x, y in group:
+            total = total + len(x) / examples * gradients(model, x, y)
+        optimizer.step(model, clip(total))
+
+
+@exercise(loop_4, minutes=4, difficulty=3)
+def _check_loop_4(answer):
+    """Which gradient does a training on whole batches clip, and how many times an update?"""
+    _expect_big_batches(answer, clip=_clip)
+
+
+def loop_5(model, optimizer, slices, gradients, schedule):
+    total, examples, update = 0, 0, 0
+    for number, (x, y) in enumerate(slices, start=1):
+        total = total + len(x) * gradients(model, x, y)
+        examples = examples + len(x)
+        if number % 4 == 0 or number == len(slices):
+            optimizer.rate = schedule(update)
+            optimizer.step(model, total / examples)
+            total, examples = 0, 0
+            update = update + 1
+
+
+@exercise(loop_5, minutes=5, difficulty=3)
+def _check_loop_5(answer):
+    """Write down what `schedule` is asked for in the first two updates. What should it be asked for?"""
+    _expect_big_batches(answer, schedule=_schedule)
+
+
+def _expect_big_batches(answer, clip=None, schedule=None):
+    """Raise Wrong unless the loop ends where updates from whole batches end. It is given the clip or the schedule."""
+    given = [function for function in (clip, schedule) if function]
+    for what, sizes in SIZES.items():
+        slices = _slices(sizes)
+        truth = _Network()
+        start = truth.weights
+        for update in range(-(-len(slices) // 4)):
+            _update_with_a_whole_batch(truth, slices[4 * update : 4 * update + 4], update, clip, schedule)
+
+        model = _Network()
+        answer(model, _Plain(RATE), slices, _gradients, *given)
+        moved = np.linalg.norm(truth.weights - start)
+        distance = np.linalg.norm(model.weights - truth.weights) / moved
+        if not distance < 1e-5:
+            raise Wrong(f"with {what}: expected a distance below 1e-05 from the big batches, got {distance:.2g}")
+
+
+def _update_with_a_whole_batch(model, group, update, clip, schedule):
+    x = np.concatenate([x for x, y in group])
+    y = np.concatenate([y for x, y in group])
+    gradient = _gradients(model, x, y)
+    if clip:
+        gradient = clip(gradient)
+    rate = schedule(update) if schedule else RATE
+    _Plain(rate).step(model, gradient)
+
+
+class _Plain:
+    """Plain gradient descent on a network whose weights are one vector."""
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def step(self, model, gradient):
+        model.weights = model.weights - self.rate * np.asarray(gradient)
+
+
+class _Network:
+    """One neuron, from five inputs: `weights` is one vector, and its gradients are exact."""
+
+    def __init__(self):
+        self.weights = np.random.default_rng(1).normal(size=5)
+
+
+def _gradients(model, x, y):
+    output = np.tanh(x @ model.weights)
+    slope = 2 * (output - y) * (1 - output**2)
+    return slope @ x / len(x)
+
+
+def _clip(gradient):
+    return gradient * min(1, 0.1 / np.linalg.norm(gradient))
+
+
+def _schedule(update):
+    return 0.5 * (1 + np.cos(np.pi * min(update, 4) / 4))
+
+
+def _slices(sizes):
+    random = np.random.default_rng(0)
+    made = []
+    for number, size in enumerate(sizes):
+        x = random.normal(size=(size, 5)) + number % 3
+        made.append((x, np.sin(x.sum(1))))
+    return made
+
+
+@_check_loop_1.refuses("with slices of 9, 2, 6 and 7 examples, twice: expected a distance below 1e-05")
+def _one_vote_each(model, optimizer, slices, gradients):
+    for start in range(0, len(slices), 4):
+        group = slices[start : start + 4]
+        total = 0
+        for x, y in group:
+            total = total + gradients(model, x, y)
+        optimizer.step(model, total / len(group))
+
+
+@_check_loop_1.refuses("with 10 slices of 6 examples, of which the last 2 are left over")
+def _divides_by_a_full_group(model, optimizer, slices, gradients):
+    examples = sum(len(x) for x, y in slices[:4])
+    for start in range(0, len(slices), 4):
+        total = 0
+        for x, y in slices[start : start + 4]:
+            total = total + len(x) / examples * gradients(model, x, y)
+        optimizer.step(model, total)
+
+
+@_check_loop_2.refuses("with 10 slices of 6 examples, of which the last 2 are left over")
+def _forgets_the_leftover(model, optimizer, slices, gradients):
+    whole = len(slices) - len(slices) % 4
+    loop_2(model, optimizer, slices[:whole], gradients)
+
+
+@_check_loop_2.refuses("with 8 slices of 6 examples: expected a distance below 1e-05")
+def _updates_with_every_slice(model, optimizer, slices, gradients):
+    for x, y in slices:
+        optimizer.step(model, gradients(model, x, y))
+
+
+@_check_loop_3.refuses("with 8 slices of 6 examples: expected a distance below 1e-05")
+def _keeps_the_sums(model, optimizer, slices, gradients):
+    total = 0
+    for start in range(0, len(slices), 4):
+        group = slices[start : start + 4]
+        examples = sum(len(x) for x, y in group)
+        for x, y in group:
+            total = total + len(x) / examples * gradients(model, x, y)
+        optimizer.step(model, total)
+
+
+@_check_loop_3.refuses("with slices of 9, 2, 6 and 7 examples, twice")
+def _empties_but_forgets_the_shares(model, optimizer, slices, gradients):
+    _one_vote_each(model, optimizer, slices, gradients)
+
+
+@_check_loop_4.refuses("with 8 slices of 6 examples: expected a distance below 1e-05")
+def _clips_each_slice(model, optimizer, slices, gradients, clip):
+    def clipped(model, x, y):
+        return clip(gradients(model, x, y))
+
+    loop_1(model, optimizer, slices, clipped)
+
+
+@_check_loop_4.refuses("with 8 slices of 6 examples: expected a distance below 1e-05")
+def _clips_nothing(model, optimizer, slices, gradients, clip):
+    loop_1(model, optimizer, slices, gradients)
+
+
+@_check_loop_5.refuses("with 8 slices of 6 examples: expected a distance below 1e-05")
+def _counts_slices(model, optimizer, slices, gradients, schedule):
+    def of_last_slice(update):
+        return schedule(4 * update + 3)
+
+    loop_5(model, optimizer, slices, gradients, of_last_slice)
+
+
+@_check_loop_5.refuses("with 8 slices of 6 examples: expected a distance below 1e-05")
+def _counts_from_one(model, optimizer, slices, gradients, schedule):
+    def one_later(update):
+        return schedule(update + 1)
+
+    loop_5(model, optimizer, slices, gradients, one_later)

@@ -1,0 +1,314 @@
+"""Exercises of notebook 10, "Ask a server"."""
+
+import math
+
+import numpy as np
+
+from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect, is_unfinished
+
+
+def workers_allowed(rate, curvature):
+    workers = 0
+    while rate * curvature < 2 * np.sin(np.pi / (2 * (2 * workers + 1))):
+        workers += 1
+    return workers
+
+
+@exercise(workers_allowed, minutes=5, difficulty=2)
+def _check_workers_allowed(answer):
+    """With n workers that take turns the staleness is n - 1. Try n = 1, 2, 3 and so on until the rate is too large
+    for it. What should come out if it is too large even for one?
+    """
+    for rate, curvature in [(0.5, 1.0), (0.1, 1.0), (0.01, 4.0), (1.5, 1.0), (2.5, 1.0), (0.3, 0.5)]:
+        expected = workers_allowed(rate, curvature)
+        expect(answer(rate, curvature), expected, f"workers with a rate of {rate} and a curvature of {curvature}")
+
+
+@_check_workers_allowed.refuses("workers with a rate of 0.5 and a curvature of 1.0: expected 3, got 2")
+def _returns_the_staleness(rate, curvature):
+    return workers_allowed(rate, curvature) - 1
+
+
+@_check_workers_allowed.refuses("workers with a rate of 0.5 and a curvature of 1.0: expected 3, got 4")
+def _divides_by_the_number(rate, curvature):
+    return math.ceil(2 / (rate * curvature))
+
+
+@_check_workers_allowed.refuses("workers with a rate of 0.01 and a curvature of 4.0")
+def _forgets_the_curvature(rate, curvature):
+    return workers_allowed(rate, 1.0)
+
+
+def asynchronous(weights, gradient, seconds, rate, steps):
+    workers = range(len(seconds))
+    read = [weights] * len(seconds)
+    read_at_step = [0] * len(seconds)
+    ready = list(seconds)
+    staleness = []
+    for step in range(steps):
+        worker = min(workers, key=ready.__getitem__)
+        weights = weights - rate * gradient(worker, read[worker])
+        staleness.append(step - read_at_step[worker])
+        read[worker] = weights
+        read_at_step[worker] = step + 1
+        ready[worker] += seconds[worker]
+    return weights, staleness
+
+
+@exercise(asynchronous, minutes=25, difficulty=4)
+def _check_asynchronous(answer):
+    """Keep for each worker the weights that it has read, the number of updates that were done when it read them, and
+    the second at which it will be ready. Then, once for each step: who is ready first? It computes its gradient from
+    what it has read, the server applies it, and the worker reads again.
+    """
+    random = np.random.default_rng(3)
+    for seconds in ([1.0], [1.0, 1.0], [1.0, 3.0], [2.0, 1.5, 4.25]):
+        targets = random.normal(size=(len(seconds), 4))
+        asked = []
+
+        def gradient(worker, weights, targets=targets, asked=asked):
+            asked.append(worker)
+            return weights - targets[worker]
+
+        told = f"workers that take {seconds} s a step"
+        answered = answer(np.zeros(4), gradient, seconds, 0.3, 12)
+        if is_unfinished(answered):
+            raise NotAttempted
+        if not isinstance(answered, tuple) or len(answered) != 2:
+            raise Wrong(f"{told}: expected the weights and the list of stalenesses, got {answered!r}")
+        got, staleness = answered
+        order = list(asked)
+        asked.clear()
+        expected, expected_staleness = asynchronous(np.zeros(4), gradient, seconds, 0.3, 12)
+        expect(order, asked, f"{told}: whose gradient is applied in each step")
+        expect(list(staleness), expected_staleness, f"{told}: the staleness of each step")
+        expect(np.asarray(got), expected, f"{told}: the weights after 12 steps")
+
+
+@_check_asynchronous.refuses("workers that take [1.0, 1.0] s a step: the weights after 12 steps")
+def _reads_when_it_is_ready(weights, gradient, seconds, rate, steps):
+    current = weights
+
+    def from_the_newest(worker, read):
+        nonlocal current
+        found = gradient(worker, current)
+        current = current - rate * found
+        return found
+
+    return asynchronous(weights, from_the_newest, seconds, rate, steps)
+
+
+@_check_asynchronous.refuses("workers that take [1.0, 3.0] s a step: whose gradient is applied in each step")
+def _takes_turns(weights, gradient, seconds, rate, steps):
+    return asynchronous(weights, gradient, [1.0] * len(seconds), rate, steps)
+
+
+@_check_asynchronous.refuses("workers that take [1.0] s a step: the staleness of each step")
+def _counts_its_own_update(weights, gradient, seconds, rate, steps):
+    weights, staleness = asynchronous(weights, gradient, seconds, rate, steps)
+    return weights, [1 + others for others in staleness]
+
+
+def table_step(servers, rows, users, gradient, rate):
+    each, extra = divmod(rows, len(servers))
+    sizes = [each + 1] * extra + [each] * (len(servers) - extra)
+    first = np.concatenate([[0], np.cumsum(sizes)])
+
+    wanted, place = np.unique(users, return_inverse=True)
+    stands_on = np.searchsorted(first, wanted, side="right") - 1
+    parts = []
+    for index, server in enumerate(servers):
+        own = wanted[stands_on == index] - first[index]
+        parts.append(server.fetch(own))
+    vectors = np.concatenate(parts)
+
+    of_each_user = gradient(vectors[place])
+    totals = np.zeros_like(vectors)
+    np.add.at(totals, place, of_each_user)
+    for index, server in enumerate(servers):
+        mine = stands_on == index
+        server.subtract(wanted[mine] - first[index], rate * totals[mine])
+
+
+class _Server:
+    """A shard of a table. It counts the rows that it sends and receives."""
+
+    def __init__(self, table):
+        self.table, self.moved, self.calls = table.copy(), 0, 0
+
+    def fetch(self, rows):
+        self._count(rows)
+        return self.table[rows]
+
+    def subtract(self, rows, values):
+        self._count(rows)
+        self.table[rows] -= values  # as NumPy does it: of rows that come twice only one counts
+
+    def _count(self, rows):
+        if len(rows) and (min(rows) < 0 or max(rows) >= len(self.table)):
+            raise Wrong(f"a server with rows 0 to {len(self.table) - 1} was asked for {np.asarray(rows).tolist()}")
+        self.moved += len(rows)
+        self.calls += 1
+
+
+@exercise(table_step, minutes=20, difficulty=4)
+def _check_table_step(answer):
+    """First find out which server has which rows, and at which row each begins. `np.unique(users, return_inverse=True)`
+    gives each user once, and for each place of the batch where its user is in that. A user who comes twice gets the
+    sum of two gradients: `np.add.at` adds where `+=` would only write.
+    """
+    random = np.random.default_rng(4)
+    for servers, rows in [(2, 10), (3, 11), (4, 10)]:
+        table, wish = random.normal(size=(rows, 3)), random.normal(size=3)
+        users = random.integers(0, rows, 12)
+        users[-1] = users[0]
+        expected = table.copy()
+        np.add.at(expected, users, -0.1 * (table[users] - wish))
+
+        shards = [_Server(part) for part in np.array_split(table, servers)]
+        done = answer(shards, rows, users, lambda vectors, wish=wish: vectors - wish, 0.1)
+        if done is ...:
+            raise NotAttempted
+        told = f"{rows} rows on {servers} servers"
+        expect(np.concatenate([shard.table for shard in shards]), expected, f"{told}: the table after users {users}")
+        moved, fewest = sum(shard.moved for shard in shards), 2 * len(set(users.tolist()))
+        if moved > fewest:
+            raise Wrong(f"{told}: {moved} rows went over the wire, fetched and sent back; {fewest} are enough")
+        if max(shard.calls for shard in shards) > 2:
+            raise Wrong(f"{told}: one server was called {max(shard.calls for shard in shards)} times; 2 are enough")
+
+
+@_check_table_step.refuses("10 rows on 2 servers: the table after users")
+def _forgets_who_comes_twice(servers, rows, users, gradient, rate):
+    def once(vectors):
+        found = gradient(vectors)
+        seen = set()
+        for place, user in enumerate(users.tolist()):
+            if user in seen:
+                found[place] = 0
+            seen.add(user)
+        return found
+
+    table_step(servers, rows, users, once, rate)
+
+
+@_check_table_step.refuses("rows went over the wire, fetched and sent back;")
+def _fetches_whole_tables(servers, rows, users, gradient, rate):
+    for server in servers:
+        server.fetch(np.arange(len(server.table)))
+    table_step(servers, rows, users, gradient, rate)
+
+
+@_check_table_step.refuses("a server with rows 0 to 1 was asked for")
+def _cuts_evenly(servers, rows, users, gradient, rate):
+    each = -(-rows // len(servers))
+    for index, server in enumerate(servers):
+        mine = users[users // each == index] - index * each
+        own, place = np.unique(mine, return_inverse=True)
+        vectors = server.fetch(own)
+        totals = np.zeros_like(vectors)
+        np.add.at(totals, place, gradient(vectors[place]))
+        server.subtract(own, rate * totals)
+
+
+def push_once(state, number, gradient, rate):
+    later = state.setdefault("later", set())
+    below = state.setdefault("below", 0)
+    if number < below or number in later:
+        return
+    state["weights"] = state["weights"] - rate * gradient
+    later.add(number)
+    while below in later:
+        later.remove(below)
+        below += 1
+    state["below"] = below
+
+
+@exercise(push_once, minutes=15, difficulty=4)
+def _check_push_once(answer):
+    """All steps below some number are done; above it only a few are. Keep that number, and the set of the few. When
+    the step with that number comes, both change.
+    """
+    random = np.random.default_rng(5)
+    state = {"weights": np.zeros(2)}
+    order = np.argsort(np.arange(3000) + random.uniform(0, 8, 3000))
+    applied = np.zeros(2)
+    for index, number in enumerate(order.tolist()):
+        gradient = random.normal(size=2)
+        if answer(state, number, gradient, 0.1) is ...:
+            raise NotAttempted
+        applied -= 0.1 * gradient
+        if index % 5 == 0:  # its worker was lost before it could say that it is done
+            answer(state, number, gradient, 0.1)
+        if index % 7 == 6:
+            answer(state, int(order[index - 6]), random.normal(size=2), 0.1)
+        expect(state["weights"], applied, f"the weights after {index + 1} steps, of which some were sent again")
+    kept = sum(_size(value) for name, value in state.items() if name != "weights")
+    if kept > 50:
+        raise Wrong(f"after 3000 steps the server keeps {kept} values beside the weights, and 50 are enough")
+
+
+def _size(value):
+    return len(value) if hasattr(value, "__len__") else 1
+
+
+@_check_push_once.refuses("the weights after 1 steps, of which some were sent again")
+def _at_least_once(state, number, gradient, rate):
+    state["weights"] = state["weights"] - rate * gradient
+
+
+@_check_push_once.refuses("of which some were sent again: expected")
+def _only_larger_numbers(state, number, gradient, rate):
+    if number > state.get("last", -1):
+        state["last"] = number
+        state["weights"] = state["weights"] - rate * gradient
+
+
+@_check_push_once.refuses("values beside the weights, and 50 are enough")
+def _remembers_all(state, number, gradient, rate):
+    done = state.setdefault("done", set())
+    if number not in done:
+        done.add(number)
+        state["weights"] = state["weights"] - rate * gradient
+
+
+def feeders(wanted, one_machine, bytes_each, wire):
+    if wanted <= one_machine:
+        return 0
+    if wanted * bytes_each > wire:
+        return None
+    return int(np.ceil(wanted / one_machine))
+
+
+@exercise(feeders, minutes=5, difficulty=2)
+def _check_feeders(answer):
+    """Three cases: no service is needed; the wire cannot carry it, however many machines there are; otherwise, how many
+    machines make the wanted rate?
+    """
+    image, gigabits = 224 * 224 * 3, 1e9 / 8
+    cases = [
+        (2000, 600, image, 10 * gigabits),
+        (2500, 600, 4 * image, 10 * gigabits),
+        (500, 600, image, gigabits),
+        (1800, 600, image, 10 * gigabits),
+        (2000, 600, image, gigabits),
+    ]
+    for wanted, one_machine, bytes_each, wire in cases:
+        told = f"{wanted} images/s of {bytes_each} bytes, {one_machine} from one machine, {8 * wire / 1e9:g} Gbit/s"
+        expect(answer(wanted, one_machine, bytes_each, wire), feeders(wanted, one_machine, bytes_each, wire), told)
+
+
+@_check_feeders.refuses("500 images/s of 150528 bytes, 600 from one machine, 1 Gbit/s: expected 0, got 1")
+def _always_a_service(wanted, one_machine, bytes_each, wire):
+    return math.ceil(wanted / one_machine) if wanted * bytes_each <= wire else None
+
+
+@_check_feeders.refuses("2500 images/s of 602112 bytes, 600 from one machine, 10 Gbit/s: expected None")
+def _forgets_the_wire(wanted, one_machine, bytes_each, wire):
+    return math.ceil(wanted / one_machine) if wanted > one_machine else 0
+
+
+@_check_feeders.refuses("expected 4, got 3")
+def _rounds_down(wanted, one_machine, bytes_each, wire):
+    found = feeders(wanted, one_machine, bytes_each, wire)
+    return wanted // one_machine if found else found

@@ -1,0 +1,348 @@
+"""Exercises of notebook 08, "Cut the model"."""
+
+import numpy as np
+
+from bigtrain_nb import tf
+from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect
+
+
+def operators(all_reduce):
+    @tf.custom_gradient
+    def copy(x):
+        return tf.identity(x), all_reduce
+
+    @tf.custom_gradient
+    def add(x):
+        return all_reduce(x), tf.identity
+
+    return copy, add
+
+
+class _Replicas:
+    """Replicas that are computed one after the other: what each gives to an all-reduce is known beforehand.
+
+    In each pass all contributions are noted, and the sums are those of the pass before. So the passes are repeated, one
+    time for each all-reduce that builds on another, and once more.
+    """
+
+    def __init__(self, count):
+        self.count = count
+        self.sums = {}
+
+    def run(self, one_replica):
+        for _ in range(6):
+            self._noted = {}
+            results = [self._one(one_replica, replica) for replica in range(self.count)]
+            self.sums = self._noted
+        return results
+
+    def _one(self, one_replica, replica):
+        self._calls = 0
+        return one_replica(replica)
+
+    def all_reduce(self, x):
+        """Return the sum of each replica's ``x``; as in TensorFlow, the gradient is summed over replicas, too."""
+
+        @tf.custom_gradient
+        def sum_up(x):
+            call = self._calls
+            self._calls += 1
+            known = self.sums.get(call, tf.zeros_like(x))
+            self._noted[call] = self._noted.get(call, tf.zeros_like(x)) + x
+            return known, self.all_reduce
+
+        return sum_up(x)
+
+
+def _block(x, columns, rows, copy, add):
+    hidden = tf.tanh(copy(x) @ columns)
+    return add(hidden @ rows)
+
+
+@exercise(operators, minutes=15, difficulty=4)
+def _check_operators(answer):
+    """The output of the block is a sum over replicas, so that forward is an all-reduce. Its gradient is the same on all
+    replicas already, so what has the backward pass to do? And the input is the same on all replicas, but each replica
+    computes only what its own columns add to the input's gradient.
+    """
+    random = np.random.default_rng(0)
+    x = tf.constant(random.normal(size=(5, 4)), tf.float32)
+    a = tf.constant(random.normal(size=(4, 6)), tf.float32)
+    b = tf.constant(random.normal(size=(6, 4)), tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch([x, a, b])
+        y = tf.tanh(x @ a) @ b
+        value = tf.reduce_sum(y**2)
+    whole = tape.gradient(value, [x, a, b])
+
+    replicas = _Replicas(2)
+    given = answer(replicas.all_reduce)
+    if given is ... or (isinstance(given, tuple) and given[0] is ...):
+        raise NotAttempted
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise Wrong(f"operators must return two functions, copy and add; got {given!r}")
+    copy, add = given
+
+    def one_replica(replica):
+        columns, rows = tf.split(a, 2, axis=1)[replica], tf.split(b, 2, axis=0)[replica]
+        with tf.GradientTape() as tape:
+            tape.watch([x, columns, rows])
+            out = _block(x, columns, rows, copy, add)
+            value = tf.reduce_sum(out**2)
+        return out, *tape.gradient(value, [x, columns, rows])
+
+    results = replicas.run(one_replica)
+    for replica, (out, dx, dcolumns, drows) in enumerate(results):
+        told = f"replica {replica} of 2"
+        expected = [tf.split(whole[1], 2, axis=1)[replica], tf.split(whole[2], 2, axis=0)[replica]]
+        _expect_close(out, y, f"{told}: the output of the block")
+        _expect_close(drows, expected[1], f"{told}: the gradient of its rows of the second matrix")
+        _expect_close(dcolumns, expected[0], f"{told}: the gradient of its columns of the first matrix")
+        _expect_close(dx, whole[0], f"{told}: the gradient of the input")
+
+
+def _expect_close(got, right, what):
+    if got is None:
+        raise Wrong(f"{what} is None")
+    size = float(tf.reduce_max(tf.abs(right)))
+    far = float(tf.reduce_max(tf.abs(got - right))) / size
+    if far > 1e-4:
+        ratio = float(tf.reduce_sum(got * right) / tf.reduce_sum(right * right))
+        raise Wrong(f"{what}: off by {far:.2g} of its size; it is {ratio:.2f} times the right one on average")
+
+
+@_check_operators.refuses("the gradient of the input")
+def _copies_without_a_sum(all_reduce):
+    _, add = operators(all_reduce)
+    return tf.identity, add
+
+
+@_check_operators.refuses("the output of the block")
+def _adds_nothing(all_reduce):
+    copy, _ = operators(all_reduce)
+    return copy, tf.identity
+
+
+@_check_operators.refuses("the gradient of its rows of the second matrix")
+def _leaves_the_sum_as_it_is(all_reduce):
+    copy, _ = operators(all_reduce)
+    return copy, all_reduce
+
+
+def order(stage, stages, micro_batches):
+    ahead = min(stages - stage - 1, micro_batches)
+    steps = [("forward", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        if ahead + number < micro_batches:
+            steps.append(("forward", ahead + number))
+        steps.append(("backward", number))
+    return steps
+
+
+def _simulate(orders):
+    """Return when the last pass ends, and the most micro-batches that each stage holds; raise `Wrong` if it hangs."""
+    stages = len(orders)
+    waiting = [list(one) for one in orders]
+    ended = {}
+    free = [0.0] * stages
+    held, most = [0] * stages, [0] * stages
+    while any(waiting):
+        moved = False
+        for stage in range(stages):
+            if not waiting[stage]:
+                continue
+            kind, number = waiting[stage][0]
+            sender = stage - 1 if kind == "forward" else stage + 1
+            start = free[stage]
+            if 0 <= sender < stages:
+                if (sender, kind, number) not in ended:
+                    continue
+                start = max(start, ended[sender, kind, number])
+            free[stage] = ended[stage, kind, number] = start + (1 if kind == "forward" else 2)
+            held[stage] += 1 if kind == "forward" else -1
+            most[stage] = max(most[stage], held[stage])
+            waiting[stage].pop(0)
+            moved = True
+        if not moved:
+            stuck = {stage: one[0] for stage, one in enumerate(waiting) if one}
+            raise Wrong(f"with {stages} stages the pipeline hangs: each waits for another, before {stuck}")
+    return max(free), most
+
+
+@exercise(order, minutes=20, difficulty=4)
+def _check_order(answer):
+    """Let a stage first do as many forward passes as there are stages behind it, so that the last stage has something
+    to give back. Then one forward and one backward in turns, until the forwards are used up. Watch for the case of
+    fewer micro-batches than stages.
+    """
+    for stages, micro_batches in [(2, 4), (4, 8), (4, 2), (3, 12)]:
+        orders = []
+        for stage in range(stages):
+            got = answer(stage, stages, micro_batches)
+            if got is ...:
+                raise NotAttempted
+            orders.append(got)
+            wanted = [(kind, number) for kind in ("backward", "forward") for number in range(micro_batches)]
+            told = f"stage {stage} of {stages} with {micro_batches} micro-batches"
+            expect(sorted(map(tuple, got)), wanted, f"{told}: all passes, sorted")
+        end, most = _simulate(orders)
+        told = f"{stages} stages, {micro_batches} micro-batches"
+        expect(end, 3.0 * (micro_batches + stages - 1), f"{told}: the end of the step (1 forward, 2 backward)")
+        for stage in range(stages):
+            allowed = min(stages - stage, micro_batches)
+            if most[stage] > allowed:
+                raise Wrong(f"{told}: stage {stage} holds {most[stage]} micro-batches at once, {allowed} are enough")
+
+
+@_check_order.refuses("2 stages, 4 micro-batches: stage 0 holds 4 micro-batches at once, 2 are enough")
+def _gpipe(stage, stages, micro_batches):
+    forwards = [("forward", number) for number in range(micro_batches)]
+    return forwards + [("backward", number) for number in range(micro_batches)]
+
+
+@_check_order.refuses("the end of the step")
+def _one_at_a_time(stage, stages, micro_batches):
+    steps = []
+    for number in range(micro_batches):
+        steps += [("forward", number), ("backward", number)]
+    return steps
+
+
+@_check_order.refuses("stage 0 of 4 with 2 micro-batches: all passes, sorted")
+def _forgets_that_there_may_be_few(stage, stages, micro_batches):
+    ahead = stages - stage - 1
+    steps = [("forward", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        if ahead + number < micro_batches:
+            steps.append(("forward", ahead + number))
+        steps.append(("backward", number))
+    return steps
+
+
+def micro_batches_for(stages, idle):
+    micro_batches = 1
+    while (stages - 1) / (micro_batches + stages - 1) > idle:
+        micro_batches += 1
+    return micro_batches
+
+
+@exercise(micro_batches_for, minutes=4, difficulty=2)
+def _check_micro_batches_for(answer):
+    """Write the idle share for m micro-batches, and ask for which m it first is small enough."""
+    for stages, idle in [(4, 0.25), (8, 0.1), (2, 0.5), (16, 0.2)]:
+        told = f"micro-batches for {stages} stages that idle {idle:.0%} of the time at most"
+        expect(answer(stages, idle), micro_batches_for(stages, idle), told)
+
+
+@_check_micro_batches_for.refuses("micro-batches for 4 stages that idle 25% of the time at most: expected 9, got 12")
+def _divides_by_micro_batches_alone(stages, idle):
+    return round((stages - 1) / idle)
+
+
+@_check_micro_batches_for.refuses("micro-batches for 4 stages that idle 25% of the time at most: expected 9, got 4")
+def _as_many_as_stages(stages, idle):
+    return stages
+
+
+def split(costs, stages):
+    from itertools import combinations
+
+    best = None
+    for cuts in combinations(range(1, len(costs)), stages - 1):
+        edges = [0, *cuts, len(costs)]
+        parts = [costs[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+        slowest = max(sum(part) for part in parts)
+        if best is None or slowest < best[0]:
+            best = slowest, [len(part) for part in parts]
+    return best[1]
+
+
+@exercise(split, minutes=12, difficulty=3)
+def _check_split(answer):
+    """A pipeline is as fast as its slowest stage. With so few layers you may try all places to cut
+    (`itertools.combinations`); with many, ask for which time of the slowest stage a walk from the left needs no more
+    than `stages` stages.
+    """
+    for costs, stages in [
+        ([1] * 8, 4),
+        ([3, 1, 1, 1, 1, 9], 2),
+        ([5, 1, 1, 1, 1, 1, 5, 1], 3),
+        ([2, 2, 9, 2, 2, 2], 3),
+    ]:
+        got = answer(costs, stages)
+        if got is ...:
+            raise NotAttempted
+        told = f"layers of {costs} ms in {stages} stages"
+        if len(got) != stages or sum(got) != len(costs) or min(got) < 1:
+            raise Wrong(f"{told}: expected {stages} numbers of layers that add up to {len(costs)}, got {got}")
+        slowest = _slowest(costs, got)
+        least = _slowest(costs, split(costs, stages))
+        expect(slowest, least, f"{told}: ms of the slowest stage with {list(got)} layers")
+
+
+def _slowest(costs, layers):
+    ends = np.cumsum(layers)
+    return int(max(sum(costs[end - count : end]) for end, count in zip(ends, layers, strict=True)))
+
+
+@_check_split.refuses("layers of [3, 1, 1, 1, 1, 9] ms in 2 stages: ms of the slowest stage with [3, 3] layers")
+def _equal_numbers_of_layers(costs, stages):
+    size = -(-len(costs) // stages)
+    return [len(part) for part in (costs[start : start + size] for start in range(0, len(costs), size))]
+
+
+@_check_split.refuses("ms of the slowest stage")
+def _fills_up_to_the_mean(costs, stages):
+    mean = sum(costs) / stages
+    layers, own = [0], 0
+    for cost in costs:
+        if own >= mean and len(layers) < stages:
+            layers.append(0)
+            own = 0
+        layers[-1] += 1
+        own += cost
+    while len(layers) < stages:
+        layers[-1] -= 1
+        layers.append(1)
+    return layers
+
+
+INSIDE, BETWEEN = 300e9, 25e9  # bytes/s
+
+
+def sending(layers, width, tokens):
+    inside, between = 300e9, 25e9  # bytes/s
+    message = 2 * width * tokens  # bytes
+    tensor_4 = 4 * layers / 2 * (2 * 3 / 4 * message) / inside
+    cut_between = 2 * message / between
+    tensor_2 = 4 * layers / 4 * (2 * 1 / 2 * message) / between
+    cuts_inside = 2 * message / inside
+    return tensor_4 + cut_between, tensor_2 + cuts_inside
+
+
+@exercise(sending, minutes=12, difficulty=3)
+def _check_sending(answer):
+    """Count for one device: how many blocks does its stage have, how many bytes does each of their four all-reduces
+    send, and over which link? Then add what goes over one cut: activations forward, gradients backward.
+    """
+    for layers, width, tokens in [(32, 4096, 8192), (8, 1024, 2048)]:
+        got = answer(layers, width, tokens)
+        if got is ...:
+            raise NotAttempted
+        expected = sending(layers, width, tokens)
+        names = ["tensor inside, pipeline between", "pipeline inside, tensor between"]
+        for mine, right, name in zip(got, expected, names, strict=True):
+            expect(mine, right, f"seconds for {layers} blocks of {width} and {tokens} tokens, {name}", 0.01)
+
+
+@_check_sending.refuses("tensor inside, pipeline between: expected about 0.0")
+def _every_device_has_all_blocks(layers, width, tokens):
+    first, second = sending(layers, width, tokens)
+    message = 2 * width * tokens
+    return first + 2 * layers * (1.5 * message) / INSIDE, second
+
+
+@_check_sending.refuses("pipeline inside, tensor between: expected about 0.0")
+def _the_wrong_link(layers, width, tokens):
+    first, second = sending(layers, width, tokens)
+    return first, second * BETWEEN / INSIDE

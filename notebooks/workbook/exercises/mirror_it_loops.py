@@ -1,0 +1,248 @@
+"""Exercises of notebook 02, "Mirror it": five loops for two replicas, each with one fault as shipped.
+
+A loop trains ``model``, built on both replicas, for one epoch over ``examples`` in steps of 16 examples. The last one
+counts right answers instead.
+"""
+
+import numpy as np
+from workbook.exercises.two_replicas import data, expect_weights_of_one_device, losses, net
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+
+FAULTS_OF_E = (
+    ((1 + 0.75 + 0.5) / 3, "All shares count alike, though the last ones have 3 and 2 examples."),
+    ((1 + 0.75 + 0.4) / 3, "All batches count alike, though the last one has 5 examples."),
+    ((2 + 1.5 + 1) / 3, "The shares of both replicas were added up: add up the right answers instead."),
+    (14 / 16, "The last batch is missing, in which 2 of 5 are right."),
+    (16, "That is how many are right, not yet their share."),
+)
+
+
+def loop_a(strategy, model, optimizer, examples):
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def one_replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    for batch in strategy.experimental_distribute_dataset(examples.batch(16)):
+        strategy.run(one_replica, args=batch)
+
+
+@exercise(loop_a, minutes=5, difficulty=2)
+def _check_loop_a(answer):
+    """How many examples does each replica see in a step, and how many steps has the epoch? There should be four."""
+    expect_weights_of_one_device(answer)
+
+
+def loop_b(strategy, model, optimizer, examples):
+    @tf.function
+    def one_replica(x, y):
+        with tf.GradientTape() as tape:
+            losses = keras.losses.sparse_categorical_crossentropy(y, model(x, training=True), from_logits=True)
+            loss = tf.reduce_sum(losses) / 16
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    for batch in strategy.experimental_distribute_dataset(examples.batch(16)):
+        strategy.run(one_replica, args=batch)
+
+
+@exercise(loop_b, minutes=6, difficulty=3)
+def _check_loop_b(answer):
+    """Who divides this loss by what? A Keras loss object knows of the strategy. Does TensorFlow's reduce_mean?"""
+    expect_weights_of_one_device(answer)
+
+
+def loop_c(strategy, model, optimizer, examples):
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def one_replica(x, y):
+        with tf.GradientTape() as tape:
+            penalty = sum(model.losses) / strategy.num_replicas_in_sync
+            loss = loss_of(y, model(x, training=True)) + penalty
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    for batch in strategy.experimental_distribute_dataset(examples.batch(16)):
+        strategy.run(one_replica, args=batch)
+
+
+@exercise(loop_c, minutes=6, difficulty=3)
+def _check_loop_c(answer):
+    """The loss has two terms. Which of them depends on the examples of a replica, and which does not? Add up what both
+    replicas hand in, term by term."""
+    expect_weights_of_one_device(answer, penalty_times=1)
+
+
+def loop_d(strategy, model, optimizer, examples):
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def one_replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        for gradient, variable in zip(gradients, model.trainable_variables, strict=True):
+            variable.assign_sub(optimizer.learning_rate * gradient)
+
+    for batch in strategy.experimental_distribute_dataset(examples.batch(16)):
+        strategy.run(one_replica, args=batch)
+
+
+@exercise(loop_d, minutes=6, difficulty=3)
+def _check_loop_d(answer):
+    """Plain SGD needs no optimizer. But what else does `apply_gradients` do, which nobody does here?"""
+    expect_weights_of_one_device(answer)
+
+
+def loop_e(strategy, model, examples):
+    @tf.function
+    def one_replica(x, y):
+        hits = tf.cast(tf.argmax(model(x), axis=-1) == y, tf.float32)
+        return tf.reduce_sum(hits), tf.cast(tf.shape(y)[0], tf.float32)
+
+    right = 0.0
+    seen = 0.0
+    for batch in strategy.experimental_distribute_dataset(examples.batch(8)):
+        hits, count = strategy.run(one_replica, args=batch)
+        right += float(strategy.reduce("SUM", hits, axis=None))
+        seen += float(strategy.reduce("SUM", count, axis=None))
+    return right / seen
+
+
+@exercise(loop_e, minutes=6, difficulty=3)
+def _check_loop_e(answer):
+    """21 examples in batches of 8: which shares do the replicas get, batch by batch? A mean of means is right only
+    if all shares are equally large. What can be added up without such a condition?"""
+    strategy = bt.mirrored(2)
+    with strategy.scope():
+        model = net()
+    points, _ = data()
+    points = points[:21]
+    chosen = np.argmax(model(points), axis=-1)
+    is_right = np.ones(21, bool)
+    is_right[[8, 9, 16, 17, 18]] = False  # by batches 8 of 8, 6 of 8 and 2 of 5: none of 3 and 2 of 2
+    labels = np.where(is_right, chosen, (chosen + 1) % 3)
+
+    got = answer(strategy, model, tf.data.Dataset.from_tensor_slices((points, labels)))
+    what = "the share of right answers, 16 of 21"
+    for wrong, words in FAULTS_OF_E:
+        if got is not None and np.allclose(got, wrong):
+            raise Wrong(f"{what}: got {got:.3f}. {words}")
+    expect(got, 16 / 21, what, rel=1e-5)
+
+
+def _loop(loss_of, batch=16):
+    """Return a loop with that loss of one replica: `loss_of(model, x, y)`."""
+
+    def loop(strategy, model, optimizer, examples):
+        @tf.function
+        def one_replica(x, y):
+            with tf.GradientTape() as tape:
+                loss = loss_of(model, x, y)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        for shares in strategy.experimental_distribute_dataset(examples.batch(batch)):
+            strategy.run(one_replica, args=shares)
+
+    return loop
+
+
+def _mean_of_share(model, x, y):
+    return tf.reduce_mean(losses(model, x, y))
+
+
+def _right_loss(model, x, y):
+    return _mean_of_share(model, x, y) / 2
+
+
+def _divided_twice(model, x, y):
+    return _mean_of_share(model, x, y) / 4
+
+
+def _sum_of_share(model, x, y):
+    return 8 * _mean_of_share(model, x, y)
+
+
+def _half_sum_of_share(model, x, y):
+    return 4 * _mean_of_share(model, x, y)
+
+
+def _with_whole_penalty(model, x, y):
+    return _right_loss(model, x, y) + sum(model.losses)
+
+
+def _with_penalty_and_loss_as_they_are(model, x, y):
+    return _mean_of_share(model, x, y) + sum(model.losses) / 2
+
+
+_check_loop_a.refuses("the weights of steps of 8 examples")(_loop(_right_loss, batch=8))
+_check_loop_a.refuses("the weights of steps of 32 examples")(_loop(_right_loss, batch=32))
+_check_loop_b.refuses("a loss that counts twice")(_loop(_mean_of_share))
+_check_loop_b.refuses("a loss that counts half")(_loop(_divided_twice))
+_check_loop_b.refuses("never divided by 16")(_loop(_sum_of_share))
+_check_loop_b.refuses("divided by 2, not by 16")(_loop(_half_sum_of_share))
+_check_loop_c.refuses("The penalty counts twice")(_loop(_with_whole_penalty))
+_check_loop_c.refuses("The penalty is gone")(_loop(_right_loss))
+_check_loop_c.refuses("a loss that counts twice")(_loop(_with_penalty_and_loss_as_they_are))
+
+
+@_check_loop_d.refuses("expected equal weights on both replicas")
+def _reduces_nothing(strategy, model, optimizer, examples):
+    @tf.function
+    def one_replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = _right_loss(model, x, y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        for gradient, variable in zip(gradients, model.trainable_variables, strict=True):
+            variable.assign_sub(optimizer.learning_rate * gradient)
+
+    for batch in strategy.experimental_distribute_dataset(examples.batch(16)):
+        strategy.run(one_replica, args=batch)
+
+
+_check_loop_d.refuses("a loss that counts half")(_loop(_divided_twice))
+
+
+@_check_loop_e.refuses("All shares count alike")
+def _a_mean_of_all_means(strategy, model, examples):
+    @tf.function
+    def one_replica(x, y):
+        return tf.reduce_mean(tf.cast(tf.argmax(model(x), axis=-1) == y, tf.float32))
+
+    shares = []
+    for batch in strategy.experimental_distribute_dataset(examples.batch(8)):
+        shares.append(float(strategy.reduce("MEAN", strategy.run(one_replica, args=batch), axis=None)))
+    return np.mean(shares)
+
+
+@_check_loop_e.refuses("All batches count alike")
+def _a_mean_of_batches(strategy, model, examples):
+    shares = []
+    for x, y in examples.batch(8):
+        shares.append(np.mean(np.argmax(model(x), axis=-1) == y))
+    return np.mean(shares)
+
+
+@_check_loop_e.refuses("The shares of both replicas were added up")
+def _a_sum_of_means(strategy, model, examples):
+    return 2 * _a_mean_of_all_means(strategy, model, examples)
+
+
+@_check_loop_e.refuses("The last batch is missing")
+def _drops_the_last_batch(strategy, model, examples):
+    return _a_mean_of_batches(strategy, model, examples.take(16))
+
+
+@_check_loop_e.refuses("not yet their share")
+def _only_counts(strategy, model, examples):
+    return 21 * loop_e(strategy, model, examples)

@@ -1,0 +1,117 @@
+"""What the exercises of notebook 02 share: the weights that two replicas end with, set beside those of one device."""
+
+import numpy as np
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.workbook.exercises import Wrong
+
+RATE = 0.1
+
+FAULTS = (
+    (
+        {"batch": 8},
+        "These are the weights of steps of 8 examples, 4 for each replica, and of twice as many steps. The batch of"
+        " the dataset is the global one.",
+    ),
+    ({"batch": 32}, "These are the weights of steps of 32 examples, and of half as many steps."),
+    (
+        {"loss_times": 2},
+        "These are the weights of a loss that counts twice. Each replica hands in the gradient of the mean over its"
+        " own 8 examples, and apply_gradients adds up.",
+    ),
+    (
+        {"loss_times": 0.5},
+        "These are the weights of a loss that counts half: it is divided by the number of replicas once too often.",
+    ),
+    (
+        {"loss_times": 16},
+        "These are the weights of a loss that is added up over the 16 examples of a step and never divided by 16.",
+    ),
+    (
+        {"loss_times": 8},
+        "These are the weights of a loss that is added up over the 16 examples of a step and divided by 2, not by 16.",
+    ),
+    ({"penalty_times": 2}, "The penalty counts twice: each replica adds all of it, and apply_gradients adds up."),
+    ({"penalty_times": 0.5}, "The penalty counts half: both replicas together need the whole of it."),
+    ({"penalty_times": 0}, "The penalty is gone, but it belongs to the loss."),
+)
+
+
+def losses(model, x, y):
+    """Return the loss of each example."""
+    return keras.losses.sparse_categorical_crossentropy(y, model(x, training=True), from_logits=True)
+
+
+def vector(tensors):
+    """Return tensors or variables as one long NumPy vector."""
+    return np.concatenate([np.ravel(tensor) for tensor in tensors])
+
+
+def weights_of_both(strategy, model):
+    """Return a model's weights as one long vector. Raises Wrong unless both replicas hold the same."""
+    first, second = [], []
+    for variable in model.trainable_variables:
+        values = strategy.experimental_local_results(variable.value)
+        if len(values) != 2:
+            raise Wrong(
+                f"{variable.path}: expected a copy on each of 2 replicas, got {len(values)}: build it in scope()"
+            )
+        first.append(values[0])
+        second.append(values[1])
+    apart = np.abs(vector(first) - vector(second)).max()
+    if not apart < 1e-6:
+        raise Wrong(
+            f"after training: expected equal weights on both replicas, got weights {apart:.1g} apart. Each replica"
+            " applied the gradient of its own examples only."
+        )
+    return vector(first)
+
+
+def net():
+    start = keras.initializers.GlorotUniform
+    penalty = keras.regularizers.L2(0.05)
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(8, "tanh", kernel_initializer=start(seed=1), kernel_regularizer=penalty)
+    last = keras.layers.Dense(3, kernel_initializer=start(seed=2))
+    return keras.Model(inputs, last(hidden(inputs)))
+
+
+def data():
+    random = np.random.default_rng(5)
+    points = random.normal(size=(64, 4)).astype("float32")
+    labels = random.integers(3, size=64)
+    return points, labels
+
+
+def expect_weights_of_one_device(answer, penalty_times=0):
+    strategy = bt.mirrored(2)
+    with strategy.scope():
+        model = net()
+        optimizer = keras.optimizers.SGD(RATE)
+        optimizer.build(model.trainable_variables)
+    answer(strategy, model, optimizer, tf.data.Dataset.from_tensor_slices(data()))
+
+    got = weights_of_both(strategy, model)
+    right = _training_alone(penalty_times=penalty_times)
+    apart = np.abs(got - right).max()
+    if apart < 1e-5:
+        return
+    expected = f"expected the weights of one device within 1e-5, got {apart:.1g} away"
+    for fault, words in FAULTS:
+        settings = {"penalty_times": penalty_times, **fault}
+        if np.abs(got - _training_alone(**settings)).max() < 1e-5:
+            raise Wrong(f"{expected}. {words}")
+    raise Wrong(expected)
+
+
+def _training_alone(batch=16, loss_times=1, penalty_times=0):
+    """Return the weights that one device ends with, right or with a fault."""
+    model = net()
+    optimizer = keras.optimizers.SGD(RATE)
+    for x, y in tf.data.Dataset.from_tensor_slices(data()).batch(batch):
+        with tf.GradientTape() as tape:
+            loss = loss_times * tf.reduce_mean(losses(model, x, y)) + penalty_times * sum(model.losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    return vector(model.trainable_variables)

@@ -1,0 +1,310 @@
+"""Exercises of notebook 09, "When it goes wrong"."""
+
+import math
+import threading
+
+import numpy as np
+from workbook.traces import FAULTS, trace
+
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+
+PATIENCE = 5
+"""Seconds that a worker waits for another in the exercise `together`."""
+
+
+def fault(spans):
+    names = [name for _, _, _, name in spans]
+    busy = dict.fromkeys(names, 0.0)
+    for start, end, _, name in spans:
+        busy[name] += end - start
+    total = max(end for _, end, _, _ in spans)
+    if busy.get("trace the function", 0) > total / 3:
+        return "retracing"
+    if busy.get("wait for a batch", 0) > total / 3:
+        return "input"
+    if busy.get("wait in all-reduce", 0) > total / 3:
+        return "another worker"
+    if names.count("operation") > 100:
+        return "op storm"
+    return "compute"
+
+
+@exercise(fault, minutes=15, difficulty=3)
+def _check_fault(answer):
+    """For each name, add up the time of its spans, and set it beside the whole trace. Three of the faults are one span
+    that takes most of it. For the other two it is always operations: how many are there, and how long is one?"""
+    for seed in range(6):
+        for name in FAULTS:
+            expect(answer(trace(name, seed)), name, f"a trace of the fault {name!r} (seed {seed})")
+
+
+@_check_fault.refuses("a trace of the fault 'op storm' (seed 0): expected 'op storm', got 'compute'")
+def _never_counts(spans):
+    found = fault(spans)
+    return "compute" if found == "op storm" else found
+
+
+@_check_fault.refuses("a trace of the fault 'op storm' (seed 0): expected 'op storm', got 'input'")
+def _any_waiting_is_the_fault(spans):
+    names = {name for _, _, _, name in spans}
+    if "trace the function" in names:
+        return "retracing"
+    return "input" if "wait for a batch" in names else fault(spans)
+
+
+@_check_fault.refuses("expected 'op storm', got 'another worker'")
+def _the_longest_span(spans):
+    longest = max(spans, key=lambda span: span[1] - span[0])
+    names = {"wait for a batch": "input", "wait in all-reduce": "another worker", "trace the function": "retracing"}
+    return names.get(longest[3], "op storm")
+
+
+class Trap(keras.layers.Layer):
+    """The logarithm where there is one. Its result, its slope, or nothing at all is not finite."""
+
+    def __init__(self, fault, **kwargs):
+        super().__init__(**kwargs)
+        self.fault = fault
+
+    def call(self, x):
+        if self.fault == "forward":
+            return x + tf.math.log(0 * tf.abs(x))
+        if self.fault == "backward":
+            return x + tf.where(x > 1e9, tf.math.log(0 * x), 0.0)
+        return x
+
+
+def twelve(place, fault):
+    """Return twelve layers, of which the one at ``place`` is a `Trap`, a batch for them, and the trap's name."""
+    keras.utils.set_random_seed(place)
+    layers = []
+    for number in range(12):
+        if number == place:
+            layers.append(Trap(fault, name=f"block_{number}"))
+        else:
+            layers.append(keras.layers.Dense(8, activation="tanh", name=f"block_{number}"))
+    return layers, tf.random.normal([4, 8]), layers[place].name
+
+
+def planted(layers, x):
+    def finite(tensor):
+        return bool(tf.reduce_all(tf.math.is_finite(tensor)))
+
+    values = [x]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        for layer in layers:
+            values.append(layer(values[-1]))
+            if not finite(values[-1]):
+                return layer.name
+        loss = tf.reduce_mean(values[-1] ** 2)
+    arrived = tape.gradient(loss, values)
+    for number in range(len(layers) - 1, -1, -1):
+        if not finite(arrived[number]):
+            return layers[number].name
+    return None
+
+
+@exercise(planted, minutes=20, difficulty=4)
+def _check_planted(answer):
+    """Forward: call one layer after the other, and stop at the first result that is not finite. Backward: a
+    `GradientTape` gives the gradient at every value between the layers, if you keep these in a list. The backward pass
+    comes from the end. So which of the layers is the first in whose gradient something is not finite?"""
+    for place in (0, 4, 9, 11):
+        for kind in ("forward", "backward"):
+            layers, x, name = twelve(place, kind)
+            expect(answer(layers, x), name, f"the layer at place {place} of 12, which is not finite {kind}")
+    layers, x, name = twelve(3, "none")
+    expect(answer(layers, x), None, "twelve healthy layers")
+
+
+@_check_planted.refuses("not finite backward: expected 'block_0', got None")
+def _looks_forward_only(layers, x):
+    for layer in layers:
+        x = layer(x)
+        if not bool(tf.reduce_all(tf.math.is_finite(x))):
+            return layer.name
+    return None
+
+
+@_check_planted.refuses("the layer at place 4 of 12, which is not finite backward: expected 'block_4', got 'block_0'")
+def _takes_the_first_from_the_front(layers, x):
+    found = _looks_forward_only(layers, x)
+    if found:
+        return found
+    values = [x]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        for layer in layers:
+            values.append(layer(values[-1]))
+    for layer, gradient in zip(layers, tape.gradient(values[-1], values), strict=False):
+        if not bool(tf.reduce_all(tf.math.is_finite(gradient))):
+            return layer.name
+    return None
+
+
+def interval(save, between):
+    choices = np.geomspace(save / 100, 10 * between, 20_000)
+    per_second = between * np.expm1((choices + save) / between) / choices
+    return float(choices[np.argmin(per_second)])
+
+
+def time_per_second(seconds, save, between):
+    """How long one second of training takes, saved every so many ``seconds``, if failures come by chance (Daly)."""
+    return between * math.expm1((seconds + save) / between) / seconds
+
+
+@exercise(interval, minutes=15, difficulty=3)
+def _check_interval(answer):
+    """The formula for the mean time of a stretch of t seconds and its checkpoint of c stands above the exercise. Divide
+    it by t: that is what a second of training takes. Try many values of t, and take the best; then you need no formula
+    of Young's, which is only right where saving takes far less time than passes between two failures."""
+    for save, between in ((60, 86_400), (600, 3600), (1800, 3600), (60, 90)):
+        what = f"saving takes {save} s, and {between} s pass between failures"
+        seconds = answer(save, between)
+        if not isinstance(seconds, int | float | np.number) or not 0 < seconds < math.inf:
+            raise Wrong(f"{what}: expected a number of seconds above 0, got {seconds!r}")
+        least = interval(save, between)
+        lost = time_per_second(seconds, save, between) / time_per_second(least, save, between) - 1
+        if lost > 0.005:
+            raise Wrong(f"{what}: expected about {least:.0f} s, got {seconds:.0f}, which takes {lost:.1%} longer")
+
+
+@_check_interval.refuses("saving takes 600 s, and 3600 s pass between failures: expected about 1699 s, got 2078")
+def _young(save, between):
+    return math.sqrt(2 * save * between)
+
+
+@_check_interval.refuses("expected about 3179 s, got 86400")
+def _once_between_failures(save, between):
+    return between
+
+
+@_check_interval.refuses("expected about 3179 s, got 300")
+def _every_five_minutes(save, between):
+    return 300
+
+
+class WaitsForEver(BaseException):
+    """A worker waits for another that will not come. Not an `Exception`: the answer's own error is one."""
+
+
+def together(batches, all_reduce, step):
+    while True:
+        batch = next(batches, None)
+        if all_reduce(0 if batch is None else 1) == 0:
+            return
+        step(batch)
+
+
+def _work(answer, counts):
+    """Run an answer in threads that talk with each other; return for each what it trained, or raise `Wrong`."""
+    workers = len(counts)
+    barrier = threading.Barrier(workers, timeout=PATIENCE)
+    told = [0] * workers
+    trained = [[] for _ in range(workers)]
+    problems = [None] * workers
+
+    def run(worker):
+        def all_reduce(number):
+            told[worker] = number
+            try:
+                barrier.wait()
+                total = sum(told)
+                barrier.wait()
+            except threading.BrokenBarrierError:
+                raise WaitsForEver from None
+            return total
+
+        def step(batch):
+            trained[worker].append(batch)
+            all_reduce(1)
+
+        try:
+            answer(iter(range(counts[worker])), all_reduce, step)
+        except BaseException as error:
+            problems[worker] = error
+
+    threads = [threading.Thread(target=run, args=(worker,), daemon=True) for worker in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * PATIENCE)
+    return trained, problems
+
+
+@exercise(together, minutes=12, difficulty=3)
+def _check_together(answer):
+    """Before each step, all workers have to agree on whether there is one more. A worker can say 1 for "I still have a
+    batch" and 0 for "I have none": what is the sum when nobody has one left? Every worker must ask equally often."""
+    for counts in ((6, 4), (0, 3), (5, 5), (2, 7, 4)):
+        what = f"workers with {' and '.join(map(str, counts))} batches"
+        trained, problems = _work(answer, counts)
+        for problem in problems:
+            if problem is not None and not isinstance(problem, WaitsForEver):
+                raise problem
+        for worker, problem in enumerate(problems):
+            if problem is not None:
+                raise Wrong(f"{what}: expected all to end, but worker {worker} waits for the others in an all-reduce")
+        for worker, count in enumerate(counts):
+            own = [batch for batch in trained[worker] if batch is not None]
+            expect(own, list(range(count)), f"{what}: the batches that worker {worker} trained")
+            expect(len(trained[worker]), max(counts), f"{what}: the steps in which worker {worker} took part")
+
+
+@_check_together.refuses("expected all to end, but worker 0 waits")
+def _each_on_its_own(batches, all_reduce, step):
+    for batch in batches:
+        step(batch)
+
+
+@_check_together.refuses("the batches that worker 0 trained: expected [0, 1, 2, 3, 4, 5], got [0, 1, 2, 3]")
+def _as_long_as_all_have_one(batches, all_reduce, step):
+    held = list(batches)
+    number = 0
+    while all_reduce(1 if number < len(held) else 0) > 1:
+        step(held[number] if number < len(held) else None)
+        number += 1
+
+
+def clock_ahead(worker_0, worker_1):
+    differences = []
+    for step, time_of_0 in worker_0.items():
+        if step in worker_1:
+            differences.append(worker_1[step] - time_of_0)
+    return float(np.median(differences))
+
+
+@exercise(clock_ahead, minutes=6, difficulty=2)
+def _check_clock_ahead(answer):
+    """Both leave an all-reduce at nearly the same moment. So what should the two times of one step be? A few of the
+    lines were written late: which mean of several numbers does not mind a wild one?"""
+    for seed, ahead in enumerate((0.0, 37.5, -1200.0)):
+        random = np.random.default_rng(seed)
+        true = np.cumsum(random.uniform(0.1, 0.3, 30))
+        worker_0 = {step: float(true[step] + random.uniform(0, 0.002)) for step in range(30)}
+        worker_1 = {step: float(true[step] + random.uniform(0, 0.002) + ahead) for step in range(4, 30)}
+        worker_1[7] += 20.0
+        got = answer(worker_0, worker_1)
+        expect(
+            None if got is None else got - ahead + 1,
+            1.0,
+            f"{ahead} s ahead: your answer less the truth, plus 1",
+            rel=0.01,
+        )
+
+
+@_check_clock_ahead.refuses("expected about 1, got 1.76")
+def _mean(worker_0, worker_1):
+    return float(np.mean([worker_1[step] - worker_0[step] for step in worker_1]))
+
+
+@_check_clock_ahead.refuses("your answer less the truth, plus 1: expected about 1")
+def _first_lines(worker_0, worker_1):
+    return min(worker_1.values()) - min(worker_0.values())
+
+
+@_check_clock_ahead.refuses("expected about 1, got -74")
+def _the_wrong_way_round(worker_0, worker_1):
+    return -clock_ahead(worker_0, worker_1)
