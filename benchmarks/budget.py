@@ -27,9 +27,16 @@ MEMORY_CASES = [
     Case("GPT", 128, policy="mixed_bfloat16"),
     Case("GPT, 384 wide", 16),
     Case("GPT, 384 wide", 16, micro_batches=4),
+    Case("GPT, 12 blocks", 32),
+    Case("GPT, 12 blocks, recomputed", 32),
+    Case("GPT, 12 blocks, recomputed", 128, micro_batches=4),
+    Case("conv net, recomputed", 256),
     Case("dense", 8192),
     Case("dense", 8192, micro_batches=4),
     Case("dense", 4096, policy="mixed_bfloat16"),
+    Case("LSTM", 256),
+    Case("1-D convolutions", 256),
+    Case("large embedding", 256),
 ]
 TIME_CASES = [
     Case("conv net", 128),
@@ -39,9 +46,13 @@ TIME_CASES = [
     Case("GPT", 32, micro_batches=4),
     Case("GPT", 32, devices=2),
     Case("GPT", 32, input_seconds=1.5),
+    Case("GPT, 12 blocks", 32),
+    Case("GPT, 12 blocks, recomputed", 32),
     Case("dense", 64),
     Case("dense", 1024),
     Case("dense", 64, devices=2),
+    Case("LSTM", 64),
+    Case("1-D convolutions", 64),
     Case("GPT", 32, workers=2),
     Case("dense", 64, workers=2),
 ]
@@ -108,10 +119,20 @@ def pipelines(arguments):
         yield [name], predicted, measured, ()
 
 
+def published(arguments):
+    """Yield a run, the MFU in percent that its plan predicts, the published one, and where they differ."""
+    sys.path.append(str(Path(__file__).parents[1] / "notebooks"))
+    from workbook.published import RUNS
+
+    for run in RUNS:
+        yield [run.name, run.put_in], 100 * run.plan().mfu, 100 * run.mfu, (run.source, run.differs)
+
+
 PARTS = {
     "memory": (memories, STEP, (), 0.15, "bytes"),
     "time": (times, STEP, ("bound by",), 0.25, "s"),
     "pipeline": (pipelines, ("pipeline",), (), 0.25, "examples/s"),
+    "published": (published, ("run", "what is put in"), ("source", "what differs"), 0.25, "% MFU"),
 }
 
 

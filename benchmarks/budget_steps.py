@@ -25,13 +25,45 @@ def dense(width=2048, layers=4):
     return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
 
 
+def recurrent():
+    """Return two LSTMs, one on the other: float32 [batch, 64, 32] -> logits [batch, 10]."""
+    inputs = keras.Input((64, 32))
+    x = keras.layers.LSTM(128, return_sequences=True)(inputs)
+    x = keras.layers.LSTM(128)(x)
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
+
+
+def text_convolutions(words=1000, width=128):
+    """Return three 1-D convolutions over words: int32 [batch, 256] -> logits [batch, 10]."""
+    inputs = keras.Input((256,), dtype="int32")
+    x = keras.layers.Embedding(words, width)(inputs)
+    for _ in range(3):
+        x = keras.layers.Conv1D(width, 5, padding="same", activation="relu")(x)
+    x = keras.layers.GlobalMaxPooling1D()(x)
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
+
+
+def large_embedding(words=200_000, width=128):
+    """Return the mean of a few words out of many: int32 [batch, 32] -> logits [batch, 10]."""
+    inputs = keras.Input((32,), dtype="int32")
+    x = keras.layers.Embedding(words, width)(inputs)
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
+
+
 NETWORKS = {
     "conv net": bt.conv_net,
     "conv net, batch norm": partial(bt.conv_net, norm="batch"),
     "conv net, 64 wide": partial(bt.conv_net, width=64),
     "GPT": bt.gpt,
     "GPT, 384 wide": partial(bt.gpt, width=384, layers=6, heads=6, length=256),
+    "GPT, 12 blocks": partial(bt.gpt, layers=12),
+    "GPT, 12 blocks, recomputed": partial(bt.gpt, layers=12, recompute=True),
+    "conv net, recomputed": partial(bt.conv_net, recompute=True),
     "dense": dense,
+    "LSTM": recurrent,
+    "1-D convolutions": text_convolutions,
+    "large embedding": large_embedding,
 }
 
 REDUCES, STEPS, ROUNDS = 8, 10, 5

@@ -2,6 +2,8 @@
 
 import itertools
 import logging
+import math
+import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,17 +20,56 @@ cv2.setNumThreads(1)  # the loaders bring the parallelism; OpenCV's own threads 
 
 
 def fast_image(jpeg, size):
-    """Decode and resize with simplejpeg and OpenCV to uint8 [size, size, 3]."""
-    return cv2.resize(simplejpeg.decode_jpeg(jpeg), (size, size))
+    """Decode and resize with simplejpeg and OpenCV to uint8 [size, size, 3]; the decoder shrinks as far as it may."""
+    return cv2.resize(simplejpeg.decode_jpeg(jpeg, min_height=size, min_width=size), (size, size))
 
 
 def fast_example(file, size):
     return scaled(fast_image(Path(file).read_bytes(), size))
 
 
+def fast_augmented(file, size):
+    """A random part of an image, every second one mirrored."""
+    jpeg = Path(file).read_bytes()
+    height, width, _, _ = simplejpeg.decode_jpeg_header(jpeg)
+    top, left, rows, columns = random_window(height, width)
+    least = {"min_height": height * size // rows, "min_width": width * size // columns}
+    image = simplejpeg.decode_jpeg(jpeg, **least)
+    scale = image.shape[0] / height
+    top, left, bottom, right = [round(edge * scale) for edge in (top, left, top + rows, left + columns)]
+    return scaled(mirrored(cv2.resize(image[top:bottom, left:right], (size, size))))
+
+
 def pillow_example(file, size):
     with Image.open(file) as image:
+        image.draft("RGB", (size, size))
         return scaled(np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)))
+
+
+def pillow_augmented(file, size):
+    with Image.open(file) as image:
+        width, height = image.size
+        top, left, rows, columns = random_window(height, width)
+        image.draft("RGB", (width * size // columns, height * size // rows))
+        scale = image.size[0] / width
+        box = (left * scale, top * scale, (left + columns) * scale, (top + rows) * scale)
+        part = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box)
+        return scaled(mirrored(np.asarray(part)))
+
+
+def random_window(height, width):
+    """Return top, left, height and width of 8 to 100 % of the area, with sides of 3:4 to 4:3."""
+    for _ in range(10):
+        area = height * width * random.uniform(0.08, 1)
+        sides = random.uniform(3 / 4, 4 / 3)
+        rows, columns = round(math.sqrt(area / sides)), round(math.sqrt(area * sides))
+        if rows <= height and columns <= width:
+            return random.randint(0, height - rows), random.randint(0, width - columns), rows, columns
+    return 0, 0, height, width
+
+
+def mirrored(image):
+    return image[:, ::-1] if random.random() < 0.5 else image
 
 
 def scaled(image):
@@ -69,21 +110,21 @@ def pytorch(data, size, batch, workers, example):
     )
 
 
-def grain_threads(data, size, batch, threads):
+def grain_threads(data, size, batch, threads, example):
     """Batches of Grain, each made by one of ``threads`` threads."""
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
-    return _grain_batches(data, size, batch).to_iter_dataset(options)
+    return _grain_batches(data, size, batch, example).to_iter_dataset(options)
 
 
-def grain_processes(data, size, batch, workers):
+def grain_processes(data, size, batch, workers, example):
     """Batches of Grain from worker processes of one reading thread each."""
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
-    batches = _grain_batches(data, size, batch).to_iter_dataset(options)
+    batches = _grain_batches(data, size, batch, example).to_iter_dataset(options)
     return batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2))
 
 
-def _grain_batches(data, size, batch):
-    return grain.MapDataset.source(Examples(data, size, fast_example)).repeat().batch(batch)
+def _grain_batches(data, size, batch, example):
+    return grain.MapDataset.source(Examples(data, size, example)).repeat().batch(batch)
 
 
 def decoding(jpegs, size, batch, threads):

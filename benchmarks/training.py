@@ -8,7 +8,7 @@ from statistics import median
 
 import training_workers
 from report import add_arguments, facts, finish, in_words, paired_ratio, say, table, verdict
-from training_steps import BYTES, updates, write_examples
+from training_steps import AHEAD, BYTES, updates, write_examples
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.words import interval, number
@@ -24,8 +24,8 @@ RIVALS = {
 }
 GPU_NETWORK, GPU_BATCH = "conv net, 64 wide", 512
 POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
-AS_FAST, TWICE, MEMORY = 0.98, 2.0, 1.1
-"""The targets: a rate at least 0.98 or 2 times the other's; memory at most 1.1 times the other's."""
+AS_FAST, TWICE, MEMORY = 0.98, 2.0, 1.0
+"""The targets: a rate at least 0.98 or 2 times the other's; memory at most the other's."""
 
 
 @dataclass
@@ -87,13 +87,17 @@ def accumulation(found, folder, seconds, repeats):
             found.smaller(f"{network}: K = {k} against {RIVALS['Keras']}", ours, theirs)
 
 
-def memory_of_bytes(found, folder, repeats):
-    """Repeat the memory of the conv net with batches of a quarter of the size."""
+def memory_of_inputs(found, folder, repeats):
+    """Repeat the memory of the conv net with batches of a quarter of the size, and with batches read ahead."""
     k = MICRO_BATCHES[-1]
-    ours, theirs = (peak(folder, BYTES, way, k, repeats, MEMORY_BATCH["conv net"]) for way in ("bt.Model", "Keras"))
-    found.figures.append([BYTES, k, "bt.Model", "", written(ours)])
-    found.figures.append([BYTES, k, RIVALS["Keras"], "", written(theirs)])
-    found.smaller(f"{BYTES}: K = {k} against {RIVALS['Keras']}", ours, theirs)
+    batch = MEMORY_BATCH["conv net"]
+    for network in (BYTES, AHEAD):
+        ours = peak(folder, network, "bt.Model", k, repeats, batch)
+        theirs = peak(folder, network, "Keras", k, repeats, batch)
+        found.figures.append([network, k, "bt.Model", "", written(ours)])
+        found.figures.append([network, k, RIVALS["Keras"], "", written(theirs)])
+        if network == BYTES:
+            found.smaller(f"{network}: K = {k} against {RIVALS['Keras']}", ours, theirs)
 
 
 def peak(folder, network, way, micro_batches, repeats, batch=None, policy="float32"):
@@ -163,7 +167,7 @@ def main():
         write_examples(folder)
         same_step(found, folder, arguments.seconds, memory_runs)
         accumulation(found, folder, arguments.seconds, memory_runs)
-        memory_of_bytes(found, folder, memory_runs)
+        memory_of_inputs(found, folder, memory_runs)
         if bt.tf.config.list_physical_devices("GPU"):
             precision(found, folder, arguments.seconds, memory_runs)
     workers(found, arguments.repeats)

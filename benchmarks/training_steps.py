@@ -12,6 +12,7 @@ from bigtrain_nb.common.quiet import keras, tf
 
 IMAGE_SIZE, LENGTH, COUNT = 64, 128, 512
 BYTES = "conv net, fed bytes"
+AHEAD = "conv net, read ahead"
 
 
 def fed_bytes():
@@ -25,6 +26,7 @@ NETWORKS = {
     "GPT": bt.gpt,
     "conv net, 64 wide": partial(bt.conv_net, width=64),
     BYTES: fed_bytes,
+    AHEAD: bt.conv_net,
 }
 
 
@@ -38,10 +40,17 @@ def write_examples(folder):
 
 
 def examples(folder, network, batch):
-    """Return endless batches: float32 images in -1..1 (or uint8) and int64 labels, or int32 bytes and the next ones."""
+    """Return endless batches: float32 images in -1..1 (or uint8) and int64 labels, or int32 bytes and the next ones.
+
+    By itself tf.data would read one or two batches ahead, and a whole batch is as large as K small ones: here it reads
+    none, but for `AHEAD`.
+    """
     kind = network.split(",")[0]
     arrays = np.load(f"{folder}/{kind}.npz")
+    options = tf.data.Options()
+    options.autotune.enabled = network == AHEAD
     dataset = tf.data.Dataset.from_tensor_slices((arrays["x"], arrays["y"])).repeat().batch(batch)
+    dataset = dataset.with_options(options)
     if network == BYTES:
         return dataset
     if kind == "conv net":

@@ -1,0 +1,201 @@
+"""Recomputation, sharded state, tensor parallel, pipelines and less talk: memory and time, beside plans and PyTorch."""
+
+import argparse
+import math
+import os
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import parallel_steps as steps
+from parallel_steps import BATCH, CUT, DEEP, JOBS, NETWORKS, RECOMPUTED, SCHEDULES, SHARDED, STEPS, WHOLE, peers
+from report import add_arguments, facts, finish, in_words, paired_ratio, say, table
+from training_workers import chiefs_answer
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import interval, number
+
+JOB = Path(__file__).with_name("parallel_steps.py")
+MIB, MINUTES, EXAMPLES = 2**20, 15, 4
+FEW, MANY = 4, 16
+"""Micro-batches of EXAMPLES examples each, for the memory of a pipeline."""
+ONE, REPLICAS, WORKERS, STAGES = "1 replica", "2 replicas", "2 workers", "2 processes"
+SHEET = ("where", "network", "way", "ms a step", "time of whole", "between steps, MiB", "peak, MiB", "of whole")
+PLANNED = ("planned peak, MiB", "planned ms")
+TORCH = ("where", "network", "ours", "theirs", "our time of theirs", "peak", "between steps")
+
+
+def same_network():
+    """Stop unless PyTorch's GPT has the loss of ours, with the same weights."""
+    for name, settings in NETWORKS.items():
+        model = steps.new_gpt(name)
+        tokens, targets = steps.noise(settings.get("length", 128), 4)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(targets, model(tokens))
+        theirs = peers.loss_of(model.get_weights(), tokens.numpy(), targets.numpy(), **settings)
+        if not math.isclose(float(loss), theirs, rel_tol=1e-5):
+            raise RuntimeError(f"{name}: a loss of {float(loss)}, and {theirs} in PyTorch: not the same network")
+
+
+def one_replica(rounds):
+    alone = tf.distribute.get_strategy()
+    ours = {way: partial(steps.start, DEEP, way, alone) for way in (WHOLE, RECOMPUTED)}
+    theirs = peers.starts(peers.ALONE, NETWORKS[DEEP], BATCH, STEPS) if peers else {}
+    return steps.in_turn(ours, theirs, rounds)
+
+
+def two_replicas(rounds):
+    strategy = bt.mirrored(2)
+    ours = {way: partial(steps.start, DEEP, way, strategy) for way in JOBS["deep"][1]}
+    ours |= {steps.pipeline(schedule): partial(steps.start_stages, schedule) for schedule in SCHEDULES}
+    return steps.in_turn(ours, {}, rounds)
+
+
+def two_workers(job, rounds):
+    say(f"two workers: {job}")
+    return chiefs_answer(JOB, 2, [job, rounds], {}, seconds=60 * MINUTES)
+
+
+def planned(network, ways, **settings):
+    """Return plans for those of the ways that a plan knows: neither sharded state nor what is cut is among them."""
+    plans = {}
+    for way in ways:
+        if way in (WHOLE, RECOMPUTED):
+            say(f"plan of {network}, {way} {settings}")
+            build = partial(steps.new_gpt, network, way)
+            plans[way] = bt.plan_step(build, BATCH, optimizer="adamw", on="here", waiting=0, **settings)
+    return plans
+
+
+def rows_of(where, network, found, plans):
+    """Return rows of the sheet; what a plan says of one replica is twice that in a process with two."""
+    replicas = 2 if where == REPLICAS else 1
+    rows = []
+    for way, one in found.items():
+        ratios = ["", ""]
+        if WHOLE in found and way != WHOLE:
+            ratios = [interval(time_ratio(found, way, WHOLE)), times(found, way, WHOLE, "peak")]
+        plan = plans.get(way)
+        predicted = [mib(replicas * plan.peak), number(1000 * plan.seconds)] if plan else ["", ""]
+        milliseconds = number(1000 * median(one["seconds"]))
+        measured = [milliseconds, ratios[0], mib(one["stays"]), mib(one["peak"]), ratios[1]]
+        rows.append([where, network, way, *measured, *predicted])
+    return rows
+
+
+def time_ratio(found, way, other):
+    """Return how many times the seconds of one way are those of the other, from rounds side by side."""
+    return paired_ratio(way, other, found[way]["seconds"], found[other]["seconds"])
+
+
+def times(found, way, other, what):
+    return f"{found[way][what] / found[other][what]:.2f}x"
+
+
+def mib(size):
+    return number(size / MIB)
+
+
+def peak_of_stages(schedule, micro_batches):
+    say(f"memory of {steps.pipeline(schedule, micro_batches)}")
+    found, _ = steps.measured(partial(steps.start_stages, schedule, micro_batches, EXAMPLES * micro_batches))
+    return found["peak"]
+
+
+def fresh_processes(ways, plans):
+    """Return rows of the peak memory of whole processes."""
+    rows = []
+    for way in ways:
+        say(f"a fresh process: {way}")
+        peak = number(bt.peak_memory(steps.an_epoch, way=way))
+        plan = plans.get(way)
+        rows.append([way, peak, mib(plan.peak + plan.runtime) if plan else ""])
+    return rows
+
+
+def at_most(name, value, limit):
+    return [name, f"at most {limit}x", f"{value:.2f}x", "met" if value <= limit else "missed"]
+
+
+def no_slower(name, ratio, limit):
+    """Return a target for a ratio of times, which is met or missed if its whole interval says so."""
+    verdict = "met" if ratio.high <= limit else "missed" if ratio.low > limit else "open"
+    return [name, f"at most {limit}x", interval(ratio), verdict]
+
+
+def targets(one, deep, wide, peaks):
+    """Return a row for each target, from what was found on one replica and in workers, in bytes and seconds."""
+    less = one[RECOMPUTED]["peak"] / one[WHOLE]["peak"]
+    rows = [
+        at_most(f"{RECOMPUTED}: peak", less, 0.6),
+        no_slower(f"{RECOMPUTED}: time", time_ratio(one, RECOMPUTED, WHOLE), 1.35),
+    ]
+    for network, found in (JOBS["deep"][0], deep), (JOBS["wide"][0], wide):
+        name = f"{SHARDED}, 2 workers, {network}"
+        rows.append(at_most(f"{name}: slots", found[SHARDED]["slots"] / found[WHOLE]["slots"], 0.55))
+        rows.append(no_slower(f"{name}: time", time_ratio(found, SHARDED, WHOLE), 1.0))
+    cut, whole = (deep[way]["weights"] + deep[way]["slots"] for way in (CUT, WHOLE))
+    rows.append(at_most(f"{CUT}, 2 workers: weights and slots", cut / whole, 0.56))
+    growth = peaks["1f1b", MANY] / peaks["1f1b", FEW]
+    rows.append(at_most(f"1F1B: peak of m = {MANY} to m = {FEW}", growth, 1.4))
+    return rows
+
+
+def beside_torch(sections):
+    """Return rows of each of our ways beside PyTorch's of the same kind, where both were measured."""
+    rows = []
+    for where, network, found, _ in sections:
+        for theirs, way in peers.LIKE_OURS.items():
+            if theirs in found:
+                ratio = interval(time_ratio(found, way, theirs))
+                memory = [times(found, way, theirs, what) for what in ("peak", "stays")]
+                rows.append([where, network, way, theirs, ratio, *memory])
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=6, help=f"of {STEPS} steps of each way (default: 6)")
+    add_arguments(parser)
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # everything here is measured on CPUs
+    bt.devices(2)
+    tf.get_logger().setLevel("ERROR")  # it takes one function per way for retracing
+    if peers:
+        same_network()
+
+    one = one_replica(rounds)
+    replicas = two_replicas(rounds)
+    peaks = {(schedule, m): peak_of_stages(schedule, m) for schedule in SCHEDULES for m in (FEW, MANY)}
+    workers = {job: two_workers(job, rounds) for job in (*JOBS, "stages")}
+
+    plans = planned(DEEP, one)
+    sections = [(ONE, DEEP, one, plans), (REPLICAS, DEEP, replicas, planned(DEEP, replicas, devices=2))]
+    for job, (network, ways) in JOBS.items():
+        in_workers = planned(network, ways, devices=2, link=workers[job]["link"])
+        sections.append((WORKERS, network, workers[job]["ways"], in_workers))
+    sections.append((STAGES, DEEP, workers["stages"]["ways"], {}))
+
+    sheet = [row for section in sections for row in rows_of(*section)]
+    growth = [[schedule, m, EXAMPLES * m, mib(peak)] for (schedule, m), peak in peaks.items()]
+    reached = targets(one, workers["deep"]["ways"], workers["wide"]["ways"], peaks)
+    tables = {
+        "Targets": (("what", "target", "measured", "verdict"), reached),
+        "All on one sheet": ((*SHEET, *PLANNED), sheet),
+        "Micro-batches of a pipeline": (("schedule", "m", "batch", "peak, MiB"), growth),
+        "Whole processes": (("way", "peak, MiB", "planned, MiB"), fresh_processes(one, plans)),
+    }
+    if peers:
+        tables["Beside PyTorch"] = (TORCH, beside_torch(sections))
+    about = facts(("torch",))
+    parts = [f"**{name}**\n\n{table(*contents)}" for name, contents in tables.items()]
+    if not peers:
+        parts.append("**Beside PyTorch**: not measured, for PyTorch is not installed.")
+    text = f"{in_words(about)} {rounds} rounds of {STEPS} steps, {BATCH} examples a step."
+    found = {"one": one, "replicas": replicas, "workers": workers}
+    finish(arguments, "parallel", "\n\n".join([text, *parts]), {"facts": about, "tables": tables, "rounds": found})
+
+
+if __name__ == "__main__":
+    main()

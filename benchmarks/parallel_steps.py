@@ -1,0 +1,187 @@
+"""The ways of parallel.py to train a GPT; as a script one of two workers: ``parallel_steps.py JOB ROUNDS ANSWER``."""
+
+import gc
+import json
+import math
+import os
+import sys
+import time
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+
+from workers_job import all_reduces
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.files import write_text
+from bigtrain_nb.common.quiet import keras, tf
+
+if find_spec("torch"):
+    import parallel_torch as peers
+else:
+    peers = None
+
+DEEP, WIDE = "GPT, 12 blocks", "GPT, 512 wide"
+NETWORKS = {DEEP: {"layers": 12}, WIDE: {"width": 512, "length": 32}}
+"""Much to compute with 2.5 million weights; and little with 6.6 million, so that what is sent binds."""
+BATCH, STEPS, SEED = 32, 4, 0
+WHOLE, RECOMPUTED, SHARDED, CUT = "whole", "recompute=True", "shard_optimizer=True", "tensor_parallel=2"
+IN_16_BITS, LOCAL = 'reduce_dtype="bfloat16"', f"sync_every={STEPS}"
+OF_THE_GPT = {RECOMPUTED: {"recompute": True}, CUT: {"tensor_parallel": 2}}
+OF_THE_MODEL = {
+    SHARDED: {"shard_optimizer": True},
+    IN_16_BITS: {"reduce_dtype": "bfloat16"},
+    LOCAL: {"sync_every": STEPS},
+}
+SCHEDULES = ("gpipe", "1f1b")
+JOBS = {
+    "deep": (DEEP, [WHOLE, RECOMPUTED, SHARDED, CUT, IN_16_BITS, LOCAL]),
+    "wide": (WIDE, [WHOLE, SHARDED, IN_16_BITS, LOCAL]),
+}
+REDUCES = 8
+
+
+def pipeline(schedule, micro_batches=4):
+    return f"Pipelined, {schedule}, m = {micro_batches}"
+
+
+def new_gpt(network, way=WHOLE):
+    """Return the GPT as this way has it, not compiled."""
+    keras.utils.set_random_seed(SEED)
+    model = bt.gpt(**NETWORKS[network], **OF_THE_GPT.get(way, {}))
+    for name, value in OF_THE_MODEL.get(way, {}).items():
+        setattr(model, name, value)
+    return model
+
+
+def in_stages(schedule, micro_batches, devices):
+    """Return the deep GPT as a pipeline of two stages of six blocks."""
+    model = new_gpt(DEEP)
+    sums = [layer for layer in model.layers if isinstance(layer, keras.layers.Add)]  # two a block
+    between = sums[len(sums) // 2 - 1].output
+    stages = [keras.Model(model.inputs, between), keras.Model(between, model.outputs)]
+    return bt.Pipelined(stages, micro_batches, schedule, devices)
+
+
+def start(network, way, strategy, batch=BATCH):
+    """Return a model and a function that trains it for an epoch of STEPS steps."""
+    with strategy.scope():
+        model = new_gpt(network, way)
+        compile_it(model)
+    return model, epochs(model, NETWORKS[network].get("length", 128), batch)
+
+
+def start_stages(schedule, micro_batches=4, batch=BATCH, devices=None):
+    model = in_stages(schedule, micro_batches, devices)
+    compile_it(model)
+    return model, epochs(model, 128, batch)
+
+
+def compile_it(model):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-3), loss)
+
+
+def epochs(model, length, batch):
+    """Return a function that trains an epoch of `fit` on noise."""
+    tokens, targets = noise(length, batch)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    data = tf.data.Dataset.from_tensor_slices((tokens, targets)).repeat().batch(batch).with_options(options)
+    return lambda: model.fit(data, steps_per_epoch=STEPS, shuffle=False, verbose=0)
+
+
+def noise(length, batch):
+    """Return tokens and targets, int32 [batch, length] each."""
+    both = tf.random.stateless_uniform([2, batch, length], [1, 2], maxval=256, dtype=tf.int32)
+    return tf.unstack(both)
+
+
+def size(variables):
+    """Return the bytes that one replica has of them."""
+    return sum(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size for variable in variables)
+
+
+def measured(begin):
+    """Return the bytes of tensors that a way holds in this process, and its epoch.
+
+    TensorFlow's allocator for CPUs counts tensors of 256 KiB or more: those of a step, but not all weights, of which
+    the sizes are known.
+    """
+    gc.collect()
+    model, epoch = begin()
+    epoch()  # traces, and makes the optimizer's slots
+    info = tf.config.experimental.get_memory_info
+    before = info("CPU:0")["current"]
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    epoch()
+    step = info("CPU:0")["peak"] - before
+    first = model.trainable_variables[0].value
+    replicas = len(model.distribute_strategy.experimental_local_results(first))  # of this process
+    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    weights = replicas * size(model.trainable_variables)
+    slots = replicas * size([slot for slot in inner.variables if slot.shape])  # not the number of steps
+    return {"weights": weights, "slots": slots, "stays": weights + slots, "peak": weights + slots + step}, epoch
+
+
+def in_turn(ours, theirs, rounds):
+    """Return what each way holds, and the seconds of a step in each round; the ways take turns, there and back."""
+    found, ready = {}, {}
+    for begins, measure in ((ours, measured), (theirs, peers and peers.measured)):
+        for way, begin in begins.items():
+            print(way, file=sys.stderr, flush=True)
+            found[way], ready[way] = measure(begin)
+            found[way]["seconds"] = []
+    for count in range(rounds):
+        for way in reversed(ready) if count % 2 else ready:
+            began = time.perf_counter()
+            ready[way]()
+            found[way]["seconds"].append((time.perf_counter() - began) / STEPS)
+    return found
+
+
+def an_epoch(way):
+    """What is done in a fresh process for its memory."""
+    if way in OF_THE_GPT or way == WHOLE:
+        _, epoch = start(DEEP, way, tf.distribute.get_strategy())
+    else:
+        epoch = peers.start(way, NETWORKS[DEEP], BATCH, STEPS)
+    epoch()
+
+
+def together(job, rounds, rank, folder):
+    """Return what two workers find of each way, and the link between them in bytes/s."""
+    strategy = bt.strategy()
+    workers = strategy.num_replicas_in_sync
+    network, ways = JOBS[job]
+    message = size(new_gpt(network).trainable_variables)
+    reduces = all_reduces(tf, strategy, message, REDUCES)
+    linked = []
+    for _ in range(5):
+        began = time.perf_counter()
+        reduces()
+        linked.append((time.perf_counter() - began) / REDUCES)
+    ours = {way: partial(start, network, way, strategy) for way in ways}
+    theirs = {}
+    if peers:
+        peers.join(rank, workers, folder)
+        theirs = peers.starts(peers.TOGETHER, NETWORKS[network], BATCH // workers, STEPS)
+    found = in_turn(ours, theirs, rounds)
+    return {"ways": found, "link": 2 * (1 - 1 / workers) * message / median(linked)}
+
+
+def main(job, rounds, answer):
+    rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    if job == "stages":
+        devices = bt.cluster_devices()[:2]  # from here on the chief is alone
+        ours = {pipeline(schedule): partial(start_stages, schedule, devices=devices) for schedule in SCHEDULES}
+        found = {"ways": in_turn(ours, {}, int(rounds))}
+    else:
+        found = together(job, int(rounds), rank, Path(answer).parent)
+    if rank == 0:
+        write_text(Path(answer), json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,101 @@
+"""Replicas that say less to each other: the time of it alone and in a step, and what it does to the loss."""
+
+import argparse
+from pathlib import Path
+from statistics import mean, median
+
+from report import add_arguments, facts, finish, in_words, paired_ratio, say, table
+from talking_job import ALONE, LOSS_WAYS, MIB, SIZES, STEPS, WAYS
+from training_workers import BATCH, chiefs_answer
+
+from bigtrain_nb.common.words import interval, number
+
+JOB = Path(__file__).with_name("talking_job.py")
+PACKS = {"one": 0, "of 1 MiB": MIB, "of 4 MiB": 4 * MIB}
+WORKERS, MINUTES = 2, 30
+ALONE_HEAD = ("message", "sent", "ms", "core ms", "of the time in one tensor", "share of the socket's rate")
+
+
+def answer(*arguments):
+    say(" ".join(map(str, arguments)))
+    return chiefs_answer(JOB, WORKERS, list(arguments), {}, seconds=60 * MINUTES)
+
+
+def alone(rounds):
+    """Return the rows of all-reduces one after the other, and each round."""
+    found = answer("alone", rounds, 0)
+    rows = []
+    for size, (*ways, socket) in zip(SIZES, found, strict=True):
+        socket_seconds, socket_cores = zip(*socket, strict=True)
+        first, _ = zip(*ways[0], strict=True)
+        for name, times in zip(ALONE, ways, strict=True):
+            seconds, cores = zip(*times, strict=True)
+            figures = [number(1000 * median(seconds)), number(1000 * median(cores))]
+            against = interval(paired_ratio(name, "in one tensor", seconds, first))
+            share = interval(paired_ratio(name, "socket", socket_seconds, seconds))
+            rows.append([f"{size // MIB} MiB", name, *figures, against if times is not ways[0] else "", share])
+        figures = [number(1000 * median(socket_seconds)), number(1000 * median(socket_cores))]
+        rows.append([f"{size // MIB} MiB", "the same bytes through a socket", *figures, "", ""])
+    return rows, found
+
+
+def steps(rounds, repeats):
+    """Return the rows of training steps; jobs with other packs take turns, in fresh processes."""
+    rows = []
+    jobs = {packs: [] for packs in PACKS}
+    for _ in range(repeats):
+        for packs, size in PACKS.items():
+            jobs[packs].append(answer("step", rounds, size))
+    for place, network in enumerate(STEPS):
+        for index, name in enumerate(WAYS):
+            for packs, found in jobs.items():
+                seconds = [one for job in found for one in job[place][index]]
+                plain = [one for job in jobs["one"] for one in job[place][0]]
+                ratio = interval(paired_ratio(name, "float32", plain, seconds)) if seconds != plain else ""
+                ms = median(seconds)
+                rows.append([network, name, packs, number(1000 * ms), number(BATCH / ms), ratio])
+    return rows, jobs
+
+
+def losses(steps):
+    """Return the rows of held-out losses."""
+    found = answer("loss", steps, 0)
+    rows = []
+    for name, way in zip(LOSS_WAYS, found, strict=True):
+        more = [mine - plain for mine, plain in zip(way, found[0], strict=True)]
+        spread = f"{min(more):+.3f} to {max(more):+.3f}" if way is not found[0] else ""
+        rows.append([name, f"{mean(way):.3f}", ", ".join(f"{one:.3f}" for one in way), spread])
+    return rows, found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12, help="rounds of all-reduces (default: 12)")
+    parser.add_argument("--epochs", type=int, default=4, help="epochs of each way in a job of steps (default: 4)")
+    parser.add_argument("--repeats", type=int, default=3, help="jobs of steps for each size of packs (default: 3)")
+    parser.add_argument("--steps", type=int, default=512, help="training steps before the held-out loss (default: 512)")
+    add_arguments(parser)
+    arguments = parser.parse_args()
+    alone_rows, alone_rounds = alone(arguments.rounds)
+    step_rows, step_rounds = steps(arguments.epochs, arguments.repeats)
+    loss_rows, loss_rounds = losses(arguments.steps)
+    step_head = ("network", "gradients", "packs", "ms a step", "examples/s", "faster than float32 in one pack")
+    loss_head = ("gradients", "held-out loss", "of each seed", "more than float32, least and most")
+    tables = {
+        "Alone": (ALONE_HEAD, alone_rows),
+        "In a step": (step_head, step_rows),
+        "Loss": (loss_head, loss_rows),
+    }
+    about = facts()
+    parts = [f"**{name}**\n\n{table(*one)}" for name, one in tables.items()]
+    text = (
+        f"{in_words(about)} {arguments.rounds} rounds alone, {arguments.repeats} jobs of {arguments.epochs} epochs,"
+        f" {arguments.steps} steps for the loss."
+    )
+    rounds = {"alone": alone_rounds, "step": step_rounds, "loss": loss_rounds}
+    fields = {"facts": about, "tables": tables, "rounds": rounds}
+    finish(arguments, "talking", "\n\n".join([text, *parts]), fields)
+
+
+if __name__ == "__main__":
+    main()
