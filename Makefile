@@ -49,6 +49,8 @@ bench: $(READY)
 	$(PY) benchmarks/pipeline.py
 	$(PY) benchmarks/training.py
 	$(PY) benchmarks/workers.py
+	$(PY) benchmarks/talking.py
+	$(PY) benchmarks/parallel.py
 	$(PY) benchmarks/budget.py
 	$(PY) benchmarks/honesty.py
 

@@ -1,4 +1,5 @@
 """What all tests share. At the root, so that the guard also stands when only notebooks/ is tested."""
+
 import signal
 
 pytest_plugins = ["longest_first", "notebook_guard", "pytester"]

@@ -6,6 +6,7 @@ It leans on three things inside nbval 0.11: a cell's item with `cell`, `cell_num
 `raise_cell_error`; the option nbval_cell_timeout, read each time a cell runs; and the kernel's `get_message`, through
 which all waiting goes.
 """
+
 import time
 from queue import Empty
 

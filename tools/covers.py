@@ -1,7 +1,8 @@
 """Keep the pictures of notebooks/README.md current: each is an output of the notebook it stands for.
 
-    python tools/covers.py     writes those that are no longer what the notebooks hold
+python tools/covers.py     writes those that are no longer what the notebooks hold
 """
+
 import base64
 from pathlib import Path
 
@@ -9,13 +10,17 @@ import notebook_rules as rules
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 DRAWN_BY = {  # a part of the cell whose largest picture is taken
-    "00-measure-first": 'bt.reveal("one_after_the_other"',
+    "00-measure-first": 'bt.reveal("a_against_a"',
     "01-feed-the-model": "cached.figure()",
     "02-mirror-it": "efficiency_figure(rows",
     "03-many-workers": "resumed_figure(",
     "04-half-the-bits": "range_figure(gradients",
-    "05-a-batch-that-does-not-fit": "distance_figure(off)",
+    "05-a-batch-that-does-not-fit": "distance_figure(wrong, right)",
     "06-all-of-it": "ledger.figure()",
+    "07-pay-with-time": "segments_figure(",
+    "08-cut-the-model": "order_figure(orders)",
+    "09-when-it-goes-wrong": "interval_figure(measured",
+    "10-ask-a-server": "staleness_figure(learning_rates",
 }
 
 

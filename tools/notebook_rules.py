@@ -2,6 +2,7 @@
 
 The rules are functions that return a list of problems, each a sentence that names the cell.
 """
+
 import copy
 import hashlib
 import json
@@ -124,7 +125,7 @@ def output_problems(notebook, private=()):
         for shown in output_texts(cell):
             for what, pattern in UNWANTED.items():
                 if found := pattern.search(shown):
-                    around = shown[max(0, found.start() - 20):found.start() + 60]
+                    around = shown[max(0, found.start() - 20) : found.start() + 60]
                     problems.append(f"cell {number} shows {what}: {around!r}")
             problems += [f"cell {number} shows this machine's {name}" for name in private if name in shown]
     return problems
@@ -144,8 +145,10 @@ def form_problems(notebook):
     if notebook != clean(notebook):
         problems.append("it holds metadata or widget views that rendering removes")
     if not is_sealed(notebook):
-        problems.append("its code or outputs have changed since it was rendered: make render, or "
-                        "`git checkout notebooks` for those as shipped")
+        problems.append(
+            "its code or outputs have changed since it was rendered: make render, or "
+            "`git checkout notebooks` for those as shipped"
+        )
     return problems
 
 
@@ -163,6 +166,8 @@ def source_problems(notebook):
             if PATHS.search(cell.source):
                 problems.append(f"cell {number} names an absolute path")
         if unknown:
-            problems.append(f"cell {number} has the tags or markers {', '.join(unknown)}; there are exercise, "
-                            "deterministic, timeout=120 and NBVAL_CHECK_OUTPUT")
+            problems.append(
+                f"cell {number} has the tags or markers {', '.join(unknown)}; there are exercise, "
+                "deterministic, timeout=120 and NBVAL_CHECK_OUTPUT"
+            )
     return problems

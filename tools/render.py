@@ -5,6 +5,7 @@
 
 A notebook that fails, or whose outputs break the rules, is left as it was and the command ends with 1.
 """
+
 import argparse
 import os
 import sys
@@ -28,9 +29,15 @@ def execute(notebook, folder):
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     for cell in rules.code_cells(notebook):
         cell.update(outputs=[], execution_count=None)
-    client = NotebookClient(notebook, timeout_func=rules.cell_seconds, kernel_name="python3", record_timing=False,
-                            store_widget_state=False, coalesce_streams=True,
-                            resources={"metadata": {"path": str(folder)}})
+    client = NotebookClient(
+        notebook,
+        timeout_func=rules.cell_seconds,
+        kernel_name="python3",
+        record_timing=False,
+        store_widget_state=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(folder)}},
+    )
     with client.setup_kernel():  # not execute(), which takes Ctrl-C for a kernel that died
         try:
             for number, cell in enumerate(notebook.cells):

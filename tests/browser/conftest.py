@@ -1,4 +1,5 @@
 """A JupyterLab of the tests' own, and a page in Debian's Chromium to use it with."""
+
 import json
 import os
 import secrets

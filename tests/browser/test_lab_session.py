@@ -78,11 +78,11 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     expect(button(page, "Stop")).to_be_disabled()
 
     press_and_await(page, "Run", "run 1")
-    page.get_by_label("num_parallel_calls").select_option("2")
-    page.get_by_label("Try all values of").select_option("prefetch")
+    page.get_by_label("num_parallel_calls", exact=True).select_option("2")
+    page.get_by_label("Try all values of", exact=True).select_option("prefetch")
     press_and_await(page, "Try all", "run 3")
 
-    page.get_by_label("cache").select_option("memory")
+    page.get_by_label("cache", exact=True).select_option("memory")
     label = picture(page).get_attribute("aria-label")
     button(page, "Run").click()
     expect(page.get_by_role("status").filter(has_text="Measuring run 1, run 4")).to_be_visible()
@@ -92,9 +92,9 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     assert picture(page).get_attribute("aria-label") == label
     press_and_await(page, "Run", "run 4")
 
-    page.get_by_label("Baseline").select_option("run 2")
+    page.get_by_label("Baseline", exact=True).select_option("run 2")
     expect(page.locator("table", has_text="measured apart")).to_be_visible()
-    page.get_by_label("Baseline").select_option("run 1")
+    page.get_by_label("Baseline", exact=True).select_option("run 1")
     keep_pictures(page, artifacts)
 
 
@@ -102,8 +102,9 @@ def keep_pictures(page, folder):
     """The Lab in both themes; lab-light.png is the README's picture."""
     lab = page.locator(".jp-OutputArea-output", has=button(page, "Try all"))
     for theme in ("Dark", "Light"):
-        page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})",
-                      f"JupyterLab {theme}")
+        page.evaluate(
+            "name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", f"JupyterLab {theme}"
+        )
         expect(page.locator(f"body[data-jp-theme-name='JupyterLab {theme}']")).to_be_attached()
         expect(page.locator("#jupyterlab-splash")).to_have_count(0)
         lab.screenshot(path=folder / f"lab-{theme.lower()}.png")

@@ -1,4 +1,5 @@
 """The arrows between the rooms of bigtrain_nb, held in all imports, those inside functions too."""
+
 import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -9,12 +10,13 @@ ROOMS = {  # which others a room may use
     "plots": {"common"},
     "measure": {"common", "plots"},
     "data": {"common", "measure"},
-    "train": {"common", "plots"},
-    "parallel": {"common", "train"},
+    "parallel": {"common"},
+    "train": {"common", "plots", "parallel"},
     "launch": {"common", "train"},
     "plan": {"common", "plots", "train", "launch"},
+    "watch": {"common", "plots", "train"},
     "lab": {"common", "plots", "measure", "plan"},
-    "workbook": {"common", "plots", "measure"},
+    "workbook": {"common", "plots"},
 }
 MODULES = {}  # but the package's own __init__.py, which names all rooms and loads them when they are asked for
 for path in ROOT.glob("bigtrain_nb/*/**/*.py"):

@@ -1,4 +1,5 @@
 """The index and the glossary of the notebooks say what the notebooks say."""
+
 import re
 from pathlib import Path
 from textwrap import indent

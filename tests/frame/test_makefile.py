@@ -1,4 +1,5 @@
 """The set-up in the Makefile: when .venv is made, from what, and what is said where that cannot be."""
+
 import os
 import shutil
 import subprocess

@@ -1,4 +1,5 @@
 """The files that say the same thing in two places say the same thing."""
+
 import re
 import shutil
 import subprocess

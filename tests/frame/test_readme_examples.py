@@ -1,4 +1,5 @@
 """README's examples for the reader's own notebook run as they stand, after what the reader is taken to have."""
+
 import re
 import subprocess
 import sys

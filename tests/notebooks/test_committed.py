@@ -1,4 +1,5 @@
 """Every stored notebook keeps the rules of tools/notebook_rules.py."""
+
 from pathlib import Path
 
 import notebook_rules as rules

@@ -1,4 +1,5 @@
 """tools/render.py on tiny notebooks: what it stores, what it leaves alone, what it refuses."""
+
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ def stored(tmp_path, monkeypatch):
         cells = [new_code_cell(source, metadata={"tags": list(tags)}, outputs=[stale]) for source in sources]
         rules.write(rules.clean(new_notebook(cells=cells)), path)
         return path
+
     return store
 
 
@@ -42,13 +44,16 @@ def test_rendering_stores_outputs_once_until_something_changes(stored, capsys):
     assert [file.name for file in path.parent.iterdir()] == ["small.ipynb"]
 
 
-@pytest.mark.parametrize("source, reason", [
-    ("1 / 0", "ZeroDivisionError"),
-    ("import os; os._exit(1)", "its kernel died"),
-    ("import sys; print('x', file=sys.stderr)", "cell 0 wrote to stderr"),
-    ("import sys; print(sys.prefix)", "cell 0 shows"),
-    ("import time; time.sleep(30)", "timed out"),
-])
+@pytest.mark.parametrize(
+    "source, reason",
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import os; os._exit(1)", "its kernel died"),
+        ("import sys; print('x', file=sys.stderr)", "cell 0 wrote to stderr"),
+        ("import sys; print(sys.prefix)", "cell 0 shows"),
+        ("import time; time.sleep(30)", "timed out"),
+    ],
+)
 def test_a_notebook_with_a_problem_is_left_as_it_was(stored, capsys, source, reason):
     path = stored(source, tags=["timeout=2"])
     before = path.read_text()

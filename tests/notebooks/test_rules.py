@@ -1,4 +1,5 @@
 """Each rule for stored notebooks can fail, and says which cell."""
+
 import notebook_rules as rules
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -20,18 +21,24 @@ def test_a_good_notebook_has_no_problems():
     assert problems(good()) == []
 
 
-@pytest.mark.parametrize("change, expected", [
-    ({"source": "print(2)"}, "since it was rendered: make render, or `git checkout notebooks` for those as shipped"),
-    ({"execution_count": None}, "cell 1 was not run"),
-    ({"id": "opening"}, "cell 1 has no id of its own"),
-    ({"metadata": {"execution": {"started": "now"}}}, "metadata or widget views that rendering removes"),
-    ({"metadata": {"tags": ["exercise", "timeout=0"]}}, "cell 1 has the tags or markers timeout=0;"),
-    ({"source": "# NBVAL_SKIP\n1"}, "cell 1 has the tags or markers NBVAL_SKIP;"),
-    ({"source": "%pip install numpy"}, "cell 1 installs packages"),
-    ({"source": "open('/tmp/x')"}, "cell 1 names an absolute path"),
-    ({"outputs": [new_output("stream", name="stderr", text="x")]}, "cell 1 wrote to stderr"),
-    ({"outputs": [new_output("error", ename="ValueError", evalue="", traceback=[])]}, "cell 1 ended in an error"),
-])
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        (
+            {"source": "print(2)"},
+            "since it was rendered: make render, or `git checkout notebooks` for those as shipped",
+        ),
+        ({"execution_count": None}, "cell 1 was not run"),
+        ({"id": "opening"}, "cell 1 has no id of its own"),
+        ({"metadata": {"execution": {"started": "now"}}}, "metadata or widget views that rendering removes"),
+        ({"metadata": {"tags": ["exercise", "timeout=0"]}}, "cell 1 has the tags or markers timeout=0;"),
+        ({"source": "# NBVAL_SKIP\n1"}, "cell 1 has the tags or markers NBVAL_SKIP;"),
+        ({"source": "%pip install numpy"}, "cell 1 installs packages"),
+        ({"source": "open('/tmp/x')"}, "cell 1 names an absolute path"),
+        ({"outputs": [new_output("stream", name="stderr", text="x")]}, "cell 1 wrote to stderr"),
+        ({"outputs": [new_output("error", ename="ValueError", evalue="", traceback=[])]}, "cell 1 ended in an error"),
+    ],
+)
 def test_a_cell_that_breaks_a_rule_is_named(change, expected):
     notebook = good()
     notebook.cells[1].update(rules.nbformat.from_dict(change))
@@ -44,14 +51,17 @@ def test_the_first_cell_says_how_long_it_takes():
     assert problems(notebook) == ["the first cell does not say how many minutes it takes"]
 
 
-@pytest.mark.parametrize("shown, expected", [
-    ("open /home/ann/x", "cell 1 shows a path: 'open /home/ann/x'"),
-    ("<f at 0x7f3e5d1c>", "cell 1 shows an address"),
-    ("it ran on host7", "cell 1 shows this machine's host7"),
-    ("worker 1 | WARNING:tensorflow:AutoGraph could not transform", "cell 1 shows a warning"),
-    ("W0000 00:00:1763790871.300000    4242 device.cc:1] no device", "cell 1 shows a warning"),
-    ("2026-11-22 07:00:00.000000: E tensorflow/core/x.cc:1] no device", "cell 1 shows a warning"),
-])
+@pytest.mark.parametrize(
+    "shown, expected",
+    [
+        ("open /home/ann/x", "cell 1 shows a path: 'open /home/ann/x'"),
+        ("<f at 0x7f3e5d1c>", "cell 1 shows an address"),
+        ("it ran on host7", "cell 1 shows this machine's host7"),
+        ("worker 1 | WARNING:tensorflow:AutoGraph could not transform", "cell 1 shows a warning"),
+        ("W0000 00:00:1763790871.300000    4242 device.cc:1] no device", "cell 1 shows a warning"),
+        ("2026-11-22 07:00:00.000000: E tensorflow/core/x.cc:1] no device", "cell 1 shows a warning"),
+    ],
+)
 def test_what_a_reader_must_not_see_is_found_but_not_inside_a_picture(shown, expected):
     notebook = good()
     picture = {"text/html": "<img src='data:image/png;base64,AB/home/bob'>", "image/png": "/home/bob"}

@@ -3,7 +3,7 @@
 import logical_cpus  # noqa: F401  (splits the CPU, before TensorFlow runs anything)
 import pytest
 from clocks import Clock
-from labs import SECONDS, Gate, build, quick_compare, quick_throughput
+from labs import SECONDS, Gate, build, quick_compare, quick_looks, quick_throughput
 from small_crops import COUNT, TESTS, examples, pipeline
 
 from bigtrain_nb import photo_crops
@@ -13,7 +13,7 @@ from bigtrain_nb.measure import benchmark as measure
 
 @pytest.fixture
 def lab():
-    made = Lab(build, seconds=SECONDS, batch=[4, 32, 320], prefetch=[0, 2, "AUTOTUNE"], cache=False, workers=(1, 4))
+    made = Lab(build, seconds=SECONDS, batch=[4, 32, 320], prefetch=[0, 2, None], cache=False, workers=range(1, 5))
     yield made
     made.stop()
 
@@ -23,6 +23,7 @@ def quick(monkeypatch):
     """The Lab's measurements take no time, and the same thing has the same rate every time."""
     monkeypatch.setattr(measure, "throughput", quick_throughput)
     monkeypatch.setattr(measure, "compare", quick_compare)
+    monkeypatch.setattr("bigtrain_nb.lab.lab.looks", quick_looks)
 
 
 @pytest.fixture

@@ -96,13 +96,6 @@ def state(model):
     return [part.numpy().tobytes() for variable in variables for part in local(variable.value)]
 
 
-def seeds(model):
-    """The state of each seed generator on each replica."""
-    local = model.distribute_strategy.experimental_local_results
-    states = [v for v in model.variables if not any(v is weight for weight in model.weights)]
-    return [[part.numpy().tolist() for part in local(variable.value)] for variable in states]
-
-
 @cache
 def whole():
     """Return the final state of a training that was not cut short."""

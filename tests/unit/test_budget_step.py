@@ -19,9 +19,8 @@ layers = keras.layers
 
 
 def contractions(step, layer, backward=False):
-    kinds = ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
-    chosen = [op for op in step.gradients.operations if op.kind in kinds or "onv" in op.kind]
-    return sum(op.times * op.flops for op in chosen if op.layer == layer and op.backward == backward)
+    chosen = [op for op in step.gradients.operations if op.layer == layer and op.backward == backward]
+    return sum(op.times * op.flops for op in chosen)
 
 
 def network(*stack, shape=(16,), dtype="float32"):
@@ -44,17 +43,13 @@ def test_flops_of_dense_layers(dense):
     assert contractions(step, "last", backward=True) == 2 * 2 * B * 24 * 5
 
 
-@pytest.mark.parametrize(
-    ("layer", "products"),
-    [
-        (layers.Conv2D(6, 3, strides=2, padding="same", name="conv"), 4 * 4 * 6 * 3 * 3 * 4),
-        (layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2, name="conv"), 8 * 8 * 8 * 3 * 3),
-    ],
-)
-def test_flops_of_convolutions(layer, products):
-    step = Step(network(layers.Conv2D(4, 1), layer, layers.GlobalAveragePooling2D(), shape=(8, 8, 3)), B)
-    assert contractions(step, "conv") == 2 * B * products
-    assert contractions(step, "conv", backward=True) == 2 * 2 * B * products
+def test_flops_of_convolutions():
+    wide = layers.Conv2D(6, 3, strides=2, padding="same", name="wide")
+    deep = layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2, name="deep")
+    step = Step(network(layers.Conv2D(4, 1), deep, wide, shape=(8, 8, 3)), B, loss="mse")
+    for layer, products in (("deep", 8 * 8 * 8 * 3 * 3), ("wide", 4 * 4 * 6 * 3 * 3 * 8)):
+        assert contractions(step, layer) == 2 * B * products
+        assert contractions(step, layer, backward=True) == 2 * 2 * B * products
 
 
 def test_flops_of_attention():
@@ -76,9 +71,8 @@ def test_flops_of_a_loop_are_those_of_all_its_rounds():
 def test_flops_of_a_gpt_agree_with_those_from_a_few_numbers():
     plan = plan_step(bt.gpt(), 4)
     paper = Transformer(2, 128, 4, 256, 128, tied=False).flops(4).total
-    assert plan.flops.total == pytest.approx(paper, rel=0.1)
-    forward = sum(op.flops for op in Step(bt.gpt(), 4).gradients.operations if not op.backward)
-    assert (plan.flops.total - plan.flops["update"]) / forward == pytest.approx(3, rel=0.1)
+    assert plan.flops.total == pytest.approx(paper, rel=0.01)
+    assert plan.flops.total_how.startswith("3.0")
 
 
 @pytest.mark.parametrize("optimizer", SLOTS)
@@ -95,18 +89,14 @@ def test_the_input_is_counted_with_the_batch_that_waits(dense):
     assert plan_step(dense, B, waiting=0, micro_batches=4).memory["input"] == batch + batch / 4
 
 
-def test_a_dense_layer_keeps_what_comes_in_and_relu_what_goes_out(dense):
-    kept = plan_step(dense, 4096).activations.parts
-    assert kept["first"] == 4096 * 24 * 4  # the input is not the layer's own
-
-
 def test_layers_keep_their_own_precision():
     def build():
         return network(layers.Dense(256, activation="relu", name="a"), layers.Dense(256, name="b"), shape=(256,))
 
     single, half = (plan_step(build, 8192, policy=policy) for policy in ("float32", "mixed_bfloat16"))
     assert keras.mixed_precision.dtype_policy().name == "float32"
-    assert half.activations["a"] == single.activations["a"] / 2
+    assert single.activations["a"] == 4 * 8192 * 256  # what relu makes; the input is not the layer's own
+    assert half.activations["a"] == 2 * 8192 * 256
     assert "cast copies" not in single.memory.parts and half.memory["cast copies"] <= 2 * 2 * 256 * 256
     assert half.memory["weights"] == single.memory["weights"]
 
@@ -114,11 +104,10 @@ def test_layers_keep_their_own_precision():
 def test_micro_batches_cut_activations_and_add_sums():
     model = bt.conv_net()
     whole, cut = plan_step(model, 64), plan_step(model, 64, micro_batches=8)
-    ratio = whole.memory["activations"] / cut.memory["activations"]
-    assert ratio == pytest.approx(8, rel=0.05)
+    assert whole.memory["activations"] / cut.memory["activations"] == pytest.approx(8, rel=0.05)
     assert cut.peak < 0.3 * whole.peak
     assert cut.memory["gradients"] >= 4 * model.count_params()
-    assert cut.flops.total == pytest.approx(whole.flops.total, rel=0.01)
+    assert cut.flops.total == whole.flops.total
 
 
 def test_sums_and_masks_that_grappler_folds_are_counted():
@@ -162,19 +151,33 @@ def embedding():
 def train(build, batch):
     model = build()
     model.compile("adamw", CLASSES)
-    x, y = tf.ones([batch, *model.input.shape[1:]], model.input.dtype), tf.zeros([batch], tf.int32)
+    x = tf.ones([batch, *model.input.shape[1:]], model.input.dtype)
+    y = tf.zeros([batch, *model.output.shape[1:-1]], tf.int32)
     model.fit(tf.data.Dataset.from_tensors((x, y)).repeat(2), verbose=0, shuffle=False)
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="Keras uses XLA on GPUs")
 @pytest.mark.parametrize(
     ("build", "batch", "tolerance"),
-    [(bt.conv_net, SUMS, 0.4), (recurrent, 256, 0.35), (one_dimensional, 128, 0.3), (embedding, 64, 0.18)],
+    [
+        (bt.conv_net, SUMS, 0.4),
+        (partial(bt.gpt, layers=4, recompute=True), 64, 0.4),
+        (recurrent, 256, 0.4),
+        (one_dimensional, 128, 0.4),
+        (embedding, 64, 0.4),
+    ],
 )
 def test_a_fresh_process_takes_about_what_is_planned(build, batch, tolerance):
     plan = plan_step(build, batch, waiting=0)
     taken = bt.peak_memory(train, build=build, batch=batch) * 2**20
     assert taken == pytest.approx(plan.peak + plan.runtime, rel=tolerance)
+
+
+def test_recomputing_takes_less_memory_and_nearly_a_third_more_work():
+    """Chen et al. 2016: the forward pass twice is 4/3. But no gradient needs the last product of a block again."""
+    plain, again = (plan_step(partial(bt.gpt, layers=6, recompute=recompute), 16) for recompute in (False, True))
+    assert again.memory["activations"] < 0.1 * plain.memory["activations"] and again.peak < 0.6 * plain.peak
+    assert 1.2 < again.flops.total / plain.flops.total < 4 / 3
 
 
 def test_the_update_gets_only_the_rows_of_an_embedding_that_a_batch_used():
@@ -212,8 +215,6 @@ class Doubled(keras.Model):
 
 def test_a_batch_gives_the_shapes_that_a_subclass_does_not_tell():
     model, batch = Doubled(), (tf.zeros([8, 5]), tf.zeros([8], tf.int32))
-    with pytest.raises(ValueError, match="has no weights to train yet"):
-        plan_step(model, batch)
     model(batch[0])
     assert plan_step(model, batch).memory["weights"] == 4 * 18
     with pytest.raises(ValueError, match=r"give batch=\(x, y\)"):
@@ -265,18 +266,14 @@ def test_losses_go_to_the_outputs_of_their_name_or_place(as_dict):
     ("settings", "words"),
     [
         ({"batch": 0}, "batch=0 must be"),
-        ({"micro_batches": 0}, "micro_batches=0 must be"),
         ({"devices": 0}, "devices=0 must be"),
-        ({"waiting": -1}, "waiting=-1 must be"),
         ({"link": 0}, "link=0 must be a positive, finite number of bytes/s"),
         ({"on": "H1000"}, "on='H1000' must be one of T4, .*, here"),
         ({"policy": "mixed_bfloat16"}, "a built model has its policy already"),
         ({"optimizer": "adamm"}, "adamm"),
         ({"loss": "cross"}, "cross"),
         ({"loss": lambda y, made: tf.reduce_sum(y)}, "the loss depends on no weight"),
-        ({"input_seconds": -1}, "input_seconds=-1 must be"),
-        ({"batch": (np.zeros([8, 16]),)}, r"batch: expected \(x, y\)"),
-        ({"batch": (np.zeros([8, 16]), np.zeros([7]))}, "batch: expected"),
+        ({"input_seconds": -1, "on": "T4"}, "input_seconds=-1 must be"),
         ({"batch": (np.zeros([8, 16]), np.zeros([8])), "devices": 2}, "devices=2: give batch as a number"),
     ],
 )
@@ -290,7 +287,7 @@ def test_what_is_no_model_yet_is_refused():
         plan_step("gpt", B)
     with pytest.raises(ValueError, match="has no weights to train yet"):
         plan_step(keras.Sequential([layers.Dense(3)]), B)
-    with pytest.raises(ValueError, match="takes inputs of any size"):
+    with pytest.raises(ValueError, match="does not tell its input shapes"):
         plan_step(network(layers.Conv2D(2, 3), shape=(None, None, 3)), B)
     with pytest.raises(ValueError, match="bfloat17"):
         plan_step(bt.conv_net, B, policy="bfloat17")

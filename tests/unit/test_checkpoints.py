@@ -2,6 +2,7 @@
 
 import atexit
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from logical_cpus import mirrored
@@ -18,7 +19,6 @@ from resume_runs import (
     model_of,
     names,
     of_unknown_size,
-    seeds,
     state,
     terminate,
     train,
@@ -28,7 +28,6 @@ from resume_runs import (
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.preemption import PREEMPTED
 from bigtrain_nb.train.resume import Resume
-from bigtrain_nb.train.train_state import TrainState
 
 
 def stock_model(seed=1):
@@ -56,23 +55,6 @@ def test_a_resumed_training_has_the_same_bits(make, tmp_path):
     resume = Resume(tmp_path / "cut", make(seed=2))
     assert (resume.restored, resume.epoch, resume.step) == (True, 1, 4)
     assert train(resume) == expected
-
-
-def test_replicas_that_had_fewer_slices_resume_with_their_own_seeds(tmp_path):
-    def make(seed=1):
-        return model_of(mirrored(2), seed, micro_batches=3)
-
-    cut(tmp_path, BATCHES + 5, make)
-    drawn = seeds(Resume(tmp_path, make(seed=2)).model)
-    assert len(drawn) == 2
-    for first, second in drawn:
-        assert first[0] == second[0]
-        assert first[1] - second[1] == 1  # the last batch of epoch 0 has one example
-
-
-def test_without_the_seeds_dropout_would_go_on_differently(tmp_path, monkeypatch):
-    monkeypatch.setattr(TrainState, "assign_seeds", lambda _: None)
-    assert train(Resume(cut_after_5(tmp_path), model_of())) != whole()
 
 
 def test_a_checkpoint_of_two_replicas_goes_on_with_one_and_with_three(tmp_path):
@@ -182,6 +164,11 @@ def test_sigterm_saves_and_leaves(step, epoch, kept, tmp_path, capsys, monkeypat
     resume = Resume(tmp_path, model_of(seed=2))
     assert (resume.epoch, resume.step) == (epoch, kept)
     assert train(resume) == whole()
+
+
+def test_in_a_thread_which_hears_no_signals_it_trains_too(tmp_path):
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(train, Resume(tmp_path, model_of())).result() == whole()
 
 
 def test_what_would_train_batches_twice_is_refused(tmp_path):

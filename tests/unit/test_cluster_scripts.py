@@ -62,12 +62,8 @@ def test_bash_can_read_it_and_python_gets_the_very_arguments(capsys):
         (["slurm", "--nodes", "2"], "required: TRAIN.py"),
         (["slurm", "train.py", "--nodes=two"], "argument --nodes: invalid int value: 'two'"),
         (["slurm", "train.py", "--memory=32"], "argument --memory: '32' must be a whole number and M, G or T"),
-        (["slurm", "train.py", "--time=90"], "argument --time: '90' must be hours:minutes:seconds, or days-hours"),
         (["slurm", "train.py", IMAGE], "unrecognized arguments: --image="),
         (["kubernetes", "train.py"], "the following arguments are required: --image"),
-        (["kubernetes", "train.py", "--image=train:latest"], "by a tag other than 'latest' or by a digest"),
-        (["kubernetes", "train.py", "--image=host:5000/train"], "'host:5000/train' must be an image by a tag"),
-        (["kubernetes", "train.py", IMAGE, "--name=Night"], "argument --name: 'Night' must be a letter, then"),
         ([], "slurm | kubernetes"),
     ],
 )

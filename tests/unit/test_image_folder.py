@@ -132,11 +132,3 @@ def test_folders_without_images(tmp_path, pack):
     with pytest.raises(ValueError, match="none of its 1 files can be read"):
         pack(empty, skip_damaged=True)
     assert made(tmp_path) == []
-
-
-@pytest.mark.parametrize("settings", [{"shards": 0}, {"test_fraction": 1.0}, {"test_fraction": "some"}], ids=str)
-def test_bad_settings_are_refused(folder, pack, tmp_path, settings):
-    ((name, value),) = settings.items()
-    with pytest.raises(ValueError, match=f"{name}={value!r} must be a"):
-        pack(folder, **settings)
-    assert made(tmp_path) == []

@@ -6,8 +6,8 @@ import time
 import pytest
 from labs import SECONDS, background_threads, build, finish, shown, until
 
-from bigtrain_nb.lab import jobs
-from bigtrain_nb.lab.lab import Lab
+from bigtrain_nb.lab.lab import Lab, Stopped
+from bigtrain_nb.lab.runs import ALL
 
 
 @pytest.mark.usefixtures("quick")
@@ -21,11 +21,12 @@ class TestBackground:
                 call()
         gate.opened.set()
         finish(lab)
-        assert len(lab.runs) == 1 and "Run 1" in lab.status
+        assert len(lab.runs) == 1 and "run 1" in lab.status
 
-    def test_stop_answers_at_once_though_the_source_blocks(self, gate):
+    @pytest.mark.parametrize("what", [None, ALL])
+    def test_stop_answers_at_once_though_the_source_blocks(self, gate, what):
         lab = Lab(gate)
-        lab.start()
+        lab.start(what)
         assert gate.reached.wait(10)
         began = time.monotonic()
         lab.stop()
@@ -47,7 +48,7 @@ class TestBackground:
         assert gate.calls == 1
         gate.opened.set()
         until(lambda: not background_threads())
-        assert gate.calls == 2 and [run.number for run in lab.runs] == [1]
+        assert gate.calls == 2 and [run.name for run in lab.runs] == ["run 1"]
 
     def test_labs_measure_one_at_a_time(self, lab, gate):
         other = Lab(gate)
@@ -64,11 +65,11 @@ def test_a_long_measurement_ends_when_it_is_stopped(lab):
     threading.Timer(0.2, lab.stop).start()
     lab.seconds = 20
     began = time.monotonic()
-    with pytest.raises(jobs.Stopped):
+    with pytest.raises(Stopped):
         lab.run()
     assert time.monotonic() - began < 10 and lab.runs == []
     lab.seconds = SECONDS
-    assert lab.run().number == 1
+    assert lab.run().name == "run 1"
 
 
 @pytest.mark.usefixtures("quick")
@@ -85,7 +86,7 @@ class TestErrors:
             lab.run(batch=2)
         assert "fails with batch=2" in caught.value.__notes__[0]
         assert not lab.running
-        assert lab.run(batch=1).number == 1
+        assert lab.run(batch=1).name == "run 1"
 
     def test_on_screen_the_error_is_shown_and_the_lab_stays_usable(self, capfd):
         lab = Lab(self.fails, batch=[1, 2])
@@ -114,4 +115,4 @@ class TestErrors:
         with pytest.raises(error):
             lab.run()
         assert not lab.running and error.__name__ in lab.status
-        assert lab.run().number == 1
+        assert lab.run().name == "run 1"

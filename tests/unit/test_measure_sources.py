@@ -65,15 +65,10 @@ def test_tensors_are_counted():
     assert [count_examples(batch) for batch in dataset] == [4, 4, 2]
 
 
-@pytest.mark.parametrize("batch", [np.float32(1), 5, "text", None, (3, IMAGES), (), []])
+@pytest.mark.parametrize("batch", [np.float32(1), 5, "text", None, (3, IMAGES), (), [], IMAGES[:0]])
 def test_what_is_no_batch_is_refused(batch):
-    with pytest.raises(ValueError, match="source yielded .* without a leading dimension: batch it first"):
+    with pytest.raises(ValueError, match="source yielded .* no examples along a leading dimension: batch it first"):
         throughput([batch], seconds=0.1)
-
-
-def test_a_batch_of_no_examples_is_refused():
-    with pytest.raises(ValueError, match="source yielded a batch of 0 examples"):
-        throughput([np.empty([0, 3])], seconds=0.1)
 
 
 def test_batches_of_a_distributed_dataset_are_refused():

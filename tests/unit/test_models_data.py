@@ -104,15 +104,6 @@ def test_a_mask_given_as_weights_averages_over_the_whole_batch(micro_batches):
     assert (distance(fit(make, True), whole) < 1e-5) == (micro_batches == 1)
 
 
-def test_logs_that_are_no_metrics_are_refused():
-    class Own(bt.Model):
-        def compute_metrics(self, x, y, y_pred, sample_weight=None):
-            return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": keras.ops.max(y_pred)}
-
-    with pytest.raises(ValueError, match="compute_metrics returns largest, .* make each a keras.metrics.Metric"):
-        fitted(plain(Own), "mse")
-
-
 class Rows(keras.Model):
     """Reduces whatever tensor it gets to one feature."""
 
@@ -147,7 +138,7 @@ def test_micro_batches_must_be_a_whole_number(value):
         net(micro_batches=value)
 
 
-def test_an_argument_that_is_not_known_names_the_nearest():
+def test_an_argument_that_is_not_known_is_refused():
     with pytest.raises(TypeError, match="no argument 'micro_batchs'; the nearest is 'micro_batches'"):
         net(micro_batchs=4)
 

@@ -91,12 +91,6 @@ def test_eager_steps_take_numpy_arrays(micro_batches):
     assert np.isfinite(model.train_on_batch(X[:8], Y[:8])) and np.isfinite(model.test_on_batch(X[:8], Y[:8]))
 
 
-def test_eager_steps_on_replicas_of_which_one_has_no_example():
-    data = batches([4, 1], X, Y)
-    whole = trained(lambda: net(keras.Model), data, ADAM)
-    assert distance(trained(lambda: net(micro_batches=2), data, ADAM, 2, run_eagerly=True), whole) < 1e-5
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_arrays_validation_split_and_steps_per_epoch(replicas):
     model = compiled(replicas, steps_per_execution=2, metrics=["mae"])

@@ -4,7 +4,17 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equal_models import OneHot, batches, distance, examples, on, scores_of_words, trained, values_on_replicas
+from equal_models import (
+    OneHot,
+    batches,
+    distance,
+    examples,
+    on,
+    replicas_agree,
+    scores_of_words,
+    trained,
+    values_on_replicas,
+)
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -180,12 +190,16 @@ def test_batch_normalisation_ends_alike_on_every_replica_with_the_mean_of_their_
     np.testing.assert_allclose(first, alone.layers[1].moving_mean.numpy(), rtol=1e-5)
 
 
-def test_synchronised_batch_normalisation_works_on_one_device_only():
-    def build():
+def test_synchronised_batch_normalisation_sees_the_global_batch_but_not_in_slices():
+    def build(micro_batches=1):
+        keras.utils.set_random_seed(1)
         inputs = keras.Input((6,))
-        return bt.Model(inputs, layers.Dense(1)(layers.BatchNormalization(synchronized=True)(inputs)), micro_batches=2)
+        x = layers.BatchNormalization(synchronized=True)(layers.Dense(4, activation="tanh")(inputs))
+        return bt.Model(inputs, layers.Dense(1)(x), micro_batches=micro_batches)
 
-    data = batches([10], X, Y)
-    trained(build, data, keras.optimizers.SGD)
-    with pytest.raises(ValueError, match="synchronized=True does not work in a bt.Model on several replicas"):
-        trained(build, data, keras.optimizers.SGD, 2)
+    data = batches([12, 12], X, Y)
+    whole, model = [trained(build, data, adam, replicas) for replicas in (1, 2)]
+    assert distance(model, whole) < 1e-4 and replicas_agree(model)
+    trained(partial(build, 2), data, adam)
+    with pytest.raises(ValueError, match="synchronized=True on several replicas needs micro_batches=1"):
+        trained(partial(build, 2), data, adam, 2)

@@ -8,8 +8,8 @@ import pytest
 from equal_models import batches, distance, examples, net, on, precision
 
 import bigtrain_nb as bt
+from bigtrain_nb.common.keras_gaps import Functional
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train.keras_gaps import Functional
 
 layers = keras.layers
 X, Y = examples(24)

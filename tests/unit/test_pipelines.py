@@ -111,15 +111,6 @@ def test_repeat_starts_again_for_ever(crops, plain):
     assert examples(dataset.take(6)) == plain * 2
 
 
-def test_options_reach_the_dataset(crops):
-    options = pipeline(crops, deterministic=False, rewrites=False).dataset().options()
-    assert options.deterministic is False
-    assert options.experimental_optimization.apply_default_optimizations is False
-    options = pipeline(crops).dataset().options()
-    assert options.deterministic is True
-    assert options.experimental_optimization.apply_default_optimizations is not False
-
-
 def test_a_memory_cache_parses_once_and_finishes_again(crops):
     parsed, finished = [], []
 

@@ -22,8 +22,8 @@ def shown(planner):
 
 def test_it_shows_memory_time_and_what_fits_before_anything_is_chosen(planner):
     view = shown(planner)
-    memory, time = ElementTree.fromstring(view.results.value).findall("{http://www.w3.org/2000/svg}svg")
-    assert "6.58 B weights" in memory.get("aria-label") and "computing" in time.get("aria-label")
+    (memory,) = ElementTree.fromstring(view.results.value).findall("{http://www.w3.org/2000/svg}svg")
+    assert "6.58 B weights" in memory.get("aria-label") and "Time of a training step" in view.results.value
     assert 'role="status"' in view.status.value and "6.58 B weights" in view.status.value
     assert all(name in view.results.value for name in ACCELERATORS)
 
@@ -46,6 +46,8 @@ def test_what_cannot_be_is_said_and_then_forgotten(planner):
 def test_the_same_path_without_a_screen(planner):
     plan = planner.plan(size="1 T", on="A100 80 GB", devices=512)
     assert plan.layout.devices == 512 and plan.fits
+    assert planner.plan(size="70 B", devices=64, zero_stage=3).layout.zero_stage == 3
+    assert "MFU" in str(planner.fits())
     with pytest.raises(ValueError, match="unknown setting 'sise': expected one of size, "):
         planner.plan(sise="7 B")
     with pytest.raises(ValueError, match="on=H1000 is not among the choices"):
@@ -77,18 +79,14 @@ def test_a_function_that_builds_is_called_under_the_policy():
 
 def test_a_function_that_raises_is_quoted():
     def build():
-        if keras.mixed_precision.dtype_policy().name != "float32":
-            raise RuntimeError("no such layer")
+        assert keras.mixed_precision.dtype_policy().name == "float32", "no such layer"
         return bt.conv_net(image_size=32, blocks=1)
 
-    planner = Planner(build)
-    view = shown(planner)
+    view = shown(Planner(build))
     view.fields["policy"].label = "mixed_bfloat16"
-    assert "RuntimeError: no such layer" in view.status.value and not view.results.value
+    assert "AssertionError: no such layer" in view.status.value and not view.results.value
 
 
 def test_what_cannot_be_planned_is_refused_at_once():
-    with pytest.raises(TypeError, match="Keras model"):
-        Planner("gpt")
     with pytest.raises(ValueError, match="has no weights to train yet: give it a keras.Input"):
         Planner(keras.Sequential([keras.layers.Dense(3)]))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bigtrain_nb.train.devices import devices, mirrored
+from bigtrain_nb.train.devices import devices
 
 START = "import bigtrain_nb as bt\nfrom bigtrain_nb import tf\ntf.config.set_visible_devices([], 'GPU')\n"
 
@@ -80,7 +80,7 @@ def test_strategies_of_several_sizes_train_alike_in_one_process():
 def test_collectives_of_several_sizes_do_not_meet():
     """What GPUs use, run on CPUs; with TensorFlow's own numbers of groups the second size aborts."""
     said = run(
-        "from bigtrain_nb.train.keras_gaps import mirrored_with_groups_of_its_own\n"
+        "from bigtrain_nb.common.keras_gaps import mirrored_with_groups_of_its_own\n"
         "bt.devices(3)\n" + TRAIN + "for names in (['CPU:0', 'CPU:1'], bt.devices(3), ['CPU:1', 'CPU:2']):\n"
         "    print(train(mirrored_with_groups_of_its_own(names)))\n"
     )
@@ -104,5 +104,3 @@ def test_tensorflows_own_groups_of_several_sizes_still_meet():
 def test_counts_that_make_no_sense_are_refused(count):
     with pytest.raises(ValueError, match=f"at_least={count!r} must be a whole number of at least 1"):
         devices(at_least=count)
-    with pytest.raises(ValueError, match=f"count={count!r} must be a whole number of at least 1"):
-        mirrored(count)

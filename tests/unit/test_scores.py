@@ -1,10 +1,11 @@
-"""The score over the series: noted beside the notebooks by a reader's kernel, and by no other."""
+"""The scores over the series and the days: noted beside the notebooks by a reader's kernel, and by no other."""
 
 import json
+from datetime import date
 
 import pytest
 
-from bigtrain_nb.workbook import scores
+from bigtrain_nb.workbook import scores, workbook
 from bigtrain_nb.workbook.scores import FILE
 
 
@@ -12,55 +13,69 @@ from bigtrain_nb.workbook.scores import FILE
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    monkeypatch.setattr(workbook, "_predictions", {})
+    monkeypatch.setattr(workbook, "_checked", {})
     return tmp_path
 
 
-def summary(*counts):
-    return dict(zip(["predictions", "hits", "within_twice", "exercises", "right"], counts, strict=True))
-
-
 @pytest.fixture
-def note(monkeypatch):
-    """Note a summary in the kernel of a notebook; return the lines of the table, by what they begin with."""
+def scored(monkeypatch):
+    """Predict in a notebook's kernel on a day, 1.0 being right; return the lines of `score`, by their first word."""
 
-    def noted(notebook, *counts):
-        monkeypatch.setenv("JPY_SESSION_NAME", f"notebooks/{notebook}.ipynb")
-        text = str(scores.table(scores.noted(summary(*counts))))
-        lines = [line.split(maxsplit=1) for line in text.splitlines()]
-        return {first: " ".join(others.split()) for first, others in lines}
+    def score(notebook, day="2026-11-20", **predictions):
+        class Today(date):
+            @classmethod
+            def today(cls):
+                return date.fromisoformat(day)
 
-    return noted
+        monkeypatch.setattr(scores, "date", Today)
+        monkeypatch.setattr(workbook, "_predictions", {})
+        if notebook:
+            monkeypatch.setenv("JPY_SESSION_NAME", f"notebooks/{notebook}.ipynb")
+        for name, said in predictions.items():
+            workbook.predict(name, said)
+            workbook.reveal(name, 1.0)
+        lines = [line.split(maxsplit=1) for line in str(workbook.score(series=True)).splitlines() if line]
+        return {first: " ".join(others) for first, *others in lines}
+
+    return score
 
 
-def test_a_kernel_that_no_server_started_notes_nothing(folder):
-    text = str(scores.table(scores.noted(summary(1, 1, 1, 0, 0))))
-    assert "this notebook" in text and "together" in text
+def words(line):
+    return " ".join(line.split())
+
+
+def test_a_kernel_that_no_server_started_notes_nothing(folder, scored):
+    assert "together" in scored(None, speedup=1.0)
     assert list(folder.iterdir()) == []
 
 
-def test_the_last_notebook_shows_all_that_came_before(note):
-    note("00-first", 2, 1, 2, 4, 4)
-    lines = note("01-second", 1, 0, 0, 3, 1)
-    assert lines["00-first"] == "1 of 2 2 of 2 4 of 4"
-    assert lines["01-second"] == "0 of 1 0 of 1 1 of 3"
-    assert lines["together"] == "1 of 3 2 of 3 5 of 7"
+def test_the_last_notebook_shows_all_that_came_before(scored):
+    scored("00-first", one=1.0, two=1.9)
+    lines = scored("01-second", three=3.0)
+    assert words(lines["00-first"]) == "1 of 2 2 of 2 0 of 0"
+    assert words(lines["01-second"]) == "0 of 1 0 of 1 0 of 0"
+    assert words(lines["together"]) == "1 of 3 2 of 3 0 of 0"
 
 
-def test_a_notebook_that_is_worked_through_again_replaces_its_line(note):
-    note("00-first", 1, 0, 0, 0, 0)
-    assert note("00-first", 1, 1, 1, 0, 0)["together"].startswith("1 of 1")
+def test_a_reader_sees_which_predictions_got_better_over_the_days(scored):
+    assert "Your" not in scored("00-first", "2026-11-20", cache=2.0)
+    assert "Your" not in scored("00-first", "2026-11-20", cache=3.0, batch=1.0), "worked through again on one day"
+    lines = scored("00-first", "2026-11-22", cache=1.2, new=1.0)
+    assert words(lines["cache"]) == "off by 3.0x on 2026-11-20 off by 1.20x on 2026-11-22"
+    assert words(lines["00-first"]) == "1 of 2 2 of 2 0 of 0", "the series counts the last day"
 
 
 @pytest.mark.parametrize("content", ["", '{"00-first": {"pred'])
-def test_a_damaged_file_is_made_anew(note, folder, content):
+def test_a_damaged_file_is_made_anew(scored, folder, content):
     (folder / FILE).write_text(content)
-    assert note("00-first", 1, 0, 1, 0, 0)["00-first"].startswith("0 of 1 1 of 1")
+    assert words(scored("00-first", one=1.5)["00-first"]) == "0 of 1 1 of 1 0 of 0"
     assert list(json.loads((folder / FILE).read_text())) == ["00-first"]
 
 
-def test_a_folder_that_cannot_be_written_shows_this_notebook(note, monkeypatch):
+def test_a_folder_that_cannot_be_written_shows_this_notebook(scored, monkeypatch):
     def refuse(*_):
         raise PermissionError("read-only")
 
     monkeypatch.setattr(scores, "write_text", refuse)
-    assert note("00-first", 1, 1, 1, 0, 0)["00-first"].startswith("1 of 1")
+    assert words(scored("00-first", one=1.0)["00-first"]) == "1 of 1 1 of 1 0 of 0"

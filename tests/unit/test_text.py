@@ -1,8 +1,5 @@
 """Text: the standard library's sources and a reader's own folder, split into whole files."""
 
-import sysconfig
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -45,33 +42,10 @@ def test_source_text_is_python_of_the_size_asked_for(sources):
     assert text.count("def ") > 100 and sources.files > 10
 
 
-def test_source_text_is_made_of_whole_library_files_none_in_both(cache):
-    data = source_text(0.2, cache=cache)
-    library = Path(sysconfig.get_path("stdlib"))
-    train, test = data.train.read_bytes(), data.test.read_bytes()
-    found = []
-    for path in library.rglob("*.py"):
-        if {"site-packages", "test", "tests"} & set(path.parts) or path.stat().st_size <= 2000:
-            continue
-        content = path.read_bytes()
-        if content in train or content in test:
-            assert not (content in train and content in test), path
-            found.append(len(content))
-    assert len(found) > data.files / 2 and sum(found) > 0.9 * (data.train_bytes + data.test_bytes)
-
-
-def test_source_text_repeats_and_follows_the_seed(sources, tmp_path):
+def test_source_text_is_the_same_each_time(sources, tmp_path):
     again = source_text(0.5, cache=tmp_path)
     good = sources.train.read_bytes()
     assert again.train.read_bytes() == good and again.test.read_bytes() == sources.test.read_bytes()
-    assert source_text(0.5, seed=1, cache=tmp_path).train.read_bytes() != good
-
-
-@pytest.mark.parametrize("value", [0, "many"])
-def test_source_text_refuses_nonsense(tmp_path, value):
-    with pytest.raises(ValueError, match=f"megabytes={value!r} must be a positive, finite number"):
-        source_text(value, cache=tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_array_is_the_text(sources):
@@ -117,9 +91,5 @@ def test_folders_without_text(tmp_path, read):
     with pytest.raises(FileNotFoundError, match="none: there is no such folder"):
         read(tmp_path / "none")
     (tmp_path / "none").mkdir()
-    (tmp_path / "none" / "empty.txt").touch()
-    (tmp_path / "none" / ".hidden.txt").write_text("hidden")
-    with pytest.raises(ValueError, match="none holds no text: .* are empty"):
-        read(tmp_path / "none")
     with pytest.raises(ValueError, match="none holds no UTF-8 text: no file matches .*md"):
         read(tmp_path / "none", "*.md")

@@ -19,6 +19,7 @@ from equal_models import (
     values_on_replicas,
 )
 
+from bigtrain_nb.common.keras_gaps import already_clipped
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
@@ -51,6 +52,21 @@ def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched
     calls.clear()
     trained(partial(net, micro_batches=2), DATA, SGD, 2)
     assert not calls
+
+
+def test_an_optimizer_has_no_public_clipping_and_no_public_choice_of_weight_decay():
+    """Then take them in `keras_gaps.clip` and `keras_gaps.decays`."""
+    assert not any(hasattr(keras.optimizers.SGD, name) for name in ("clip_gradients", "use_weight_decay"))
+
+
+def test_the_optimizer_clips_in_a_method_that_can_be_switched_off():
+    """If another method does, `keras_gaps.already_clipped` must switch off that one; if there is a setting, use it."""
+    optimizer = SGD(global_clipnorm=0.05)
+    weight = keras.Variable([1.0])
+    optimizer.apply_gradients([(tf.constant([1.0]), weight)])
+    with already_clipped(optimizer):
+        optimizer.apply_gradients([(tf.constant([1.0]), weight)])
+    np.testing.assert_allclose(weight.numpy(), 1 - 0.1 * (0.05 + 1), rtol=1e-6)
 
 
 def test_gradient_accumulation_raises_under_a_mirrored_strategy():
@@ -90,7 +106,7 @@ def test_statistics_of_batch_normalisation_differ_between_replicas():
     "optimizer", [partial(SGD, global_clipnorm=0.05), partial(keras.optimizers.Adam, 0.01, epsilon=1e-3)]
 )
 def test_repeated_rows_of_an_embedding_are_squared_apart(optimizer):
-    """Mended for both, delete `micro_batches.distinct_rows`."""
+    """Mended for both, delete `micro_batches.dense`."""
     embedding = partial(layers.Embedding, 9, 4, embeddings_initializer="ones")
     rows = trained(lambda: scores_of_words(keras.Model, embedding()), WORDS, optimizer)
     dense = trained(lambda: scores_of_words(keras.Model, OneHot()), WORDS, optimizer)
@@ -107,7 +123,7 @@ def test_the_end_of_a_dataset_of_unknown_size_counts_a_step_and_decays_the_weigh
 
 
 def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():
-    """Mended, delete `keras_gaps.count_by_examples` and `Model._compute_loss`."""
+    """Mended, delete `keras_gaps.count_by_examples` and `Trainer._compute_loss`."""
     inputs = keras.Input((6,))
     model = keras.Model(inputs, [layers.Dense(1, name=name)(inputs) for name in ("a", "b")])
     model.compile(keras.optimizers.SGD(0.0), ["mse", "mse"], metrics=["mse", "mse"])
@@ -117,5 +133,11 @@ def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_first_step_is_traced_twice(replicas):
-    """Mended, the optimizer's variables are made before, and `Model.make_train_function` can be deleted."""
+    """Mended, the optimizer's variables are made before, and `Trainer.make_train_function` can be deleted."""
     assert traces_of_first_step(keras.Model, DATA, replicas) == 2 * replicas
+
+
+def test_a_copy_of_a_tensor_loses_its_mask():
+    """Mended, delete `keras_gaps.keep_mask`."""
+    embedded = layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 0]]))
+    assert embedded._keras_mask is not None and not hasattr(tf.identity(embedded), "_keras_mask")

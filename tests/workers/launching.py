@@ -13,7 +13,7 @@ INDEX = "import json, os, signal, sys, time; index = json.loads(os.environ['TF_C
 
 
 def start(code, workers=2, **settings):
-    return bt.run_workers(INDEX + dedent(code), workers, **settings)
+    return bt.run_workers(INDEX + dedent(code), workers, **{"timeout": SECONDS} | settings)
 
 
 def run(code, workers=2, show=False, **settings):
@@ -23,7 +23,7 @@ def run(code, workers=2, show=False, **settings):
 
 def ended(job, show=False):
     try:
-        job.wait(SECONDS, show=show)
+        job.wait(show)
     finally:
         job.stop()
     return job

@@ -58,7 +58,7 @@ def test_lines_carry_names_and_the_script_finds_its_place_and_arguments(tmp_path
 @pytest.mark.parametrize(("ends", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("os.abort()", 134)])
 def test_the_exit_code_is_that_of_the_first_failure(ends, code, tmp_path, watch):
     text = f"import os, sys, time\nif '\"index\": 1' in os.environ['TF_CONFIG']: {ends}\ntime.sleep(600)"
-    done = shell("--patience", 0.2, script(tmp_path, text))
+    done = shell(script(tmp_path, text))
     assert done.returncode == code and done.stderr == ""
     assert "worker 1 failed" in done.stdout
     watch.nothing_left()

@@ -5,7 +5,7 @@ import signal
 import time
 
 import pytest
-from launching import SECONDS, run, start, waiting
+from launching import run, start, waiting
 from leftovers import SECONDS as PROMISED
 from leftovers import eventually
 
@@ -15,7 +15,7 @@ import bigtrain_nb as bt
 def test_a_worker_that_exits_with_3_ends_the_job(watch):
     job = start("if index == 1: sys.exit(3)\ntime.sleep(600)", workers=3, patience=0.2)
     began = time.monotonic()
-    assert job.wait(SECONDS, show=False) == [-15, 3, -15]
+    assert job.wait(show=False) == [-15, 3, -15]
     assert time.monotonic() - began < PROMISED
     assert job.failed == 1 and job.exit_code == 3 and not job.restarted
     assert "worker 1 failed" in repr(job) and "exited with 3" in repr(job)
@@ -108,7 +108,7 @@ def test_the_others_may_end_by_themselves():
 def test_kill_9_of_each_rank(rank, watch, capsys):
     job, addresses = waiting("grandchild", workers=3, patience=0)
     job.kill(rank) if rank else os.kill(job.pids[rank], signal.SIGKILL)
-    assert job.wait(SECONDS) == [-9 if index == rank else -15 for index in range(3)]
+    assert job.wait() == [-9 if index == rank else -15 for index in range(3)]
     assert job.failed == rank and job.exit_code == 137
     assert f"worker {rank} failed: killed by SIGKILL" in capsys.readouterr().out
     job.kill(rank)  # has no effect any more
@@ -120,7 +120,7 @@ def test_a_frozen_worker_does_not_hold_up_the_end_after_a_failure(watch):
     os.kill(job.pids[0], signal.SIGSTOP)
     job.kill(2)
     began = time.monotonic()
-    assert job.wait(SECONDS, show=False) == [-9, -9, -9]
+    assert job.wait(show=False) == [-9, -9, -9]
     assert time.monotonic() - began < PROMISED and job.failed == 2
     watch.nothing_left(addresses)
 
@@ -146,7 +146,7 @@ def test_what_workers_start_ends_with_them(how, watch):
 
 def test_the_timeout_ends_the_job_for_good(watch, capsys):
     job, addresses = waiting(timeout=2, restarts=5)
-    assert job.wait(SECONDS) == [-15, -15] and job.restarted == 0
+    assert job.wait() == [-15, -15] and job.restarted == 0
     assert job.exit_code == 124 and job.failed is None
     assert "timeout" in capsys.readouterr().out and "timeout" in repr(job)
     watch.nothing_left(addresses)
@@ -163,7 +163,7 @@ def test_a_restart_mends_what_fails_once(capsys):
     assert job.codes == [0, 0] and job.restarted == 1 and job.failed is None and job.exit_code == 0
     assert job.logs(0) == job.logs(1) == "round 0\nround 1\n"
     shown = capsys.readouterr().out
-    assert "started again, 1 of at most 3 times" in shown and "1 of at most 3 times" in repr(job)
+    assert "restarts: 1" in repr(job)
     assert shown.index("worker 1 failed") < shown.index("started again") < shown.index("worker 1 | round 1")
 
 

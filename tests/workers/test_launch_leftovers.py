@@ -57,7 +57,7 @@ def test_an_interrupt_of_wait_in_this_process(watch):
     timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        job.wait(SECONDS, show=False)
+        job.wait(show=False)
     assert job.codes == [-15, -15]
     watch.nothing_left(addresses)
 
@@ -103,7 +103,7 @@ def test_the_end_of_the_process_between(how, watch):
     job, addresses = waiting("grandchild")
     supervisor = psutil.Process(job.pids[0]).parent()
     getattr(supervisor, how)()
-    assert all(code < 0 for code in job.wait(SECONDS, show=False))
+    assert all(code < 0 for code in job.wait(show=False))
     watch.nothing_left(addresses)
     assert job.stop() == job.codes and job.exit_code > 128
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import servers_train
 import slurm_train
 from slurm_train import weights_in
 
@@ -79,8 +80,8 @@ def submit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # python3 is this one
     jobs = []
 
-    def submitted(script, *arguments):
-        settings = ["--nodes=2", "--cpus=1", "--memory=1G", "--time=00:10:00"]
+    def submitted(script, *arguments, settings=()):
+        settings = [*settings, "--nodes=2", "--cpus=1", "--memory=1G", "--time=00:10:00"]
         words = [sys.executable, "-m", "bigtrain_nb.launch", "script", "slurm", script, *settings, "--", *arguments]
         Path("train.sbatch").write_text(command(*words))
         jobs.append(SlurmJob("train.sbatch", tmp_path))
@@ -110,6 +111,13 @@ def test_sigterm_saves_and_the_next_start_ends_with_the_same_weights(submit, tmp
     assert "The tasks have saved: back into the queue." in job.log
     steps = [int(number) for number in re.findall(r"^0: step (\d+)", job.log, re.MULTILINE)]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) == 3 * slurm_train.STEPS
+
+
+def test_parameter_servers_and_a_data_service(submit, tmp_path):
+    settings = ["--tasks-per-node=2", "--servers=1", "--data-workers=1"]
+    job = submit(servers_train.__file__, tmp_path, "50", settings=settings)
+    assert job.code() == 0, job.log
+    assert '0: {"ends": 50}' in job.log and "3: server 0 (bigtrain-2" in job.log, job.log
 
 
 def test_the_first_failure_ends_the_job_with_its_code(submit, tmp_path):

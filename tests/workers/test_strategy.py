@@ -81,7 +81,7 @@ def test_workers_come_together_at_different_times_and_the_chief_goes_last():
     for index in range(3):
         first, second = job.logs(index).splitlines()
         role = f"worker {index} of 3" + (", the chief" if index == 0 else "")
-        assert first == f"MultiWorkerMirroredStrategy: {role}, one CPU device each, because of TF_CONFIG"
+        assert first == f"MultiWorkerMirroredStrategy: {role}, with 0 GPUs, because of TF_CONFIG"
         assert second == "18.0 3"
 
 
@@ -97,18 +97,17 @@ def test_a_port_that_is_taken_is_named(refused):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         error = refused(60, **one_of_two("127.0.0.1:1", port=port))
-    assert error.startswith(f"RuntimeError: port {port} of this worker (TF_CONFIG) cannot be used: "), error
+    assert error.startswith(f"RuntimeError: port {port} of this task (TF_CONFIG) cannot be used: "), error
 
 
-def test_bad_settings_are_told_at_once(refused):
+def test_a_bad_cluster_is_told_at_once(refused):
     assert refused(600, TF_CONFIG="{").startswith("ValueError: TF_CONFIG must be JSON like")
-    assert "timeout=0 must be a positive, finite number of seconds" in refused(0)
 
 
 def test_it_must_come_first():
     code = "from bigtrain_nb import tf\ntf.constant(1) + 1\nimport bigtrain_nb as bt\nbt.strategy(timeout=200)"
     job = run(code, env=ON_CPUS, patience=60)
-    assert "RuntimeError: bt.strategy() must come before TensorFlow runs anything else" in job.logs(job.failed)
+    assert "must be configured at program startup" in job.logs(job.failed)
 
 
 def test_the_workers_own_mistake_is_shown_not_its_peers_complaint(watch, capsys):

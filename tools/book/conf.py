@@ -3,6 +3,7 @@
 Nothing is executed: the pages show the outputs that the notebooks hold, and under each exercise its hint and solution,
 folded.
 """
+
 import inspect
 import re
 import shutil
@@ -99,7 +100,8 @@ def prepare(cell):
 def remarks(cell):
     """What follows the cell in the book: an exercise's hint and solution, or a sentence where there are controls."""
     if "exercise" in cell.metadata:
-        exercise = registry()[cell.metadata["exercise"]]
+        name = cell.metadata["exercise"]
+        exercise = registry(name)[name]
         solution = textwrap.dedent(inspect.getsource(exercise.reference)).rstrip()
         return [new_markdown_cell(FOLDED.format(hint=exercise.hint, solution=solution))]
     lines = cell.source.splitlines()

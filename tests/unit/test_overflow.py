@@ -1,0 +1,190 @@
+"""The layer that was made to overflow is named, whatever the model, the direction and the policy; nothing changes."""
+
+import numpy as np
+import pytest
+from equal_models import examples, precision
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+
+layers = keras.layers
+BATCH = examples(12)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Zero(layers.Layer):
+    """Gives its input back, with a division by zero forward or a slope of infinity backward."""
+
+    def __init__(self, where, **kwargs):
+        super().__init__(**kwargs)
+        self.where = where
+
+    def call(self, x):
+        if self.where == "forward":
+            return x + tf.zeros_like(x) / tf.zeros_like(x)
+        return x + tf.sqrt(0 * x)
+
+
+class Deep(keras.Model):
+    """Layers one after the other, called by Python."""
+
+    def __init__(self, deep):
+        super().__init__()
+        self.deep = deep
+
+    def call(self, x, training=None):
+        for layer in self.deep:
+            x = layer(x, training=training) if isinstance(layer, layers.Dropout) else layer(x)
+        return x
+
+
+def twelve(seed, planted=None):
+    """Return twelve layers, one of them planted, and a thirteenth for the result."""
+    place = np.random.default_rng(seed).integers(12)
+    deep = []
+    for number in range(12):
+        if planted and number == place:
+            deep.append(Zero(planted, name="planted"))
+        elif number % 3 == 1:
+            deep.append(layers.Dropout(0.2, seed=number))
+        else:
+            deep.append(layers.Dense(6, activation="tanh", name=f"dense_{number}"))
+    return [*deep, layers.Dense(1, dtype="float32", name="last")]
+
+
+def functional(deep, make=keras.Model, **options):
+    inputs = x = keras.Input((6,))
+    for layer in deep:
+        x = layer(x)
+    return make(inputs, x, **options)
+
+
+def nested(deep):
+    return keras.Sequential([keras.Input((6,)), functional(deep[:7]), keras.Sequential(deep[7:])])
+
+
+def in_slices(deep):
+    return functional(deep, bt.Model, micro_batches=4)
+
+
+KINDS = {"functional": functional, "subclassed": Deep, "nested": nested, "in slices": in_slices}
+
+
+def compiled(model, scale=None):
+    optimizer = keras.optimizers.SGD(0.1)
+    if scale:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=scale)
+    model.compile(optimizer, "mse")
+    return model
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_planted_layer_among_twelve_is_found(kind, where):
+    for seed in range(10 if kind == "functional" else 1):
+        found = bt.find_overflow(compiled(KINDS[kind](twelve(seed, where))), BATCH)
+        assert (found.layer, found.where, found.dtype, found.handled) == ("planted", where, "float32", False)
+        assert found.layer in str(found) and found.layer in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"), [("in slices", "mixed_float16"), ("nested", "float32"), ("subclassed", "mixed_bfloat16")]
+)
+def test_a_healthy_model_gives_nothing_and_stays_as_it_is(kind, policy):
+    with precision(policy):
+        model = compiled(KINDS[kind](twelve(0)))
+        model.fit(*BATCH, verbose=0)
+        variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+        before = [variable.numpy() for variable in variables]
+        assert bt.find_overflow(model, BATCH) is None
+    for variable, value in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    steps = int(model.optimizer.iterations)
+    model.fit(*BATCH, verbose=0)
+    assert int(model.optimizer.iterations) == steps + 1
+
+
+def test_weights_too_large_for_float16_overflow_forward():
+    with precision("mixed_float16"):
+        model = compiled(functional(twelve(1)))
+    model.get_layer("dense_5").kernel.assign(1e6 * tf.ones([6, 6]))
+    found = bt.find_overflow(model, BATCH)
+    assert (found.layer, found.where, found.dtype, found.handled) == ("dense_5", "forward", "float16", False)
+    assert found.values["kernel"].largest == pytest.approx(1e6)
+    assert "largest number of float16 is 65504" in str(found) and "Loss scaling does not help" in str(found)
+
+
+@pytest.mark.parametrize("build", [functional, in_slices])
+def test_an_overflow_that_the_scale_handles_is_told_from_one_that_it_does_not(build):
+    x, y = BATCH
+    with precision("mixed_float16"):
+        handled = compiled(build([layers.Dense(6), layers.Dense(1, dtype="float32")]), 2.0**20)
+        broken = compiled(build([layers.Dense(6), Zero("backward", name="root"), layers.Dense(1)]), 2.0**10)
+    found = bt.find_overflow(handled, (x, y))
+    assert found.where == "backward" and found.dtype == "float16" and found.handled
+    assert found.scale == 2.0**20 > found.finite_from
+    assert "Loss scaling handles it" in str(found)
+    assert bt.find_overflow(compiled(handled, found.finite_from), (x, y)) is None
+    assert bt.find_overflow(compiled(handled, 2 * found.finite_from), (x, y)).handled
+    found = bt.find_overflow(broken, (x, y))
+    assert (found.layer, found.where, found.handled, found.scale) == ("root", "backward", False, 2.0**10)
+
+
+def test_the_weights_gradient_counts_where_the_input_has_none():
+    with precision("mixed_float16"):
+        model = functional([layers.Dense(1, name="first")])
+    model.get_layer("first").kernel.assign(tf.zeros([6, 1]))
+    found = bt.find_overflow(compiled(model, 2.0**15), (100 * np.ones((64, 6), "float32"), np.ones((64, 1), "float32")))
+    assert (found.layer, found.where, found.dtype, found.handled) == ("first", "backward", "float16", True)
+    assert found.values["gradient that arrives"].finite and not found.values["gradient of kernel"].finite
+
+
+def test_a_layer_called_twice_and_a_layer_with_code_of_its_own():
+    class Own(layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.inner = layers.Dense(6, name="inner")
+
+        def call(self, x):
+            return self.inner(tf.math.log(-tf.abs(x)))
+
+    inputs = keras.Input((6,))
+    shared = layers.Dense(6, name="shared")
+    x = shared(shared(inputs))
+    own = compiled(keras.Model(inputs, layers.Dense(1)(Own(name="own")(x))))
+    assert bt.find_overflow(own, BATCH).layer == "own"
+    operations = compiled(keras.Model(inputs, layers.Dense(1)(shared(keras.ops.log(-keras.ops.abs(x))))))
+    assert bt.find_overflow(operations, BATCH).layer.startswith("log")
+    shared.kernel.assign(1e30 * tf.ones([6, 6]))
+    assert bt.find_overflow(operations, BATCH).layer == "shared"
+
+
+def test_what_is_not_finite_before_the_step_is_said_as_such():
+    x, y = BATCH
+    model = compiled(functional(twelve(2)))
+    for name, batch in (
+        ("inputs", (x * np.nan, y)),
+        ("targets", (x, y * np.inf)),
+        ("sample weights", (x, y, y * np.nan)),
+    ):
+        found = bt.find_overflow(model, batch)
+        assert (found.layer, found.where) == (name, "batch")
+    with precision("mixed_float16"):
+        half = compiled(functional([layers.Dense(1)]))
+    assert "a cast" in str(bt.find_overflow(half, (1e6 + x, y)))
+    model.get_layer("dense_3").bias.assign([0, 0, np.inf, 0, 0, 0])
+    found = bt.find_overflow(model, BATCH)
+    assert (found.layer, found.where) == ("dense_3", "weights") and "bias" in str(found)
+
+
+def test_a_loss_that_overflows_is_no_layer():
+    model = functional(twelve(3))
+    model.compile("sgd", lambda y, prediction: tf.math.log(-tf.abs(prediction)))
+    assert bt.find_overflow(model, BATCH).layer == "loss"
+
+
+def test_what_it_cannot_look_at_is_refused():
+    with pytest.raises(TypeError, match="takes a compiled Keras model, not list"):
+        bt.find_overflow([1], BATCH)
+    with pytest.raises(ValueError, match="is not compiled"):
+        bt.find_overflow(functional(twelve(0)), BATCH)

@@ -1,0 +1,180 @@
+"""Shares are those of a step whose costs are known, and add up to 1; a hand-made trace of a GPU is read too."""
+
+import tempfile
+import time
+
+import pytest
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.watch import trace
+
+STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def _no_folder_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def slowly(value, seconds):
+    """The same value, after some time in which an operation runs."""
+
+    def wait(value):
+        time.sleep(seconds)
+        return value
+
+    slow = tf.py_function(wait, [value], value.dtype)
+    slow.set_shape(value.shape)
+    return slow
+
+
+class Slow(keras.layers.Layer):
+    def __init__(self, seconds, **kwargs):
+        super().__init__(**kwargs)
+        self.seconds = seconds
+
+    def call(self, x):
+        return x + tf.stop_gradient(slowly(x, self.seconds))
+
+
+def one_after_the_other(seconds=0.0):
+    """Batches that each take some time, which nothing hides."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    options.experimental_optimization.map_parallelization = False
+    data = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 1)))).repeat(100)
+    return data.map(lambda x, y: (slowly(x, seconds), y)).with_options(options)
+
+
+def add_up(found):
+    return all(sum(shares.values()) == pytest.approx(1) for shares in (found.shares, found.layers, found.places))
+
+
+@pytest.fixture(scope="module")
+def model():
+    inputs = keras.Input((4,))
+    x = Slow(0.06, name="slow")(inputs)
+    x = Slow(0.03, name="slow_1")(x)
+    made = keras.Model(inputs, keras.layers.Dense(1)(x))
+    made.compile("sgd", "mse")
+    return made
+
+
+def test_the_shares_of_a_training_step_are_what_its_parts_cost(model, tmp_path):
+    data = one_after_the_other(0.06)
+    found = bt.profile(model, data, steps=STEPS, folder=tmp_path)
+    assert add_up(found)
+    for name, seconds in {"input": 0.06, "slow": 0.06, "slow_1": 0.03}.items():
+        assert found.layers[name] == pytest.approx(seconds / found.seconds, abs=0.1), str(found)
+    assert found.places["CPU"] == pytest.approx(0.09 / found.seconds, abs=0.1)
+    assert found.shares["EagerPyFunc"] == pytest.approx(0.09 / found.seconds, abs=0.1)
+    alone = 8 / bt.diagnose(data, seconds=1.0).rate
+    assert found.shares["input"] == pytest.approx(alone / found.seconds, abs=0.1)
+    assert found.plain_seconds > 0.15 and found.operations > 10
+    assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1
+
+
+def test_input_that_is_ready_in_time_is_no_share(model):
+    found = bt.profile(model, one_after_the_other(0.03).prefetch(4), steps=STEPS)
+    assert found.shares["input"] < 0.1 and found.layers["slow"] > 0.3, str(found)
+
+
+def test_a_function_a_function_of_batches_and_a_dataset_alone():
+    @tf.function
+    def products(matrix):
+        with tf.name_scope("small"):
+            small = matrix @ matrix
+        with tf.name_scope("large"):
+            return tf.concat([small, small, small, small, small, small], 0) @ matrix
+
+    matrix = tf.random.normal((500, 500))
+    found = bt.profile(lambda: products(matrix), steps=5 * STEPS)
+    assert add_up(found) and found.shares["input"] == 0
+    both = found.layers["small"] + found.layers["large"]
+    assert found.layers["large"] / both == pytest.approx(6 / 7, abs=0.15), str(found)
+
+    found = bt.profile(lambda batch: time.sleep(0.02 * len(batch)), one_after_the_other(0.02), steps=STEPS)
+    assert found.shares["input"] == pytest.approx(0.02 / found.seconds, abs=0.1), str(found)
+    assert found.shares["Python"] == pytest.approx(1 - found.shares["input"], abs=0.1), str(found)
+
+    found = bt.profile(one_after_the_other(0.02), steps=STEPS)
+    assert add_up(found) and found.shares["EagerPyFunc"] > 0.7, str(found)
+    assert found.to_dict()["shares"] == found.shares and found.figure()._repr_png_()
+    for shown in (str(found), found._repr_html_()):
+        assert "is waiting for input" in shown and "EagerPyFunc" in shown and "Without the profiler" in shown
+
+
+def line_of(plane, name, events):
+    line = plane.lines.add(name=name, timestamp_ns=5)
+    for start, end, label, stats in events:
+        event = line.events.add(
+            offset_ps=start, duration_ps=end - start, metadata_id=id_of(plane.event_metadata, label)
+        )
+        for key, value in stats.items():
+            stat = event.stats.add(metadata_id=id_of(plane.stat_metadata, key))
+            if isinstance(value, str):
+                stat.ref_value = id_of(plane.stat_metadata, value)
+            else:
+                stat.int64_value = value
+
+
+def id_of(table, name):
+    for known, entry in table.items():
+        if entry.name == name:
+            return known
+    table[len(table) + 1].name = name
+    return len(table)
+
+
+def test_a_gpu_comes_before_the_host_and_what_runs_side_by_side_gets_equal_parts():
+    space = trace.XSpace()
+    host, gpu = space.planes.add(name="/host:CPU"), space.planes.add(name="/device:GPU:0")
+    line_of(
+        host, "python", [(0, 100, trace.STEP, {}), (0, 10, trace.INPUT, {}), (10, 20, "EagerExecute", {"is_func": 1})]
+    )
+    launched = [(12, 30, "net_1/dense_1/MatMul:MatMul", {}), (85, 90, "net_1/dense_1_1/Relu:Relu", {})]
+    line_of(host, "tf_Compute", launched)
+    pipeline = [(0, 99, "ExecutorState::Process", {"id": 7}), (1, 98, "Decode:DecodeJpeg", {})]
+    line_of(host, "tf_data", [(0, 0, "InstantiatedCapturedFunction::Run", {"id": 7}), *pipeline])
+    product = {"tf_op": "gradient_tape/net_1/dense_1/MatMul:MatMul"}
+    line_of(gpu, "Stream #7(Compute)", [(20, 60, "gemm", product), (60, 80, "MemcpyD2H", {})])
+    line_of(gpu, "Stream #8(Compute)", [(40, 60, "fused", {"hlo_op": "fusion.12"})])
+
+    parts, operations, seconds = trace.divide(space)
+    shares = {(part.place, part.layer, part.operation): share for part, share in parts.items()}
+    assert shares == pytest.approx(
+        {
+            ("input",) * 3: 0.1,
+            ("between operations",) * 3: 0.02,
+            ("CPU", "dense", "MatMul"): 0.08,
+            ("GPU:0", "dense", "MatMul"): 0.3,
+            ("GPU:0", "XLA", "fusion"): 0.1,
+            ("GPU:0", "the rest", "MemcpyD2H"): 0.2,
+            ("CPU", "dense_1", "Relu"): 0.05,
+            ("Python",) * 3: 0.15,
+        }
+    )
+    assert operations == 2 and seconds == pytest.approx(100e-12)
+
+
+def test_what_it_cannot_run_is_refused_and_leaves_no_profiler(model):
+    with pytest.raises(TypeError, match="profile takes a step function, a compiled Keras model or a dataset, not 3"):
+        bt.profile(3)
+    with pytest.raises(TypeError, match="needs the dataset"):
+        bt.profile(model)
+    with pytest.raises(ValueError, match="steps=0 must be"):
+        bt.profile(list, steps=0)
+    with pytest.raises(ValueError, match="the dataset yielded no batch"):
+        bt.profile([])
+
+    calls = []
+
+    def fails_later():
+        calls.append(1)
+        if len(calls) > 8:
+            raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        bt.profile(fails_later, steps=4)
+    assert bt.profile(lambda: None, steps=2).steps == 2

@@ -1,0 +1,82 @@
+"""A race of many settings on a clock of its own: the best one stays, what cannot be told apart stays with it."""
+
+from functools import partial
+from math import exp, prod
+
+import numpy as np
+import pytest
+from clocks import Clock, Source
+
+from bigtrain_nb.measure import benchmark as measure
+from bigtrain_nb.measure.race import LOOKS, ROUNDS, race
+
+CHOICES = {"reads": [1.0, 1.9, 2.0, 1.5], "calls": [1.0, 0.6, 0.9], "copies": [0.97, 1.0]}
+BEST = {"reads": 2.0, "calls": 1.0, "copies": 1.0}
+SEEDS = 40
+
+
+class Noisy(Source):
+    """A source on a machine that drifts. Some of its iterators are luckier than others; some batches stall."""
+
+    def __init__(self, clock, cost, rng):
+        super().__init__(clock, self.noisy)
+        self.base, self.rng = cost, rng
+
+    def __iter__(self):
+        self.luck = exp(self.rng.normal(0, 0.03))
+        return super().__iter__()
+
+    def noisy(self, _):
+        drift = 1 + 0.002 * self.clock.now + 0.3 * np.sin(self.clock.now / 7)
+        stall = self.rng.exponential(2) if self.rng.random() < 0.01 else 0
+        return self.base * drift * self.luck * (self.rng.lognormal(0, 0.1) + stall)
+
+
+def noisy_races(monkeypatch, speed):
+    """A race of the 24 choices for each seed; `speed(settings)` says how fast they are."""
+    monkeypatch.setattr(measure, "_settle", lambda *_: None)
+    races = []
+    for seed in range(SEEDS):
+        clock = Clock()
+        monkeypatch.setattr(measure, "_now", clock)
+        build = partial(noisy_source, clock, np.random.default_rng(seed), speed)
+        races.append(race(build, seconds=120, **CHOICES))
+        assert clock.now < 150
+    return races
+
+
+def noisy_source(clock, rng, speed, **chosen):
+    return Noisy(clock, 0.02 / speed(chosen), rng)
+
+
+def test_the_best_of_24_stays_and_a_third_of_the_rounds_suffices(monkeypatch):
+    races = noisy_races(monkeypatch, lambda chosen: prod(chosen.values()))
+    assert sum(BEST in found.best for found in races) >= 0.95 * SEEDS
+    assert np.mean([len(found.best) for found in races]) < 6
+    for found in races:
+        rounds = [len(result.rounds) for result in found.results.values()]
+        assert min(rounds) >= ROUNDS and sum(rounds) <= 24 * ROUNDS * LOOKS / 3
+
+
+def test_none_of_24_equals_is_thrown_out_by_luck(monkeypatch):
+    races = noisy_races(monkeypatch, lambda chosen: 1.0)
+    assert sum(BEST in found.best for found in races) >= 0.95 * SEEDS
+
+
+def test_the_answer_says_who_is_left_who_left_when_and_how_far_behind(clock):
+    found = race(lambda cost: Source(clock, cost / 1000), seconds=60, cost=[20, 10, 10.1, 40])
+    assert found.best == [{"cost": 10}, {"cost": 10.1}]
+    assert found.still_in == ["cost=10", "cost=10.1"]
+    assert found.left == {"cost=20": 6, "cost=40": 6}
+    assert found.results["cost=10"].median == pytest.approx(3200)
+    assert [len(result.rounds) for result in found.results.values()] == [42, 42, 6, 6]
+    assert str(found).startswith("Cannot be told apart (2 of 4): cost=10, cost=10.1.\n")
+    assert "0.25x" in str(found) and "no difference larger than the noise" in str(found)
+    assert found._repr_html_().count('scope="row"') == 4
+    assert found.figure().axes
+
+
+def test_it_ends_when_one_is_left(clock):
+    found = race(lambda cost: Source(clock, cost), seconds=60, cost=[0.01, 0.02])
+    assert "The fastest (1 of 2): cost=0.01" in str(found)
+    assert clock.now < 40

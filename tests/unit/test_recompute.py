@@ -1,0 +1,165 @@
+"""`Recompute` changes memory and time, and nothing else: weights, statistics, seeds, losses and files stay the same."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from equal_models import batches, examples, on, precision, replicas_agree, trained
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+
+layers = keras.layers
+X, Y = examples(40)
+DATA = batches([16, 16, 8], X, Y)
+
+
+def block(width=6):
+    inputs = keras.Input((width,))
+    x = layers.BatchNormalization()(inputs)
+    of_activity = "l2" if keras.config.dtype_policy().name == "float32" else None  # Keras cannot add it up in 16 bits
+    x = layers.Dense(4 * width, activation="tanh", activity_regularizer=of_activity, kernel_regularizer="l2")(x)
+    x = layers.Dropout(0.4)(x)
+    return keras.Model(inputs, layers.Add()([inputs, layers.Dense(width)(x)]))
+
+
+def net(around, make=bt.Model, **options):
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input((6,))
+    x = inputs
+    for _ in range(2):
+        x = around(block())(x)
+    return make(inputs, layers.Dense(1, dtype="float32")(x), **options)
+
+
+def as_it_is(layer):
+    return layer
+
+
+def both(replicas=1, policy="float32", jit=False, make=bt.Model, **options):
+    def sgd():
+        optimizer = keras.optimizers.SGD(0.02, momentum=0.9)
+        if policy == "mixed_float16":
+            return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=64.0)
+        return optimizer
+
+    models = []
+    for around in (as_it_is, bt.Recompute):
+        with precision(policy):
+            build = partial(net, around, make, **options)
+            models.append(trained(build, DATA, sgd, replicas, epochs=2, jit_compile=jit))
+    return models
+
+
+def apart(model, other, start):
+    """Return how far two trainings are apart, as a part of how far they came from the same start."""
+    far = sum(np.sum((one - two) ** 2) for one, two in zip(model.get_weights(), other.get_weights(), strict=True))
+    way = sum(np.sum((one - two) ** 2) for one, two in zip(other.get_weights(), start.get_weights(), strict=True))
+    return (far / way) ** 0.5
+
+
+@pytest.mark.parametrize(("policy", "near"), [("float32", 1e-5), ("mixed_float16", 1e-2), ("mixed_bfloat16", 0.2)])
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (1, 3), (2, 1), (2, 3)])
+def test_a_training_ends_at_the_same_weights(replicas, micro_batches, policy, near):
+    plain, recomputed = both(replicas, policy, micro_batches=micro_batches)
+    assert apart(recomputed, plain, net(as_it_is)) < near
+    assert recomputed.history.history["loss"] == pytest.approx(plain.history.history["loss"], rel=near)
+    assert replicas_agree(recomputed) == replicas_agree(plain)
+
+
+def test_xla_ends_at_the_same_weights():
+    plain, recomputed = both(jit=True)
+    assert apart(recomputed, plain, net(as_it_is)) < 1e-5
+
+
+def test_a_stock_model_and_a_loop_by_hand_give_the_same():
+    plain, recomputed = both(make=keras.Model)
+    assert apart(recomputed, plain, net(as_it_is)) < 1e-5
+    gradients = []
+    for model in (plain, recomputed):
+        for variable in model.non_trainable_variables:
+            variable.assign(tf.ones_like(variable))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(X, training=True) - Y) ** 2) + sum(model.losses)
+        gradients.append(tape.gradient(loss, model.trainable_variables))
+    for one, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_the_weights_of_a_frozen_block_stay():
+    model = net(bt.Recompute)
+    model.layers[1].trainable = False
+    before = model.layers[1].get_weights()
+    model.compile("adam", "mse")
+    model.fit(DATA, verbose=0)
+    for one, other in zip(before, model.layers[1].get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_mask_and_several_inputs_reach_the_layer():
+    class Last(layers.Layer):
+        supports_masking = True
+
+        def call(self, inputs, mask=None):
+            one, other = inputs
+            weight = tf.cast(mask[0], one.dtype)[..., None]
+            return tf.reduce_sum(weight * one, 1) + tf.reduce_sum(other, 1)
+
+    tokens = np.array([[1, 2, 0], [3, 0, 0]])
+    embedded = layers.Embedding(5, 4, mask_zero=True)(tokens)
+    other = tf.ones([2, 3, 4])
+    assert embedded._keras_mask is not None
+    expected = Last()([embedded, other])
+    np.testing.assert_array_equal(bt.Recompute(Last())([embedded, other]), expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "x"),
+    [
+        (partial(bt.gpt, length=8, width=16, vocabulary=20), np.arange(16).reshape(2, 8)),
+        (partial(bt.conv_net, image_size=16, width=8), np.linspace(-1, 1, 2 * 16 * 16 * 3).reshape(2, 16, 16, 3)),
+    ],
+)
+def test_the_small_models_take_it_for_each_block(model, x):
+    plain, recomputed = model(), model(recompute=True)
+    recomputed.set_weights(plain.get_weights())
+    np.testing.assert_allclose(recomputed(x), plain(x), rtol=1e-5, atol=1e-6)
+    assert sum(isinstance(layer, bt.Recompute) for layer in recomputed.layers) in (2, 3)
+
+
+def test_it_saves_and_loads(tmp_path):
+    with on(1):
+        model = net(bt.Recompute)
+        model.compile("adam", "mse")
+        model.fit(DATA, verbose=0)
+        model.save(tmp_path / "model.keras")
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+    loaded.fit(DATA, verbose=0)
+    assert any(isinstance(layer, bt.Recompute) for layer in loaded.layers)
+
+
+def test_a_recompute_inside_another_is_refused():
+    inner = bt.Recompute(layers.Dense(6), name="inner")
+    inputs = keras.Input((6,))
+    with pytest.raises(ValueError, match="inner is a Recompute inside outer: its layers would be computed three times"):
+        bt.Recompute(keras.Model(inputs, inner(inputs), name="outer"))
+
+
+def test_less_is_held_between_the_passes():
+    """Read from the traced step: what the forward pass of a block computes is no input of the backward pass."""
+
+    def step(around):
+        model = net(around)
+
+        @tf.function
+        def gradients(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+            return tape.gradient(loss, model.trainable_variables)
+
+        graph = gradients.get_concrete_function(X, Y).graph
+        return sum(node.type == "Tanh" for node in graph.get_operations())
+
+    assert step(as_it_is) == 2
+    assert step(bt.Recompute) == 4

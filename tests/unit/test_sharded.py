@@ -1,0 +1,176 @@
+"""`shard_optimizer=True`: the same weights, half of the state on each of two replicas, files as without it."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from equal_models import SIZES, batches, distance, examples, net, on, precision, strategy, trained, values_on_replicas
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.keras_gaps import innermost
+from bigtrain_nb.common.quiet import keras
+
+optimizers = keras.optimizers
+X, Y = examples(sum(SIZES))
+DATA = batches(SIZES, X, Y)
+ADAM = partial(optimizers.Adam, 0.01, epsilon=1e-4)
+
+
+def recomputed_net(**options):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    x = bt.Recompute(keras.layers.Dense(8, activation="tanh"))(inputs)
+    return bt.Model(inputs, keras.layers.Dense(1)(x), **options)
+
+
+def undecayed_biases():
+    optimizer = optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-4)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+# Which arguments go together with shard_optimizer=True: replicas, optimizer, how to build, how to compile
+TOGETHER = {
+    "micro_batches": (4, ADAM, partial(net, micro_batches=3), {}),
+    "recompute": (2, ADAM, recomputed_net, {}),
+    "global_clipnorm": (2, partial(ADAM, global_clipnorm=0.1), net, {}),
+    "clipnorm": (2, partial(optimizers.SGD, 0.1, momentum=0.9, nesterov=True, clipnorm=0.05), net, {}),
+    "use_ema": (2, partial(ADAM, use_ema=True, ema_momentum=0.9), net, {}),
+    "schedule": (2, partial(optimizers.Nadam, optimizers.schedules.CosineDecay(0.02, 20)), net, {}),
+    "weight_decay": (2, undecayed_biases, net, {}),
+}
+
+
+def bytes_on_first_replica(optimizer):
+    variables = innermost(optimizer).variables
+    return sum(values_on_replicas(variable)[0].nbytes for variable in variables)
+
+
+def state(model):
+    return [variable.numpy() for variable in model.optimizer.variables]
+
+
+def apart(model, other):
+    """Return the largest difference of a weight, or of a number in the optimizer's state."""
+    pairs = zip(state(model), state(other), strict=True)
+    return max(distance(model, other), max(float(np.abs(a - b).max()) for a, b in pairs))
+
+
+def both(replicas, optimizer, build, policy="float32", **compiled):
+    with precision(policy):
+        plain = trained(build, DATA, optimizer, replicas, **compiled)
+        sharded = trained(partial(build, shard_optimizer=True), DATA, optimizer, replicas, **compiled)
+    return plain, sharded
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_it_trains_as_without_and_shows_the_same_state(name):
+    replicas, optimizer, build, compiled = TOGETHER[name]
+    plain, sharded = both(replicas, optimizer, build, **compiled)
+    assert apart(sharded, plain) < 1e-6
+    for weight in sharded.weights:
+        assert all(np.array_equal(value, weight.numpy()) for value in values_on_replicas(weight))
+
+
+@pytest.fixture(scope="module")
+def scaled():
+    """Trained with loss scaling on two replicas, plain and sharded."""
+    return both(2, ADAM, net, policy="mixed_float16")
+
+
+def test_a_replica_keeps_half_of_the_slots(scaled):
+    plain, sharded = scaled
+    assert apart(sharded, plain) < 1e-6 and sharded.loss_scale == plain.loss_scale
+    assert bytes_on_first_replica(sharded.optimizer) < 0.55 * bytes_on_first_replica(plain.optimizer)
+
+
+def test_a_file_is_whole_and_goes_on_with_any_number_of_replicas_sharded_or_not(scaled, tmp_path):
+    _, sharded = scaled
+    sharded.save(tmp_path / "model.keras")
+    further = {}
+    for replicas in (1, 2, 4):
+        with precision("mixed_float16"), on(replicas):
+            loaded = keras.models.load_model(tmp_path / "model.keras")
+        assert loaded.shard_optimizer == (replicas > 1)
+        assert apart(loaded, sharded) == 0
+        loaded.fit(DATA, verbose=0, shuffle=False)
+        further[replicas] = loaded
+    assert distance(further[2], further[1]) < 5e-3 and distance(further[4], further[1]) < 5e-3  # in 16 bits
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_resume_goes_on_from_a_sharded_state_with_any_number_of_replicas(sharded, tmp_path):
+    def resumed(replicas, shard_optimizer):
+        with on(replicas):
+            model = net(shard_optimizer=shard_optimizer)
+            model.compile(ADAM(), "mse")
+        return bt.Resume(tmp_path, model)
+
+    first = resumed(4, sharded)
+    for epoch in first.epochs(1):
+        first.model.fit(
+            first.rest(DATA), initial_epoch=epoch, epochs=epoch + 1, verbose=0, shuffle=False, callbacks=[first]
+        )
+    for replicas, shard_optimizer in [(2, True), (4, False), (1, False)]:
+        again = resumed(replicas, shard_optimizer)
+        assert again.restored and again.epoch == 1
+        assert apart(again.model, first.model) == 0
+
+
+def test_layers_are_frozen_and_thawed_with_a_new_compile():
+    data = batches([16, 16], X[:32], Y[:32])
+
+    def run(**options):
+        with on(2):
+            model = net(**options)
+            for trainable in (False, True):
+                model.layers[1].trainable = trainable
+                model.compile(ADAM(), "mse")
+                model.fit(data, verbose=0, shuffle=False)
+        return model
+
+    sharded = run(shard_optimizer=True)
+    assert apart(sharded, run()) < 1e-6
+    sharded.layers[1].trainable = False
+    with on(2):
+        sharded.compile(ADAM(), "mse")
+    sharded.fit(data, verbose=0, shuffle=False)
+    sharded.layers[1].trainable = True
+    sharded.make_train_function(force=True)
+    with pytest.raises(ValueError, match="compile the model again"):
+        sharded.fit(data, verbose=0, shuffle=False)
+
+
+@keras.saving.register_keras_serializable("tests")
+class MyAdam(optimizers.Adam):
+    pass
+
+
+@pytest.mark.parametrize("kind", [optimizers.Lamb, optimizers.Muon, optimizers.Adafactor, MyAdam])
+def test_an_optimizer_that_is_not_elementwise_is_refused_by_name(kind):
+    with on(2):
+        model = net(shard_optimizer=True)
+        with pytest.raises(ValueError, match=f"cannot cut the state of {kind.__name__} into parts"):
+            model.compile(kind(0.01), "mse")
+
+
+def test_layers_from_outside_of_the_scope_are_refused():
+    outside = net(keras.Model)
+    with on(2):
+        model = bt.Model.of(outside, shard_optimizer=True)
+        model.compile("sgd", "mse")
+        with pytest.raises(ValueError, match="outside of the strategy's scope"):
+            model.fit(DATA, verbose=0)
+
+
+def test_one_replica_and_no_bool_are_refused():
+    with pytest.raises(ValueError, match="needs several replicas, and this model has one"):
+        net(shard_optimizer=True)
+    with strategy(2).scope(), pytest.raises(ValueError, match="must be True or False, not 2"):
+        net(shard_optimizer=2)
+
+
+def test_a_clone_is_not_sharded():
+    with on(2):
+        twin = keras.models.clone_model(net(shard_optimizer=True))
+    assert not twin.shard_optimizer

@@ -1,0 +1,147 @@
+"""Replicas that say less: gradients in 16 bits on the way, and steps apart with a meeting now and then."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from equal_models import batches, distance, examples, net, on, precision, replicas_agree, trained, values_on_replicas
+from local_training import by_hand
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras
+
+BATCH, STEPS = 8, 5
+X, Y = examples(BATCH * STEPS)
+DATA = batches([BATCH] * STEPS, X, Y)
+MOMENTUM = partial(keras.optimizers.SGD, 0.05, momentum=0.9)
+ADAM = partial(keras.optimizers.Adam, 0.02, epsilon=1e-4)
+
+
+def normalized_net(**options):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    x = keras.layers.BatchNormalization()(keras.layers.Dense(8, activation="tanh")(inputs))
+    return bt.Model(inputs, keras.layers.Dense(1)(x), **options)
+
+
+def after_one_step(x, y, replicas=1, **options):
+    data = batches([len(x)], x, y)
+    return trained(partial(normalized_net, **options), data, partial(keras.optimizers.SGD, 1.0), replicas)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_only_gradients_are_rounded_to_16_bits_and_only_on_their_way(micro_batches):
+    x, y = X[:8], Y[:8]
+    sent = after_one_step(x, y, 2, micro_batches=micro_batches, reduce_dtype="bfloat16")
+    exact = after_one_step(x, y, 2, micro_batches=micro_batches)
+    alone = [after_one_step(x[half], y[half], micro_batches=micro_batches) for half in (slice(4), slice(4, 8))]
+    start = normalized_net()
+    for index, variable in enumerate(start.weights):
+        before, mine, other = [model.get_weights()[index] for model in (start, sent, exact)]
+        if variable.trainable:
+            sizes = sum(np.abs(model.get_weights()[index] - before) for model in alone)
+            assert (np.abs(mine - other) <= 2**-8 * sizes + 1e-6).all()  # rounded by each of two, and their sum
+        else:
+            np.testing.assert_array_equal(mine, other)
+    assert distance(sent, exact) > 1e-5
+    assert sent.history.history == exact.history.history
+    assert replicas_agree(sent)
+
+
+class Watch(keras.callbacks.Callback):
+    """Notes after which steps all replicas have the same weights, and for each epoch whether they have at its end."""
+
+    def __init__(self):
+        super().__init__()
+        self.equal = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.equal.append(self.replicas_are_equal())
+
+    def on_epoch_end(self, epoch, logs=None):
+        assert self.replicas_are_equal()
+        self.evaluated = logs["val_loss"]
+
+    def replicas_are_equal(self):
+        rows = [values_on_replicas(weight) for weight in self.model.weights]
+        return all(np.array_equal(row[0], value) for row in rows for value in row[1:])
+
+
+@pytest.mark.parametrize(("optimizer", "replicas", "micro_batches"), [(ADAM, 2, 1), (MOMENTUM, 2, 3), (ADAM, 1, 1)])
+def test_local_steps_equal_those_of_the_paper_by_hand(optimizer, replicas, micro_batches):
+    watch = Watch()
+    with on(replicas):
+        model = net(micro_batches=micro_batches, sync_every=2)
+        model.compile(optimizer(), "mse")
+        history = model.fit(DATA, validation_data=DATA, epochs=2, shuffle=False, verbose=0, callbacks=watch).history
+    with on(1):
+        alone = [net(keras.Model) for _ in range(replicas)]
+        for one in alone:
+            one.compile(optimizer(), "mse")
+        size = BATCH // replicas
+        shares = []
+        for first in range(0, BATCH, size):
+            shares.append([(X[at : at + size], Y[at : at + size]) for at in range(first, len(X), BATCH)])
+        weights, losses = by_hand(alone, shares, 2, epochs=2)
+        assert watch.evaluated == pytest.approx(alone[0].evaluate(X, Y, verbose=0), rel=1e-5)
+    for mine, other in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
+    assert history["loss"] == pytest.approx(losses, rel=1e-5)
+    if replicas > 1:
+        assert watch.equal == [False, True, False, True, False] * 2
+
+
+def test_an_inf_on_one_replica_skips_the_step_on_all_of_the_process():
+    x = X.copy()
+    x[2 * BATCH + BATCH - 1] = np.inf  # in the third step, on the second replica
+    scales = []
+    record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: scales.append(model.loss_scale))
+    with precision("mixed_float16"), on(2):
+        model = net(sync_every=4, reduce_dtype="bfloat16")
+        model.compile(ADAM(), "mse")
+        model.fit(batches([BATCH] * STEPS, x, Y), shuffle=False, verbose=0, callbacks=[record])
+    assert scales == [2.0**15] * 2 + [2.0**14] * 3
+    assert model.optimizer.iterations.numpy() == STEPS - 1
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
+def test_moving_statistics_meet_too():
+    model = trained(partial(normalized_net, sync_every=2), DATA, MOMENTUM, 2)
+    assert len(model.non_trainable_variables) == 2
+    for variable in model.weights:
+        first, second = values_on_replicas(variable)
+        np.testing.assert_array_equal(first, second)
+
+
+def test_a_saved_model_goes_on_with_its_outer_momentum(tmp_path):
+    whole = trained(partial(net, sync_every=2), DATA, MOMENTUM, epochs=2)
+    trained(partial(net, sync_every=2), DATA, MOMENTUM).save(tmp_path / "model.keras")
+    with on(1):
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+        loaded.fit(DATA, shuffle=False, verbose=0)
+    assert distance(loaded, whole) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["reduce_dtype", "sync_every"])
+@pytest.mark.parametrize("value", ["float16", 0, True])
+def test_another_value_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value!r} must be"):
+        net(**{name: value})
+
+
+def compiled(sync_every=2, **settings):
+    with on(1):
+        model = net(sync_every=sync_every)
+        model.compile(**{"optimizer": "sgd", "loss": "mse", **settings})
+    return model
+
+
+def test_what_cannot_go_with_local_steps_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="train_on_batch has no end"):
+        compiled().train_on_batch(X, Y)
+    with pytest.raises(ValueError, match=r"sync_every=3 is no multiple of compile\(steps_per_execution=2\)"):
+        compiled(3, steps_per_execution=2).fit(DATA, verbose=0)
+    with pytest.raises(ValueError, match="use_ema=True averages weights"):
+        compiled(optimizer=keras.optimizers.SGD(use_ema=True)).fit(DATA, verbose=0)
+    with pytest.raises(ValueError, match="Resume cannot go on exactly with sync_every=2"):
+        bt.Resume(tmp_path, compiled())

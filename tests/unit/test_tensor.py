@@ -1,0 +1,204 @@
+"""A model that is cut over replicas trains as the whole one does, with a part of its bytes on each device."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from equal_models import batches, on, precision
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+
+layers = keras.layers
+PLAIN = (layers.Dense, layers.Dense, layers.MultiHeadAttention)
+CUT = (bt.ColumnDense, bt.RowDense, bt.SplitAttention)
+TOKENS = np.random.default_rng(0).integers(0, 20, (45, 9))
+X, Y = TOKENS[:, :-1], TOKENS[:, 1:]
+DATA = batches([16, 12, 16, 1], X, Y)  # the last has nothing for the second replica
+SCORES = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def adam(**settings):
+    return keras.optimizers.Adam(0.01, epsilon=1e-4, **settings)
+
+
+def small_gpt(replicas, layers=1, **settings):
+    return bt.gpt(20, 8, 16, layers, 4, tensor_parallel=replicas, **settings)
+
+
+def small_net(replicas):
+    """All that gpt has not: biases, initializers that look at the shape, dropout outside of what is cut."""
+    columns, rows, attention = PLAIN if replicas == 1 else CUT
+    inputs = keras.Input((8,), dtype="int32")
+    x = layers.Embedding(20, 16, mask_zero=True)(inputs)
+    x = layers.Dropout(0.3)(x)
+    x = attention(4, 4, bias_initializer="glorot_uniform")(x, x)
+    x = columns(24, activation="tanh", bias_initializer="normal")(x)
+    x = rows(16, bias_initializer="normal")(x)
+    x = layers.Dropout(0.3)(x)
+    return bt.Model(inputs, layers.Dense(20, dtype="float32")(x))
+
+
+def trained(build, replicas, optimizer=adam, data=DATA, epochs=3, **settings):
+    keras.utils.set_random_seed(1)
+    with on(replicas):
+        model = build(replicas)
+        model.compile(optimizer(), SCORES, metrics=["accuracy"])
+        model.fit(data, epochs=epochs, verbose=0, shuffle=False, **settings)
+    return model
+
+
+def apart(one, other):
+    return max(np.abs(a - b).max() for a, b in zip(one.get_weights(), other.get_weights(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return trained(partial(small_gpt, layers=2), 1, validation_data=DATA)
+
+
+@pytest.fixture(scope="module")
+def cut():
+    return trained(partial(small_gpt, layers=2), 2, validation_data=DATA)
+
+
+def test_a_dozen_steps_of_adam_end_at_the_same_weights(plain, cut):
+    assert apart(cut, plain) < 1e-5
+    assert cut.history.history.keys() == plain.history.history.keys()
+    for name, values in plain.history.history.items():
+        assert cut.history.history[name] == pytest.approx(values, rel=1e-5), name
+
+
+def test_predictions_come_once_and_in_order(plain, cut):
+    np.testing.assert_allclose(cut.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("build", "policy", "near"),
+    [
+        (small_net, "float32", 1e-5),
+        (partial(small_gpt, recompute=True, micro_batches=3), "float32", 1e-5),
+        (partial(small_gpt, micro_batches=2), "mixed_float16", 5e-3),
+        (small_gpt, "mixed_bfloat16", 2e-2),
+    ],
+)
+def test_it_goes_with_clipping_and_other_settings(build, policy, near):
+    data = batches([16, 12, 16], X[:44], Y[:44])
+    clipped = partial(adam, global_clipnorm=0.1)
+    with precision(policy):
+        one, two = (trained(build, replicas, clipped, data, epochs=2) for replicas in (1, 2))
+    assert apart(two, one) < near
+    assert two.loss_scale == one.loss_scale
+
+
+def test_an_overflow_in_one_slice_skips_the_step_on_all_replicas():
+    """Only the second replica's slice of the first kernel has a gradient that float16 cannot hold."""
+    x = np.ones((4, 2), "float32")
+    columns = np.zeros((2, 4), "float32")
+    rows = np.zeros((4, 1), "float32")
+    rows[2:] = 6e4  # times tanh(0)
+
+    def steps(replicas):
+        dense = PLAIN if replicas == 1 else CUT
+        with on(replicas), precision("mixed_float16"):
+            inputs = keras.Input((2,))
+            hidden = dense[0](4, activation="tanh", use_bias=False)(inputs)
+            model = bt.Model(inputs, dense[1](1, use_bias=False)(hidden))
+            model.set_weights([columns, rows])
+            model.compile(keras.optimizers.SGD(1e-6), "mse")
+            model.fit(x, x[:, :1], epochs=3, batch_size=4, verbose=0)
+        return model
+
+    one, two = steps(1), steps(2)
+    assert two.loss_scale == one.loss_scale < 2**15
+    for weight, start in zip(two.get_weights(), [columns, rows], strict=True):
+        np.testing.assert_array_equal(weight, start)
+
+
+def test_a_file_is_cut_by_the_number_of_replicas_that_load_it(cut, tmp_path):
+    """With the state of the optimizer: all go on alike."""
+    cut.save(tmp_path / "model.keras")
+    gone_on = []
+    for replicas in (1, 4):
+        with on(replicas):
+            model = keras.models.load_model(tmp_path / "model.keras")
+        assert apart(model, cut) == 0
+        model.fit(DATA, verbose=0, shuffle=False)
+        gone_on.append(model)
+    assert apart(*gone_on) < 1e-5 < apart(gone_on[0], cut)
+    assert np.shape(gone_on[0](X[:2])) == (2, 8, 20)
+
+
+def test_weights_are_whole_for_who_asks_and_gives(plain, cut):
+    start = cut.get_weights()
+    assert [weight.shape for weight in start] == [weight.shape for weight in plain.get_weights()]
+    cut.set_weights([weight + 1 for weight in start])
+    for weight, before in zip(cut.get_weights(), start, strict=True):
+        np.testing.assert_array_equal(weight, before + 1)
+    cut.set_weights(start)
+
+
+def test_two_devices_have_about_half_the_bytes_each():
+    def bytes_a_device(replicas):
+        with on(replicas):
+            model = bt.gpt(64, 32, 64, 6, 4, tensor_parallel=replicas)
+            optimizer = adam()
+            optimizer.build(model.trainable_variables)
+        return sum(4 * math.prod(variable.shape) for variable in [*model.variables, *optimizer.variables])
+
+    assert bytes_a_device(2) < 0.56 * bytes_a_device(1)
+
+
+def test_dropout_in_attention_differs_from_head_to_head():
+    with on(2):
+        strategy = tf.distribute.get_strategy()
+        attend = bt.SplitAttention(2, 8, dropout=0.5, use_bias=False)
+        inputs = keras.Input((16, 8))
+        model = bt.Model(inputs, attend(inputs, inputs))
+        head = np.random.default_rng(0).normal(size=(8, 1, 8))
+        output = np.zeros((2, 8, 8))
+        output[0, :, :4] = output[1, :, 4:] = np.ones((8, 4))  # the first head gives these features, the second those
+        model.set_weights([np.repeat(head, 2, axis=1)] * 3 + [output])
+    x = np.random.default_rng(1).normal(size=(2, 16, 8)).astype("float32")
+    for training, same in ((False, True), (True, False)):
+        call = tf.function(lambda training=training: strategy.run(model, [x], {"training": training}))
+        first, second = strategy.experimental_local_results(call())
+        np.testing.assert_array_equal(first, second)
+        assert np.allclose(first[..., :4], first[..., 4:], atol=1e-5) == same
+
+
+def fit_with(optimizer):
+    trained(small_gpt, 2, optimizer, epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "act", "message"),
+    [
+        (
+            1,
+            lambda: small_gpt(2),
+            r"tensor_parallel=2 needs a strategy of as many replicas, and here is one of 1: call",
+        ),
+        (4, lambda: small_gpt(2), "and here is one of 4"),
+        (4, lambda: bt.gpt(heads=6, width=12, tensor_parallel=4), "num_heads=6 does not divide by the 4 replicas"),
+        (2, lambda: bt.ColumnDense(7), "ColumnDense: units=7 does not divide by the 2 replicas"),
+        (2, lambda: bt.RowDense(8, kernel_regularizer="l2"), "RowDense has no kernel_regularizer"),
+        (
+            2,
+            lambda: fit_with(partial(adam, clipnorm=1.0)),
+            "clipnorm takes the norm of each weight.*use global_clipnorm",
+        ),
+        (2, lambda: fit_with(keras.optimizers.Adafactor), "Adafactor does not treat each number of a weight by itself"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(replicas, act, message):
+    with on(replicas), pytest.raises(ValueError, match=message):
+        act()
+
+
+def test_a_part_of_the_model_is_not_called_nor_saved_as_if_it_were_all(cut, tmp_path):
+    with pytest.raises(ValueError, match="this model is cut over 2 replicas, and one alone has but a part of it"):
+        cut(X[:2])
+    with pytest.raises(ValueError, match="cut over replicas, and Resume would save the first one's slices only"):
+        bt.Resume(tmp_path, cut)

@@ -1,0 +1,69 @@
+"""The table in bigtrain_nb/parallel: pairs of arguments of which neither has a test file that tries the other."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from equal_models import batches, examples, on
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras
+
+X, Y = examples(32)
+DATA = batches([8] * 4, X, Y)
+SHORT = {"reduce_dtype": "bfloat16"}
+
+
+def net(recompute=False, cut=False, **options):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    columns, rows = (bt.ColumnDense, bt.RowDense) if cut else (keras.layers.Dense, keras.layers.Dense)
+    hidden = rows(8)(columns(8, activation="tanh")(inputs))
+    block = keras.Model(inputs, hidden)
+    x = bt.Recompute(block)(inputs) if recompute else hidden
+    return bt.Model(inputs, keras.layers.Dense(1)(x), **options)
+
+
+def weights(**options):
+    with on(2):
+        model = net(**options)
+        model.compile(keras.optimizers.Adam(0.01, epsilon=1e-4), "mse")
+    model.fit(DATA, epochs=2, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+@pytest.mark.parametrize(
+    ("both", "alone"),
+    [
+        ({"shard_optimizer": True, **SHORT}, SHORT),
+        ({"recompute": True, **SHORT}, SHORT),
+        ({"recompute": True, "sync_every": 2}, {"sync_every": 2}),
+        ({"sync_every": 2, "micro_batches": 2}, {"sync_every": 2}),
+    ],
+)
+def test_the_second_changes_nothing(both, alone):
+    for one, other in zip(weights(**both), weights(**alone), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+def test_a_model_that_is_cut_sends_what_is_whole_in_16_bits():
+    rounded, exact = weights(cut=True, **SHORT), weights(cut=True)
+    differences = [np.abs(one - other).max() for one, other in zip(rounded, exact, strict=True)]
+    assert 0 < max(differences) < 0.02
+
+
+@pytest.mark.parametrize("option", [{"shard_optimizer": True}, {"sync_every": 2}])
+def test_a_model_that_is_cut_refuses_what_needs_whole_weights(option):
+    with pytest.raises(ValueError, match=f"cut over the replicas, .*{next(iter(option))}"):
+        weights(cut=True, **option)
+
+
+def test_nests_of_recompute_are_refused():
+    with pytest.raises(ValueError, match="Recompute inside"):
+        bt.Recompute(keras.Sequential([keras.Input((6,)), bt.Recompute(keras.layers.Dense(6))]))
+
+
+def test_a_pipeline_under_a_strategy_is_refused():
+    stage = partial(keras.Sequential, [keras.Input((6,)), keras.layers.Dense(6)])
+    with on(2), pytest.raises(ValueError, match="strategy"):
+        bt.Pipelined([stage()], micro_batches=1)

@@ -1,0 +1,99 @@
+"""A tf.data service in real processes: which elements arrive, and what a lost process costs."""
+
+import os
+from collections import Counter
+
+import pytest
+from leftovers import eventually, runs
+
+import bigtrain_nb as bt
+
+pytestmark = pytest.mark.slow
+COUNT = 2000
+
+
+@pytest.fixture(scope="module")
+def service():
+    with bt.run_data_service(workers=2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("numbers")
+    paths = [folder / f"{index}.tfrecord" for index in range(10)]
+    for index, path in enumerate(paths):
+        with bt.tf.io.TFRecordWriter(str(path)) as writer:
+            for number in range(index, COUNT, 10):
+                writer.write(str(number).encode())
+    return paths
+
+
+def parse(record):
+    return bt.tf.strings.to_number(record, bt.tf.int64)
+
+
+def doubled(numbers):
+    return 2 * numbers
+
+
+def arrived(dataset, kill=None):
+    """How often each number comes; after 20 batches ``kill`` is called."""
+    seen = Counter()
+    for index, batch in enumerate(dataset):
+        seen.update((batch.numpy() // 2).tolist())
+        if kill and index == 20:
+            kill()
+    return seen
+
+
+@pytest.mark.parametrize(("sharding", "times"), [("dynamic", 1), ("data", 1), ("file", 1), ("off", 2)])
+def test_the_sharding_says_how_often_each_example_comes(sharding, times, service, files):
+    pipeline = bt.Pipeline(data=files, parse=parse, finish=doubled, batch=7, service=service.address, sharding=sharding)
+    assert arrived(pipeline.dataset()) == Counter(dict.fromkeys(range(COUNT), times))
+
+
+@pytest.mark.parametrize("sharding", ["dynamic", "off"])
+def test_a_lost_worker_is_started_again_and_what_it_had_is_lost_or_repeated(sharding, service, files):
+    before = service.restarted
+    settings = {"service": service.address, "sharding": sharding}
+    dataset = bt.Pipeline(data=files, parse=parse, finish=doubled, batch=2, **settings).dataset()
+    seen = arrived(dataset, kill=lambda: service.kill("worker 0"))
+    assert service.restarted == before + 1
+    if sharding == "dynamic":
+        assert max(seen.values()) == 1 and COUNT / 2 < len(seen) <= COUNT
+    else:
+        assert len(seen) == COUNT and 2 <= max(seen.values()) <= 3
+
+
+def test_a_lost_dispatcher_is_started_again_and_two_readers_of_one_job_share_its_examples(service, files):
+    settings = {"service": service.address, "job_name": "shared"}
+    pipeline = bt.Pipeline(data=files, parse=parse, finish=doubled, batch=2, **settings)
+    other = iter(pipeline.dataset())
+    first = next(other)
+    seen = arrived(pipeline.dataset(), kill=lambda: service.kill("dispatcher"))
+    seen += arrived([first, *other])
+    assert seen == Counter(range(COUNT))
+
+
+def test_images_arrive_as_without_a_service(service, tmp_path):
+    data = bt.photo_crops(32, 8, size=64, shards=2, cache=tmp_path)
+    here = bt.Pipeline(data=data, image_size=32, batch=32)
+    there = bt.Pipeline(data=data, image_size=32, batch=32, service=service.address)
+
+    def total(pipeline):
+        return sum(float(bt.tf.reduce_sum(images)) for images, _ in pipeline.dataset())
+
+    assert total(there) == pytest.approx(total(here), rel=1e-4)
+    assert there.dataset().element_spec == here.dataset().element_spec
+
+
+def test_nothing_is_left(watch):
+    with bt.run_data_service(workers=1) as made:
+        pids, addresses = made.pids, made.addresses
+        assert made.names == ["dispatcher", "worker 0"] and made.address == f"grpc://{addresses[0]}"
+    eventually(lambda: not any(map(runs, pids)))
+    watch.nothing_left(addresses)
+    gone = bt.Pipeline(data=[os.devnull], parse=parse, service=made.address)
+    with pytest.raises(RuntimeError, match="does not answer"):
+        gone.dataset()

@@ -1,0 +1,98 @@
+"""Parameter servers in real processes: what is counted, and what is lost and goes on when a task is killed."""
+
+import json
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import servers_train
+from leftovers import eventually
+
+import bigtrain_nb as bt
+
+pytestmark = pytest.mark.slow
+EVERY = servers_train.EVERY
+
+
+def started(folder, steps, **settings):
+    script = Path(servers_train.__file__)
+    return bt.run_workers(script, workers=2, servers=2, arguments=[folder, steps], timeout=400, **settings)
+
+
+def told(job):
+    """What the chief has printed so far, as dictionaries."""
+    return [json.loads(line) for line in job.logs("chief").splitlines() if line.startswith("{")]
+
+
+def rounds(job):
+    return [line for line in told(job) if "loss" in line]
+
+
+def more_rounds(job, count):
+    before = len(rounds(job))
+    eventually(lambda: job.exit_code is not None or len(rounds(job)) >= before + count, 200)
+    assert job.exit_code is None, job.logs("chief")
+
+
+def test_what_is_lost_with_a_worker_a_server_and_sigterm(tmp_path, watch):
+    job = started(tmp_path, 10**6, restarts=2)
+    assert job.names == ["chief", "worker 0", "worker 1", "server 0", "server 1"]
+    more_rounds(job, 2)
+    pids = list(job.pids)
+    job.kill("worker 0")
+    more_rounds(job, 3)  # nobody waits for it
+    eventually(lambda: job.restarted == 1, 100)
+    assert [now != before for now, before in zip(job.pids, pids, strict=True)] == [False, True, False, False, False]
+    eventually(lambda: job.logs("worker 0").count("serves the chief") == 2, 100)
+    eventually(lambda: rounds(job)[-1]["staleness"] > 0, 100)  # it trains again
+
+    job.kill("server 1")
+    eventually(lambda: job.restarted == 2, 60)
+    more_rounds(job, 1)
+    assert job.stop() == [75] * 5, job.logs("chief")
+    first, second = [line for line in told(job) if "begins" in line]
+    assert sorted(first["table"]) == [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(2)]
+    assert first["weights"].startswith("/job:ps") and first["begins"] == first["applied"] == 0
+    last = told(job)[told(job).index(second) - 1]
+    assert 0 <= second["begins"] - last["steps"] <= 2 * EVERY  # a round may have been saved and not been told
+    assert second["applied"] == second["begins"]
+    for line in rounds(job):
+        assert line["applied"] == line["steps"] and line["repeated"] <= 2 and line["staleness"] < EVERY
+
+    done = rounds(job)[-1]["steps"]
+    again = started(tmp_path, done + EVERY)
+    assert again.wait(show=False) == [0] * 5
+    assert told(again)[0]["begins"] == told(again)[0]["applied"] == done and told(again)[-1]["ends"] == done + EVERY
+    watch.nothing_left(job.addresses + again.addresses)
+
+
+def test_an_error_in_the_chief_or_a_missing_chief_ends_all(watch):
+    fails = "import bigtrain_nb as bt\nstrategy = bt.strategy(timeout=100)\nraise ValueError('the planted one')"
+    absent = "if json.loads(os.environ['TF_CONFIG'])['task']['type'] == 'chief': time.sleep(600)\n"
+    absent = f"import json, os, time\n{absent}import bigtrain_nb as bt; bt.strategy(timeout=1)"
+    jobs = [bt.run_workers(code, 1, servers=1, timeout=200, patience=30) for code in (fails, absent)]
+    for job in jobs:
+        job.wait(show=False)
+    failed, missing = jobs
+    assert failed.codes == [1, 1, 1] and failed.failed == 0 and "the planted one" in failed.logs("chief")
+    assert "the chief" in failed.logs("server 0")
+    assert missing.codes[1:] == [1, 1] and "did not answer within 1 s" in missing.logs("worker 0")
+    watch.nothing_left()
+
+
+def test_keras_fit_raises():
+    """Mended, say so in `Coordinator` and notebook 10."""
+    code = """
+    import bigtrain_nb as bt
+    from bigtrain_nb.common.quiet import keras, tf
+    strategy = bt.strategy(timeout=100)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    try:
+        model.fit(tf.ones([8, 2]), tf.ones([8, 1]), batch_size=4, verbose=0)
+    except Exception as error:
+        print("refused", type(error).__name__)
+    """
+    job = bt.run_workers(dedent(code), 1, servers=1, timeout=200)
+    assert job.wait(show=False) == [0, 0, 0] and "refused" in job.logs("chief"), job.logs("chief")
