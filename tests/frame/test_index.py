@@ -7,6 +7,7 @@ from textwrap import indent
 import covers
 import notebook_rules as rules
 import pytest
+import series_map
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -51,3 +52,9 @@ def test_each_term_stands_where_its_links_lead(term, words):
         section = sections(FOLDER / file)[place]
         for name in term.split(", "):
             assert name.lower() in section.lower(), f"{name!r} is not in {file}, {place!r}"
+
+
+def test_the_map_leads_to_every_notebook_and_is_drawn():
+    shown = {notebook[:2] for rows in series_map.COLUMNS.values() for _, notebook in rows}
+    assert shown == {path.name[:2] for path in NOTEBOOKS}
+    assert series_map.FILE.read_text(encoding="utf-8") == series_map.drawing(), "run tools/series_map.py"

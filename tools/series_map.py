@@ -1,0 +1,75 @@
+"""Draw notebooks/images/map.svg: from what an engineer sees to the notebook that helps.
+
+python tools/series_map.py
+"""
+
+from html import escape
+from pathlib import Path
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+FILE = NOTEBOOKS / "images" / "map.svg"
+COLUMNS = {  # what one sees: from top to bottom, the question and the notebook
+    "It is slow": [
+        ("Is it, or was that noise?", "00 Measure first"),
+        ("Does it wait for data?", "01 Feed the model"),
+        ("Is one device too slow?", "02 Mirror it"),
+        ("Is one machine too slow?", "03 Many workers"),
+        ("Do all wait for the slowest?", "10 Ask a server"),
+    ],
+    "It does not fit": [
+        ("Could the numbers be smaller?", "04 Half the bits"),
+        ("Is the batch too large?", "05 A batch that does not fit"),
+        ("Activations or state too large?", "07 Pay with time"),
+        ("Is the model itself too large?", "08 Cut the model"),
+    ],
+    "It breaks": [
+        ("Is the loss not a number?", "09 When it goes wrong"),
+        ("Does it hang?", "09 When it goes wrong"),
+        ("Did a worker die?", "03 Many workers"),
+        ("How often must I save?", "09 When it goes wrong"),
+    ],
+    "It works. And now?": [
+        ("What will the real run cost?", "06 All of it"),
+        ("Which settings are best?", "11 Choose it"),
+        ("Can it be smaller?", "11 Shrink it"),
+        ("How is it served?", "11 Hand it on"),
+    ],
+}
+BLUE, INK, GREY = "#1f66b5", "#1d2126", "#5b636d"
+COLUMN_WIDTH, ROW_HEIGHT, TOP, MARGIN = 256, 76, 60, 12
+
+
+def text(x, y, words, size, color, weight="normal"):
+    return (
+        f'<text x="{x}" y="{y}" font-size="{size}" fill="{color}" font-weight="{weight}" text-anchor="middle">'
+        f"{escape(words)}</text>"
+    )
+
+
+def row(left, top, question, notebook):
+    """A question, and under it the notebook in a box."""
+    middle = left + COLUMN_WIDTH // 2
+    box = f'<rect x="{left + 12}" y="{top + 26}" width="{COLUMN_WIDTH - 24}" height="34" rx="6" fill="{BLUE}"/>'
+    return [text(middle, top + 17, question, 14, INK), box, text(middle, top + 48, notebook, 14, "white", "bold")]
+
+
+def drawing():
+    """The map as SVG, on a white card, which reads on light and on dark pages."""
+    width = COLUMN_WIDTH * len(COLUMNS) + 2 * MARGIN
+    height = TOP + ROW_HEIGHT * max(map(len, COLUMNS.values())) + MARGIN
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
+        f'<rect width="{width}" height="{height}" rx="8" fill="white"/>',
+    ]
+    for number, (seen, rows) in enumerate(COLUMNS.items()):
+        left = MARGIN + number * COLUMN_WIDTH
+        right, middle = left + COLUMN_WIDTH - 12, left + COLUMN_WIDTH // 2
+        parts.append(text(middle, 36, seen, 19, INK, "bold"))
+        parts.append(f'<path d="M{left + 12} 50H{right}" stroke="{GREY}"/>')
+        for place, (question, notebook) in enumerate(rows):
+            parts += row(left, TOP + place * ROW_HEIGHT, question, notebook)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(drawing(), encoding="utf-8")
