@@ -5,7 +5,7 @@ what arrives there in the backward pass. The optimizer is kept from updating, an
 """
 
 import math
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,14 +84,26 @@ class WatchedStep:
         self.gradients = []
         self.scale = scale
         self._running = []
-        with ExitStack() as stack:
-            stack.enter_context(_eagerly())
-            stack.enter_context(_put_back(model))
-            stack.enter_context(_in_place_of(model.optimizer, "apply", self._apply))
-            stack.enter_context(_in_place_of(model.optimizer, "scale_loss", self._scaled(model.optimizer.scale_loss)))
+        with ExitStack() as self._undo:
+            self._keep(model)
+            self._replace(model.optimizer, "apply", self._apply)
+            self._replace(model.optimizer, "scale_loss", self._scaled(model.optimizer.scale_loss))
             for layer in _layers_and_operations(model):
-                stack.enter_context(_in_place_of(layer, "call", self._watched(layer, layer.call)))
+                self._replace(layer, "call", self._watched(layer, layer.call))
             model.train_step(data)
+
+    def _keep(self, model):
+        """Run eagerly; afterwards put back seeds, moving statistics and metrics: new ones start from nothing."""
+        self._undo.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
+        tf.config.run_functions_eagerly(True)
+        for variable in [*model.non_trainable_variables, *model.metrics_variables]:
+            self._undo.callback(variable.assign, tf.identity(variable.value))
+        self._undo.callback(model.reset_metrics)
+
+    def _replace(self, thing, name, function):
+        """Let ``thing.name`` be another function, until the step is done; Keras calls it by that name."""
+        vars(thing)[name] = function
+        self._undo.callback(vars(thing).pop, name)
 
     @property
     def is_healthy(self):
@@ -150,44 +162,6 @@ def _layers_and_operations(model):
     """Return a model's layers and the operations between them, such as `keras.ops.exp`, that a functional one has."""
     found = {}
     for layer in layers_within(model):
-        found[id(layer)] = layer
-        if isinstance(layer, Functional):
-            for operation in layer.operations:
-                found[id(operation)] = operation
-    return list(found.values())
-
-
-@contextmanager
-def _in_place_of(thing, name, function):
-    """Let ``thing.name`` be another function; Keras calls it by that name."""
-    vars(thing)[name] = function
-    try:
-        yield
-    finally:
-        vars(thing).pop(name)
-
-
-@contextmanager
-def _eagerly():
-    before = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(before)
-
-
-@contextmanager
-def _put_back(model):
-    """Keep seeds, moving statistics and metrics as they are; metrics that were not there yet start from nothing."""
-    before = [(variable, tf.identity(variable.value)) for variable in _changing(model)]
-    try:
-        yield
-    finally:
-        model.reset_metrics()
-        for variable, value in before:
-            variable.assign(value)
-
-
-def _changing(model):
-    return [*model.non_trainable_variables, *model.metrics_variables]
+        inside = layer.operations if isinstance(layer, Functional) else []
+        found.update({id(each): each for each in [layer, *inside]})
+    return found.values()

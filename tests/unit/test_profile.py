@@ -100,7 +100,7 @@ def test_a_function_a_function_of_batches_and_a_dataset_alone():
 
     found = bt.profile(one_after_the_other(0.02), steps=STEPS)
     assert add_up(found) and found.shares["EagerPyFunc"] > 0.7, str(found)
-    assert found.to_dict()["shares"] == found.shares and found.figure()._repr_png_()
+    assert found.figure()._repr_png_()
     for shown in (str(found), found._repr_html_()):
         assert "is waiting for input" in shown and "EagerPyFunc" in shown and "Without the profiler" in shown
 
