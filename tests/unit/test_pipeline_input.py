@@ -121,10 +121,6 @@ def test_a_bad_setting_is_named_with_its_value(crops, name, value):
     assert str(error.value).startswith(f"{name}={value!r} must be ")
 
 
-def test_data_that_is_no_list_of_paths_is_refused():
-    with pytest.raises(ValueError, match="data='one.tfrecord' must be an ImageData or a list of paths"):
-        Pipeline(data="one.tfrecord", parse=unchanged)
-
 
 def test_no_files_and_no_parse_are_refused(crops):
     with pytest.raises(ValueError, match="data holds no train shards: there is nothing to read"):
