@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import Functional, keep_mask, layers_within
+from bigtrain_nb.common.keras_gaps import Functional, in_place_of, keep_mask, layers_within
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
@@ -84,26 +84,19 @@ class WatchedStep:
         self.gradients = []
         self.scale = scale
         self._running = []
-        with ExitStack() as self._undo:
-            self._keep(model)
-            self._replace(model.optimizer, "apply", self._apply)
-            self._replace(model.optimizer, "scale_loss", self._scaled(model.optimizer.scale_loss))
+        optimizer = model.optimizer
+        with ExitStack() as stack:
+            stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
+            tf.config.run_functions_eagerly(True)
+            # Seeds, moving statistics and metrics are put back; metrics that were not there yet start from nothing.
+            for variable in [*model.non_trainable_variables, *model.metrics_variables]:
+                stack.callback(variable.assign, tf.identity(variable.value))
+            stack.callback(model.reset_metrics)
+            stack.enter_context(in_place_of(optimizer, "apply", self._apply))
+            stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
             for layer in _layers_and_operations(model):
-                self._replace(layer, "call", self._watched(layer, layer.call))
+                stack.enter_context(in_place_of(layer, "call", self._watched(layer, layer.call)))
             model.train_step(data)
-
-    def _keep(self, model):
-        """Run eagerly; afterwards put back seeds, moving statistics and metrics: new ones start from nothing."""
-        self._undo.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
-        tf.config.run_functions_eagerly(True)
-        for variable in [*model.non_trainable_variables, *model.metrics_variables]:
-            self._undo.callback(variable.assign, tf.identity(variable.value))
-        self._undo.callback(model.reset_metrics)
-
-    def _replace(self, thing, name, function):
-        """Let ``thing.name`` be another function, until the step is done; Keras calls it by that name."""
-        vars(thing)[name] = function
-        self._undo.callback(vars(thing).pop, name)
 
     @property
     def is_healthy(self):
