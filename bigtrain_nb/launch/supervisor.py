@@ -32,26 +32,24 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Worker:
-    """One worker: a process that leads a group of its own. ``tell`` is called with what it prints, and with its end."""
+    """One worker: a process that leads a group of its own. The supervisor tells what it prints, and its end."""
 
-    def __init__(self, index, alone, command, environment, source, tell):
+    def __init__(self, supervisor, index, environment):
+        self.supervisor = supervisor
         self.index = index
-        self.alone = alone  # whether it is started again without the others
-        self.command = command
         self.environment = environment
-        self.source = source
-        self.tell = tell
+        self.alone = supervisor.order["tasks"][index]["alone"]  # whether it is started again without the others
 
-    def start(self, restart):
+    def start(self):
         """Start its process, also anew: on the same port then."""
         self.code = None
         self.raised = 0.0  # when it last printed a traceback
         self.process = subprocess.Popen(
-            self.command,
+            self.supervisor.order["command"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=self.environment | {"BIGTRAIN_RESTART": str(restart)},
+            env=self.environment | {"BIGTRAIN_RESTART": str(self.supervisor.restarts)},
             start_new_session=True,
             preexec_fn=_end_with_supervisor if LIBC else None,
         )
@@ -73,19 +71,19 @@ class Worker:
 
     def _read(self):
         with suppress(BrokenPipeError), self.process.stdin as stdin:
-            stdin.write(self.source.encode())
+            stdin.write(self.supervisor.order["source"].encode())
         for line in self.process.stdout:
             text = line.decode(errors="replace").rstrip("\r\n")
             if text.startswith("Traceback"):
                 self.raised = time.monotonic()
-            self.tell(worker=self.index, text=text)
+            self.supervisor.tell(worker=self.index, text=text)
 
     def _wait(self, reader):
         code = self.process.wait()
         self.ended = time.monotonic()
         self.signal(signal.SIGKILL)  # what it has started and left behind
         reader.join(LAST_WORDS_SECONDS)
-        self.tell(worker=self.index, code=code)
+        self.supervisor.tell(worker=self.index, code=code)
         self.code = code
 
 
@@ -134,17 +132,16 @@ class Supervisor:
 
     def start(self):
         """Start all workers, on free loopback ports."""
-        order = self.order
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(len(order["tasks"]))]
+        tasks = self.order["tasks"]
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(len(tasks))]
         cluster = {}
-        for task, address in zip(order["tasks"], addresses, strict=True):
+        for task, address in zip(tasks, addresses, strict=True):
             cluster.setdefault(task["type"], []).append(address)
-        for index, task in enumerate(order["tasks"]):
+        for index, task in enumerate(tasks):
             config = {"cluster": cluster, "task": {"type": task["type"], "index": task["index"]}}
             environment = os.environ | task["environment"] | {"TF_CONFIG": json.dumps(config)}
-            worker = Worker(index, task["alone"], order["command"], environment, order["source"], self.tell)
-            self.workers.append(worker)
-            worker.start(self.restarts)
+            self.workers.append(Worker(self, index, environment))
+            self.workers[index].start()
         self.tell(addresses=addresses, failed=None, **self.state())
         for worker in self.workers:
             worker.follow()
@@ -152,7 +149,7 @@ class Supervisor:
     def start_alone(self, worker):
         """Start one worker again, where it was, while the others run."""
         self.restarts += 1
-        worker.start(self.restarts)
+        worker.start()
         self.tell(alone=worker.index, **self.state())
         worker.follow()
 
@@ -170,8 +167,7 @@ class Supervisor:
         patience = self.order["patience"]
         needed = [worker for worker in self.workers if not worker.alone]
         end_at = self.deadline
-        first = None
-        is_ending = False
+        has_failed = is_ending = False
         while True:
             self.look()
             now = time.monotonic()
@@ -190,14 +186,14 @@ class Supervisor:
 
             if not is_ending and (now >= end_at or not running):
                 is_ending = True
-                if failed and not is_over:
-                    first = first_to_fail(failed)
-                    self.tell(failed=first.index)
+                has_failed = bool(failed) and not is_over
+                if has_failed:
+                    self.tell(failed=first_to_fail(failed).index)
                 self.signal(signal.SIGTERM)
             if now >= end_at + TERM_SECONDS:
                 self.signal(signal.SIGKILL)
             if not running:
-                return first
+                return has_failed
 
     def look(self):
         """Note whether all shall end, after a moment in which that may be said."""

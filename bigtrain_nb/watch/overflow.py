@@ -9,11 +9,10 @@ from bigtrain_nb.common.keras_gaps import layers_within
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.watch.watched_step import Look, WatchedStep, is_floating, values_of
+from bigtrain_nb.watch.watched_step import ARRIVES, Look, WatchedStep, is_floating, values_of
 
 LEAST_SCALE = 2.0**-14
 """What overflows at this loss scale too, is no matter of the scale."""
-_NAMES = {"arrives": "gradient that arrives", "leaves": "gradient that leaves"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,8 +147,8 @@ def _finite_from(model, data, scale):
 def _first(model, step, scale, finite_from):
     """Return the `Overflow` of a step that is not healthy."""
     where = "backward" if all(values.finite for values in step.losses) else "forward"
-    looks = [look for look in _with_weights(model, step) if (look.where in ("input", "output")) == (where == "forward")]
-    found = next((look for look in looks if not look.values.finite), None)
+    looks = [look for look in _with_weights(model, step) if not look.values.finite]
+    found = next((look for look in looks if look.is_backward == (where == "backward")), None)
     if found is None:
         loss = step.losses[0]
         return Overflow("loss", where, loss.dtype, {"loss": loss}, scale, finite_from, "All layers are finite.")
@@ -158,10 +157,10 @@ def _first(model, step, scale, finite_from):
     values = {}
     for look in step.looks:
         if look.call is found.call:
-            values.setdefault(_NAMES.get(look.where, look.where), look.values)
+            values.setdefault(look.where, look.values)
     if isinstance(found.call.layer, keras.layers.Layer):
         values.update(_weights(model, found.call.layer))
-    values[_NAMES.get(found.where, found.where)] = found.values
+    values[found.where] = found.values
     return Overflow(layer, where, found.values.dtype, values, scale, finite_from, remark)
 
 
@@ -171,7 +170,7 @@ def _with_weights(model, step):
     looks = list(step.looks)
     for gradient, variable in reversed(step.gradients):
         layer = owners[id(variable)]
-        arrived = [place for place, look in enumerate(looks) if look.where == "arrives" and look.call.layer is layer]
+        arrived = [place for place, look in enumerate(looks) if look.where == ARRIVES and look.call.layer is layer]
         if arrived:
             values = replace(values_of(gradient), dtype=layer.compute_dtype)
             looks.insert(arrived[-1] + 1, Look(f"gradient of {variable.name}", looks[arrived[-1]].call, values))
@@ -182,7 +181,7 @@ def _blame(look):
     """Return the name of the layer that a value comes from, and what is to be said of it."""
     layer = look.call.layer
     caller = look.call.caller
-    if look.where not in ("input", "arrives"):
+    if look.where not in ("input", ARRIVES):
         return layer.name, ""
     if caller is None and look.where == "input":
         return "inputs", f"The batch is finite, but not in {look.values.dtype}."

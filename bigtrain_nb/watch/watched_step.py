@@ -14,6 +14,8 @@ from bigtrain_nb.common.keras_gaps import Functional, in_place_of, keep_mask, la
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
+ARRIVES = "gradient that arrives"
+
 
 @dataclass(frozen=True)
 class Values:
@@ -64,11 +66,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen at a call: ``where`` is "input", "output", or in the backward pass "arrives", "leaves"."""
+    """What was seen at a call: ``where`` is "input", "output", or in the backward pass a gradient."""
 
     where: str
     call: Call
     values: Values
+
+    @property
+    def is_backward(self):
+        return self.where.startswith("gradient")
 
 
 class WatchedStep:
@@ -121,13 +127,13 @@ class WatchedStep:
             if not tf.executing_eagerly():  # Keras infers shapes
                 return call(*args, **kwargs)
             this = Call(layer, self._running[-1] if self._running else None)
-            args, kwargs = self._look_at((args, kwargs), this, "input", "leaves")
+            args, kwargs = self._look_at((args, kwargs), this, "input", "gradient that leaves")
             self._running.append(this)
             try:
                 outputs = call(*args, **kwargs)
             finally:
                 self._running.pop()
-            return self._look_at(outputs, this, "output", "arrives")
+            return self._look_at(outputs, this, "output", ARRIVES)
 
         return watched
 
