@@ -36,18 +36,16 @@ def note(kind, text):
 def table(caption, head, rows, closing=""):
     """A table whose first column names the row; `closing` stands below it. All cells are plain text."""
     lines = [caption, *_aligned([head, *rows]), closing]
-    markup = ['<table style="color: inherit; font: inherit">']
-    if caption:
-        markup.append(f'<caption style="{_CELL}">{html.escape(caption)}</caption>')
-    columns = [_cell('th scope="col"', name) for name in head]
-    markup += ["<thead><tr>", *columns, "</tr></thead><tbody>"]
+    columns = "".join(_cell('th scope="col"', name) for name in head)
+    body = ""
     for first, *others in rows:
-        cells = [_cell("td", content) for content in others]
-        markup += ["<tr>", _cell('th scope="row"', first), *cells, "</tr>"]
-    markup.append("</tbody></table>")
-    if closing:
-        markup.append(f"<p>{_escaped(closing)}</p>")
-    return Card("\n".join(filter(None, lines)), "".join(markup))
+        name = _cell('th scope="row"', first)
+        cells = "".join(_cell("td", content) for content in others)
+        body += f"<tr>{name}{cells}</tr>"
+    above = f'<caption style="{_CELL}">{html.escape(caption)}</caption>' if caption else ""
+    below = f"<p>{_escaped(closing)}</p>" if closing else ""
+    markup = f"{above}<thead><tr>{columns}</tr></thead><tbody>{body}</tbody>"
+    return Card("\n".join(filter(None, lines)), f'<table style="color: inherit; font: inherit">{markup}</table>{below}')
 
 
 def stacked(*cards):
@@ -65,8 +63,4 @@ def _cell(tag, content):
 
 def _aligned(rows):
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        padded = map(str.ljust, row, widths)
-        lines.append("  ".join(padded).rstrip())
-    return lines
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -4,7 +4,7 @@ All private names stand here, but for those of `keras.Model` that `Model` inheri
 tests/unit/test_upstream.py fails when Keras mends one of them, and says what can then be deleted.
 """
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 
 from bigtrain_nb.common.quiet import keras, tf
@@ -23,14 +23,18 @@ def innermost(optimizer):
 
 
 @contextmanager
-def already_reduced(optimizer):
-    """Keep a Keras optimizer from reducing gradients again; there is no public way to say that they are reduced."""
-    inner = innermost(optimizer)
-    inner._all_reduce_sum_gradients = list  # the pairs as they are
+def in_place_of(thing, name, function):
+    """Let ``thing.name`` be another function; Keras calls it by that name."""
+    vars(thing)[name] = function
     try:
         yield
     finally:
-        vars(inner).pop("_all_reduce_sum_gradients", None)  # replicas are threads: another may have been here before
+        vars(thing).pop(name, None)  # replicas are threads: another may have been here before
+
+
+def already_reduced(optimizer):
+    """Keep a Keras optimizer from reducing gradients again; there is no public way to say that they are reduced."""
+    return in_place_of(innermost(optimizer), "_all_reduce_sum_gradients", list)  # the pairs as they are
 
 
 def clip(optimizer, gradients):
@@ -39,14 +43,9 @@ def clip(optimizer, gradients):
     return type(optimizer)._clip_gradients(optimizer, list(gradients))
 
 
-@contextmanager
 def already_clipped(optimizer):
     """Keep a Keras optimizer from clipping: it would take the norm of what it is given for the norm of the whole."""
-    optimizer._clip_gradients = list  # the gradients as they are
-    try:
-        yield
-    finally:
-        vars(optimizer).pop("_clip_gradients", None)
+    return in_place_of(optimizer, "_clip_gradients", list)  # the gradients as they are
 
 
 def decays(optimizer, variable):
@@ -64,14 +63,10 @@ def after(data):
 @contextmanager
 def count_by_examples(model, examples):
     """Let the tracked loss of each output count a batch by its examples; Keras counts all batches alike."""
-    trackers = model._compile_loss.metrics if model._compile_loss else []
-    for tracker in trackers:
-        tracker.update_state = _counting(tracker, examples)
-    try:
+    with ExitStack() as stack:
+        for tracker in model._compile_loss.metrics if model._compile_loss else []:
+            stack.enter_context(in_place_of(tracker, "update_state", _counting(tracker, examples)))
         yield
-    finally:
-        for tracker in trackers:
-            vars(tracker).pop("update_state", None)
 
 
 def _counting(tracker, examples):

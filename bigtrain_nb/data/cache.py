@@ -27,19 +27,17 @@ def cache_folder(cache=None):
     return platformdirs.user_cache_path("bigtrain_nb", appauthor=False)
 
 
-def made(name, fill, needs, cache=None):
+def made(name, fill, cache=None):
     """Return (folder, facts) of the folder ``name`` in the cache.
 
     It is made unless it is there and every file has the size it was made with. ``fill(making)`` writes all files
     into the empty folder ``making`` and returns facts about them, for JSON. That folder stands beside and is renamed at
-    the end, so nobody sees half of one. ``needs`` is the expected size in bytes.
-
-    Raises OSError that names the folder and the space needed when the disk has less.
+    the end, so nobody sees half of one.
     """
     folder = cache_folder(cache) / f"{name}-v{FORMAT}"
     facts = _facts(folder)
     if facts is None:
-        facts = _make(folder, fill, needs)
+        facts = _make(folder, fill)
     return folder, facts
 
 
@@ -55,14 +53,8 @@ def _facts(folder):
     return manifest["facts"]
 
 
-def _make(folder, fill, needs):
+def _make(folder, fill):
     folder.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder.parent).free
-    if needs > free:
-        raise OSError(
-            f"{folder}: not enough space: about {needs / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} MB are free; "
-            "free some, or let BIGTRAIN_NB_CACHE or cache= name a folder on another disk"
-        )
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as beside:
         making = Path(beside, folder.name)
         making.mkdir()
@@ -70,15 +62,10 @@ def _make(folder, fill, needs):
         files = [path for path in making.rglob("*") if path.is_file()]
         sizes = {path.relative_to(making).as_posix(): path.stat().st_size for path in files}
         (making / MANIFEST).write_text(json.dumps({"facts": facts, "sizes": sizes}), encoding="utf-8")
-        _put(making, folder)
-    return _facts(folder)
-
-
-def _put(making, folder):
-    """Rename ``making`` to ``folder``, unless another process has put a whole one there meanwhile."""
-    try:
-        making.rename(folder)
-    except OSError:
-        if _facts(folder) is None:
-            shutil.rmtree(folder)
+        try:
             making.rename(folder)
+        except OSError:
+            if _facts(folder) is None:  # else another process has put a whole one there meanwhile
+                shutil.rmtree(folder)
+                making.rename(folder)
+    return facts

@@ -4,6 +4,7 @@ TensorFlow keeps a model of every live iterator: each stage's processing time an
 that AUTOTUNE itself works from. `diagnose` runs the pipeline as it is, samples that model and turns it into rates.
 """
 
+import math
 import re
 import time
 from collections import Counter, defaultdict
@@ -77,23 +78,17 @@ class Diagnosis(Shown):
     def next_best(self):
         """Examples/s that the rest would allow if the binding stage cost nothing (the cores allow `ceiling`)."""
         rest = [stage for stage in self.stages if stage is not self.binding]
-        if not rest:
-            return float("inf")
-        return 1 / sum(stage.seconds for stage in _slowest_thread(rest))
+        return 1 / sum(stage.seconds for stage in _slowest_thread(rest)) if rest else math.inf
 
     def words(self):
         """The finding as a list of plain sentences."""
         binding = self.binding
-        partners = [stage.name for stage in self.stages if stage.thread == binding.thread and stage is not binding]
-        shared = ""
-        if partners and binding.calls == 1:
-            shared = f" and shares its thread with {', '.join(partners)}"
         left = "they are busy. To go faster, do less work per example: cache, smaller images, cheaper steps."
         speedup = self.ceiling / self.rate
         if speedup > 1.25:
             left = f"up to {speedup:.1f}x is left in doing the same work on more cores."
         words = [
-            f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once){shared}.",
+            f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once).",
             f"Were it free, the next stage would allow {self.next_best:,.0f} examples/s.",
             f"{cores()} cores that did nothing else would allow {self.ceiling:,.0f} examples/s: {left}",
         ]

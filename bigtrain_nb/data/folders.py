@@ -21,21 +21,14 @@ def copied(folder, pattern, is_good, kind, write, settings, skip_damaged, cache)
     folder = Path(folder).expanduser().absolute()
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")
-    paths = []
-    for path in sorted(folder.glob(pattern)):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_file() and not hidden:
-            paths.append(path)
+    found = [path for path in sorted(folder.glob(pattern)) if path.is_file()]
+    paths = [path for path in found if "/." not in f"/{path.relative_to(folder).as_posix()}"]
     if not paths:
         raise ValueError(f"{folder} holds no {kind}: no file matches {pattern}")
 
     def fill(making):
-        good, damaged = [], []
-        for path in progress(paths, f"checking {folder.name}"):
-            if is_good(path):
-                good.append(path)
-            else:
-                damaged.append(path.relative_to(folder).as_posix())
+        good = [path for path in progress(paths, f"checking {folder.name}") if is_good(path)]
+        damaged = sorted(path.relative_to(folder).as_posix() for path in {*paths}.difference(good))
         if not good:
             raise ValueError(f"{folder} holds no {kind}: none of its {len(paths)} files can be read")
         if damaged and not skip_damaged:
@@ -46,12 +39,10 @@ def copied(folder, pattern, is_good, kind, write, settings, skip_damaged, cache)
         return {**write(making, shuffled(good)), "skipped": damaged}
 
     digest = hashlib.sha256(repr((pattern, settings, skip_damaged)).encode())
-    size = 0
     for path in paths:
         status = path.stat()
-        size += status.st_size
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return made(f"{folder.name[:40]}-{digest.hexdigest()[:16]}", fill, 2 * size, cache)
+    return made(f"{folder.name[:40]}-{digest.hexdigest()[:16]}", fill, cache)
 
 
 def shuffled(paths):

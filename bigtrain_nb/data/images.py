@@ -43,9 +43,17 @@ class ImageData:
     test_shards: tuple = field(repr=False)
     files: tuple = field(repr=False)
     test_files: tuple = field(repr=False)
-    count: int
-    test_count: int
     skipped: tuple = ()
+
+    @property
+    def count(self):
+        """How many train images there are."""
+        return len(self.files)
+
+    @property
+    def test_count(self):
+        """How many test images there are."""
+        return len(self.test_files)
 
     def labels(self):
         """Return the labels of ``files``: int64 [count]."""
@@ -62,10 +70,8 @@ def photo_crops(count=2048, test_count=256, *, size=320, shards=8, cache=None):
 
     Raises ValueError for settings that make no sense, OSError when the disk is full.
     """
-    whole_number("count", count, 1)
-    whole_number("test_count", test_count, 1)
-    whole_number("size", size, 1)
-    whole_number("shards", shards, 1)
+    for setting, value in (("count", count), ("test_count", test_count), ("size", size), ("shards", shards)):
+        whole_number(setting, value, 1)
 
     def fill(making):
         from bigtrain_nb.data.records import pack  # loads TensorFlow
@@ -80,8 +86,7 @@ def photo_crops(count=2048, test_count=256, *, size=320, shards=8, cache=None):
         return {"classes": classes}
 
     name = f"photo-crops-{count}-{test_count}-{size}px-{shards}-shards"
-    needs = (count + test_count) * size * size // 2
-    return _image_data(*storage.made(name, fill, needs, cache))
+    return _image_data(*storage.made(name, fill, cache))
 
 
 def _photo(file):
@@ -162,16 +167,13 @@ def _jpeg(path):
 
 
 def _image_data(root, facts):
-    files, test_files = _paths(root, "train/*/*.jpg"), _paths(root, "test/*/*.jpg")
     return ImageData(
         root=root,
         classes=tuple(facts["classes"]),
         shards=_paths(root, "shards/train-*"),
         test_shards=_paths(root, "shards/test-*"),
-        files=files,
-        test_files=test_files,
-        count=len(files),
-        test_count=len(test_files),
+        files=_paths(root, "train/*/*.jpg"),
+        test_files=_paths(root, "test/*/*.jpg"),
         skipped=tuple(facts.get("skipped", ())),
     )
 

@@ -190,9 +190,8 @@ class Pipeline:
         return tf.map_fn(self._decode, elements, fn_output_signature=(tf.uint8, tf.int64))
 
     def _map(self, dataset, function):
-        if self.num_parallel_calls == 1:
-            return dataset.map(function)
-        return dataset.map(function, num_parallel_calls=_tf(self.num_parallel_calls))
+        at_once = None if self.num_parallel_calls == 1 else _tf(self.num_parallel_calls)
+        return dataset.map(function, num_parallel_calls=at_once)
 
 
 def _tf(value):
@@ -228,11 +227,8 @@ def _check(settings):
     cache = settings.cache
     if cache not in (None, "memory", "file") and not os.path.dirname(cache):
         raise ValueError(f'cache={cache!r} must be None, "memory", "file" or a path with a folder in it')
-    if not isinstance(settings.data, ImageData):
-        if not isinstance(settings.data, list | tuple):
-            raise ValueError(f"data={settings.data!r} must be an ImageData or a list of paths")
-        if settings.parse is None:
-            raise ValueError("data of your own needs parse=, a function from one record to one example")
+    if not isinstance(settings.data, ImageData) and settings.parse is None:
+        raise ValueError("data of your own needs parse=, a function from one record to one example")
     if settings.augment and settings.parse:
         raise ValueError("augment=True needs the default parse: cut random parts in a parse or finish of your own")
     if not settings.files:

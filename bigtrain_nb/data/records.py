@@ -33,11 +33,10 @@ def pack(folder, split, classes, labels, images, shards):
 
 
 def _record(jpeg, label):
-    features = {
-        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
-        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
+    image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg]))
+    label = tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))
+    features = tf.train.Features(feature={"image": image, "label": label})
+    return tf.train.Example(features=features).SerializeToString(deterministic=True)
 
 
 def unpack(record):

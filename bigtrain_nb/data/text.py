@@ -58,7 +58,7 @@ def source_text(megabytes=8.0, *, cache=None):
         return {"files": len(chosen)}
 
     name = f"source-text-python{platform.python_version()}-{megabytes}MB"
-    return _text_data(*storage.made(name, fill, megabytes * 1e6, cache))
+    return _text_data(*storage.made(name, fill, cache))
 
 
 def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, skip_damaged=False, cache=None):

@@ -37,21 +37,16 @@ def _add_run(commands):
     parser.add_argument("--servers", type=int, default=0, help="parameter servers, with a chief beside the workers")
     parser.add_argument("--restarts", type=int, default=0, help="start again after a failure, so many times")
     parser.add_argument("--timeout", type=float, help="end the job after so many seconds")
-    parser.add_argument("script", type=Path, help="a Python script")
+    parser.add_argument("script_or_code", metavar="TRAIN.py", type=Path, help="a Python script")
     parser.set_defaults(command=_run)
 
 
 def _run(chosen):
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    settings = vars(chosen)
+    del settings["command"]
     try:
-        job = run_workers(
-            chosen.script,
-            chosen.workers,
-            servers=chosen.servers,
-            arguments=chosen.arguments,
-            timeout=chosen.timeout,
-            restarts=chosen.restarts,
-        )
+        job = run_workers(**settings)
         job.wait()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -59,8 +54,8 @@ def _run(chosen):
 
 
 def _add_data_service(commands):
-    what = "be one process of a tf.data service, the dispatcher if it is the first of the cluster's tasks"
-    parser = commands.add_parser("data-service", help=what, description=f"{what}, as TF_CONFIG or SLURM say.")
+    what = "be one process of a tf.data service, the dispatcher if it is the first of TF_CONFIG's or SLURM's tasks"
+    parser = commands.add_parser("data-service", help=what, description=what)
     parser.add_argument("--folder", default="/tmp", help="where the dispatcher keeps what it must know after a restart")
     parser.add_argument("--first-port", type=int, help="under SLURM: the dispatcher's; the workers' follow")
     parser.set_defaults(command=_serve_data)

@@ -2,8 +2,8 @@
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch.cluster_spec import cluster_spec
-from bigtrain_nb.launch.serve import lead, serve
-from bigtrain_nb.launch.strategy import come_together
+from bigtrain_nb.launch.rendezvous import come_together
+from bigtrain_nb.launch.serve import lead
 from bigtrain_nb.train.devices import devices
 
 
@@ -20,11 +20,8 @@ def cluster_devices(at_least=2, timeout=600):
     spec = cluster_spec()
     if spec is None:
         return devices(at_least)
-    if spec.rank > 0:
-        print(f"{spec.name(spec.rank)} serves the chief, because of {spec.source}", flush=True)
-        come_together(serve, spec, timeout)
     reached = come_together(lead, spec, timeout)
-    tf.config.experimental_connect_to_cluster(reached, spec.task["type"], spec.task["index"])
+    tf.config.experimental_connect_to_cluster(reached, spec.tasks[0]["type"], 0)
     there = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     names = [device.name for device in there]
     workers = len(spec.addresses)

@@ -14,14 +14,14 @@ FIRST_PORT, PORTS, PORTS_OF_A_JOB = 20_000, 12_000, 64  # below the ports that L
 class ClusterSpec:
     """All tasks that train together, and which of them this process is.
 
-    ``addresses`` has the "host:port" of every task: the chief's first, then the workers', then those of the parameter
-    servers, if there are any. ``rank`` is this task's place among them, 0 the chief's; ``tf_config`` is its TF_CONFIG,
-    ``source`` says where all this is from.
+    ``addresses`` has the "host:port" of every task: the chief's first, then the workers', then those of so many
+    parameter ``servers``. Without servers all are workers, the first of them the chief. ``rank`` is this task's place
+    among them; ``source`` says where all this is from.
     """
 
     addresses: list
     rank: int
-    tf_config: str
+    servers: int
     source: str
 
     @property
@@ -32,20 +32,26 @@ class ClusterSpec:
     @property
     def cluster(self):
         """The addresses by the kind of the tasks: "chief", "worker", "ps"."""
-        return json.loads(self.tf_config)["cluster"]
+        if not self.servers:
+            return {"worker": self.addresses}
+        chief, *workers = self.addresses[: -self.servers]
+        return {"chief": [chief], "worker": workers, "ps": self.addresses[-self.servers :]}
 
     @property
-    def task(self):
-        """This task: {"type": its kind, "index": its place among those of its kind}."""
-        return json.loads(self.tf_config)["task"]
+    def tasks(self):
+        """Each task: {"type": its kind, "index": its place among those of its kind}."""
+        return [{"type": kind, "index": i} for kind, some in self.cluster.items() for i in range(len(some))]
+
+    @property
+    def tf_config(self):
+        """The value of TF_CONFIG for this task."""
+        return json.dumps({"cluster": self.cluster, "task": self.tasks[self.rank]})
 
     def name(self, rank):
         """Return what messages call a task, with its address: "worker 1 (host1:2222)"."""
-        address = self.addresses[rank]
-        for kind, addresses in self.cluster.items():
-            if address in addresses:
-                word = {"ps": "server"}.get(kind, kind)
-                return f"{word} {addresses.index(address)} ({address})"
+        task = self.tasks[rank]
+        kind = "server" if task["type"] == "ps" else task["type"]
+        return f"{kind} {task['index']} ({self.addresses[rank]})"
 
 
 def cluster_spec(environment=os.environ, first_port=None):
@@ -71,25 +77,15 @@ def _from_tf_config(text, servers):
     try:
         config = json.loads(text)
         cluster, task = config["cluster"], config["task"]
-        addresses = cluster.get("chief", []) + cluster["worker"] + cluster.get("ps", [])
+        given = cluster.get("ps", [])
+        addresses = cluster.get("chief", []) + cluster["worker"] + given
         rank = addresses.index(cluster[task["type"]][task["index"]])
-        if servers:
-            text = _tf_config(addresses, rank, servers)
-        return ClusterSpec(addresses, rank, text, "TF_CONFIG")
     except (ValueError, TypeError, LookupError, AttributeError):
         raise ValueError(
             f"TF_CONFIG must be JSON like {EXAMPLE}: each worker, and the chief if there is one, with a host:port of"
             f" its own, and in the task which of them this process is. It is {text[:1000]}"
         ) from None
-
-
-def _tf_config(addresses, rank, servers):
-    cluster = {"worker": addresses}
-    if servers:
-        cluster = {"chief": addresses[:1], "worker": addresses[1:-servers], "ps": addresses[-servers:]}
-    for kind, some in cluster.items():
-        if addresses[rank] in some:
-            return json.dumps({"cluster": cluster, "task": {"type": kind, "index": some.index(addresses[rank])}})
+    return ClusterSpec(addresses, rank, servers or len(given), "TF_CONFIG")
 
 
 def _from_slurm(environment, servers, first):
@@ -105,25 +101,19 @@ def _from_slurm(environment, servers, first):
     if first is None:
         first = FIRST_PORT + PORTS_OF_A_JOB * int(environment["SLURM_JOB_ID"]) % PORTS
     addresses = [f"{host}:{first + task % PORTS_OF_A_JOB}" for task, host in enumerate(hosts)]
-    return ClusterSpec(addresses, rank, _tf_config(addresses, rank, servers), "SLURM's variables")
+    return ClusterSpec(addresses, rank, servers, "SLURM's variables")
 
 
 def _hosts_of_tasks(nodes, tasks_per_node):
-    """Return the host of each task: nodes "n[1-3]" with "2(x2),1" tasks are n1, n1, n2, n2 and n3."""
-    counts = []
-    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_node):
-        counts += [int(tasks)] * int(times or 1)
-    hosts = []
-    for host, count in zip(_host_names(nodes), counts, strict=True):
-        hosts += [host] * count
-    return hosts
+    """Return the host of each task: nodes "n[1-3]" with "2(x2),1" tasks are n1, n1, n2, n2 and n3.
 
-
-def _host_names(nodes):
-    """Return the names that SLURM abbreviates, in its order: "n[08-10],login" is n08, n09, n10 and login.
-
-    TensorFlow's SlurmClusterResolver would sort them as text, n10 before n2, and so give a task another's address.
+    TensorFlow's SlurmClusterResolver would sort the names as text, n10 before n2, and so give a task another's address.
     """
-    if "[" not in nodes:
-        return nodes.split(",")
-    return subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True).split()
+    names = nodes.split(",")
+    if "[" in nodes:
+        names = subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True).split()
+    hosts = []
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_node):
+        for _ in range(int(times or 1)):
+            hosts += [names.pop(0)] * int(tasks)
+    return hosts

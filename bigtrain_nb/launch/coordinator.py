@@ -62,7 +62,7 @@ class Coordinator:
     """
 
     def __init__(self, strategy, step, batches, *, folder=None, **saved):
-        _log_less()
+        tf.get_logger().setLevel("FATAL")  # of a lost task it logs a page for each step that it had, twice
         for name, value in saved.items():
             if isinstance(value, keras.optimizers.Optimizer) and not value.built:
                 raise ValueError(f"{name} is not built: call {name}.build(model.trainable_variables) in the scope")
@@ -140,16 +140,3 @@ def _files(folder, saved, done):
 
 
 _KERAS = keras.layers.Layer, keras.optimizers.Optimizer
-
-
-def _log_less():
-    """Show the first line only of what TensorFlow logs of a lost task: a page for each step that it had, twice."""
-    logger = tf.get_logger()
-    logger.setLevel("ERROR")
-    logger.propagate = False
-    logger.addFilter(_first_line)
-
-
-def _first_line(record):
-    record.msg, record.args = record.getMessage().partition("\n")[0], ()
-    return True

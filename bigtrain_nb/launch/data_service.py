@@ -8,7 +8,7 @@ import time
 from bigtrain_nb.common.addresses import answers
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.launch.cluster_spec import cluster_spec
-from bigtrain_nb.launch.jobs import NO_GPU, Job, environment
+from bigtrain_nb.launch.jobs import Job, task
 
 START_SECONDS = 120.0
 RESTARTS = 1000  # a training of days may lose many workers, of which none is a failure of the others
@@ -27,11 +27,11 @@ def run_data_service(workers=2):
     """
     count = whole_number("workers", workers, 1)
     scratch = tempfile.mkdtemp(prefix="bigtrain_nb-data-service-")
+    dispatcher = task("chief", 0, name="dispatcher", alone=True)
     order = {
-        "tasks": [{"kind": "chief", "alone": True}] + [{"kind": "worker", "alone": True}] * count,
+        "tasks": [dispatcher] + [task("worker", index, alone=True) for index in range(count)],
         "command": [sys.executable, "-m", "bigtrain_nb.launch", "data-service", "--folder", scratch],
         "source": "",
-        "environments": [environment(NO_GPU)] * (1 + count),
         "timeout": None,
         "restarts": RESTARTS,
         "patience": 0.0,
@@ -49,7 +49,6 @@ class DataService(Job):
 
     def __init__(self, order):
         super().__init__(order)
-        self.names[0] = "dispatcher"
         until = time.monotonic() + START_SECONDS
         while not all(map(answers, self.addresses)):
             if time.monotonic() > until or self.exit_code is not None:

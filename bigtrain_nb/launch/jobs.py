@@ -21,7 +21,6 @@ TICK_SECONDS = 0.01
 TIMED_OUT = 124
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 ONLY_FATAL = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # a chief would complain of a lost worker again and again
-WORDS = {"ps": "server"}  # for the kinds of TF_CONFIG
 
 
 def run_workers(
@@ -53,16 +52,18 @@ def run_workers(
     servers = whole_number("servers", servers, 0)
     restarts = whole_number("restarts", restarts, 0)
     script, source = _script(script_or_code)
-    tasks = [{"kind": "worker", "alone": servers > 0}] * workers
-    devices = _devices(workers)
+    shares = _shares_of_gpus(workers)
+    tasks = [task("worker", index, alone=servers > 0, environment=shares[index]) for index in range(workers)]
     if servers:
-        tasks = [{"kind": "chief", "alone": False}, *tasks] + [{"kind": "ps", "alone": False}] * servers
-        devices = [NO_GPU | ONLY_FATAL, *devices] + [NO_GPU] * servers
+        chief = task("chief", 0, name="chief", environment=NO_GPU | ONLY_FATAL)
+        others = [task("ps", index, name=f"server {index}") for index in range(servers)]
+        tasks = [chief, *tasks, *others]
+    for each in tasks:
+        each["environment"] |= {name: str(value) for name, value in (env or {}).items()}
     order = {
         "tasks": tasks,
         "command": [sys.executable, script, *map(str, arguments)],
         "source": source,
-        "environments": [environment(own | (env or {})) for own in devices],
         "timeout": timeout,
         "restarts": restarts,
         "patience": patience,
@@ -71,10 +72,10 @@ def run_workers(
     return Job(order)
 
 
-def environment(added):
-    """Return the environment of a worker: this process', and what is added."""
-    added = {name: str(value) for name, value in added.items()}
-    return {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(os.environ) | {"PYTHONUNBUFFERED": "1"} | added
+def task(kind, index, name=None, alone=False, environment=NO_GPU):
+    """One process of a job: its place in TF_CONFIG, its name, whether it is started again alone, and what it sees."""
+    name = name or f"{kind} {index}"
+    return {"type": kind, "index": index, "name": name, "alone": alone, "environment": dict(environment)}
 
 
 def _script(script_or_code):
@@ -87,7 +88,7 @@ def _script(script_or_code):
     return str(script_or_code), ""
 
 
-def _devices(workers):
+def _shares_of_gpus(workers):
     """Return for each worker the variables that say which GPUs are its own."""
     gpus = nvidia_gpus()
     if not gpus:
@@ -108,19 +109,18 @@ class Job(Shown):
     """
 
     def __init__(self, order):
-        self.names = _names([task["kind"] for task in order["tasks"]])
-        workers = len(self.names)
+        tasks = order["tasks"]
+        self.names = [task["name"] for task in tasks]
         self.addresses = []
         self.pids = []
-        self.codes = [None] * workers
+        self.codes = [None] * len(tasks)
         self.failed = None
         self.restarted = 0
         self.timed_out = False
         self.exit_code = None
         self._how = "run"
-        needed = [index for index, task in enumerate(order["tasks"]) if not task["alone"]]
-        self._needed = needed or range(workers)
-        self._logs = [[] for _ in range(workers)]
+        self._needed = [index for index, task in enumerate(tasks) if not task["alone"]]
+        self._logs = [[] for _ in tasks]
         self._lines = []  # what `wait` prints, and how much of it has been printed
         self._printed = 0
         self._began = time.monotonic()
@@ -128,6 +128,7 @@ class Job(Shown):
             [sys.executable, "-I", "-S", supervisor.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env={"TF_CPP_MIN_LOG_LEVEL": "2"} | os.environ | {"PYTHONUNBUFFERED": "1"},
             start_new_session=True,  # an interrupt of this process is not theirs
         )
         self._end = weakref.finalize(self, _end, process.stdin)
@@ -136,8 +137,6 @@ class Job(Shown):
         process.stdin.flush()
         while not self.pids and self.exit_code is None:
             time.sleep(TICK_SECONDS)
-        if not self.pids:
-            raise RuntimeError("the workers could not be started; the reason stands where this process writes errors")
 
     def wait(self, show=True):
         """Print the workers' lines as they come, unless not ``show``; return the exit codes once all have ended.
@@ -185,38 +184,42 @@ class Job(Shown):
         if self.restarted:
             caption += f", restarts: {self.restarted}"
         rows = []
-        for index, (pid, code) in enumerate(zip(self.pids, self.codes, strict=True)):
-            said = self.logs(index).strip()
-            rows.append([self.names[index], str(pid), _in_words(code), said.rpartition("\n")[2]])
+        for name, pid, code, lines in zip(self.names, self.pids, self.codes, self._logs, strict=True):
+            rows.append([name, str(pid), _in_words(code), lines[-1] if lines else ""])
         return cards.table(caption, ["", "process", "state", "last line"], rows)
 
     def _note(self, event):
-        """Take in a worker's line, or new values of the attributes."""
+        """Take in a worker's line or end, or new values of the attributes."""
         if "text" in event:
-            worker, text = event["worker"], event["text"]
-            self._logs[worker].append(text)
-            if self.failed in (None, worker):
-                self._lines.append(f"{self.names[worker]} | {text}")
-            return
-        alone = event.pop("alone", None)
-        if alone is not None:
-            lost = f"{self.names[alone]} failed: {_in_words(self.codes[alone])}"
-            self._lines.append(f"-- {lost}; it is started again alone")
-        vars(self).update(event)
-        if alone is None and event.get("restarted"):
-            self._lines.append("-- all workers are started again")
-        elif event.get("failed") is not None:
-            how = _in_words(self.codes[self.failed])
-            self._lines.append(f"-- {self.names[self.failed]} failed: {how}; the others are ended")
-        elif event.get("timed_out"):
-            self._lines.append("-- all workers were ended: the job's timeout is over")
-        elif event.get("over"):
+            self._hear(event["worker"], event["text"])
+        elif "code" in event:
+            self.codes[event["worker"]] = event["code"]
+        elif "alone" in event:
+            self._lines.append(f"-- {self._failure(event.pop('alone'))}; it is started again alone")
+            vars(self).update(event)
+        elif "over" in event:
             self._finish()
+        else:
+            vars(self).update(event)
+            if event.get("restarted"):
+                self._lines.append("-- all workers are started again")
+            if event.get("failed") is not None:
+                self._lines.append(f"-- {self._failure(self.failed)}; the others are ended")
+            if self.timed_out:
+                self._lines.append("-- all workers were ended: the job's timeout is over")
+
+    def _hear(self, worker, text):
+        self._logs[worker].append(text)
+        if self.failed in (None, worker):
+            self._lines.append(f"{self.names[worker]} | {text}")
+
+    def _failure(self, worker):
+        return f"{self.names[worker]} failed: {_in_words(self.codes[worker])}"
 
     def _finish(self):
         """Note that nothing more will come."""
         for index, code in enumerate(self.codes):
-            if code is None and self.pids:  # nobody has told its end
+            if code is None:  # nobody has told its end
                 self.kill(index)
                 self.codes[index] = -signal.SIGKILL
         if self.timed_out:
@@ -224,18 +227,10 @@ class Job(Shown):
         elif self.failed is not None:
             code, how = self.codes[self.failed], f"ended because {self.names[self.failed]} failed"
         else:
-            code = max([self.codes[index] for index in self._needed], key=abs)
+            code = max([self.codes[index] for index in self._needed], key=abs, default=0)
             how = "were stopped" if code else "ended well"
         self._how = f"{how} after {time.monotonic() - self._began:.1f} s"
         self.exit_code = code if code >= 0 else 128 - code
-
-
-def _names(kinds):
-    names = []
-    for place, kind in enumerate(kinds):
-        index = kinds[:place].count(kind)
-        names.append(kind if kind == "chief" else f"{WORDS.get(kind, kind)} {index}")
-    return names
 
 
 def _in_words(code):
@@ -252,13 +247,13 @@ def _end(stdin):
         stdin.write(b"stop")
 
 
-def _listen(process, job):
-    """Tell a job of its supervisor's events. ``job`` is a weak reference, so that one that is dropped can end."""
+def _listen(process, reference):
+    """Tell a job of its supervisor's events. ``reference`` is a weak one, so that a job that is dropped can end."""
     with suppress(ValueError), process.stdout as events:  # half a line, if the supervisor was killed
         for event in events:
-            _tell(job, json.loads(event))
+            _tell(reference, json.loads(event))
     process.wait()
-    _tell(job, {"over": True})
+    _tell(reference, {"over": True})
 
 
 def _tell(reference, event):

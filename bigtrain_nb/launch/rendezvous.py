@@ -1,12 +1,15 @@
-"""All workers meet before TensorFlow starts, so that one that is missing has a name and the wait an end.
+"""All tasks meet before TensorFlow starts, so that one that is missing has a name and the wait an end.
 
-TensorFlow's own wait is an hour long and says nothing meanwhile. The chief listens on the port that its TensorFlow will
-use a moment later; the others report there, and go on when it says that all have come. They keep the connection until
-they end, and a chief that is done waits for that: it serves them, and TensorFlow prints alarms when it goes first.
+TensorFlow's own wait is an hour long and says nothing meanwhile. The chief listens on its port in TF_CONFIG; the others
+report there, and go on when it says that all have come. They keep the connection until they end.
+
+Workers that train in step are done then: their chief's TensorFlow uses the same port a moment later. At its end the
+chief waits for theirs: it serves them, and TensorFlow prints alarms when it goes first.
 """
 
 import atexit
 import json
+import os
 import select
 import socket
 import sys
@@ -21,62 +24,72 @@ LEAVE_SECONDS = 20.0  # on a busy machine the others may be that late
 to_the_chief = []  # this worker's connection, open until the process ends
 
 
+def come_together(how, spec, seconds):
+    """Return what ``how(spec, seconds)`` gives, `meet` or `lead`; name this task's port if it is taken."""
+    os.environ["TF_CONFIG"] = spec.tf_config
+    try:
+        socket.create_server(("", spec.port)).close()
+        return how(spec, seconds)
+    except OSError as error:
+        raise RuntimeError(
+            f"port {spec.port} of this task ({spec.source}) cannot be used: {error.strerror}; end the process that"
+            " has it, or choose another port for this task, the same in every task's TF_CONFIG"
+        ) from None
+
+
 def meet(spec, seconds):
     """Return once all workers have come; ``spec`` is this worker's `ClusterSpec`.
 
     Raises RuntimeError after ``seconds``, naming those that are missing; OSError if the chief's port is taken.
     """
-    deadline = time.monotonic() + seconds
     if spec.rank > 0:
-        to_the_chief.append(report(spec, seconds, deadline))
+        to_the_chief.append(report(spec, seconds))
         return
-    guests, missing = _gather(spec, deadline)
-    if missing:
-        names = ", ".join(f"worker {rank} ({spec.addresses[rank]})" for rank in missing)
-        raise RuntimeError(
-            f"{names} did not come within {seconds:g} s. Was it started, with the same cluster, and can it reach"
-            f" {spec.addresses[0]}?"
-        )
-    for guest in guests.values():
-        with suppress(OSError):
-            guest.sendall(GO)
+    with socket.create_server(("", spec.port)) as server:
+        guests = gather(server, spec, seconds)
     atexit.register(_leave_last, guests)
 
 
-def _gather(spec, deadline):
-    """Return a connection to each other worker that has come, by its rank, and the ranks of those that are missing."""
+def gather(server, spec, seconds):
+    """As the chief: return a connection to each other task, by its rank, once all have come."""
+    deadline = time.monotonic() + seconds
     others = range(1, len(spec.addresses))
     guests = {}
-    with socket.create_server(("", spec.port), backlog=len(others)) as server:
-        while True:
-            missing = [rank for rank in others if rank not in guests or _has_hung_up(guests[rank])]
-            if not missing or time.monotonic() >= deadline:
-                return guests, missing
-            server.settimeout(_seconds_to(deadline))
-            with suppress(TimeoutError):
-                guest, _ = server.accept()
-                rank = hear(guest, spec)
-                if rank in others:
-                    guests[rank] = guest  # in place of an earlier one, if it was started again
+    server.settimeout(PAUSE_SECONDS)
+    while missing := [rank for rank in others if rank not in guests or _has_hung_up(guests[rank])]:
+        if time.monotonic() >= deadline:
+            names = ", ".join(map(spec.name, missing))
+            raise RuntimeError(
+                f"{names} did not come within {seconds:g} s. Was it started, with the same cluster, and can it reach"
+                f" {spec.addresses[0]}?"
+            )
+        with suppress(TimeoutError):
+            welcome(server, spec, guests)
+    server.settimeout(None)
+    for rank in others:
+        let_go(guests[rank])
+    return guests
 
 
-def _seconds_to(deadline):
-    return max(0.001, deadline - time.monotonic())
+def welcome(server, spec, guests):
+    """Hear the next guest; return its rank, or None for one that is no task of this cluster."""
+    guest, _ = server.accept()
+    guest.settimeout(TALK_SECONDS)
+    with suppress(OSError, ValueError, TypeError):
+        rank, cluster = json.loads(guest.makefile("rb").readline())
+        if cluster == spec.addresses:
+            guests[rank] = guest  # in place of an earlier one, if it was started again
+            return rank
+
+
+def let_go(guest):
+    with suppress(OSError):
+        guest.sendall(GO)
 
 
 def _has_hung_up(guest):
     readable, _, _ = select.select([guest], [], [], 0)
-    return bool(readable)  # a worker says nothing more, so that only the end can be read
-
-
-def hear(guest, spec):
-    """Return the rank that a guest gives; None for one that is no worker of this cluster."""
-    guest.settimeout(TALK_SECONDS)
-    try:
-        rank, cluster = json.loads(guest.makefile("rb").readline())
-    except (OSError, ValueError, TypeError):
-        return None
-    return rank if cluster == spec.addresses else None
+    return bool(readable)  # a task says nothing more, so that only the end can be read
 
 
 def _leave_last(guests):
@@ -89,29 +102,23 @@ def _leave_last(guests):
             guest.recv(1)
 
 
-def report(spec, seconds, deadline):
-    """As another worker: return the connection to the chief, once it says that all have come."""
+def report(spec, seconds):
+    """As another task: return the connection to the chief, once it says that all have come."""
+    deadline = time.monotonic() + seconds
+    host, _, port = spec.addresses[0].rpartition(":")
     while True:
         try:
-            chief, word = _ask_the_chief(spec, deadline)
-        except OSError as error:
-            reason = error.strerror or str(error)
-        else:
-            if word == GO:
+            chief = socket.create_connection((host, int(port)), TALK_SECONDS)
+            chief.sendall(json.dumps([spec.rank, spec.addresses]).encode() + b"\n")
+            chief.settimeout(seconds + TALK_SECONDS)  # so that the chief's wait ends first
+            if chief.makefile("rb").readline() == GO:
                 return chief
             reason = "it hung up"
+        except OSError as error:
+            reason = error.strerror or str(error)
         if time.monotonic() >= deadline:
             raise RuntimeError(
                 f"the chief, {spec.addresses[0]}, did not answer within {seconds:g} s ({reason}). Was it started, with"
                 " the same cluster, and is its port open to this host?"
             )
         time.sleep(PAUSE_SECONDS)
-
-
-def _ask_the_chief(spec, deadline):
-    """Tell the chief that this worker is there; return the connection and the line that comes back."""
-    host, _, port = spec.addresses[0].rpartition(":")
-    chief = socket.create_connection((host, int(port)), TALK_SECONDS)
-    chief.sendall(json.dumps([spec.rank, spec.addresses]).encode() + b"\n")
-    chief.settimeout(_seconds_to(deadline) + TALK_SECONDS)  # so that the chief's wait ends first
-    return chief, chief.makefile("rb").readline()

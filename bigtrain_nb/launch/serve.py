@@ -1,8 +1,8 @@
 """Tasks that only serve: their TensorFlow runs what the chief sends it, and they end when the chief ends.
 
-A task reports to the chief's address in TF_CONFIG once its server runs, and keeps the connection. The last word on it
-is the code to end with; an end without a word means that the chief was lost. The chief goes on to listen there, so that
-a task that is started again finds it; its own TensorFlow uses another port.
+A task reports to the chief once its server runs. The last word on that connection is the code to end with; an end
+without a word means that the chief was lost. The chief goes on to listen there, so that a task that is started again
+finds it; its own TensorFlow uses another port.
 """
 
 import atexit
@@ -11,63 +11,37 @@ import signal
 import socket
 import sys
 import threading
-import time
 from contextlib import suppress
+from dataclasses import replace
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.launch.rendezvous import GO, hear, report
+from bigtrain_nb.launch.rendezvous import gather, let_go, report, welcome
+from bigtrain_nb.launch.supervisor import free_ports
 
-TICK_SECONDS = 0.05
 KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, times; on Linux
 
 guests = {}  # in the chief: a connection to each other task, by its rank
 
 
-def serve(spec, seconds):
-    """As a task other than the chief: run a TensorFlow server until the chief has ended, then end this process.
-
-    ``spec`` is this task's `ClusterSpec`. The exit code is the chief's last word: 0, or 75 if it was told to end and
-    has saved; 1 if it was lost. SIGTERM is ignored meanwhile: the chief may be saving what stands here.
-
-    Raises RuntimeError if the chief does not answer within ``seconds``.
-    """
-    fail_fast()
-    task = spec.task
-    _ = tf.distribute.Server(spec.cluster, task["type"], task["index"], protocol="grpc")
-    chief = report(spec, seconds, time.monotonic() + seconds)
-    _notice_a_lost_host(chief)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    chief.settimeout(None)
-    word = b""
-    with suppress(OSError):
-        word = chief.recv(16)
-    if not word:
-        print(f"the chief ({spec.addresses[0]}) is gone without a word", flush=True)
-    os._exit(int(word or 1))  # at once: TensorFlow's server cannot be ended
-
-
 def lead(spec, seconds):
-    """As the chief: wait until all other tasks serve; return the `tf.train.ClusterSpec` by which to reach them.
+    """Wait until all other tasks serve; return the `tf.train.ClusterSpec` by which to reach them. In the chief.
 
-    It differs from TF_CONFIG in the chief's own port. When this process ends, so do the others.
+    It differs from TF_CONFIG in the chief's own port. When this process ends, so do the others, in which this does not
+    return: it runs a TensorFlow server until the chief has ended.
 
     Raises RuntimeError after ``seconds``, naming the tasks that are missing; OSError if the chief's port is taken.
     """
-    fail_fast()
-    others = range(1, len(spec.addresses))
-    server = socket.create_server(("", spec.port), backlog=len(others))
-    threading.Thread(target=_welcome, args=(server, spec), daemon=True).start()
+    os.environ["GRPC_FAIL_FAST"] = "use_caller"  # TensorFlow raises when a task is gone; else it waits for it
+    if spec.rank > 0:
+        print(f"{spec.name(spec.rank)} serves the chief, because of {spec.source}", flush=True)
+        _serve(spec, seconds)
+    server = socket.create_server(("", spec.port))
+    guests.update(gather(server, spec, seconds))
+    threading.Thread(target=_welcome_again, args=(server, spec), daemon=True).start()
     atexit.register(_dismiss)
-    deadline = time.monotonic() + seconds
-    while missing := [rank for rank in others if rank not in guests]:
-        if time.monotonic() >= deadline:
-            names = ", ".join(map(spec.name, missing))
-            raise RuntimeError(
-                f"{names} did not come within {seconds:g} s. Was it started, with the same cluster, and can it reach"
-                f" {spec.addresses[0]}?"
-            )
-        time.sleep(TICK_SECONDS)
-    return tf.train.ClusterSpec(_with_a_port_for_tensorflow(spec))
+    addresses = list(spec.addresses)
+    addresses[0] = f"{addresses[0].rpartition(':')[0]}:{free_ports(1)[0]}"
+    return tf.train.ClusterSpec(replace(spec, addresses=addresses).cluster)
 
 
 def end_all(code):
@@ -81,22 +55,32 @@ def end_all(code):
     os._exit(code)
 
 
-def fail_fast():
-    """Let TensorFlow raise at once when a task is gone; by default it waits for it to come back."""
-    os.environ["GRPC_FAIL_FAST"] = "use_caller"
+def _serve(spec, seconds):
+    """Run a TensorFlow server until the chief has ended, then end this process.
+
+    The exit code is the chief's last word: 0, or 75 if it was told to end and has saved; 1 if it was lost. SIGTERM is
+    ignored meanwhile: the chief may be saving what stands here.
+    """
+    task = spec.tasks[spec.rank]
+    _ = tf.distribute.Server(spec.cluster, task["type"], task["index"], protocol="grpc")
+    chief = report(spec, seconds)
+    _notice_a_lost_host(chief)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    chief.settimeout(None)
+    word = b""
+    with suppress(OSError):
+        word = chief.recv(16)
+    if not word:
+        print(f"the chief ({spec.addresses[0]}) is gone without a word", flush=True)
+    os._exit(int(word or 1))  # at once: TensorFlow's server cannot be ended
 
 
-def _welcome(server, spec):
-    """Hear every task that reports, also one that is started again."""
+def _welcome_again(server, spec):
+    """Hear every task that is started again."""
     while True:
-        guest, _ = server.accept()
-        rank = hear(guest, spec)
-        if rank is None:
-            guest.close()
-            continue
-        with suppress(OSError):
-            guest.sendall(GO)
-            guests[rank] = guest
+        rank = welcome(server, spec, guests)
+        if rank:
+            let_go(guests[rank])
 
 
 def _dismiss():
@@ -109,16 +93,6 @@ def _say(code):
     for guest in guests.values():
         with suppress(OSError):
             guest.sendall(b"%d" % code)
-
-
-def _with_a_port_for_tensorflow(spec):
-    chief = spec.addresses[0]
-    host = chief.rpartition(":")[0]
-    with socket.create_server(("", 0)) as free:
-        mine = f"{host}:{free.getsockname()[1]}"
-    cluster = spec.cluster
-    cluster[spec.task["type"]][0] = mine
-    return cluster
 
 
 def _notice_a_lost_host(connection):

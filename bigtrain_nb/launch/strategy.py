@@ -1,12 +1,9 @@
 """The strategy for wherever this process runs: one device, several, or one of several workers."""
 
-import os
-import socket
-
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch.cluster_spec import cluster_spec
-from bigtrain_nb.launch.rendezvous import meet
-from bigtrain_nb.launch.serve import lead, serve
+from bigtrain_nb.launch.rendezvous import come_together, meet
+from bigtrain_nb.launch.serve import lead
 from bigtrain_nb.train.devices import mirrored
 
 
@@ -31,7 +28,7 @@ def strategy(timeout=600, communication_options=None, variable_partitioner=None)
     spec = cluster_spec()
     if spec is None:
         return _alone()
-    if "ps" in spec.cluster:
+    if spec.servers:
         return _with_servers(spec, timeout, variable_partitioner)
     come_together(meet, spec, timeout)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication_options)
@@ -52,27 +49,11 @@ def _alone():
 
 
 def _with_servers(spec, seconds, variable_partitioner):
-    if spec.rank > 0:
-        print(f"{spec.name(spec.rank)} serves the chief, because of {spec.source}", flush=True)
-        come_together(serve, spec, seconds)
     reached = come_together(lead, spec, seconds)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         reached, task_type="chief", task_id=0, rpc_layer="grpc"
     )
     made = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner)
-    workers, servers = len(spec.cluster["worker"]), len(spec.cluster["ps"])
+    workers, servers = len(spec.cluster["worker"]), spec.servers
     print(f"ParameterServerStrategy: the chief of {workers} workers and {servers} servers, because of {spec.source}")
     return made
-
-
-def come_together(how, spec, seconds):
-    """Return what ``how(spec, seconds)`` gives, `meet`, `serve` or `lead`; name this task's port if it is taken."""
-    os.environ["TF_CONFIG"] = spec.tf_config
-    try:
-        socket.create_server(("", spec.port)).close()
-        return how(spec, seconds)
-    except OSError as error:
-        raise RuntimeError(
-            f"port {spec.port} of this task ({spec.source}) cannot be used: {error.strerror}; end the process that"
-            " has it, or choose another port for this task, the same in every task's TF_CONFIG"
-        ) from None

@@ -9,16 +9,10 @@ from bigtrain_nb.common.keras_gaps import layers_within
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.watch.watched_step import Look, WatchedStep, is_floating, values_of
+from bigtrain_nb.watch.watched_step import ARRIVES, Look, WatchedStep, is_floating, values_of
 
 LEAST_SCALE = 2.0**-14
 """What overflows at this loss scale too, is no matter of the scale."""
-_NAMES = {
-    "input": "input",
-    "output": "output",
-    "arrives": "gradient that arrives",
-    "leaves": "gradient that leaves",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,7 +20,7 @@ class Overflow(Shown):
     """What `find_overflow` found.
 
     layer: the name of the layer, or "loss", or of the batch "inputs", "targets", "sample weights".
-    where: "forward" or "backward"; "weights" or "batch" where those are not finite before anything is computed.
+    where: "forward" or "backward"; "batch" where that is not finite before anything is computed.
     dtype: in which the first value that is not finite was computed.
     values: {what went in and what came out: its `Values`}.
     scale: the loss scale; None without loss scaling. finite_from: the largest loss scale, by halves, at which the
@@ -50,7 +44,6 @@ class Overflow(Shown):
         """The finding as a list of plain sentences."""
         found = {
             "batch": f"The {self.layer} of the batch hold values that are not finite.",
-            "weights": f"{self.layer} has weights that are not finite before the step.",
             "forward": f"{self.layer} is the first whose result is not finite: forward, in {self.dtype}.",
             "backward": f"{self.layer} is the first whose gradient is not finite: backward, in {self.dtype}.",
         }
@@ -64,10 +57,6 @@ class Overflow(Shown):
             )
         elif self.scale is not None:
             words.append(f"Loss scaling does not help: it is not finite at a scale of {LEAST_SCALE:.1g} either.")
-        elif self.where == "backward" and self.dtype == "float16":
-            words.append(
-                "There is no loss scaling, which could help: compile with keras.optimizers.LossScaleOptimizer."
-            )
         return [sentence for sentence in words if sentence]
 
     def _card(self):
@@ -101,7 +90,7 @@ def find_overflow(model, batch):
     if not model.built:
         model(keras.utils.unpack_x_y_sample_weight(data)[0])
 
-    found = _in_the_batch(data) or _in_the_weights(model)
+    found = _in_the_batch(data)
     if found:
         return found
     step = WatchedStep(model, data)
@@ -126,51 +115,40 @@ def _in_the_batch(data):
     parts = keras.utils.unpack_x_y_sample_weight(data)
     for name, part in zip(("inputs", "targets", "sample weights"), parts, strict=True):
         for value in filter(is_floating, keras.tree.flatten(part)):
-            if not values_of(value).finite:
-                return Overflow(name, "batch", value.dtype.name, {name: values_of(value)})
-    return None
+            values = values_of(value)
+            if not values.finite:
+                return Overflow(name, "batch", values.dtype, {name: values})
 
 
-def _in_the_weights(model):
-    for layer in layers_within(model):
-        values = _weights(layer)
-        for each in values.values():
-            if not each.finite:
-                return Overflow(layer.name, "weights", each.dtype, values)
-    return None
-
-
-def _weights(layer):
+def _weights(model, layer):
     """Return {name of a weight of a layer's own: its `Values`}."""
-    return {variable.name: values_of(variable.value) for variable in _own_weights(layer)}
+    owners = _owners(model)
+    own = [variable for variable in layer.weights if owners[id(variable)] is layer and is_floating(variable.value)]
+    return {variable.name: values_of(variable.value) for variable in own}
 
 
-def _own_weights(layer):
-    """Return the floating weights of a layer that belong to no layer inside it."""
-    inside = set()
-    for other in layers_within(layer):
-        if other is not layer:
-            inside.update(id(variable) for variable in other.weights)
-    return [each for each in layer.weights if id(each) not in inside and is_floating(each.value)]
+def _owners(model):
+    """Return {id of a weight: the innermost layer that has it}."""
+    owners = {}
+    for layer in layers_within(model):  # each before those inside it
+        owners.update({id(variable): layer for variable in layer.weights})
+    return owners
 
 
 def _finite_from(model, data, scale):
-    """Return the largest scale / 2, scale / 4, ... with which a step is healthy; None if there is none."""
+    """Return the largest of scale, scale / 2, scale / 4, ... with which a step is healthy; None if there is none."""
     if not WatchedStep(model, data, LEAST_SCALE).is_healthy:
         return None
-    while scale > 2 * LEAST_SCALE:
+    while not WatchedStep(model, data, scale).is_healthy:
         scale /= 2
-        if WatchedStep(model, data, scale).is_healthy:
-            return scale
-    return LEAST_SCALE
+    return scale
 
 
 def _first(model, step, scale, finite_from):
     """Return the `Overflow` of a step that is not healthy."""
-    if all(values.finite for values in step.losses):
-        where, found = "backward", _first_backward(model, step)
-    else:
-        where, found = "forward", _first_forward(step)
+    where = "backward" if all(values.finite for values in step.losses) else "forward"
+    looks = [look for look in _with_weights(model, step) if not look.values.finite]
+    found = next((look for look in looks if look.is_backward == (where == "backward")), None)
     if found is None:
         loss = step.losses[0]
         return Overflow("loss", where, loss.dtype, {"loss": loss}, scale, finite_from, "All layers are finite.")
@@ -179,54 +157,35 @@ def _first(model, step, scale, finite_from):
     values = {}
     for look in step.looks:
         if look.call is found.call:
-            values.setdefault(_NAMES[look.where], look.values)
+            values.setdefault(look.where, look.values)
     if isinstance(found.call.layer, keras.layers.Layer):
-        values.update(_weights(found.call.layer))
-    values[_NAMES.get(found.where, found.where)] = found.values
+        values.update(_weights(model, found.call.layer))
+    values[found.where] = found.values
     return Overflow(layer, where, found.values.dtype, values, scale, finite_from, remark)
 
 
-def _first_forward(step):
-    looks = (look for look in step.looks if look.where in ("input", "output") and not look.values.finite)
-    return next(looks, None)
-
-
-def _first_backward(model, step):
-    """Return the first look at a gradient that is not finite, or at a weight's if that one comes earlier.
-
-    A weight's gradient is computed when the gradient has arrived at its layer.
-    """
-    arrived = {}
-    found = []
-    for place, look in enumerate(step.looks):
-        if look.where == "arrives":
-            arrived.setdefault(look.call.layer, []).append((place, look))
-        if look.where in ("arrives", "leaves") and not look.values.finite:
-            found.append((place, look))
-    for layer in layers_within(model):
-        looks = arrived.get(layer, [])
-        if not looks or not all(look.values.finite for _, look in looks):
-            continue
-        own = {id(variable) for variable in _own_weights(layer)}
-        for gradient, variable in step.gradients:
+def _with_weights(model, step):
+    """Return all looks, those at a weight's gradient too: it is computed when the gradient has arrived at its layer."""
+    owners = _owners(model)
+    looks = list(step.looks)
+    for gradient, variable in reversed(step.gradients):
+        layer = owners[id(variable)]
+        arrived = [place for place, look in enumerate(looks) if look.where == ARRIVES and look.call.layer is layer]
+        if arrived:
             values = replace(values_of(gradient), dtype=layer.compute_dtype)
-            if id(variable) in own and not values.finite:
-                place, look = looks[-1]
-                found.append((place, Look(f"gradient of {variable.name}", look.call, values)))
-    return min(found, key=lambda each: each[0], default=(0, None))[1]
+            looks.insert(arrived[-1] + 1, Look(f"gradient of {variable.name}", looks[arrived[-1]].call, values))
+    return looks
 
 
 def _blame(look):
     """Return the name of the layer that a value comes from, and what is to be said of it."""
     layer = look.call.layer
-    if look.where not in ("input", "arrives"):
-        return layer.name, ""
     caller = look.call.caller
+    if look.where not in ("input", ARRIVES):
+        return layer.name, ""
     if caller is None and look.where == "input":
         return "inputs", f"The batch is finite, but not in {look.values.dtype}."
     if caller is None:
         return "loss", "The gradient of the loss itself is not finite."
-    if isinstance(caller.layer, keras.Model):
-        what = "goes into it" if look.where == "input" else "arrives at it in the backward pass"
-        return layer.name, f"What {what} is not finite: a cast, a sum of branches, or code of {caller.layer.name}."
-    return caller.layer.name, f"It happens in its own call, next to {layer.name}."
+    between = f"It happens next to {layer.name}: a cast, a sum of branches, or code of {caller.layer.name}."
+    return layer.name if isinstance(caller.layer, keras.Model) else caller.layer.name, between

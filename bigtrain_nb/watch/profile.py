@@ -1,6 +1,5 @@
 """Where does a step's time go? Some steps under TensorFlow's profiler, between others without it."""
 
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -9,7 +8,6 @@ from pathlib import Path
 
 from bigtrain_nb.common.cards import Shown, note, stacked, table
 from bigtrain_nb.common.checks import whole_number
-from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, number, quantity
 from bigtrain_nb.watch import trace
@@ -78,12 +76,6 @@ class Profile(Shown):
             tables.append(table("", [name, "share", "in a step"], rows))
         return stacked(*notes, *tables)
 
-    def to_dict(self):
-        """All of it as plain data, with the machine's description."""
-        of_this = {"shares": self.shares, "layers": self.layers, "places": self.places}
-        others = ("steps", "seconds", "plain_seconds", "operations", "folder")
-        return {**of_this, **{name: getattr(self, name) for name in others}, "machine": machine()}
-
     def figure(self):
         """Return a figure: one bar for each layer, cut by the kinds of operations."""
         from bigtrain_nb.plots import stacked_figure
@@ -131,47 +123,41 @@ def profile(step, dataset=None, *, steps=20, folder=None):
     for a dataset that yields nothing.
     """
     steps = whole_number("steps", steps, 1)
+    is_dataset = dataset is None and _has_batches(step)
     take = _step_function(step, dataset)
-    plain = _seconds(take, -(-steps // 2))
     place = str(folder or tempfile.mkdtemp(prefix="bigtrain-profile-"))
-    tf.profiler.experimental.start(place)
-    try:
+    plain = _seconds(take, -(-steps // 2))
+    with tf.profiler.experimental.Profile(place):
         _seconds(take, steps)
-    except BaseException:
-        tf.profiler.experimental.stop(save=False)
-        if folder is None:
-            shutil.rmtree(place)
-        raise
-    tf.profiler.experimental.stop()
     plain += _seconds(take, steps // 2)
 
     newest = max(Path(place).glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
-    parts, operations, seconds = trace.divide(trace.read(newest), steps_are_input=_is_batches(step))
+    parts, operations, seconds = trace.divide(trace.read(newest), steps_are_input=is_dataset)
     return Profile(parts, steps, seconds, plain / steps, operations, place)
+
+
+def _has_batches(source):
+    return hasattr(source, "__iter__") or callable(getattr(source, "dataset", None))
 
 
 def _step_function(step, dataset):
     """Return a function without arguments that takes one step."""
-    if _is_batches(step) and dataset is None:
+    if dataset is None and _has_batches(step):
         return _next_of(step)
-    if _is_batches(step) or not callable(step):
+    if _has_batches(step) or not callable(step):
         raise TypeError(f"profile takes a step function, a compiled Keras model or a dataset, not {step!r:.99}")
-    if dataset is None and isinstance(step, keras.Model):
+    is_model = isinstance(step, keras.Model)
+    if dataset is None and is_model:
         raise TypeError(f"profile needs the dataset that {step.name} trains on: profile(model, dataset)")
     if dataset is None:
         return step
-    if not isinstance(step, keras.Model):
+    if not is_model:
         next_batch = _next_of(dataset)
         return lambda: step(next_batch())
-
     batches = _batches(dataset).repeat()
     iterator = iter(step.distribute_strategy.experimental_distribute_dataset(batches))
     step.make_train_function()
     return lambda: step.train_function(iterator)
-
-
-def _is_batches(source):
-    return hasattr(source, "__iter__") or callable(getattr(source, "dataset", None))
 
 
 def _batches(source):
@@ -180,21 +166,22 @@ def _batches(source):
 
 def _next_of(source):
     """Return a function that gives the next batch, again from the start where they end."""
-    batches = _batches(source)
-    iterator = iter(batches)
+    batches = _for_ever(_batches(source))
 
     def next_batch():
-        nonlocal iterator
         with tf.profiler.experimental.Trace(trace.INPUT):
-            try:
-                return next(iterator)
-            except StopIteration:
-                iterator = iter(batches)
-            for batch in iterator:
-                return batch
-            raise ValueError("the dataset yielded no batch")
+            return next(batches)
 
     return next_batch
+
+
+def _for_ever(batches):
+    while True:
+        batch = None
+        for batch in batches:
+            yield batch
+        if batch is None:
+            raise ValueError("the dataset yielded no batch")
 
 
 def _seconds(take, steps):

@@ -62,26 +62,25 @@ def divide(space, steps_are_input=False):
 
     ``space``: an `XSpace`. ``steps_are_input``: nothing is trained, so that the pipeline's operations count.
     """
-    host, devices = _lines(space)
+    lines = list(_lines(space))
     hidden = set()
     if not steps_are_input:
-        hidden = {None} | _ids_of_the_pipeline(host)
-    spans = []
+        hidden = {None} | {event.stats.get("id") for _, events in lines for event in events if _is_captured(event)}
     steps = []
+    changes = []
     operations = 0
-    for events in host:
+    for place, events in lines:
         steps += [event for event in events if event.name == STEP]
-        found = _on_a_thread(events, hidden)
-        operations += sum(span.rank == HOST for span in found)
-        spans += _innermost(found)
-    for place, events in devices:
-        for event in events:
-            spans.append(Span(event.start, event.end, DEVICE, _kernel(place, event)))
-
+        if place == "CPU":
+            spans = _on_a_thread(events, hidden)
+        else:
+            spans = [Span(event.start, event.end, DEVICE, _kernel(place, event)) for event in events]
+        operations += sum(span.rank == HOST for span in spans)
+        changes += _changes(spans)
     start = min(step.start for step in steps)
     end = max(step.end for step in steps)
     seconds = (end - start) / 1e12
-    return _shares(spans, start, end), operations / len(steps), seconds / len(steps)
+    return _shares(changes, start, end), operations / len(steps), seconds / len(steps)
 
 
 class _Event(NamedTuple):
@@ -92,27 +91,22 @@ class _Event(NamedTuple):
 
 
 def _lines(space):
-    """Return the events of each thread of the host, and of each stream of an accelerator with the latter's name."""
-    host = []
-    devices = []
+    """Yield the events of each thread of the host, with "CPU", and of each stream of an accelerator, with its name."""
     for plane in space.planes:
-        place = plane.name.removeprefix("/device:")
         for line in plane.lines:
             if plane.name == "/host:CPU":
-                host.append(_events(plane, line))
-            elif place != plane.name and line.name.startswith(("Stream", "XLA Ops")):
-                devices.append((place, _events(plane, line)))
-    return host, devices
+                yield "CPU", _events(plane, line)
+            elif plane.name.startswith("/device:") and line.name.startswith(("Stream", "XLA Ops")):
+                yield plane.name.removeprefix("/device:"), _events(plane, line)
 
 
 def _events(plane, line):
     """Return the events of a line, each before those inside it."""
     events = []
     for event in line.events:
-        name = plane.event_metadata[event.metadata_id].name
         start = 1000 * line.timestamp_ns + event.offset_ps
-        end = start + event.duration_ps
-        events.append(_Event(start, end, name, _stats(plane, event)))
+        name = plane.event_metadata[event.metadata_id].name
+        events.append(_Event(start, start + event.duration_ps, name, _stats(plane, event)))
     return sorted(events, key=lambda event: (event.start, -event.end))
 
 
@@ -128,14 +122,6 @@ def _stats(plane, event):
     return stats
 
 
-def _ids_of_the_pipeline(host):
-    """Return the ids under which functions of the input pipeline run."""
-    ids = set()
-    for events in host:
-        ids.update(event.stats.get("id") for event in events if event.name.startswith(CAPTURED))
-    return ids
-
-
 def _on_a_thread(events, hidden):
     """Return the spans of a thread, outer ones before inner ones; without what has hidden ids, if there are any."""
     spans = []
@@ -146,7 +132,7 @@ def _on_a_thread(events, hidden):
             continue
         rank = HOST
         part = _operation("CPU", event.name, event.stats)
-        waits = _is_waiting(event)
+        waits = event.name == INPUT or "IteratorGetNext" in event.stats.get("eager_op", event.name)
         if waits:
             rank = WAITING
             part = WAITS
@@ -158,19 +144,14 @@ def _on_a_thread(events, hidden):
             part = Part("CPU", "the rest", call["eager_op"])
         if part:
             spans.append(Span(event.start, event.end, rank, part))
-        if hidden and (waits or _is_of(event, hidden)):
+        runs_a_function = event.name.startswith("ExecutorState::Process") or _is_captured(event)
+        if hidden and (waits or runs_a_function and event.stats.get("id") in hidden):
             until = event.end
     return spans
 
 
-def _is_waiting(event):
-    operation = event.stats.get("eager_op", event.name)
-    return event.name == INPUT or "IteratorGetNext" in operation
-
-
-def _is_of(event, ids):
-    runs_a_function = event.name.startswith(("ExecutorState::Process", CAPTURED))
-    return runs_a_function and event.stats.get("id") in ids
+def _is_captured(event):
+    return event.name.startswith(CAPTURED)
 
 
 def _kernel(place, event):
@@ -204,59 +185,40 @@ def _layer_of(path):
     return found
 
 
-def _innermost(spans):
-    """Cut the spans of a thread so that at each moment only the innermost is left."""
-    left = []
+def _changes(spans):
+    """Return (moment, 1 or -1, span) where a span of a line begins or ends to be the innermost."""
+    changes = []
     around = []
-    done = 0
-    last = Span(math.inf, math.inf, 0, None)
-    for span in [*spans, last]:
+    for span in spans:
         while around and around[-1].end <= span.start:
-            ended = around.pop()
-            left.append(ended._replace(start=max(done, ended.start)))
-            done = ended.end
+            around.pop()
         if around:
             outer = around[-1]
-            left.append(outer._replace(start=max(done, outer.start), end=span.start))
-        done = span.start
+            changes += [(span.start, -1, outer), (min(span.end, outer.end), 1, outer)]
+        changes += [(span.start, 1, span), (span.end, -1, span)]
         around.append(span)
-    return left
+    return changes
 
 
-def _shares(spans, start, end):
+def _shares(changes, start, end):
     """Return {`Part`: its share of the time from start to end}.
 
-    At each moment the time is divided equally between what runs of the first rank that runs at all.
+    At each moment the time is divided equally between what runs of the first rank that runs at all; Python has the
+    rest.
     """
-    changes = []
-    for span in spans:
-        began = max(span.start, start)
-        ended = min(span.end, end)
-        if began < ended:
-            changes.append((began, 1, span))
-            changes.append((ended, -1, span))
-    changes.sort(key=lambda change: change[0])
-
-    running = [Counter(), Counter(), Counter(), Counter()]
+    running = [Counter(), Counter(), Counter(), Counter(), Counter({PYTHON: 1})]
     given = Counter()
     before = start
-    for moment, change, span in changes:
-        _give(given, running, moment - before)
+    for moment, change, span in [*sorted(changes, key=lambda change: change[0]), (end, 0, None)]:
+        moment = min(max(moment, start), end)
+        if moment > before:
+            first = next(filter(None, running))
+            for part, count in first.items():
+                given[part] += (moment - before) * count / first.total()
         before = moment
-        parts = running[span.rank]
-        parts[span.part] += change
-        if parts[span.part] == 0:
-            del parts[span.part]
-    _give(given, running, end - before)
+        if span:
+            parts = running[span.rank]
+            parts[span.part] += change
+            if not parts[span.part]:
+                del parts[span.part]
     return {part: time / (end - start) for part, time in given.most_common() if time}
-
-
-def _give(given, running, time):
-    """Divide some time between the parts of the first rank that has any; Python has the rest."""
-    for parts in running:
-        if parts:
-            break
-    else:
-        parts = {PYTHON: 1}
-    for part, count in parts.items():
-        given[part] += time * count / sum(parts.values())

@@ -5,14 +5,16 @@ what arrives there in the backward pass. The optimizer is kept from updating, an
 """
 
 import math
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import Functional, keep_mask, layers_within
+from bigtrain_nb.common.keras_gaps import Functional, in_place_of, keep_mask, layers_within
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
+
+ARRIVES = "gradient that arrives"
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen at a call: ``where`` is "input", "output", or in the backward pass "arrives", "leaves"."""
+    """What was seen at a call: ``where`` is "input", "output", or in the backward pass a gradient."""
 
     where: str
     call: Call
     values: Values
+
+    @property
+    def is_backward(self):
+        return self.where.startswith("gradient")
 
 
 class WatchedStep:
@@ -84,13 +90,18 @@ class WatchedStep:
         self.gradients = []
         self.scale = scale
         self._running = []
+        optimizer = model.optimizer
         with ExitStack() as stack:
-            stack.enter_context(_eagerly())
-            stack.enter_context(_put_back(model))
-            stack.enter_context(_in_place_of(model.optimizer, "apply", self._apply))
-            stack.enter_context(_in_place_of(model.optimizer, "scale_loss", self._scaled(model.optimizer.scale_loss)))
+            stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
+            tf.config.run_functions_eagerly(True)
+            # Seeds, moving statistics and metrics are put back; metrics that were not there yet start from nothing.
+            for variable in [*model.non_trainable_variables, *model.metrics_variables]:
+                stack.callback(variable.assign, tf.identity(variable.value))
+            stack.callback(model.reset_metrics)
+            stack.enter_context(in_place_of(optimizer, "apply", self._apply))
+            stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
             for layer in _layers_and_operations(model):
-                stack.enter_context(_in_place_of(layer, "call", self._watched(layer, layer.call)))
+                stack.enter_context(in_place_of(layer, "call", self._watched(layer, layer.call)))
             model.train_step(data)
 
     @property
@@ -116,13 +127,13 @@ class WatchedStep:
             if not tf.executing_eagerly():  # Keras infers shapes
                 return call(*args, **kwargs)
             this = Call(layer, self._running[-1] if self._running else None)
-            args, kwargs = self._look_at((args, kwargs), this, "input", "leaves")
+            args, kwargs = self._look_at((args, kwargs), this, "input", "gradient that leaves")
             self._running.append(this)
             try:
                 outputs = call(*args, **kwargs)
             finally:
                 self._running.pop()
-            return self._look_at(outputs, this, "output", "arrives")
+            return self._look_at(outputs, this, "output", ARRIVES)
 
         return watched
 
@@ -150,44 +161,6 @@ def _layers_and_operations(model):
     """Return a model's layers and the operations between them, such as `keras.ops.exp`, that a functional one has."""
     found = {}
     for layer in layers_within(model):
-        found[id(layer)] = layer
-        if isinstance(layer, Functional):
-            for operation in layer.operations:
-                found[id(operation)] = operation
-    return list(found.values())
-
-
-@contextmanager
-def _in_place_of(thing, name, function):
-    """Let ``thing.name`` be another function; Keras calls it by that name."""
-    vars(thing)[name] = function
-    try:
-        yield
-    finally:
-        vars(thing).pop(name)
-
-
-@contextmanager
-def _eagerly():
-    before = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(before)
-
-
-@contextmanager
-def _put_back(model):
-    """Keep seeds, moving statistics and metrics as they are; metrics that were not there yet start from nothing."""
-    before = [(variable, tf.identity(variable.value)) for variable in _changing(model)]
-    try:
-        yield
-    finally:
-        model.reset_metrics()
-        for variable, value in before:
-            variable.assign(value)
-
-
-def _changing(model):
-    return [*model.non_trainable_variables, *model.metrics_variables]
+        inside = layer.operations if isinstance(layer, Functional) else []
+        found.update({id(each): each for each in [layer, *inside]})
+    return found.values()

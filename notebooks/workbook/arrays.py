@@ -50,7 +50,7 @@ def _shape(data, image_size):
 
 def _made(data, image_size, kind, fill):
     name = f"{data.root.name}-{kind}-{image_size}px"
-    folder, _ = storage.made(name, fill, data.count * image_size * image_size * 3, data.root.parent)
+    folder, _ = storage.made(name, fill, data.root.parent)
     return folder
 
 

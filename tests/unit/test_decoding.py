@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from small_crops import SIZE, pipeline
+from small_crops import pipeline
 
-from bigtrain_nb import Pipeline, diagnose, tf
-from bigtrain_nb.data.records import decode_image, scale_pixels, unpack
+from bigtrain_nb import diagnose, tf
+from bigtrain_nb.data.records import decode_image, unpack
 
 HEIGHT, WIDTH = 331, 247  # not to be divided by 2, 4 or 8
 
@@ -36,21 +36,6 @@ def test_photographs_change_little_and_not_at_all_where_every_pixel_is_needed(cr
         jpeg, _ = unpack(record)  # 48 x 48
         assert 0 < np.abs(pixels(jpeg, 24) - pixels(jpeg, 24, exact=True)).mean() < 5
         np.testing.assert_array_equal(pixels(jpeg, 25), pixels(jpeg, 25, exact=True))
-
-
-def test_exact_is_a_full_decode_and_a_bilinear_resize(crops):
-    (images, _) = next(iter(pipeline(crops, exact=True).dataset()))
-    image = tf.io.decode_jpeg(tf.io.read_file(crops.files[0]), channels=3)
-    expected = np.rint(tf.image.resize(image, [SIZE, SIZE]))
-    np.testing.assert_allclose((images[0] + 1) * 127.5, expected, atol=1e-3)
-
-
-def test_pixels_are_scaled_whatever_kind_of_number_they_are():
-    values = tf.range(256)
-    expected = values.numpy() / 127.5 - 1
-    for kind in (tf.uint8, tf.int32, tf.float32):
-        scaled, _ = scale_pixels(tf.cast(values, kind), 0)
-        np.testing.assert_allclose(scaled, expected, atol=1e-6)
 
 
 def test_random_parts_lie_inside_and_are_mirrored_half_of_the_time(gradient):
@@ -89,11 +74,6 @@ def test_augmented_epochs_differ_and_runs_repeat_in_every_way_to_run_them(crops,
     for batch, again in zip(first + second, without_end.take(6), strict=True):
         np.testing.assert_array_equal(batch, again[0])
     assert (two_epochs(seed=1)[0][0] != first[0]).any()
-
-
-def test_augment_needs_our_own_parse(crops):
-    with pytest.raises(ValueError, match="augment=True needs the default parse"):
-        Pipeline(data=crops, parse=unpack, augment=True)
 
 
 def test_a_diagnosis_finds_the_parse_after_a_cache_of_jpegs(crops):

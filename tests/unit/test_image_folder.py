@@ -61,16 +61,7 @@ def test_jpegs_are_packed_byte_for_byte_under_their_class(folder, pack):
         assert data.classes[int(label)] == Path(file).parent.name
 
 
-def test_made_once_and_again_when_a_file_changes(folder, pack):
-    first = pack(folder)
-    before = Path(first.shards[0]).stat().st_mtime_ns
-    assert pack(folder) == first and Path(first.shards[0]).stat().st_mtime_ns == before
-    (folder / "cat" / "0.jpg").write_bytes(noise("JPEG", (50, 50)))
-    second = pack(folder)
-    assert second.root != first.root and second.count + second.test_count == 10
-
-
-@pytest.mark.parametrize("kind, mode", [("PNG", "RGBA"), ("PNG", "L"), ("GIF", "P"), ("WEBP", "RGB")])
+@pytest.mark.parametrize("kind, mode", [("PNG", "RGBA"), ("GIF", "P")])
 def test_other_formats_become_jpeg(folder, pack, kind, mode):
     content = io.BytesIO()
     Image.new("RGB", (40, 30), (204, 51, 102)).convert(mode).save(content, kind)
@@ -81,14 +72,6 @@ def test_other_formats_become_jpeg(folder, pack, kind, mode):
     assert new.parent.name == "cat" and image.shape == (30, 40, 3)
     wanted = np.asarray(Image.open(content).convert("RGB"), int)
     assert abs(image.astype(int) - wanted).mean() < 8
-
-
-@pytest.mark.parametrize("kind, pixel", [("PNG", np.uint16), ("TIFF", np.float32)])
-def test_gray_images_of_more_bits_are_not_taken(folder, pack, kind, pixel):
-    Image.fromarray(np.ones((30, 40), pixel)).save(folder / "cat" / "deep.img", kind)
-    with pytest.raises(ValueError, match=r"1 of 11 files cannot be read; expected are 8-bit images .*\s+cat/deep.img"):
-        pack(folder)
-    assert pack(folder, skip_damaged=True).skipped == ("cat/deep.img",)
 
 
 def test_damaged_files_are_named_or_left_out(folder, pack, tmp_path):
@@ -109,15 +92,6 @@ def test_damaged_files_are_named_or_left_out(folder, pack, tmp_path):
     data = pack(folder, skip_damaged=True)
     assert data.skipped == tuple(damaged) and data.count + data.test_count == 10
     assert pack(folder, skip_damaged=True) == data
-
-
-def test_hidden_files_are_no_images(folder, pack):
-    (folder / "cat" / ".DS_Store").write_bytes(b"hidden")
-    (folder / ".git").mkdir()
-    (folder / ".git" / "config").write_text("hidden")
-    (folder / "README.txt").write_text("beside the classes")
-    data = pack(folder)
-    assert data.classes == ("cat", "dog") and data.count + data.test_count == 10
 
 
 def test_folders_without_images(tmp_path, pack):

@@ -5,11 +5,10 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_crops import AUTOTUNE, COUNT, TESTS, examples, pipeline, sizes
+from small_crops import AUTOTUNE, COUNT, examples, pipeline, sizes
 
 from bigtrain_nb import tf
 
@@ -40,14 +39,6 @@ def combinations(number):
     return found
 
 
-def test_the_plain_pipeline_yields_the_data_in_order(crops, plain):
-    assert len(set(plain)) == COUNT
-    assert [label for label, _ in plain] == crops.labels().tolist()
-    values = np.concatenate([images for images, _ in pipeline(crops).dataset()])
-    assert -1 <= values.min() < -0.5 and 0.5 < values.max() <= 1
-    assert sizes(pipeline(crops).dataset()) == [16, 16, 8], "the last batch is shorter"
-
-
 @pytest.mark.parametrize("settings", ALONE + combinations(8), ids=str)
 def test_every_setting_yields_the_same_examples(crops, plain, settings):
     made = pipeline(crops, **settings)
@@ -63,14 +54,6 @@ def test_every_setting_yields_the_same_examples(crops, plain, settings):
         assert first == second == plain
     if made.shuffle > COUNT:
         assert first != plain and first != second
-
-
-def test_interleaved_reading_keeps_its_order_from_run_to_run(crops, plain):
-    made = pipeline(crops, cycle_length=3, num_parallel_calls=4)
-    first = examples(made.dataset())
-    assert first == examples(made.dataset()) != plain
-    places = [plain.index(example) for example in first[:6]]
-    assert places == [0, 13, 26, 1, 14, 27], "an example from each shard in turn"
 
 
 def test_the_seed_repeats_the_shuffle(crops):
@@ -93,15 +76,6 @@ def test_finish_sees_examples_or_batches_and_gives_equal_values(crops):
     for (images, _), (others, _) in zip(one, many, strict=True):
         np.testing.assert_array_equal(images, others)
     assert (ranks[0], ranks[-1]) == (3, 4)
-
-
-def test_the_test_split(crops, plain):
-    made = pipeline(crops, split="test", batch=4)
-    assert made.files == crops.test_shards
-    found = examples(made.dataset())
-    assert len(found) == TESTS and not set(found) & set(plain)
-    from_files = replace(made, source="files")
-    assert from_files.files == crops.test_files and examples(from_files.dataset()) == found
 
 
 def test_repeat_starts_again_for_ever(crops, plain):

@@ -75,11 +75,6 @@ def test_the_shares_of_a_training_step_are_what_its_parts_cost(model, tmp_path):
     assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1
 
 
-def test_input_that_is_ready_in_time_is_no_share(model):
-    found = bt.profile(model, one_after_the_other(0.03).prefetch(4), steps=STEPS)
-    assert found.shares["input"] < 0.1 and found.layers["slow"] > 0.3, str(found)
-
-
 def test_a_function_a_function_of_batches_and_a_dataset_alone():
     @tf.function
     def products(matrix):
@@ -100,7 +95,7 @@ def test_a_function_a_function_of_batches_and_a_dataset_alone():
 
     found = bt.profile(one_after_the_other(0.02), steps=STEPS)
     assert add_up(found) and found.shares["EagerPyFunc"] > 0.7, str(found)
-    assert found.to_dict()["shares"] == found.shares and found.figure()._repr_png_()
+    assert found.figure()._repr_png_()
     for shown in (str(found), found._repr_html_()):
         assert "is waiting for input" in shown and "EagerPyFunc" in shown and "Without the profiler" in shown
 
@@ -163,8 +158,6 @@ def test_what_it_cannot_run_is_refused_and_leaves_no_profiler(model):
         bt.profile(3)
     with pytest.raises(TypeError, match="needs the dataset"):
         bt.profile(model)
-    with pytest.raises(ValueError, match="steps=0 must be"):
-        bt.profile(list, steps=0)
     with pytest.raises(ValueError, match="the dataset yielded no batch"):
         bt.profile([])
 

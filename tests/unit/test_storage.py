@@ -1,9 +1,7 @@
 """Folders in the cache: made once and whole, healed, shared by several makers, never half made."""
 
-import shutil
 import sys
 import threading
-from collections import namedtuple
 
 import pytest
 
@@ -24,7 +22,7 @@ class Maker:
         return {"text": "hello"}
 
     def made(self):
-        folder, facts = storage.made("thing", self.fill, 10, self.cache)
+        folder, facts = storage.made("thing", self.fill, self.cache)
         assert facts == {"text": "hello"}
         assert (folder / "inner" / "a.txt").read_text() == "hello" and (folder / "b.txt").read_text() == "b"
         return folder
@@ -63,7 +61,7 @@ def test_damage_is_healed(maker, damage):
     assert list(maker.cache.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [KeyboardInterrupt()])
 def test_an_interrupted_making_leaves_nothing_and_keeps_what_was_there(maker, error):
     def fill(making):
         (making / "half").write_text("half")
@@ -73,7 +71,7 @@ def test_an_interrupted_making_leaves_nothing_and_keeps_what_was_there(maker, er
         if there:
             remove(maker.made())
         with pytest.raises(type(error)):
-            storage.made("thing", fill, 10, maker.cache)
+            storage.made("thing", fill, maker.cache)
         assert len(list(maker.cache.iterdir())) == there
 
 
@@ -92,14 +90,6 @@ def test_makers_at_the_same_time_all_end_well(maker):
     for thread in threads:
         thread.join(30)
     assert len(found) == 4 and list(maker.cache.iterdir()) == [found[0]]
-
-
-def test_too_little_space_is_said_before_anything_is_written(maker, monkeypatch):
-    usage = namedtuple("Usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(9e9, 8e9, 1e6))
-    with pytest.raises(OSError, match=r"thing.*about 2\.5 MB are needed and 1\.0 MB are free.*BIGTRAIN_NB_CACHE"):
-        storage.made("thing", maker.fill, 2_500_000, maker.cache)
-    assert maker.calls == 0 and list(maker.cache.iterdir()) == []
 
 
 def test_the_cache_folder_is_the_argument_or_the_variable_or_the_platforms(tmp_path, monkeypatch):

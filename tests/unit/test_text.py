@@ -1,6 +1,5 @@
 """Text: the standard library's sources and a reader's own folder, split into whole files."""
 
-import numpy as np
 import pytest
 
 from bigtrain_nb.data.text import source_text, text_folder
@@ -40,17 +39,6 @@ def test_source_text_is_python_of_the_size_asked_for(sources):
     text = sources.train.read_text(encoding="utf-8")
     assert len(sources.train.read_bytes()) == sources.train_bytes
     assert text.count("def ") > 100 and sources.files > 10
-
-
-def test_source_text_is_the_same_each_time(sources, tmp_path):
-    again = source_text(0.5, cache=tmp_path)
-    good = sources.train.read_bytes()
-    assert again.train.read_bytes() == good and again.test.read_bytes() == sources.test.read_bytes()
-
-
-def test_the_array_is_the_text(sources):
-    assert sources.array().dtype == np.uint8 and sources.array().shape == (sources.train_bytes,)
-    assert sources.array("test").tobytes() == sources.test.read_bytes()
 
 
 def test_a_folders_files_go_whole_into_train_or_test(folder, read):

@@ -76,18 +76,6 @@ def test_a_lost_dispatcher_is_started_again_and_two_readers_of_one_job_share_its
     assert seen == Counter(range(COUNT))
 
 
-def test_images_arrive_as_without_a_service(service, tmp_path):
-    data = bt.photo_crops(32, 8, size=64, shards=2, cache=tmp_path)
-    here = bt.Pipeline(data=data, image_size=32, batch=32)
-    there = bt.Pipeline(data=data, image_size=32, batch=32, service=service.address)
-
-    def total(pipeline):
-        return sum(float(bt.tf.reduce_sum(images)) for images, _ in pipeline.dataset())
-
-    assert total(there) == pytest.approx(total(here), rel=1e-4)
-    assert there.dataset().element_spec == here.dataset().element_spec
-
-
 def test_nothing_is_left(watch):
     with bt.run_data_service(workers=1) as made:
         pids, addresses = made.pids, made.addresses

@@ -1,6 +1,5 @@
 """``python -m bigtrain_nb.launch run`` from a shell: output, exit codes, interrupts."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -41,18 +40,6 @@ def begun(*words):
             addresses.add(line.split()[-1])
     assert all(map(listens, addresses))
     return process, addresses
-
-
-def test_lines_carry_names_and_the_script_finds_its_place_and_arguments(tmp_path):
-    done = shell("--workers", 3, SCRIPTS / "tells.py", "--", "--epochs", 2, "a b", "--", "-x", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = sorted(done.stdout.splitlines())
-    for index, line in enumerate(lines):
-        name, _, told = line.partition(" | ")
-        found = json.loads(told)
-        assert name == f"worker {index}" and json.loads(found["TF_CONFIG"])["task"]["index"] == index
-        assert found["arguments"] == ["--epochs", "2", "a b", "--", "-x"] and found["folder"] == str(tmp_path)
-    assert len(lines) == 3
 
 
 @pytest.mark.parametrize(("ends", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("os.abort()", 134)])
@@ -101,7 +88,6 @@ def test_a_reader_that_goes_away(watch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--workers", "0", "train.py"], "workers=0 must be a whole number of at least 1"),
         (["gone.py"], "there is no script 'gone.py'"),
         (["train.py", "--epochs", "3"], "unrecognized arguments: --epochs"),
     ],

@@ -1,7 +1,7 @@
 """What a notebook's kernel does: ``launches.py HOW [ARGUMENT ...]`` runs two workers of waits.py with the arguments.
 
-It prints their addresses as a line of JSON once they are ready, and then, by HOW, waits for the job, "sleeps", "exits"
-at once, or "forks" a child that keeps all that this process has open, and sleeps; with "stops" it forks, stops the job
+It prints their addresses as a line of JSON once they are ready, and then, by HOW, waits for the job, "sleeps",
+or "forks" a child that keeps all that this process has open, and sleeps; with "stops" it forks, stops the job
 once it is told a line, and sleeps.
 """
 
@@ -25,5 +25,4 @@ if how == "waits":
 if how == "stops":
     sys.stdin.readline()
     job.stop()
-if how != "exits":
-    time.sleep(600)
+time.sleep(600)
