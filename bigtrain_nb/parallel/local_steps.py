@@ -2,6 +2,7 @@
 
 from bigtrain_nb.common.keras_gaps import already_reduced, innermost, moving_statistics
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import mean_over_replicas, on_each_replica
 
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
@@ -38,7 +39,7 @@ class LocalSteps(keras.callbacks.Callback):
                 start.constraint = weight.constraint  # which the outer step holds, too
             model.outer_optimizer = keras.optimizers.SGD(OUTER_RATE, OUTER_MOMENTUM, nesterov=True)
             model.outer_optimizer.build(self._starts)
-        self._meet = tf.function(lambda: model.distribute_strategy.run(self._outer_step), autograph=False)
+        self._meet = on_each_replica(model.distribute_strategy, self._outer_step)
 
     def on_train_begin(self, logs=None):
         self._refuse()
@@ -72,27 +73,16 @@ class LocalSteps(keras.callbacks.Callback):
         ways = []
         for start, weight in zip(self._starts, self._weights, strict=True):
             ways.append(start.value - weight.value)  # a gradient points backwards
-        ways = self._mean_over_replicas(ways, self.model.reduce_dtype)
+        statistics = moving_statistics(self.model)
+        apart = {"gradients": ways, "statistics": [variable.value for variable in statistics]}
+        means, _ = mean_over_replicas(apart, tf.constant(1.0), self.model.reduce_dtype)
+
         with already_reduced(self.model.outer_optimizer):
-            self.model.outer_optimizer.apply_gradients(zip(ways, self._starts, strict=True))
+            self.model.outer_optimizer.apply_gradients(zip(means["gradients"], self._starts, strict=True))
         for weight, start in zip(self._weights, self._starts, strict=True):
             weight.assign(start.value)
-
-        statistics = moving_statistics(self.model)
-        means = self._mean_over_replicas([variable.value for variable in statistics])
-        for variable, mean in zip(statistics, means, strict=True):
+        for variable, mean in zip(statistics, means["statistics"], strict=True):
             variable.assign(mean)
-
-    def _mean_over_replicas(self, tensors, dtype=None):
-        if not tensors:
-            return []
-        context = tf.distribute.get_replica_context()
-        sent = [tf.cast(tensor, dtype or tensor.dtype) for tensor in tensors]
-        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sent)
-        means = []
-        for tensor, total in zip(tensors, sums, strict=True):
-            means.append(tf.cast(total, tensor.dtype) / context.num_replicas_in_sync)
-        return means
 
     def _refuse(self):
         steps = self.model.steps_per_execution

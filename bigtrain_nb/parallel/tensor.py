@@ -5,14 +5,13 @@ between them, and never needs the rest. Two operators tie the slices together: `
 and sums gradients over the replicas backward, `sum_over_replicas` sums forward and does nothing backward. All replicas
 compute on the same examples.
 
-A variable of a strategy is the same on all replicas only because its gradient is averaged over them. The gradients of
-these weights are not, so each replica keeps a value of its own: its slice. Such a variable has the attribute
-``cut_axis``, and the shape of a slice.
+The weights have the shape of a slice: see slices.py.
 """
 
 from bigtrain_nb.common.keras_gaps import layers_within
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.parallel.slices import assign_whole, copies, save_whole
+from bigtrain_nb.common.replicas import on_each_replica
+from bigtrain_nb.parallel.slices import mark_slice, save_whole, whole
 
 _NEED_THE_WHOLE = (
     "kernel_regularizer",
@@ -199,11 +198,11 @@ def _cut(layer, replicas, **axes):
     for name, axis in axes.items():
         variable = getattr(layer, name)
         if variable is not None:
-            variable.cut_axis = axis
             shape = list(variable.shape)
             shape[axis] *= replicas
+            mark_slice(variable, axis, shape)
             initialize = getattr(layer, f"{name}_initializer")
-            assign_whole(variable, initialize(shape, dtype=variable.dtype))
+            whole(variable).assign(initialize(shape, dtype=variable.dtype))
     save_whole(layer, [weight for weight in (layer.kernel, layer.bias) if weight is not None])
 
 
@@ -217,7 +216,14 @@ def _count_inputs(projection, axes, outputs):
 
 def _draw_apart(layer):
     """Let dropout within a layer draw other numbers on each replica: their slices are of different heads."""
+    states = []
     for inner in layers_within(layer):
         if isinstance(inner, keras.layers.Dropout) and inner.rate > 0:
-            for replica, state in copies(inner.seed_generator.state):
-                state.assign_add(tf.cast([replica, 0], state.dtype))
+            states.append(inner.seed_generator.state)
+
+    def shift():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        for state in states:
+            state.assign_add(tf.cast(tf.stack([replica, 0]), state.dtype))
+
+    on_each_replica(tf.distribute.get_strategy(), shift)()

@@ -6,7 +6,7 @@ TensorFlow's `Checkpoint` and `CheckpointManager` do the work; a checkpoint gets
 import os
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.parallel.sharded import WholeSlot
+from bigtrain_nb.parallel.slices import Whole
 
 _REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of a save that was cut short
 
@@ -26,7 +26,7 @@ class CheckpointFiles:
         self._manager = None
 
     def _value(self, variable):
-        if not isinstance(variable, WholeSlot):
+        if not isinstance(variable, Whole):
             return variable.value
         with tf.device("CPU:0"):
             room = tf.Variable(tf.zeros([0], variable.dtype), shape=tf.TensorShape(None), trainable=False)

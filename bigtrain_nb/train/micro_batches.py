@@ -1,6 +1,7 @@
-"""Sums over the slices of a batch, and means over replicas."""
+"""Sums over the slices of a batch."""
 
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.replicas import at_least_32_bits
 
 
 def sum_over_slices(one_slice, variables, examples, size, of_one_size):
@@ -67,7 +68,7 @@ def _zeros(variables, indices):
     gradients = {}
     for index in indices:
         variable = variables[index]
-        gradients[index] = tf.zeros(variable.shape, _at_least_32_bits(variable.dtype))
+        gradients[index] = tf.zeros(variable.shape, at_least_32_bits(variable.dtype))
     return {"loss": tf.constant(0.0), "gradients": gradients}
 
 
@@ -76,36 +77,3 @@ def _add(sums, result):
         return total + tf.cast(value, total.dtype)
 
     return tf.nest.map_structure(add, sums, result)
-
-
-def _at_least_32_bits(dtype):
-    dtype = tf.as_dtype(dtype)
-    return tf.float32 if dtype.size < 4 else dtype
-
-
-def mean_over_replicas(values, weight, gradient_dtype="float32"):
-    """Return the mean of a structure of tensors over the replicas, each by its ``weight``, and the sum of the weights.
-
-    It is one all-reduce, in 32 bits. With a ``gradient_dtype`` of 16 bits ``values["gradients"]`` travel in that, in a
-    second one: an all-reduce has one type. A replica of weight 0 counts nothing, even where its values are not finite.
-    """
-
-    def weighted(value):
-        value = tf.cast(value, _at_least_32_bits(value.dtype))
-        return tf.math.multiply_no_nan(value, tf.cast(weight, value.dtype))
-
-    def sum_over_replicas(tensors):
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensors)
-
-    def divided(total_value, mine):
-        return tf.math.divide_no_nan(tf.cast(total_value, mine.dtype), tf.cast(total, mine.dtype))
-
-    mine = tf.nest.map_structure(weighted, values)
-    if gradient_dtype == "float32":
-        sums, total = sum_over_replicas((mine, weight))
-    else:
-        short = tf.nest.map_structure(lambda gradient: tf.cast(gradient, gradient_dtype), mine["gradients"])
-        others = {name: value for name, value in mine.items() if name != "gradients"}
-        sums, total = sum_over_replicas((others, weight))
-        sums["gradients"] = sum_over_replicas(short)
-    return tf.nest.map_structure(divided, sums, mine), total

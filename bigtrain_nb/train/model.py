@@ -27,12 +27,13 @@ from bigtrain_nb.common.keras_gaps import (
     synchronized_layers,
 )
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import mean_over_replicas
 from bigtrain_nb.parallel.local_steps import overflow_together
 from bigtrain_nb.parallel.sharded import shard
-from bigtrain_nb.parallel.slices import is_cut, put_back, set_apart, whole_batch
+from bigtrain_nb.parallel.slices import finish_gradients, is_cut, whole_batch
 from bigtrain_nb.train import refuse
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.train.micro_batches import mean_over_replicas, sum_over_slices, sum_written_out
+from bigtrain_nb.train.micro_batches import sum_over_slices, sum_written_out
 from bigtrain_nb.train.trainer import Trainer
 
 
@@ -184,8 +185,7 @@ class Model(Trainer):
         if self.local_steps:
             step["gradients"] = overflow_together(step["gradients"], self.optimizer)
         elif cut_over_replicas:
-            slices, step = set_apart(step, self.trainable_variables)
-            step = put_back(self._reduce(step, data), slices, self.optimizer)
+            step["gradients"] = finish_gradients(step["gradients"], self.trainable_variables, self.optimizer)
         elif replicas > 1:
             step = self._reduce(step, data)
 

@@ -7,9 +7,9 @@ import os
 
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import all_gather, several_workers
 from bigtrain_nb.parallel.slices import is_cut
 from bigtrain_nb.train import refuse
-from bigtrain_nb.train.all_gather import all_gather, several_workers
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.preemption import Preemption, leave
 from bigtrain_nb.train.train_state import TrainState
