@@ -83,13 +83,12 @@ class ShardedOptimizer(keras.optimizers.Optimizer):
 
     def _gather_weights(self):
         parts = [part for _, part in self._variables_and_parts]
-        kind = keras.backend.result_type(*[part.dtype for part in parts])
-        row = tf.concat([tf.cast(part.value, kind) for part in parts], axis=0)
+        row = tf.concat([part.value for part in parts], axis=0)
         rows = tf.distribute.get_replica_context().all_gather(row[None], axis=0)
         tables = tf.split(rows, [part.shape[0] for part in parts], axis=1)
         for (variable, _), table in zip(self._variables_and_parts, tables, strict=True):
             numbers = tf.reshape(table, [-1])[: variable.value.shape.num_elements()]
-            value = tf.cast(tf.reshape(numbers, variable.shape), variable.dtype)
+            value = tf.reshape(numbers, variable.shape)
             variable.assign(variable.constraint(value) if variable.constraint else value)
 
     def finalize_variable_values(self, var_list):
@@ -128,13 +127,8 @@ class ShardedOptimizer(keras.optimizers.Optimizer):
 
 def _part_of(variable, name):
     """Return a variable for the numbers of another that one replica has charge of: 1/N of them, in one row."""
-    strategy = tf.distribute.get_strategy()
-    if not strategy.extended.variable_created_in_scope(variable.value):
-        raise ValueError(
-            f"{variable.path} was made outside of the strategy's scope, and shard_optimizer=True needs a copy of it on"
-            " each replica: make the layers, too, inside `with strategy.scope():`"
-        )
-    size = -(-variable.value.shape.num_elements() // strategy.num_replicas_in_sync)  # rounded up
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    size = -(-variable.value.shape.num_elements() // replicas)  # rounded up
     part = keras.Variable("zeros", shape=[size], dtype=variable.dtype, name=name)
     mark_slice(part, 0, variable.shape)
     return part

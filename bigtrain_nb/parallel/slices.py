@@ -1,7 +1,7 @@
 """Variables of which each replica has a slice: seen, saved and loaded whole, and what a training step does about them.
 
 A variable of a strategy is the same on all replicas only because its gradient is averaged over them. That of a slice is
-not, so each replica keeps a value of its own. Such a variable has the attributes ``cut_axis`` and ``whole_shape``. Where
+not, so each replica keeps a value of its own. Such a variable has the attributes ``cut_axis`` and ``whole_shape``. If
 the replicas do not divide a whole, the last slice ends in zeros. A slice with one axis may be of a whole with several.
 """
 

@@ -10,9 +10,6 @@ def sum_over_slices(one_slice, variables, examples, size, of_one_size):
     That is {"loss": scalar, "gradients": {index in ``variables``: gradient}}. XLA wants slices ``of_one_size``, known
     beforehand: then a shorter last one stands apart.
     """
-    if tf.executing_eagerly():
-        return _sum_eagerly(one_slice, examples, size)
-
     # Traced once, here, and called by the loop: so it is known beforehand which variables have a gradient
     number = tf.TensorSpec([], tf.int32)
     one_slice = tf.function(one_slice, autograph=False).get_concrete_function(number, number)
@@ -36,31 +33,16 @@ def sum_over_slices(one_slice, variables, examples, size, of_one_size):
     return tf.cond(tf.less(end, examples), add_the_rest, lambda: sums)
 
 
-def sum_written_out(one_slice, count, examples):
-    """Return the sums of what ``one_slice`` gives for ``count`` slices, one written after the other in place of a loop.
+def sum_written_out(one_slice, parts):
+    """Return the sums of what ``one_slice`` gives for ``parts``, one written after the other in place of a loop.
 
     Under MirroredStrategy replicas cannot talk to each other within a loop. Each slice waits for the one before.
     """
-    message = f"a batch has fewer examples than micro_batches={count}: batch(..., drop_remainder=True)"
-    enough = tf.debugging.assert_greater_equal(examples, count, message)
     sums = None
-    before = [enough]
-    for index in range(count):
-        start = examples * index // count
-        end = examples * (index + 1) // count
-        with tf.control_dependencies(before):
-            result = one_slice(start, end - start)
+    for start, length in parts:
+        with tf.control_dependencies(tf.nest.flatten(sums or [])):
+            result = one_slice(start, length)
             sums = result if sums is None else _add(sums, result)
-        before = tf.nest.flatten(sums)
-    return sums
-
-
-def _sum_eagerly(one_slice, examples, size):
-    sums = one_slice(0, size)
-    start = size
-    while start < examples:
-        sums = _add(sums, one_slice(start, min(size, examples - start)))
-        start += size
     return sums
 
 

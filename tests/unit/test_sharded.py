@@ -150,17 +150,10 @@ class MyAdam(optimizers.Adam):
 def test_an_optimizer_that_is_not_elementwise_is_refused_by_name(kind):
     with on(2):
         model = net(shard_optimizer=True)
-        with pytest.raises(ValueError, match=f"{kind.__name__} is not known to treat each number of a weight by itself"):
+        with pytest.raises(
+            ValueError, match=f"{kind.__name__} is not known to treat each number of a weight by itself"
+        ):
             model.compile(kind(0.01), "mse")
-
-
-def test_layers_from_outside_of_the_scope_are_refused():
-    outside = net(keras.Model)
-    with on(2):
-        model = bt.Model.of(outside, shard_optimizer=True)
-        model.compile("sgd", "mse")
-        with pytest.raises(ValueError, match="outside of the strategy's scope"):
-            model.fit(DATA, verbose=0)
 
 
 def test_one_replica_and_no_bool_are_refused():
