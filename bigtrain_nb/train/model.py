@@ -38,11 +38,6 @@ from bigtrain_nb.train.micro_batches import sum_over_slices, sum_written_out
 from bigtrain_nb.train.trainer import Trainer
 
 
-def _serializable(cls):
-    keras.saving.get_custom_objects()[cls.__name__] = cls  # the legacy HDF5 format knows classes by their bare names
-    return keras.saving.register_keras_serializable("bigtrain_nb")(cls)
-
-
 class Model(Trainer):
     """A `keras.Model`, functional or subclassed, whose training step is cut into ``micro_batches`` slices.
 
@@ -265,12 +260,12 @@ class Model(Trainer):
             self.optimizer.apply_gradients(pairs)
 
 
-@_serializable
+@keras.saving.register_keras_serializable("bigtrain_nb")
 class FunctionalModel(Model, Functional):
     """What ``Model(inputs, outputs)`` returns."""
 
 
-@_serializable
+@keras.saving.register_keras_serializable("bigtrain_nb")
 class WrappedModel(Model):
     """Another model's forward pass in a `Model`."""
 
