@@ -161,9 +161,3 @@ def test_one_replica_and_no_bool_are_refused():
         net(shard_optimizer=True)
     with strategy(2).scope(), pytest.raises(ValueError, match="must be True or False, not 2"):
         net(shard_optimizer=2)
-
-
-def test_a_clone_is_not_sharded():
-    with on(2):
-        twin = keras.models.clone_model(net(shard_optimizer=True))
-    assert not twin.shard_optimizer
