@@ -3,8 +3,9 @@
 In notebooks: ``import bigtrain_nb as bt``. Names load what they need on first use, so the import itself is instant.
 """
 
+import sys
 from importlib import import_module
-from sys import modules
+from importlib.machinery import PathFinder
 
 _HOME = {
     "measure.benchmark": ("compare", "throughput"),
@@ -54,9 +55,13 @@ __version__ = "0.2.0"
 def __getattr__(name):
     if name not in _MODULE_OF:
         raise AttributeError(f"bigtrain_nb has no {name!r}; it has {', '.join(__all__)}")
-    value = getattr(import_module(f"bigtrain_nb.{_MODULE_OF[name]}"), name)
+    value = _loaded(_MODULE_OF[name], name)
     globals()[name] = value
     return value
+
+
+def _loaded(module, name):
+    return getattr(import_module(f"bigtrain_nb.{module}"), name)
 
 
 def __dir__():
@@ -70,5 +75,59 @@ def load_ipython_extension(shell):
     magic.register(shell)
 
 
-if "IPython" in modules and (shell := modules["IPython"].get_ipython()):
+if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()):
     load_ipython_extension(shell)
+
+
+# Saved models name our classes, and Keras imports no module that a file names: it is told of them when it is imported
+
+_SAVED = {
+    "train.model": ("FunctionalModel", "WrappedModel"),
+    "train.small_models": ("Positions",),
+    "parallel.recompute": ("Recompute",),
+    "parallel.tensor": ("ColumnDense", "RowDense", "SplitAttention"),
+    "parallel.pipelined": ("Pipelined",),
+    "parallel.sharded": ("ShardedOptimizer",),
+}
+
+
+class _Saved:
+    """Stands for a class until Keras loads an object of it."""
+
+    def __init__(self, module, name):
+        self.module = module
+        self.name = name
+
+    def from_config(self, config):
+        return _loaded(self.module, self.name).from_config(config)
+
+
+class _TellsKeras:
+    """A finder of modules that looks for Keras only, for the moment when that is imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path) if name == "keras" else None
+        if spec:
+            run_module = spec.loader.exec_module
+
+            def run_and_tell(module):
+                run_module(module)
+                _tell(module)
+
+            spec.loader.exec_module = run_and_tell
+        return spec
+
+
+def _tell(keras):
+    known = keras.saving.get_custom_objects()
+    for module, names in _SAVED.items():
+        for name in names:
+            known[f"bigtrain_nb>{name}"] = _Saved(module, name)
+    for name in _SAVED["train.model"]:
+        known[name] = known[f"bigtrain_nb>{name}"]  # the legacy HDF5 format knows classes by their bare names
+
+
+if "keras" in sys.modules:
+    _tell(sys.modules["keras"])
+else:
+    sys.meta_path.insert(0, _TellsKeras())

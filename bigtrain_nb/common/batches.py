@@ -1,5 +1,7 @@
 """A batch as a training step sees it, inputs, targets and sample weights: what it counts, and how it is cut."""
 
+from itertools import pairwise
+
 from bigtrain_nb.common.quiet import keras, tf
 
 
@@ -47,6 +49,21 @@ def cut(data, start, length):
         return tf.slice(value, begin, [length] + rest)
 
     return keras.tree.map_structure(rows, data)
+
+
+def equal_parts(examples, count):
+    """Return the start and the length of ``count`` parts of a batch, which differ by one example at most.
+
+    In a step, InvalidArgumentError if there are fewer ``examples``.
+    """
+    too_few = (
+        f"a batch has fewer examples than micro_batches={count}: take larger batches or fewer micro-batches, and drop a"
+        " short last batch with batch(..., drop_remainder=True)"
+    )
+    with tf.control_dependencies([tf.debugging.assert_greater_equal(examples, count, too_few)]):
+        examples = examples if isinstance(examples, int) else tf.identity(examples)
+    ends = [examples * number // count for number in range(count + 1)]
+    return [(start, end - start) for start, end in pairwise(ends)]
 
 
 def dense(gradient, variable):

@@ -8,16 +8,16 @@ or `SplitAttention`, as in ``bt.gpt(tensor_parallel=2)``):
 | ``micro_batches`` | yes | yes | yes | yes | yes, with as many examples in a batch |
 | `Recompute` | no nests | yes | yes | yes | yes |
 | ``shard_optimizer=True`` | yes | | yes | raises | raises |
-| ``reduce_dtype="bfloat16"`` | yes | yes | | yes | yes, for what is not cut |
+| ``reduce_dtype="bfloat16"`` | yes | yes | | yes | no effect: no gradients are sent |
 | ``sync_every=H`` | yes | raises | yes | | raises |
 | "mixed_float16", loss scaling | yes | yes | yes | yes | yes |
 | ``global_clipnorm`` | yes | yes | yes | yes, of each replica's own gradient | yes |
 | ``clipnorm`` | yes | yes | yes | yes | raises |
 | ``use_ema`` | yes | yes | yes | raises | not tried |
-| LAMB, Muon, Adafactor | yes | raises | yes | yes | raises |
+| LAMB, Muon, Adafactor, one of your own | yes | raises | yes | yes | raises |
 | ``jit_compile=True`` | yes | TensorFlow raises with several replicas on CPUs, whatever the arguments | | | |
 | `save` | yes | yes, whole | yes | yes, the first replica's slots | yes, whole |
-| `Resume` | yes | yes, whole | yes | raises | raises |
+| `Resume` | yes | yes, whole | yes | raises | yes, whole |
 | one replica | yes | raises | no effect | yes | an ordinary model |
 
 `Pipelined` is a model of its own, for stages on devices without a strategy: it has ``micro_batches`` and works with

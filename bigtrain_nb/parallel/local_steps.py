@@ -1,7 +1,8 @@
 """Replicas that train apart and meet now and then: with a slow link between them, few bytes are sent."""
 
-from bigtrain_nb.common.keras_gaps import already_reduced, innermost, moving_statistics
+from bigtrain_nb.common.keras_gaps import already_reduced, moving_statistics
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import mean_over_replicas, on_each_replica
 
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
@@ -21,27 +22,23 @@ class LocalSteps(keras.callbacks.Callback):
     def __init__(self, sync_every):
         super().__init__()
         self.sync_every = sync_every
-        self._built_for = []
-        self._apart = False
+        self._built_for = None  # an optimizer
 
     def build(self, model):
-        """Make the outer optimizer, unless it is there for the same weights since `compile`."""
-        weights = model.trainable_variables
-        built_for = [model.optimizer, *weights]
-        if list(map(id, built_for)) == list(map(id, self._built_for)):
+        """Make the outer optimizer, unless it is there since `compile`."""
+        if self._built_for is model.optimizer:
             return
-        self._built_for = built_for
-        self._weights = weights
+        self._built_for = model.optimizer
+        self._weights = weights = model.trainable_variables
         with model.distribute_strategy.scope():
             self._starts = [keras.Variable(tf.zeros(weight.shape), dtype=weight.dtype) for weight in weights]
             for start, weight in zip(self._starts, weights, strict=True):
                 start.constraint = weight.constraint  # which the outer step holds, too
             model.outer_optimizer = keras.optimizers.SGD(OUTER_RATE, OUTER_MOMENTUM, nesterov=True)
             model.outer_optimizer.build(self._starts)
-        self._meet = tf.function(lambda: model.distribute_strategy.run(self._outer_step), autograph=False)
+        self._meet = on_each_replica(model.distribute_strategy, self._outer_step)
 
     def on_train_begin(self, logs=None):
-        self._refuse()
         self.build(self.model)
         for start, weight in zip(self._starts, self._weights, strict=True):
             value = tf.identity(weight.value)  # the first replica's, if an earlier `fit` was interrupted
@@ -49,11 +46,14 @@ class LocalSteps(keras.callbacks.Callback):
             weight.assign(value)
         self._apart = False
 
-    def on_train_batch_begin(self, batch, logs=None):
-        self._apart = True
+    def on_epoch_begin(self, epoch, logs=None):
+        self._steps = 0
 
     def on_train_batch_end(self, batch, logs=None):
-        if (batch + 1) % self.sync_every == 0:
+        before = self._steps
+        self._steps = batch + 1
+        self._apart = True
+        if self._steps // self.sync_every > before // self.sync_every:
             self._meet_if_apart()
 
     def on_test_begin(self, logs=None):
@@ -72,44 +72,16 @@ class LocalSteps(keras.callbacks.Callback):
         ways = []
         for start, weight in zip(self._starts, self._weights, strict=True):
             ways.append(start.value - weight.value)  # a gradient points backwards
-        ways = self._mean_over_replicas(ways, self.model.reduce_dtype)
+        statistics = moving_statistics(self.model)
+        apart = {"gradients": ways, "statistics": [variable.value for variable in statistics]}
+        means, _ = mean_over_replicas(apart, tf.constant(1.0), self.model.reduce_dtype)
+
         with already_reduced(self.model.outer_optimizer):
-            self.model.outer_optimizer.apply_gradients(zip(ways, self._starts, strict=True))
+            self.model.outer_optimizer.apply_gradients(zip(means["gradients"], self._starts, strict=True))
         for weight, start in zip(self._weights, self._starts, strict=True):
             weight.assign(start.value)
-
-        statistics = moving_statistics(self.model)
-        means = self._mean_over_replicas([variable.value for variable in statistics])
-        for variable, mean in zip(statistics, means, strict=True):
+        for variable, mean in zip(statistics, means["statistics"], strict=True):
             variable.assign(mean)
-
-    def _mean_over_replicas(self, tensors, dtype=None):
-        if not tensors:
-            return []
-        context = tf.distribute.get_replica_context()
-        sent = [tf.cast(tensor, dtype or tensor.dtype) for tensor in tensors]
-        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sent)
-        means = []
-        for tensor, total in zip(tensors, sums, strict=True):
-            means.append(tf.cast(total, tensor.dtype) / context.num_replicas_in_sync)
-        return means
-
-    def _refuse(self):
-        steps = self.model.steps_per_execution
-        if self.sync_every % steps:
-            raise ValueError(
-                f"sync_every={self.sync_every} is no multiple of compile(steps_per_execution={steps}): replicas can"
-                " meet only between two executions"
-            )
-        if self.model.shard_optimizer:
-            raise ValueError(
-                "shard_optimizer=True needs weights that are equal on all replicas, and between two meetings of"
-                f" sync_every={self.sync_every} they are not: leave out one of them"
-            )
-        if innermost(self.model.optimizer).use_ema:
-            raise ValueError(
-                "use_ema=True averages weights that each replica has by itself under sync_every: leave out one of them"
-            )
 
 
 def overflow_together(gradients, optimizer):
@@ -126,18 +98,3 @@ def overflow_together(gradients, optimizer):
 
     of_all = tf.distribute.get_replica_context().merge_call(add, args=(own,))
     return {index: gradient + of_all for index, gradient in gradients.items()}
-
-
-def steps_without_logs(model):
-    """Return what `fit` calls for one execution with several workers; Keras' own sums each step's logs over them."""
-
-    @tf.function(reduce_retracing=True, autograph=False, jit_compile=model.jit_compile)
-    def step(iterator):
-        model.distribute_strategy.run(model.train_step, args=(next(iterator),))
-
-    def execution(iterator):
-        for _ in range(model.steps_per_execution):
-            step(iterator)
-        return {}
-
-    return execution

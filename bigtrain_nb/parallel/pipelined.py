@@ -2,8 +2,14 @@
 
 from functools import partial
 
-from bigtrain_nb.common.batches import count_examples, cut, loss_reduction, refuse_sum_with_other_losses, weight_of
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.batches import (
+    count_examples,
+    cut,
+    equal_parts,
+    loss_reduction,
+    refuse_sum_with_other_losses,
+    weight_of,
+)
 from bigtrain_nb.common.keras_gaps import (
     after,
     compiled_loss,
@@ -38,9 +44,9 @@ class Pipelined(keras.Model):
     takes the devices that are there, in turn if they are fewer.
 
     Raises ValueError for a stage that is no built Keras model or has no weights, for a weight in two stages, for a mask
-    between stages, for stages that do not fit each other, for too few devices, for another schedule and under a
-    strategy's scope; in training for a batch of fewer examples than ``micro_batches`` (InvalidArgumentError where its
-    size is not known beforehand) and for an optimizer that accumulates by itself. XLA compiles for one device: with
+    between stages, for too few devices, for another schedule and under a strategy's scope; in training, from Keras,
+    for stages that do not fit each other, and for an optimizer that accumulates by itself; InvalidArgumentError for a
+    batch of fewer examples than ``micro_batches``. XLA compiles for one device: with
     ``jit_compile=True`` Keras warns, and goes on without.
     """
 
@@ -53,7 +59,7 @@ class Pipelined(keras.Model):
             )
         super().__init__(**{**kwargs, "dtype": stages[0].dtype_policy})  # by which `compile` decides on loss scaling
         self.stages = stages
-        self.micro_batches = whole_number("micro_batches", micro_batches, 1)
+        self.micro_batches = micro_batches
         self.schedule = schedule
         self.passes = pipeline_schedule(schedule, len(stages), micro_batches)
         self.devices = _one_for_each(stages, devices)
@@ -70,11 +76,9 @@ class Pipelined(keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        config["stages"] = [keras.saving.deserialize_keras_object(one, custom_objects) for one in config["stages"]]
-        there = _devices_there(len(config["stages"]))
-        devices = [there[index % len(there)] for index in range(len(config["stages"]))]
-        return cls(**config, devices=devices)
+        stages = [keras.saving.deserialize_keras_object(one, custom_objects) for one in config["stages"]]
+        devices = _devices_there(len(stages)) * len(stages)
+        return cls(**{**config, "stages": stages, "devices": devices[: len(stages)]})
 
     def call(self, inputs, training=None):
         x = inputs
@@ -127,14 +131,11 @@ class Pipelined(keras.Model):
 
     def _parts(self, data):
         """Return the micro-batches of a batch, each with its share in the loss."""
-        examples = _at_least(self.micro_batches, count_examples(data))
         reduction = loss_reduction(self.loss)
         weight = weight_of(data, reduction)
         parts = []
-        for number in range(self.micro_batches):
-            start = examples * number // self.micro_batches
-            end = examples * (number + 1) // self.micro_batches
-            part = cut(data, start, end - start)
+        for start, length in equal_parts(count_examples(data), self.micro_batches):
+            part = cut(data, start, length)
             parts.append((part, tf.math.divide_no_nan(weight_of(part, reduction), weight)))
         return parts
 
@@ -152,32 +153,16 @@ class Pipelined(keras.Model):
         return loss, self.optimizer.scale_loss(loss)
 
 
-def _at_least(micro_batches, examples):
-    """Return the number of examples; raise an error if it is, or will be, below that of micro-batches."""
-    too_few = (
-        f"a batch has fewer examples than micro_batches={micro_batches}: take larger batches or fewer micro-batches,"
-        " and drop a short last batch with batch(..., drop_remainder=True)"
-    )
-    if not isinstance(examples, int):
-        with tf.control_dependencies([tf.debugging.assert_greater_equal(examples, micro_batches, too_few)]):
-            return tf.identity(examples)
-    if examples < micro_batches:
-        raise ValueError(too_few)
-    return examples
-
-
 def _one_for_each(stages, devices):
     """Return the full name of the device of each stage."""
     count = len(stages)
     if devices is None:
         devices = _devices_there(count)[:count]
-        if len(devices) < count:
-            raise ValueError(
-                f"{count} stages need {count} devices, and here are {len(devices)}: call bt.devices({count}) before"
-                " TensorFlow runs anything, or name the devices in devices=, where one may stand twice"
-            )
     if len(devices) != count:
-        raise ValueError(f"{count} stages need {count} devices, one for each, and devices= names {len(devices)}")
+        raise ValueError(
+            f"{count} stages need {count} devices, and here are {len(devices)}: call bt.devices({count}) before"
+            " TensorFlow runs anything, or name one for each stage in devices=, where one may stand twice"
+        )
     return [full_name(device) for device in devices]
 
 

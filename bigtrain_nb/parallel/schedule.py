@@ -1,6 +1,7 @@
 """In which order the stages of a pipeline compute: pure Python, on a clock that is not the machine's."""
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from bigtrain_nb.common.checks import one_of, positive, whole_number
 
@@ -55,11 +56,7 @@ def pipeline_schedule(schedule, stages, micro_batches, forward=1.0, backward=2.0
             free_at[stage] = start + seconds[kind]
             passes[stage, kind, micro_batch] = Pass(stage, kind, micro_batch, start, free_at[stage])
             order.pop(0)
-    return sorted(passes.values(), key=_start)
-
-
-def _start(one_pass):
-    return one_pass.start
+    return sorted(passes.values(), key=attrgetter("start"))
 
 
 def _gpipe(stage, stages, micro_batches):

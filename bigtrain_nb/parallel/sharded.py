@@ -9,16 +9,10 @@ replicas would need as many of them. Stage 3 would keep only a part of the weigh
 before its forward and its backward pass.
 """
 
-import math
-
 from bigtrain_nb.common.keras_gaps import already_clipped, clip, decays
 from bigtrain_nb.common.quiet import keras, tf
-
-ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
-"""The optimizers of Keras that treat each number of a weight by itself, so that any part of it can be updated alone."""
-
-SECONDS_TO_SAVE = 120
-"""So long a worker that saves waits for the others to save, too."""
+from bigtrain_nb.common.replicas import on_each_replica
+from bigtrain_nb.parallel.slices import mark_slice, mark_slots, own_slice, refuse_unless_elementwise, whole
 
 
 def shard(optimizer):
@@ -31,11 +25,7 @@ def shard(optimizer):
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer.inner_optimizer = shard(optimizer.inner_optimizer)
         return optimizer
-    if type(optimizer) not in [getattr(keras.optimizers, name) for name in ELEMENTWISE]:
-        raise ValueError(
-            f"shard_optimizer=True cannot cut the state of {type(optimizer).__name__} into parts: it is not known to"
-            f" treat each number of a weight by itself. Use one of {', '.join(ELEMENTWISE)}, or shard_optimizer=False"
-        )
+    refuse_unless_elementwise(optimizer)
     return ShardedOptimizer(optimizer)
 
 
@@ -43,11 +33,8 @@ def shard(optimizer):
 class ShardedOptimizer(keras.optimizers.Optimizer):
     """Around ``inner_optimizer``, of whose state each of N replicas then keeps 1/N.
 
-    Each replica also keeps a copy of its 1/N of the weights. It must be given gradients that are the same on all
-    replicas.
-
-    What it shows as its variables, and saves, is the whole state of ``inner_optimizer``, and its config gives an
-    optimizer that is not sharded.
+    It must be given gradients that are the same on all replicas. Its variables, which it shows and saves, are the whole
+    state of ``inner_optimizer``, and its config gives an optimizer that is not sharded.
     """
 
     def __init__(self, inner_optimizer, name=None):
@@ -55,72 +42,64 @@ class ShardedOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer = inner_optimizer
         inner_optimizer.save_own_variables = _nothing  # it has parts: Keras is to save the whole only
         inner_optimizer.load_own_variables = _nothing
-        self._parts = {}
+        self._variables_and_parts = []
 
     def build(self, variables):
-        for variable in variables:
-            if not tf.distribute.get_strategy().extended.variable_created_in_scope(variable.value):
-                raise ValueError(
-                    f"{variable.path} was made outside of the strategy's scope, and shard_optimizer=True needs a copy"
-                    " of it on each replica: make the layers, too, inside `with strategy.scope():`"
-                )
         for index, variable in enumerate(variables):
-            self._parts[id(variable)] = Part(variable, f"part{index}_of_{variable.name}")
-        parts = self._parts.values()
-        undecayed = [part.weights for part in parts if not decays(self.inner_optimizer, part.variable)]
+            part = _part_of(variable, f"part{index}_of_{variable.name}")
+            self._variables_and_parts.append((variable, part))
+        parts = self._parts(variables)
+        undecayed = [part for variable, part in self._variables_and_parts if not decays(self.inner_optimizer, variable)]
         self.inner_optimizer.exclude_from_weight_decay(var_list=undecayed)
-        self.inner_optimizer.build([part.weights for part in parts])
+        self.inner_optimizer.build(parts)
+        for part in parts:
+            mark_slots(self.inner_optimizer, part)
         super().build(variables)
 
     def apply(self, grads, trainable_variables):
         if not self.built:
             self.build(trainable_variables)
-        for variable in trainable_variables:
-            if id(variable) not in self._parts:
-                raise ValueError(f"{variable.path} became trainable after `compile`: compile the model again")
-        parts = [self._parts[id(variable)] for variable in trainable_variables]
+        parts = self._parts(trainable_variables)
 
         # Clip by the norm of the whole, then take this replica's part
         own = []
         for part, gradient in zip(parts, clip(self.inner_optimizer, grads), strict=True):
-            own.append(None if gradient is None else part.own(gradient))
-        self._take_weights()
+            own.append(None if gradient is None else own_slice(gradient, part))
+        for variable, part in self._variables_and_parts:
+            part.assign(own_slice(variable.value, part))
 
         # Update, as if the parts were all there is
         with already_clipped(self.inner_optimizer):
-            self.inner_optimizer.apply(own, [part.weights for part in parts])
+            self.inner_optimizer.apply(own, parts)
 
         self._gather_weights()
 
-    def _take_weights(self):
-        for part in self._parts.values():
-            part.weights.assign(part.own(part.variable.value))
+    def _parts(self, variables):
+        part_of = {id(variable): part for variable, part in self._variables_and_parts}
+        for variable in variables:
+            if id(variable) not in part_of:
+                raise ValueError(f"{variable.path} became trainable after `compile`: compile the model again")
+        return [part_of[id(variable)] for variable in variables]
 
     def _gather_weights(self):
-        parts = self._parts.values()
-        kind = keras.backend.result_type(*[part.variable.dtype for part in parts])
-        row = tf.concat([tf.cast(part.weights.value, kind) for part in parts], axis=0)
+        parts = [part for _, part in self._variables_and_parts]
+        row = tf.concat([part.value for part in parts], axis=0)
         rows = tf.distribute.get_replica_context().all_gather(row[None], axis=0)
-        tables = tf.split(rows, [part.size for part in parts], axis=1)
-        for part, table in zip(parts, tables, strict=True):
-            value = part.whole(table)
-            constraint = part.variable.constraint
-            part.variable.assign(value if constraint is None else constraint(value))
+        tables = tf.split(rows, [part.shape[0] for part in parts], axis=1)
+        for (variable, _), table in zip(self._variables_and_parts, tables, strict=True):
+            numbers = tf.reshape(table, [-1])[: variable.value.shape.num_elements()]
+            value = tf.reshape(numbers, variable.shape)
+            variable.assign(variable.constraint(value) if variable.constraint else value)
 
     def finalize_variable_values(self, var_list):
-        if not self.inner_optimizer.use_ema:
-            return
-        self.inner_optimizer.finalize_variable_values([part.weights for part in self._parts.values()])
-        _run(tf.distribute.get_strategy(), self._gather_weights)
+        if self.inner_optimizer.use_ema:
+            self.inner_optimizer.finalize_variable_values(self._parts(var_list))
+            on_each_replica(tf.distribute.get_strategy(), self._gather_weights)()
 
     @property
     def variables(self):
         """The variables that ``inner_optimizer`` would have if it were not sharded, in their order."""
-        whole = []
-        for variable in self.inner_optimizer.variables:
-            part = [part for part in self._parts.values() if variable.name.startswith(part.prefix)]
-            whole.append(WholeSlot(variable, part[0]) if part else variable)
-        return whole
+        return [whole(variable) for variable in self.inner_optimizer.variables]
 
     @property
     def learning_rate(self):
@@ -146,79 +125,13 @@ class ShardedOptimizer(keras.optimizers.Optimizer):
         return keras.saving.deserialize_keras_object(config["inner_optimizer"], custom_objects)
 
 
-class Part:
-    """The numbers of a variable that one replica has charge of: 1/N of them, in one row, ``size`` on every replica.
-
-    ``weights`` is a copy of them. The last replica's row ends in zeros where N does not divide.
-    """
-
-    def __init__(self, variable, name):
-        self.variable = variable
-        self.strategy = tf.distribute.get_strategy()
-        self._count = math.prod(variable.shape)
-        self.size = -(-self._count // self.strategy.num_replicas_in_sync)
-        self.weights = keras.Variable("zeros", shape=[self.size], dtype=variable.dtype, name=name)
-        self.prefix = self.weights.path.replace("/", "_") + "_"  # of the names that Keras gives to its slots
-
-    def own(self, tensor):
-        """Return this replica's row of a tensor of the variable's shape."""
-        start = tf.distribute.get_replica_context().replica_id_in_sync_group * self.size
-        row = tf.reshape(tensor, [-1])[start : start + self.size]
-        row = tf.pad(row, [[0, self.size - tf.size(row)]])
-        return tf.ensure_shape(row, [self.size])
-
-    def whole(self, table):
-        """Return the variable's value, from the rows of all replicas."""
-        value = tf.reshape(tf.reshape(table, [-1])[: self._count], self.variable.shape)
-        return tf.cast(value, self.variable.dtype)
-
-
-class WholeSlot:
-    """All parts of one slot, as the variable that they would be without sharding: what is saved, and loaded.
-
-    With several workers, all of them must read it: one that waits for the others in vain raises RuntimeError.
-    """
-
-    def __init__(self, slot, part):
-        self.name = slot.name
-        self.path = slot.path
-        self.dtype = slot.dtype
-        self.shape = part.variable.shape
-        self._slot = slot
-        self._part = part
-
-    def numpy(self):
-        strategy = self._part.strategy
-        try:
-            wholes = _run(strategy, self._gather)
-        except tf.errors.DeadlineExceededError:
-            raise RuntimeError(
-                f"only some workers read or save the optimizer's state, for {SECONDS_TO_SAVE} s: its parts are on all"
-                " of them. Let every worker call model.save, the chief with the path, the others with one to throw away"
-            ) from None
-        return strategy.experimental_local_results(wholes)[0].numpy()
-
-    def assign(self, value):
-        _run(self._part.strategy, self._cut, tf.convert_to_tensor(value, self.dtype))
-
-    def _gather(self):
-        row = tf.identity(self._slot.value)
-        options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=SECONDS_TO_SAVE)
-        table = tf.distribute.get_replica_context().all_gather(row[None], axis=0, options=options)
-        return self._part.whole(table)
-
-    def _cut(self, value):
-        self._slot.assign(self._part.own(tf.ensure_shape(value, self.shape)))
-
-
-def _run(strategy, function, *tensors):
-    """Run a function on each replica, once, as a graph."""
-
-    def on_each(*tensors):
-        return strategy.run(function, tensors)
-
-    graph = tf.function(on_each, autograph=False).get_concrete_function(*tensors)
-    return graph(*tensors)
+def _part_of(variable, name):
+    """Return a variable for the numbers of another that one replica has charge of: 1/N of them, in one row."""
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    size = -(-variable.value.shape.num_elements() // replicas)  # rounded up
+    part = keras.Variable("zeros", shape=[size], dtype=variable.dtype, name=name)
+    mark_slice(part, 0, variable.shape)
+    return part
 
 
 def _nothing(store):

@@ -1,60 +1,99 @@
-"""Weights of which each replica has a slice: read and written whole, and their gradients in a step."""
+"""Variables of which each replica has a slice: seen, saved and loaded whole, and what a training step does about them.
+
+A variable of a strategy is the same on all replicas only because its gradient is averaged over them. That of a slice is
+not, so each replica keeps a value of its own. Such a variable has the attributes ``cut_axis`` and ``whole_shape``. If
+the replicas do not divide a whole, the last slice ends in zeros. A slice with one axis may be of a whole with several.
+"""
+
+import math
 
 from bigtrain_nb.common.keras_gaps import innermost
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import on_each_replica
 
-_NEED_WHOLE_WEIGHTS = ("Adafactor", "Lamb", "Muon")
+ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
+"""The optimizers of Keras that treat each number of a weight by itself, so that any part of it can be updated alone."""
+
+SECONDS_TO_GATHER = 120
+"""So long a worker that reads or saves a variable waits for the others to do so, too."""
+
+
+def is_slice(variable):
+    return hasattr(variable, "cut_axis")
 
 
 def is_cut(model):
     """Return whether replicas have slices of some of the model's weights."""
-    return any(_axis_of(variable) is not None for variable in model.weights)
+    return any(is_slice(variable) for variable in model.weights)
 
 
-def whole_value(variable):
-    """Return a variable's value as NumPy, put together if it is cut; then all workers must ask for it."""
-    axis = _axis_of(variable)
-    if axis is None:
-        return variable.numpy()
-
-    slices = {}
-    for replica, copy in copies(variable):
-        slices[replica] = tf.identity(copy)
-
-    def own(context):
-        return slices[context.replica_id_in_sync_group]
-
-    strategy = variable.value.distribute_strategy
-    values = strategy.experimental_distribute_values_from_function(own)
-    return strategy.gather(values, axis).numpy()
+def mark_slice(variable, axis, whole_shape):
+    variable.cut_axis = axis
+    variable.whole_shape = tuple(whole_shape)
 
 
-def assign_whole(variable, value):
-    """Give a variable a value; if it is cut, each replica takes its slice."""
-    axis = _axis_of(variable)
-    if axis is None:
-        variable.assign(value)
-        return
-
-    replicas = variable.value.distribute_strategy.num_replicas_in_sync
-    value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
-    slices = tf.split(value, replicas, axis)
-    for replica, copy in copies(variable):
-        copy.assign(slices[replica])
+def mark_slots(optimizer, weight):
+    """Mark what an optimizer keeps for a weight that is a slice."""
+    prefix = weight.path.replace("/", "_") + "_"  # by which Keras names it
+    for slot in optimizer.variables:
+        if slot.name.startswith(prefix) and slot.shape == weight.shape:
+            mark_slice(slot, weight.cut_axis, weight.whole_shape)
 
 
-def copies(variable):
-    """Return (replica, its copy of a variable) for the replicas of this process; none without a strategy."""
-    if not hasattr(variable.value, "values"):
-        return []
+def own_slice(tensor, variable):
+    """Return this replica's slice of a tensor that is as large as the whole of a variable."""
+    context = tf.distribute.get_replica_context()
+    shape = list(variable.shape)
+    axis = variable.cut_axis
+    if len(shape) == 1:
+        tensor = tf.reshape(tensor, [-1])
+    missing = shape[axis] * context.num_replicas_in_sync - tensor.shape[axis]
+    if missing:
+        tensor = tf.pad(tensor, [[0, missing if each == axis else 0] for each in range(len(shape))])
+    begin = [0] * len(shape)
+    begin[axis] = context.replica_id_in_sync_group * shape[axis]
+    return tf.slice(tensor, begin, shape)
 
-    def number(context):
-        return context.replica_id_in_sync_group
 
-    strategy = variable.value.distribute_strategy
-    numbers = strategy.experimental_distribute_values_from_function(number)
-    local_results = strategy.experimental_local_results
-    return list(zip(local_results(numbers), local_results(variable.value), strict=True))
+def whole(variable):
+    """Return a variable; in place of a slice, what shows the slices of all replicas as one variable."""
+    return Whole(variable) if is_slice(variable) else variable
+
+
+class Whole:
+    """The slices of all replicas as the variable that they would be if it were not cut: what is saved, and loaded.
+
+    With several workers, all of them must read it: one that waits for the others in vain raises RuntimeError.
+    """
+
+    def __init__(self, variable):
+        self.name = variable.name
+        self.path = variable.path
+        self.dtype = variable.dtype
+        self.shape = variable.whole_shape
+        self._variable = variable
+        self._strategy = variable.value.distribute_strategy
+
+    def numpy(self):
+        try:
+            joined = on_each_replica(self._strategy, self._gather)()[0].numpy()
+        except tf.errors.DeadlineExceededError:
+            raise RuntimeError(
+                f"only some workers read or save {self.path}, for {SECONDS_TO_GATHER} s, and each has a part of it. Let"
+                " every worker call model.save, the chief with the path, the others with one to throw away"
+            ) from None
+        return joined.ravel()[: math.prod(self.shape)].reshape(self.shape)
+
+    def assign(self, value):
+        on_each_replica(self._strategy, self._assign)(tf.convert_to_tensor(value, self.dtype))
+
+    def _gather(self):
+        options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=SECONDS_TO_GATHER)
+        own = tf.identity(self._variable.value)
+        return tf.distribute.get_replica_context().all_gather(own, self._variable.cut_axis, options)
+
+    def _assign(self, value):
+        self._variable.assign(own_slice(tf.ensure_shape(value, self.shape), self._variable))
 
 
 def save_whole(saveable, variables):
@@ -62,11 +101,11 @@ def save_whole(saveable, variables):
 
     def save_own_variables(store):
         for index, variable in enumerate(variables):
-            store[str(index)] = whole_value(variable)
+            store[str(index)] = whole(variable).numpy()
 
     def load_own_variables(store):
         for index, variable in enumerate(variables):
-            assign_whole(variable, store[str(index)])
+            whole(variable).assign(store[str(index)])
 
     saveable.save_own_variables = save_own_variables
     saveable.load_own_variables = load_own_variables
@@ -77,20 +116,21 @@ def save_slots_whole(model):
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or not is_cut(model):
         return
-    for weight in model.trainable_variables:
-        prefix = weight.path.replace("/", "_") + "_"  # by which Keras names what an optimizer keeps for a weight
-        for slot in optimizer.variables:
-            if slot.name.startswith(prefix) and slot.shape == weight.shape:
-                slot.cut_axis = _axis_of(weight)
+    for weight in filter(is_slice, model.trainable_variables):
+        mark_slots(optimizer, weight)
     save_whole(optimizer, optimizer.variables)
     save_whole(innermost(optimizer), innermost(optimizer).variables)
 
 
-def _axis_of(variable):
-    return getattr(variable, "cut_axis", None)
+def refuse_unless_elementwise(optimizer):
+    if type(optimizer) not in [getattr(keras.optimizers, name) for name in ELEMENTWISE]:
+        raise ValueError(
+            f"{type(optimizer).__name__} is not known to treat each number of a weight by itself, so it cannot update a"
+            f" part of one, as with shard_optimizer=True or in a model that is cut: use one of {', '.join(ELEMENTWISE)}"
+        )
 
 
-# A step: the whole batch for each replica, and gradients of slices, which stay where they are
+# A step of a model that is cut: each replica computes on the whole batch, and keeps the gradients of its slices
 
 
 def whole_batch(data):
@@ -113,55 +153,28 @@ def own_share(outputs, data):
     return tf.nest.map_structure(lambda output: output[start:end], outputs)
 
 
-def set_apart(step, variables):
-    """Part a step's gradients: return those of slices, and the step with the others and the slices' sum of squares."""
-    slices = {}
-    others = {}
-    for index, gradient in step["gradients"].items():
-        if _axis_of(variables[index]) is None:
-            others[index] = gradient
-        else:
-            slices[index] = gradient
-    return slices, {**step, "gradients": others, "squares": _sum_of_squares(slices)}
+def finish_gradients(gradients, variables, optimizer):
+    """Return gradients of a model that is cut, clipped by the norm of all slices.
 
-
-def put_back(step, slices, optimizer):
-    """Return the step, reduced, with the gradients of slices; clip all of them by the norm of the whole gradient."""
-    _refuse(optimizer)
-    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-    squares = step["squares"] * replicas  # `step` has their mean
-    gradients = dict(step["gradients"])
-
-    # What is not finite on one replica is so on all: they skip a step of loss scaling together
-    for index, gradient in slices.items():
-        not_a_number = tf.constant(float("nan"), gradient.dtype)
-        gradients[index] = tf.where(tf.math.is_finite(squares), gradient, not_a_number)
-
-    global_clipnorm = innermost(optimizer).global_clipnorm
-    if global_clipnorm:
-        norm = tf.sqrt(squares + _sum_of_squares(step["gradients"]))
-        limit = optimizer.scale_loss(
-            tf.constant(global_clipnorm, tf.float32)
-        )  # the gradients are scaled as the loss is
-        factor = tf.minimum(1.0, tf.math.divide_no_nan(limit, norm))
-        for index, gradient in gradients.items():
-            gradients[index] = gradient * tf.cast(factor, gradient.dtype)
-    return {**step, "gradients": gradients}
-
-
-def _sum_of_squares(gradients):
-    total = tf.constant(0.0)
-    for gradient in gradients.values():
-        total += tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32)))
-    return total
-
-
-def _refuse(optimizer):
-    kind = type(innermost(optimizer)).__name__
-    if kind in _NEED_WHOLE_WEIGHTS:
-        raise ValueError(
-            f"{kind} does not treat each number of a weight by itself, so it cannot update a slice of one: use Adam,"
-            " AdamW, SGD or another that does, or no tensor_parallel"
-        )
+    They are {index in ``variables``: gradient}. What is not finite on one replica is so on all, which then skip a step
+    of loss scaling together.
+    """
+    refuse_unless_elementwise(innermost(optimizer))
     if innermost(optimizer).clipnorm:
         raise ValueError("clipnorm takes the norm of each weight, and a replica has a slice of it: use global_clipnorm")
+    of_slices = tf.constant(0.0)
+    of_others = tf.constant(0.0)  # the same on all replicas
+    for index, gradient in gradients.items():
+        squares = tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32)))
+        if is_slice(variables[index]):
+            of_slices += squares
+        else:
+            of_others += squares
+    squares = of_others + tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, of_slices)
+
+    factor = tf.where(tf.math.is_finite(squares), 1.0, float("nan"))
+    global_clipnorm = innermost(optimizer).global_clipnorm
+    if global_clipnorm:
+        limit = optimizer.scale_loss(tf.constant(global_clipnorm, tf.float32))  # as the gradients are scaled
+        factor *= tf.minimum(1.0, tf.math.divide_no_nan(limit, tf.sqrt(squares)))
+    return {index: gradient * tf.cast(factor, gradient.dtype) for index, gradient in gradients.items()}

@@ -95,21 +95,3 @@ def refuse_stages(stages):
                     f"stages {first} and {index} share {weight.path!r}, which can stand on one device only: give each a"
                     " weight of its own, or put both places into one stage"
                 )
-    for index, (stage, following) in enumerate(zip(stages, stages[1:], strict=False)):
-        given, taken = _shapes(stage.outputs), _shapes(following.inputs)
-        fits = len(given) == len(taken)
-        for one, other in zip(given, taken, strict=False):
-            fits = fits and one.is_compatible_with(other)
-        if not fits:
-            raise ValueError(
-                f"stage {index} gives {_in_words(given)}, and stage {index + 1} takes {_in_words(taken)}: let each take"
-                " what the one before it gives"
-            )
-
-
-def _shapes(tensors):
-    return [tf.TensorShape(tensor.shape) for tensor in tensors]
-
-
-def _in_words(shapes):
-    return " and ".join(str(tuple(shape)) for shape in shapes)

@@ -5,14 +5,12 @@ between them, and never needs the rest. Two operators tie the slices together: `
 and sums gradients over the replicas backward, `sum_over_replicas` sums forward and does nothing backward. All replicas
 compute on the same examples.
 
-A variable of a strategy is the same on all replicas only because its gradient is averaged over them. The gradients of
-these weights are not, so each replica keeps a value of its own: its slice. Such a variable has the attribute
-``cut_axis``, and the shape of a slice.
+The weights have the shape of a slice: see slices.py.
 """
 
-from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.keras_gaps import keep_mask
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.parallel.slices import assign_whole, copies, save_whole
+from bigtrain_nb.parallel.slices import mark_slice, save_whole, whole
 
 _NEED_THE_WHOLE = (
     "kernel_regularizer",
@@ -85,8 +83,9 @@ class RowDense(keras.layers.Dense):
 class SplitAttention(keras.layers.MultiHeadAttention):
     """A `keras.layers.MultiHeadAttention` of which each of N replicas has ``num_heads / N`` heads.
 
-    Inputs and output are those of all heads, the same on all replicas: [batch, length, width]. Dropout in it differs
-    from head to head, on all replicas. It returns no attention scores. For weights, files and errors see `ColumnDense`.
+    Inputs and output are those of all heads, the same on all replicas: [batch, length, width]. Dropout in it leaves out
+    the same places in the heads of every replica. It returns no attention scores. For weights, files and errors see
+    `ColumnDense`.
     """
 
     def __init__(self, num_heads, key_dim, **settings):
@@ -100,7 +99,6 @@ class SplitAttention(keras.layers.MultiHeadAttention):
             _cut(projection, self.replicas, kernel=1, bias=0)
         _count_inputs(self.output_dense, axes=[0, 1], outputs=[2])
         _cut(self.output_dense, self.replicas, kernel=0)
-        _draw_apart(self)
 
     def call(
         self,
@@ -114,14 +112,11 @@ class SplitAttention(keras.layers.MultiHeadAttention):
         training=None,
         use_causal_mask=False,
     ):
-        # One copy of each tensor, so that its gradient is summed once
+        # One copy of each tensor, so that its gradient is summed once; the layer reads the query's mask from it
         copied = {}
         for tensor in (query, value, key):
             if tensor is not None and id(tensor) not in copied:
-                copied[id(tensor)] = copy_to_replicas(tensor, self.replicas)
-        if query_mask is not None:  # which the layer itself would read from the tensor, not from its copy
-            rows = query_mask[:, :, None]
-            attention_mask = rows if attention_mask is None else attention_mask & rows
+                copied[id(tensor)] = keep_mask(tensor, copy_to_replicas(tensor, self.replicas))
         outputs = super().call(
             copied[id(query)],
             copied[id(value)],
@@ -199,11 +194,11 @@ def _cut(layer, replicas, **axes):
     for name, axis in axes.items():
         variable = getattr(layer, name)
         if variable is not None:
-            variable.cut_axis = axis
             shape = list(variable.shape)
             shape[axis] *= replicas
+            mark_slice(variable, axis, shape)
             initialize = getattr(layer, f"{name}_initializer")
-            assign_whole(variable, initialize(shape, dtype=variable.dtype))
+            whole(variable).assign(initialize(shape, dtype=variable.dtype))
     save_whole(layer, [weight for weight in (layer.kernel, layer.bias) if weight is not None])
 
 
@@ -213,11 +208,3 @@ def _count_inputs(projection, axes, outputs):
     if isinstance(initializer, keras.initializers.VarianceScaling):
         config = {**initializer.get_config(), "input_axes": axes, "output_axes": outputs, "seed": initializer.seed}
         projection.kernel_initializer = type(initializer).from_config(config)
-
-
-def _draw_apart(layer):
-    """Let dropout within a layer draw other numbers on each replica: their slices are of different heads."""
-    for inner in layers_within(layer):
-        if isinstance(inner, keras.layers.Dropout) and inner.rate > 0:
-            for replica, state in copies(inner.seed_generator.state):
-                state.assign_add(tf.cast([replica, 0], state.dtype))

@@ -1,12 +1,12 @@
 """The checkpoints of one training in a folder: found, checked against the model, restored, saved.
 
-TensorFlow's `Checkpoint` and `CheckpointManager` do the work; a checkpoint gets its final name when it is whole.
+TensorFlow's `Checkpoint` does the work; a checkpoint gets its final name when it is whole.
 """
 
 import os
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.parallel.sharded import WholeSlot
+from bigtrain_nb.parallel.slices import Whole
 
 _REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of a save that was cut short
 
@@ -20,13 +20,12 @@ class CheckpointFiles:
     def __init__(self, folder, keep, variables, **more):
         self._folder = os.fspath(folder)
         self._keep = keep
-        self._rooms = []  # pairs: all parts of a slot of a sharded optimizer, and where they are put while it is saved
+        self._rooms = []  # pairs: what is cut, and where the whole of it is put while it is saved
         values = {kind: [self._value(variable) for variable in some] for kind, some in variables.items()}
         self._checkpoint = tf.train.Checkpoint(**more, **values)
-        self._manager = None
 
     def _value(self, variable):
-        if not isinstance(variable, WholeSlot):
+        if not isinstance(variable, Whole):
             return variable.value
         with tf.device("CPU:0"):
             room = tf.Variable(tf.zeros([0], variable.dtype), shape=tf.TensorShape(None), trainable=False)
@@ -40,7 +39,7 @@ class CheckpointFiles:
         """
         try:
             tf.io.gfile.makedirs(self._folder)
-            self._remove_remains()
+            self._remove(*_REMAINS)
         except tf.errors.OpError as error:
             raise OSError(f"folder={self._folder!r} cannot be written: {_line(error)}") from None
 
@@ -50,12 +49,15 @@ class CheckpointFiles:
         Raises ValueError for a checkpoint of another model or program, OSError if there are checkpoints but none can be
         read.
         """
-        paths = self._paths()
-        for path in reversed(paths):
+        numbers = self._numbers()
+        for number in reversed(numbers):
+            path = os.path.join(self._folder, f"ckpt-{number}")
             try:
                 self._checkpoint.restore(path).assert_consumed()
-                self._cut()
-                return int(path.rpartition("-")[2])
+                for variable, room in self._rooms:
+                    variable.assign(room)
+                self._empty_rooms()
+                return number
             except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
                 raise ValueError(
                     f"{path} is of another model or optimizer: use a folder of its own, or build and compile the model"
@@ -63,55 +65,40 @@ class CheckpointFiles:
                 ) from None
             except (tf.errors.OpError, IndexError) as error:  # TensorFlow's reader gives an IndexError for a short file
                 print(f"{path} cannot be read, trying the one before: {_line(error)}", flush=True)
-        if paths:
+        if numbers:
             raise OSError(f"none of the checkpoints in {self._folder} can be read: empty it to train from the start")
         return 0
 
     def gather(self, keep):
-        """Gather what is sharded, to be saved; all workers must call it. Those that do not ``keep`` it do not save."""
-        for slot, room in self._rooms:
-            whole = slot.numpy()
+        """Gather what is cut, to be saved; all workers must call it. Those that do not ``keep`` it do not save."""
+        for variable, room in self._rooms:
+            value = variable.numpy()
             if keep:
-                room.assign(whole)
+                room.assign(value)
 
     def save(self):
         """Save; the oldest checkpoint goes when the new one is whole. Raises OSError if it cannot be written."""
-        if self._manager is None:
-            self._manager = tf.train.CheckpointManager(self._checkpoint, self._folder, self._keep)
         try:
-            self._manager.save()
+            self._checkpoint.save(os.path.join(self._folder, "ckpt"))
+            for number in self._numbers()[: -self._keep]:
+                self._remove(f"ckpt-{number}.*")
         except (tf.errors.OpError, OSError) as error:
-            self._remove_remains()
+            self._remove(*_REMAINS)
             raise OSError(f"cannot save in {self._folder}: {_line(error)}") from None
         finally:
             self._empty_rooms()
-
-    def _cut(self):
-        for slot, room in self._rooms:
-            slot.assign(room)
-        self._empty_rooms()
 
     def _empty_rooms(self):
         for _, room in self._rooms:
             room.assign(tf.zeros([0], room.dtype))
 
-    def _paths(self):
-        """Return the checkpoints, oldest first."""
-        try:
-            listed = tf.train.get_checkpoint_state(self._folder)
-        except ValueError:  # an empty file
-            listed = None
-        if listed:
-            return list(listed.all_model_checkpoint_paths)
-        if tf.io.gfile.glob(os.path.join(self._folder, "*.index")):
-            raise OSError(
-                f"{self._folder} holds checkpoints, but not their list, the file 'checkpoint': put that back, or empty"
-                " the folder"
-            )
-        return []
+    def _numbers(self):
+        """Return the numbers of the checkpoints, the oldest first."""
+        found = tf.io.gfile.glob(os.path.join(self._folder, "ckpt-*.index"))
+        return sorted(int(path.removesuffix(".index").rpartition("-")[2]) for path in found)
 
-    def _remove_remains(self):
-        for pattern in _REMAINS:
+    def _remove(self, *patterns):
+        for pattern in patterns:
             for path in tf.io.gfile.glob(os.path.join(self._folder, pattern)):
                 tf.io.gfile.rmtree(path)
 

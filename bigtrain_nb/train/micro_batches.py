@@ -1,6 +1,7 @@
-"""Sums over the slices of a batch, and means over replicas."""
+"""Sums over the slices of a batch."""
 
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.replicas import at_least_32_bits
 
 
 def sum_over_slices(one_slice, variables, examples, size, of_one_size):
@@ -9,9 +10,6 @@ def sum_over_slices(one_slice, variables, examples, size, of_one_size):
     That is {"loss": scalar, "gradients": {index in ``variables``: gradient}}. XLA wants slices ``of_one_size``, known
     beforehand: then a shorter last one stands apart.
     """
-    if tf.executing_eagerly():
-        return _sum_eagerly(one_slice, examples, size)
-
     # Traced once, here, and called by the loop: so it is known beforehand which variables have a gradient
     number = tf.TensorSpec([], tf.int32)
     one_slice = tf.function(one_slice, autograph=False).get_concrete_function(number, number)
@@ -35,31 +33,16 @@ def sum_over_slices(one_slice, variables, examples, size, of_one_size):
     return tf.cond(tf.less(end, examples), add_the_rest, lambda: sums)
 
 
-def sum_written_out(one_slice, count, examples):
-    """Return the sums of what ``one_slice`` gives for ``count`` slices, one written after the other in place of a loop.
+def sum_written_out(one_slice, parts):
+    """Return the sums of what ``one_slice`` gives for ``parts``, one written after the other in place of a loop.
 
     Under MirroredStrategy replicas cannot talk to each other within a loop. Each slice waits for the one before.
     """
-    message = f"a batch has fewer examples than micro_batches={count}: batch(..., drop_remainder=True)"
-    enough = tf.debugging.assert_greater_equal(examples, count, message)
     sums = None
-    before = [enough]
-    for index in range(count):
-        start = examples * index // count
-        end = examples * (index + 1) // count
-        with tf.control_dependencies(before):
-            result = one_slice(start, end - start)
+    for start, length in parts:
+        with tf.control_dependencies(tf.nest.flatten(sums or [])):
+            result = one_slice(start, length)
             sums = result if sums is None else _add(sums, result)
-        before = tf.nest.flatten(sums)
-    return sums
-
-
-def _sum_eagerly(one_slice, examples, size):
-    sums = one_slice(0, size)
-    start = size
-    while start < examples:
-        sums = _add(sums, one_slice(start, min(size, examples - start)))
-        start += size
     return sums
 
 
@@ -67,7 +50,7 @@ def _zeros(variables, indices):
     gradients = {}
     for index in indices:
         variable = variables[index]
-        gradients[index] = tf.zeros(variable.shape, _at_least_32_bits(variable.dtype))
+        gradients[index] = tf.zeros(variable.shape, at_least_32_bits(variable.dtype))
     return {"loss": tf.constant(0.0), "gradients": gradients}
 
 
@@ -76,36 +59,3 @@ def _add(sums, result):
         return total + tf.cast(value, total.dtype)
 
     return tf.nest.map_structure(add, sums, result)
-
-
-def _at_least_32_bits(dtype):
-    dtype = tf.as_dtype(dtype)
-    return tf.float32 if dtype.size < 4 else dtype
-
-
-def mean_over_replicas(values, weight, gradient_dtype="float32"):
-    """Return the mean of a structure of tensors over the replicas, each by its ``weight``, and the sum of the weights.
-
-    It is one all-reduce, in 32 bits. With a ``gradient_dtype`` of 16 bits ``values["gradients"]`` travel in that, in a
-    second one: an all-reduce has one type. A replica of weight 0 counts nothing, even where its values are not finite.
-    """
-
-    def weighted(value):
-        value = tf.cast(value, _at_least_32_bits(value.dtype))
-        return tf.math.multiply_no_nan(value, tf.cast(weight, value.dtype))
-
-    def sum_over_replicas(tensors):
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensors)
-
-    def divided(total_value, mine):
-        return tf.math.divide_no_nan(tf.cast(total_value, mine.dtype), tf.cast(total, mine.dtype))
-
-    mine = tf.nest.map_structure(weighted, values)
-    if gradient_dtype == "float32":
-        sums, total = sum_over_replicas((mine, weight))
-    else:
-        short = tf.nest.map_structure(lambda gradient: tf.cast(gradient, gradient_dtype), mine["gradients"])
-        others = {name: value for name, value in mine.items() if name != "gradients"}
-        sums, total = sum_over_replicas((others, weight))
-        sums["gradients"] = sum_over_replicas(short)
-    return tf.nest.map_structure(divided, sums, mine), total

@@ -11,6 +11,7 @@ from bigtrain_nb.common.batches import (
     count_examples,
     cut,
     dense,
+    equal_parts,
     loss_reduction,
     refuse_sum_with_other_losses,
     weight_of,
@@ -27,18 +28,14 @@ from bigtrain_nb.common.keras_gaps import (
     synchronized_layers,
 )
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import mean_over_replicas, several_workers
 from bigtrain_nb.parallel.local_steps import overflow_together
 from bigtrain_nb.parallel.sharded import shard
-from bigtrain_nb.parallel.slices import is_cut, put_back, set_apart, whole_batch
+from bigtrain_nb.parallel.slices import finish_gradients, is_cut, whole_batch
 from bigtrain_nb.train import refuse
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.train.micro_batches import mean_over_replicas, sum_over_slices, sum_written_out
+from bigtrain_nb.train.micro_batches import sum_over_slices, sum_written_out
 from bigtrain_nb.train.trainer import Trainer
-
-
-def _serializable(cls):
-    keras.saving.get_custom_objects()[cls.__name__] = cls  # the legacy HDF5 format knows classes by their bare names
-    return keras.saving.register_keras_serializable("bigtrain_nb")(cls)
 
 
 class Model(Trainer):
@@ -117,9 +114,10 @@ class Model(Trainer):
         self.sync_every = sync_every
 
     @classmethod
-    def of(cls, model, micro_batches=1, shard_optimizer=False, reduce_dtype="float32", sync_every=None):
+    def of(cls, model, **settings):
         """Take an existing Keras model as it is: the same layers and weights, in a model of this class.
 
+        ``settings`` are the four arguments ``micro_batches``, ``shard_optimizer``, ``reduce_dtype`` and ``sync_every``.
         Compile the result; what ``model`` was compiled with is not taken over, nor a `train_step` of its own.
 
         Raises TypeError for what is no Keras model, ValueError for a Sequential without weights.
@@ -129,15 +127,11 @@ class Model(Trainer):
         if isinstance(model, keras.Sequential) and not model.built:
             raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once")
         if isinstance(model, keras.Sequential):
-            taken = cls(model.inputs[0], model.outputs[0], name=model.name)
+            taken = cls(model.inputs[0], model.outputs[0], name=model.name, **settings)
         elif isinstance(model, Functional) and type(model).call is Functional.call:
-            taken = cls(model.input, model.output, name=model.name)
+            taken = cls(model.input, model.output, name=model.name, **settings)
         else:
-            taken = WrappedModel(model)
-        taken.micro_batches = micro_batches
-        taken.shard_optimizer = shard_optimizer
-        taken.reduce_dtype = reduce_dtype
-        taken.sync_every = sync_every
+            taken = WrappedModel(model, **settings)
         taken.dtype_policy = model.dtype_policy  # by which `compile` decides on loss scaling
         return taken
 
@@ -169,11 +163,11 @@ class Model(Trainer):
         self._build_before_tracing(data, always=self.micro_batches > 1)
         if self.micro_batches > 1 or replicas > 1:
             refuse_what_needs_one_piece(self)
+        refuse.what_does_not_go_together(self)
 
         # Forward and gradients
         cut_over_replicas = is_cut(self)
         if cut_over_replicas:
-            refuse.slices_with_whole_weights(self)
             data = whole_batch(data)
         if self.micro_batches == 1 and (replicas == 1 or synchronized_layers(self) or cut_over_replicas):
             step = self._forward_and_gradients(data)
@@ -184,14 +178,15 @@ class Model(Trainer):
         if self.local_steps:
             step["gradients"] = overflow_together(step["gradients"], self.optimizer)
         elif cut_over_replicas:
-            slices, step = set_apart(step, self.trainable_variables)
-            step = put_back(self._reduce(step, data), slices, self.optimizer)
+            step["gradients"] = finish_gradients(step["gradients"], self.trainable_variables, self.optimizer)
         elif replicas > 1:
             step = self._reduce(step, data)
 
         # Update
         self._update(step["gradients"], data)
         self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))
+        if self.local_steps and several_workers(self.distribute_strategy):
+            return {}  # Keras would sum what is in it over the workers
         return logs_to_reduce(self.get_metrics_result(), self.distribute_strategy)
 
     # The parts of a step hand on {"loss": scalar, "gradients": {index of a trainable variable: gradient}}. A variable
@@ -235,8 +230,10 @@ class Model(Trainer):
             return result
 
         examples = count_examples(data)
+        if tf.executing_eagerly():
+            return sum_written_out(one_slice, equal_parts(examples, min(self.micro_batches, examples)))
         if is_cut(self):
-            return sum_written_out(one_slice, self.micro_batches, examples)
+            return sum_written_out(one_slice, equal_parts(examples, self.micro_batches))
         size = -(-examples // self.micro_batches)  # rounded up
         of_one_size = self.jit_compile and self.micro_batches > 1
         return sum_over_slices(one_slice, self.trainable_variables, examples, size, of_one_size)
@@ -263,12 +260,12 @@ class Model(Trainer):
             self.optimizer.apply_gradients(pairs)
 
 
-@_serializable
+@keras.saving.register_keras_serializable("bigtrain_nb")
 class FunctionalModel(Model, Functional):
     """What ``Model(inputs, outputs)`` returns."""
 
 
-@_serializable
+@keras.saving.register_keras_serializable("bigtrain_nb")
 class WrappedModel(Model):
     """Another model's forward pass in a `Model`."""
 

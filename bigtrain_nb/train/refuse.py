@@ -2,6 +2,10 @@
 
 from difflib import get_close_matches
 
+from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.keras_gaps import innermost
+from bigtrain_nb.parallel.slices import is_cut
+
 SETTINGS = ("micro_batches", "shard_optimizer", "reduce_dtype", "sync_every")
 """The arguments of `Model` that `keras.Model` does not have."""
 
@@ -16,14 +20,20 @@ def unknown_arguments(kwargs):
             raise TypeError(f"Model(inputs, outputs) has no argument {name!r}; the nearest is {nearest!r}")
 
 
-def sharding(shard_optimizer, replicas):
-    if not isinstance(shard_optimizer, bool):
-        raise ValueError(f"shard_optimizer must be True or False, not {shard_optimizer!r}")
-    if shard_optimizer and replicas == 1:
+def other_values(model, name, value):
+    """Return what a setting gets; raise ValueError for what it does not take."""
+    if name == "micro_batches" or (name == "sync_every" and value is not None):
+        return whole_number(name, value, 1)
+    if name == "reduce_dtype":
+        return one_of(name, value, ("float32", "bfloat16"))
+    if name == "shard_optimizer" and not isinstance(value, bool):
+        raise ValueError(f"shard_optimizer must be True or False, not {value!r}")
+    if name == "shard_optimizer" and value and model.distribute_strategy.num_replicas_in_sync == 1:
         raise ValueError(
             "shard_optimizer=True needs several replicas, and this model has one: build it in the scope of a strategy,"
             " as bt.mirrored() or bt.strategy() with several workers, or leave it out"
         )
+    return value
 
 
 def train_on_batch_with_local_steps(model):
@@ -43,11 +53,16 @@ def resume_with_local_steps(model):
         )
 
 
-def slices_with_whole_weights(model):
-    """For a model that is cut over the replicas."""
-    for name in ("shard_optimizer", "sync_every"):
-        if getattr(model, name):
-            raise ValueError(
-                f"{model.name} is cut over the replicas, so that none of them has whole weights, which"
-                f" {name}={getattr(model, name)} needs: leave it out"
-            )
+def what_does_not_go_together(model):
+    chosen = {
+        "shard_optimizer=True": model.shard_optimizer,
+        f"sync_every={model.sync_every}": model.sync_every,
+        "a model that is cut over the replicas": is_cut(model),
+        "use_ema=True": model.sync_every and innermost(model.optimizer).use_ema,
+    }
+    names = [name for name, is_chosen in chosen.items() if is_chosen]
+    if len(names) > 1:
+        raise ValueError(
+            f"{names[0]} and {names[1]} do not go together, for each needs whole weights that are equal on all replicas"
+            " after a step: leave out one of them"
+        )

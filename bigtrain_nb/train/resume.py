@@ -7,9 +7,9 @@ import os
 
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.parallel.slices import is_cut
+from bigtrain_nb.common.replicas import all_gather, several_workers
+from bigtrain_nb.parallel.slices import save_slots_whole, whole
 from bigtrain_nb.train import refuse
-from bigtrain_nb.train.all_gather import all_gather, several_workers
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.preemption import Preemption, leave
 from bigtrain_nb.train.train_state import TrainState
@@ -37,8 +37,8 @@ class Resume(keras.callbacks.Callback):
     or ``bt.run_workers(..., restarts=3)``, starts them again. With several workers that is about half a second or one
     step later, whichever is longer. Python hears signals in the main thread only.
 
-    The state of a sharded optimizer is saved whole, for which the chief's host needs room. It goes on sharded or not,
-    with any number of replicas.
+    What is cut over the replicas, weights or the state of the optimizer, is saved whole, for which the chief's host
+    needs room. It goes on cut or not, with any number of replicas.
 
     ``folder`` is seen by all workers and used by one training. ``restored`` says whether there was a checkpoint. Not in
     it: the metrics of an epoch's part before a restart, the state of other callbacks, random numbers that are not from
@@ -63,7 +63,10 @@ class Resume(keras.callbacks.Callback):
         self._ask = all_gather(strategy, tf.identity)
         self._preemption = Preemption(self._ask if self._several_workers else None)
         self._state = TrainState(model)
-        variables = {"weights": model.weights, "optimizer": model.optimizer.variables}
+        variables = {
+            "weights": [whole(variable) for variable in model.weights],
+            "optimizer": [whole(variable) for variable in model.optimizer.variables],
+        }
         self._files = CheckpointFiles(folder, keep, variables, state=self._state)
         self._length = None  # batches in this epoch, where known
         self._in_loop = False
@@ -196,14 +199,10 @@ def _build_optimizer(model):
     if not model.compiled:
         raise ValueError(f"{model.name} has no optimizer yet: compile it, then make Resume")
     refuse.resume_with_local_steps(model)
-    if is_cut(model):
-        raise ValueError(
-            f"{model.name} is cut over replicas, and Resume would save the first one's slices only: save it at the end"
-            " of each epoch with keras.callbacks.ModelCheckpoint, and go on from keras.models.load_model"
-        )
     if not model.optimizer.built:
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
+    save_slots_whole(model)
 
 
 def _sharded_by_batches(dataset):

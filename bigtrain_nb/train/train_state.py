@@ -3,7 +3,7 @@
 import json
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.train.all_gather import all_gather
+from bigtrain_nb.common.replicas import all_gather
 
 
 class TrainState(tf.train.experimental.PythonState):

@@ -5,17 +5,14 @@ from functools import wraps
 from bigtrain_nb.common.batches import count_examples
 from bigtrain_nb.common.keras_gaps import Functional, count_by_examples, logs_to_reduce
 from bigtrain_nb.common.quiet import keras
-from bigtrain_nb.parallel.local_steps import steps_without_logs
 from bigtrain_nb.parallel.slices import (
-    assign_whole,
     is_cut,
     own_share,
     save_slots_whole,
+    whole,
     whole_batch,
-    whole_value,
 )
 from bigtrain_nb.train import refuse
-from bigtrain_nb.train.all_gather import several_workers
 from bigtrain_nb.train.settings import Settings
 
 
@@ -48,9 +45,6 @@ class Trainer(Settings):
         if isinstance(self, Functional) and variables and optimizer is not None and not optimizer.built:
             with self.distribute_strategy.scope():
                 optimizer.build(variables)
-        if self.local_steps and several_workers(self.distribute_strategy):
-            self.train_function = self.train_function or steps_without_logs(self)
-            return
         super().make_train_function(force)
 
     def test_step(self, data):
@@ -68,15 +62,12 @@ class Trainer(Settings):
 
     def get_weights(self):
         """Return the weights as NumPy arrays; one that is cut over replicas is whole, and all workers must ask."""
-        return [whole_value(variable) for variable in self.weights]
+        return [whole(variable).numpy() for variable in self.weights]
 
     def set_weights(self, weights):
         """Give all variables of `weights` whole values; each replica takes its slice of those that are cut."""
-        if not is_cut(self):
-            super().set_weights(weights)
-            return
         for variable, value in zip(self.weights, weights, strict=True):
-            assign_whole(variable, value)
+            whole(variable).assign(value)
 
     def save_own_variables(self, store):
         save_slots_whole(self)

@@ -4,9 +4,9 @@ import resource
 from contextlib import contextmanager
 
 import pytest
-from resume_runs import adamw, cut, cut_after_5, model_of, names, train, whole
+from resume_runs import adamw, cut, cut_after_5, model_of, names, train
 
-from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.train.resume import Resume
 
 
@@ -26,18 +26,15 @@ def remove(path):
     path.unlink()
 
 
-@pytest.mark.parametrize("spoil", [empty, halve, corrupt, remove])
-@pytest.mark.parametrize("file", ["ckpt-2.index", "ckpt-2.data-00000-of-00001"])
+@pytest.mark.parametrize(
+    ("file", "spoil"),
+    [("index", empty), ("index", corrupt), ("data-00000-of-00001", halve), ("data-00000-of-00001", remove)],
+)
 def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(file, spoil, tmp_path, capsys):
-    spoil(cut_after_5(tmp_path) / file)
+    spoil(cut_after_5(tmp_path) / f"ckpt-2.{file}")
     resume = Resume(tmp_path, model_of(seed=2), every=2)
     assert "ckpt-2 cannot be read, trying the one before" in capsys.readouterr().out
     assert (resume.epoch, resume.step) == (0, 2)
-
-
-def test_training_goes_on_from_the_one_before_to_the_same_bits(tmp_path):
-    empty(cut_after_5(tmp_path) / "ckpt-2.index")
-    assert train(Resume(tmp_path, model_of(seed=2), every=2)) == whole()
 
 
 def test_no_checkpoint_can_be_read(tmp_path):
@@ -47,13 +44,9 @@ def test_no_checkpoint_can_be_read(tmp_path):
         Resume(tmp_path, model_of())
 
 
-@pytest.mark.parametrize("spoil", [remove, empty])
-def test_checkpoints_without_their_list_are_not_overwritten(spoil, tmp_path):
-    spoil(cut_after_5(tmp_path) / "checkpoint")
-    before = names(tmp_path)
-    with pytest.raises(OSError, match="not their list"):
-        Resume(tmp_path, model_of())
-    assert names(tmp_path) == before
+def test_checkpoints_are_found_without_their_list(tmp_path):
+    remove(cut_after_5(tmp_path) / "checkpoint")
+    assert Resume(tmp_path, model_of()).step == 4
 
 
 def test_remains_of_a_killed_save_go_with_the_next_start(tmp_path):
@@ -77,15 +70,6 @@ def test_a_checkpoint_of_another_model_is_refused_and_kept(other, tmp_path):
     before = contents(cut_after_5(tmp_path))
     model = model_of(seed=2, **other)
     with pytest.raises(ValueError, match=f"{tmp_path}/ckpt-2 is of another model or optimizer.* a folder of its own"):
-        Resume(tmp_path, model)
-    assert contents(tmp_path) == before
-
-
-def test_a_checkpoint_that_another_program_made_is_refused(tmp_path):
-    model = model_of()
-    tf.train.CheckpointManager(tf.train.Checkpoint(model=model), tmp_path, 1).save()
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match="is of another model or optimizer"):
         Resume(tmp_path, model)
     assert contents(tmp_path) == before
 

@@ -39,12 +39,6 @@ def test_growth_is_no_skipped_step():
     assert not any(history.skipped)
 
 
-def test_a_scale_that_has_fallen_to_zero_still_skips():
-    history = trained([np.nan] * 200)
-    assert history.scale[-1] == 0 and all(history.skipped)
-    history.figure().canvas.draw()
-
-
 def test_a_second_fit_goes_on():
     history = trained([1, TOO_LARGE])
     trained([TOO_LARGE, 1], history=history, epochs=2)

@@ -52,25 +52,19 @@ def test_a_batch_without_any_weight_changes_nothing(replicas):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
-def test_an_output_without_loss_does_not_count_in_the_reduction():
-    model = plain(partial(bt.Model, micro_batches=2), outputs=2)
-    model.compile("sgd", [MSE("sum"), None])
-    assert np.isfinite(model.fit(X, [Y, Y], verbose=0).history["loss"][0])
-
-
-@pytest.mark.parametrize("losses", [[MSE("sum"), MSE()], [MSE("none")] * 2])
-def test_losses_that_cannot_be_weighed_together_are_refused(losses):
+@pytest.mark.parametrize(
+    ("losses", "weights", "said"),
+    [
+        ([MSE("sum"), MSE()], None, 'cannot be weighed together .*: use one of "sum_over_batch_size"'),
+        ([MSE("none")] * 2, None, "cannot be weighed together"),
+        ([MSE("mean_with_sample_weight")] * 2, [WEIGHTS, WEIGHTS], "needs one sample_weight for all outputs"),
+    ],
+)
+def test_losses_that_cannot_be_weighed_together_are_refused(losses, weights, said):
     model = plain(partial(bt.Model, micro_batches=2), outputs=2)
     model.compile("sgd", losses)
-    with pytest.raises(ValueError, match='cannot be weighed together .*: use one of "sum_over_batch_size"'):
-        model.fit(X, [Y, Y], verbose=0)
-
-
-def test_weights_for_each_output_cannot_be_the_mean_of_one():
-    model = plain(partial(bt.Model, micro_batches=2), outputs=2)
-    model.compile("sgd", [MSE("mean_with_sample_weight")] * 2)
-    with pytest.raises(ValueError, match="needs one sample_weight for all outputs"):
-        model.fit(X, [Y, Y], sample_weight=[WEIGHTS, WEIGHTS], verbose=0)
+    with pytest.raises(ValueError, match=said):
+        model.fit(X, [Y, Y], sample_weight=weights, verbose=0)
 
 
 def test_a_sum_beside_regularisers_refuses_to_be_cut():
@@ -102,34 +96,6 @@ def test_a_mask_given_as_weights_averages_over_the_whole_batch(micro_batches):
     valid = (tokens != 0).astype("float32")
     assert distance(fit(make, False, sample_weight=valid), whole) < 1e-5
     assert (distance(fit(make, True), whole) < 1e-5) == (micro_batches == 1)
-
-
-class Rows(keras.Model):
-    """Reduces whatever tensor it gets to one feature."""
-
-    def __init__(self, to_dense):
-        super().__init__()
-        self.to_dense, self.dense = to_dense, layers.Dense(1)
-
-    def call(self, inputs):
-        return self.dense(self.to_dense(inputs))
-
-
-RAGGED = tf.ragged.constant([[1.0], [2.0, 3.0], [4.0], [5.0]])
-SPARSE = tf.sparse.from_dense(np.eye(4, dtype="float32"))
-KINDS = {
-    "ragged": (RAGGED, lambda x: tf.reduce_sum(x, 1)[:, None]),
-    "sparse": (SPARSE, lambda x: tf.ensure_shape(tf.sparse.to_dense(x), [None, 4])),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_ragged_and_sparse_inputs_train_uncut(kind):
-    inputs, to_dense = KINDS[kind]
-    model = bt.Model.of(Rows(to_dense))
-    model.compile("sgd", "mse")
-    model.fit(tf.data.Dataset.from_tensors((inputs, Y[:4])), verbose=0, shuffle=False)
-    assert model.optimizer.iterations.numpy() == 1
 
 
 @pytest.mark.parametrize("value", [0, 1.5, "2"])
@@ -174,15 +140,6 @@ def test_accumulation_by_the_optimizer_works_without_micro_batches_on_one_device
     for replicas, micro_batches in [(1, 2), (2, 1)]:
         with pytest.raises(ValueError, match="leave it out of the optimizer and give micro_batches"):
             fit(replicas, micro_batches)
-
-
-def test_float8_refuses_to_be_cut():
-    model = bt.Model.of(net(keras.Model))
-    model.quantize("float8")
-    fitted(model, "mse")
-    model.micro_batches = 2
-    with pytest.raises(ValueError, match="float8 works on one device and without micro_batches only"):
-        fitted(model, "mse")
 
 
 @pytest.mark.parametrize("replicas", [1, 4])

@@ -11,6 +11,7 @@ from bigtrain_nb.common.quiet import keras, tf
 
 X, Y = examples(30)
 DATA = batches([8, 8, 8, 6], X, Y)
+OF_KNOWN_SIZE = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8, drop_remainder=True)
 ADAM = partial(keras.optimizers.AdamW, 0.01, epsilon=1e-4)
 
 
@@ -47,48 +48,15 @@ def test_callbacks_see_steps_epochs_and_validation(replicas, tmp_path):
     assert best.micro_batches == 3 and best.optimizer.iterations.numpy() == 4
 
 
-def test_backup_and_restore_goes_on_exactly(tmp_path):
-    class Interrupted(Exception):
-        pass
-
-    def interrupt(epoch, logs):
-        if epoch == 1:
-            raise Interrupted
-
-    def fit(*callbacks):
-        model = compiled(2)
-        model.fit(DATA, epochs=3, verbose=0, shuffle=False, callbacks=list(callbacks))
-        return model
-
-    with pytest.raises(Interrupted):
-        fit(keras.callbacks.BackupAndRestore(tmp_path), keras.callbacks.LambdaCallback(on_epoch_begin=interrupt))
-    resumed = fit(keras.callbacks.BackupAndRestore(tmp_path))
-    assert distance(resumed, fit()) < 1e-7
-    assert resumed.optimizer.iterations.numpy() == 12
-
-
 @pytest.mark.parametrize("how", [{"jit_compile": True}, {"run_eagerly": True, "jit_compile": False}], ids=str)
 @pytest.mark.parametrize("micro_batches", [1, 3, 4, 40])
-def test_compiled_and_eager_steps_equal_the_whole_batch(how, micro_batches):
-    """Slices of 8 examples: 4 divide them, 3 do not; the last batch has 6."""
-    whole = trained(lambda: net(keras.Model), DATA, ADAM, jit_compile=False)
-    model = trained(lambda: net(micro_batches=micro_batches), DATA, ADAM, **how)
+@pytest.mark.parametrize("data", [DATA, OF_KNOWN_SIZE], ids=["a short last batch", "a size known beforehand"])
+def test_compiled_and_eager_steps_equal_the_whole_batch(data, micro_batches, how):
+    """Slices of 8 examples: 4 divide them, 3 do not."""
+    whole = trained(lambda: net(keras.Model), data, ADAM, jit_compile=False)
+    model = trained(lambda: net(micro_batches=micro_batches), data, ADAM, **how)
     assert model.jit_compile == how["jit_compile"] and model.run_eagerly == ("run_eagerly" in how)
     assert distance(model, whole) < 1e-5
-
-
-@pytest.mark.parametrize("micro_batches", [1, 3, 4])
-def test_xla_takes_batches_of_a_size_known_beforehand(micro_batches):
-    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8, drop_remainder=True)
-    whole = trained(lambda: net(keras.Model), data, ADAM, jit_compile=False)
-    model = trained(lambda: net(micro_batches=micro_batches), data, ADAM, jit_compile=True)
-    assert distance(model, whole) < 1e-5
-
-
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_eager_steps_take_numpy_arrays(micro_batches):
-    model = compiled(micro_batches=micro_batches, run_eagerly=True)
-    assert np.isfinite(model.train_on_batch(X[:8], Y[:8])) and np.isfinite(model.test_on_batch(X[:8], Y[:8]))
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -143,7 +111,7 @@ def test_all_layers_frozen_trains_nothing_and_measures(replicas):
 
 
 def test_no_step_warns(recwarn):
-    trained(lambda: net(micro_batches=3), tf.data.Dataset.from_tensor_slices((X, Y)).batch(8), ADAM)
+    trained(lambda: net(micro_batches=3), OF_KNOWN_SIZE, ADAM)
     assert not [str(w.message) for w in recwarn if not issubclass(w.category, DeprecationWarning)]
 
 

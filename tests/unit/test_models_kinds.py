@@ -47,17 +47,6 @@ def words(make):
     return make(inputs, layers.Dense(1)(layers.Flatten()(layers.Embedding(9, 4)(inputs))))
 
 
-def masked(make):
-    inputs = keras.Input((5,), dtype="int32")
-    x = layers.Embedding(9, 4, mask_zero=True)(inputs)
-    return make(inputs, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
-
-
-def frozen(make):
-    inputs = keras.Input((6,))
-    return make(inputs, layers.Dense(1)(layers.Dense(4, activation="tanh", trainable=False)(inputs)))
-
-
 class Spare(layers.Layer):
     """Has a weight that no output depends on, and adds a loss."""
 
@@ -72,16 +61,6 @@ class Spare(layers.Layer):
 def spare(make):
     inputs = keras.Input((6,))
     return make(inputs, layers.Dense(1, kernel_regularizer="l2")(Spare()(inputs)))
-
-
-def optional(make):
-    a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b", optional=True)
-
-    class Either(layers.Layer):
-        def call(self, a, b=None):
-            return a if b is None else a + b
-
-    return make({"a": a, "b": b}, layers.Dense(1)(Either()(a, b)))
 
 
 def own_model(make):
@@ -122,27 +101,19 @@ CASES = {  # name: (model, fit's data, compile's settings)
         {"x": {"a": X, "b": WORDS}, "y": {"left": Y}},
         {"loss": {"left": "mse", "right": None}},
     ),
-    "sample_weight": (
+    "sample_weight, several steps an execution": (
         classifier,
         {**LABELS, "sample_weight": WEIGHTS},
-        {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], "weighted_metrics": ["accuracy"]},
-    ),
-    "class_weight": (
-        classifier,
-        {**LABELS, "class_weight": {0: 1.0, 1: 3.0, 2: 0.0}},
-        {"loss": "sparse_categorical_crossentropy"},
+        {
+            "loss": "sparse_categorical_crossentropy",
+            "metrics": ["accuracy"],
+            "weighted_metrics": ["accuracy"],
+            "steps_per_execution": 2,
+        },
     ),
     "embedding": (words, {"x": WORDS, "y": Y}, {"optimizer": "sgd", "metrics": [rmse]}),
-    "mask": (masked, {"x": WORDS, "y": Y}, {"optimizer": "sgd"}),
-    "frozen layer": (frozen, {"x": X, "y": Y}, {}),
     "unused weight, add_loss, regulariser": (spare, {"x": X, "y": Y}, {}),
-    "optional input": (optional, {"x": {"a": X, "b": None}, "y": Y}, {}),
     "own loss and metrics": (own_model, {"x": X, "y": Y}, {"metrics": ["mae"]}),
-    "several steps an execution": (
-        classifier,
-        LABELS,
-        {"loss": "sparse_categorical_crossentropy", "steps_per_execution": 2},
-    ),
 }
 
 

@@ -36,14 +36,6 @@ class FunctionalSubclass(bt.Model):
         self.width = width
 
 
-class Scaled:
-    """A mix-in without Keras."""
-
-
-class Mixed(Scaled, FunctionalSubclass):
-    pass
-
-
 @keras.saving.register_keras_serializable("tests")
 class KerasSubclass(keras.Model):
     def __init__(self, **options):
@@ -124,9 +116,8 @@ def test_a_clone_has_one_micro_batch():
     fitted(twin)
 
 
-@pytest.mark.parametrize("make", [FunctionalSubclass, Mixed])
-def test_a_subclass_may_call_init_with_inputs_and_outputs(make):
-    model = make(4, micro_batches=2)
+def test_a_subclass_may_call_init_with_inputs_and_outputs():
+    model = FunctionalSubclass(4, micro_batches=2)
     assert isinstance(model, bt.Model) and isinstance(model, Functional)
     assert model.width == 4 and model.micro_batches == 2 and len(model.layers) == 3
     assert np.isfinite(fitted(model).predict(X, verbose=0)).all()
@@ -166,11 +157,3 @@ def test_of_takes_models_with_weights():
         bt.Model.of(bt.conv_net)
     with pytest.raises(ValueError, match="start it with keras.Input"):
         bt.Model.of(keras.Sequential([layers.Dense(1)]))
-
-
-def test_of_a_keras_application():
-    original = keras.applications.MobileNetV3Small((32, 32, 3), 0.35, minimalistic=True, weights=None, classes=3)
-    model = bt.Model.of(original, micro_batches=2)
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    model.fit(np.random.default_rng(0).normal(size=(8, 32, 32, 3)), np.arange(8) % 3, batch_size=8, verbose=0)
-    assert np.isfinite(model.history.history["loss"][0])

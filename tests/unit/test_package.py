@@ -8,13 +8,16 @@ import sys
 import pytest
 
 import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras
 
 HEAVY = {"tensorflow", "keras", "matplotlib", "ipywidgets", "skimage", "h5py", "numpy"}
 
 
-def python(code, **variables):
+def python(code, *arguments, **variables):
     environment = {**os.environ, **variables}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, timeout=120
+    )
 
 
 def loaded_by(statement):
@@ -41,6 +44,30 @@ def test_every_public_name_resolves_and_stays():
         value = getattr(bt, name)
         assert value is getattr(bt, name) and name in dir(bt)
     assert callable(bt.machine) and callable(bt.diagnose), "a function, not the module of the same name"
+
+
+LOAD = """
+import sys
+{imports}
+model = keras.models.load_model(sys.argv[1])
+print(type(model).__name__, model.micro_batches)
+print(type(keras.models.load_model(sys.argv[2], compile=False)).__name__)
+print(sorted(name for name in keras.saving.get_custom_objects() if name.startswith("bigtrain_nb>")))
+"""
+
+
+def test_a_fresh_process_loads_what_was_saved_without_having_used_a_name(tmp_path):
+    """Keras imports no module that a file names, but its own."""
+    model = bt.gpt(16, 8, 16, 1, 2, recompute=True, micro_batches=3)
+    model.compile("adam", "mse")
+    model.save(tmp_path / "model.keras")
+    inputs = keras.Input((2,))
+    bt.Model(inputs, keras.layers.Dense(1)(inputs)).save(tmp_path / "model.h5")
+    assert bt.Pipelined
+    known = sorted(name for name in keras.saving.get_custom_objects() if name.startswith("bigtrain_nb>"))
+    for imports in ("import bigtrain_nb, keras", "import keras, bigtrain_nb"):
+        done = python(LOAD.format(imports=imports), tmp_path / "model.keras", tmp_path / "model.h5")
+        assert done.stdout.splitlines() == ["FunctionalModel 3", "FunctionalModel", str(known)], done
 
 
 def test_an_unknown_name_lists_those_there_are():

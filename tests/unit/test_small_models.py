@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from logical_cpus import mirrored
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.small_models import conv_net, gpt
@@ -61,14 +60,6 @@ def test_they_learn_under_every_policy_in_micro_batches(kind, policy):
     assert got[-1] < 0.8 * got[0]
 
 
-@pytest.mark.parametrize("kind", ["conv_net", "gpt"])
-def test_they_learn_on_two_replicas(kind):
-    keras.config.set_dtype_policy("mixed_float16")
-    with mirrored(2).scope():
-        got = losses(small(kind, micro_batches=2), kind)
-    assert got[-1] < 0.8 * got[0]
-
-
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own, in save
 @pytest.mark.parametrize(("kind", "settings"), [("conv_net", {"norm": "batch"}), ("gpt", {"layers": 2})])
 def test_they_are_the_same_after_saving(kind, settings, tmp_path):
@@ -98,20 +89,10 @@ def test_a_place_sees_no_later_token_and_every_earlier_one():
     assert list(differs) == [False] * 5 + [True] * 7
 
 
-def test_an_untrained_language_model_finds_all_tokens_about_as_likely():
-    logits = gpt()(np.random.default_rng(0).integers(0, 256, (2, 128), "int32"))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(np.zeros((2, 128)), logits)
-    assert abs(float(loss) - np.log(256)) < 0.3
-
-
 @pytest.mark.parametrize(
-    ("build", "settings", "message"),
-    [
-        (conv_net, {"width": 20}, "groups .*8.* must be a multiple of .*20|groups .8. .* channels .20."),
-        (conv_net, {"norm": "layer"}, "norm='layer' must be one of group, batch"),
-        (conv_net, {"micro_batches": 0}, "micro_batches=0 must be a whole number of at least 1"),
-    ],
+    ("settings", "message"),
+    [({"width": 20}, "groups .*8.*20"), ({"norm": "layer"}, "norm='layer' must be one of group, batch")],
 )
-def test_settings_that_make_no_sense_are_refused(build, settings, message):
+def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        build(**settings)
+        conv_net(**settings)

@@ -8,7 +8,8 @@ import pytest
 from equal_models import batches, on, precision
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.parallel.slices import whole
 
 layers = keras.layers
 PLAIN = (layers.Dense, layers.Dense, layers.MultiHeadAttention)
@@ -150,28 +151,6 @@ def test_two_devices_have_about_half_the_bytes_each():
     assert bytes_a_device(2) < 0.56 * bytes_a_device(1)
 
 
-def test_dropout_in_attention_differs_from_head_to_head():
-    with on(2):
-        strategy = tf.distribute.get_strategy()
-        attend = bt.SplitAttention(2, 8, dropout=0.5, use_bias=False)
-        inputs = keras.Input((16, 8))
-        model = bt.Model(inputs, attend(inputs, inputs))
-        head = np.random.default_rng(0).normal(size=(8, 1, 8))
-        output = np.zeros((2, 8, 8))
-        output[0, :, :4] = output[1, :, 4:] = np.ones((8, 4))  # the first head gives these features, the second those
-        model.set_weights([np.repeat(head, 2, axis=1)] * 3 + [output])
-    x = np.random.default_rng(1).normal(size=(2, 16, 8)).astype("float32")
-    for training, same in ((False, True), (True, False)):
-        call = tf.function(lambda training=training: strategy.run(model, [x], {"training": training}))
-        first, second = strategy.experimental_local_results(call())
-        np.testing.assert_array_equal(first, second)
-        assert np.allclose(first[..., :4], first[..., 4:], atol=1e-5) == same
-
-
-def fit_with(optimizer):
-    trained(small_gpt, 2, optimizer, epochs=1)
-
-
 @pytest.mark.parametrize(
     ("replicas", "act", "message"),
     [
@@ -180,16 +159,15 @@ def fit_with(optimizer):
             lambda: small_gpt(2),
             r"tensor_parallel=2 needs a strategy of as many replicas, and here is one of 1: call",
         ),
-        (4, lambda: small_gpt(2), "and here is one of 4"),
         (4, lambda: bt.gpt(heads=6, width=12, tensor_parallel=4), "num_heads=6 does not divide by the 4 replicas"),
         (2, lambda: bt.ColumnDense(7), "ColumnDense: units=7 does not divide by the 2 replicas"),
         (2, lambda: bt.RowDense(8, kernel_regularizer="l2"), "RowDense has no kernel_regularizer"),
         (
             2,
-            lambda: fit_with(partial(adam, clipnorm=1.0)),
+            lambda: trained(small_gpt, 2, partial(adam, clipnorm=1.0)),
             "clipnorm takes the norm of each weight.*use global_clipnorm",
         ),
-        (2, lambda: fit_with(keras.optimizers.Adafactor), "Adafactor does not treat each number of a weight by itself"),
+        (2, lambda: trained(small_gpt, 2, keras.optimizers.Adafactor), "Adafactor is not known to treat each number"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(replicas, act, message):
@@ -197,8 +175,18 @@ def test_what_cannot_be_cut_is_refused(replicas, act, message):
         act()
 
 
-def test_a_part_of_the_model_is_not_called_nor_saved_as_if_it_were_all(cut, tmp_path):
+def test_a_checkpoint_of_what_is_cut_is_whole(cut, tmp_path):
+    for epoch in bt.Resume(tmp_path, cut).epochs(1):
+        assert epoch == 0
+    with on(1):
+        model = small_gpt(1, layers=2)
+        model.compile(adam(), SCORES)
+        assert bt.Resume(tmp_path, model).epoch == 1
+    assert apart(model, cut) == 0
+    for one, other in zip(model.optimizer.variables, cut.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one.numpy(), whole(other).numpy())
+
+
+def test_a_part_of_the_model_is_not_called_as_if_it_were_all(cut):
     with pytest.raises(ValueError, match="this model is cut over 2 replicas, and one alone has but a part of it"):
         cut(X[:2])
-    with pytest.raises(ValueError, match="cut over replicas, and Resume would save the first one's slices only"):
-        bt.Resume(tmp_path, cut)

@@ -18,8 +18,9 @@ from equal_models import (
     trained,
     values_on_replicas,
 )
+from logical_cpus import CPUS
 
-from bigtrain_nb.common.keras_gaps import already_clipped
+from bigtrain_nb.common.keras_gaps import already_clipped, compiled_loss, full_name, has_mask, move
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
@@ -141,3 +142,35 @@ def test_a_copy_of_a_tensor_loses_its_mask():
     """Mended, delete `keras_gaps.keep_mask`."""
     embedded = layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 0]]))
     assert embedded._keras_mask is not None and not hasattr(tf.identity(embedded), "_keras_mask")
+
+
+def test_a_symbolic_output_has_its_mask_in_a_private_attribute():
+    """If it is elsewhere, `keras_gaps.has_mask` must look there; if a public function tells, use that."""
+    tokens = keras.Input((2,))
+    assert has_mask(layers.Embedding(5, 4, mask_zero=True)(tokens))
+    assert not has_mask(layers.Embedding(5, 4)(tokens))
+    assert not hasattr(keras.utils, "get_keras_mask")
+
+
+def test_the_loss_of_compile_is_to_be_had_alone_in_private_only():
+    """Can `compute_loss` leave out the losses of layers, use it in place of `keras_gaps.compiled_loss`."""
+    model = stock()
+    model.compile(loss="mse")
+    prediction = model(X)
+    alone = float(compiled_loss(model, Y, prediction, None))
+    of_layers = float(sum(model.losses))
+    assert alone == pytest.approx(np.mean((prediction - Y) ** 2), rel=1e-5)
+    assert float(model.compute_loss(X, Y, prediction)) == pytest.approx(alone + of_layers, rel=1e-5)
+    assert of_layers > 0
+
+
+def test_a_variable_stays_on_its_device_and_a_private_method_moves_it():
+    """If `assign` under another device moves it, delete `keras_gaps.move`."""
+    with tf.device(CPUS[0]):
+        variable = keras.Variable([1.0, 2.0])
+    with tf.device(CPUS[1]):
+        variable.assign([3.0, 4.0])
+    assert variable.value.device == full_name(CPUS[0])
+    move(variable, full_name(CPUS[1]))
+    assert variable.value.device == full_name(CPUS[1])
+    np.testing.assert_array_equal(variable.numpy(), [3, 4])
