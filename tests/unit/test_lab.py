@@ -26,8 +26,6 @@ def test_controls_start_at_the_first_choice():
     ("given", "message"),
     [
         ({"batch": 64}, "batch=64 is not among the choices: expected one of 4, 32, 320"),
-        ({"cache": 1}, "cache=1 is not among the choices: expected one of False, True"),
-        ({"prefetch": False}, "prefetch=False is not among the choices"),
         ({"workers": 9}, "workers=9 is not among the choices: expected a whole number from 1 to 4"),
         ({"prefetchh": 2}, "unknown setting 'prefetchh': expected one of batch, prefetch, cache"),
     ],
