@@ -21,9 +21,7 @@ def test_a_step_gets_a_time_of_the_right_size():
     assert 1e-3 < plan.seconds < 60 and plan.binding == "computing"
 
 
-@pytest.mark.parametrize(
-    "kind", ["Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Sum", "Mean", "Mul", "Tile"]
-)
+@pytest.mark.parametrize("kind", ["Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Sum", "Mean", "Tile"])
 def test_it_makes_what_it_makes_in_the_step(step, kind):
     nodes = [op.node for op in step.gradients.operations if op.kind == kind]
     for node in nodes:
