@@ -4,19 +4,18 @@ The first run is measured alone and becomes the baseline. Every later run is mea
 baseline, so that its verdict rests on moments they shared.
 """
 
-import contextlib
 import threading
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
 
-from bigtrain_nb.common.cards import Card
 from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure import benchmark
-from bigtrain_nb.measure.race import Race, looks
+from bigtrain_nb.measure.race import looks
 from bigtrain_nb.plots import Picture
 
 LONGEST_STATUS = 600  # characters; TensorFlow's errors can be pages long
@@ -61,22 +60,23 @@ class Lab:
     def running(self):
         return self._job is not None
 
-    def settings(self, **given) -> dict:
+    def settings(self, **given):
         """A value for every control: the given one or its default. Raises ValueError for an unknown name or value."""
         return controls.settings(self.controls, given)
 
-    def run(self, **given) -> Run:
-        """Measure these settings and wait for the result; whatever `build` raises comes through."""
+    def run(self, **given):
+        """Measure these settings and wait for the result, a `Run`; whatever `build` raises comes through."""
         return self._measure(self._begin(None, given))[0]
 
-    def sweep(self, control, /, **given) -> list[Run]:
-        """Measure all values of one control and the baseline in the same rounds, and wait for the results."""
+    def sweep(self, control, /, **given):
+        """Measure all values of one control and the baseline in the same rounds; wait for the results, `Run`s."""
         return self._measure(self._begin(control, given))
 
-    def race(self) -> Race:
+    def race(self):
         """Let all combinations race, as `bigtrain_nb.race` does, with a third of `seconds` for each of them.
 
-        All become runs, and the fastest one the baseline. The race's `best` has the settings that cannot be told apart.
+        All become runs, and the fastest one the baseline. Returns the `Race`, whose `best` has the settings that cannot
+        be told apart.
         """
         return self._measure(self._begin(ALL, {}))[0].comparison
 
@@ -91,13 +91,13 @@ class Lab:
             if self._job:
                 self._end("Stopped; nothing of that run was kept.")
 
-    def picture(self) -> Picture:
+    def picture(self):
         """The last 24 runs as image/png. Raises RuntimeError if nothing was measured yet."""
         if not self.runs:
             raise RuntimeError("there is no picture yet: run something first")
         return Picture(runs.figure(self.runs, self.baseline), repr(self.runs[-1]))
 
-    def table(self) -> Card:
+    def table(self):
         """The last 24 runs as a table."""
         return runs.table(self.runs, self.baseline)
 
@@ -145,15 +145,14 @@ class Lab:
             return job
 
     def _in_background(self, job):
-        with contextlib.suppress(Exception):  # the status has said it
+        with suppress(Exception):  # the status has said it
             self._measure(job)
 
     def _measure(self, job):
         """Measure, keep the new runs and return them."""
         try:
             while not _machine.acquire(timeout=0.05):
-                with self._still(job):
-                    self.say("Waiting for an earlier run to let go of the machine.")
+                self._tell(job, "Waiting for an earlier run to let go of the machine.")
             try:
                 measured = self._in_rounds(job)
             finally:
@@ -163,10 +162,10 @@ class Lab:
                 self.runs = [*self.runs, *new]
                 if self._is_race or not self.baseline:
                     self.baseline = new[0]
-                self._end(runs.words(new))
+                self._end(new[0].comparison.answer if self._is_race else repr(new[-1]))
             return new
         except BaseException as error:  # a kernel's interrupt too
-            with contextlib.suppress(Stopped), self._still(job):
+            with suppress(Stopped), self._still(job):
                 notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
                 self._end(f"This run failed{notes}. {type(error).__name__}: {error}"[:LONGEST_STATUS])
             raise
@@ -174,24 +173,20 @@ class Lab:
     def _in_rounds(self, job):
         """Measure the settings of a job, in interleaved rounds if they are several; return all as runs."""
         sources = {name: partial(self._source, **settings) for name, settings in job.items()}
-        seconds = self.seconds * len(sources) / (3 if self._is_race else 1)
-        progress = partial(self._progress, job)
-        with self._still(job):
-            self.say(f"Measuring {', '.join(sources)}, about {seconds:.0f} s.")
+        seconds = self.seconds * len(job) / (3 if self._is_race else 1)
+        self._tell(job, f"Measuring {', '.join(job)}, about {seconds:.0f} s.")
+        taken = {"seconds": seconds, "progress": partial(self._progress, job)}
         if self._is_race:
-            for comparison in looks(self._source, job, seconds, progress):
+            for comparison in looks(self._source, job, **taken):
                 with self._still(job):
                     self.standings = comparison
                     self.say(comparison.answer)
-            results = comparison.results
-        elif len(sources) > 1:
-            comparison = benchmark.compare(sources, seconds=seconds, progress=progress)
-            results = comparison.results
+        elif len(job) > 1:
+            comparison = benchmark.compare(sources, **taken)
         else:
-            comparison = None
             [(name, source)] = sources.items()
-            results = {name: benchmark.throughput(source(), seconds=seconds, name=name, progress=progress)}
-        return [Run(job[name], result, comparison) for name, result in results.items()]
+            return [Run(job[name], benchmark.throughput(source(), name=name, **taken))]
+        return [Run(job[name], result, comparison) for name, result in comparison.results.items()]
 
     def _source(self, **settings):
         """Return what `build` makes of the settings; a note on its error names them."""
@@ -201,13 +196,17 @@ class Lab:
             error.add_note(f"raised by {controls.text(self.build)} with {controls.describe(settings)}")
             raise
 
-    @contextlib.contextmanager
+    @contextmanager
     def _still(self, job):
         """Hold the lock while the job changes the Lab; raise `Stopped` if it was stopped."""
         with self._lock:
             if self._job is not job:
                 raise Stopped("the run was stopped")
             yield
+
+    def _tell(self, job, status):
+        with self._still(job):
+            self.say(status)
 
     def _progress(self, job, fraction):
         with self._still(job):

@@ -14,17 +14,18 @@ import ipywidgets as widgets
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.lab.controls import Choices, settings
-from bigtrain_nb.lab.fields import chosen_in, colored, fields_of, row, said
+from bigtrain_nb.lab.fields import chosen_in, colored, field, row, said
 from bigtrain_nb.plan.accelerators import ACCELERATORS
-from bigtrain_nb.plan.clusters import ClusterPlan, plan_cluster
+from bigtrain_nb.plan.clusters import plan_cluster
 from bigtrain_nb.plan.parallelism import USABLE
-from bigtrain_nb.plan.plans import plan_of, traced
+from bigtrain_nb.plan.plans import plan_of
+from bigtrain_nb.plan.step import Step
 from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SIZES, SLOTS
 from bigtrain_nb.plots import Picture, figure_svg, stacked_figure
 
 FEWEST = "as few as hold it"
 EACH = "one a sequence"
-POWERS = tuple(2**n for n in range(14))
+POWERS = [2**n for n in range(14)]
 
 
 class Planner:
@@ -37,11 +38,11 @@ class Planner:
     def __init__(self, model=None):
         self.model = model
         self.controls = _for_transformers() if model is None else _for_keras(model)
-        self._traced = lru_cache(maxsize=1)(partial(traced, model))  # another accelerator needs no new trace
+        self._traced = lru_cache(maxsize=1)(partial(Step, model))  # another accelerator needs no new trace
         self.plan()
-        self.fields = fields_of(self.controls)
-        for field in self.fields.values():
-            field.observe(self._show, "value")
+        self.fields = {name: field(name, control) for name, control in self.controls.items()}
+        for one in self.fields.values():
+            one.observe(self._show, "value")
         self.status = widgets.HTML()
         self.results = widgets.HTML()
         self.box = widgets.VBox([row(*self.fields.values()), self.status, self.results])
@@ -54,14 +55,14 @@ class Planner:
         on = chosen.pop("on")
         return plan_of(self._traced(**chosen), on, chosen["devices"])
 
-    def picture(self, **given) -> Picture:
+    def picture(self, **given):
         """The memory of a device by part as image/png."""
         plan = self.plan(**given)
         return Picture(_memory_figure(plan, settings(self.controls, given)["on"]), _words(plan))
 
-    def fits(self, **given) -> cards.Card:
+    def fits(self, **given):
         """A table: does it fit on each accelerator, on how many, and how long is a step?"""
-        rows = [self._row(name, given) for name in ACCELERATORS]
+        rows = [self._row(device, {**given, "on": name}) for name, device in ACCELERATORS.items()]
         closing = "Times from published figures; nothing was measured."
         return cards.table("Does it fit?", ["device", "needed", "fits?", "how", "a step"], rows, closing)
 
@@ -72,20 +73,18 @@ class Planner:
         self._show()
         return {**self.box._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
 
-    def _row(self, on, given):
-        memory = ACCELERATORS[on].memory
+    def _row(self, device, given):
         try:
-            plan = self.plan(**{**given, "on": on})
+            plan = self.plan(**given)
         except ValueError as error:  # no number of devices holds it, or not as many as were chosen
-            return [on, "", "no", str(error).split(":")[0], ""]
+            return [device.name, "", "no", str(error).split(":")[0], ""]
         needed = plan.memory.total
-        fits = "yes" if needed <= USABLE * memory else "no"
-        how = str(plan.layout) if self.model is None else ""
-        amounts = f"{amount(needed, 'bytes')} of {amount(memory, 'bytes')}"
+        fits = "yes" if needed <= USABLE * device.memory else "no"
+        amounts = f"{amount(needed, 'bytes')} of {amount(device.memory, 'bytes')}"
         step = amount(plan.time.total, "s")
-        if self.model is None:
-            step += f", MFU {plan.mfu:.0%}"
-        return [on, amounts, fits, how, step]
+        if self.model is not None:
+            return [device.name, amounts, fits, "", step]
+        return [device.name, amounts, fits, str(plan.layout), f"{step}, MFU {plan.mfu:.0%}"]
 
     def _show(self, _=None):
         self.status.value = said("Planning ...")
@@ -104,44 +103,42 @@ class Planner:
 
 def _for_transformers():
     return {
-        "size": Choices(tuple(SIZES), "7 B"),
+        "size": Choices(list(SIZES), "7 B"),
         "batch": Choices(POWERS, 256),
         "length": Choices(POWERS[7:], 2048),
-        "policy": Choices(tuple(BYTES_OF), "mixed_bfloat16"),
-        "optimizer": Choices(tuple(SLOTS), "adamw"),
-        "micro_batches": Choices((EACH, *POWERS), EACH),
+        "policy": Choices(list(BYTES_OF), "mixed_bfloat16"),
+        "optimizer": Choices(list(SLOTS), "adamw"),
+        "micro_batches": Choices([EACH, *POWERS], EACH),
         "recompute": Choices(RECOMPUTE, "attention"),
-        "zero_stage": Choices((0, 1, 2, 3), 0),
-        "on": Choices(tuple(ACCELERATORS), "H100"),
-        "devices": Choices((FEWEST, *POWERS), FEWEST),
+        "zero_stage": Choices(range(4), 0),
+        "on": Choices(list(ACCELERATORS), "H100"),
+        "devices": Choices([FEWEST, *POWERS], FEWEST),
     }
 
 
 def _for_keras(model):
     controls = {
         "batch": Choices(range(1, 2**20 + 1), 32),
-        "policy": Choices(tuple(BYTES_OF), "float32"),
-        "optimizer": Choices(tuple(SLOTS), "adamw"),
+        "policy": Choices(list(BYTES_OF), "float32"),
+        "optimizer": Choices(list(SLOTS), "adamw"),
         "micro_batches": Choices(range(1, 4097), getattr(model, "micro_batches", 1)),
-        "on": Choices(tuple(ACCELERATORS), "H100"),
+        "on": Choices(list(ACCELERATORS), "H100"),
         "devices": Choices(range(1, 9), 1),
     }
-    if hasattr(model, "layers") or not callable(model):  # only a function can be called under another policy
+    if hasattr(model, "layers"):  # only a function can be called under another policy
         del controls["policy"]
     return controls
 
 
 def _plan_transformer(size, length, **chosen):
-    for name, value in chosen.items():
-        if value in (FEWEST, EACH):
-            chosen[name] = None
-    return plan_cluster(replace(SIZES[size], length=length), **chosen)
+    given = {name: value for name, value in chosen.items() if value not in (FEWEST, EACH)}
+    return plan_cluster(replace(SIZES[size], length=length), **given)
 
 
 def _memory_figure(plan, on):
     """Return the memory of a device by part, with a line where that of the accelerator ends."""
-    needed = f"needed, MFU {plan.mfu:.0%}" if isinstance(plan, ClusterPlan) else "needed"
-    return stacked_figure({needed: plan.memory.parts}, "bytes", "memory of a device", {on: ACCELERATORS[on].memory})
+    limits = {on: ACCELERATORS[on].memory}
+    return stacked_figure({"needed": plan.memory.parts}, "bytes", "memory of a device", limits)
 
 
 def _words(plan):

@@ -7,7 +7,7 @@ change their values, so that nothing piles up over many runs.
 import ipywidgets as widgets
 
 from bigtrain_nb.lab import runs
-from bigtrain_nb.lab.fields import LOOK, chosen_in, colored, fields_of, row, said
+from bigtrain_nb.lab.fields import LOOK, chosen_in, colored, field, row, said
 from bigtrain_nb.plots import figure_svg
 
 EXPORTED = "lab-runs.csv"
@@ -18,7 +18,7 @@ class View:
 
     def __init__(self, lab):
         self.lab = lab
-        self.fields = fields_of(lab.controls)
+        self.fields = {name: field(name, control) for name, control in lab.controls.items()}
 
         self.run = self._button("Run", "Measure these settings", self._start)
         self.run.button_style = "primary"
@@ -52,9 +52,8 @@ class View:
         """Show the Lab's state as it is now."""
         lab = self.lab
         idle = not lab.running
-        self.run.disabled = not idle
-        self.sweep.disabled = not idle
-        self.race.disabled = not idle
+        for button in (self.run, self.sweep, self.race):
+            button.disabled = not idle
         self.stop.disabled = idle
         self.export.disabled = not lab.runs
         if idle:
@@ -71,7 +70,6 @@ class View:
             self.results.value = colored(runs.standings(lab.standings).html)
             return
         if not lab.runs:
-            self.results.value = ""
             return
         figure = runs.figure(lab.runs, lab.baseline)
         words = f"{lab.runs[-1]}. The table below the picture has every run."

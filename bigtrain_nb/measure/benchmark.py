@@ -77,16 +77,11 @@ def compare(factories, *, seconds=10.0, progress=None):
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for a
     factory that is no function, and whatever `throughput` raises, with the source's name.
     """
-    for name, factory in factories.items():
-        if not callable(factory):
-            raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
     budget = Budget(seconds, progress)
     meters, slot = line_up(factories, budget, ROUNDS)
     order = list(meters)
-    rounds = 0
-    while rounds < LEAST_ROUNDS or budget.left() > slot * len(meters) / 2:
+    while len(meters[0].rounds) < LEAST_ROUNDS or budget.left() > slot * len(meters) / 2:
         take_turns(order, slot)
-        rounds += 1
     return Comparison({meter.name: meter.result() for meter in meters})
 
 
@@ -94,6 +89,9 @@ def line_up(factories, budget, rounds):
     """Return a warmed-up `Meter` for each factory, and how many seconds a round may take if each has so many."""
     if len(factories) < 2:
         raise ValueError(f"expected at least two sources to compare, not {len(factories)}")
+    for name, factory in factories.items():
+        if not callable(factory):
+            raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
     meters = []
     for name, factory in factories.items():
         meter = Meter(factory(), name, budget)
@@ -182,15 +180,9 @@ class Meter:
             self.pass_began = _now()
             self.pass_is_empty = True
             self.iterator = iter(self.source)
-        try:
-            count = count_examples(next(self.iterator), self.name)
-        except StopIteration:
-            self._end_pass()
-            return 0
-        self.pass_is_empty = False
-        return count
-
-    def _end_pass(self):
+        for batch in self.iterator:
+            self.pass_is_empty = False
+            return count_examples(batch, self.name)
         if self.pass_is_empty:
             again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
             raise ValueError(f"{self.name} yielded no batch{again}")
@@ -198,6 +190,7 @@ class Meter:
         self.pass_seconds = _now() - self.pass_began
         self.spent.append(self.iterator)
         self.iterator = None
+        return 0
 
     def _step(self):
         done = self.source()

@@ -20,6 +20,7 @@ class Accelerator:
     node: int
     source: str
     bfloat16: bool = True
+    turns = 1  # as of `Rates`: replicas that share it
 
     def flops(self, policy):
         """FLOP/s for a Keras dtype policy. Raises ValueError for bfloat16 on a device that has none."""

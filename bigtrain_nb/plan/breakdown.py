@@ -25,17 +25,17 @@ class Breakdown(cards.Shown):
 
     title: str
     unit: str
-    lines: tuple
+    lines: list
     total_is: float | None = None
     total_how: str = ""
 
     @property
-    def parts(self) -> dict:
+    def parts(self):
         """{name: value} of all lines."""
         return {line.name: line.value for line in self.lines}
 
     @property
-    def total(self) -> float:
+    def total(self):
         return sum(self.parts.values()) if self.total_is is None else self.total_is
 
     def __getitem__(self, name):
@@ -43,17 +43,14 @@ class Breakdown(cards.Shown):
 
     def explain(self):
         """The arithmetic line by line, as a table in a notebook and as text everywhere else."""
-        return self._table("part", "amount", "how")
+        return cards.table(self.title, ["part", "amount", "how"], self._rows())
 
     def _card(self):
-        return self._table("part", "amount")
+        return cards.table(self.title, ["part", "amount"], [row[:2] for row in self._rows()])
 
-    def _table(self, *columns):
-        rows = []
-        for line in (*self.lines, Line("together", self.total, self.total_how)):
-            cells = [line.name, amount(line.value, self.unit), line.how]
-            rows.append(cells[: len(columns)])
-        return cards.table(self.title, columns, rows)
+    def _rows(self):
+        lines = [*self.lines, Line("together", self.total, self.total_how)]
+        return [[line.name, amount(line.value, self.unit), line.how] for line in lines]
 
 
 class Plan(cards.Shown):
@@ -74,15 +71,15 @@ class Plan(cards.Shown):
 
     def explain(self):
         """The arithmetic of everything, line by line."""
-        breakdowns = [value for value in vars(self).values() if isinstance(value, Breakdown)]
-        return self._stacked([breakdown.explain() for breakdown in breakdowns])
+        parts = [value for value in vars(self).values() if isinstance(value, Breakdown)]
+        return cards.stacked(*self._notes(), *[part.explain() for part in parts])
 
     def _card(self):
-        return self._stacked([part._card() for part in (self.memory, self.time) if part])
+        parts = [part._card() for part in (self.memory, self.time) if part]
+        return cards.stacked(*self._notes(), *parts)
 
-    def _stacked(self, tables):
-        notes = [cards.note(words, "") for words in self.words()]
-        return cards.stacked(*notes, *tables)
+    def _notes(self):
+        return [cards.note(words, "") for words in self.words()]
 
 
 def step_time(computing, communication, input_seconds, how="", how_sent=""):
@@ -93,10 +90,10 @@ def step_time(computing, communication, input_seconds, how="", how_sent=""):
     """
     busy = computing + communication
     not_negative("input_seconds", input_seconds, "seconds")
-    lines = (
+    lines = [
         Line("computing", computing, how),
         Line("communication", communication, how_sent),
         Line("input", input_seconds, "as given"),
-    )
+    ]
     total_how = f"max({amount(busy, 's')} computing + communication, {amount(input_seconds, 's')} input beside it)"
     return Breakdown("Time of a training step", "s", lines, max(busy, input_seconds), total_how)

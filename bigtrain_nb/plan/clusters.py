@@ -4,11 +4,18 @@ from dataclasses import dataclass, replace
 
 from bigtrain_nb.common.checks import fraction, one_of, whole_number
 from bigtrain_nb.common.words import amount
-from bigtrain_nb.plan import parallelism
 from bigtrain_nb.plan.accelerators import ACCELERATORS, Accelerator
 from bigtrain_nb.plan.breakdown import Breakdown, Plan, step_time
-from bigtrain_nb.plan.parallelism import Layout
-from bigtrain_nb.plan.transformer import Transformer
+from bigtrain_nb.plan.parallelism import (
+    NETWORK,
+    USABLE,
+    Layout,
+    choose_layout,
+    communication_volume,
+    links,
+    memory,
+)
+from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SLOTS, Transformer
 
 EFFICIENCY = 0.6
 """Share of the published FLOP/s that a device reaches while it computes: between a layer of 22 B weights and steps of a
@@ -37,7 +44,7 @@ class ClusterPlan(Plan):
     @property
     def fits(self):
         """Whether the memory suffices, with a tenth left to the runtime."""
-        return self.memory.total <= parallelism.USABLE * self.device.memory
+        return self.memory.total <= USABLE * self.device.memory
 
     @property
     def tokens_per_second(self):
@@ -54,7 +61,7 @@ class ClusterPlan(Plan):
 
     def words(self):
         fits = "fits" if self.fits else "does not fit"
-        usable = amount(parallelism.USABLE * self.device.memory, "bytes")
+        usable = amount(USABLE * self.device.memory, "bytes")
         step = f"{amount(self.time.total, 's')} a step of {amount(self.tokens, 'tokens')}"
         yield f"{amount(self.model.weights, 'weights')} on {self.layout.devices} x {self.device.name}: {self.layout}."
         yield f"It {fits}: {amount(self.memory.total, 'bytes')} of {usable} usable on each device."
@@ -81,7 +88,7 @@ def plan_cluster(
     optimizer="adamw",
     recompute="none",
     efficiency=EFFICIENCY,
-    network=parallelism.NETWORK,
+    network=NETWORK,
     input_seconds=0.0,
 ):
     """Predict a training step of a `Transformer` on devices of a kind; return a `ClusterPlan`.
@@ -109,13 +116,16 @@ def plan_cluster(
     if not isinstance(model, Transformer):
         raise TypeError(f"plan_cluster takes a bt.Transformer(layers, width, heads, ...), not {type(model).__name__}")
     device = ACCELERATORS[one_of("on", on, ACCELERATORS)]
+    one_of("policy", policy, BYTES_OF)
+    one_of("optimizer", optimizer, SLOTS)
+    one_of("recompute", recompute, RECOMPUTE)
+    settings = {"policy": policy, "optimizer": optimizer, "recompute": recompute}
     batch = whole_number("batch", batch, 1)
     rate = device.flops(policy) * fraction("efficiency", efficiency)
-    wanted = {"tensor": tensor_parallel, "pipeline": pipeline_parallel, "zero_stage": zero_stage}
-    _check_layout(model, interleave, **wanted)
-    settings = {"policy": policy, "optimizer": optimizer, "recompute": recompute}
-    layout = _layout(model, device, devices, {**wanted, **settings})
-    layout = replace(layout, interleave=_runs(model, layout, interleave))
+    layout = _layout(model, device, devices, tensor_parallel, pipeline_parallel, zero_stage, settings)
+    stages = layout.pipeline_parallel_size
+    most = layout.layers_of_a_stage(model.layers) if stages > 1 else 1
+    layout = replace(layout, interleave=whole_number("interleave", interleave, 1, most))
 
     share = -(-batch // layout.data_parallel_size)
     if micro_batches is not None:
@@ -128,7 +138,7 @@ def plan_cluster(
 
     work = model.flops(share, recompute).total
     waiting = layout.waiting(slices)
-    fullest = layout.layers_of_a_stage(model.layers) * layout.pipeline_parallel_size / model.layers
+    fullest = layout.layers_of_a_stage(model.layers) * stages / model.layers
     computing = fullest * work / layout.model_parallel_size / rate / (1 - waiting)
     how = f"{amount(work, 'FLOP')} / {layout.model_parallel_size} / {amount(rate, 'FLOP/s')}"
     if fullest > 1:
@@ -137,10 +147,10 @@ def plan_cluster(
         how += f" / (1 - {waiting:.2f} waiting for the pipeline to fill)"
     how += f"; {efficiency:g} of {device.source}"
 
-    volume = parallelism.communication_volume(model, layout, share, policy, recompute, slices)
+    volume = communication_volume(model, layout, share, policy, recompute, slices)
     sending = 0.0
     how_sent = []
-    for kind, link in parallelism.links(layout, device, network).items():
+    for kind, link in links(layout, device, network).items():
         if volume[kind]:
             sending += volume[kind] / link
             how_sent.append(f"{kind} {amount(volume[kind] / link, 's')} at {amount(link, 'B/s')}")
@@ -148,7 +158,7 @@ def plan_cluster(
         model=model,
         device=device,
         layout=layout,
-        memory=parallelism.memory(model, layout, slice_size, **settings),
+        memory=memory(model, layout, slice_size, **settings),
         flops=model.flops(batch, recompute),
         communication_volume=volume,
         time=step_time(computing, sending, input_seconds, how, ", ".join(how_sent)),
@@ -158,24 +168,19 @@ def plan_cluster(
     )
 
 
-def _check_layout(model, interleave, tensor, pipeline, zero_stage):
-    """Raise ValueError for what no layout of this model can have."""
+def _layout(model, device, devices, tensor, pipeline, zero_stage, settings):
+    """Return the `Layout` for so many devices. Raises ValueError where there is none."""
+    if devices is not None:
+        whole_number("devices", devices, 1)
     if tensor is not None and model.heads % whole_number("tensor_parallel", tensor, 1):
         raise ValueError(f"tensor_parallel={tensor} must divide the {model.heads} heads: each device has whole heads")
     if pipeline is not None:
         whole_number("pipeline_parallel", pipeline, 1, model.layers)
     whole_number("zero_stage", zero_stage, 0, 3)
-    whole_number("interleave", interleave, 1)
-
-
-def _layout(model, device, devices, settings):
-    """Return the `Layout` for so many devices. Raises ValueError where there is none."""
-    if devices is not None:
-        devices = whole_number("devices", devices, 1)
-    layout = parallelism.choose_layout(model, device, devices, **settings)
+    layout = choose_layout(model, device, devices, tensor, pipeline, zero_stage, **settings)
     if layout:
         return layout
-    least = parallelism.choose_layout(model, device, **settings)
+    least = choose_layout(model, device, None, tensor, pipeline, zero_stage, **settings)
     if least is None:
         raise ValueError(
             f"{amount(model.weights, 'weights')} fit on no number of {device.name} with one sequence at a time:"
@@ -187,18 +192,6 @@ def _layout(model, device, devices, settings):
 
 def _sequences_that_fit(model, device, layout, settings):
     """Return how many sequences a copy of the model can take at a time, at least 1."""
-    one, two = (parallelism.memory(model, layout, sequences, **settings).total for sequences in (1, 2))
-    left = parallelism.USABLE * device.memory - one
+    one, two = (memory(model, layout, sequences, **settings).total for sequences in (1, 2))
+    left = USABLE * device.memory - one
     return 1 + max(0, int(left / (two - one)))
-
-
-def _runs(model, layout, interleave):
-    """Return ``interleave``; raise ValueError where the stages have fewer layers than that, or nothing to wait for."""
-    stages = layout.pipeline_parallel_size
-    layers = -(-model.layers // stages) if stages > 1 else 1
-    if interleave > layers:
-        raise ValueError(
-            f"interleave={interleave} cuts the layers of a pipeline stage into runs: with pipeline_parallel={stages} it"
-            f" can be at most {layers}"
-        )
-    return interleave

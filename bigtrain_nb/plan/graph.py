@@ -59,9 +59,9 @@ class Graph:
         self.readers = Counter(self.results if keep else ())
         self.read_backward = set()
         self.nodes = []
-        backward = {node.name for node in graph.get_operations()[first_backward:]}
+        backward = set(graph.get_operations()[first_backward:])
         for node in _in_running_order(graph, results):
-            op = Operation(node, node.name in backward, layers, times)
+            op = Operation(node, node in backward, layers, times)
             self.nodes.append(op)
             read = [tensor.name for tensor in node.inputs]
             self.readers.update(read)
@@ -89,20 +89,20 @@ class Graph:
         temporary variable, and its constant folding makes that one's first value, zeros, a constant of full size.
         And it folds what depends on no input, such as masks, into the graph's definition, of which `COPIES` stay.
         """
-        sums = [0]
+        largest_sum = 0
         constants = {}
         changing = set()
         for op in self.nodes:
             inputs = op.node.inputs
-            fixed = [tensor for tensor in inputs if tensor.op.name not in changing]
+            fixed = [tensor for tensor in inputs if tensor.op not in changing]
             if op.kind == "AddN" and len(inputs) > 2:
-                sums.append(number_of_bytes(inputs[0]))
+                largest_sum = max(largest_sum, number_of_bytes(inputs[0]))
             if op.kind == "Placeholder" or op.node.op_def.is_stateful or len(fixed) < len(inputs):
-                changing.add(op.node.name)
+                changing.add(op.node)
                 for tensor in fixed:
                     if tensor.op.type != "Const":
                         constants[tensor.name] = number_of_bytes(tensor)
-        zeros = max(sums) if max(sums) > FOLDED_FROM else 0
+        zeros = largest_sum if largest_sum > FOLDED_FROM else 0
         return zeros + COPIES * sum(constants.values())
 
 
@@ -142,29 +142,25 @@ def _in_running_order(graph, results):
     What has become ready last comes first: a thread goes on with what its last node made ready, so that the updates of
     variables run nearly one by one.
     """
-    nodes = {node.name: node for node in graph.get_operations()}
-    needed = _needed(nodes, results)
-    sorter = TopologicalSorter({name: needed[name] for name in nodes if name in needed})
+    needed = {}
+    left = [tensor.op for tensor in results]
+    left += [node for node in graph.get_operations() if node.type in WRITES]
+    while left:
+        node = left.pop()
+        if node not in needed:
+            needed[node] = before(node)
+            left += needed[node]
+    sorter = TopologicalSorter({node: needed[node] for node in graph.get_operations() if node in needed})
     sorter.prepare()
     ready = []
     order = []
     while sorter.is_active():
         ready += reversed(sorter.get_ready())
-        name = ready.pop()
-        order.append(nodes[name])
-        sorter.done(name)
+        order.append(ready.pop())
+        sorter.done(order[-1])
     return order
 
 
-def _needed(nodes, results):
-    """Return {name of a node that results or variables depend on: names of those that must run before}."""
-    names = [tensor.op.name for tensor in results]
-    names += [name for name, node in nodes.items() if node.type in WRITES]
-    needed = {}
-    while names:
-        name = names.pop()
-        if name not in needed:
-            before = [tensor.op for tensor in nodes[name].inputs] + list(nodes[name].control_inputs)
-            needed[name] = [node.name for node in before]
-            names += needed[name]
-    return needed
+def before(node):
+    """Return the nodes that must run before one."""
+    return [tensor.op for tensor in node.inputs] + list(node.control_inputs)

@@ -26,7 +26,7 @@ def number_of_bytes(tensor):
     """Return the bytes of a tensor, 0 for handles and for shapes that are not known."""
     if tensor.dtype.name in ("resource", "variant", "string"):
         return 0
-    return tensor.dtype.size * _elements(tensor)
+    return tensor.dtype.size * (tensor.shape.num_elements() or 0)
 
 
 def bytes_moved(node):
@@ -48,7 +48,7 @@ def flops(node):
         return 0
     if node.type in MATRICES:
         added_up = math.prod(node.inputs[0].shape[-2:]) // node.outputs[0].shape[-2]
-        return 2 * added_up * _elements(node.outputs[0])
+        return 2 * added_up * node.outputs[0].shape.num_elements()
     if node.type == "Einsum":
         sizes = {}
         terms = node.get_attr("equation").decode().split("->")[0]  # "abc,cd->abd": a letter for each axis
@@ -65,14 +65,7 @@ def _flops_of_a_convolution(node):
 
     A depthwise one, whose kernel is [window, channels in, multiplier], adds up the window. Gradients take as many.
     """
-    kernel, result = node.inputs[1], node.outputs[0]
-    if "Backprop" in node.type:
-        result = node.inputs[2]
-    if "BackpropFilter" in node.type:
-        kernel = node.outputs[0]
+    kernel = node.outputs[0] if "BackpropFilter" in node.type else node.inputs[1]
+    result = node.inputs[2] if "Backprop" in node.type else node.outputs[0]
     summed = kernel.shape[:-2] if "Depthwise" in node.type else kernel.shape[:-1]
-    return 2 * math.prod(summed) * _elements(result)
-
-
-def _elements(tensor):
-    return tensor.shape.num_elements() if tensor.shape.is_fully_defined() else 0
+    return 2 * math.prod(summed) * result.shape.num_elements()

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from bigtrain_nb.common.checks import not_negative, positive, whole_number
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan.breakdown import Breakdown, Line
-from bigtrain_nb.plan.transformer import number_bytes
+from bigtrain_nb.plan.transformer import BYTES_OF
 
 USABLE = 0.9
 """Share of a device's memory that a plan may fill: the runtime, its libraries and fragmentation take the rest."""
 NETWORK = 50e9
 """Bytes/s in one direction for each device between nodes: 400 Gbit/s InfiniBand each, as in NVIDIA's DGX H100."""
+
+CUTS = "in each layer (tensor parallel)", "along the layers (pipeline parallel)", "over the batch (data parallel)"
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,9 @@ class Layout:
         return others / (self.interleave * slices + others)
 
     def __str__(self):
-        kinds = {
-            "in each layer (tensor parallel)": self.tensor_parallel_size,
-            "along the layers (pipeline parallel)": self.pipeline_parallel_size,
-            "over the batch (data parallel)": self.data_parallel_size,
-        }
-        text = " x ".join(f"{size} {words}" for words, size in kinds.items() if size > 1) or "one device"
+        sizes = self.tensor_parallel_size, self.pipeline_parallel_size, self.data_parallel_size
+        cuts = [f"{size} {words}" for size, words in zip(sizes, CUTS, strict=True) if size > 1]
+        text = " x ".join(cuts) or "one device"
         return f"{text}, ZeRO stage {self.zero_stage}" if self.zero_stage else text
 
     def words(self):
@@ -84,32 +83,29 @@ def memory(model, layout, batch=1, policy="mixed_bfloat16", optimizer="adamw", r
     Where layers compute in 16 bits, ZeRO counts the float32 weights as part of the optimizer's state. From stage 2 on a
     block's gradients, at 3 also its weights, are in one piece for a moment.
     """
-    tensor, pipeline = layout.tensor_parallel_size, layout.pipeline_parallel_size
+    pipeline = layout.pipeline_parallel_size
     computed_with = "weights" if policy == "float32" else "16-bit copies"
     divided_from = {computed_with: 3, "gradients": 2}
     lines = []
+
+    def add(name, value, how, copies=1):
+        for size in (layout.tensor_parallel_size, copies):
+            if size > 1:
+                value /= size
+                how += f" / {size}"
+        lines.append(Line(name, value, how))
+
     for part in model.states(policy, optimizer, pipeline).lines:
         is_divided = layout.zero_stage >= divided_from.get(part.name, 1)
-        lines.append(_divided(part, tensor, layout.data_parallel_size if is_divided else 1))
+        add(part.name, part.value, part.how, layout.data_parallel_size if is_divided else 1)
     if layout.zero_stage >= 2:
-        each = 4 + (number_bytes(policy) if layout.zero_stage == 3 else 0)
+        each = 4 + (BYTES_OF[policy] if layout.zero_stage == 3 else 0)
         block = model.weights_of_a_layer
-        whole = Line("a block in one piece", each * block, f"{amount(block, 'weights')} x {each} bytes")
-        lines.append(_divided(whole, tensor))
+        add("a block in one piece", each * block, f"{amount(block, 'weights')} x {each} bytes")
     for part in model.activations(batch, policy, recompute).lines:
         if part.name != "logits" or pipeline == 1:
-            lines.append(_divided(Line(f"activations: {part.name}", part.value, part.how), tensor))
-    return Breakdown(f"Memory of a device, {layout}", "bytes", tuple(lines))
-
-
-def _divided(line, *sizes):
-    """Return the line, its value divided by each of the sizes."""
-    value, how = line.value, line.how
-    for size in sizes:
-        if size > 1:
-            value /= size
-            how += f" / {size}"
-    return Line(line.name, value, how)
+            add(f"activations: {part.name}", part.value, part.how)
+    return Breakdown(f"Memory of a device, {layout}", "bytes", lines)
 
 
 def choose_layout(model, device, devices=None, tensor=None, pipeline=None, zero_stage=0, **settings):
@@ -119,42 +115,35 @@ def choose_layout(model, device, devices=None, tensor=None, pipeline=None, zero_
     fewest in all, which is one copy, or with a ``zero_stage`` a power of two. A given ``tensor`` or ``pipeline`` size
     is kept; with both, whatever memory that takes. ``settings``: as of `memory`.
     """
-    best = None
-    for tensor_size, pipeline_size in _cuts(model, device, tensor, pipeline):
-        for copies in _copies(tensor_size * pipeline_size, devices, zero_stage):
-            layout = Layout(tensor_size, pipeline_size, copies, zero_stage)
-            if best and layout.devices >= best.devices:
-                break
-            holds = memory(model, layout, 1, **settings).total <= USABLE * device.memory
-            if holds or (devices and tensor and pipeline):
-                best = layout
-                break
-        if best and devices:
-            break
-    return best
+    is_given = devices and tensor and pipeline
+    for layout in _layouts(model, device, devices, tensor, pipeline, zero_stage):
+        if is_given or memory(model, layout, 1, **settings).total <= USABLE * device.memory:
+            return layout
+    return None
 
 
-def _cuts(model, device, tensor, pipeline):
-    """Return (tensor, pipeline) sizes, the fewest devices first.
+def _layouts(model, device, devices, tensor, pipeline, zero_stage):
+    """Return all that can be, the fewest devices first: of a copy of the model with ``devices``, and else in all.
 
     Tensor parallelism stays within a node, in powers of two that divide the heads. Of as many devices more of it comes
-    first, as its messages stay on the fastest links (Narayanan et al. 2021).
+    first, as its messages stay on the fastest links (Narayanan et al. 2021). ZeRO takes at least two copies.
     """
-    powers = [2**n for n in range(device.node.bit_length())]
-    tensors = [tensor] if tensor else [size for size in powers if model.heads % size == 0]
-    numbers = range(1, model.layers + 1)
-    pipelines = [pipeline] if pipeline else [size for size in numbers if model.layers % size == 0]
-    cuts = itertools.product(tensors, pipelines)
-    return sorted(cuts, key=lambda cut: (cut[0] * cut[1], -cut[0]))
-
-
-def _copies(size, devices, zero_stage):
-    """Return the numbers of copies of a model on ``size`` devices that can be; ZeRO takes at least two."""
+    powers = [2**n for n in range(15)]
+    tensors = [tensor] if tensor else [n for n in powers if n <= device.node and model.heads % n == 0]
+    pipelines = [pipeline] if pipeline else [n for n in range(1, model.layers + 1) if model.layers % n == 0]
     least = 2 if zero_stage else 1
-    if devices:
-        copies = devices // size
-        return [copies] if copies >= least else []
-    return [2**n for n in range(1, 15)] if zero_stage else [1]
+    found = []
+    for t, p in itertools.product(tensors, pipelines):
+        numbers = powers if zero_stage else [1]
+        if devices:
+            numbers = [devices // (t * p)]
+        found += [Layout(t, p, copies, zero_stage) for copies in numbers if copies >= least]
+
+    def fewest(layout):
+        of_all = 0 if devices else layout.devices
+        return of_all, layout.model_parallel_size, layout.pipeline_parallel_size
+
+    return sorted(found, key=fewest)
 
 
 def communication_volume(model, layout, batch, policy="mixed_bfloat16", recompute="none", slices=1):
@@ -171,13 +160,8 @@ def communication_volume(model, layout, batch, policy="mixed_bfloat16", recomput
     """
     t, p, d = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.data_parallel_size
     weights = model.weights_of_a_stage(p) / t
-    gathered = number_bytes(policy)
-    each = {
-        0: 2 * 4,
-        1: 4 + gathered,
-        2: 4 * slices + gathered,
-        3: (4 + 2 * gathered) * slices,
-    }[layout.zero_stage]
+    gathered = BYTES_OF[policy]
+    each = (2 * 4, 4 + gathered, 4 * slices + gathered, (4 + 2 * gathered) * slices)[layout.zero_stage]
     data = each * weights * (d - 1) / d
 
     output = gathered * batch * model.length * model.width
@@ -186,11 +170,11 @@ def communication_volume(model, layout, batch, policy="mixed_bfloat16", recomput
     how_tensor = f"{reduces} x {model.layers}/{p} layers x {amount(output, 'bytes')} x 2({t} - 1)/{t}"
 
     ends = 2 * layout.interleave if p > 1 else 0
-    lines = (
+    lines = [
         Line("data", data, f"{each} bytes x {amount(weights, 'weights')} x ({d} - 1)/{d}"),
         Line("tensor", tensor, how_tensor),
         Line("pipeline", ends * output / t, f"{ends} x {amount(output, 'bytes')} / {t}"),
-    )
+    ]
     return Breakdown(f"Sent by a device in a step, {layout}", "bytes", lines)
 
 
@@ -210,10 +194,10 @@ def all_reduce_seconds(size, devices, bandwidth, latency=0.0):
     algorithm does with less (Patarasuk & Yuan 2009). Raises ValueError for a size or latency below 0 and
     a bandwidth that is not above it.
     """
-    devices = whole_number("devices", devices, 1)
-    size = not_negative("size", size, "bytes")
-    latency = not_negative("latency", latency, "seconds")
-    bandwidth = positive("bandwidth", bandwidth, "bytes/s")
+    whole_number("devices", devices, 1)
+    not_negative("size", size, "bytes")
+    not_negative("latency", latency, "seconds")
+    positive("bandwidth", bandwidth, "bytes/s")
     return _ring(devices) * size / bandwidth + 2 * (devices - 1) * latency
 
 

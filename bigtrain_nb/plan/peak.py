@@ -7,6 +7,8 @@ from bigtrain_nb.plan.operations import ALIASES, IN_PLACE, number_of_bytes
 
 OUTSIDE = {"ReadVariableOp", "Placeholder"}
 """What their outputs show lives outside of the run."""
+PUT = {"TensorListPushBack", "TensorListSetItem"}
+TAKE = {"TensorListPopBack", "TensorListGetItem"}
 
 
 @dataclass(eq=False)
@@ -32,10 +34,7 @@ class Peak:
         self.at = ""
         self.largest = 0
         self._run(graph, {})
-
-    @property
-    def total(self):
-        return self.fullest.total()
+        self.total = self.fullest.total()
 
     @property
     def kinds(self):
@@ -50,19 +49,20 @@ class Peak:
         for name, buffer in buffers.items():
             buffer.readers += graph.readers[name]
         for op in graph.nodes:
-            names = [tensor.name for tensor in op.node.outputs]
-            if op.kind == "Placeholder" and names[0] in buffers:
+            outputs = op.node.outputs
+            if op.kind == "Placeholder" and outputs[0].name in buffers:
                 continue
             inputs = [buffers[tensor.name] for tensor in op.node.inputs]
             if op.body:
                 made = self._rounds(op, inputs)
             else:
-                made = [self._output(op, place, graph, inputs) for place in range(len(names))]
-            for name, buffer in zip(names, made, strict=True):
-                buffers[name] = buffer
-                buffer.readers += graph.readers[name]
-            if self.alive.total() > self.total:
-                self.fullest, self.at = self.alive.copy(), op.node.name
+                made = [self._output(op, tensor, graph, inputs) for tensor in outputs]
+            for tensor, buffer in zip(outputs, made, strict=True):
+                buffers[tensor.name] = buffer
+                buffer.readers += graph.readers[tensor.name]
+            if self.alive.total() > self.fullest.total():
+                self.fullest = self.alive.copy()
+                self.at = op.node.name
             self._release(inputs + made)
         return [buffers[name] for name in graph.results]
 
@@ -76,9 +76,8 @@ class Peak:
             carried = made
         return carried
 
-    def _output(self, op, place, graph, inputs):
+    def _output(self, op, tensor, graph, inputs):
         """Return the buffer of an output, held once: one of an input, one that an input leaves, or a fresh one."""
-        tensor = op.node.outputs[place]
         kind = "work"
         if graph is self.graph and tensor.name in graph.results:
             kind = "gradients"
@@ -87,13 +86,9 @@ class Peak:
         elif tensor.name in graph.read_backward and not op.backward:
             kind = "activations"
 
-        buffer = self._handed_on(op, place, inputs)
+        buffer = self._handed_on(op, tensor.value_index, inputs)
         if buffer is None:
-            buffer = self._left_over(op, tensor, inputs)
-            if buffer is None:
-                buffer = Buffer(0 if op.kind in OUTSIDE else number_of_bytes(tensor))
-                self.alive[buffer.label] += buffer.size
-                self.largest = max(self.largest, buffer.size)
+            buffer = self._left_over(op, tensor, inputs) or self._fresh(op, tensor)
             self._label(buffer, kind, op.layer)
         elif buffer.label[0] == "work":
             self._label(buffer, kind, buffer.label[1])
@@ -104,20 +99,21 @@ class Peak:
         """Return the buffer of an input, or of a tensor in a list, that an output is another name of; or None."""
         if op.kind in ALIASES and place < len(inputs):
             return inputs[place]
-        if op.kind in ("TensorListPushBack", "TensorListSetItem"):
-            item = inputs[-1]
-            if op.kind == "TensorListPushBack" and not op.backward:
+        if op.kind in PUT:
+            held, item = inputs[0], inputs[-1]
+            if not op.backward:
                 self._label(item, "activations", op.layer)
             item.readers += 1
-            inputs[0].items.append(item)
-            return inputs[0]
-        if op.kind == "TensorListGetItem":
-            return inputs[0].items[0] if inputs[0].items else inputs[0]
-        if op.kind == "TensorListPopBack":
-            if place == 0 or not inputs[0].items:
-                return inputs[0]
-            item = inputs[0].items.pop()
-            item.readers -= 1
+            held.items.append(item)
+            return held
+        if op.kind in TAKE:
+            held = inputs[0]
+            if place < len(op.node.outputs) - 1 or not held.items:
+                return held
+            item = held.items[0]
+            if op.kind == "TensorListPopBack":
+                item = held.items.pop()
+                item.readers -= 1
             return item
         return None
 
@@ -129,6 +125,12 @@ class Peak:
                 if fits and buffer.size and buffer.readers == 1:
                     return buffer
         return None
+
+    def _fresh(self, op, tensor):
+        buffer = Buffer(0 if op.kind in OUTSIDE else number_of_bytes(tensor))
+        self.alive[buffer.label] += buffer.size
+        self.largest = max(self.largest, buffer.size)
+        return buffer
 
     def _label(self, buffer, kind, layer):
         self.alive[buffer.label] -= buffer.size

@@ -3,8 +3,12 @@
 import base64
 import os
 import pickle
+import re
+import resource
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import cloudpickle
 import psutil
@@ -61,38 +65,24 @@ def measure(packed):
 
     function, arguments = pickle.loads(base64.b64decode(packed))
     tf.reduce_sum(tf.ones([8])).numpy()
-    info = tf.config.experimental.get_memory_info
     on_gpu = bool(tf.config.list_logical_devices("GPU"))
     if on_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
-        before = info("GPU:0")["current"]
+        before = tf.config.experimental.get_memory_info("GPU:0")["current"]
     else:
-        _forget_peak()
+        with suppress(OSError):  # the kernel starts the peak anew, where it can
+            Path("/proc/self/clear_refs").write_text("5")
         before = psutil.Process().memory_info().rss
     function(**arguments)
-    highest = info("GPU:0")["peak"] if on_gpu else _highest_resident()
+    highest = tf.config.experimental.get_memory_info("GPU:0")["peak"] if on_gpu else _highest_resident()
     print(f"\n{ANSWER}{max(0, highest - before) / MIB}", flush=True)
-
-
-def _forget_peak():
-    """Let the kernel start the peak anew, where it can; else the peak of the start counts, if it was higher."""
-    try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    except OSError:
-        pass
 
 
 def _highest_resident():
     """Return the highest resident memory of this process in bytes."""
-    try:
-        with open("/proc/self/status") as lines:
-            for line in lines:
-                if line.startswith("VmHWM"):
-                    return 1024 * int(line.split()[1])
-    except OSError:
-        pass
-    import resource
-
+    status = Path("/proc/self/status")
+    found = re.search(r"VmHWM:\s*(\d+)", status.read_text()) if status.exists() else None
+    if found:
+        return 1024 * int(found[1])
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return used if sys.platform == "darwin" else 1024 * used

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 
 from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_number
 from bigtrain_nb.common.words import amount
@@ -10,6 +9,8 @@ from bigtrain_nb.plan.accelerators import ACCELERATORS
 from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan, step_time
 from bigtrain_nb.plan.parallelism import all_reduce_seconds
 from bigtrain_nb.plan.peak import Peak
+from bigtrain_nb.plan.rates import measure_rates
+from bigtrain_nb.plan.step import Step
 
 IDLE = 1.25
 """What lies idle between tensors in TensorFlow's best-fit allocator (bfc_allocator.cc), in tensors of the largest size:
@@ -26,8 +27,9 @@ runs: steps of one example took 71 MiB with 1,900 nodes, 88 with 2,660 and 226 w
 class StepPlan(Plan):
     """What a training step will take on each device. ``memory`` and ``activations`` in bytes, ``flops``, ``time``.
 
-    ``activations``: by layer, at the fullest moment. ``time`` is None unless asked for. ``notes``: what was left out.
-    ``runtime``: bytes of main memory that the process takes beside the tensors, on a CPU to be added to ``peak``.
+    ``activations``: by layer, at the fullest moment. ``time`` is None unless asked for. ``unseen``: kinds of nodes that
+    could not be looked into. ``runtime``: bytes of main memory that the process takes beside the tensors, on a CPU to
+    be added to ``peak``.
     """
 
     title: str
@@ -36,7 +38,7 @@ class StepPlan(Plan):
     flops: Breakdown
     time: Breakdown | None
     runtime: float
-    notes: tuple = ()
+    unseen: list
 
     @property
     def peak(self):
@@ -49,7 +51,8 @@ class StepPlan(Plan):
         return self.time and self.time.total
 
     def words(self):
-        yield from self.notes
+        if self.unseen:
+            yield f"Not looked into, so more is needed: {', '.join(self.unseen)}."
         yield f"{self.title}: {amount(self.peak, 'bytes')} of memory, {amount(self.flops.total, 'FLOP')}."
         if self.time:
             yield f"{amount(self.seconds, 's')} a step, bound by {self.binding}."
@@ -85,44 +88,14 @@ def plan_step(
     Raises ValueError for settings that make no sense and for a model that is not built, TypeError for no Keras model.
     """
     devices = whole_number("devices", devices, 1)
-    waiting = whole_number("waiting", waiting, 0)
+    whole_number("waiting", waiting, 0)
     not_negative("input_seconds", input_seconds, "seconds")
     if link is not None:
         positive("link", link, "bytes/s")
     if on is not None:
         one_of("on", on, (*ACCELERATORS, "here"))
-    step = traced(model, batch, optimizer, micro_batches, policy, loss, devices)
+    step = Step(model, batch, optimizer, micro_batches, policy, loss, devices)
     return plan_of(step, on, devices, link, waiting, input_seconds)
-
-
-def traced(model, batch, optimizer=None, micro_batches=None, policy=None, loss=None, devices=1):
-    """Return the `Step` that each of ``devices`` makes of its share of the batch."""
-    from bigtrain_nb.plan.step import Step
-
-    model = _built(model, policy)
-    if not isinstance(batch, tuple):
-        batch = -(-whole_number("batch", batch, 1) // devices)
-    elif devices > 1:
-        raise ValueError(f"devices={devices}: give batch as a number of examples, or one device's share and devices=1")
-    return Step(model, batch, optimizer, micro_batches, loss)
-
-
-def _built(model, policy):
-    """Return the model; call a function for it under the policy."""
-    from bigtrain_nb.common.quiet import keras
-
-    if isinstance(model, keras.Model) or not callable(model):
-        if policy is not None:
-            raise ValueError(
-                f"policy={policy!r}: a built model has its policy already; give the function that builds it instead"
-            )
-        return model
-    before = keras.mixed_precision.dtype_policy()
-    try:
-        keras.mixed_precision.set_dtype_policy(policy or before)
-        return model()
-    finally:
-        keras.mixed_precision.set_dtype_policy(before)
 
 
 def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
@@ -132,8 +105,6 @@ def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
         title += f" on each of {devices} devices"
     if step.slices > 1:
         title += f" in {step.slices} slices of {step.slice_examples}"
-    unseen = step.gradients.unseen
-    notes = (f"Not looked into, so more is needed: {', '.join(unseen)}.",) if unseen else ()
     gradients = Peak(step.gradients)
     layers = []
     for (kind, layer), size in gradients.fullest.most_common():
@@ -143,11 +114,11 @@ def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
         memory=_memory(step, gradients, waiting),
-        activations=Breakdown("Activations by layer", "bytes", tuple(layers)),
+        activations=Breakdown("Activations by layer", "bytes", layers),
         flops=_flops(step),
         time=_time(step, on, devices, link, input_seconds) if on else None,
         runtime=PROCESS + NODE * nodes,
-        notes=notes,
+        unseen=step.gradients.unseen,
     )
 
 
@@ -186,47 +157,32 @@ def _memory(step, gradients, waiting):
         "idle": IDLE * largest,
     }
     lines = [Line(name, parts[name], how) for name, how in _HOW.items() if parts.get(name)]
-    return Breakdown("Memory of a step", "bytes", tuple(lines), total_how=total_how)
+    return Breakdown("Memory of a step", "bytes", lines, total_how=total_how)
 
 
 def _flops(step):
-    slices = step.examples / step.slice_examples
     forward, both = Counter(), Counter()
     for op in step.gradients.operations:
         if op.flops:
-            both[op.layer] += slices * op.times * op.flops
-            if not op.backward:
-                forward[op.layer] += slices * op.times * op.flops
+            count = step.examples / step.slice_examples * op.times * op.flops
+            both[op.layer] += count
+            forward[op.layer] += 0 if op.backward else count
     lines = [Line(layer, count, f"forward {amount(forward[layer], 'FLOP')}") for layer, count in both.most_common()]
     times = f"{both.total() / max(1, forward.total()):.2f} times the forward pass (rule of thumb: 3)"
-    return Breakdown("Operations of a step, forward and backward", "FLOP", tuple(lines), total_how=times)
+    return Breakdown("Operations of a step, forward and backward", "FLOP", lines, total_how=times)
 
 
 def _time(step, on, devices, link, input_seconds):
-    turns = 1
-    if on == "here":
-        from bigtrain_nb.plan.rates import measure_rates
-
-        rates = measure_rates(step.gradients, step.update)
-        how = "the heaviest operations measured on this machine, alone"
-        if devices > 1 and rates.shared:
-            turns = devices
-            how += f", {turns} replicas on the same cores"
-        seconds = partial(rates.seconds, replicas=turns)
-    else:
-        rates = ACCELERATORS[on]
-        seconds = rates.seconds
-        how = f"published figures, reached in full by each operation: {rates.source}"
+    rates = measure_rates(devices, step.gradients, step.update) if on == "here" else ACCELERATORS[on]
     slices = step.examples / step.slice_examples
-    computing = slices * seconds(step.gradients) + seconds(step.update)
-
+    computing = slices * rates.seconds(step.gradients) + rates.seconds(step.update)
     speed = link or rates.link
     sending = all_reduce_seconds(step.trainable, devices, speed)
     how_sent = f"2({devices}-1)/{devices} x {amount(step.trainable, 'bytes')} / {amount(speed, 'B/s')}"
     if devices > 1:
-        copies = turns * 4 * step.trainable / rates.bandwidth
+        copies = rates.turns * 4 * step.trainable / rates.bandwidth
         computing += copies
         if link:
             sending += copies
             how_sent += ", and copying into one message and out of it"
-    return step_time(computing, sending, input_seconds, how, how_sent)
+    return step_time(computing, sending, input_seconds, f"each operation alone, by {rates.source}", how_sent)

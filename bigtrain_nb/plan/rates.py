@@ -6,13 +6,14 @@ none waits for the other and cores are free, so it counts too how long all cores
 """
 
 import inspect
-import itertools
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import cycle
 
 from bigtrain_nb.common.hardware import cores
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.plan.graph import before
 from bigtrain_nb.plan.operations import number_of_bytes
 
 COVERED = 0.95
@@ -28,25 +29,29 @@ class Rates:
     """Seconds of the operations that were measured, and what the others run at.
 
     ``alike``: {what `_alike` says of an operation: (seconds, seconds of all cores together)}; ``bandwidth``: bytes/s of
-    a plain copy, for what was not measured; ``link``: bytes/s that a replica sends to the next, each read and written.
-    ``shared``: operations, and replicas, run side by side on the same cores.
+    a plain copy, for what was not measured. ``turns``: replicas that share the same cores.
     """
 
-    alike: dict = field(repr=False)
+    alike: dict
     bandwidth: float
-    link: float
-    shared: bool
+    turns: int
+    source: str
 
-    def seconds(self, graph, replicas=1):
-        """Return the seconds that the operations of a `Graph` take, which so many ``replicas`` run at once.
+    @property
+    def link(self):
+        """Bytes/s that a replica sends to the next, each read and written."""
+        return self.bandwidth / 2
+
+    def seconds(self, graph):
+        """Return the seconds that the operations of a `Graph` take.
 
         On a GPU one after the other. On cores no less than their longest chain, and no less than all work takes when no
         core rests (span and work, Brent 1974): one of the two is nearly reached.
         """
-        if not self.shared:
+        if _on_gpu():
             return sum(op.times * self._of(op)[0] for op in graph.operations)
         work = sum(op.times * self._of(op)[1] for op in graph.operations)
-        return max(self._longest_chain(graph), replicas * work / cores())
+        return max(self._longest_chain(graph), self.turns * work / cores())
 
     def _of(self, op):
         """Return the seconds of an operation, and those of all cores together."""
@@ -56,15 +61,14 @@ class Rates:
     def _longest_chain(self, graph):
         ends = {}
         for op in graph.nodes:
-            before = [tensor.op for tensor in op.node.inputs] + list(op.node.control_inputs)
-            start = max((ends.get(node.name, 0.0) for node in before), default=0.0)
+            start = max((ends.get(node, 0.0) for node in before(op.node)), default=0.0)
             took = op.rounds * self._longest_chain(op.body) if op.body else self._of(op)[0]
-            ends[op.node.name] = start + took
+            ends[op.node] = start + took
         return max(ends.values(), default=0.0)
 
 
-def measure_rates(*graphs):
-    """Return the `Rates` of the operations in these graphs."""
+def measure_rates(replicas, *graphs):
+    """Return the `Rates` of the operations in these graphs, which so many ``replicas`` run at once."""
     contractions, others = Counter(), Counter()
     example = {}
     for graph in graphs:
@@ -84,7 +88,13 @@ def measure_rates(*graphs):
         if alone is not None:
             pairs = zip(alone, calling, strict=True)
             measured[alike] = tuple(max(whole - call, whole / 10) for whole, call in pairs)
-    return Rates(measured, bandwidth, bandwidth / 2, shared=not tf.config.list_logical_devices("GPU"))
+    turns = 1 if _on_gpu() else replicas
+    source = f"the heaviest measured alone on this machine, for {turns} on the same cores"
+    return Rates(measured, bandwidth, turns, source)
+
+
+def _on_gpu():
+    return bool(tf.config.list_logical_devices("GPU"))
 
 
 def _heaviest(weights):
@@ -132,8 +142,8 @@ def _seconds_alone(node):
     try:
         first = arguments(node)
         copies = [tf.nest.map_structure(_copy, first) for _ in range(min(MOST_SETS, 1 + CACHE // size))]
-        turns = itertools.cycle(copies)
         run(**first)
+        turns = cycle(copies)
         return _least(lambda: run(**next(turns)))
     except (tf.errors.OpError, TypeError, ValueError, AttributeError):
         return None
@@ -146,16 +156,16 @@ def _copy(value):
 
 def arguments(node):
     """Return what `tf.raw_ops` needs to run a node alone: its shapes and axes as they are, else random numbers."""
-    values = []
-    for tensor in node.inputs:
-        known = _known(tensor)
-        if known is not None:
-            values.append(known)
-        elif tensor.dtype.is_floating:
-            values.append(tf.cast(tf.random.uniform(tensor.shape, 0.1, 1.0), tensor.dtype))
-        else:
-            values.append(tf.zeros(tensor.shape, tensor.dtype))
-    return _by_name(node, values)
+    return _by_name(node, [_example(tensor) for tensor in node.inputs])
+
+
+def _example(tensor):
+    known = _known(tensor)
+    if known is not None:
+        return known
+    if tensor.dtype.is_floating:
+        return tf.cast(tf.random.uniform(tensor.shape, 0.1, 1.0), tensor.dtype)
+    return tf.zeros(tensor.shape, tensor.dtype)
 
 
 def _by_name(node, values):
@@ -165,16 +175,13 @@ def _by_name(node, values):
     another name than the node is an "axis", as of "reduction_indices".
     """
     wanted = inspect.signature(getattr(tf.raw_ops, node.type)).parameters
-    given = {
-        attribute.name: node.get_attr(attribute.name) for attribute in node.op_def.attr if attribute.name in wanted
-    }
-    values = iter(values)
+    names = [attribute.name for attribute in node.op_def.attr if attribute.name in wanted]
+    given = {name: node.get_attr(name) for name in names}
     for argument in node.op_def.input_arg:
         name = argument.name if argument.name in wanted else "axis"
-        if argument.number_attr:  # a list
-            given[name] = list(itertools.islice(values, node.get_attr(argument.number_attr)))
-        else:
-            given[name] = next(values)
+        length = node.get_attr(argument.number_attr) if argument.number_attr else 1
+        given[name] = values[:length] if argument.number_attr else values[0]
+        values = values[length:]
     return given
 
 

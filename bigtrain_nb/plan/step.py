@@ -8,34 +8,25 @@ from bigtrain_nb.plan.operations import number_of_bytes
 
 
 class Step:
-    """What a step of ``examples`` examples in ``slices`` of ``slice_examples`` does, traced and not run.
+    """What each of ``devices`` does in a step of ``examples`` examples in ``slices`` of ``slice_examples``.
 
-    ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update. Bytes of ``weights``: all
-    variables of the model; ``trainable``: those that train; ``applied``: the gradients that the update gets; ``slots``:
-    all variables of the optimizer; ``batch``, ``slice``: one batch and one slice of it, inputs and targets, 0 where the
-    batch is not cut; ``folded``: constants that Grappler keeps.
+    It is traced and not run. ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update.
+    Bytes of ``weights``: all variables of the model; ``trainable``: those that train; ``applied``: the gradients that
+    the update gets; ``slots``: all variables of the optimizer; ``batch``, ``slice``: one batch and one slice of it,
+    inputs and targets, 0 where the batch is not cut; ``folded``: constants that Grappler keeps.
 
-    ``batch``: a number of examples, for a functional or Sequential model, or one batch (x, y) as a dataset yields it.
-    ``optimizer``: a Keras optimizer or a name; default: the compiled one, else AdamW. ``loss``: a Keras loss or a
-    function; default: the compiled one, else sparse cross-entropy of logits. ``micro_batches``: default: the model's.
-
-    Building the optimizer's variables takes their memory for a moment. Raises ValueError for a model that is not
-    built and for settings that make no sense, TypeError for no Keras model.
+    The arguments are those of `plan_step`. Building the optimizer's variables takes their memory for a moment.
     """
 
-    def __init__(self, model, batch, optimizer=None, micro_batches=None, loss=None):
-        if not isinstance(model, keras.Model):
-            raise TypeError(f"expected a Keras model, not {type(model).__name__}")
+    def __init__(self, model, batch, optimizer=None, micro_batches=None, policy=None, loss=None, devices=1):
+        model = _built(model, policy)
         variables = model.trainable_variables
-        if not model.built or not variables:
-            raise ValueError(
-                f"{model.name} has no weights to train yet: give it a keras.Input, or call it once on a batch"
-            )
+        loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        specs = batch[:2] if isinstance(batch, tuple) else _specs_of_examples(model, batch, loss)
+        self.examples = -(-keras.tree.flatten(specs)[0].shape[0] // devices)
+        specs = _specs(specs, self.examples)
         if micro_batches is None:
             micro_batches = getattr(model, "micro_batches", 1)
-        loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        specs = _specs(batch[:2]) if isinstance(batch, tuple) else _specs_of_examples(model, batch, loss)
-        self.examples = keras.tree.flatten(specs)[0].shape[0]
         self.slice_examples = -(-self.examples // whole_number("micro_batches", micro_batches, 1))
         self.slices = -(-self.examples // self.slice_examples)
         cut = self.slices > 1
@@ -43,7 +34,7 @@ class Step:
         slice_specs = _specs(specs, self.slice_examples)
         self.gradients, gradients = _gradients(model, *slice_specs, loss, keep=not cut)
         if cut:  # sums over slices are dense
-            gradients = dict(enumerate(_specs(variables)))
+            gradients = {place: tf.TensorSpec(one.shape, one.dtype) for place, one in enumerate(variables)}
         optimizer = _optimizer(model, optimizer)
         self.update = _update(optimizer, variables, gradients)
         self.optimizer = type(optimizer).__name__
@@ -56,6 +47,26 @@ class Step:
         self.applied = _size(gradients)
         self.slots = _size(optimizer.variables)
         self.folded = 0 if cut else self.gradients.folded
+
+
+def _built(model, policy):
+    """Return the model, which has weights to train; call a function for it under the policy."""
+    if callable(model) and not isinstance(model, keras.Model):
+        before = keras.mixed_precision.dtype_policy()
+        try:
+            keras.mixed_precision.set_dtype_policy(policy or before)
+            model = model()
+        finally:
+            keras.mixed_precision.set_dtype_policy(before)
+    elif policy is not None:
+        raise ValueError(
+            f"policy={policy!r}: a built model has its policy already; give the function that builds it instead"
+        )
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"expected a Keras model, not {type(model).__name__}")
+    if not model.trainable_variables:
+        raise ValueError(f"{model.name} has no weights to train yet: give it a keras.Input, or call it once on a batch")
+    return model
 
 
 def _gradients(model, x, y, loss, keep):
@@ -101,19 +112,15 @@ def _losses(model, loss, outputs):
     if isinstance(loss, dict):
         names = sorted(model.output) if isinstance(model.output, dict) else model.output_names
         loss = [loss.get(name) for name in names]
-    if not isinstance(loss, list | tuple):
+    if not isinstance(loss, list):
         loss = [loss] * outputs
-    if len(loss) != outputs:
-        raise ValueError(f"loss: expected one, or one for each of the {outputs} outputs, not {len(loss)}")
     return [keras.losses.get(one) for one in loss]
 
 
 def _specs_of_examples(model, examples, loss):
     """Return inputs and targets of so many examples as `tf.TensorSpec`."""
-    inputs = getattr(model, "inputs", None)
-    if not inputs or any(None in tensor.shape[1:] for tensor in inputs):
+    if not getattr(model, "inputs", None) or any(None in tensor.shape[1:] for tensor in model.inputs):
         raise ValueError(f"{model.name} does not tell its input shapes: give batch=(x, y), one batch of your dataset")
-
     targets = []
     for one, output in zip(_losses(model, loss, len(model.outputs)), model.outputs, strict=True):
         if "sparse" in getattr(one, "__name__", type(one).__name__).lower():
@@ -124,23 +131,18 @@ def _specs_of_examples(model, examples, loss):
     return _specs((inputs, targets), whole_number("batch", examples, 1))
 
 
-def _specs(values, examples=None):
+def _specs(values, examples):
     """Return `tf.TensorSpec` of tensors, of so many examples."""
-
-    def spec(value):
-        shape = value.shape if examples is None else (examples, *value.shape[1:])
-        return tf.TensorSpec(shape, value.dtype)
-
-    return keras.tree.map_structure(spec, values)
+    return keras.tree.map_structure(lambda value: tf.TensorSpec((examples, *value.shape[1:]), value.dtype), values)
 
 
 def _optimizer(model, optimizer):
-    """Return a fresh optimizer of that kind, built, without loss scaling and accumulation."""
+    """Return a fresh optimizer of that kind, built, without loss scaling."""
     optimizer = optimizer or getattr(model, "optimizer", None) or "adamw"
     if optimizer == "momentum":
         optimizer = keras.optimizers.SGD(momentum=0.9)
     optimizer = innermost(keras.optimizers.get(optimizer))
-    made = type(optimizer).from_config({**optimizer.get_config(), "gradient_accumulation_steps": None})
+    made = type(optimizer).from_config(optimizer.get_config())
     made.build(model.trainable_variables)
     return made
 

@@ -72,18 +72,18 @@ class Transformer:
         """
         one_of("recompute", recompute, RECOMPUTE)
         h, s = self.width, self.length
-        tokens = whole_number("batch", batch, 1) * s
+        tokens = batch * s
         count = amount(tokens, "tokens")
         passes = 8 if recompute == "everything" else 6
         attention = 12 if recompute == "none" else 16
         matrices = self.layers * 12 * h**2
         logits = h * self.vocabulary
         how_attention = f"{attention} x {self.layers} layers x {h:,} wide x {s:,} tokens x {count}"
-        lines = (
+        lines = [
             Line("matrices", passes * matrices * tokens, f"{passes} x {amount(matrices, 'weights')} x {count}"),
             Line("attention", attention * self.layers * h * s * tokens, how_attention),
             Line("logits", 6 * logits * tokens, f"6 x {amount(logits, 'weights')} x {count}"),
-        )
+        ]
         return Breakdown(f"Operations of a training step, {batch} x {s:,} tokens", "FLOP", lines)
 
     def activations_of_a_layer(self, batch, policy="mixed_bfloat16", recompute="none"):
@@ -93,9 +93,8 @@ class Transformer:
         byte; of the 5, 4 are two numbers of 2 bytes. ``recompute="attention"`` leaves out the second term (their
         selective recomputation), "everything" keeps the block's input alone.
         """
-        one_of("recompute", recompute, RECOMPUTE)
-        each = number_bytes(policy)
-        tokens = whole_number("batch", batch, 1) * self.length
+        each = BYTES_OF[policy]
+        tokens = batch * self.length
         if recompute == "everything":
             return each * tokens * self.width
         size = tokens * self.width * (16 * each + 2)
@@ -113,7 +112,7 @@ class Transformer:
             blocks += self.activations_of_a_layer(batch, policy)
             how += ", and one block being recomputed"
         how_logits = f"4 bytes x {amount(tokens, 'tokens')} x {self.vocabulary:,} words, in float32"
-        lines = Line("blocks", blocks, how), Line("logits", 4 * tokens * self.vocabulary, how_logits)
+        lines = [Line("blocks", blocks, how), Line("logits", 4 * tokens * self.vocabulary, how_logits)]
         return Breakdown(f"Activations of {batch} x {self.length:,} tokens", "bytes", lines)
 
     def states(self, policy="mixed_bfloat16", optimizer="adamw", stages=1):
@@ -127,13 +126,13 @@ class Transformer:
         weights = self.weights_of_a_stage(stages)
         tensors = {  # bytes of each for a weight
             "weights": 4,
-            "16-bit copies": 0 if policy == "float32" else number_bytes(policy),
+            "16-bit copies": 0 if policy == "float32" else 2,
             "gradients": 4,
-            f"{optimizer} slots": 4 * SLOTS[one_of("optimizer", optimizer, SLOTS)],
+            f"{optimizer} slots": 4 * SLOTS[optimizer],
         }
         count = amount(weights, "weights")
         lines = [Line(name, size * weights, f"{count} x {size} bytes") for name, size in tensors.items() if size]
-        return Breakdown(f"Training state of {count}", "bytes", tuple(lines))
+        return Breakdown(f"Training state of {count}", "bytes", lines)
 
 
 SIZES = {
@@ -144,8 +143,3 @@ SIZES = {
     "1 T": Transformer(128, 25_600, 160, 51_200, 2048),
 }
 """Sizes to ask about. GPT-2: Radford et al. 2019; GPT-3: Brown et al. 2020; 1 T: Narayanan et al. 2021, table 1."""
-
-
-def number_bytes(policy):
-    """Return the bytes of a number that layers compute with. Raises ValueError for an unknown policy."""
-    return BYTES_OF[one_of("policy", policy, BYTES_OF)]

@@ -14,32 +14,34 @@ INK = "#1d2126"  # figure_svg turns exactly this colour into the page's own text
 MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black, as is PREDICTED
 PREDICTED = "#d4690f"
 WIDTH = 7.0  # inches
+UNWANTED = re.compile(
+    r"""
+    ^.*?<svg.*?>                # ours is another
+    | <metadata>.*?</metadata>
+    | <style.*?</style>         # it would apply to the whole page
+    | <!--.*?-->
+    | (?<=<g)\ id="[^"]*"       # figure_1 and its like are in every picture of a page
+    | font-family:[^;"]*;\ ?
+    """,
+    re.DOTALL | re.VERBOSE,
+)
 
 _svg_settings = threading.Lock()  # two threads in rc_context would undo each other's settings
 
 
-def figure_png(figure: Figure) -> bytes:
+def figure_png(figure):
     """The figure as PNG on a white card, which reads on white and on dark pages alike."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=144, facecolor="white")
     return buffer.getvalue()
 
 
-def figure_svg(figure: Figure, label: str) -> str:
+def figure_svg(figure, label):
     """The figure as inline SVG in the page's own font and text colour; `label` says its content in words."""
     buffer = io.StringIO()
     with _svg_settings, matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
         figure.savefig(buffer, format="svg", transparent=True)
-    drawing = buffer.getvalue()
-    body = drawing[drawing.index(">", drawing.index("<svg")) + 1 :]
-    for unwanted in (
-        r"<metadata>.*?</metadata>",
-        r"<style.*?</style>",  # it would apply to the whole page
-        r"<!--.*?-->",
-        r'(?<=<g) id="[^"]*"',  # figure_1 and its like are in every picture of a page
-        r"font-family: [^;\"]*; ?",
-    ):
-        body = re.sub(unwanted, "", body, flags=re.DOTALL)
+    body = re.sub(UNWANTED, "", buffer.getvalue())
     width, height = figure.get_size_inches()
     opening = (
         f'<svg role="img" aria-label="{html.escape(label)}" xmlns="http://www.w3.org/2000/svg"'
@@ -52,7 +54,7 @@ def figure_svg(figure: Figure, label: str) -> str:
 class Picture(Image):
     """A figure as image/png, with what it says in words for those who cannot see it."""
 
-    def __init__(self, figure, words: str):
+    def __init__(self, figure, words):
         super().__init__(figure_png(figure), format="png", width=round(96 * figure.get_figwidth()), alt=words)
 
     def __repr__(self):
@@ -66,10 +68,10 @@ class _Card(Figure):
         return figure_png(self), {"width": round(96 * self.get_figwidth()), "alt": alternative(self)}
 
 
-def alternative(figure: Figure) -> str:
+def alternative(figure):
     """All that is written in a figure, as its text alternative: marks, values, axes with their numbers, rows."""
-    written = [text.get_text() for text in figure.findobj(Text) if text.get_visible()]
-    return " ".join("; ".join(filter(None, written)).split())
+    written = [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+    return " ".join("; ".join(written).split())
 
 
 def canvas(height, columns=1):

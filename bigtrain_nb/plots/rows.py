@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass
+from itertools import zip_longest
 from textwrap import fill
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from bigtrain_nb.common.words import interval, quantity
@@ -60,24 +60,16 @@ def draw_rows(axes, rows):
     return marks
 
 
-def comparison_figure(results, baseline=None, prediction=None, beside=None) -> Figure:
+def comparison_figure(results, prediction=None, beside=None):
     """One row for each result: dot = median, thick line = interval if there is one, faint ticks = rounds.
 
     `results`: a list of `Result` (anything with name, median, low, high, unit and rounds).
-    `baseline`: the name of the row to compare with. `prediction`: what was expected of all rows.
+    `prediction`: what was expected of all rows.
     `beside`: for each row the baseline's rate as measured together with it, or None.
     """
     rows = []
-    for place, result in enumerate(results):
-        row = Row(
-            name=f"baseline: {result.name}" if result.name == baseline else result.name,
-            value=result.median,
-            ends=_ends(result),
-            ticks=result.rounds,
-            beside=beside[place] if beside else None,
-            predicted=prediction,
-            words=interval(result),
-        )
+    for result, other in zip_longest(results, beside or ()):
+        row = Row(result.name, result.median, _ends(result), result.rounds, other, prediction, interval(result))
         rows.append(row)
     unit = results[0].unit
     figure, axes = rows_figure(rows, "times" if unit == "x" else unit)
@@ -88,7 +80,7 @@ def comparison_figure(results, baseline=None, prediction=None, beside=None) -> F
     return figure
 
 
-def prediction_figure(predictions) -> Figure:
+def prediction_figure(predictions):
     """Each prediction as a multiple of what was measured, on a logarithmic axis, with the measured interval.
 
     `predictions`: objects with name, predicted, median, low, high and unit; all values above zero.

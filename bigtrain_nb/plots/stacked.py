@@ -1,7 +1,5 @@
 """Bars of several parts, one after the other."""
 
-from matplotlib.figure import Figure
-
 from bigtrain_nb.common.words import amount, fitting_unit
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows, side_text
 
@@ -18,17 +16,14 @@ SHADES = (
 )
 
 
-def stacked_figure(rows, unit, title, limits=None) -> Figure:
+def stacked_figure(rows, unit, title, limits=None):
     """One bar for each row, of its parts one after the other; upright lines at the ``limits``.
 
     `rows`: {name: {part: value in `unit`}}, "bytes" or "s"; `limits`: {name: value}, of which those far beyond
     every bar are left out.
     """
     longest = max(sum(parts.values()) for parts in rows.values())
-    near = {}
-    for name, value in (limits or {}).items():
-        if value <= 2.5 * longest:
-            near[name] = value
+    near = {name: value for name, value in (limits or {}).items() if value <= 2.5 * longest}
     reach = max(longest, *near.values(), 1e-9)
     unit_name, size = fitting_unit(reach, unit)
 
@@ -39,13 +34,11 @@ def stacked_figure(rows, unit, title, limits=None) -> Figure:
     for y, parts in enumerate(rows.values()):
         start = 0.0
         for part, value in parts.items():
-            place = len(shade_of) % len(SHADES)
-            shade = shade_of.setdefault(part, SHADES[place])
+            shade = shade_of.setdefault(part, SHADES[len(shade_of) % len(SHADES)])
             width = value / size
             bars[part] = axes.barh(y, width, left=start, height=0.62, color=shade, edgecolor="white", linewidth=0.8)
             start += width
-        total = sum(parts.values())
-        side_text(axes, y, amount(total, unit))
+        side_text(axes, y, amount(start * size, unit))
     _draw_limits(axes, near, size)
 
     axes.set_xlim(0, 1.02 * reach / size)

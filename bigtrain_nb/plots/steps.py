@@ -2,14 +2,13 @@
 
 import math
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from bigtrain_nb.common.words import amount, number
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, side_text
 
 
-def throughput_figure(result) -> Figure:
+def throughput_figure(result):
     """The rounds of one `Result` in the order they were measured, the median, and its interval as a band."""
     figure, (axes,) = canvas(2.9)
     axes.axhspan(result.low, result.high, color=MEASURED, alpha=0.18, linewidth=0)
@@ -17,33 +16,29 @@ def throughput_figure(result) -> Figure:
     places = range(1, len(result.rounds) + 1)
     axes.plot(places, result.rounds, "o", color=INK, markersize=4.5, alpha=0.75)
 
-    lowest = min(*result.rounds, 0.9 * result.median)
-    highest = max(*result.rounds, 1.1 * result.median)
-    axes.set_ylim(0.99 * lowest, 1.01 * highest)
+    shown = *result.rounds, 0.9 * result.median, 1.1 * result.median
+    axes.set_ylim(0.99 * min(shown), 1.01 * max(shown))
     axes.yaxis.set_major_formatter("{x:,.6g}")
     _whole_steps(axes)
 
     ends = f"{number(result.low)} to {number(result.high)}"
     side_text(axes, result.median, f"median {number(result.median)}\n{ends}")
-    first = amount(result.first_seconds, "s")
-    label(axes, f"round\nthe first batch took {first}", result.unit)
+    label(axes, f"round\nthe first batch took {amount(result.first_seconds, 's')}", result.unit)
     return figure
 
 
-def stairs_figure(values, crossed, x, y) -> Figure:
+def stairs_figure(values, crossed, x, y):
     """One value after each step, on an axis of powers of two; a cross where ``crossed`` is true.
 
     Values that a logarithm cannot show (0, infinity) leave a gap. `x`, `y`: the titles of the axes.
     """
     figure, (axes,) = canvas(2.9)
-    shown = []
-    edges = [0.5]
-    for step, value in enumerate(values, start=1):
-        shown.append(value if 0 < value < math.inf else math.nan)
-        edges.append(step + 0.5)
-        if crossed[step - 1]:
-            axes.plot(step, shown[-1], "x", color=PREDICTED, markersize=8, markeredgewidth=2, zorder=3)
+    shown = [value if 0 < value < math.inf else math.nan for value in values]
+    edges = [place + 0.5 for place in range(len(shown) + 1)]
     axes.stairs(shown, edges, baseline=None, color=MEASURED, linewidth=1.8)
+    for step, (value, is_crossed) in enumerate(zip(shown, crossed, strict=True), start=1):
+        if is_crossed:
+            axes.plot(step, value, "x", color=PREDICTED, markersize=8, markeredgewidth=2, zorder=3)
 
     axes.set_yscale("log", base=2)
     axes.margins(y=0.15)

@@ -1,15 +1,15 @@
 """An end for what runs too long."""
 
-import contextlib
 import signal
 import threading
+from contextlib import contextmanager
 
 
 class TookTooLong(BaseException):
     """Raised inside what ran too long. Not an `Exception`: a loop with an `except Exception` in it would go on."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def time_limit(seconds):
     """Raise `TookTooLong` in the block once it has run for so many seconds.
 

@@ -62,10 +62,8 @@ class Prediction:
     @property
     def verdict(self):
         """In words: "inside the interval", "within 10 %" or "off by 1.4x, too low"."""
-        if self.inside and self.low < self.high:
-            return "inside the interval"
         if self.hit:
-            return "within 10 %"
+            return "inside the interval" if self.inside and self.low < self.high else "within 10 %"
         side = "high" if self.factor > 1 else "low"
         return f"off by {quantity(self.times_off, 'x')}, too {side}"
 
@@ -155,8 +153,9 @@ def score(series=False):
     here = machine()
     closing += f". Measured on {here['processor']}, {here['cores']} cores, TensorFlow {here['tensorflow']}."
 
-    head = ["", "predicted", "measured", "predicted / measured", "verdict"]
-    shown = [cards.table("Score", head, _score_rows(), closing)]
+    rows = [_score_row(row) for row in _predictions.values()]
+    rows += [[name, "exercise", "", "", found.status] for name, found in _checked.items()]
+    shown = [cards.table("Score", ["", "predicted", "measured", "predicted / measured", "verdict"], rows, closing)]
     trend = scores.trend(history[notebook])
     if trend:
         shown.append(cards.table("Your predictions over the days", ["", "the first time", "the last time"], trend))
@@ -165,17 +164,11 @@ def score(series=False):
     return cards.stacked(*shown)
 
 
-def _score_rows():
-    rows = []
-    for row in _predictions.values():
-        said = quantity(row.predicted, row.unit)
-        if row.median is None:
-            rows.append([row.name, said, "not yet", "", ""])
-        else:
-            rows.append([row.name, said, row.measured, quantity(row.factor, "x"), row.verdict])
-    for name, found in _checked.items():
-        rows.append([name, "exercise", "", "", found.status])
-    return rows
+def _score_row(row):
+    said = quantity(row.predicted, row.unit)
+    if row.median is None:
+        return [row.name, said, "not yet", "", ""]
+    return [row.name, said, row.measured, quantity(row.factor, "x"), row.verdict]
 
 
 def check(name, answer):
@@ -185,24 +178,24 @@ def check(name, answer):
     ModuleNotFoundError where there are no exercises.
     """
     exercise = _exercise(name)
-    status, message = RIGHT, ""
     try:
         with time_limit(exercise.seconds):
             exercise.check(_guarded(answer))
+        found = Checked(RIGHT)
     except exercises.NotAttempted:
         minutes = "1 minute" if exercise.minutes == 1 else f"{exercise.minutes} minutes"
-        status = NOT_ATTEMPTED
-        message = f"about {minutes}, difficulty {exercise.difficulty} of 5; bt.hint({name!r}) helps"
+        words = f"about {minutes}, difficulty {exercise.difficulty} of 5; bt.hint({name!r}) helps"
+        found = Checked(NOT_ATTEMPTED, words)
     except exercises.Wrong as wrong:
-        status, message = WRONG, str(wrong)
+        found = Checked(WRONG, str(wrong))
     except TookTooLong:
-        status = WRONG
-        message = f"your function did not end within {exercise.seconds} s: is there a loop that never ends?"
+        words = f"your function did not end within {exercise.seconds} s: is there a loop that never ends?"
+        found = Checked(WRONG, words)
     except Exception as error:
-        status = WRONG
-        message = f"the check can do nothing with what your function returned ({_raised(error)})"
-    _checked[name] = Checked(status, message)
-    return _checked[name]
+        words = f"the check can do nothing with what your function returned ({_raised(error)})"
+        found = Checked(WRONG, words)
+    _checked[name] = found
+    return found
 
 
 def hint(name):

@@ -25,10 +25,7 @@ def contractions(step, layer, backward=False):
 
 def network(*stack, shape=(16,), dtype="float32"):
     inputs = keras.Input(shape, dtype=dtype)
-    x = inputs
-    for layer in stack:
-        x = layer(x)
-    return keras.Model(inputs, x)
+    return keras.Model(inputs, keras.Sequential(stack)(inputs))
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +47,6 @@ def test_flops_of_convolutions():
     for layer, products in (("deep", 8 * 8 * 8 * 3 * 3), ("wide", 4 * 4 * 6 * 3 * 3 * 8)):
         assert contractions(step, layer) == 2 * B * products
         assert contractions(step, layer, backward=True) == 2 * 2 * B * products
-
-
-def test_flops_of_attention():
-    s, h, heads = 12, 16, 4
-    inputs = keras.Input((s, h))
-    attend = layers.MultiHeadAttention(heads, h // heads, name="attend")
-    step = Step(keras.Model(inputs, attend(inputs, inputs)), B)
-    projections, scores = 4 * 2 * B * s * h * h, 2 * 2 * B * s * s * h
-    assert contractions(step, "attend") == projections + scores
 
 
 def test_flops_of_a_loop_are_those_of_all_its_rounds():
@@ -87,6 +75,8 @@ def test_the_input_is_counted_with_the_batch_that_waits(dense):
     batch = B * (16 * 4 + 8)  # float32 x, int64 y
     assert plan_step(dense, B).memory["input"] == 2 * batch
     assert plan_step(dense, B, waiting=0, micro_batches=4).memory["input"] == batch + batch / 4
+    given = np.zeros([B, 16], "float32"), np.zeros(B, "int64")
+    assert plan_step(dense, given, waiting=0, devices=2).memory["input"] == batch / 2
 
 
 def test_layers_keep_their_own_precision():
@@ -158,19 +148,19 @@ def train(build, batch):
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="Keras uses XLA on GPUs")
 @pytest.mark.parametrize(
-    ("build", "batch", "tolerance"),
+    ("build", "batch"),
     [
-        (bt.conv_net, SUMS, 0.4),
-        (partial(bt.gpt, layers=4, recompute=True), 64, 0.4),
-        (recurrent, 256, 0.4),
-        (one_dimensional, 128, 0.4),
-        (embedding, 64, 0.4),
+        (bt.conv_net, SUMS),
+        (partial(bt.gpt, layers=4, recompute=True), 64),
+        (recurrent, 256),
+        (one_dimensional, 128),
+        (embedding, 64),
     ],
 )
-def test_a_fresh_process_takes_about_what_is_planned(build, batch, tolerance):
+def test_a_fresh_process_takes_about_what_is_planned(build, batch):
     plan = plan_step(build, batch, waiting=0)
     taken = bt.peak_memory(train, build=build, batch=batch) * 2**20
-    assert taken == pytest.approx(plan.peak + plan.runtime, rel=tolerance)
+    assert taken == pytest.approx(plan.peak + plan.runtime, rel=0.4)
 
 
 def test_recomputing_takes_less_memory_and_nearly_a_third_more_work():
@@ -178,16 +168,12 @@ def test_recomputing_takes_less_memory_and_nearly_a_third_more_work():
     plain, again = (plan_step(partial(bt.gpt, layers=6, recompute=recompute), 16) for recompute in (False, True))
     assert again.memory["activations"] < 0.1 * plain.memory["activations"] and again.peak < 0.6 * plain.peak
     assert 1.2 < again.flops.total / plain.flops.total < 4 / 3
+    assert again.runtime > plain.runtime > plan_step(partial(bt.gpt, layers=1), 16).runtime > 2**25
 
 
 def test_the_update_gets_only_the_rows_of_an_embedding_that_a_batch_used():
     plan = plan_step(embedding, 64, optimizer="sgd")
     assert plan.peak < 1.1 * plan.memory["weights"]
-
-
-def test_the_runtime_grows_with_the_graph():
-    small, large = plan_step(bt.gpt(layers=1), 2), plan_step(bt.gpt(layers=4), 2)
-    assert 2**25 < small.runtime < 2**27 and large.runtime > 2 * small.runtime
 
 
 def test_a_large_model_and_a_small_batch_are_fullest_in_the_update():
@@ -204,7 +190,7 @@ def test_settings_of_a_compiled_model_are_taken():
     assert not model.optimizer.built  # it is left alone
 
 
-class Doubled(keras.Model):
+class Projected(keras.Model):
     def __init__(self):
         super().__init__()
         self.project = layers.Dense(3)
@@ -214,7 +200,7 @@ class Doubled(keras.Model):
 
 
 def test_a_batch_gives_the_shapes_that_a_subclass_does_not_tell():
-    model, batch = Doubled(), (tf.zeros([8, 5]), tf.zeros([8], tf.int32))
+    model, batch = Projected(), (tf.zeros([8, 5]), tf.zeros([8], tf.int32))
     model(batch[0])
     assert plan_step(model, batch).memory["weights"] == 4 * 18
     with pytest.raises(ValueError, match=r"give batch=\(x, y\)"):
@@ -224,7 +210,6 @@ def test_a_batch_gives_the_shapes_that_a_subclass_does_not_tell():
 def test_published_figures_give_a_time(dense):
     slow, fast = (plan_step(dense, 4096, on=on) for on in ("T4", "H100"))
     assert slow.seconds > fast.seconds > 0 and slow.binding == "computing"
-    assert plan_step(dense, 4096, on="H100", input_seconds=1.0).binding == "input"
     shared = plan_step(dense, 4096, on="H100", devices=4)
     assert shared.time["communication"] == pytest.approx(1.5 * 4 * dense.count_params() / 450e9)
     assert shared.time["computing"] < fast.time["computing"]
@@ -245,7 +230,6 @@ def test_a_plan_shows_and_explains_itself(dense):
     plan = plan_step(dense, B, on="H100")
     assert "Memory of a step" in repr(plan) and "AdamW" in plan.title
     assert "all variables of the model" in str(plan.explain()) and "H100 datasheet" in str(plan.explain())
-    assert "<table" in plan._repr_html_()
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
@@ -258,8 +242,6 @@ def test_losses_go_to_the_outputs_of_their_name_or_place(as_dict):
     assert both.memory["input"] == 2 * (8 * 4 * 4 + targets) and "a" in both.flops.parts
     one = plan_step(model, 8, loss={"z": CLASSES})
     assert one.flops["z"] == both.flops["z"] and "a" not in one.flops.parts
-    with pytest.raises(ValueError, match="loss: expected one, or one for each of the 2 outputs, not 3"):
-        plan_step(model, 8, loss=["mse", "mse", "mse"])
 
 
 @pytest.mark.parametrize(
@@ -271,10 +253,8 @@ def test_losses_go_to_the_outputs_of_their_name_or_place(as_dict):
         ({"on": "H1000"}, "on='H1000' must be one of T4, .*, here"),
         ({"policy": "mixed_bfloat16"}, "a built model has its policy already"),
         ({"optimizer": "adamm"}, "adamm"),
-        ({"loss": "cross"}, "cross"),
         ({"loss": lambda y, made: tf.reduce_sum(y)}, "the loss depends on no weight"),
         ({"input_seconds": -1, "on": "T4"}, "input_seconds=-1 must be"),
-        ({"batch": (np.zeros([8, 16]), np.zeros([8])), "devices": 2}, "devices=2: give batch as a number"),
     ],
 )
 def test_bad_settings_are_refused(dense, settings, words):

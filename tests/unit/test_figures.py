@@ -19,8 +19,8 @@ def result(name, *rounds):
     return Result(name, rounds or (98.0, 99.0, 100.0, 101.0, 102.0, 103.0, 97.0), "examples/s", 0.042, 700, 7.0)
 
 
-def prediction(predicted, median=3.0, low=2.8, high=3.2):
-    return SimpleNamespace(name="speedup", predicted=predicted, median=median, low=low, high=high, unit="x")
+def prediction(predicted, high=3.2):
+    return SimpleNamespace(name="speedup", predicted=predicted, median=3.0, low=2.8, high=high, unit="x")
 
 
 def texts(figure):
@@ -34,7 +34,7 @@ def lines(axes, marker):
 MEMORY = {"a": {"weights": 2**30, "activations": 3 * 2**30}, "b": {"activations": 2**29}}
 FIGURES = {
     "throughput": lambda: plots.throughput_figure(result("one")),
-    "comparison": lambda: plots.comparison_figure([result("a"), result("b")], baseline="a", prediction=120.0),
+    "comparison": lambda: plots.comparison_figure([result("a"), result("b")], prediction=120.0),
     "prediction": lambda: plots.prediction_figure([prediction(1.8), prediction(5.0)]),
     "stacked": lambda: plots.stacked_figure(MEMORY, "bytes", "memory", {"T4": 8e9, "B200": 180e9}),
     "stairs": lambda: plots.stairs_figure([8.0, 4.0, 4.0], [False, True, False], "measured step", "loss scale"),
@@ -47,8 +47,7 @@ def figure(request):
 
 
 def test_throughput_says_median_interval_unit_and_first_batch_and_draws_every_round():
-    measured = result("one", 5.0, 6.0, 7.0)
-    drawn = plots.throughput_figure(measured)
+    drawn = plots.throughput_figure(result("one", 5.0, 6.0, 7.0))
     assert {"median 6.00\n5.00 to 7.00", "examples/s"} <= set(texts(drawn))
     assert "the first batch took 42.0 ms" in drawn.axes[0].get_xlabel()
     assert [list(line.get_ydata()) for line in lines(drawn.axes[0], "o")] == [[5.0, 6.0, 7.0]]
@@ -56,24 +55,19 @@ def test_throughput_says_median_interval_unit_and_first_batch_and_draws_every_ro
     assert low < 5.0 and high > 7.0
 
 
-def test_a_comparison_has_a_row_for_each_result_from_zero():
+def test_a_comparison_has_a_row_for_each_result_from_zero_and_draws_what_was_expected():
     results = [result("slow", *[10.0] * 6), result("fast", 20.0, 22.0)]
-    drawn = plots.comparison_figure(results, baseline="slow")
+    drawn = plots.comparison_figure(results, prediction=500.0, beside=[None, 9.0])
     (axes,) = drawn.axes
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["baseline: slow", "fast"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["slow", "fast"]
     assert {"10", "21.0 (20.0 to 22.0)"} <= set(texts(drawn))
-    assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > 22
-
-
-def test_a_prediction_and_the_baseline_beside_each_row_are_drawn_and_named():
-    drawn = plots.comparison_figure([result("a"), result("b")], "a", prediction=500.0, beside=[None, 90.0])
-    (axes,) = drawn.axes
-    assert [line.get_xdata()[0] for line in lines(axes, "D")] == [500.0, 500.0] and axes.get_xlim()[1] > 500
-    assert [90.0, 1.0] in [line.get_xydata()[0].tolist() for line in lines(axes, "o")]
+    assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > 500
+    assert [line.get_xdata()[0] for line in lines(axes, "D")] == [500.0, 500.0]
+    assert [9.0, 1.0] in [line.get_xydata()[0].tolist() for line in lines(axes, "o")]
     assert {"a round", "interval", "measured", "predicted", "baseline in the same rounds"} <= set(texts(drawn))
 
 
-@pytest.mark.parametrize("predicted", [0.003, 1.0, 6.0, 4000.0])
+@pytest.mark.parametrize("predicted", [0.003, 1.0, 4000.0])
 def test_predictions_are_multiples_of_what_was_measured_and_never_out_of_sight(predicted):
     (axes,) = plots.prediction_figure([prediction(predicted)]).axes
     (diamond,) = lines(axes, "D")
@@ -85,7 +79,7 @@ def test_predictions_are_multiples_of_what_was_measured_and_never_out_of_sight(p
 
 def test_an_interval_without_bounds_is_left_out():
     unsure = SimpleNamespace(name="a", median=5.0, low=0.0, high=math.inf, unit="steps/s", rounds=(5.0,))
-    for drawn in (plots.comparison_figure([unsure]), plots.prediction_figure([prediction(2.0, high=math.inf)])):
+    for drawn in (plots.comparison_figure([unsure]), plots.prediction_figure([prediction(2.0, math.inf)])):
         assert math.isfinite(drawn.axes[0].get_xlim()[1])
         assert plots.figure_png(drawn).startswith(b"\x89PNG")
 
@@ -109,7 +103,7 @@ def test_stairs_mark_crossed_steps_on_a_scale_of_powers_of_two():
 def test_a_notebook_shows_a_figure_with_all_that_is_written_in_it_as_its_alternative():
     data, metadata = FIGURES["comparison"]()._repr_png_()
     assert data.startswith(b"\x89PNG") and metadata["width"] == 672
-    for text in ("examples/s", "baseline: a; b", "100 (97.0 to 103)"):
+    for text in ("examples/s", "a; b", "100 (97.0 to 103)"):
         assert text in metadata["alt"]
 
 
@@ -121,7 +115,10 @@ def test_figures_are_narrow_legible_opaque_cards(figure):
 
 
 def test_svg_is_an_image_with_words_of_its_own_parts_in_the_colour_of_the_page(figure):
-    drawing = plots.figure_svg(figure, 'fast & "good" <b>')
+    with matplotlib.rc_context({"text.color": "white", "svg.fonttype": "path"}):  # a reader's style
+        before = dict(matplotlib.rcParams)
+        drawing = plots.figure_svg(figure, 'fast & "good" <b>')
+        assert dict(matplotlib.rcParams) == before
     root = ElementTree.fromstring(drawing)
     assert root.get("role") == "img" and root.get("aria-label") == 'fast & "good" <b>'
     assert "currentColor" in drawing and plots.INK not in drawing
@@ -133,20 +130,11 @@ def test_svg_is_an_image_with_words_of_its_own_parts_in_the_colour_of_the_page(f
     assert not set(own) & set(again), "svgs of one page share no ids"
 
 
-def test_a_readers_style_neither_changes_nor_suffers():
-    with matplotlib.rc_context({"text.color": "white", "svg.fonttype": "path"}):
-        before = dict(matplotlib.rcParams)
-        drawing = plots.figure_svg(plots.comparison_figure([result("a")]), "x")
-        assert dict(matplotlib.rcParams) == before
-    assert "<text" in drawing and "#ffffff" not in drawing
-
-
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
         (words.number(2349.6), "2,350"),
         (words.number(0.04711), "0.0471"),
-        (words.number(999.7), "1,000"),
         (words.number(math.nan), "?"),
         (words.quantity(1.8, "x"), "1.80x"),
         (words.quantity(3.14, "x"), "3.1x"),
@@ -158,7 +146,6 @@ def test_a_readers_style_neither_changes_nor_suffers():
         (words.amount(312e12, "FLOP/s"), "312 TFLOP/s"),
         (words.amount(6.58e9, "weights"), "6.58 B weights"),
         (words.amount(0.0125, "s"), "12.5 ms"),
-        (words.amount(90, "s"), "90.0 s"),
         (words.amount(200_000, "s"), "2.31 days"),
         (words.amount(math.inf, "s"), "unknown"),
     ],

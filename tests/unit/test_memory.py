@@ -24,16 +24,6 @@ def holds(mib, then_drops=False):
         del held
 
 
-def trains(batch, micro_batches):
-    import bigtrain_nb as bt
-    from bigtrain_nb import tf
-
-    model = bt.conv_net(micro_batches=micro_batches)
-    model.compile("sgd", "mse")
-    images = tf.zeros([batch, 64, 64, 3])
-    model.train_on_batch(images, tf.zeros([batch, 8]))
-
-
 def raises(kind):
     print("a word on the way")
     raise KeyError(f"the {kind} is gone")
@@ -58,13 +48,6 @@ def leaves_a_process(path):
 
 def test_it_counts_what_the_function_holds_at_its_peak():
     assert 190 < peak_memory(holds, mib=200, then_drops=True) < 230
-
-
-@pytest.mark.slow
-def test_micro_batches_take_less_memory():
-    whole = peak_memory(trains, batch=128, micro_batches=1)
-    cut = peak_memory(trains, batch=128, micro_batches=16)
-    assert cut < 0.7 * whole
 
 
 def test_a_closure_of_a_notebook_cell_works_with_its_globals():

@@ -9,17 +9,15 @@ import bigtrain_nb as bt
 from bigtrain_nb.measure.results import Comparison, Ratio, Result
 
 
-def result(name="a", rounds=(90.0, 100.0, 110.0, 95.0, 105.0, 100.0), unit="examples/s", note=""):
-    return Result(name, tuple(rounds), unit, 0.25, 640, 6.5, note)
+def result(name="a", rounds=(90.0, 100.0, 110.0, 95.0, 105.0, 100.0), note=""):
+    return Result(name, tuple(rounds), "examples/s", 0.25, 640, 6.5, note)
 
 
 @pytest.fixture
 def comparison():
     rates = [100.0, 101.0, 99.0, 102.0, 98.0, 100.0, 103.0]
     fast = [2 * rate for rate in rates]
-    return Comparison(
-        {"slow": result("slow", rates), "fast": result("fast", fast), "same": result("same", rates[::-1])}
-    )
+    return Comparison({"slow": result("slow", rates), "fast": result("fast", fast)})
 
 
 @pytest.mark.parametrize(
@@ -29,7 +27,6 @@ def comparison():
         (0.5, 0.979, "slower"),
         (1.02, 1.5, "same"),
         (0.5, 0.99, "same"),
-        (0.9, 1.1, "same"),
         (0.0, math.inf, "same"),
     ],
 )
@@ -37,21 +34,14 @@ def test_only_what_is_more_than_2_percent_off_is_ranked(low, high, verdict):
     assert Ratio("a", "b", 1.0, low, high).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    "ratio, words",
-    [
-        (Ratio("a", "b", 3.14, 2.9, 3.3), "3.1x (2.90x to 3.3x)"),
-        (Ratio("a", "b", 0.5, 0.45, 0.55), "0.50x (0.45x to 0.55x)"),
-        (Ratio("a", "b", 1.005, 0.97, 1.04), "no difference larger than the noise (0.97x to 1.04x)"),
-    ],
-)
-def test_a_ratio_in_words(ratio, words):
-    assert str(ratio) == words
-    assert repr(ratio) == f"a against b: {words}"
+def test_a_ratio_in_words():
+    assert str(Ratio("a", "b", 3.14, 2.9, 3.3)) == "3.1x (2.90x to 3.3x)"
+    same = Ratio("a", "b", 1.005, 0.97, 1.04)
+    assert repr(same) == "a against b: no difference larger than the noise (0.97x to 1.04x)"
 
 
 def test_a_comparison_pairs_the_rounds(comparison):
-    assert comparison.names == ("slow", "fast", "same")
+    assert comparison.names == ("slow", "fast")
     ratio = comparison.ratio("fast", "slow")
     assert (ratio.median, ratio.low, ratio.high) == pytest.approx((2, 2, 2))
     assert ratio.verdict == "faster" and comparison.ratio("slow", "fast").verdict == "slower"
@@ -71,7 +61,6 @@ def test_json_round_trip(tmp_path, comparison):
         saved = json.loads(path.read_text())
         machine = saved.get("results", [saved])[0]["machine"]
         assert machine["cores"] >= 1 and {"processor", "memory_gib", "system", "python", "tensorflow"} <= set(machine)
-        assert [p.name for p in tmp_path.iterdir()] == ["saved.json"]
 
 
 def test_html_escapes_names():
@@ -82,13 +71,10 @@ def test_html_escapes_names():
         assert "<script" not in html and "<i>" not in html
 
 
-def test_a_table_has_the_numbers_and_the_verdict(comparison):
+def test_a_table_has_the_numbers_and_the_verdict_and_every_result_a_figure(comparison):
     table = comparison._repr_html_()
-    assert table.count('scope="row"') == 3
+    assert table.count('scope="row"') == 2
     for cell in ("100", "95 % interval", "0.25", "against slow", "2.00x"):
         assert f">{cell}<" in table
-
-
-def test_every_result_has_a_figure(comparison):
     for what in (result(), comparison):
         assert what.figure().axes, type(what)
