@@ -164,7 +164,7 @@ def answer(port, bytes_per_pack):
             key = json.dumps([kind, settings])
             if key not in steps:
                 steps[key] = kinds[kind](strategy, **settings)
-                seconds_of(steps[key], 2)
+                seconds_of(steps[key], 1)
             notebook.write(f"{seconds_of(steps[key], times)}\n")
             notebook.flush()
 
