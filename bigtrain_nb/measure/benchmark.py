@@ -252,7 +252,7 @@ class Meter:
     def measure_apart(self, seconds):
         """Add a round among those of other sources, once nothing works in the background and buffers are drained."""
         _settle(self.budget, min(1.0, 2 * seconds))
-        if not self.whole:
+        if not (self.whole or self.is_step):
             self.pull()
             self.pull_for(seconds * DRAIN)
         self.measure(seconds)

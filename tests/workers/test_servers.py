@@ -70,10 +70,10 @@ def test_an_error_in_the_chief_or_a_missing_chief_ends_all(watch):
     fails = "import bigtrain_nb as bt\nstrategy = bt.strategy(timeout=100)\nraise ValueError('the planted one')"
     absent = "if json.loads(os.environ['TF_CONFIG'])['task']['type'] == 'chief': time.sleep(600)\n"
     absent = f"import json, os, time\n{absent}import bigtrain_nb as bt; bt.strategy(timeout=1)"
-    jobs = [bt.run_workers(code, 1, servers=1, timeout=200, patience=30) for code in (fails, absent)]
-    for job in jobs:
+    failed = bt.run_workers(fails, 1, servers=1, timeout=200, patience=30)
+    missing = bt.run_workers(absent, 1, servers=1, timeout=200, patience=10)
+    for job in (failed, missing):
         job.wait(show=False)
-    failed, missing = jobs
     assert failed.codes == [1, 1, 1] and failed.failed == 0 and "the planted one" in failed.logs("chief")
     assert "the chief" in failed.logs("server 0")
     assert missing.codes[1:] == [1, 1] and "did not answer within 1 s" in missing.logs("worker 0")
