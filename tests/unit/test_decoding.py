@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from small_crops import pipeline
 
-from bigtrain_nb import diagnose, tf
+from bigtrain_nb import tf
 from bigtrain_nb.data.records import decode_image, unpack
 
 HEIGHT, WIDTH = 331, 247  # not to be divided by 2, 4 or 8
@@ -74,9 +74,3 @@ def test_augmented_epochs_differ_and_runs_repeat_in_every_way_to_run_them(crops,
     for batch, again in zip(first + second, without_end.take(6), strict=True):
         np.testing.assert_array_equal(batch, again[0])
     assert (two_epochs(seed=1)[0][0] != first[0]).any()
-
-
-def test_a_diagnosis_finds_the_parse_after_a_cache_of_jpegs(crops):
-    settings = {"augment": True, "cache": "memory", "repeat": True, "rewrites": False}
-    found = diagnose(pipeline(crops, **settings), seconds=0.8)
-    assert {"parse", "finish"} <= {stage.name for stage in found.stages}, str(found)

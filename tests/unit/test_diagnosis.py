@@ -107,14 +107,6 @@ def test_autotune_tells_what_it_chose(crops):
     assert "AUTOTUNE chose parse, parallelism = " in str(found)
 
 
-def test_words_and_html(crops):
-    found = found_in(crops, slow_parse)
-    for shown in (str(found), found._repr_html_()):
-        assert f"{found.rate:,.0f} examples/s as it runs" in shown and "µs per example" in shown
-        assert "parse (binds)" in shown and shown.count("(binds)") == 1
-        assert all(sentence in shown for sentence in found.words())
-
-
 def test_what_holds_no_batches_is_refused():
     empty = tf.data.Dataset.from_tensors(tf.zeros([0, 3]))
     for dataset in (numbers(), numbers(0).batch(8), empty):
