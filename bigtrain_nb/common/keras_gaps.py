@@ -41,9 +41,8 @@ def clip(optimizer, gradients):
 
 @contextmanager
 def already_clipped(optimizer):
-    """Keep a Keras optimizer from clipping by a norm: it would take that of what it is given for that of the whole."""
-    if not optimizer.clipvalue:
-        optimizer._clip_gradients = list  # the gradients as they are
+    """Keep a Keras optimizer from clipping: it would take the norm of what it is given for the norm of the whole."""
+    optimizer._clip_gradients = list  # the gradients as they are
     try:
         yield
     finally:

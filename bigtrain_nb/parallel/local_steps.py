@@ -98,3 +98,18 @@ def overflow_together(gradients, optimizer):
 
     of_all = tf.distribute.get_replica_context().merge_call(add, args=(own,))
     return {index: gradient + of_all for index, gradient in gradients.items()}
+
+
+def steps_without_logs(model):
+    """Return what `fit` calls for one execution with several workers; Keras' own sums each step's logs over them."""
+
+    @tf.function(reduce_retracing=True, autograph=False, jit_compile=model.jit_compile)
+    def step(iterator):
+        model.distribute_strategy.run(model.train_step, args=(next(iterator),))
+
+    def execution(iterator):
+        for _ in range(model.steps_per_execution):
+            step(iterator)
+        return {}
+
+    return execution
