@@ -10,6 +10,8 @@ OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 class LocalSteps(keras.callbacks.Callback):
     """Lets the replicas meet after every ``sync_every`` steps of an epoch, and at its end.
 
+    With ``steps_per_execution`` they meet after the execution in which so many are done.
+
     This is DiLoCo: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models". Since
     the last meeting each replica has moved its copy of the weights by itself. The mean of how far they have come is
     the gradient with which an outer optimizer, Nesterov momentum with the rate and momentum of the paper, moves the

@@ -86,10 +86,9 @@ class Model(Trainer):
     whole number of at least 1, for ``shard_optimizer`` that is no bool, or True with one replica, and for another
     ``reduce_dtype`` than "float32" and "bfloat16"; in `compile`, ValueError for an optimizer that cannot be sharded; in
     training, ValueError for an optimizer that accumulates by itself, for losses whose reductions cannot be weighed
-    together, for synchronized `BatchNormalization` in slices on several replicas, and with ``sync_every`` for
-    `train_on_batch`, ``use_ema``, and ``steps_per_execution`` that does not divide it; in a model that is cut, for
-    clipnorm, for optimizers that do not treat each number of a weight by itself, and with the two arguments that need
-    whole weights, ``shard_optimizer`` and ``sync_every``.
+    together, for synchronized `BatchNormalization` in slices on several replicas, for two of ``shard_optimizer``,
+    ``sync_every`` and a model that is cut, for ``sync_every`` in `train_on_batch` or with ``use_ema``, and in a model
+    that is cut for clipnorm and for optimizers that cannot be sharded either.
     """
 
     def __new__(cls, *args, **kwargs):
