@@ -4,8 +4,10 @@ In notebooks: ``import bigtrain_nb as bt``. Names load what they need on first u
 """
 
 import sys
+from functools import partial
 from importlib import import_module
 from importlib.machinery import PathFinder
+from types import SimpleNamespace
 
 _HOME = {
     "measure.benchmark": ("compare", "throughput"),
@@ -91,43 +93,35 @@ _SAVED = {
 }
 
 
-class _Saved:
-    """Stands for a class until Keras loads an object of it."""
-
-    def __init__(self, module, name):
-        self.module = module
-        self.name = name
-
-    def from_config(self, config):
-        return _loaded(self.module, self.name).from_config(config)
-
-
-class _TellsKeras:
-    """A finder of modules that looks for Keras only, for the moment when that is imported."""
-
-    def find_spec(self, name, path=None, target=None):
-        spec = PathFinder.find_spec(name, path) if name == "keras" else None
-        if spec:
-            run_module = spec.loader.exec_module
-
-            def run_and_tell(module):
-                run_module(module)
-                _tell(module)
-
-            spec.loader.exec_module = run_and_tell
-        return spec
+def _from_config(module, name, config):
+    return _loaded(module, name).from_config(config)
 
 
 def _tell(keras):
+    """Give Keras something that loads a class when it makes an object of it."""
     known = keras.saving.get_custom_objects()
     for module, names in _SAVED.items():
         for name in names:
-            known[f"bigtrain_nb>{name}"] = _Saved(module, name)
+            known[f"bigtrain_nb>{name}"] = SimpleNamespace(from_config=partial(_from_config, module, name))
     for name in _SAVED["train.model"]:
         known[name] = known[f"bigtrain_nb>{name}"]  # the legacy HDF5 format knows classes by their bare names
+
+
+def _find_keras(name, path=None, target=None):
+    """Find the module Keras, none but it, and tell it as soon as it has run."""
+    spec = PathFinder.find_spec(name, path) if name == "keras" else None
+    if spec:
+        run_module = spec.loader.exec_module
+
+        def run_and_tell(module):
+            run_module(module)
+            _tell(module)
+
+        spec.loader.exec_module = run_and_tell
+    return spec
 
 
 if "keras" in sys.modules:
     _tell(sys.modules["keras"])
 else:
-    sys.meta_path.insert(0, _TellsKeras())
+    sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_keras))

@@ -4,7 +4,7 @@ All private names stand here, but for those of `keras.Model` that `Model` inheri
 tests/unit/test_upstream.py fails when Keras mends one of them, and says what can then be deleted.
 """
 
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from itertools import count
 
 from bigtrain_nb.common.quiet import keras, tf
@@ -44,9 +44,7 @@ def clip(optimizer, gradients):
 
 
 def already_clipped(optimizer):
-    """Keep a Keras optimizer from clipping by a norm: it would take that of what it is given for that of the whole."""
-    if optimizer.clipvalue:
-        return nullcontext()
+    """Keep a Keras optimizer from clipping: it would take the norm of what it is given for the norm of the whole."""
     return in_place_of(optimizer, "_clip_gradients", list)  # the gradients as they are
 
 

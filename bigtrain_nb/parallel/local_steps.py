@@ -10,6 +10,8 @@ OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 class LocalSteps(keras.callbacks.Callback):
     """Lets the replicas meet after every ``sync_every`` steps of an epoch, and at its end.
 
+    With ``steps_per_execution`` they meet after the execution in which so many are done.
+
     This is DiLoCo: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models". Since
     the last meeting each replica has moved its copy of the weights by itself. The mean of how far they have come is
     the gradient with which an outer optimizer, Nesterov momentum with the rate and momentum of the paper, moves the
@@ -98,3 +100,18 @@ def overflow_together(gradients, optimizer):
 
     of_all = tf.distribute.get_replica_context().merge_call(add, args=(own,))
     return {index: gradient + of_all for index, gradient in gradients.items()}
+
+
+def steps_without_logs(model):
+    """Return what `fit` calls for one execution with several workers; Keras' own sums each step's logs over them."""
+
+    @tf.function(reduce_retracing=True, autograph=False, jit_compile=model.jit_compile)
+    def step(iterator):
+        model.distribute_strategy.run(model.train_step, args=(next(iterator),))
+
+    def execution(iterator):
+        for _ in range(model.steps_per_execution):
+            step(iterator)
+        return {}
+
+    return execution

@@ -29,25 +29,20 @@ class Pipelined(keras.Model):
 
     Every stage, with its gradients and the optimizer's slots, stands on a device of its own. ``devices`` names one for
     each stage, as `bigtrain_nb.devices` and `bigtrain_nb.cluster_devices` do, and may name one twice; by default they
-    are the first GPUs, or where there are too few the first logical CPUs. A stage that stands elsewhere is moved, so a
-    model can be cut after it was built; what is too large for that is built under ``tf.device``.
+    are the first GPUs, or where there are too few the first logical CPUs. A stage that stands elsewhere is moved; what
+    is too large for that is built under ``tf.device``. A model that is loaded takes devices in turn if they are few.
 
     A training step cuts the batch into ``micro_batches`` parts that differ by one example at most, and sends them
     through the stages in the order of ``schedule``, "1f1b" or "gpipe": see `bigtrain_nb.pipeline_schedule`. A stage
     keeps the activations of a micro-batch until its backward pass; with `Recompute` around its blocks, their inputs
-    only. The optimizer gets the gradients of all stages at once, so that clipping and the finite check of loss scaling
-    see the whole model. The applied gradient is the mean over the batch, as on one device, but for layers with batch
-    statistics or random numbers, which see micro-batches. The step is one graph, which grows with ``micro_batches``.
-
-    `evaluate` and `predict` send each batch through the stages in one piece. How all stages train is said in
-    `compile`: what one was compiled with, or does in a training step of its own, does not count. A model that is loaded
-    takes the devices that are there, in turn if they are fewer.
+    only. The optimizer gets the gradients of all stages at once, the mean over the batch, as on one device, but for
+    layers with batch statistics or random numbers, which see micro-batches. The step is one graph, which grows with
+    ``micro_batches``. `evaluate` and `predict` send each batch through the stages in one piece.
 
     Raises ValueError for a stage that is no built Keras model or has no weights, for a weight in two stages, for a mask
-    between stages, for too few devices, for another schedule and under a strategy's scope; in training, from Keras,
-    for stages that do not fit each other, and for an optimizer that accumulates by itself; InvalidArgumentError for a
-    batch of fewer examples than ``micro_batches``. XLA compiles for one device: with
-    ``jit_compile=True`` Keras warns, and goes on without.
+    between stages, for too few devices, for another schedule and under a strategy's scope; in training, ValueError for
+    stages that do not fit each other and for an optimizer that accumulates by itself, InvalidArgumentError for a batch
+    of fewer examples than ``micro_batches``. With ``jit_compile=True`` Keras warns, and goes on without.
     """
 
     def __init__(self, stages, micro_batches, schedule="1f1b", devices=None, **kwargs):

@@ -2,7 +2,8 @@
 
 Stage 1 of ZeRO: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models". There
 the gradients are reduce-scattered, which together with the gathering sends as much as an all-reduce. Here they are
-all-reduced, for clipping and loss scaling look at all of them; so a step sends one and a half times as much.
+all-reduced, so a step sends one and a half times as much: TensorFlow has a reduce-scatter for GPUs only, and clipping
+and loss scaling look at all of them.
 
 Stage 2 would keep only a part of the sum of gradients, too. That is a reduction after each micro-batch, for which all
 replicas would need as many of them. Stage 3 would keep only a part of the weights, and gather those of each layer

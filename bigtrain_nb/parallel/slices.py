@@ -157,7 +157,7 @@ def finish_gradients(gradients, variables, optimizer):
     """Return gradients of a model that is cut, clipped by the norm of all slices.
 
     They are {index in ``variables``: gradient}. What is not finite on one replica is so on all, which then skip a step
-    of loss scaling together.
+    of loss scaling together. Keras clips again, by the norm of one replica's slices, which is no larger.
     """
     refuse_unless_elementwise(innermost(optimizer))
     if innermost(optimizer).clipnorm:

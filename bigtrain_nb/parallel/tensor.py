@@ -3,10 +3,10 @@
 A matrix is cut by its columns and the next one by its rows, so that a replica computes with its slice of what lies
 between them, and never needs the rest. Two operators tie the slices together: `copy_to_replicas` does nothing forward
 and sums gradients over the replicas backward, `sum_over_replicas` sums forward and does nothing backward. All replicas
-compute on the same examples.
-
-The weights have the shape of a slice: see slices.py.
+compute on the same examples. The weights have the shape of a slice: see slices.py.
 """
+
+from functools import wraps
 
 from bigtrain_nb.common.keras_gaps import keep_mask
 from bigtrain_nb.common.quiet import keras, tf
@@ -100,33 +100,14 @@ class SplitAttention(keras.layers.MultiHeadAttention):
         _count_inputs(self.output_dense, axes=[0, 1], outputs=[2])
         _cut(self.output_dense, self.replicas, kernel=0)
 
-    def call(
-        self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        training=None,
-        use_causal_mask=False,
-    ):
+    @wraps(keras.layers.MultiHeadAttention.call)
+    def call(self, query, value, key=None, **settings):
         # One copy of each tensor, so that its gradient is summed once; the layer reads the query's mask from it
         copied = {}
         for tensor in (query, value, key):
             if tensor is not None and id(tensor) not in copied:
                 copied[id(tensor)] = keep_mask(tensor, copy_to_replicas(tensor, self.replicas))
-        outputs = super().call(
-            copied[id(query)],
-            copied[id(value)],
-            copied.get(id(key)),
-            value_mask=value_mask,
-            key_mask=key_mask,
-            attention_mask=attention_mask,
-            training=training,
-            use_causal_mask=use_causal_mask,
-        )
+        outputs = super().call(copied[id(query)], copied[id(value)], copied.get(id(key)), **settings)
         bias = self.output_dense.bias
         if bias is None:
             return sum_over_replicas(outputs, self.replicas)

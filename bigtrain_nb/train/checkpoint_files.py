@@ -6,7 +6,7 @@ TensorFlow's `Checkpoint` does the work; a checkpoint gets its final name when i
 import os
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.parallel.slices import Whole
+from bigtrain_nb.parallel.slices import Whole, whole
 
 _REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of a save that was cut short
 
@@ -25,6 +25,7 @@ class CheckpointFiles:
         self._checkpoint = tf.train.Checkpoint(**more, **values)
 
     def _value(self, variable):
+        variable = whole(variable)
         if not isinstance(variable, Whole):
             return variable.value
         with tf.device("CPU:0"):

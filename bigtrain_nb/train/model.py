@@ -5,8 +5,6 @@ over replicas **once**, and only then shown to anything that looks at them. So c
 check of loss scaling see the global batch's mean gradient, the same on every replica.
 """
 
-from contextlib import nullcontext
-
 from bigtrain_nb.common.batches import (
     count_examples,
     cut,
@@ -19,16 +17,14 @@ from bigtrain_nb.common.batches import (
 from bigtrain_nb.common.keras_gaps import (
     Functional,
     after,
-    already_clipped,
     already_reduced,
-    innermost,
     logs_to_reduce,
     moving_statistics,
     refuse_what_needs_one_piece,
     synchronized_layers,
 )
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import mean_over_replicas, several_workers
+from bigtrain_nb.common.replicas import mean_over_replicas
 from bigtrain_nb.parallel.local_steps import overflow_together
 from bigtrain_nb.parallel.sharded import shard
 from bigtrain_nb.parallel.slices import finish_gradients, is_cut, whole_batch
@@ -90,10 +86,9 @@ class Model(Trainer):
     whole number of at least 1, for ``shard_optimizer`` that is no bool, or True with one replica, and for another
     ``reduce_dtype`` than "float32" and "bfloat16"; in `compile`, ValueError for an optimizer that cannot be sharded; in
     training, ValueError for an optimizer that accumulates by itself, for losses whose reductions cannot be weighed
-    together, for synchronized `BatchNormalization` in slices on several replicas, and with ``sync_every`` for
-    `train_on_batch`, ``use_ema``, and ``steps_per_execution`` that does not divide it; in a model that is cut, for
-    clipnorm, for optimizers that do not treat each number of a weight by itself, and with the two arguments that need
-    whole weights, ``shard_optimizer`` and ``sync_every``.
+    together, for synchronized `BatchNormalization` in slices on several replicas, for two of ``shard_optimizer``,
+    ``sync_every`` and a model that is cut, for ``sync_every`` in `train_on_batch` or with ``use_ema``, and in a model
+    that is cut for clipnorm and for optimizers that cannot be sharded either.
     """
 
     def __new__(cls, *args, **kwargs):
@@ -185,8 +180,6 @@ class Model(Trainer):
         # Update
         self._update(step["gradients"], data)
         self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))
-        if self.local_steps and several_workers(self.distribute_strategy):
-            return {}  # Keras would sum what is in it over the workers
         return logs_to_reduce(self.get_metrics_result(), self.distribute_strategy)
 
     # The parts of a step hand on {"loss": scalar, "gradients": {index of a trainable variable: gradient}}. A variable
@@ -255,8 +248,7 @@ class Model(Trainer):
         if not variables:
             return
         pairs = [(gradients.get(index), variable) for index, variable in enumerate(variables)]
-        clipped = already_clipped(innermost(self.optimizer)) if is_cut(self) else nullcontext()
-        with already_reduced(self.optimizer), clipped, after(data):
+        with already_reduced(self.optimizer), after(data):
             self.optimizer.apply_gradients(pairs)
 
 

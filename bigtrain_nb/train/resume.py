@@ -8,7 +8,7 @@ import os
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
-from bigtrain_nb.parallel.slices import save_slots_whole, whole
+from bigtrain_nb.parallel.slices import save_slots_whole
 from bigtrain_nb.train import refuse
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.preemption import Preemption, leave
@@ -63,10 +63,7 @@ class Resume(keras.callbacks.Callback):
         self._ask = all_gather(strategy, tf.identity)
         self._preemption = Preemption(self._ask if self._several_workers else None)
         self._state = TrainState(model)
-        variables = {
-            "weights": [whole(variable) for variable in model.weights],
-            "optimizer": [whole(variable) for variable in model.optimizer.variables],
-        }
+        variables = {"weights": model.weights, "optimizer": model.optimizer.variables}
         self._files = CheckpointFiles(folder, keep, variables, state=self._state)
         self._length = None  # batches in this epoch, where known
         self._in_loop = False

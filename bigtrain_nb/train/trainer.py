@@ -5,6 +5,8 @@ from functools import wraps
 from bigtrain_nb.common.batches import count_examples
 from bigtrain_nb.common.keras_gaps import Functional, count_by_examples, logs_to_reduce
 from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.common.replicas import several_workers
+from bigtrain_nb.parallel.local_steps import steps_without_logs
 from bigtrain_nb.parallel.slices import (
     is_cut,
     own_share,
@@ -45,6 +47,9 @@ class Trainer(Settings):
         if isinstance(self, Functional) and variables and optimizer is not None and not optimizer.built:
             with self.distribute_strategy.scope():
                 optimizer.build(variables)
+        if self.local_steps and several_workers(self.distribute_strategy):
+            self.train_function = self.train_function or steps_without_logs(self)
+            return
         super().make_train_function(force)
 
     def test_step(self, data):

@@ -110,12 +110,6 @@ def test_a_model_saved_under_a_strategy_goes_on_without_it_and_back(tmp_path):
         assert distance(loaded, model) < 1e-5
 
 
-def test_a_clone_has_one_micro_batch():
-    twin = keras.models.clone_model(net(micro_batches=3))
-    assert isinstance(twin, bt.Model) and twin.micro_batches == 1
-    fitted(twin)
-
-
 def test_a_subclass_may_call_init_with_inputs_and_outputs():
     model = FunctionalSubclass(4, micro_batches=2)
     assert isinstance(model, bt.Model) and isinstance(model, Functional)

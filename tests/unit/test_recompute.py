@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equal_models import batches, examples, on, precision, replicas_agree, trained
+from equal_models import batches, examples, precision, replicas_agree, trained
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -115,18 +115,6 @@ def test_the_small_models_take_it_for_each_block(model, x):
     recomputed.set_weights(plain.get_weights())
     np.testing.assert_allclose(recomputed(x), plain(x), rtol=1e-5, atol=1e-6)
     assert sum(isinstance(layer, bt.Recompute) for layer in recomputed.layers) in (2, 3)
-
-
-def test_it_saves_and_loads(tmp_path):
-    with on(1):
-        model = net(bt.Recompute)
-        model.compile("adam", "mse")
-        model.fit(DATA, verbose=0)
-        model.save(tmp_path / "model.keras")
-        loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
-    loaded.fit(DATA, verbose=0)
-    assert any(isinstance(layer, bt.Recompute) for layer in loaded.layers)
 
 
 def test_a_recompute_inside_another_is_refused():

@@ -60,18 +60,6 @@ def test_they_learn_under_every_policy_in_micro_batches(kind, policy):
     assert got[-1] < 0.8 * got[0]
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own, in save
-@pytest.mark.parametrize(("kind", "settings"), [("conv_net", {"norm": "batch"}), ("gpt", {"layers": 2})])
-def test_they_are_the_same_after_saving(kind, settings, tmp_path):
-    saved = small(kind, **settings)
-    saved.micro_batches = 2
-    saved.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    inputs, _ = examples(kind, 3)
-    np.testing.assert_allclose(saved(inputs), loaded(inputs), atol=1e-6)
-    assert type(loaded) is type(saved) and loaded.micro_batches == 2
-
-
 def test_group_norm_sees_one_image_and_batch_norm_the_batch():
     inputs, _ = examples("conv_net", 8)
     for norm, alike in (("group", True), ("batch", False)):
