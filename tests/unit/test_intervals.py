@@ -11,23 +11,14 @@ from bigtrain_nb.measure.intervals import median_interval, paired_interval, stri
 from bigtrain_nb.measure.results import PRACTICALLY_SAME
 
 
-def walsh_means(values):
-    pairs = combinations_with_replacement(values, 2)
-    return sorted((a + b) / 2 for a, b in pairs)
-
-
-def accepted(values, shift):
-    """Whether SciPy's exact two-sided test at 5 % accepts that ``values`` are symmetric around ``shift``."""
-    return wilcoxon(np.asarray(values) - shift, method="exact").pvalue > 0.05
-
-
-@pytest.mark.parametrize("n", [6, 10, 14])
+@pytest.mark.parametrize("n", [6, 14])
 def test_the_paired_interval_holds_just_the_shifts_that_the_signed_rank_test_accepts(n):
     values = np.random.default_rng(n).normal(size=n)
     centre, low, high = paired_interval(list(values))
-    means = walsh_means(values)
-    middles = np.add(means[:-1], means[1:]) / 2
-    assert [accepted(values, shift) for shift in middles] == [low < shift < high for shift in middles]
+    means = sorted((a + b) / 2 for a, b in combinations_with_replacement(values, 2))
+    for shift in np.add(means[:-1], means[1:]) / 2:
+        is_accepted = wilcoxon(values - shift, method="exact").pvalue > 0.05
+        assert is_accepted == (low < shift < high)
     assert low <= centre <= high and centre == pytest.approx(np.median(means))
 
 
@@ -50,16 +41,12 @@ def noisy_rounds(rng, n):
 @pytest.mark.parametrize("n", [6, 20])
 def test_a_source_against_itself_rarely_looks_different(n):
     rng = np.random.default_rng(1)
-    repeats = 1000
-    outside = alarms = 0
-    margin = math.log(1 + PRACTICALLY_SAME)
-    for _ in range(repeats):
+    outside = 0
+    for _ in range(1000):
         a, b = noisy_rounds(rng, n)
         _, low, high = paired_interval(list(a - b))
         outside += not low <= 0 <= high
-        alarms += low > margin or high < -margin
-    assert outside <= 0.07 * repeats
-    assert alarms <= outside
+    assert outside <= 70
 
 
 @pytest.mark.parametrize("n", [6, 12, 42])
