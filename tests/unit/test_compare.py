@@ -18,12 +18,11 @@ def test_interleaved_rounds_are_paired_and_exact(clock):
 
 
 @pytest.mark.parametrize("true_ratio, verdict", [(1.0, "same"), (1.1, "faster"), (0.9, "slower")])
-@pytest.mark.parametrize("growth", [0.1, -0.05])
-def test_drift_cancels(clock, true_ratio, verdict, growth):
-    """While the machine becomes twice as slow (or fast), rounds side by side tell the true ratio."""
+def test_drift_cancels(clock, true_ratio, verdict):
+    """While the machine becomes twice as slow, rounds side by side tell the true ratio."""
 
     def costs(base):
-        return lambda _: base * (1 + growth * clock.now)
+        return lambda _: base * (1 + 0.1 * clock.now)
 
     both = compare(pair(clock, costs(0.002), costs(0.002 * true_ratio)), seconds=10)
     rates = both.results["a"].rounds

@@ -68,13 +68,3 @@ def test_tensors_are_counted():
 def test_what_is_no_batch_is_refused(batch):
     with pytest.raises(ValueError, match="source yielded .* no examples along a leading dimension: batch it first"):
         throughput([batch], seconds=0.1)
-
-
-def test_batches_of_a_distributed_dataset_are_refused():
-    from logical_cpus import mirrored
-
-    from bigtrain_nb import tf
-
-    distributed = mirrored(2).experimental_distribute_dataset(tf.data.Dataset.range(8).batch(4))
-    with pytest.raises(ValueError, match="instead of a distributed dataset, give what it was made from"):
-        throughput(distributed, seconds=0.1)
