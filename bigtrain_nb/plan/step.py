@@ -112,7 +112,7 @@ def _losses(model, loss, outputs):
     if isinstance(loss, dict):
         names = sorted(model.output) if isinstance(model.output, dict) else model.output_names
         loss = [loss.get(name) for name in names]
-    if not isinstance(loss, list):
+    if not isinstance(loss, list | tuple):
         loss = [loss] * outputs
     return [keras.losses.get(one) for one in loss]
 

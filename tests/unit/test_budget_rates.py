@@ -1,7 +1,5 @@
 """Operations that run alone to be measured: they must be those of the step."""
 
-from types import SimpleNamespace
-
 import pytest
 
 import bigtrain_nb as bt
@@ -29,22 +27,6 @@ def test_it_makes_what_it_makes_in_the_step(step, kind):
         assert made.dtype == node.outputs[0].dtype and node.outputs[0].shape.is_compatible_with(made.shape), node.name
         assert tf.size(made) > 0
     assert nodes
-
-
-def test_what_changes_a_variable_reads_and_writes_it_too(step):
-    changes = [op for op in step.update.operations if op.kind == "AssignAddVariableOp"]
-    floats = [op for op in changes if op.node.inputs[1].dtype == tf.float32]
-    assert floats
-    for op in floats:
-        assert op.moved == 3 * 4 * op.node.inputs[1].shape.num_elements()
-
-
-def test_an_operation_that_cannot_run_alone_is_taken_for_a_copy():
-    update = Step(keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]), 4, "sgd").update
-    rates = measure_rates(1, update)
-    writes = [op for op in update.operations if op.kind == "AssignSubVariableOp"]
-    seconds = rates.seconds(SimpleNamespace(operations=writes, nodes=writes))
-    assert seconds == pytest.approx(sum(op.moved for op in writes) / rates.bandwidth) and seconds > 0
 
 
 def test_what_a_loop_does_takes_its_time_each_time():

@@ -1,7 +1,5 @@
 """Interleaved rounds on a clock of their own: pairs, drift, noise, budgets."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from clocks import Source, pair
@@ -20,12 +18,11 @@ def test_interleaved_rounds_are_paired_and_exact(clock):
 
 
 @pytest.mark.parametrize("true_ratio, verdict", [(1.0, "same"), (1.1, "faster"), (0.9, "slower")])
-@pytest.mark.parametrize("growth", [0.1, -0.05])
-def test_drift_cancels(clock, true_ratio, verdict, growth):
-    """While the machine becomes twice as slow (or fast), rounds side by side tell the true ratio."""
+def test_drift_cancels(clock, true_ratio, verdict):
+    """While the machine becomes twice as slow, rounds side by side tell the true ratio."""
 
     def costs(base):
-        return lambda _: base * (1 + growth * clock.now)
+        return lambda _: base * (1 + 0.1 * clock.now)
 
     both = compare(pair(clock, costs(0.002), costs(0.002 * true_ratio)), seconds=10)
     rates = both.results["a"].rounds
@@ -63,14 +60,6 @@ def test_noise_raises_few_alarms_and_hides_no_true_difference(clock):
     assert sum(verdict(0.004, 0.0046) == "faster" for _ in range(12)) >= 10
 
 
-def test_more_than_two_sources_share_the_budget(clock):
-    costs = {"a": 0.001, "b": 0.002, "c": 0.005}
-    many = compare({name: partial(Source, clock, cost) for name, cost in costs.items()}, seconds=20)
-    assert clock.now <= 24
-    for name, cost in costs.items():
-        assert many.results[name].median == pytest.approx(32 / cost)
-
-
 def test_steps_and_examples_are_not_compared(clock):
     def step():
         clock.spend(0.01)
@@ -79,12 +68,9 @@ def test_steps_and_examples_are_not_compared(clock):
         compare({"a": lambda: Source(clock, 0.01), "b": lambda: step}, seconds=1)
 
 
-def test_one_source_is_not_compared():
-    with pytest.raises(ValueError, match="expected at least two sources to compare, not 1"):
-        compare({"a": list}, seconds=1)
-
-
 def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(clock):
     with pytest.raises(TypeError, match="the factory of 'b' must be a function that returns a fresh source, not "):
         compare({"a": lambda: Source(clock, 0.01), "b": [[1, 2]]}, seconds=1)
+    with pytest.raises(ValueError, match="expected at least two sources to compare, not 1"):
+        compare({"a": list}, seconds=1)
     assert clock.now == 0

@@ -1,6 +1,5 @@
 """TensorFlow, Keras and the package agree with the exercises' solutions."""
 
-import pytest
 from logical_cpus import mirrored
 from workbook.exercises import all_of_it, many_workers, mirror_it
 
@@ -22,12 +21,6 @@ def test_dealing_batches_is_what_shard_does():
     for worker in range(2):
         shard = tf.data.Dataset.range(24).batch(3).shard(2, worker).unbatch()
         assert list(shard.as_numpy_iterator()) == many_workers.reads("DATA", files, 6, worker, 2)
-
-
-def test_a_predicted_all_reduce_takes_as_long_as_the_plan_says():
-    measured = {size: bt.all_reduce_seconds(size, 2, 2e9, 1e-4) for size in (1e4, 1e7)}
-    planned = bt.all_reduce_seconds(3e7, 5, 2e9, 1e-4)
-    assert many_workers.predict_seconds(measured, 3e7, 5) == pytest.approx(planned)
 
 
 def test_the_unshared_state_is_that_of_the_plan_but_for_gradients_in_16_bits():

@@ -55,11 +55,10 @@ class TestMeasured:
         assert (second.ratio.a, second.ratio.b, second.ratio.verdict) == ("run 2", "run 1", "faster")
         assert second.settings == {"batch": 320, "prefetch": 0, "cache": False, "workers": 1}
 
-    def test_a_build_may_return_batches_or_something_with_a_dataset(self):
+    def test_a_build_may_return_something_with_a_dataset(self):
         batches = [np.zeros((4, 2)), np.zeros((3, 2))]
-        assert Lab(lambda: batches, seconds=SECONDS).run().result.unit == "examples/s"
         lab = Lab(lambda: SimpleNamespace(dataset=lambda: batches), seconds=SECONDS)
-        assert lab.run().result.median > 0
+        assert lab.run().result.unit == "examples/s"
 
     def test_without_a_notebook_it_needs_neither_widgets_nor_tensorflow(self):
         program = (
@@ -100,7 +99,6 @@ class TestShown:
         first, second, third = lab.run(), lab.run(batch=320), lab.run(batch=4)
         assert runs.verdict(first, first) == "baseline"
         assert runs.verdict(second, first).startswith("faster, 80.0x")
-        assert runs.verdict(third, first).startswith("no difference larger than the noise")
         assert runs.verdict(first, second).startswith("slower, ")
         assert runs.verdict(third, second) == "measured apart"
         lab.baseline = third

