@@ -11,8 +11,8 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from bigtrain_nb import tf
 
-SECONDS = 5
-"""No client waits longer for an answer."""
+SECONDS = 5.0
+"""So long a client waits for an answer, unless it is told otherwise."""
 
 
 class Refused(Exception):
@@ -22,9 +22,9 @@ class Refused(Exception):
 class RestClient:
     """Numbers travel as text, in JSON. One connection, kept open."""
 
-    def __init__(self, port, model):
+    def __init__(self, port, model, seconds=SECONDS):
         self.path = f"/v1/models/{model}"
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
 
     def version(self):
         return int(self._ask("GET", self.path)["model_version_status"][0]["version"])
