@@ -42,6 +42,11 @@ class Version:
         (self.input,) = self.signature.structured_input_signature[1].values()
         (self.output,) = self.signature.structured_outputs
 
+    def warm_up(self):
+        """Run once, so that no request has to wait for the slow first run."""
+        shape = [1, *self.input.shape[1:]]
+        self.run(np.zeros(shape, self.input.dtype.as_numpy_dtype))
+
     def run(self, rows):
         found = self.signature(**{self.input.name: tf.constant(rows)})
         return found[self.output].numpy()
@@ -61,10 +66,11 @@ class Model:
 
     def look(self):
         """Load the newest version, if it is new; only then does it answer."""
-        numbers = [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
-        if numbers and (self.newest is None or max(numbers) > self.newest.number):
-            version = Version(self.folder / str(max(numbers)))
-            version.run(np.zeros([1, *version.input.shape[1:]], version.input.dtype.as_numpy_dtype))  # the slow first run
+        loaded = self.newest.number if self.newest else -1
+        number = max((int(path.name) for path in self.folder.iterdir() if path.name.isdigit()), default=-1)
+        if number > loaded:
+            version = Version(self.folder / str(number))
+            version.warm_up()
             self.newest = version
 
     def answer(self, rows, wanted=None):
