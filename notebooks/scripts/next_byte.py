@@ -43,7 +43,7 @@ def new_net(width, dropout):
 def compiled(rate, width, dropout, decay):
     """Return a net with these settings; `rate` is a number or a schedule of Keras."""
     net = new_net(width, dropout)
-    net.compile(keras.optimizers.AdamW(rate, weight_decay=decay), LOSS)
+    net.compile(keras.optimizers.AdamW(rate, weight_decay=decay), LOSS, steps_per_execution=5)
     net.optimizer.build(net.trainable_variables)
     return net
 
