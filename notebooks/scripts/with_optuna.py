@@ -38,7 +38,7 @@ def run(trial):
 
 def main(journal, trials):
     worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
         study_name="next byte",
         storage=JournalStorage(JournalFileBackend(journal)),
