@@ -58,6 +58,7 @@ class Model:
     def __init__(self, folder, batching):
         self.folder = folder
         self.newest = None
+        self.tried = 0
         self.waiting = queue.Queue()
         self.batching = batching
         self.look()
@@ -66,9 +67,9 @@ class Model:
 
     def look(self):
         """Load the newest version, if it is new; only then does it answer."""
-        loaded = self.newest.number if self.newest else -1
-        number = max((int(path.name) for path in self.folder.iterdir() if path.name.isdigit()), default=-1)
-        if number > loaded:
+        number = max((int(path.name) for path in self.folder.iterdir() if path.name.isdigit()), default=0)
+        if number > self.tried:
+            self.tried = number
             version = Version(self.folder / str(number))
             version.warm_up()
             self.newest = version
@@ -178,8 +179,8 @@ class Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
         wanted = spec.version.value if spec.HasField("version") else None
         try:
             model = self.models[spec.name]
-            rows = tf.make_ndarray(request.inputs[model.newest.input.name])
-            found, number = model.answer(rows, wanted)
+            (rows,) = request.inputs.values()
+            found, number = model.answer(tf.make_ndarray(rows), wanted)
         except NoSuchModel as error:
             context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         except (ValueError, TypeError) as error:

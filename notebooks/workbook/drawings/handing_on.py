@@ -28,7 +28,7 @@ def pairs_figure(losses, title) -> Figure:
     return figure
 
 
-def pruned_figure(losses, sizes) -> Figure:
+def zeros_figure(losses, sizes) -> Figure:
     """The loss over the share of zeros, and at each dot the size when zipped.
 
     `losses`: {share of zeros: loss}; `sizes`: {share of zeros: kB}.
