@@ -21,6 +21,7 @@ DRAWN_BY = {  # a part of the cell whose largest picture is taken
     "08-cut-the-model": "order_figure(orders)",
     "09-when-it-goes-wrong": "interval_figure(measured",
     "10-ask-a-server": "staleness_figure(learning_rates",
+    "11-choose-it-shrink-it-hand-it-on": "load_figure(under_load)",
 }
 
 

@@ -174,3 +174,33 @@ def test_a_variable_stays_on_its_device_and_a_private_method_moves_it():
     move(variable, full_name(CPUS[1]))
     assert variable.value.device == full_name(CPUS[1])
     np.testing.assert_array_equal(variable.numpy(), [3, 4])
+
+
+def test_a_quantized_attention_cannot_be_loaded(tmp_path):
+    """Mended, notebook 11 need not rebuild the model, and its cells "load-fault" to "load-cured" can go."""
+
+    def attend():
+        x = keras.Input((4, 8))
+        return keras.Model(x, layers.MultiHeadAttention(2, 4)(x, x))
+
+    saved = attend()
+    saved.quantize("int8", filters=lambda layer: isinstance(layer, layers.EinsumDense))
+    saved.save(tmp_path / "int8.keras")
+    with pytest.raises(ValueError, match="could not be loaded"):
+        keras.models.load_model(tmp_path / "int8.keras")
+    saved.save_weights(tmp_path / "int8.weights.h5")
+    again = attend()
+    again.quantize("int8", filters=lambda layer: isinstance(layer, layers.EinsumDense))
+    again.load_weights(tmp_path / "int8.weights.h5")
+    assert distance(saved, again) == 0
+
+
+def test_distillation_by_default_compares_logits_as_if_they_were_probabilities():
+    """Mended, notebook 11 can take the default of `LogitsDistillation`."""
+    teacher, student = np.array([[3.0, 0.0]], "float32"), np.array([[0.0, 1.0]], "float32")
+    default = keras.distillation.LogitsDistillation(temperature=1.0)
+    as_object = keras.distillation.LogitsDistillation(temperature=1.0, loss=keras.losses.KLDivergence())
+    of_teacher, of_student = tf.nn.log_softmax(teacher), tf.nn.log_softmax(student)
+    divergence = tf.reduce_sum(tf.exp(of_teacher) * (of_teacher - of_student))
+    assert float(as_object.compute_loss(teacher, student)) == pytest.approx(float(divergence), rel=1e-4)
+    assert float(default.compute_loss(teacher, student)) != pytest.approx(float(divergence), rel=0.1)

@@ -1,0 +1,103 @@
+"""Searching: trials that are stopped, what a loss costs, what is left of a gain; two tasks that pull at one trunk."""
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
+
+DASHED = (0, (3, 1.5))
+
+
+def pruned_figure(curves, stops) -> Figure:
+    """The loss of each trial over the epochs; after the rule has stopped it, as a thin dashed line.
+
+    `curves`: one list of losses for each trial. `stops`: for each the number of epochs that it may run.
+    """
+    figure, (axes,) = canvas(3.4)
+    for losses, stop in zip(curves, stops, strict=True):
+        epochs = np.arange(1, len(losses) + 1)
+        axes.plot(epochs, losses, color=INK, alpha=0.35, linewidth=0.9, linestyle=DASHED)
+        axes.plot(epochs[:stop], losses[:stop], color=MEASURED, linewidth=1.8)
+        if stop < len(losses):
+            axes.plot(stop, losses[stop - 1], "X", color=PREDICTED, markersize=8, markeredgewidth=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    grid(axes, "y")
+    label(axes, "epoch\nblue: runs, orange: stopped here, dashed: how it would have gone on", "loss")
+    return figure
+
+
+def reached_figure(spent, unit) -> Figure:
+    """For each way to search the share of its repetitions that have reached the loss, over what they have spent.
+
+    `spent`: {way: one number in ``unit`` for each repetition}, two ways.
+    """
+    figure, (axes,) = canvas(3.0)
+    for (way, costs), color in zip(spent.items(), (PREDICTED, MEASURED), strict=True):
+        ordered = np.sort(costs)
+        share = np.arange(1, len(ordered) + 1) / len(ordered)
+        axes.step(ordered, 100 * share, color=color, linewidth=2, where="post")
+        there = np.quantile(ordered, 0.8)
+        place = (10, -14) if color == PREDICTED else (-10, 6)
+        side = "left" if color == PREDICTED else "right"
+        axes.annotate(way, (there, 80), place, textcoords="offset points", ha=side, color=INK, fontsize=10)
+    axes.set_xlim(0, max(np.quantile(costs, 0.97) for costs in spent.values()))
+    grid(axes, "y")
+    label(axes, unit, "% of searches\nthat are there")
+    return figure
+
+
+def seeds_figure(losses) -> Figure:
+    """One row for each choice, a dot for each seed, a bar for the mean. `losses`: {choice: one loss for each seed}."""
+    figure, (axes,) = canvas(0.9 + 0.42 * len(losses))
+    for row, values in enumerate(losses.values()):
+        axes.plot(values, [row] * len(values), "o", color=MEASURED, alpha=0.55, markersize=8, markeredgewidth=0)
+        axes.plot([np.mean(values)] * 2, [row - 0.3, row + 0.3], color=PREDICTED, linewidth=2.5)
+        side_text(axes, row, f"{np.mean(values):.3f}")
+    name_rows(axes, list(losses))
+    grid(axes, "x")
+    label(axes, "loss on new text; a dot is a seed, the bar their mean")
+    return figure
+
+
+def curse_figure(trials, seen, true) -> Figure:
+    """What the winners of searches promise and what they keep, over the number of trials in a search."""
+    figure, (axes,) = canvas(3.0)
+    for values, color, words in ((seen, PREDICTED, "what the search shows"), (true, MEASURED, "what fresh seeds show")):
+        axes.plot(trials, values, "o-", color=color, linewidth=2, markersize=5)
+        axes.annotate(words, (trials[-1], values[-1]), (-6, 9), textcoords="offset points", ha="right", color=INK)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(0, 1.2 * max(seen))
+    grid(axes, "y")
+    label(axes, "trials in a search", "gain of the winner\n(1: the spread of the settings)")
+    return figure
+
+
+def cosines_figure(steps, between, within) -> Figure:
+    """The cosine between two gradients over the steps: of two tasks as dots, of two batches of one task as a line."""
+    figure, (axes,) = canvas(3.0)
+    axes.axhline(0, color=INK, linewidth=1)
+    axes.plot(steps, within, color=PREDICTED, linewidth=1.6, linestyle=DASHED)
+    axes.plot(steps, between, "o", color=MEASURED, markersize=5)
+    axes.set_ylim(-1.05, 1.05)
+    grid(axes, "y")
+    label(axes, "step\nblue: two tasks, one batch; dashed: one task, two batches", "cosine")
+    return figure
+
+
+def trade_figure(found, named) -> Figure:
+    """The loss of one task beside that of the other, a dot for each weight that was tried, orange for those `named`.
+
+    `found`: {name: (error of the regression, loss of the classification)}.
+    """
+    figure, (axes,) = canvas(3.4)
+    for name, (error, loss) in found.items():
+        color = PREDICTED if name in named else MEASURED
+        axes.plot(error, loss, "o", color=color, markersize=9)
+        axes.annotate(name, (error, loss), (9, 4), textcoords="offset points", color=INK, fontsize=10)
+    axes.margins(x=0.2, y=0.15)
+    axes.xaxis.set_minor_locator(NullLocator())
+    grid(axes, "both")
+    label(axes, "error of the column, in characters\nnumbers: the weight of the column's loss", "loss of the byte")
+    return figure

@@ -1,0 +1,436 @@
+"""Exercises of notebook 11, "Choose it, shrink it, hand it on": the second half."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect, is_unfinished
+
+PATIENCE = 3
+"""Seconds until a thread of an answer counts as stuck."""
+
+
+def break_even(dense, sparse):
+    (share, seconds), (other_share, other_seconds) = sparse.items()
+    for_all = (seconds - other_seconds) / (other_share - share)
+    fixed = seconds - for_all * (1 - share)
+    if fixed >= dense:
+        return None
+    return max(0.0, 1 - (dense - fixed) / for_all)
+
+
+@exercise(break_even, minutes=10, difficulty=2)
+def _check_break_even(answer):
+    """The sparse product takes a + b * (1 - s) seconds for a share s of zeros. Two measurements give a and b. For which
+    s is that as long as the dense product? Can it be that no s is large enough?
+    """
+    cases = [
+        (1.0, {0.8: 2.2, 0.9: 1.2}),
+        (1.0, {0.5: 1.5, 0.9: 0.7}),
+        (1.0, {0.9: 1.6, 0.99: 1.06}),
+        (3.0, {0.8: 0.5, 0.9: 0.3}),
+    ]
+    for dense, sparse in cases:
+        told = f"the dense product takes {dense:g} ms, the sparse one {sparse}"
+        expect(answer(dense, dict(sparse)), break_even(dense, sparse), told)
+
+
+@_check_break_even.refuses("the sparse one {0.8: 2.2, 0.9: 1.2}: expected about 0.92, got 0.909091")
+def _forgets_the_fixed_part(dense, sparse):
+    share, seconds = next(iter(sparse.items()))
+    return max(0.0, 1 - dense * (1 - share) / seconds)
+
+
+@_check_break_even.refuses("the sparse one {0.9: 1.6, 0.99: 1.06}: expected None")
+def _always_finds_one(dense, sparse):
+    found = break_even(dense, sparse)
+    return 1.0 if found is None else found
+
+
+@_check_break_even.refuses("the sparse one {0.8: 0.5, 0.9: 0.3}: expected about 0, got -0")
+def _goes_below_zero(dense, sparse):
+    found = break_even(dense, sparse)
+    return -0.1 if found == 0 else found
+
+
+def grouped(matrix, bits, group):
+    most = 2 ** (bits - 1) - 1
+    values = np.zeros(matrix.shape, np.int8)
+    scales = []
+    for start in range(0, len(matrix), group):
+        part = matrix[start : start + group]
+        largest = np.abs(part).max(axis=0)
+        scale = np.where(largest > 0, largest / most, 1)
+        values[start : start + group] = np.round(part / scale)
+        scales.append(scale)
+    return values, np.array(scales)
+
+
+@exercise(grouped, minutes=15, difficulty=3)
+def _check_grouped(answer):
+    """With b bits the whole numbers run from -(2^(b-1) - 1) to 2^(b-1) - 1. The largest weight of a column in a group
+    becomes the last of them; that gives the scale. Rounding then errs by at most half a scale. The last group may have
+    fewer rows, and a column may be all zeros: whatever its scale is, 0 / 0 must not come out.
+    """
+    random = np.random.default_rng(6)
+    for rows, columns, bits, group in [(8, 3, 8, 8), (12, 5, 8, 4), (70, 6, 4, 32)]:
+        matrix = random.normal(size=(rows, columns)) * np.geomspace(0.01, 10, columns)
+        matrix[: rows // 2] *= 0.1
+        matrix[:, 1] = 0
+        told = f"a matrix [{rows}, {columns}], {bits} bits, groups of {group} rows"
+        answered = answer(matrix.copy(), bits, group)
+        if is_unfinished(answered):
+            raise NotAttempted
+        if not isinstance(answered, tuple) or len(answered) != 2:
+            raise Wrong(f"{told}: expected whole numbers and scales, got {answered!r}")
+        values, scales = answered
+        if getattr(values, "dtype", None) != np.int8:
+            raise Wrong(f"{told}: expected whole numbers of dtype int8, got {getattr(values, 'dtype', type(values))}")
+        groups = -(-rows // group)
+        expect(np.shape(values), (rows, columns), f"{told}: the shape of the whole numbers")
+        expect(np.shape(scales), (groups, columns), f"{told}: the shape of the scales")
+        _check_sizes(told, matrix, values, np.asarray(scales), bits, group)
+
+
+def _check_sizes(told, matrix, values, scales, bits, group):
+    most = 2 ** (bits - 1) - 1
+    if not np.isfinite(scales).all():
+        raise Wrong(f"{told}: a scale is not a finite number; look at the column of zeros")
+    if np.abs(values.astype(int)).max() > most:
+        raise Wrong(f"{told}: whole numbers must lie in -{most} to {most}, got {values.min()} to {values.max()}")
+    of_row = np.repeat(np.arange(len(scales)), group)[: len(matrix)]
+    error = np.abs(values * scales[of_row] - matrix)
+    allowed = np.zeros(matrix.shape)
+    for row in range(len(matrix)):
+        allowed[row] = np.abs(matrix[of_row == of_row[row]]).max(axis=0) / most / 2
+    if (error > allowed + 1e-9).any():
+        worst = np.unravel_index(np.argmax(error - allowed), error.shape)
+        raise Wrong(
+            f"{told}: the weight {matrix[worst]:.4g} came back with an error of {error[worst]:.2g}; half a scale of its"
+            f" own column and group is {allowed[worst]:.2g}"
+        )
+
+
+@_check_grouped.refuses("came back with an error of")
+def _one_scale_for_all(matrix, bits, group):
+    most = 2 ** (bits - 1) - 1
+    scale = np.abs(matrix).max() / most
+    groups = -(-len(matrix) // group)
+    return np.round(matrix / scale).astype(np.int8), np.full((groups, matrix.shape[1]), scale)
+
+
+@_check_grouped.refuses("came back with an error of")
+def _cuts_off(matrix, bits, group):
+    scales = grouped(matrix, bits, group)[1]
+    return (matrix / np.repeat(scales, group, axis=0)[: len(matrix)]).astype(np.int8), scales
+
+
+@_check_grouped.refuses("a scale is not a finite number; look at the column of zeros")
+def _divides_by_zero(matrix, bits, group):
+    values, scales = grouped(matrix, bits, group)
+    return values, np.where(np.arange(matrix.shape[1]) == 1, np.nan, scales)
+
+
+@_check_grouped.refuses("whole numbers must lie in -127 to 127, got -128")
+def _uses_all_of_the_bits(matrix, bits, group):
+    values, scales = grouped(matrix, bits, group)
+    return np.where(values == -(2 ** (bits - 1) - 1), values - 1, values).astype(np.int8), scales
+
+
+@_check_grouped.refuses("8 bits, groups of 4 rows: the shape of the scales: expected (3, 5), got (1, 5)")
+def _forgets_the_groups(matrix, bits, group):
+    return grouped(matrix, bits, len(matrix))
+
+
+def batches(arrivals, seconds, largest, wait, patience):
+    done = []
+    free = 0.0
+    first = 0
+    while first < len(arrivals):
+        if arrivals[first] + patience < free:
+            first += 1
+            continue
+        start = arrivals[first] + wait
+        last = first + largest - 1
+        if last < len(arrivals):
+            start = min(start, arrivals[last])
+        start = max(start, free)
+        batch = [number for number in range(first, len(arrivals)) if arrivals[number] <= start][:largest]
+        done.append((start, batch))
+        free = start + seconds(len(batch))
+        first += len(batch)
+    return done
+
+
+@exercise(batches, minutes=25, difficulty=4)
+def _check_batches(answer):
+    """Keep the moment at which the server is free, and the number of the first request that is not settled. If that
+    one's client has left by then, go on to the next. Otherwise find the moment when the batch starts: the oldest has
+    waited long enough, or enough have come, whichever is first, but not before the server is free. Who is there at
+    that moment comes along.
+    """
+    random = np.random.default_rng(7)
+    cases = [
+        ("two that come together", [0.0, 0.5], 4, 2.0, 50.0),
+        ("a full batch", [0.0, 1.0, 1.5, 9.0], 3, 5.0, 50.0),
+        ("one that comes while the server is busy", [0.0, 3.0, 4.0], 8, 1.0, 50.0),
+        ("clients that have left", [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 30.0], 2, 0.5, 10.0),
+        ("a busy hour", np.cumsum(random.exponential(1.5, 200)).tolist(), 4, 3.0, 25.0),
+        ("an overload", np.cumsum(random.exponential(0.8, 200)).tolist(), 6, 3.0, 25.0),
+    ]
+
+    def seconds(count):
+        return 4 + count
+
+    for told, arrivals, largest, wait, patience in cases:
+        expected = batches(arrivals, seconds, largest, wait, patience)
+        got = answer(list(arrivals), seconds, largest, wait, patience)
+        if is_unfinished(got):
+            raise NotAttempted
+        for place, (start, numbers) in enumerate(expected):
+            if place >= len(got):
+                raise Wrong(f"{told}: expected {len(expected)} batches, got {len(got)}")
+            expect(list(got[place][1]), numbers, f"{told}: the requests of batch {place}")
+            expect(got[place][0], float(start), f"{told}: the start of batch {place}")
+        expect(len(got), len(expected), f"{told}: the number of batches")
+
+
+@_check_batches.refuses("two that come together: the requests of batch 0: expected [0, 1], got [0]")
+def _waits_for_nobody(arrivals, seconds, largest, wait, patience):
+    return batches(arrivals, seconds, largest, 0.0, patience)
+
+
+@_check_batches.refuses("a full batch: the start of batch 0: expected about 1.5, got 5")
+def _always_waits(arrivals, seconds, largest, wait, patience):
+    done, free, first = [], 0.0, 0
+    while first < len(arrivals):
+        start = max(free, arrivals[first] + wait)
+        batch = [number for number in range(first, len(arrivals)) if arrivals[number] <= start][:largest]
+        done.append((start, batch))
+        free, first = start + seconds(len(batch)), first + len(batch)
+    return done
+
+
+@_check_batches.refuses("clients that have left: the requests of batch 2: expected [6], got [4, 5]")
+def _works_for_those_who_left(arrivals, seconds, largest, wait, patience):
+    return batches(arrivals, seconds, largest, wait, float("inf"))
+
+
+@_check_batches.refuses("one that comes while the server is busy: the start of batch 1: expected about 6")
+def _is_always_free(arrivals, seconds, largest, wait, patience):
+    return batches(arrivals, lambda count: 0.0, largest, wait, patience)
+
+
+def rolling(load, unload, first):
+    lock = threading.Lock()
+    newest = load(first)
+    inside = {newest: 0}
+
+    def answer(request):
+        with lock:
+            model = newest
+            inside[model] += 1
+        try:
+            return model(request)
+        finally:
+            with lock:
+                inside[model] -= 1
+                is_last = model is not newest and inside[model] == 0
+            if is_last:
+                unload(model)
+
+    def roll_in(version):
+        nonlocal newest
+        model = load(version)
+        with lock:
+            old, newest = newest, model
+            inside[model] = 0
+            is_idle = inside[old] == 0
+        if is_idle:
+            unload(old)
+
+    return answer, roll_in
+
+
+class _Shop:
+    """Loads versions that wait where the check wants them to, and notes what is unloaded."""
+
+    def __init__(self):
+        self.unloaded = []
+        self.may_load = threading.Event()
+        self.may_answer = threading.Event()
+        self.entered = threading.Event()
+        self.loading = threading.Event()
+        self.may_load.set()
+
+    def load(self, version):
+        self.loading.set()
+        self.may_load.wait(4 * PATIENCE)
+        if version == "broken":
+            raise OSError("the file is cut off")
+
+        def model(request):
+            if request == "slow":
+                self.entered.set()
+                self.may_answer.wait(4 * PATIENCE)
+            if request == "bad":
+                raise KeyError(request)
+            if version in self.unloaded:
+                return f"{version} was used after it was unloaded"
+            return version
+
+        model.version = version
+        return model
+
+    def unload(self, model):
+        self.unloaded.append(model.version)
+
+
+@exercise(rolling, minutes=25, difficulty=4)
+def _check_rolling(answer):
+    """Count for each version how many requests are inside it. A lock guards the counts and the switch, but never a load
+    and never an answer, for they take long. A version is unloaded by whoever leaves it last after the switch, or by the
+    switch itself if nobody is inside. A request that raises has left, too.
+    """
+    shop = _Shop()
+    made = answer(shop.load, shop.unload, "1")
+    if is_unfinished(made):
+        raise NotAttempted
+    ask, roll_in = made
+    threads = ThreadPoolExecutor(4)
+    try:
+        _drive(shop, ask, roll_in, threads)
+    finally:
+        shop.may_load.set()
+        shop.may_answer.set()
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _drive(shop, ask, roll_in, threads):
+    expect(ask("quick"), "1", "the first version's answer")
+    with _suppressed(KeyError):
+        ask("bad")
+    slow = threads.submit(ask, "slow")
+    _soon(shop.entered, "a request never came to version 1")
+
+    shop.may_load.clear()
+    shop.loading.clear()
+    rolled = threads.submit(roll_in, "2")
+    _soon(shop.loading, "version 2 is not loaded while a slow request is inside version 1")
+    expect(_in_time(threads.submit(ask, "quick"), "an answer while version 2 is being loaded"), "1", "an answer then")
+    shop.may_load.set()
+    _in_time(rolled, "rolling in version 2 while a request is still inside version 1")
+    expect(_in_time(threads.submit(ask, "quick"), "an answer after the switch"), "2", "an answer after the switch")
+    expect(list(shop.unloaded), [], "what is unloaded while a request is inside version 1")
+    shop.may_answer.set()
+    expect(_in_time(slow, "the slow request"), "1", "the answer to a request that began with version 1")
+    expect(list(shop.unloaded), ["1"], "what is unloaded after the last request has left version 1")
+
+    with _suppressed(OSError):
+        roll_in("broken")
+    expect(ask("quick"), "2", "an answer after a version that could not be loaded")
+    roll_in("3")
+    expect(ask("quick"), "3", "an answer after the third version has come")
+    expect(list(shop.unloaded), ["1", "2"], "what is unloaded after version 3 has come")
+
+
+class _suppressed:
+    """What a model raises, the answer may raise too; it must not raise anything else."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        return kind is not None and issubclass(kind, self.kind)
+
+
+def _soon(event, problem):
+    if not event.wait(PATIENCE):
+        raise Wrong(f"{problem}, within {PATIENCE} s")
+
+
+def _in_time(future, what):
+    try:
+        return future.result(PATIENCE)
+    except TimeoutError:
+        raise Wrong(f"{what} did not come within {PATIENCE} s: is a lock held, or is somebody waited for?") from None
+
+
+@_check_rolling.refuses("what is unloaded while a request is inside version 1: expected [], got ['1']")
+def _unloads_at_once(load, unload, first):
+    newest = load(first)
+
+    def roll_in(version):
+        nonlocal newest
+        old, newest = newest, load(version)
+        unload(old)
+
+    return lambda request: newest(request), roll_in
+
+
+@_check_rolling.refuses("an answer while version 2 is being loaded did not come within")
+def _loads_under_the_lock(load, unload, first):
+    lock = threading.Lock()
+    answer, roll_in = rolling(load, unload, first)
+
+    def asked(request):
+        if request == "quick":
+            with lock:
+                pass
+        return answer(request)
+
+    def rolled(version):
+        with lock:
+            roll_in(version)
+
+    return asked, rolled
+
+
+@_check_rolling.refuses("what is unloaded after the last request has left version 1: expected ['1'], got []")
+def _never_unloads(load, unload, first):
+    return rolling(load, lambda model: None, first)
+
+
+@_check_rolling.refuses("what is unloaded after the last request has left version 1: expected ['1'], got []")
+def _forgets_requests_that_raise(load, unload, first):
+    lock = threading.Lock()
+    newest = load(first)
+    inside = {newest: 0}
+
+    def answer(request):
+        with lock:
+            model = newest
+            inside[model] += 1
+        found = model(request)
+        with lock:
+            inside[model] -= 1
+            if model is not newest and not inside[model]:
+                unload(model)
+        return found
+
+    def roll_in(version):
+        nonlocal newest
+        model = load(version)
+        with lock:
+            old, newest = newest, model
+            inside[model] = 0
+            if not inside[old]:
+                unload(old)
+
+    return answer, roll_in
+
+
+@_check_rolling.refuses("rolling in version 2 while a request is still inside version 1 did not come within")
+def _waits_for_the_last(load, unload, first):
+    left = threading.Event()
+    answer, roll_in = rolling(load, lambda model: (unload(model), left.set()), first)
+
+    def rolled(version):
+        roll_in(version)
+        left.wait()
+
+    return answer, rolled

@@ -1,0 +1,49 @@
+"""The two searches beside notebook 11 in real processes: one is killed, nobody waits, and the search goes on."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from leftovers import eventually
+
+import bigtrain_nb as bt
+
+pytestmark = pytest.mark.slow
+SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
+SECONDS = 400
+
+
+def done(job):
+    """The trials that have ended, as the tuners have told."""
+    lines = [line for name in job.names for line in job.logs(name).splitlines()]
+    return [json.loads(line)["trial"] for line in lines if line.startswith('{"trial"')]
+
+
+def test_a_killed_tuner_leaves_nobody_waiting_and_after_a_restart_each_trial_is_run(tmp_path, watch):
+    script = SCRIPTS / "with_keras_tuner.py"
+    job = bt.run_workers(script, 3, arguments=[tmp_path, 6], restarts=1, timeout=SECONDS)
+    eventually(lambda: len(done(job)) >= 2 or job.exit_code is not None, SECONDS)
+    job.kill("worker 2")
+    killed = time.monotonic()
+    eventually(lambda: job.restarted == 1 or job.exit_code is not None, SECONDS)
+    assert time.monotonic() - killed < 30
+    eventually(lambda: job.codes[1:] == [0, 0] or job.exit_code is not None, SECONDS)
+    assert job.stop()[1:] == [0, 0], job.logs(1)
+    assert set(done(job)) == set("012345")
+    watch.nothing_left(job.addresses)
+
+
+def test_of_a_killed_optuna_process_one_trial_stays_open_and_the_other_goes_on(tmp_path, watch):
+    import optuna
+
+    journal = tmp_path / "journal"
+    jobs = [bt.run_workers(SCRIPTS / "with_optuna.py", 1, arguments=[journal, 4], timeout=SECONDS) for _ in range(2)]
+    eventually(lambda: min(len(done(job)) for job in jobs) >= 1, SECONDS)
+    jobs[0].kill(0)
+    assert [job.wait(show=False) for job in jobs] == [[-9], [0]]
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(journal)))
+    states = [trial.state.name for trial in optuna.load_study(study_name="next byte", storage=storage).trials]
+    assert states.count("RUNNING") <= 1 and len(states) - states.count("RUNNING") >= 5
+    for job in jobs:
+        watch.nothing_left(job.addresses)
