@@ -19,7 +19,8 @@ def on_each_replica(strategy, function):
         return strategy.run(function, tensors)
 
     def run(*tensors):
-        return strategy.experimental_local_results(on_each(*tensors))
+        graph = on_each.get_concrete_function(*tensors)  # TensorFlow warns of many graphs that are made in being called
+        return strategy.experimental_local_results(graph(*tensors))
 
     return run
 
