@@ -15,12 +15,13 @@ class ClusterSpec:
     """All tasks that train together, and which of them this process is.
 
     ``addresses`` has the "host:port" of every task: the chief's first, then the workers', then those of so many
-    parameter ``servers``. Without servers all are workers, the first of them the chief. ``rank`` is this task's place
+    parameter ``servers``. Where none ``has_chief`` for its kind, worker 0 is the chief. ``rank`` is this task's place
     among them; ``source`` says where all this is from.
     """
 
     addresses: list
     rank: int
+    has_chief: bool
     servers: int
     source: str
 
@@ -32,10 +33,14 @@ class ClusterSpec:
     @property
     def cluster(self):
         """The addresses by the kind of the tasks: "chief", "worker", "ps"."""
-        if not self.servers:
-            return {"worker": self.addresses}
-        chief, *workers = self.addresses[: -self.servers]
-        return {"chief": [chief], "worker": workers, "ps": self.addresses[-self.servers :]}
+        chiefs = 1 if self.has_chief else 0
+        first_server = len(self.addresses) - self.servers
+        parts = {
+            "chief": self.addresses[:chiefs],
+            "worker": self.addresses[chiefs:first_server],
+            "ps": self.addresses[first_server:],
+        }
+        return {kind: addresses for kind, addresses in parts.items() if addresses}
 
     @property
     def tasks(self):
@@ -77,15 +82,16 @@ def _from_tf_config(text, servers):
     try:
         config = json.loads(text)
         cluster, task = config["cluster"], config["task"]
-        given = cluster.get("ps", [])
-        addresses = cluster.get("chief", []) + cluster["worker"] + given
+        chief, given = cluster.get("chief", []), cluster.get("ps", [])
+        addresses = chief + cluster["worker"] + given
         rank = addresses.index(cluster[task["type"]][task["index"]])
     except (ValueError, TypeError, LookupError, AttributeError):
         raise ValueError(
             f"TF_CONFIG must be JSON like {EXAMPLE}: each worker, and the chief if there is one, with a host:port of"
             f" its own, and in the task which of them this process is. It is {text[:1000]}"
         ) from None
-    return ClusterSpec(addresses, rank, servers or len(given), "TF_CONFIG")
+    servers = servers or len(given)
+    return ClusterSpec(addresses, rank, bool(chief or servers), servers, "TF_CONFIG")
 
 
 def _from_slurm(environment, servers, first):
@@ -101,7 +107,7 @@ def _from_slurm(environment, servers, first):
     if first is None:
         first = FIRST_PORT + PORTS_OF_A_JOB * int(environment["SLURM_JOB_ID"]) % PORTS
     addresses = [f"{host}:{first + task % PORTS_OF_A_JOB}" for task, host in enumerate(hosts)]
-    return ClusterSpec(addresses, rank, servers, "SLURM's variables")
+    return ClusterSpec(addresses, rank, servers > 0, servers, "SLURM's variables")
 
 
 def _hosts_of_tasks(nodes, tasks_per_node):

@@ -31,6 +31,7 @@ def test_a_chief_comes_first():
     assert [mine.rank for mine in specs] == [0, 1, 2]
     assert [mine.port for mine in specs] == [4000, 2222, 2222]
     assert specs[2].addresses == ["[::1]:4000", *TWO]
+    assert json.loads(specs[2].tf_config) == {"cluster": cluster, "task": {"type": "worker", "index": 1}}
 
 
 @pytest.mark.parametrize(

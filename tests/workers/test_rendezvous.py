@@ -32,7 +32,7 @@ def pool():
 
 def specs(count):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
-    return [ClusterSpec(addresses, rank, 0, "TF_CONFIG") for rank in range(count)]
+    return [ClusterSpec(addresses, rank, False, 0, "TF_CONFIG") for rank in range(count)]
 
 
 def say(port, words):
