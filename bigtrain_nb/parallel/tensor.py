@@ -8,8 +8,9 @@ compute on the same examples. The weights have the shape of a slice: see slices.
 
 from functools import wraps
 
-from bigtrain_nb.common.keras_gaps import keep_mask
+from bigtrain_nb.common.keras_gaps import keep_mask, layers_within
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import on_each_replica
 from bigtrain_nb.parallel.slices import mark_slice, save_whole, whole
 
 _NEED_THE_WHOLE = (
@@ -83,9 +84,8 @@ class RowDense(keras.layers.Dense):
 class SplitAttention(keras.layers.MultiHeadAttention):
     """A `keras.layers.MultiHeadAttention` of which each of N replicas has ``num_heads / N`` heads.
 
-    Inputs and output are those of all heads, the same on all replicas: [batch, length, width]. Dropout in it leaves out
-    the same places in the heads of every replica. It returns no attention scores. For weights, files and errors see
-    `ColumnDense`.
+    Inputs and output are those of all heads, the same on all replicas: [batch, length, width]. Dropout in it differs
+    from head to head, on all replicas. It returns no attention scores. For weights, files and errors see `ColumnDense`.
     """
 
     def __init__(self, num_heads, key_dim, **settings):
@@ -99,6 +99,7 @@ class SplitAttention(keras.layers.MultiHeadAttention):
             _cut(projection, self.replicas, kernel=1, bias=0)
         _count_inputs(self.output_dense, axes=[0, 1], outputs=[2])
         _cut(self.output_dense, self.replicas, kernel=0)
+        _draw_apart(self)
 
     @wraps(keras.layers.MultiHeadAttention.call)
     def call(self, query, value, key=None, **settings):
@@ -189,3 +190,18 @@ def _count_inputs(projection, axes, outputs):
     if isinstance(initializer, keras.initializers.VarianceScaling):
         config = {**initializer.get_config(), "input_axes": axes, "output_axes": outputs, "seed": initializer.seed}
         projection.kernel_initializer = type(initializer).from_config(config)
+
+
+def _draw_apart(layer):
+    """Let dropout within a layer draw other numbers on each replica: their slices are of different heads."""
+    dropouts = [inner for inner in layers_within(layer) if isinstance(inner, keras.layers.Dropout) and inner.rate > 0]
+
+    def move_seeds():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        for dropout in dropouts:
+            state = dropout.seed_generator.state
+            state.assign_add(tf.cast([replica, 0], state.dtype))
+        return replica
+
+    if dropouts and layer.replicas > 1:
+        on_each_replica(tf.distribute.get_strategy(), move_seeds)()

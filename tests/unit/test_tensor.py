@@ -8,7 +8,7 @@ import pytest
 from equal_models import batches, on, precision
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel.slices import whole
 
 layers = keras.layers
@@ -181,3 +181,21 @@ def test_a_checkpoint_of_what_is_cut_is_whole(cut, tmp_path):
 def test_a_part_of_the_model_is_not_called_as_if_it_were_all(cut):
     with pytest.raises(ValueError, match="this model is cut over 2 replicas, and one alone has but a part of it"):
         cut(X[:2])
+
+
+def test_dropout_in_attention_differs_from_head_to_head():
+    with on(2):
+        strategy = tf.distribute.get_strategy()
+        attend = bt.SplitAttention(2, 8, dropout=0.5, use_bias=False)
+        inputs = keras.Input((16, 8))
+        model = bt.Model(inputs, attend(inputs, inputs))
+        head = np.random.default_rng(0).normal(size=(8, 1, 8))
+        output = np.zeros((2, 8, 8))
+        output[0, :, :4] = output[1, :, 4:] = np.ones((8, 4))  # the first head gives these features, the second those
+        model.set_weights([np.repeat(head, 2, axis=1)] * 3 + [output])
+    x = np.random.default_rng(1).normal(size=(2, 16, 8)).astype("float32")
+    for training, same in ((False, True), (True, False)):
+        call = tf.function(lambda training=training: strategy.run(model, [x], {"training": training}))
+        first, second = strategy.experimental_local_results(call())
+        np.testing.assert_array_equal(first, second)
+        assert np.allclose(first[..., :4], first[..., 4:], atol=1e-5) == same
