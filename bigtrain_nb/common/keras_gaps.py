@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import several_workers
 
 # isort: split
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
@@ -85,7 +86,7 @@ def compiled_loss(model, y, y_pred, sample_weight):
 
 def logs_to_reduce(logs, strategy):
     """Give logs the axis over which Keras reduces them with several workers; scalars raise (keras issue 20585)."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    if not several_workers(strategy):
         return logs
     if strategy.num_replicas_in_sync == len(strategy.extended.worker_devices):
         return logs

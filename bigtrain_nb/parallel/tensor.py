@@ -201,7 +201,6 @@ def _draw_apart(layer):
         for dropout in dropouts:
             state = dropout.seed_generator.state
             state.assign_add(tf.cast([replica, 0], state.dtype))
-        return replica
 
     if dropouts and layer.replicas > 1:
         on_each_replica(tf.distribute.get_strategy(), move_seeds)()

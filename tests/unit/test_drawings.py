@@ -5,13 +5,14 @@ import math
 import matplotlib
 import numpy as np
 import pytest
+from legible import check_narrow_and_legible
 from ml_dtypes import finfo
 from workbook.drawings.accumulation import SMALLEST, distance_figure, memory_figure
 from workbook.drawings.precision import FORMATS, bits_figure, powers, range_figure
 from workbook.drawings.scaling import APART, curves_figure, efficiency_figure
 from workbook.drawings.workers import message_figure, readers_figure, resumed_figure, ring_figure
 
-from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png, figure_svg
+from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png
 
 WRONG = {"sum for mean": 3.0, "one vote for each slice": 0.043}
 RIGHT = {"by hand": 4.2e-7, "exact": 0.0}
@@ -56,11 +57,7 @@ def histogram(figure, colour):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_narrow_legible_and_take_the_colour_of_the_page(name):
-    figure = FIGURES[name]()
-    assert figure.get_figwidth() <= 7 and figure_png(figure).startswith(b"\x89PNG")
-    assert min(text.get_fontsize() for text in figure.findobj(matplotlib.text.Text) if text.get_text()) >= 9
-    drawing = figure_svg(figure, "words")
-    assert "currentColor" in drawing and INK not in drawing
+    check_narrow_and_legible(FIGURES[name]())
 
 
 def test_distances_stand_in_order_with_their_values_and_with_what_training_moved():

@@ -3,9 +3,10 @@
 import matplotlib
 import numpy as np
 import pytest
+from legible import check_narrow_and_legible
 from workbook.drawings.handing_on import answered_figure, load_figure, pairs_figure, zeros_figure
 
-from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png, figure_svg
+from bigtrain_nb.plots import MEASURED, PREDICTED
 
 STUDENTS = {"bytes": [1.8, 1.7], "teacher": [1.5, 1.4]}
 ANSWERS = [(0.1, "REST 1", 1), (0.4, "gRPC 1", 1), (0.9, "REST 1", 2)]
@@ -24,11 +25,7 @@ def texts(figure):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_narrow_legible_and_take_the_colour_of_the_page(name):
-    figure = FIGURES[name]()
-    assert figure.get_figwidth() <= 7 and figure_png(figure).startswith(b"\x89PNG")
-    assert min(text.get_fontsize() for text in figure.findobj(matplotlib.text.Text) if text.get_text()) >= 9
-    drawing = figure_svg(figure, "words")
-    assert "currentColor" in drawing and INK not in drawing
+    check_narrow_and_legible(FIGURES[name]())
 
 
 def test_students_of_one_seed_are_joined_and_means_are_said():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from legible import check_narrow_and_legible
 from matplotlib.text import Text
 from workbook.drawings.searching import (
     cosines_figure,
@@ -12,7 +13,7 @@ from workbook.drawings.searching import (
     trade_figure,
 )
 
-from bigtrain_nb.plots import PREDICTED, figure_png
+from bigtrain_nb.plots import PREDICTED
 
 CURVES = [[3.0, 2.0, 1.0], [4.0, 3.5, 3.0]]
 FIGURES = {
@@ -27,9 +28,7 @@ FIGURES = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_narrow_and_legible(name):
-    figure = FIGURES[name]()
-    assert figure.get_figwidth() <= 7 and figure_png(figure).startswith(b"\x89PNG")
-    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 9
+    check_narrow_and_legible(FIGURES[name]())
 
 
 def test_a_stopped_trial_ends_in_a_mark_and_one_that_ran_to_its_end_has_none():
