@@ -80,8 +80,8 @@ _SEEN = {
 
 @exercise(cause, minutes=12, difficulty=3)
 def _check_cause(answer):
-    """Ask first whether the same run gives the same number. Then draw the line through two numbers of slices that you
-    trust, and ask which other ones lie on it: which does each cause push off?
+    """Ask first whether the same run gives the same number. Then draw the line through two K that divide 20, but not
+    through K = 1. Which other K does each cause push off that line?
     """
     for seed, size in enumerate([400, 300]):
         for kind, seen in _SEEN.items():
@@ -204,6 +204,10 @@ def _check_one_update(answer):
             continue
         what = "where nothing is to be clipped" if limit == NO_LIMIT else f"where the gradient is clipped to {limit}"
         reason = "are slices clipped one by one, or updated one by one?"
+        if limit == NO_LIMIT:
+            reason = "is each slice divided by the tokens of the whole batch, and is there one update?"
+        if np.isnan(apart):
+            reason = "does a slice of nothing but padding divide by its 0 tokens?"
         for words, fault in faults.items():
             if np.allclose(applied, fault, atol=1e-5):
                 reason = words
@@ -246,6 +250,16 @@ def _takes_the_whole_batch(model, optimizer, x, y, mask, size, limit):
 @_check_one_update.refuses("each slice counts alike, though they hold 5, 23 and 0 tokens")
 def _votes(*given):
     _with_slices(*given, lambda mask: _mean_over_tokens(mask) / 3)
+
+
+@_check_one_update.refuses("does a slice of nothing but padding divide by its 0 tokens?")
+def _divides_by_no_token(*given):
+    _with_slices(*given, lambda mask: mask / tf.reduce_sum(mask) / 3)
+
+
+@_check_one_update.refuses("is each slice divided by the tokens of the whole batch, and is there one update?")
+def _adds_the_means(*given):
+    _with_slices(*given, _mean_over_tokens)
 
 
 @_check_one_update.refuses("slices count by their lines, not by their tokens")
