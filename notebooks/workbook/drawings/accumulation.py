@@ -11,7 +11,7 @@ SMALLEST = 1e-8  # distances below it, 0 included, are drawn there: single preci
 
 
 def distance_figure(wrong, right) -> Figure:
-    """One row for each way to train, on a logarithmic axis: how far its weights end from those of the big batch.
+    """One row for each way to train, on a logarithmic axis: how far its weights end from those of whole batches.
 
     `wrong`, `right`: {name: distance}; 1 is as far off as training itself has moved the weights.
     """
@@ -34,7 +34,7 @@ def distance_figure(wrong, right) -> Figure:
     grid(axes, "x")
     label(
         axes,
-        "distance to the weights of one big batch\ncross: a mistake; dot: right; line: as far as training moved",
+        "distance to the weights of whole batches\ncross: a mistake; dot: right; line: as far as training moved",
     )
     return figure
 
