@@ -59,7 +59,8 @@ def asynchronous(weights, gradient, seconds, rate, steps):
 def _check_asynchronous(answer):
     """Keep for each worker the weights that it has read, the number of updates that were done when it read them, and
     the second at which it will be ready. Then, once for each step: who is ready first? It computes its gradient from
-    what it has read, the server applies it, and the worker reads again.
+    what it has read, the server applies it, and the worker reads again. Make a new array for the new weights: `-=`
+    would also change what the others have read.
     """
     random = np.random.default_rng(3)
     for seconds in ([1.0], [1.0, 1.0], [1.0, 3.0], [2.0, 1.5, 4.25]):
@@ -75,7 +76,7 @@ def _check_asynchronous(answer):
         if is_unfinished(answered):
             raise NotAttempted
         if not isinstance(answered, tuple) or len(answered) != 2:
-            raise Wrong(f"{told}: expected the weights and the list of stalenesses, got {answered!r}")
+            raise Wrong(f"{told}: expected a tuple of the weights and the list of stalenesses, got {answered!r}")
         got, staleness = answered
         order = list(asked)
         asked.clear()
@@ -142,7 +143,9 @@ class _Server:
 
     def subtract(self, rows, values):
         self._count(rows)
-        self.table[rows] -= values  # as NumPy does it: of rows that come twice only one counts
+        if len(set(np.asarray(rows).tolist())) < len(rows):
+            raise Wrong(f"subtract got a row twice in one call: {np.asarray(rows).tolist()}")
+        self.table[rows] -= values
 
     def _count(self, rows):
         if len(rows) and (min(rows) < 0 or max(rows) >= len(self.table)):
@@ -170,7 +173,9 @@ def _check_table_step(answer):
         if done is ...:
             raise NotAttempted
         told = f"{rows} rows on {servers} servers"
-        expect(np.concatenate([shard.table for shard in shards]), expected, f"{told}: the table after users {users}")
+        for row, got in enumerate(np.concatenate([shard.table for shard in shards])):
+            times = np.sum(users == row)
+            expect(got, expected[row], f"{told}: row {row}, which comes {times} times in the batch")
         moved, fewest = sum(shard.moved for shard in shards), 2 * len(set(users.tolist()))
         if moved > fewest:
             raise Wrong(f"{told}: {moved} rows went over the wire, fetched and sent back; {fewest} are enough")
@@ -178,7 +183,7 @@ def _check_table_step(answer):
             raise Wrong(f"{told}: one server was called {max(shard.calls for shard in shards)} times; 2 are enough")
 
 
-@_check_table_step.refuses("10 rows on 2 servers: the table after users")
+@_check_table_step.refuses("10 rows on 2 servers: row 0, which comes 2 times in the batch")
 def _forgets_who_comes_twice(servers, rows, users, gradient, rate):
     def once(vectors):
         found = gradient(vectors)
@@ -190,6 +195,22 @@ def _forgets_who_comes_twice(servers, rows, users, gradient, rate):
         return found
 
     table_step(servers, rows, users, once, rate)
+
+
+@_check_table_step.refuses("subtract got a row twice in one call: [0, 2, 0, 4, 4, 1]")
+def _sends_each_gradient_by_itself(servers, rows, users, gradient, rate):
+    each, extra = divmod(rows, len(servers))
+    vectors, first = np.zeros([len(users), 3]), 0
+    kept = []
+    for index, server in enumerate(servers):
+        size = each + (index < extra)
+        mine = (first <= users) & (users < first + size)
+        vectors[mine] = server.fetch(users[mine] - first)
+        kept.append((server, mine, first))
+        first += size
+    found = gradient(vectors)
+    for server, mine, begins in kept:
+        server.subtract(users[mine] - begins, rate * found[mine])
 
 
 @_check_table_step.refuses("rows went over the wire, fetched and sent back;")
@@ -242,7 +263,9 @@ def _check_push_once(answer):
             answer(state, number, gradient, 0.1)
         if index % 7 == 6:
             answer(state, int(order[index - 6]), random.normal(size=2), 0.1)
-        expect(state["weights"], applied, f"the weights after {index + 1} steps, of which some were sent again")
+        last = order[max(0, index - 3) : index + 1].tolist()
+        told = f"the weights after {index + 1} steps (the last that came: {last}), of which some were sent again"
+        expect(state["weights"], applied, told)
     kept = sum(_size(value) for name, value in state.items() if name != "weights")
     if kept > 50:
         raise Wrong(f"after 3000 steps the server keeps {kept} values beside the weights, and 50 are enough")
@@ -252,7 +275,7 @@ def _size(value):
     return len(value) if hasattr(value, "__len__") else 1
 
 
-@_check_push_once.refuses("the weights after 1 steps, of which some were sent again")
+@_check_push_once.refuses("the weights after 1 steps (the last that came: [4]), of which some were sent again")
 def _at_least_once(state, number, gradient, rate):
     state["weights"] = state["weights"] - rate * gradient
 
