@@ -169,9 +169,7 @@ def _check_table_step(answer):
         np.add.at(expected, users, -0.1 * (table[users] - wish))
 
         shards = [_Server(part) for part in np.array_split(table, servers)]
-        done = answer(shards, rows, users, lambda vectors, wish=wish: vectors - wish, 0.1)
-        if done is ...:
-            raise NotAttempted
+        answer(shards, rows, users, lambda vectors, wish=wish: vectors - wish, 0.1)
         told = f"{rows} rows on {servers} servers"
         for row, got in enumerate(np.concatenate([shard.table for shard in shards])):
             times = np.sum(users == row)
@@ -256,8 +254,7 @@ def _check_push_once(answer):
     applied = np.zeros(2)
     for index, number in enumerate(order.tolist()):
         gradient = random.normal(size=2)
-        if answer(state, number, gradient, 0.1) is ...:
-            raise NotAttempted
+        answer(state, number, gradient, 0.1)
         applied -= 0.1 * gradient
         if index % 5 == 0:  # its worker was lost before it could say that it is done
             answer(state, number, gradient, 0.1)
@@ -313,6 +310,7 @@ def _check_feeders(answer):
         (2000, 600, image, 10 * gigabits),
         (2500, 600, 4 * image, 10 * gigabits),
         (500, 600, image, gigabits),
+        (500, 600, 4 * image, gigabits),
         (1800, 600, image, 10 * gigabits),
         (2000, 600, image, gigabits),
     ]
