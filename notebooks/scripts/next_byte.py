@@ -12,7 +12,7 @@ from bigtrain_nb.common.quiet import keras, tf
 
 SPACE = yaml.safe_load(Path(__file__).with_name("space.yaml").read_text())
 LENGTH, BATCH = 8, 128
-EPOCHS, STEPS = 6, 20  # an epoch is what is trained between two looks at the loss
+EPOCHS, STEPS = 6, 10  # an epoch is what is trained between two looks at the loss
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
@@ -26,7 +26,7 @@ def windows(split, count, seed):
 
 def batches(seed):
     data = tf.data.Dataset.from_tensor_slices(windows("train", EPOCHS * STEPS * BATCH, seed))
-    return data.batch(BATCH, drop_remainder=True).repeat()
+    return data.batch(BATCH)
 
 
 def new_net(width, dropout):
@@ -40,26 +40,39 @@ def new_net(width, dropout):
     return keras.Sequential([keras.Input((LENGTH,), dtype="int32"), *layers])
 
 
-def compiled(rate, width, dropout, decay):
-    """Return a net with these settings; `rate` is a number or a schedule of Keras."""
+def learner(rate, width, dropout, decay):
+    """Return a net with these settings, its optimizer, and the function that trains it with one batch.
+
+    `rate` is a number or a schedule of Keras.
+    """
     net = new_net(width, dropout)
-    net.compile(keras.optimizers.AdamW(rate, weight_decay=decay), LOSS, steps_per_execution=5)
-    net.optimizer.build(net.trainable_variables)
-    return net
+    optimizer = keras.optimizers.AdamW(rate, weight_decay=decay)
+    optimizer.build(net.trainable_variables)
+
+    @tf.function
+    def step(windows, wanted):
+        with tf.GradientTape() as tape:
+            loss = LOSS(wanted, net(windows, training=True))
+        optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+
+    return net, optimizer, step
+
+
+def loss_of(net, windows, wanted):
+    return float(LOSS(wanted, net(windows)))
 
 
 def objective(settings, report):
     """Train with these settings; return the loss on text that was held out. Stop early if `report` says so."""
-
-    def look(epoch, logs):
-        net.stop_training = report(epoch, logs["val_loss"])
-
     keras.utils.set_random_seed(0)
-    net = compiled(**settings)
-    looks = keras.callbacks.LambdaCallback(on_epoch_end=look)
-    told = {"validation_data": windows("test", 2048, seed=1), "validation_batch_size": 2048, "callbacks": [looks]}
-    past = net.fit(batches(seed=0), epochs=EPOCHS, steps_per_epoch=STEPS, shuffle=False, verbose=0, **told)
-    return past.history["val_loss"][-1]
+    net, _, step = learner(**settings)
+    for number, batch in enumerate(batches(seed=0)):
+        step(*batch)
+        if number % STEPS == STEPS - 1:
+            loss = loss_of(net, *windows("test", 2048, seed=1))
+            if report(number // STEPS, loss):
+                break
+    return loss
 
 
 def renew(net, optimizer, start):
@@ -69,16 +82,17 @@ def renew(net, optimizer, start):
         variable.assign(value)
 
 
-def repeat(net, seeds):
-    """Train a compiled net from anew with each of the seeds, on windows of its own; return the losses on new text."""
-    start = [variable.numpy() for variable in net.optimizer.variables]
-    new_text = windows("test", 4096, seed=2)
+def repeat(settings, seeds):
+    """Train with these settings and each of the seeds, on windows of its own; return the losses on new text."""
+    net, optimizer, step = learner(**settings)
+    start = [variable.numpy() for variable in optimizer.variables]
     losses = []
     for seed in seeds:
         keras.utils.set_random_seed(seed)
-        renew(net, net.optimizer, start)
-        net.fit(batches(seed), epochs=1, steps_per_epoch=EPOCHS * STEPS, shuffle=False, verbose=0)
-        losses.append(net.evaluate(*new_text, batch_size=4096, verbose=0))
+        renew(net, optimizer, start)
+        for batch in batches(seed):
+            step(*batch)
+        losses.append(loss_of(net, *windows("test", 4096, seed=2)))
     return losses
 
 
