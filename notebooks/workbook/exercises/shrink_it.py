@@ -1,0 +1,137 @@
+"""Exercises of notebook 11, "Choose it, shrink it, hand it on": zeros, and whole numbers for weights."""
+
+import numpy as np
+
+from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect, is_unfinished
+
+
+def break_even(dense, sparse):
+    (share, seconds), (other_share, other_seconds) = sparse.items()
+    for_all = (seconds - other_seconds) / (other_share - share)
+    fixed = seconds - for_all * (1 - share)
+    if fixed >= dense:
+        return None
+    return max(0.0, 1 - (dense - fixed) / for_all)
+
+
+@exercise(break_even, minutes=10, difficulty=2)
+def _check_break_even(answer):
+    """The sparse product takes a + b * (1 - s) seconds for a share s of zeros. Two measurements give a and b. For which
+    s is that as long as the dense product? Can it be that no s is large enough?
+    """
+    cases = [
+        (1.0, {0.8: 2.2, 0.9: 1.2}),
+        (1.0, {0.5: 1.5, 0.9: 0.7}),
+        (1.0, {0.9: 1.6, 0.99: 1.06}),
+        (3.0, {0.8: 0.5, 0.9: 0.3}),
+    ]
+    for dense, sparse in cases:
+        told = f"the dense product takes {dense:g} ms, the sparse one {sparse}"
+        expect(answer(dense, dict(sparse)), break_even(dense, sparse), told)
+
+
+@_check_break_even.refuses("the sparse one {0.8: 2.2, 0.9: 1.2}: expected about 0.92, got 0.909091")
+def _forgets_the_fixed_part(dense, sparse):
+    share, seconds = next(iter(sparse.items()))
+    return max(0.0, 1 - dense * (1 - share) / seconds)
+
+
+@_check_break_even.refuses("the sparse one {0.9: 1.6, 0.99: 1.06}: expected None")
+def _always_finds_one(dense, sparse):
+    found = break_even(dense, sparse)
+    return 1.0 if found is None else found
+
+
+@_check_break_even.refuses("the sparse one {0.8: 0.5, 0.9: 0.3}: expected about 0, got -0")
+def _goes_below_zero(dense, sparse):
+    found = break_even(dense, sparse)
+    return -0.1 if found == 0 else found
+
+
+def grouped(matrix, bits, group):
+    most = 2 ** (bits - 1) - 1
+    values = np.zeros(matrix.shape, np.int8)
+    scales = []
+    for start in range(0, len(matrix), group):
+        part = matrix[start : start + group]
+        largest = np.abs(part).max(axis=0)
+        scale = np.where(largest > 0, largest / most, 1)
+        values[start : start + group] = np.round(part / scale)
+        scales.append(scale)
+    return values, np.array(scales)
+
+
+@exercise(grouped, minutes=15, difficulty=3)
+def _check_grouped(answer):
+    """With b bits the whole numbers run from -(2^(b-1) - 1) to 2^(b-1) - 1. The largest weight of a column in a group
+    becomes the last of them; that gives the scale. Rounding then errs by at most half a scale. The last group may have
+    fewer rows, and a column may be all zeros: whatever its scale is, 0 / 0 must not come out.
+    """
+    random = np.random.default_rng(6)
+    for rows, columns, bits, group in [(8, 3, 8, 8), (12, 5, 8, 4), (70, 6, 4, 32)]:
+        matrix = random.normal(size=(rows, columns)) * np.geomspace(0.01, 10, columns)
+        matrix[: rows // 2] *= 0.1
+        matrix[:, 1] = 0
+        told = f"a matrix [{rows}, {columns}], {bits} bits, groups of {group} rows"
+        answered = answer(matrix.copy(), bits, group)
+        if is_unfinished(answered):
+            raise NotAttempted
+        if not isinstance(answered, tuple) or len(answered) != 2:
+            raise Wrong(f"{told}: expected whole numbers and scales, got {answered!r}")
+        values, scales = answered
+        if getattr(values, "dtype", None) != np.int8:
+            raise Wrong(f"{told}: expected whole numbers of dtype int8, got {getattr(values, 'dtype', type(values))}")
+        groups = -(-rows // group)
+        expect(np.shape(values), (rows, columns), f"{told}: the shape of the whole numbers")
+        expect(np.shape(scales), (groups, columns), f"{told}: the shape of the scales")
+        _check_sizes(told, matrix, values, np.asarray(scales), bits, group)
+
+
+def _check_sizes(told, matrix, values, scales, bits, group):
+    most = 2 ** (bits - 1) - 1
+    if not np.isfinite(scales).all():
+        raise Wrong(f"{told}: a scale is not a finite number; look at the column of zeros")
+    if np.abs(values.astype(int)).max() > most:
+        raise Wrong(f"{told}: whole numbers must lie in -{most} to {most}, got {values.min()} to {values.max()}")
+    of_row = np.repeat(np.arange(len(scales)), group)[: len(matrix)]
+    error = np.abs(values * scales[of_row] - matrix)
+    allowed = np.zeros(matrix.shape)
+    for row in range(len(matrix)):
+        allowed[row] = np.abs(matrix[of_row == of_row[row]]).max(axis=0) / most / 2
+    if (error > allowed + 1e-9).any():
+        worst = np.unravel_index(np.argmax(error - allowed), error.shape)
+        raise Wrong(
+            f"{told}: the weight {matrix[worst]:.4g} came back with an error of {error[worst]:.2g}; half a scale of its"
+            f" own column and group is {allowed[worst]:.2g}"
+        )
+
+
+@_check_grouped.refuses("came back with an error of")
+def _one_scale_for_all(matrix, bits, group):
+    most = 2 ** (bits - 1) - 1
+    scale = np.abs(matrix).max() / most
+    groups = -(-len(matrix) // group)
+    return np.round(matrix / scale).astype(np.int8), np.full((groups, matrix.shape[1]), scale)
+
+
+@_check_grouped.refuses("came back with an error of")
+def _cuts_off(matrix, bits, group):
+    scales = grouped(matrix, bits, group)[1]
+    return (matrix / np.repeat(scales, group, axis=0)[: len(matrix)]).astype(np.int8), scales
+
+
+@_check_grouped.refuses("a scale is not a finite number; look at the column of zeros")
+def _divides_by_zero(matrix, bits, group):
+    values, scales = grouped(matrix, bits, group)
+    return values, np.where(np.arange(matrix.shape[1]) == 1, np.nan, scales)
+
+
+@_check_grouped.refuses("whole numbers must lie in -127 to 127, got -128")
+def _uses_all_of_the_bits(matrix, bits, group):
+    values, scales = grouped(matrix, bits, group)
+    return np.where(values == -(2 ** (bits - 1) - 1), values - 1, values).astype(np.int8), scales
+
+
+@_check_grouped.refuses("8 bits, groups of 4 rows: the shape of the scales: expected (3, 5), got (1, 5)")
+def _forgets_the_groups(matrix, bits, group):
+    return grouped(matrix, bits, len(matrix))
