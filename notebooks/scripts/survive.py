@@ -122,7 +122,7 @@ def kill_myself():
 
 
 def preemption(strategy, folder, tell):
-    """A loop of one's own. One worker gets SIGTERM after step 6; once all have saved, they are killed."""
+    """A loop of one's own. One worker gets SIGTERM after step 5; all end step 6, save, and are killed."""
     model = new_model(strategy)
     batches = iter(strategy.experimental_distribute_dataset(all_epochs()))
     tell.facts["iterator can be saved"] = can_be_saved(batches)
@@ -145,7 +145,7 @@ def preemption(strategy, folder, tell):
         tell.on_train_batch_begin(None)
         done = handler.run(train_step, next(batches))
         tell.on_train_batch_end(None, {"target": done})
-        if tell.facts["start"] == 0 and tell.steps == LAST and is_last_worker(strategy):
+        if tell.facts["start"] == 0 and tell.steps == LAST - 1 and is_last_worker(strategy):
             os.kill(os.getpid(), signal.SIGTERM)
     leave(strategy)
 
