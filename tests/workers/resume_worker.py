@@ -1,7 +1,8 @@
-"""What one of two workers trains: ``python resume_worker.py FOLDER DATA RESULTS [SIGNAL RANK STEPS]``.
+"""What one of two workers trains: ``python resume_worker.py FOLDER DATA RESULTS [SIGNAL,RANK,STEPS ...]``.
 
-On its first start, worker RANK sends itself SIGNAL after so many steps. RESULTS gets each worker's final state, and a
-line for each step: the position before it and the examples of it that this worker trained.
+On the first start, worker RANK sends itself the first SIGNAL after so many steps, on the second start the second.
+RESULTS gets each worker's final state, and a line for each step: the position before it and the examples of it that
+this worker trained. With FOLDER alone it saves a larger model over and over.
 """
 
 import json
@@ -86,23 +87,51 @@ def model_of(strategy):
     return model
 
 
-def main(folder, data, results, number=None, rank=None, steps=None):
+def refused(folder, model):
+    try:
+        bt.Resume(folder, model)
+    except (RuntimeError, OSError) as error:
+        return str(error)
+
+
+def main(folder, data, results, *ends):
     preemption.ROUND_SECONDS = 0  # these steps are so fast that the epoch would be over
     strategy = bt.strategy()
-    me, results = strategy.cluster_resolver.task_id, Path(results)
-    resume = bt.Resume(folder.format(rank=me), model_of(strategy), every=EVERY)
-    first = os.environ["BIGTRAIN_RESTART"] == "0"
+    me, restart, results = strategy.cluster_resolver.task_id, int(os.environ["BIGTRAIN_RESTART"]), Path(results)
+    resume = bt.Resume(folder, model_of(strategy), every=EVERY)
     with open(results / f"starts{me}", "a", encoding="utf-8") as file:
         file.write(f"{resume.epoch} {resume.step}\n")
-    callbacks = [Log(resume, results / f"steps{me}-{os.environ['BIGTRAIN_RESTART']}")]
-    if first and number and int(rank) == me:
-        callbacks.append(End(int(number), int(steps)))
+    callbacks = [Log(resume, results / f"steps{me}-{restart}")]
+    if restart < len(ends):
+        number, rank, steps = map(int, ends[restart].split(","))
+        if rank == me:
+            callbacks.append(End(number, steps))
     for epoch in resume.epochs(EPOCHS):
         run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
         resume.model.fit(resume.rest(epoch_of(Path(data), epoch)), callbacks=[*callbacks, resume], **run)
     variables = [*resume.model.variables, *resume.model.optimizer.variables]
     np.savez(results / f"state{me}.npz", *[variable.numpy() for variable in variables])
+    if not ends:
+        print("not shared:", refused([folder, results / "none"][me], resume.model))
+        print("no folder:", refused(results / "starts0", resume.model))
+
+
+def saving(folder):
+    model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(5000)])
+    model.compile("adam", "mse")
+    return bt.Resume(folder, model, every=1)
+
+
+def save_over_and_over(folder):
+    resume = saving(folder)
+    for _ in resume.epochs(1):
+        while True:
+            resume.step_done()
+            sys.stdout.write(f"saved {resume.step}\n")  # in one piece, which a kill cannot tear, unlike print's
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) == 2:
+        save_over_and_over(sys.argv[1])
+    else:
+        main(*sys.argv[1:])

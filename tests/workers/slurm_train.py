@@ -1,6 +1,6 @@
 """Train a small model, started again from its last checkpoint as often as need be; each worker writes its weights.
 
-The same lines run alone, in `bt.run_workers`, under SLURM and between two hosts.
+The same lines run under SLURM and between two hosts.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
-BATCH, STEPS = 8, 12
+BATCH, STEPS, EPOCHS = 8, 12, 3
 
 
 class Slow(keras.callbacks.Callback):
@@ -46,15 +46,25 @@ def batches(epoch):
 
 
 def train(folder, epochs, pause):
-    strategy = bt.strategy(timeout=120)
-    model = new_model(strategy)
+    model = new_model(bt.strategy(timeout=120))
     resume = bt.Resume(folder / "checkpoints", model, every=None)
     for epoch in resume.epochs(epochs):
         rest, callbacks = resume.rest(batches(epoch)), [Slow(pause), resume]
         model.fit(rest, initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0, callbacks=callbacks)
     worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    weights = [float(value) for weight in model.get_weights() for value in weight.ravel()]
-    (folder / f"{worker}.json").write_text(json.dumps(weights), encoding="utf-8")
+    (folder / f"{worker}.json").write_text(json.dumps(numbers(model)), encoding="utf-8")
+
+
+def numbers(model):
+    return [float(value) for weight in model.get_weights() for value in weight.ravel()]
+
+
+def trained_in_one_process():
+    """Return the weights that all ways to run this must end with."""
+    model = new_model(tf.distribute.get_strategy())
+    for epoch in range(EPOCHS):
+        model.fit(batches(epoch), shuffle=False, verbose=0)
+    return numbers(model)
 
 
 def weights_in(folder):
@@ -67,6 +77,6 @@ def weights_in(folder):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--pause", type=float, default=0.0)
     train(**vars(parser.parse_args()))

@@ -45,7 +45,7 @@ def hosts():
             ip("netns", "delete", name)
 
 
-def test_workers_on_two_hosts_train_to_the_same_weights(hosts, tmp_path, trained_here):
+def test_workers_on_two_hosts_train_to_the_weights_of_one_process(hosts, tmp_path, trained_here):
     cluster = {"worker": [f"{address}:2222" for address in ADDRESSES]}
     workers = []
     try:
@@ -62,4 +62,4 @@ def test_workers_on_two_hosts_train_to_the_same_weights(hosts, tmp_path, trained
             worker.kill()
             worker.wait()
     assert codes == [0, 0], "\n".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("*.log"))
-    assert weights_in(tmp_path) == pytest.approx(trained_here, rel=1e-6)
+    assert weights_in(tmp_path) == pytest.approx(trained_here, rel=1e-5, abs=1e-7)

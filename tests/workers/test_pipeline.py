@@ -3,8 +3,9 @@
 import json
 import time
 
+import pipelines
 import pytest
-from launching import SCRIPTS, SECONDS, ended
+from launching import SECONDS, ended
 from leftovers import SECONDS as PROMISED
 from leftovers import eventually
 
@@ -13,9 +14,9 @@ import bigtrain_nb as bt
 pytestmark = pytest.mark.slow
 
 
-def start(workers, *arguments):
+def start(*arguments):
     on_cpus = {"CUDA_VISIBLE_DEVICES": "-1"}
-    return bt.run_workers(SCRIPTS / "pipelines.py", workers, arguments=arguments, env=on_cpus, timeout=2 * SECONDS)
+    return bt.run_workers(pipelines.__file__, arguments=arguments, env=on_cpus, timeout=2 * SECONDS)
 
 
 def found(job):
@@ -25,19 +26,21 @@ def found(job):
 
 
 def test_two_processes_train_as_one(watch):
-    two, one = ended(start(2)), ended(start(1))
-    assert two.codes == [0, 0] and one.codes == [0], two.logs(0) + one.logs(0)
-    assert [device.partition("/task:")[2] for device in found(two)["devices"]] == ["0/device:CPU:0", "1/device:CPU:0"]
-    assert found(two)["weights"] == pytest.approx(found(one)["weights"], rel=1e-5)
-    for name, values in found(one)["history"].items():
-        assert found(two)["history"][name] == pytest.approx(values, rel=1e-5)
-    assert not two.logs(1).count("Traceback")
+    job = ended(start())
+    assert job.codes == [0, 0], job.logs(0)
+    *_, here = pipelines.trained(["CPU:0", "CPU:0"])
+    there = found(job)
+    assert [device.partition("/task:")[2] for device in there["devices"]] == ["0/device:CPU:0", "1/device:CPU:0"]
+    assert there["weights"] == pytest.approx(here["weights"], rel=1e-5)
+    for name, values in here["history"].items():
+        assert there["history"][name] == pytest.approx(values, rel=1e-5)
+    assert "Traceback" not in job.logs(1)
     watch.nothing_left()
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_worker_that_is_lost_ends_the_job_with_its_name(lost, watch):
-    job = start(2, "endless")
+    job = start("endless")
     eventually(lambda: found(job), seconds=SECONDS)
     job.kill(lost)
     began = time.monotonic()

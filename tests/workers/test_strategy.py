@@ -119,18 +119,3 @@ def test_the_workers_own_mistake_is_shown_not_its_peers_complaint(watch, capsys)
     assert errors[0] == "worker 1 | ValueError: the planted one"
     assert shown.count("ValueError: the planted one") == 1
     watch.nothing_left()
-
-
-def test_kill_9_of_the_chief_in_the_middle_of_training_and_a_restart(watch, capsys):
-    code = """
-    first = os.environ["BIGTRAIN_RESTART"] == "0"
-    for number in range(6):
-        if first and index == 0 and number == 3: os.kill(os.getpid(), signal.SIGKILL)
-        print(number, sum_of_all(number))
-    """
-    job = run(TRAIN + dedent(code), env=ON_CPUS, restarts=1, show=True)
-    assert job.codes == [0, 0] and job.restarted == 1
-    assert "worker 0 failed: killed by SIGKILL" in capsys.readouterr().out
-    for index in range(2):
-        assert job.logs(index).splitlines()[-6:] == [f"{number} {6.0 * number}" for number in range(6)]
-    watch.nothing_left()

@@ -1,0 +1,230 @@
+"""What one of two workers does, as a process of its own: ``python two_workers.py FOLDER``, with TF_CONFIG set."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.model import Model
+
+BATCH = 16
+COUNT = 3 * BATCH + 1  # the last batch has one example, so one worker none
+CASES = {
+    "float32": (lambda: keras.optimizers.AdamW(0.01, epsilon=1e-4, global_clipnorm=0.1), 1),
+    "mixed_float16": (lambda: keras.optimizers.AdamW(0.01, epsilon=1e-4), 3),
+}
+EVERY, STEPS = 3, 7  # of steps apart
+TOKENS = np.random.default_rng(0).integers(0, 20, (20, 9))
+
+
+def examples(count):
+    x = np.random.default_rng(0).normal(size=(count, 6)).astype("float32")
+    return x, np.sin(x.sum(-1, keepdims=True))
+
+
+def batched(*tensors):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return tf.data.Dataset.from_tensor_slices(tensors).batch(BATCH).with_options(options)
+
+
+def net(strategy, policy, optimizer, make=Model, **options):
+    keras.utils.set_random_seed(1)
+    keras.config.set_dtype_policy(policy)
+    with strategy.scope():
+        inputs = keras.Input((6,))
+        x = keras.layers.Dense(8, activation="tanh")(inputs)
+        model = make(inputs, keras.layers.Dense(1, dtype="float32")(x), **options)
+        model.compile(optimizer(), "mse", metrics=["mae"])
+    keras.config.set_dtype_policy("float32")
+    return model
+
+
+def weights(model):
+    return [float(value) for weight in model.get_weights() for value in weight.ravel()]
+
+
+def train(strategy):
+    """Return for each case what fit, evaluate and predict give."""
+    x, y = examples(COUNT)
+    results = {}
+    for policy, (optimizer, micro_batches) in CASES.items():
+        model = net(strategy, policy, optimizer, micro_batches=micro_batches)
+        data = batched(x, y)
+        history = model.fit(data, epochs=3, verbose=0, shuffle=False, validation_data=data).history
+        results[policy] = {
+            "history": {key: values[-1] for key, values in history.items()},
+            "evaluation": model.evaluate(data, verbose=0, return_dict=True),
+            "predictions": model.predict(batched(x), verbose=0).ravel().tolist(),
+            "weights": weights(model),
+            "scale": model.loss_scale,
+        }
+    return results
+
+
+def sharded(strategy):
+    """Train with sharded state, leave a checkpoint and a file; return the weights, and the file's state."""
+    model = net(strategy, "float32", CASES["float32"][0], shard_optimizer=True)
+    resume = bt.Resume(f"{sys.argv[1]}/checkpoints", model)
+    for epoch in resume.epochs(3):
+        run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
+        model.fit(resume.rest(batched(*examples(COUNT))), callbacks=[resume], **run)
+    model.save(f"{sys.argv[1]}/{strategy.cluster_resolver.task_id}.keras")
+    state = [variable.numpy().tolist() for variable in model.optimizer.variables]
+    return {"weights": weights(model), "state": state}
+
+
+class Record(keras.callbacks.Callback):
+    """Notes scale, weights and steps after every batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        steps = int(self.model.optimizer.iterations.numpy())
+        self.seen.append({"scale": self.model.loss_scale, "weights": weights(self.model), "steps": steps})
+
+
+def poison(strategy):
+    """Return what is recorded when the third and sixth batch hold an inf, for one worker each."""
+    x, y = examples(8 * BATCH)
+    x[2 * BATCH] = x[6 * BATCH - 1] = np.inf
+    record = Record()
+    model = net(strategy, "mixed_float16", keras.optimizers.Adam, micro_batches=3)
+    model.fit(batched(x, y), verbose=0, shuffle=False, callbacks=[record])
+    return record.seen
+
+
+def reductions(strategy, function, *arguments):
+    """Return how many collective reductions the graph of a function has on a worker."""
+    run = tf.function(lambda *arguments: strategy.run(function, arguments))
+    graph = run.get_concrete_function(*arguments).graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return sum(node.op.startswith("CollectiveReduce") for node in nodes)
+
+
+def in_slices(strategy):
+    """Return how many reductions a step of three micro-batches has."""
+    model = net(strategy, "float32", CASES["float32"][0], micro_batches=3)
+    data = strategy.experimental_distribute_dataset(batched(*examples(COUNT)))
+    model.train_on_batch(*examples(BATCH))
+    return reductions(strategy, model.train_step, next(iter(data)))
+
+
+def sgd():
+    return keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+class NobodyWaits(keras.callbacks.Callback):
+    """The second worker begins when the first has taken all steps but one before a meeting."""
+
+    def __init__(self, rank, sign):
+        super().__init__()
+        self.rank = rank
+        self.sign = sign
+
+    def on_train_batch_begin(self, batch, logs=None):
+        patience = time.monotonic() + 60
+        while self.rank == 1 and not self.sign.exists():
+            if time.monotonic() > patience:
+                raise TimeoutError("the first worker does not get through its steps alone")
+            time.sleep(0.01)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.rank == 0 and batch == EVERY - 2:
+            self.sign.touch()
+
+
+def apart(strategy):
+    """Return the weights and losses of steps apart."""
+    model = net(strategy, "float32", sgd, sync_every=EVERY)
+    alone = NobodyWaits(strategy.cluster_resolver.task_id, Path(sys.argv[1], "sign"))
+    data = batched(*examples(STEPS * BATCH)).repeat()
+    history = model.fit(data, steps_per_epoch=STEPS, epochs=2, verbose=0, shuffle=False, callbacks=alone).history
+    return {"weights": weights(model), "loss": history["loss"]}
+
+
+def apart_in_16_bits(strategy):
+    """Return what is recorded of steps apart in float16, slices and a bfloat16 meeting; worker 1 meets an inf."""
+    x, y = examples(STEPS * BATCH)
+    x[2 * BATCH - 1] = np.inf
+    record = Record()
+    settings = {"sync_every": EVERY, "reduce_dtype": "bfloat16", "micro_batches": 2}
+    model = net(strategy, "mixed_float16", sgd, **settings)
+    model.fit(batched(x, y), verbose=0, shuffle=False, callbacks=[record])
+    return record.seen
+
+
+def short(strategy):
+    """Return the weights after a training whose gradients travel in either type."""
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        model = net(strategy, "float32", sgd, reduce_dtype=dtype)
+        model.fit(batched(*examples(COUNT)), verbose=0, shuffle=False)
+        found[dtype] = weights(model)
+    return found
+
+
+def new_gpt(strategy, tensor_parallel, layers=1):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = bt.gpt(20, 8, 16, layers, 4, tensor_parallel=tensor_parallel)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(0.01, epsilon=1e-4, global_clipnorm=0.5), loss)
+    return model
+
+
+def train_gpt(model):
+    """Return what ten steps of Adam give."""
+    data = batched(TOKENS[:, :-1], TOKENS[:, 1:])
+    history = model.fit(data, epochs=5, verbose=0, shuffle=False, validation_data=data).history
+    predictions = model.predict(TOKENS[:7, :-1], verbose=0)
+    return {"history": history, "predictions": predictions.tolist(), "weights": weights(model)}
+
+
+def cut(strategy):
+    """Train a model that is cut over the workers; return how many reductions another block adds, too."""
+    counts = []
+    for layers in (2, 1):
+        model = new_gpt(strategy, 2, layers)
+
+        def gradients(tokens, model=model):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(tokens, training=True))
+            return tape.gradient(loss, model.trainable_variables)
+
+        counts.append(reductions(strategy, gradients, tf.constant(TOKENS[:4, :-1])))
+    found = train_gpt(model)
+    model.save(f"{sys.argv[1]}/cut-{strategy.cluster_resolver.task_id}.keras")
+    return found | {"of a block": counts[0] - counts[1]}
+
+
+def stock(strategy):
+    """Return the first line of what stock Keras raises in fit, as it is and with its symbolic build left out."""
+
+    class Built(keras.Model):
+        def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+            pass
+
+    raised = []
+    for make in (keras.Model, Built):
+        model = net(strategy, "float32", sgd, make)
+        try:
+            model.fit(batched(*examples(COUNT)), verbose=0, shuffle=False)
+        except Exception as error:  # noqa: BLE001
+            raised.append(f"{type(error).__name__}: {error}".splitlines()[0])
+    return raised
+
+
+JOBS = (train, sharded, poison, in_slices, apart, apart_in_16_bits, short, cut, stock)
+
+if __name__ == "__main__":
+    strategy = bt.strategy()
+    done = {job.__name__: job(strategy) for job in JOBS}
+    with open(f"{sys.argv[1]}/{strategy.cluster_resolver.task_id}.json", "w", encoding="utf-8") as file:
+        json.dump(done, file)
