@@ -45,12 +45,6 @@ def test_a_cell_that_breaks_a_rule_is_named(change, expected):
     assert any(expected in problem for problem in problems(notebook)), problems(notebook)
 
 
-def test_the_first_cell_says_how_long_it_takes():
-    notebook = good()
-    notebook.cells[0].source = "What you will be able to do."
-    assert problems(notebook) == ["the first cell does not say how many minutes it takes"]
-
-
 @pytest.mark.parametrize(
     "shown, expected",
     [

@@ -55,28 +55,12 @@ def test_bytes_of_a_weight(policy, optimizer, bytes_each):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"layers": 0}, "layers=0 must be a whole number of at least 1"),
-        ({"width": 2.5}, "width=2.5"),
-        ({"heads": 3}, "width=128 must be a multiple of heads=3"),
-    ],
-)
-def test_impossible_shapes_are_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
-        Transformer(**{"layers": 2, "width": 128, "heads": 4, **settings})
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
         ({"on": "H1000"}, "on='H1000' must be one of T4"),
-        ({"policy": "float8"}, "policy='float8' must be one of float32"),
         ({"optimizer": "adamm"}, "optimizer='adamm' must be one of"),
         ({"recompute": "some"}, "recompute='some' must be one of none, attention, everything"),
         ({"efficiency": 2}, "efficiency=2 must be a number between 0 and 1, both excluded"),
-        ({"zero_stage": 4}, "zero_stage=4 must be a whole number of at least 0 and at most 3"),
         ({"zero_stage": 1, "devices": 1}, "needs at least 2 H100 .*ZeRO stage 1.*: devices=1 is too few"),
         ({"tensor_parallel": 5}, "tensor_parallel=5 must divide the 12 heads"),
-        ({"pipeline_parallel": 13}, "pipeline_parallel=13 must be .* at most 12"),
         ({"interleave": 4, "pipeline_parallel": 4}, "interleave=4 must be .* at most 3"),
         ({"on": "T4"}, "T4 has no bfloat16: use mixed_float16 or float32"),
     ],
@@ -104,11 +88,6 @@ def test_a_trillion_weights_are_laid_out_as_they_were():
     plan = plan_cluster(SIZES["1 T"], 3072, on="A100 80 GB", devices=3072, recompute="attention")
     assert plan.layout == Layout(tensor_parallel_size=8, pipeline_parallel_size=64, data_parallel_size=6)
     assert plan.fits and plan.layout.model_parallel_size == 512
-
-
-def test_devices_without_a_sequence_do_not_make_a_step_faster():
-    each, spread = (plan_cluster(SIZES["GPT-2"], 8, devices=n) for n in (8, 256))
-    assert spread.time["computing"] == each.time["computing"] and spread.flops.total == each.flops.total
 
 
 def test_devices_that_are_left_over_are_named():
@@ -150,21 +129,6 @@ def test_stages_of_zero_leave_what_the_paper_says(stage):
     more = 2 / N if stage >= 2 else 2  # of a gradient
     assert left / SMALL.weights == pytest.approx(PAPER[stage] + more)
     assert ("a block in one piece" in states) == (stage >= 2)
-
-
-def test_stage_3_sends_half_as_much_again():
-    """Rajbhandari et al. 2020, section 7, for gradients and weights of one size."""
-    none, first, third = (
-        parallelism.communication_volume(SMALL, Layout(1, 1, N, stage), 4, "float32")["data"] for stage in (0, 1, 3)
-    )
-    assert first == pytest.approx(none) and third == pytest.approx(1.5 * none)
-
-
-def test_sharding_makes_room_for_a_model_on_fewer_devices_a_copy():
-    settings = {"devices": 256, "recompute": "everything"}
-    plain, sharded = (plan_cluster(SIZES["70 B"], 1024, zero_stage=stage, **settings) for stage in (0, 3))
-    assert sharded.layout.model_parallel_size < plain.layout.model_parallel_size
-    assert sharded.fits and "ZeRO stage 3" in repr(sharded)
 
 
 def test_interleaving_shortens_the_wait():

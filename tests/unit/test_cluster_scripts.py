@@ -1,6 +1,5 @@
-"""``python -m bigtrain_nb.launch script``: where each setting lands, what is refused, and what SLURM's file does."""
+"""``python -m bigtrain_nb.launch script``: where each setting lands, and what is refused; test_slurm.py runs it."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -60,33 +59,3 @@ def test_a_bad_setting_is_named_with_what_is_allowed(capsys, words, message):
     with pytest.raises(SystemExit) as ended:
         main(["script", *words])
     assert ended.value.code == 2 and message in capsys.readouterr().err
-
-
-STAND_INS = {
-    "srun": '#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nexec "$@"\n',
-    "scontrol": '#!/bin/bash\necho "$@" >>requeued\n',
-    "python3": '#!/bin/bash\necho "${TF_CONFIG-none} $BIGTRAIN_RESTART"\nexit $2\n',
-}
-
-
-def run_with_stand_ins(capsys, folder, code, restarts):
-    """Run SLURM's file; return how it ended and what was put into the queue."""
-    for name, text in STAND_INS.items():
-        folder.joinpath(name).write_text(text)
-        folder.joinpath(name).chmod(0o755)
-    text = written(capsys, "slurm", "train.py", "--restarts=2", "--", str(code))
-    found = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "TF_CONFIG": "of the shell"}
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_CPUS_PER_TASK": "1"}
-    slurm["SLURM_RESTART_COUNT"] = str(restarts)
-    done = subprocess.run(["bash"], input=text, env=found | slurm, cwd=folder, capture_output=True, text=True)
-    assert not list(folder.glob("*.failed"))
-    asked = folder.joinpath("requeued")
-    return done, asked.read_text() if asked.exists() else ""
-
-
-@pytest.mark.parametrize(("code", "restarts", "again"), [(3, 0, False), (75, 1, True), (75, 2, False)])
-def test_slurm_starts_again_what_has_saved(capsys, tmp_path, code, restarts, again):
-    done, requeued = run_with_stand_ins(capsys, tmp_path, code, restarts)
-    assert done.returncode == code and done.stdout == f"none {restarts}\n"
-    assert requeued == ("requeue 7\n" if again else "")
-    assert done.stderr == ("The tasks have saved: back into the queue.\n" if again else "")

@@ -32,16 +32,6 @@ def test_drift_cancels(clock, true_ratio, verdict):
     assert ratio.low <= true_ratio * 1.01 and ratio.high >= true_ratio * 0.99
 
 
-def test_short_passes_with_a_costly_start_are_measured_whole(clock):
-    class Costly(Source):
-        def __iter__(self):
-            self.clock.spend(0.05)
-            yield from super().__iter__()
-
-    both = compare({"a": lambda: Costly(clock, 0.01, [32] * 5), "b": lambda: Source(clock, 0.02, [32] * 5)})
-    assert both.ratio("a", "b").median == pytest.approx(1.0) and both.ratio("a", "b").verdict == "same"
-
-
 def test_noise_raises_few_alarms_and_hides_no_true_difference(clock):
     rng = np.random.default_rng(0)
 

@@ -73,19 +73,6 @@ def test_the_same_arguments_give_the_same_bytes_and_others_another_folder(crops,
     assert contents(tmp_path / crops.root.name) == contents(crops.root)
 
 
-@pytest.mark.parametrize(
-    "setting, value, allowed",
-    [
-        ("count", 0, "at least 1"),
-        ("shards", 0, "at least 1"),
-    ],
-)
-def test_bad_settings_are_refused(tmp_path, setting, value, allowed):
-    with pytest.raises(ValueError, match=f"{setting}={value!r} must be .*{allowed}"):
-        photo_crops(**{**SMALL, setting: value}, cache=tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_arrays_are_the_decoded_train_split(crops):
     decoded = [tf.image.resize(tf.io.decode_jpeg(jpeg, channels=3), [24, 24]) for jpeg in pictures(crops.files)]
     expected = np.rint(decoded).astype(np.uint8)

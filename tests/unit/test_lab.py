@@ -3,11 +3,10 @@
 import csv
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from labs import SECONDS, build
+from labs import build
 
 from bigtrain_nb.lab import runs
 from bigtrain_nb.lab.lab import Lab
@@ -54,11 +53,6 @@ class TestMeasured:
         assert first.ratio is None and first.result.unit == "examples/s"
         assert (second.ratio.a, second.ratio.b, second.ratio.verdict) == ("run 2", "run 1", "faster")
         assert second.settings == {"batch": 320, "prefetch": 0, "cache": False, "workers": 1}
-
-    def test_a_build_may_return_something_with_a_dataset(self):
-        batches = [np.zeros((4, 2)), np.zeros((3, 2))]
-        lab = Lab(lambda: SimpleNamespace(dataset=lambda: batches), seconds=SECONDS)
-        assert lab.run().result.unit == "examples/s"
 
     def test_without_a_notebook_it_needs_neither_widgets_nor_tensorflow(self):
         program = (

@@ -37,21 +37,6 @@ def test_buttons_and_progress_follow_the_state(gate):
     assert not view.export.disabled and progress == [0.5, 0.0]
 
 
-def test_run_and_try_all_take_the_controls(lab):
-    view = shown(lab)
-    view.fields["prefetch"].index = 2
-    view.fields["cache"].value = True
-    view.fields["workers"].value = 4
-    view.run.click()
-    finish(lab)
-    assert lab.runs[0].settings == {"batch": 4, "prefetch": None, "cache": True, "workers": 4}
-    view.swept.value = "batch"
-    view.sweep.click()
-    finish(lab)
-    assert [run.settings["batch"] for run in lab.runs] == [4, 4, 32, 320]
-    assert {run.settings["prefetch"] for run in lab.runs} == {None}
-
-
 def test_find_the_best_shows_who_is_still_in(lab):
     view = shown(lab)
     seen = []
@@ -73,17 +58,6 @@ def test_the_picture_and_the_table_follow_the_runs(lab):
     assert image.get("role") == "img" and "run 2 (batch=320 " in image.get("aria-label")
     assert "faster" in image.get("aria-label")
     assert 'aria-live="polite"' in view.status.value and "run 2" in view.status.value
-
-
-def test_the_baseline_can_be_chosen(lab):
-    view = shown(lab)
-    first, second = lab.run(), lab.run(batch=320)
-    assert lab.baseline is view.baseline.value is first
-    before = view.results.value
-    view.baseline.value = second
-    assert lab.baseline is second and view.results.value != before
-    assert lab.run(batch=32).ratio.b == "run 2"
-    assert view.baseline.value is second
 
 
 def test_export_says_where_or_what_went_wrong(lab, tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Counting and timing on a clock that only moves when a batch is taken."""
 
 from itertools import chain, repeat
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,11 +51,6 @@ def test_a_step_function_counts_examples_or_is_counted_in_steps(clock, done, uni
     assert result.unit == unit and result.rounds == pytest.approx([rate] * len(result.rounds))
 
 
-def test_a_step_waits_for_the_tensor_that_it_returns(clock):
-    tensor = SimpleNamespace(numpy=lambda: clock.spend(0.04))
-    assert throughput(lambda: tensor, seconds=2).median == pytest.approx(25)
-
-
 @pytest.mark.parametrize(("first", "then"), [(0, 0), (5, None)])
 def test_a_step_function_that_counts_nothing_or_only_sometimes_is_refused(clock, first, then):
     done = chain([first], repeat(then))
@@ -92,8 +86,3 @@ def test_the_budget_is_kept(clock, cost, sizes, seconds):
     shortest = 6 * 2 * (measure.SHORTEST_SLOT * (1 + measure.DRAIN) + 0.05)
     assert clock.now - began <= max(1.25 * seconds, measure.WARM_UP * seconds + shortest)
     assert all(len(result.rounds) >= 6 for result in both.results.values())
-
-
-def test_a_source_slower_than_the_budget_still_gets_six_rounds_of_one_batch(clock):
-    result = throughput(Source(clock, 5.0), seconds=1)
-    assert result.rounds == pytest.approx([6.4] * 6)

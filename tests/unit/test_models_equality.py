@@ -18,8 +18,6 @@ OPTIMIZERS = {
     "clipnorm": partial(keras.optimizers.SGD, 0.1, momentum=0.9, clipnorm=0.05),
     "clipvalue": partial(keras.optimizers.SGD, 0.1, momentum=0.9, clipvalue=0.02),
 }
-CUTS = [(1, 1), (1, 3), (2, 1), (2, 40), (4, 3)]
-"""Replicas and micro-batches."""
 
 
 @cache
@@ -38,8 +36,16 @@ def cut(optimizer, replicas, micro_batches, policy="float32"):
         return trained(lambda: net(micro_batches=micro_batches), data(), OPTIMIZERS[optimizer], replicas)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(("replicas", "micro_batches"), CUTS)
+@pytest.mark.parametrize(
+    ("optimizer", "replicas", "micro_batches"),
+    [
+        ("global_clipnorm", 1, 1),
+        ("adamw", 1, 3),
+        ("global_clipnorm", 2, 1),
+        ("momentum", 2, 40),
+        *[(optimizer, 4, 3) for optimizer in OPTIMIZERS],
+    ],
+)
 def test_ten_steps_equal_the_whole_batch_on_one_device(optimizer, replicas, micro_batches):
     model = cut(optimizer, replicas, micro_batches)
     whole = stock(optimizer)
@@ -55,15 +61,13 @@ def test_clipping_bites():
 
 
 @pytest.mark.parametrize(("policy", "near"), [("mixed_float16", 2e-3), ("mixed_bfloat16", 1.5e-2)])
-@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 3), (4, 3)])
-@pytest.mark.parametrize("optimizer", ["momentum", "global_clipnorm"])
-def test_mixed_precision_stays_within_its_rounding(optimizer, replicas, micro_batches, policy, near):
+def test_mixed_precision_stays_within_its_rounding(policy, near):
     """Sums of slices round in another order. Measured: up to 5e-4 (float16) and 5e-3 (bfloat16) from the whole batch
     in the same precision, which is itself up to 1.2e-3 and 6e-3 from float32.
     """
-    model = cut(optimizer, replicas, micro_batches, policy)
-    assert distance(model, stock(optimizer, policy)) < near
-    assert distance(model, stock(optimizer)) < near
+    model = cut("global_clipnorm", 4, 3, policy)
+    assert distance(model, stock("global_clipnorm", policy)) < near
+    assert distance(model, stock("global_clipnorm")) < near
     assert replicas_agree(model)
 
 
@@ -73,7 +77,7 @@ def test_gradients_of_16_bit_weights_are_summed_in_32(policy, near):
     assert distance(cut("momentum", 2, 40, policy), stock("momentum", policy)) < near
 
 
-@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (2, 3)])
 def test_the_end_of_a_dataset_of_unknown_size_is_no_step(replicas, micro_batches):
     """Stock Keras decays the weights and counts a step once more in every epoch: see test_upstream.py."""
     known = tf.data.Dataset.from_tensor_slices(examples(40)).batch(10, drop_remainder=True)
@@ -115,7 +119,7 @@ class Record(keras.callbacks.Callback):
         assert replicas_agree(self.model)
 
 
-@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 3), (2, 1), (4, 3)])
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 3), (4, 3)])
 def test_an_inf_anywhere_skips_the_step_everywhere(replicas, micro_batches):
     x, y = examples(STEPS * BATCH)
     for step, example in POISONED.items():

@@ -37,9 +37,9 @@ def inputs_and_outputs(make, as_dict):
     return make([a, b], list(heads.values()))
 
 
-def classifier(make, **options):
+def classifier(make):
     inputs = keras.Input((6,))
-    return make(inputs, layers.Dense(3, activation="softmax")(layers.Dense(5, activation="tanh")(inputs)), **options)
+    return make(inputs, layers.Dense(3, activation="softmax")(layers.Dense(5, activation="tanh")(inputs)))
 
 
 def words(make):
@@ -89,7 +89,6 @@ def rmse(y, y_pred):
 
 
 TWO = {"loss": ["mse", "mae"], "loss_weights": [1.0, 0.5], "metrics": [["mae"], ["mse", "mae"]]}
-LABELS = {"x": X, "y": CLASSES}
 CASES = {  # name: (model, fit's data, compile's settings)
     "lists, weights for each output": (
         partial(inputs_and_outputs, as_dict=False),
@@ -103,13 +102,8 @@ CASES = {  # name: (model, fit's data, compile's settings)
     ),
     "sample_weight, several steps an execution": (
         classifier,
-        {**LABELS, "sample_weight": WEIGHTS},
-        {
-            "loss": "sparse_categorical_crossentropy",
-            "metrics": ["accuracy"],
-            "weighted_metrics": ["accuracy"],
-            "steps_per_execution": 2,
-        },
+        {"x": X, "y": CLASSES, "sample_weight": WEIGHTS},
+        {"loss": "sparse_categorical_crossentropy", "weighted_metrics": ["accuracy"], "steps_per_execution": 2},
     ),
     "embedding": (words, {"x": WORDS, "y": Y}, {"optimizer": "sgd", "metrics": [rmse]}),
     "unused weight, add_loss, regulariser": (spare, {"x": X, "y": Y}, {}),
@@ -137,8 +131,10 @@ def test_two_replicas_in_slices_equal_stock_keras_at_once(case):
         assert model.history.history[name] == pytest.approx(values, rel=1e-4), name
 
 
-@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (1, 3), (2, 1)])
-@pytest.mark.parametrize("optimizer", [adam, partial(keras.optimizers.SGD, 0.1, global_clipnorm=0.05)])
+@pytest.mark.parametrize(
+    ("optimizer", "replicas", "micro_batches"),
+    [(adam, 1, 1), (partial(keras.optimizers.SGD, 0.1, global_clipnorm=0.05), 1, 3), (adam, 2, 1)],
+)
 def test_words_that_a_batch_uses_often_count_like_other_weights(optimizer, replicas, micro_batches):
     """Stock Keras squares and measures the gradient of each use apart: see test_upstream.py."""
     data = tf.data.Dataset.from_tensor_slices((WORDS[:, :4], Y)).batch(BATCH)

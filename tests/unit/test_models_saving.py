@@ -135,17 +135,6 @@ def test_of_keeps_the_policy_by_which_compile_adds_loss_scaling(make):
     assert model.loss_scale == 2.0**15
 
 
-class Doubled(keras.Model):
-    def call(self, inputs, training=None):
-        return 2 * super().call(inputs, training=training)
-
-
-def test_of_a_functional_model_with_a_call_of_its_own_keeps_it():
-    inputs = keras.Input((6,))
-    original = Doubled(inputs, layers.Dense(1)(inputs))
-    np.testing.assert_allclose(bt.Model.of(original)(X), original(X))
-
-
 def test_of_takes_models_with_weights():
     with pytest.raises(TypeError, match="Model.of takes a Keras model, not"):
         bt.Model.of(bt.conv_net)

@@ -81,7 +81,7 @@ def compiled(model, scale=None):
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_planted_layer_among_twelve_is_found(kind, where):
-    for seed in range(10 if kind == "functional" else 1):
+    for seed in range(5 if kind == "functional" else 1):
         found = bt.find_overflow(compiled(KINDS[kind](twelve(seed, where))), BATCH)
         assert (found.layer, found.where, found.dtype, found.handled) == ("planted", where, "float32", False)
         assert found.layer in str(found) and found.layer in found._repr_html_()
@@ -109,12 +109,11 @@ def test_weights_too_large_for_float16_overflow_forward():
     assert "largest number of float16 is 65504" in str(found) and "Loss scaling does not help" in str(found)
 
 
-@pytest.mark.parametrize("build", [functional, in_slices])
-def test_an_overflow_that_the_scale_handles_is_told_from_one_that_it_does_not(build):
+def test_an_overflow_that_the_scale_handles_is_told_from_one_that_it_does_not():
     x, y = BATCH
     with precision("mixed_float16"):
-        handled = compiled(build([layers.Dense(6), layers.Dense(1, dtype="float32")]), 2.0**20)
-        broken = compiled(build([layers.Dense(6), Zero("backward", name="root"), layers.Dense(1)]), 2.0**10)
+        handled = compiled(in_slices([layers.Dense(6), layers.Dense(1, dtype="float32")]), 2.0**20)
+        broken = compiled(in_slices([layers.Dense(6), Zero("backward", name="root"), layers.Dense(1)]), 2.0**10)
     found = bt.find_overflow(handled, (x, y))
     assert found.where == "backward" and found.dtype == "float16" and found.handled
     assert found.scale == 2.0**20 > found.finite_from
@@ -123,15 +122,6 @@ def test_an_overflow_that_the_scale_handles_is_told_from_one_that_it_does_not(bu
     assert bt.find_overflow(compiled(handled, 2 * found.finite_from), (x, y)).handled
     found = bt.find_overflow(broken, (x, y))
     assert (found.layer, found.where, found.handled, found.scale) == ("root", "backward", False, 2.0**10)
-
-
-def test_the_weights_gradient_counts_where_the_input_has_none():
-    with precision("mixed_float16"):
-        model = functional([layers.Dense(1, name="first")])
-    model.get_layer("first").kernel.assign(tf.zeros([6, 1]))
-    found = bt.find_overflow(compiled(model, 2.0**15), (100 * np.ones((64, 6), "float32"), np.ones((64, 1), "float32")))
-    assert (found.layer, found.where, found.dtype, found.handled) == ("first", "backward", "float16", True)
-    assert found.values["gradient that arrives"].finite and not found.values["gradient of kernel"].finite
 
 
 def test_a_layer_called_twice_and_a_layer_with_code_of_its_own():
@@ -170,8 +160,3 @@ def test_what_is_not_finite_before_the_step_is_said_as_such():
     model.get_layer("dense_3").bias.assign([0, 0, np.nan, 0, 0, 0])
     found = bt.find_overflow(model, BATCH)
     assert (found.layer, found.where) == ("dense_3", "forward") and not found.values["bias"].finite
-
-
-def test_what_it_cannot_look_at_is_refused():
-    with pytest.raises(ValueError, match="is not compiled"):
-        bt.find_overflow(functional(twelve(0)), BATCH)

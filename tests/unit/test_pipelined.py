@@ -111,25 +111,13 @@ def test_it_saves_and_loads(tmp_path):
         (stages, {"schedule": "2f2b"}, "schedule='2f2b' must be one of gpipe, 1f1b"),
         (stages, {"devices": CPUS[:2]}, "3 stages need 3 devices, and here are 2"),
         (lambda: 2 * stages(), {}, "stages 0 and 3 share"),
-        (lambda: [stage(6), stage(6), stage(6), stage(6), stage(1)], {}, "5 stages need 5 devices, and here are 4"),
         (lambda: [stage(6), keras.Sequential([keras.Input((6,)), layers.ReLU()])], {}, "stage 1, .* has no weights"),
-        (
-            lambda: [stage(6), layers.Dense(1, name="end")],
-            {},
-            "stage 1, 'end', is no Keras model that knows its inputs",
-        ),
+        (lambda: [stage(6), layers.Dense(1, name="end")], {}, "'end', is no Keras model that knows its inputs"),
     ],
 )
 def test_what_cannot_be_is_refused(parts, settings, said):
     with pytest.raises(ValueError, match=said):
         bt.Pipelined(parts(), **{"micro_batches": 2, **settings})
-
-
-def test_stages_that_do_not_fit_each_other_are_refused_by_keras():
-    model = bt.Pipelined([stage(6), stage(1, width=5)], 2)
-    model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match=r"shape=\(None, 5\)|to have value 5"):
-        model.fit(DATA, verbose=0)
 
 
 def test_a_strategy_and_small_batches_are_refused():
@@ -138,13 +126,11 @@ def test_a_strategy_and_small_batches_are_refused():
     model = bt.Pipelined(stages(), 4)
     model.compile("sgd", "mse")
     with pytest.raises(tf.errors.InvalidArgumentError, match="fewer examples than micro_batches=4"):
-        model.train_on_batch(X[:3], Y[:3])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="fewer examples than micro_batches=4"):
         model.fit(batches([8, 3], X[:11], Y[:11]), verbose=0)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 1), (4, 2), (4, 8)])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 1), (4, 2), (4, 8)])
 def test_the_clock_shows_the_bubble_and_what_is_held(schedule, stages, micro_batches):
     passes = bt.pipeline_schedule(schedule, stages, micro_batches)
     end = max(each.end for each in passes)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections import Counter
 
-import numpy as np
 import pytest
 from small_crops import AUTOTUNE, COUNT, examples, pipeline, sizes
 
@@ -62,20 +61,6 @@ def test_the_seed_repeats_the_shuffle(crops):
 
     assert start(3) == start(3) != start(4)
     assert start(None) != start(None)
-
-
-def test_finish_sees_examples_or_batches_and_gives_equal_values(crops):
-    ranks = []
-
-    def finish(images, labels):
-        ranks.append(images.shape.rank)
-        return tf.cast(images, tf.float32) / 3, labels
-
-    one = pipeline(crops, finish=finish).dataset()
-    many = pipeline(crops, finish=finish, vectorize=True).dataset()
-    for (images, _), (others, _) in zip(one, many, strict=True):
-        np.testing.assert_array_equal(images, others)
-    assert (ranks[0], ranks[-1]) == (3, 4)
 
 
 def test_repeat_starts_again_for_ever(crops, plain):

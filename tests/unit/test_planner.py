@@ -28,13 +28,6 @@ def test_it_shows_memory_time_and_what_fits_before_anything_is_chosen(planner):
     assert all(name in view.results.value for name in ACCELERATORS)
 
 
-def test_a_control_acts_at_once(planner):
-    view = shown(planner)
-    before = view.status.value
-    view.fields["size"].label = "70 B"
-    assert view.status.value != before and "64.7 B weights" in view.status.value
-
-
 def test_what_cannot_be_is_said_and_then_forgotten(planner):
     view = shown(planner)
     view.fields["devices"].label = "1"

@@ -72,8 +72,3 @@ def test_the_answer_says_who_is_left_who_left_when_and_how_far_behind(clock):
     assert "0.25x" in str(found) and "no difference larger than the noise" in str(found)
     assert found._repr_html_().count('scope="row"') == 4
     assert found.figure().axes
-
-
-def test_it_ends_when_one_is_left(clock):
-    found = race(lambda cost: Source(clock, cost), seconds=60, cost=[0.01, 0.02])
-    assert "The fastest (1 of 2): cost=0.01" in str(found) and clock.now < 40

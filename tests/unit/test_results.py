@@ -34,12 +34,6 @@ def test_only_what_is_more_than_2_percent_off_is_ranked(low, high, verdict):
     assert Ratio("a", "b", 1.0, low, high).verdict == verdict
 
 
-def test_a_ratio_in_words():
-    assert str(Ratio("a", "b", 3.14, 2.9, 3.3)) == "3.1x (2.90x to 3.3x)"
-    same = Ratio("a", "b", 1.005, 0.97, 1.04)
-    assert repr(same) == "a against b: no difference larger than the noise (0.97x to 1.04x)"
-
-
 def test_a_comparison_pairs_the_rounds(comparison):
     assert comparison.names == ("slow", "fast")
     ratio = comparison.ratio("fast", "slow")

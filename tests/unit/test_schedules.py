@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from bigtrain_nb.train.schedules import scaled_rate, warmup_cosine
@@ -35,16 +34,5 @@ def test_a_schedule_that_makes_no_sense_is_refused(arguments, message):
 
 def test_the_rate_grows_as_the_batch_does():
     assert scaled_rate(0.1, 8192, 256) == pytest.approx(3.2)
-    assert scaled_rate(np.float32(0.5), np.int64(32), 64) == pytest.approx(0.25)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((-0.1, 64, 32), "rate=-0.1 must be a positive, finite number"),
-        ((0.1, 0, 32), "batch=0 must be a whole number of at least 1"),
-    ],
-)
-def test_a_rule_for_numbers_that_make_no_sense_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        scaled_rate(*arguments)
+    with pytest.raises(ValueError, match="batch=0 must be a whole number of at least 1"):
+        scaled_rate(0.1, 0, 32)

@@ -1,12 +1,10 @@
 """The scores over the series and the days: noted beside the notebooks by a reader's kernel, and by no other."""
 
-import json
 from datetime import date
 
 import pytest
 
 from bigtrain_nb.workbook import scores, workbook
-from bigtrain_nb.workbook.scores import FILE
 
 
 @pytest.fixture(autouse=True)
@@ -64,9 +62,3 @@ def test_a_reader_sees_which_predictions_got_better_over_the_days(scored):
     lines = scored("00-first", "2026-11-22", cache=1.2, new=1.0)
     assert words(lines["cache"]) == "off by 3.0x on 2026-11-20 off by 1.20x on 2026-11-22"
     assert words(lines["00-first"]) == "1 of 2 2 of 2 0 of 0", "the series counts the last day"
-
-
-def test_a_damaged_file_is_made_anew(scored, folder):
-    (folder / FILE).write_text('{"00-first": {"pred')
-    assert words(scored("00-first", one=1.5)["00-first"]) == "0 of 1 1 of 1 0 of 0"
-    assert list(json.loads((folder / FILE).read_text())) == ["00-first"]

@@ -20,24 +20,20 @@ def recomputed_net(**options):
     keras.utils.set_random_seed(1)
     inputs = keras.Input((6,))
     x = bt.Recompute(keras.layers.Dense(8, activation="tanh"))(inputs)
-    return bt.Model(inputs, keras.layers.Dense(1)(x), **options)
+    return bt.Model(inputs, keras.layers.Dense(1)(x), micro_batches=3, **options)
 
 
 def undecayed_biases():
-    optimizer = optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-4)
+    settings = {"global_clipnorm": 0.1, "use_ema": True, "ema_momentum": 0.9}
+    optimizer = optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-4, **settings)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     return optimizer
 
 
-# Which arguments go together with shard_optimizer=True: replicas, optimizer, how to build, how to compile
-TOGETHER = {
-    "micro_batches": (4, ADAM, partial(net, micro_batches=3), {}),
-    "recompute": (2, ADAM, recomputed_net, {}),
-    "global_clipnorm": (2, partial(ADAM, global_clipnorm=0.1), net, {}),
-    "clipnorm": (2, partial(optimizers.SGD, 0.1, momentum=0.9, nesterov=True, clipnorm=0.05), net, {}),
-    "use_ema": (2, partial(ADAM, use_ema=True, ema_momentum=0.9), net, {}),
-    "schedule": (2, partial(optimizers.Nadam, optimizers.schedules.CosineDecay(0.02, 20)), net, {}),
-    "weight_decay": (2, undecayed_biases, net, {}),
+TOGETHER = {  # with shard_optimizer=True: replicas, optimizer, how to build
+    "micro_batches, recompute": (4, undecayed_biases, recomputed_net),
+    "clipnorm": (2, partial(optimizers.SGD, 0.1, momentum=0.9, nesterov=True, clipnorm=0.05), net),
+    "schedule": (2, partial(optimizers.Nadam, optimizers.schedules.CosineDecay(0.02, 20)), net),
 }
 
 
@@ -56,17 +52,16 @@ def apart(model, other):
     return max(distance(model, other), max(float(np.abs(a - b).max()) for a, b in pairs))
 
 
-def both(replicas, optimizer, build, policy="float32", **compiled):
+def both(replicas, optimizer, build, policy="float32"):
     with precision(policy):
-        plain = trained(build, DATA, optimizer, replicas, **compiled)
-        sharded = trained(partial(build, shard_optimizer=True), DATA, optimizer, replicas, **compiled)
+        plain = trained(build, DATA, optimizer, replicas)
+        sharded = trained(partial(build, shard_optimizer=True), DATA, optimizer, replicas)
     return plain, sharded
 
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_it_trains_as_without_and_shows_the_same_state(name):
-    replicas, optimizer, build, compiled = TOGETHER[name]
-    plain, sharded = both(replicas, optimizer, build, **compiled)
+    plain, sharded = both(*TOGETHER[name])
     assert apart(sharded, plain) < 1e-6
     for weight in sharded.weights:
         assert all(np.array_equal(value, weight.numpy()) for value in values_on_replicas(weight))
@@ -88,14 +83,14 @@ def test_a_file_is_whole_and_goes_on_with_any_number_of_replicas_sharded_or_not(
     _, sharded = scaled
     sharded.save(tmp_path / "model.keras")
     further = {}
-    for replicas in (1, 2, 4):
+    for replicas in (1, 4):
         with precision("mixed_float16"), on(replicas):
             loaded = keras.models.load_model(tmp_path / "model.keras")
         assert loaded.shard_optimizer == (replicas > 1)
         assert apart(loaded, sharded) == 0
         loaded.fit(DATA, verbose=0, shuffle=False)
         further[replicas] = loaded
-    assert distance(further[2], further[1]) < 5e-3 and distance(further[4], further[1]) < 5e-3  # in 16 bits
+    assert distance(further[4], further[1]) < 5e-3  # in 16 bits
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -111,7 +106,7 @@ def test_resume_goes_on_from_a_sharded_state_with_any_number_of_replicas(sharded
         first.model.fit(
             first.rest(DATA), initial_epoch=epoch, epochs=epoch + 1, verbose=0, shuffle=False, callbacks=[first]
         )
-    for replicas, shard_optimizer in [(2, True), (4, False), (1, False)]:
+    for replicas, shard_optimizer in [(2, True), (1, False)]:
         again = resumed(replicas, shard_optimizer)
         assert again.restored and again.epoch == 1
         assert apart(again.model, first.model) == 0
@@ -146,7 +141,7 @@ class MyAdam(optimizers.Adam):
     pass
 
 
-@pytest.mark.parametrize("kind", [optimizers.Lamb, optimizers.Muon, optimizers.Adafactor, MyAdam])
+@pytest.mark.parametrize("kind", [optimizers.Lamb, optimizers.Muon, MyAdam])
 def test_an_optimizer_that_is_not_elementwise_is_refused_by_name(kind):
     with on(2):
         model = net(shard_optimizer=True)

@@ -60,14 +60,6 @@ def test_they_learn_under_every_policy_in_micro_batches(kind, policy):
     assert got[-1] < 0.8 * got[0]
 
 
-def test_group_norm_sees_one_image_and_batch_norm_the_batch():
-    inputs, _ = examples("conv_net", 8)
-    for norm, alike in (("group", True), ("batch", False)):
-        model = small("conv_net", norm=norm)
-        together, alone = model(inputs, training=True)[:2], model(inputs[:2], training=True)
-        assert np.allclose(together, alone, atol=1e-4) == alike
-
-
 def test_a_place_sees_no_later_token_and_every_earlier_one():
     model = small("gpt", layers=2)
     tokens, _ = examples("gpt", 1)
@@ -75,12 +67,3 @@ def test_a_place_sees_no_later_token_and_every_earlier_one():
     changed[0, 5] = (changed[0, 5] + 1) % 16
     differs = np.abs(np.subtract(model(tokens), model(changed)))[0].max(axis=-1) > 1e-7
     assert list(differs) == [False] * 5 + [True] * 7
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"width": 20}, "groups .*8.*20"), ({"norm": "layer"}, "norm='layer' must be one of group, batch")],
-)
-def test_settings_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        conv_net(**settings)

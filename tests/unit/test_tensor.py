@@ -1,6 +1,5 @@
 """A model that is cut over replicas trains as the whole one does, with a part of its bytes on each device."""
 
-import math
 from functools import partial
 
 import numpy as np
@@ -24,8 +23,8 @@ def adam(**settings):
     return keras.optimizers.Adam(0.01, epsilon=1e-4, **settings)
 
 
-def small_gpt(replicas, layers=1, **settings):
-    return bt.gpt(20, 8, 16, layers, 4, tensor_parallel=replicas, **settings)
+def small_gpt(replicas, **settings):
+    return bt.gpt(20, 8, 16, 1, 4, tensor_parallel=replicas, **settings)
 
 
 def small_net(replicas):
@@ -56,22 +55,19 @@ def apart(one, other):
 
 @pytest.fixture(scope="module")
 def plain():
-    return trained(partial(small_gpt, layers=2), 1, validation_data=DATA)
+    return trained(small_gpt, 1, validation_data=DATA)
 
 
 @pytest.fixture(scope="module")
 def cut():
-    return trained(partial(small_gpt, layers=2), 2, validation_data=DATA)
+    return trained(small_gpt, 2, validation_data=DATA)
 
 
-def test_a_dozen_steps_of_adam_end_at_the_same_weights(plain, cut):
+def test_a_dozen_steps_of_adam_end_at_the_same_weights_and_predictions(plain, cut):
     assert apart(cut, plain) < 1e-5
     assert cut.history.history.keys() == plain.history.history.keys()
     for name, values in plain.history.history.items():
         assert cut.history.history[name] == pytest.approx(values, rel=1e-5), name
-
-
-def test_predictions_come_once_and_in_order(plain, cut):
     np.testing.assert_allclose(cut.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-5)
 
 
@@ -81,7 +77,6 @@ def test_predictions_come_once_and_in_order(plain, cut):
         (small_net, "float32", 1e-5),
         (partial(small_gpt, recompute=True, micro_batches=3), "float32", 1e-5),
         (partial(small_gpt, micro_batches=2), "mixed_float16", 5e-3),
-        (small_gpt, "mixed_bfloat16", 2e-2),
     ],
 )
 def test_it_goes_with_clipping_and_other_settings(build, policy, near):
@@ -128,37 +123,15 @@ def test_a_file_is_cut_by_the_number_of_replicas_that_load_it(cut, tmp_path):
         model.fit(DATA, verbose=0, shuffle=False)
         gone_on.append(model)
     assert apart(*gone_on) < 1e-5 < apart(gone_on[0], cut)
-    assert np.shape(gone_on[0](X[:2])) == (2, 8, 20)
-
-
-def test_two_devices_have_about_half_the_bytes_each():
-    def bytes_a_device(replicas):
-        with on(replicas):
-            model = bt.gpt(64, 32, 64, 6, 4, tensor_parallel=replicas)
-            optimizer = adam()
-            optimizer.build(model.trainable_variables)
-        return sum(4 * math.prod(variable.shape) for variable in [*model.variables, *optimizer.variables])
-
-    assert bytes_a_device(2) < 0.56 * bytes_a_device(1)
 
 
 @pytest.mark.parametrize(
     ("replicas", "act", "message"),
     [
-        (
-            1,
-            lambda: small_gpt(2),
-            r"tensor_parallel=2 needs a strategy of as many replicas, and here is one of 1: call",
-        ),
-        (4, lambda: bt.gpt(heads=6, width=12, tensor_parallel=4), "num_heads=6 does not divide by the 4 replicas"),
+        (1, lambda: small_gpt(2), "tensor_parallel=2 needs a strategy of as many replicas, and here is one of 1: call"),
         (2, lambda: bt.ColumnDense(7), "ColumnDense: units=7 does not divide by the 2 replicas"),
         (2, lambda: bt.RowDense(8, kernel_regularizer="l2"), "RowDense has no kernel_regularizer"),
-        (
-            2,
-            lambda: trained(small_gpt, 2, partial(adam, clipnorm=1.0)),
-            "clipnorm takes the norm of each weight.*use global_clipnorm",
-        ),
-        (2, lambda: trained(small_gpt, 2, keras.optimizers.Adafactor), "Adafactor is not known to treat each number"),
+        (2, lambda: trained(small_gpt, 2, partial(adam, clipnorm=1.0)), "the norm of each weight.*use global_clipnorm"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(replicas, act, message):
@@ -170,7 +143,7 @@ def test_a_checkpoint_of_what_is_cut_is_whole(cut, tmp_path):
     for epoch in bt.Resume(tmp_path, cut).epochs(1):
         assert epoch == 0
     with on(1):
-        model = small_gpt(1, layers=2)
+        model = small_gpt(1)
         model.compile(adam(), SCORES)
         assert bt.Resume(tmp_path, model).epoch == 1
     assert apart(model, cut) == 0

@@ -73,11 +73,3 @@ def test_files_that_are_not_text_are_named_or_left_out(folder, read, tmp_path):
     assert not list((tmp_path / "cache").iterdir())
     data = read(folder, skip_damaged=True)
     assert data.files == 10 and data.skipped == ("latin.txt", "more/binary.txt")
-
-
-def test_folders_without_text(tmp_path, read):
-    with pytest.raises(FileNotFoundError, match="none: there is no such folder"):
-        read(tmp_path / "none")
-    (tmp_path / "none").mkdir()
-    with pytest.raises(ValueError, match="none holds no UTF-8 text: no file matches .*md"):
-        read(tmp_path / "none", "*.md")

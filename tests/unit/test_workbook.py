@@ -4,7 +4,6 @@ import contextlib
 import math
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -52,7 +51,6 @@ class TestPredictions:
             (3.1, THREE, "measured 3.0x (2.80x to 3.2x): inside the interval"),
             (1.5, THREE, "Measured: it: you said 1.50x, measured 3.0x (2.80x to 3.2x): off by 2.00x, too low."),
             (100, RATE, "you said 100 examples/s, measured 100 (99.0 to 101) examples/s: inside the interval"),
-            (3.25, THREE, "measured 3.0x (2.80x to 3.2x): within 10 %"),
             (91, 100, "within 10 %"),
             (111, 100, "measured 100: off by 1.11x, too high"),
         ],
@@ -149,12 +147,6 @@ class TestCheck:
         assert reason in found.message
         assert "<few>" not in found._repr_html_()
 
-    def test_a_result_that_the_check_cannot_use(self, monkeypatch):
-        clumsy = replace(MIDDLE, check=lambda answer: answer(1) + 1)
-        monkeypatch.setattr(exercises, "registry", lambda name: {"fake.middle": clumsy})
-        found = workbook.check("fake.middle", lambda n: "one")
-        assert "Wrong: the check can do nothing with what your function returned (TypeError" in str(found)
-
     def test_an_endless_answer_is_ended_and_the_timer_is_as_before(self, monkeypatch):
         def endless(rates):
             while True:
@@ -168,10 +160,6 @@ class TestCheck:
         assert str(found) == "Wrong: your function did not end within 0.2 s: is there a loop that never ends?"
         assert alarm() == before
 
-    def test_a_thread_can_check_too(self):
-        with ThreadPoolExecutor() as pool:
-            assert pool.submit(workbook.check, "fake.middle", middle).result().status == "right"
-
     def test_hint_and_solution(self):
         assert str(workbook.hint("fake.middle")) == "Hint: Sort first.\nThen look in the middle."
         assert "<pre>def middle(rates):\n    return sorted(" in workbook.solution("fake.middle")._repr_html_()
@@ -184,9 +172,7 @@ class TestExpect:
         ("got", "expected"),
         [
             (2, 2.0),
-            (np.float32(0.1), 0.1),
             ([0, 1, 2], np.arange(3.0)),
-            ((1, "a"), (1, "a")),
             (np.True_, True),
         ],
     )
@@ -197,9 +183,7 @@ class TestExpect:
         ("got", "expected"),
         [
             (2.1, 2.0),
-            (True, 1),
             (math.nan, 1.0),
-            ([1, 2], 2),
             (np.zeros(2), "slower"),
         ],
     )

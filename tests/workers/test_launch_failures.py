@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from launching import run, start, waiting
+from launching import run, waiting
 from leftovers import eventually
 
 import bigtrain_nb as bt
@@ -77,14 +77,6 @@ def test_kill_9_of_each_rank(rank, watch, capsys):
     assert f"worker {rank} failed: killed by SIGKILL" in capsys.readouterr().out
     job.kill(rank)  # has no effect any more
     watch.nothing_left(addresses)
-
-
-def test_workers_may_use_sigterm_to_leave_in_order():
-    code = "signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(75)))\nprint('ready')\ntime.sleep(600)"
-    job = start(code)
-    eventually(lambda: all("ready" in job.logs(index) for index in range(2)))
-    assert job.stop() == [75, 75] and job.failed is None
-    assert job.logs(0) == job.logs(1) == "ready\nsaved\n"
 
 
 @pytest.mark.parametrize("how", ["stop", "end by themselves"])

@@ -5,7 +5,7 @@ import time
 
 import pipelines
 import pytest
-from launching import SECONDS, ended
+from launching import ON_CPUS, SECONDS, ended
 from leftovers import SECONDS as PROMISED
 from leftovers import eventually
 
@@ -15,8 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def start(*arguments):
-    on_cpus = {"CUDA_VISIBLE_DEVICES": "-1"}
-    return bt.run_workers(pipelines.__file__, arguments=arguments, env=on_cpus, timeout=2 * SECONDS)
+    return bt.run_workers(pipelines.__file__, arguments=arguments, env=ON_CPUS, timeout=2 * SECONDS)
 
 
 def found(job):

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import resume_worker
+from launching import ON_CPUS, ended
 from leftovers import eventually
 from resume_worker import EPOCHS, EVERY, EXAMPLES
 
@@ -29,13 +30,8 @@ def trained(folder, data, *ends, **settings):
     """Return the ended job of two workers."""
     (folder / "results").mkdir()
     arguments = [folder / "checkpoints", data, folder / "results", *ends]
-    env = {"CUDA_VISIBLE_DEVICES": "-1"}
-    job = bt.run_workers(resume_worker.__file__, arguments=arguments, timeout=SECONDS, env=env, **settings)
-    try:
-        job.wait(show=False)
-    finally:
-        job.stop()
-    return job
+    run = {"arguments": arguments, "timeout": SECONDS, "env": ON_CPUS}
+    return ended(bt.run_workers(resume_worker.__file__, **run, **settings))
 
 
 def logs(job):

@@ -8,12 +8,11 @@ import sys
 from textwrap import dedent
 
 import pytest
-from launching import run
+from launching import ON_CPUS, run
 
 import bigtrain_nb as bt
 from bigtrain_nb.launch.supervisor import free_ports
 
-ON_CPUS = {"CUDA_VISIBLE_DEVICES": "-1"}
 pytestmark = pytest.mark.slow
 
 TRAIN = """

@@ -150,14 +150,14 @@ def apart(strategy):
 
 
 def apart_in_16_bits(strategy):
-    """Return what is recorded of steps apart in float16, slices and a bfloat16 meeting; worker 1 meets an inf."""
+    """Return scales and weights of steps apart in float16, slices and a bfloat16 meeting; worker 1 meets an inf."""
     x, y = examples(STEPS * BATCH)
     x[2 * BATCH - 1] = np.inf
     record = Record()
     settings = {"sync_every": EVERY, "reduce_dtype": "bfloat16", "micro_batches": 2}
     model = net(strategy, "mixed_float16", sgd, **settings)
     model.fit(batched(x, y), verbose=0, shuffle=False, callbacks=[record])
-    return record.seen
+    return {"weights": weights(model), "scales": [step["scale"] for step in record.seen]}
 
 
 def short(strategy):
