@@ -110,11 +110,6 @@ def test_latency_is_drawn_as_median_and_as_what_99_percent_stay_below():
     assert tail.get_ydata()[0] == pytest.approx(1000 * np.quantile(LOAD["apart"][100], 0.99))
 
 
-def test_a_stopped_trial_ends_in_a_mark_and_one_that_ran_to_its_end_has_none():
-    (axes,) = FIGURES["pruned"]().axes
-    assert [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "X"] == [[[2, 3.5]]]
-
-
 def test_searches_that_are_there_are_counted_in_percent():
     (axes,) = FIGURES["reached"]().axes
     whole, some = (line.get_xydata() for line in axes.lines)

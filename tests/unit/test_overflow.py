@@ -138,10 +138,8 @@ def test_a_layer_called_twice_and_a_layer_with_code_of_its_own():
     x = shared(shared(inputs))
     own = compiled(keras.Model(inputs, layers.Dense(1)(Own(name="own")(x))))
     assert bt.find_overflow(own, BATCH).layer == "own"
-    operations = compiled(keras.Model(inputs, layers.Dense(1)(shared(keras.ops.log(-keras.ops.abs(x))))))
-    assert bt.find_overflow(operations, BATCH).layer.startswith("log")
     shared.kernel.assign(1e30 * tf.ones([6, 6]))
-    assert bt.find_overflow(operations, BATCH).layer == "shared"
+    assert bt.find_overflow(own, BATCH).layer == "shared"
 
 
 def test_what_is_not_finite_before_the_step_is_said_as_such():

@@ -105,41 +105,8 @@ def test_a_mask_and_several_inputs_reach_the_layer():
     np.testing.assert_array_equal(bt.Recompute(Last())([embedded, other]), expected)
 
 
-@pytest.mark.parametrize(
-    ("model", "x"),
-    [
-        (partial(bt.gpt, length=8, width=16, vocabulary=20), np.arange(16).reshape(2, 8)),
-        (partial(bt.conv_net, image_size=16, width=8), np.linspace(-1, 1, 2 * 16 * 16 * 3).reshape(2, 16, 16, 3)),
-    ],
-)
-def test_the_small_models_take_it_for_each_block(model, x):
-    plain, recomputed = model(), model(recompute=True)
-    recomputed.set_weights(plain.get_weights())
-    np.testing.assert_allclose(recomputed(x), plain(x), rtol=1e-5, atol=1e-6)
-    assert sum(isinstance(layer, bt.Recompute) for layer in recomputed.layers) in (2, 3)
-
-
 def test_a_recompute_inside_another_is_refused():
     inner = bt.Recompute(layers.Dense(6), name="inner")
     inputs = keras.Input((6,))
     with pytest.raises(ValueError, match="inner is a Recompute inside outer: its layers would be computed three times"):
         bt.Recompute(keras.Model(inputs, inner(inputs), name="outer"))
-
-
-def test_less_is_held_between_the_passes():
-    """Read from the traced step: what the forward pass of a block computes is no input of the backward pass."""
-
-    def step(around):
-        model = net(around)
-
-        @tf.function
-        def gradients(x, y):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
-            return tape.gradient(loss, model.trainable_variables)
-
-        graph = gradients.get_concrete_function(X, Y).graph
-        return sum(node.type == "Tanh" for node in graph.get_operations())
-
-    assert step(as_it_is) == 2
-    assert step(bt.Recompute) == 4

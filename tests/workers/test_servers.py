@@ -12,9 +12,10 @@ pytestmark = pytest.mark.slow
 EVERY = servers_train.EVERY
 
 
-def started(folder, steps, workers=2, **settings):
+def started(folder, steps, tasks, **settings):
+    """Start a job of so many workers and as many servers."""
     script = servers_train.__file__
-    return bt.run_workers(script, workers, servers=2, arguments=[folder, steps], timeout=400, **settings)
+    return bt.run_workers(script, tasks, servers=tasks, arguments=[folder, steps], timeout=400, **settings)
 
 
 def told(job):
@@ -33,7 +34,7 @@ def more_rounds(job, count):
 
 
 def test_what_is_lost_with_a_worker_a_server_and_sigterm(tmp_path, watch):
-    job = started(tmp_path, 10**6, restarts=2)
+    job = started(tmp_path, 10**6, 2, restarts=2)
     assert job.names == ["chief", "worker 0", "worker 1", "server 0", "server 1"]
     more_rounds(job, 2)
     pids = list(job.pids)
@@ -58,8 +59,8 @@ def test_what_is_lost_with_a_worker_a_server_and_sigterm(tmp_path, watch):
         assert line["applied"] == line["steps"] and line["repeated"] <= 2 and line["staleness"] < EVERY
 
     done = rounds(job)[-1]["steps"]
-    again = started(tmp_path, done + EVERY, workers=1)
-    assert again.wait(show=False) == [0] * 4
+    again = started(tmp_path, done + EVERY, 1)
+    assert again.wait(show=False) == [0] * 3
     assert told(again)[0]["begins"] == told(again)[0]["applied"] == done and told(again)[-1]["ends"] == done + EVERY
     watch.nothing_left(job.addresses + again.addresses)
 
