@@ -16,12 +16,14 @@ from bigtrain_nb.plan.peak_memory import peak_memory
 MANY = 2**17  # float64 of a MiB
 
 
-def holds(mib, then_drops=False):
+def holds_starts_and_drops(mib, path):
     import numpy
 
     held = numpy.ones(mib * MANY)
-    if then_drops:
-        del held
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with open(path, "w") as file:
+        file.write(str(left.pid))
+    del held
 
 
 def raises(kind):
@@ -38,16 +40,6 @@ def writes_its_id_and_waits(path):
         file.write(str(os.getpid()))
     os.rename(path + ".making", path)
     time.sleep(600)
-
-
-def leaves_a_process(path):
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    with open(path, "w") as file:
-        file.write(str(left.pid))
-
-
-def test_it_counts_what_the_function_holds_at_its_peak():
-    assert 190 < peak_memory(holds, mib=200, then_drops=True) < 230
 
 
 def test_a_closure_of_a_notebook_cell_works_with_its_globals():
@@ -73,9 +65,9 @@ def is_gone(pid, limit=60):
     return False
 
 
-def test_what_the_function_started_ends_with_it(tmp_path):
+def test_it_counts_what_the_function_holds_at_its_peak_and_what_it_started_ends_with_it(tmp_path):
     path = tmp_path / "pid"
-    assert peak_memory(leaves_a_process, path=str(path)) < 20
+    assert 190 < peak_memory(holds_starts_and_drops, mib=200, path=str(path)) < 230
     assert is_gone(int(path.read_text()))
 
 
