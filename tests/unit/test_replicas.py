@@ -25,7 +25,7 @@ def train(strategy):
         model = bt.Model(x, keras.layers.Dense(3, kernel_initializer="ones")(x))
         model.compile("sgd", "mse")
     inputs = np.arange(96, dtype="float32").reshape(24, 4) / 96
-    return model.fit(inputs, inputs[:, :3], batch_size=12, shuffle=False, verbose=0).history["loss"][0]
+    return model.fit(inputs, inputs[:, :3], batch_size=12, shuffle=False, verbose=0, epochs=4).history["loss"][0]
 """
 
 
