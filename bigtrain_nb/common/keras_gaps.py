@@ -38,17 +38,6 @@ def already_reduced(optimizer):
     return in_place_of(innermost(optimizer), "_all_reduce_sum_gradients", list)  # the pairs as they are
 
 
-def clip(optimizer, gradients):
-    """Return the gradients, clipped as the optimizer was told to."""
-    # Of the class: another replica, which is a thread, may have switched off the optimizer's own (`already_clipped`)
-    return type(optimizer)._clip_gradients(optimizer, list(gradients))
-
-
-def already_clipped(optimizer):
-    """Keep a Keras optimizer from clipping: it would take the norm of what it is given for the norm of the whole."""
-    return in_place_of(optimizer, "_clip_gradients", list)  # the gradients as they are
-
-
 def decays(optimizer, variable):
     """Return whether the optimizer's weight decay, if it has any, touches a variable."""
     return optimizer._use_weight_decay(variable)

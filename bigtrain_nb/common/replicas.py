@@ -1,6 +1,9 @@
-"""What the replicas of a strategy do together: the same function each, the values of all, their mean."""
+"""What the replicas of a strategy do together: the same function each, the values of all, their sum and mean."""
 
 from bigtrain_nb.common.quiet import tf
+
+OWN_GROUPS = 1_000_000_000
+"""Keys of collective groups start here, far above those that TensorFlow gives its own."""
 
 
 def several_workers(strategy):
@@ -40,31 +43,52 @@ def all_gather(strategy, value):
     return gather
 
 
-def mean_over_replicas(values, weight, gradient_dtype="float32"):
+def sum_over_replicas(tensors):
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+
+
+def sum_own_row(table):
+    """Return row i of the sum of the replicas' tables [replicas, numbers], on replica i: reduce-scatter.
+
+    TensorFlow has that for GPUs only. Workers on CPUs send each row to its replica, which adds them up: half of what an
+    all-reduce sends. In one process replicas may take turns, so there only the strategy's own all-reduce is safe.
+    """
+    context = tf.distribute.get_replica_context()
+    if not several_workers(context.strategy) or "CPU" not in context.devices[0]:
+        return sum_over_replicas(table)[context.replica_id_in_sync_group]
+    rows = tf.raw_ops.CollectiveAllToAllV2(
+        input=table,
+        group_size=context.num_replicas_in_sync,
+        group_key=OWN_GROUPS + table.dtype.as_datatype_enum,
+        instance_key=table.shape[1],  # workers know it without counting; the same keys need the same shape and type
+        ordering_token=[],
+    )
+    return tf.reduce_sum(rows, axis=0)
+
+
+def mean_over_replicas(values, weight, gradient_dtype="float32", sum_gradients=sum_over_replicas):
     """Return the mean of a structure of tensors over the replicas, each by its ``weight``, and the sum of the weights.
 
-    It is one all-reduce, in 32 bits. With a ``gradient_dtype`` of 16 bits ``values["gradients"]`` travel in that, in a
-    second one: an all-reduce has one type. A replica of weight 0 counts nothing, even where its values are not finite.
+    It is one all-reduce, in 32 bits. ``values["gradients"]`` travel by themselves with a ``gradient_dtype`` of 16 bits,
+    for an all-reduce has one type, and with another function to sum them. A replica of weight 0 counts nothing, even
+    where its values are not finite.
     """
 
     def weighted(value):
         value = tf.cast(value, at_least_32_bits(value.dtype))
         return tf.math.multiply_no_nan(value, tf.cast(weight, value.dtype))
 
-    def sum_over_replicas(tensors):
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensors)
-
     def divided(total_value, mine):
         return tf.math.divide_no_nan(tf.cast(total_value, mine.dtype), tf.cast(total, mine.dtype))
 
     mine = tf.nest.map_structure(weighted, values)
-    if gradient_dtype == "float32":
+    if gradient_dtype == "float32" and sum_gradients is sum_over_replicas:
         sums, total = sum_over_replicas((mine, weight))
     else:
         short = tf.nest.map_structure(lambda gradient: tf.cast(gradient, gradient_dtype), mine["gradients"])
         others = {name: value for name, value in mine.items() if name != "gradients"}
         sums, total = sum_over_replicas((others, weight))
-        sums["gradients"] = sum_over_replicas(short)
+        sums["gradients"] = sum_gradients(short)
     return tf.nest.map_structure(divided, sums, mine), total
 
 

@@ -1,18 +1,18 @@
 """An optimizer whose state is shared out: each replica keeps a part, updates its part of the weights, and gathers.
 
-Stage 1 of ZeRO: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models". There
-the gradients are reduce-scattered, which together with the gathering sends as much as an all-reduce. Here they are
-all-reduced, so a step sends one and a half times as much: TensorFlow has a reduce-scatter for GPUs only, and clipping
-and loss scaling look at all of them.
+Stage 1 of ZeRO: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models". The
+gradients are reduce-scattered, which together with the gathering sends as much as an all-reduce. (On GPUs and in one
+process `sum_own_row` all-reduces them, and a step sends one and a half times as much.) Clipping and the finite check of
+loss scaling then need one number of each replica for each weight.
 
 Stage 2 would keep only a part of the sum of gradients, too. That is a reduction after each micro-batch, for which all
 replicas would need as many of them. Stage 3 would keep only a part of the weights, and gather those of each layer
 before its forward and its backward pass.
 """
 
-from bigtrain_nb.common.keras_gaps import already_clipped, clip, decays
+from bigtrain_nb.common.keras_gaps import decays
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import on_each_replica
+from bigtrain_nb.common.replicas import on_each_replica, sum_own_row
 from bigtrain_nb.parallel.slices import mark_slice, mark_slots, own_slice, refuse_unless_elementwise, whole
 
 
@@ -30,12 +30,30 @@ def shard(optimizer):
     return ShardedOptimizer(optimizer)
 
 
+def is_sharded(optimizer):
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    return isinstance(optimizer, ShardedOptimizer)
+
+
+def sum_own_slices(gradients):
+    """Return this replica's slices of the sums of the replicas' gradients: reduce-scatter. {index: gradient}."""
+    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+    tables = []  # [replicas, numbers in a slice]
+    for gradient in gradients.values():
+        numbers = tf.reshape(gradient, [-1])
+        tables.append(tf.reshape(tf.pad(numbers, [[0, -numbers.shape[0] % replicas]]), [replicas, -1]))
+    own = sum_own_row(tf.concat(tables, axis=1))
+    slices = tf.split(own, [table.shape[1] for table in tables])
+    return dict(zip(gradients, slices, strict=True))
+
+
 @keras.saving.register_keras_serializable("bigtrain_nb")
 class ShardedOptimizer(keras.optimizers.Optimizer):
     """Around ``inner_optimizer``, of whose state each of N replicas then keeps 1/N.
 
-    It must be given gradients that are the same on all replicas. Its variables, which it shows and saves, are the whole
-    state of ``inner_optimizer``, and its config gives an optimizer that is not sharded.
+    It must be given each replica's slices of the gradients, clipped by the norms of the whole. Its variables, which it
+    shows and saves, are the whole state of ``inner_optimizer``, and its config gives an optimizer that is not sharded.
     """
 
     def __init__(self, inner_optimizer, name=None):
@@ -60,19 +78,9 @@ class ShardedOptimizer(keras.optimizers.Optimizer):
     def apply(self, grads, trainable_variables):
         if not self.built:
             self.build(trainable_variables)
-        parts = self._parts(trainable_variables)
-
-        # Clip by the norm of the whole, then take this replica's part
-        own = []
-        for part, gradient in zip(parts, clip(self.inner_optimizer, grads), strict=True):
-            own.append(None if gradient is None else own_slice(gradient, part))
         for variable, part in self._variables_and_parts:
             part.assign(own_slice(variable.value, part))
-
-        # Update, as if the parts were all there is
-        with already_clipped(self.inner_optimizer):
-            self.inner_optimizer.apply(own, parts)
-
+        self.inner_optimizer.apply(grads, self._parts(trainable_variables))  # as if the parts were all there is
         self._gather_weights()
 
     def _parts(self, variables):

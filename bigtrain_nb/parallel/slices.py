@@ -9,7 +9,7 @@ import math
 
 from bigtrain_nb.common.keras_gaps import innermost
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import on_each_replica
+from bigtrain_nb.common.replicas import on_each_replica, sum_over_replicas
 
 ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
 """The optimizers of Keras that treat each number of a weight by itself, so that any part of it can be updated alone."""
@@ -153,28 +153,23 @@ def own_share(outputs, data):
     return tf.nest.map_structure(lambda output: output[start:end], outputs)
 
 
-def finish_gradients(gradients, variables, optimizer):
-    """Return gradients of a model that is cut, clipped by the norm of all slices.
+def finish_gradients(gradients, are_cut, optimizer):
+    """Return gradients of a model that is cut, clipped by the norms of the whole weights.
 
-    They are {index in ``variables``: gradient}. What is not finite on one replica is so on all, which then skip a step
-    of loss scaling together. Keras clips again, by the norm of one replica's slices, which is no larger.
+    They are {index: gradient}, and ``are_cut`` says of each whether it is of a slice. What is not finite on one replica
+    is so on all, which then skip a step of loss scaling together. Keras clips again, by the norms of the slices, which
+    are no larger.
     """
     refuse_unless_elementwise(innermost(optimizer))
-    if innermost(optimizer).clipnorm:
-        raise ValueError("clipnorm takes the norm of each weight, and a replica has a slice of it: use global_clipnorm")
-    of_slices = tf.constant(0.0)
-    of_others = tf.constant(0.0)  # the same on all replicas
-    for index, gradient in gradients.items():
-        squares = tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32)))
-        if is_slice(variables[index]):
-            of_slices += squares
-        else:
-            of_others += squares
-    squares = of_others + tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, of_slices)
+    own = tf.stack([tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32))) for gradient in gradients.values()])
+    squares = tf.where(are_cut, sum_over_replicas(own), own)
+    factors = tf.where(tf.math.is_finite(tf.reduce_sum(squares)), tf.ones_like(squares), float("nan"))
 
-    factor = tf.where(tf.math.is_finite(squares), 1.0, float("nan"))
-    global_clipnorm = innermost(optimizer).global_clipnorm
-    if global_clipnorm:
-        limit = optimizer.scale_loss(tf.constant(global_clipnorm, tf.float32))  # as the gradients are scaled
-        factor *= tf.minimum(1.0, tf.math.divide_no_nan(limit, tf.sqrt(squares)))
-    return {index: gradient * tf.cast(factor, gradient.dtype) for index, gradient in gradients.items()}
+    limit, norms = innermost(optimizer).clipnorm, tf.sqrt(squares)
+    if not limit:
+        limit, norms = innermost(optimizer).global_clipnorm, tf.sqrt(tf.reduce_sum(squares))
+    if limit:
+        limit = optimizer.scale_loss(tf.constant(limit, tf.float32))  # as the gradients are scaled
+        factors *= tf.minimum(1.0, tf.math.divide_no_nan(limit, norms))
+    pairs = zip(gradients.items(), tf.unstack(factors), strict=True)
+    return {index: gradient * tf.cast(factor, gradient.dtype) for (index, gradient), factor in pairs}

@@ -24,10 +24,10 @@ from bigtrain_nb.common.keras_gaps import (
     synchronized_layers,
 )
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import mean_over_replicas
+from bigtrain_nb.common.replicas import mean_over_replicas, sum_over_replicas
 from bigtrain_nb.parallel.local_steps import overflow_together
-from bigtrain_nb.parallel.sharded import shard
-from bigtrain_nb.parallel.slices import finish_gradients, is_cut, whole_batch
+from bigtrain_nb.parallel.sharded import is_sharded, shard, sum_own_slices
+from bigtrain_nb.parallel.slices import finish_gradients, is_cut, is_slice, whole_batch
 from bigtrain_nb.train import refuse
 from bigtrain_nb.train.loss_scale import scale_of
 from bigtrain_nb.train.micro_batches import sum_over_slices, sum_written_out
@@ -173,9 +173,13 @@ class Model(Trainer):
         if self.local_steps:
             step["gradients"] = overflow_together(step["gradients"], self.optimizer)
         elif cut_over_replicas:
-            step["gradients"] = finish_gradients(step["gradients"], self.trainable_variables, self.optimizer)
+            are_cut = [is_slice(self.trainable_variables[index]) for index in step["gradients"]]
+            step["gradients"] = finish_gradients(step["gradients"], are_cut, self.optimizer)
         elif replicas > 1:
             step = self._reduce(step, data)
+            if is_sharded(self.optimizer):
+                are_cut = [True] * len(step["gradients"])
+                step["gradients"] = finish_gradients(step["gradients"], are_cut, self.optimizer)
 
         # Update
         self._update(step["gradients"], data)
@@ -236,7 +240,9 @@ class Model(Trainer):
         weight = weight_of(data, loss_reduction(self.loss))
         variables = moving_statistics(self)
         statistics = [variable.value for variable in variables]
-        means, total = mean_over_replicas({**share, "statistics": statistics}, weight, self.reduce_dtype)
+        sum_gradients = sum_own_slices if is_sharded(self.optimizer) else sum_over_replicas
+        apart = {**share, "statistics": statistics}
+        means, total = mean_over_replicas(apart, weight, self.reduce_dtype, sum_gradients)
         for variable, mean in zip(variables, means["statistics"], strict=True):
             kept = tf.cast(variable.value, mean.dtype)
             variable.assign(tf.cast(tf.where(total > 0, mean, kept), variable.dtype))
