@@ -54,7 +54,7 @@ def sum_own_row(table):
     all-reduce sends. In one process replicas may take turns, so there only the strategy's own all-reduce is safe.
     """
     context = tf.distribute.get_replica_context()
-    if not several_workers(context.strategy) or "CPU" not in context.devices[0]:
+    if not several_workers(context.strategy) or "CPU" not in context.strategy.extended.worker_devices[0]:
         return sum_over_replicas(table)[context.replica_id_in_sync_group]
     rows = tf.raw_ops.CollectiveAllToAllV2(
         input=table,

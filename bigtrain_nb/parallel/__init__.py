@@ -12,7 +12,7 @@ or `SplitAttention`, as in ``bt.gpt(tensor_parallel=2)``):
 | ``sync_every=H`` | yes | raises | yes | | raises |
 | "mixed_float16", loss scaling | yes | yes | yes | yes | yes |
 | ``global_clipnorm`` | yes | yes | yes | yes, of each replica's own gradient | yes |
-| ``clipnorm`` | yes | yes | yes | yes | raises |
+| ``clipnorm`` | yes | yes | yes | yes | yes |
 | ``use_ema`` | yes | yes | yes | raises | not tried |
 | LAMB, Muon, Adafactor, one of your own | yes | raises | yes | yes | raises |
 | ``jit_compile=True`` | yes | TensorFlow raises with several replicas on CPUs, whatever the arguments | | | |

@@ -65,10 +65,11 @@ class Model(Trainer):
 
     ``shard_optimizer=True`` (ZeRO stage 1) cuts the state of the optimizer into a part for each replica. A replica
     updates its part of each weight, then the parts are gathered; the result does not change. Of each slot of the
-    optimizer, as of Adam's two moments, a replica keeps 1/N, and beside them its 1/N of the weights once more. A step
-    sends one and a half times as many bytes. `save` and `Resume` write the whole state, with which any number of
-    replicas goes on (not `tf.train.Checkpoint`, which keeps one part); with several workers, all must call `save`. It
-    works with Keras' SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Ftrl and Lion.
+    optimizer, as of Adam's two moments, a replica keeps 1/N, and beside them its 1/N of the weights once more. Workers
+    on CPUs send as many bytes as without it, replicas elsewhere one and a half times as many. `save` and `Resume` write
+    the whole state, with which any number of replicas goes on (not `tf.train.Checkpoint`, which keeps one part); with
+    several workers, all must call `save`. It works with Keras' SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad,
+    Adadelta, Ftrl and Lion.
 
     ``reduce_dtype="bfloat16"`` sends the gradients between replicas in half the bytes: those of each replica are
     summed over its slices in 32 bits, rounded to 8 significant bits, and so is their sum. Loss and statistics stay in
@@ -88,7 +89,7 @@ class Model(Trainer):
     training, ValueError for an optimizer that accumulates by itself, for losses whose reductions cannot be weighed
     together, for synchronized `BatchNormalization` in slices on several replicas, for two of ``shard_optimizer``,
     ``sync_every`` and a model that is cut, for ``sync_every`` in `train_on_batch` or with ``use_ema``, and in a model
-    that is cut for clipnorm and for optimizers that cannot be sharded either.
+    that is cut for optimizers that cannot be sharded either.
     """
 
     def __new__(cls, *args, **kwargs):

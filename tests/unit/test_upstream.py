@@ -20,7 +20,7 @@ from equal_models import (
 )
 from logical_cpus import CPUS
 
-from bigtrain_nb.common.keras_gaps import already_clipped, compiled_loss, full_name, has_mask, move
+from bigtrain_nb.common.keras_gaps import compiled_loss, full_name, has_mask, move
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
@@ -55,19 +55,9 @@ def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched
     assert not calls
 
 
-def test_an_optimizer_has_no_public_clipping_and_no_public_choice_of_weight_decay():
-    """Then take them in `keras_gaps.clip` and `keras_gaps.decays`."""
-    assert not any(hasattr(keras.optimizers.SGD, name) for name in ("clip_gradients", "use_weight_decay"))
-
-
-def test_the_optimizer_clips_in_a_method_that_can_be_switched_off():
-    """If another method does, `keras_gaps.already_clipped` must switch off that one; if there is a setting, use it."""
-    optimizer = SGD(global_clipnorm=0.05)
-    weight = keras.Variable([1.0])
-    optimizer.apply_gradients([(tf.constant([1.0]), weight)])
-    with already_clipped(optimizer):
-        optimizer.apply_gradients([(tf.constant([1.0]), weight)])
-    np.testing.assert_allclose(weight.numpy(), 1 - 0.1 * (0.05 + 1), rtol=1e-6)
+def test_an_optimizer_has_no_public_choice_of_weight_decay():
+    """Then take it in `keras_gaps.decays`."""
+    assert not hasattr(keras.optimizers.SGD, "use_weight_decay")
 
 
 def test_gradient_accumulation_raises_under_a_mirrored_strategy():

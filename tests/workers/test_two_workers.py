@@ -86,6 +86,12 @@ def test_a_step_has_one_reduction_for_any_number_of_micro_batches(found):
     assert [result["in_slices"] for result in found] == [1, 1]
 
 
+def test_with_sharded_state_gradients_go_from_all_to_all(found):
+    """A half of each of four weights, of 48, 8, 8 and 1 numbers. All sum the loss, its weight, and four norms."""
+    for result in found:
+        assert result["scattered"] == {"CollectiveReduceV2": [[2], [4]], "CollectiveAllToAllV2": [[2, 24 + 4 + 4 + 1]]}
+
+
 def test_steps_apart_wait_for_nobody_and_equal_those_by_hand(found, here):
     first, second = [result["apart"] for result in found]
     assert first == second

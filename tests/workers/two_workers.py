@@ -100,20 +100,38 @@ def poison(strategy):
     return record.seen
 
 
-def reductions(strategy, function, *arguments):
-    """Return how many collective reductions the graph of a function has on a worker."""
+def graph_of(strategy, function, *arguments):
+    """Return the graph of a function on a worker."""
     run = tf.function(lambda *arguments: strategy.run(function, arguments))
-    graph = run.get_concrete_function(*arguments).graph.as_graph_def()
+    return run.get_concrete_function(*arguments).graph
+
+
+def graph_of_step(strategy, **options):
+    model = net(strategy, "float32", CASES["float32"][0], **options)
+    data = strategy.experimental_distribute_dataset(batched(*examples(COUNT)))
+    model.train_on_batch(*examples(BATCH))
+    return graph_of(strategy, model.train_step, next(iter(data)))
+
+
+def reductions(graph):
+    """Return how many collective reductions a graph has."""
+    graph = graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     return sum(node.op.startswith("CollectiveReduce") for node in nodes)
 
 
 def in_slices(strategy):
     """Return how many reductions a step of three micro-batches has."""
-    model = net(strategy, "float32", CASES["float32"][0], micro_batches=3)
-    data = strategy.experimental_distribute_dataset(batched(*examples(COUNT)))
-    model.train_on_batch(*examples(BATCH))
-    return reductions(strategy, model.train_step, next(iter(data)))
+    return reductions(graph_of_step(strategy, micro_batches=3))
+
+
+def scattered(strategy):
+    """Return the shapes of what a step with sharded state reduces, and of what goes from all to all."""
+    shapes = {"CollectiveReduceV2": [], "CollectiveAllToAllV2": []}
+    for operation in graph_of_step(strategy, shard_optimizer=True).get_operations():
+        if operation.type in shapes:
+            shapes[operation.type].append(operation.inputs[0].shape.as_list())
+    return shapes
 
 
 def sgd():
@@ -198,7 +216,7 @@ def cut(strategy):
                 loss = tf.reduce_mean(model(tokens, training=True))
             return tape.gradient(loss, model.trainable_variables)
 
-        counts.append(reductions(strategy, gradients, tf.constant(TOKENS[:4, :-1])))
+        counts.append(reductions(graph_of(strategy, gradients, tf.constant(TOKENS[:4, :-1]))))
     found = train_gpt(model)
     model.save(f"{sys.argv[1]}/cut-{strategy.cluster_resolver.task_id}.keras")
     return found | {"of a block": counts[0] - counts[1]}
@@ -221,7 +239,7 @@ def stock(strategy):
     return raised
 
 
-JOBS = (train, sharded, poison, in_slices, apart, apart_in_16_bits, short, cut, stock)
+JOBS = (train, sharded, poison, in_slices, scattered, apart, apart_in_16_bits, short, cut, stock)
 
 if __name__ == "__main__":
     strategy = bt.strategy()
