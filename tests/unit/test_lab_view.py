@@ -1,6 +1,5 @@
 """The Lab on the screen: its controls, buttons, picture and table, without a kernel."""
 
-
 import pytest
 from labs import finish, shown, until
 

@@ -130,8 +130,10 @@ def test_a_file_is_cut_by_the_number_of_replicas_that_load_it(cut, tmp_path):
     ("replicas", "act", "message"),
     [
         (1, lambda: small_gpt(2), "tensor_parallel=2 needs a strategy of as many replicas, and here is one of 1: call"),
+        (4, lambda: bt.gpt(heads=6, width=12, tensor_parallel=4), "num_heads=6 does not divide by the 4 replicas"),
         (2, lambda: bt.ColumnDense(7), "ColumnDense: units=7 does not divide by the 2 replicas"),
         (2, lambda: bt.RowDense(8, kernel_regularizer="l2"), "RowDense has no kernel_regularizer"),
+        (2, lambda: trained(small_gpt, 2, keras.optimizers.Adafactor), "Adafactor is not known to treat each number"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(replicas, act, message):

@@ -6,6 +6,7 @@ where it reduces the logs (keras issue 20585). `test_stock_keras_still_raises` f
 """
 
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -130,6 +131,32 @@ def test_a_model_that_is_cut_over_them_trains_as_the_whole_one(found, folder, he
         loaded = keras.models.load_model(folder / f"cut-{worker}.keras")
         np.testing.assert_allclose(weights(loaded), expected["weights"], atol=1e-5)
         assert mine["of a block"] == 4  # two forward and two backward
+
+
+LOST = """
+import os, signal
+import numpy as np
+import bigtrain_nb as bt
+strategy = bt.strategy()
+from bigtrain_nb.common.quiet import keras
+
+def end_the_second(epoch, logs):
+    if epoch == 5 and strategy.cluster_resolver.task_id == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with strategy.scope():
+    model = bt.Model.of(keras.Sequential([keras.Input((500,)), keras.layers.Dense(500)]), shard_optimizer=True)
+    model.compile("adam", "mse")
+x = np.ones((8, 500))
+lost = keras.callbacks.LambdaCallback(on_epoch_end=end_the_second)
+model.fit(x, x, batch_size=8, epochs=10_000, verbose=0, callbacks=[lost])
+"""
+
+
+def test_sharded_steps_end_with_an_error_when_a_worker_is_lost():
+    job = ended(bt.run_workers(LOST, 2, env=ON_CPUS, timeout=SECONDS, patience=SECONDS))
+    assert job.codes == [1, -signal.SIGKILL] and job.failed == 1, job.logs(0)[-3000:]
+    assert "UnavailableError" in job.logs(0)
 
 
 def test_stock_keras_still_raises(found):
