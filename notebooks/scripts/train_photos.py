@@ -34,6 +34,12 @@ def batches(epoch):
     return dataset.apply(length).with_options(options)
 
 
+def test_photos():
+    """Return 64 photographs that no training sees, and their classes."""
+    data = bt.photo_crops(count=PHOTOS, test_count=64, size=64)
+    return next(iter(bt.Pipeline(data=data, split="test", image_size=32, batch=64).dataset()))
+
+
 class TellSteps(keras.callbacks.Callback):
     """The chief prints every step's loss."""
 
