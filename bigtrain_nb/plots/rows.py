@@ -98,7 +98,7 @@ def prediction_figure(predictions):
     axes.set_xscale("log")
     axes.set_xlim(0.8 / reach, 1.25 * reach)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(LogLocator(2, numticks=5))
+    axes.xaxis.set_major_locator(LogLocator(2 if reach < 10 else 10, numticks=5))
     axes.xaxis.set_major_formatter("{x:,.3g}x")
     return figure
 
