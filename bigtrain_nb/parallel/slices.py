@@ -154,7 +154,7 @@ def own_share(outputs, data):
 
 
 def finish_gradients(gradients, are_cut, optimizer):
-    """Return gradients of a model that is cut, clipped by the norms of the whole weights.
+    """Return gradients, of which replicas may have slices, clipped by the norms of the whole weights.
 
     They are {index: gradient}, and ``are_cut`` says of each whether it is of a slice. What is not finite on one replica
     is so on all, which then skip a step of loss scaling together. Keras clips again, by the norms of the slices, which

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from bigtrain_nb import tf
-from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect
+from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 
 def recomputed(function, draw):
@@ -54,8 +54,6 @@ def _check_recomputed(answer):
     upstream = tf.constant(random.normal(size=(6, 8)), tf.float32)
     watched = _Watched()
     call = answer(watched.function, watched.draw)
-    if call is ...:
-        raise NotAttempted
     if not callable(call):
         raise Wrong(f"recomputed(function, draw) must return a function of x and w, got {call!r}")
     with tf.GradientTape() as tape:
@@ -134,8 +132,6 @@ def _check_segment(answer):
     """
     for layers, edge, inside in [(36, 4, 4), (12, 2, 60), (64, 1, 4), (30, 9, 1), (48, 6, 2)]:
         got = answer(layers, edge, inside)
-        if got is ...:
-            raise NotAttempted
         told = f"{layers} layers, edge={edge} MiB, inside={inside} MiB"
         if not isinstance(got, int | np.integer) or not 1 <= got <= layers:
             raise Wrong(f"{told}: expected a number of layers from 1 to {layers}, got {got!r}")
@@ -199,8 +195,6 @@ def _check_fewest(answer):
         memory = int(memory_share * sum(inside))
         got = answer(edge, inside, memory)
         told = f"{blocks} blocks of 20 MiB with inputs of 2 MiB, and {memory} MiB"
-        if got is ...:
-            raise NotAttempted
         if not isinstance(got, list | tuple) or len(got) != blocks:
             raise Wrong(f"{told}: expected a list of {blocks} times True or False, got {got!r}")
         needed = highest(got, edge, inside)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bigtrain_nb import tf
-from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect
+from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 
 def sharded_step(weights, gradients, moments, rate, wire):
@@ -64,8 +64,6 @@ def _check_sharded_step(answer):
             plain_moment = 0.9 * plain_moment + np.mean(gradients, axis=0)
             plain = plain - 0.1 * plain_moment
             answered = answer(weights, gradients, moments, 0.1, wire)
-            if answered is ...:
-                raise NotAttempted
             weights, moments = answered
             held = [len(moment) for moment in moments]
             if held != [size] * devices:
@@ -117,8 +115,6 @@ def _check_send(answer):
     total = np.zeros(4)
     for step in range(400):
         answered = answer(gradient, left, _bfloat16)
-        if answered is ...:
-            raise NotAttempted
         message, left = answered
         if not np.array_equal(_bfloat16(message), np.asarray(message, np.float32)):
             raise Wrong(f"step {step + 1}: the message {message} has more than 16 bits: send in_16_bits(...)")
