@@ -115,7 +115,7 @@ def resume_at(step, examples, batch):
 
 @exercise(resume_at, minutes=3, difficulty=2)
 def _check_resume_at(answer):
-    """How many steps has an epoch, the short last batch included? Then it is a division with a rest."""
+    """How many steps has an epoch, the short last batch included? Then it is a division with a remainder."""
     expect(answer(20, 512, 32), (1, 4), "(epoch, batches to skip) after step 20, 512 examples in batches of 32")
     expect(answer(16, 512, 32), (1, 0), "(epoch, batches to skip) after step 16, 512 examples in batches of 32")
     expect(answer(9, 512, 32), (0, 9), "(epoch, batches to skip) after step 9, 512 examples in batches of 32")
@@ -168,7 +168,7 @@ STEPS = EPOCHS * STEPS_AN_EPOCH
 
 @exercise(train, minutes=25, difficulty=5, seconds=120)
 def _check_train(answer):
-    """Ask of everything that decides about step 24: would it be the same in a new process? The first weights, the order
+    """Ask of everything that decides about a step: would it be the same in a new process? The first weights, the order
     of the examples in this epoch, the weights now, the momentum, and which step it is. What cannot follow from a seed
     must be in a checkpoint (`tf.train.Checkpoint` takes variables too); what need not be there can be skipped."""
     with TemporaryDirectory() as folder:
