@@ -1,6 +1,7 @@
 """Exercises of notebook 07, "Pay with time": what is computed twice, so that it need not be kept."""
 
 import math
+from unittest import mock
 
 import numpy as np
 
@@ -53,12 +54,13 @@ def _check_recomputed(answer):
     w = tf.constant(random.normal(size=(8, 8)), tf.float32)
     upstream = tf.constant(random.normal(size=(6, 8)), tf.float32)
     watched = _Watched()
-    call = answer(watched.function, watched.draw)
-    if not callable(call):
-        raise Wrong(f"recomputed(function, draw) must return a function of x and w, got {call!r}")
-    with tf.GradientTape() as tape:
-        tape.watch([x, w])
-        y = call(x, w)
+    with mock.patch.object(tf, "recompute_grad", wraps=tf.recompute_grad) as ready_made:
+        call = answer(watched.function, watched.draw)
+        if not callable(call):
+            raise Wrong(f"recomputed(function, draw) must return a function of x and w, got {call!r}")
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = call(x, w)
     expect(watched.runs, 1, "runs of the block in the forward pass")
     got = tape.gradient(y, [x, w], output_gradients=upstream)
     expect(watched.runs, 2, "runs of the block, forward and backward together (one run means: all was kept)")
@@ -73,9 +75,11 @@ def _check_recomputed(answer):
         if mine is None:
             raise Wrong(f"the gradient of {name} is None: backward must return one for x and one for w")
         if not np.allclose(mine, right, atol=1e-4):
-            raise Wrong(f"the gradient of {name} is off by {np.abs(mine - right).max():.2g}: is dy in it?")
+            raise Wrong(f"the gradient of {name} is off by {np.abs(mine - right).max():.2g}: does backward(dy) use dy?")
     if np.allclose(call(x, w), y):
         raise Wrong("a second call drops the same places: each call must draw a seed of its own")
+    if ready_made.called:
+        raise Wrong("it is right, but tf.recompute_grad does the work: write it with tf.custom_gradient")
 
 
 @_check_recomputed.refuses("runs of the block, forward and backward together (one run means: all was kept)")
@@ -97,7 +101,16 @@ def _draws_once_for_ever(function, draw):
     return tf.recompute_grad(lambda x, w: function(x, w, seed))
 
 
-@_check_recomputed.refuses("is dy in it?")
+@_check_recomputed.refuses("tf.recompute_grad does the work")
+def _takes_the_ready_made_one(function, draw):
+    def call(x, w):
+        seed = draw()
+        return tf.recompute_grad(lambda x, w: function(x, w, seed))(x, w)
+
+    return call
+
+
+@_check_recomputed.refuses("does backward(dy) use dy?")
 def _forgets_what_comes_from_above(function, draw):
     def call(x, w):
         seed = draw()

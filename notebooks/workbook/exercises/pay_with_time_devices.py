@@ -63,11 +63,16 @@ def _check_sharded_step(answer):
             gradients = [random.normal(size=count) for _ in range(devices)]
             plain_moment = 0.9 * plain_moment + np.mean(gradients, axis=0)
             plain = plain - 0.1 * plain_moment
+            before = weights
             answered = answer(weights, gradients, moments, 0.1, wire)
             weights, moments = answered
             held = [len(moment) for moment in moments]
             if held != [size] * devices:
                 raise Wrong(f"{told}: each device should hold {size} numbers of the moment, they hold {held}")
+            if np.shape(weights) != (count,):
+                raise Wrong(f"{told}: expected one vector of {count} weights, got the shape {np.shape(weights)}")
+            if step == 0 and np.allclose(weights - before, devices * (plain - before)):
+                raise Wrong(f"{told}: the weights move {devices} times too far: is it the mean of the gradients?")
             expect(np.asarray(weights), plain, f"{told}: the weights after step {step + 1}", 1e-6)
         allowed = 3 * 2 * size * devices * (devices - 1) / devices
         if wire.sent > allowed + 1e-6:
@@ -75,10 +80,22 @@ def _check_sharded_step(answer):
             raise Wrong(f"{told}: {sent}, an all-reduce sends {allowed:.0f}")
 
 
-@_check_sharded_step.refuses("2 devices, 10 weights: the weights after step 1")
+@_check_sharded_step.refuses("2 devices, 10 weights: the weights move 2 times too far")
 def _takes_the_sum(weights, gradients, moments, rate, wire):
     devices = len(gradients)
     return sharded_step(weights, [devices * gradient for gradient in gradients], moments, rate, wire)
+
+
+@_check_sharded_step.refuses("4 devices, 10 weights: expected one vector of 10 weights, got the shape (12,)")
+def _leaves_the_zeros_on(weights, gradients, moments, rate, wire):
+    size = -(-len(weights) // len(gradients))
+    new, new_moments = sharded_step(weights, gradients, moments, rate, wire)
+    return np.pad(new, (0, size * len(gradients) - len(new))), new_moments
+
+
+@_check_sharded_step.refuses("the weights after step 2")
+def _forgets_the_moment(weights, gradients, moments, rate, wire):
+    return sharded_step(weights, gradients, [0 * moment for moment in moments], rate, wire)
 
 
 @_check_sharded_step.refuses("numbers in 3 steps, an all-reduce sends")
