@@ -86,7 +86,8 @@ def expect(got, expected, what, rel=1e-6):
         got = got.item()  # NumPy's numbers as Python's
     if not _alike(got, expected, rel):
         about = "about " if isinstance(expected, float) else ""
-        raise Wrong(f"{what}: expected {about}{_short(expected)}, got {_short(got)}")
+        missing = " (is a return missing?)" if got is None else ""
+        raise Wrong(f"{what}: expected {about}{_short(expected)}, got {_short(got)}{missing}")
 
 
 def is_unfinished(value):
@@ -108,8 +109,6 @@ def _alike(got, expected, rel):
 
 
 def _short(value):
-    if value is None:
-        return "None (is a return missing?)"
     if isinstance(value, float):
         return f"{value:.6g}"
     text = repr(value)

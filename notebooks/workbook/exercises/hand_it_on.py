@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 
@@ -173,7 +174,7 @@ def _check_rolling(answer):
 
 def _drive(shop, ask, roll_in, threads):
     expect(ask("quick"), "1", "the first version's answer")
-    with _suppressed(KeyError):
+    with suppress(KeyError):
         ask("bad")
     slow = threads.submit(ask, "slow")
     _soon(shop.entered, "a request never came to version 1")
@@ -191,25 +192,19 @@ def _drive(shop, ask, roll_in, threads):
     expect(_in_time(slow, "the slow request"), "1", "the answer to a request that began with version 1")
     expect(list(shop.unloaded), ["1"], "what is unloaded after the last request has left version 1")
 
-    with _suppressed(OSError):
-        roll_in("broken")
+    _rolls_in_a_broken_version(roll_in)
     expect(ask("quick"), "2", "an answer after a version that could not be loaded")
     roll_in("3")
     expect(ask("quick"), "3", "an answer after the third version has come")
     expect(list(shop.unloaded), ["1", "2"], "what is unloaded after version 3 has come")
 
 
-class _suppressed:
-    """What a model raises, the answer may raise too; it must not raise anything else."""
-
-    def __init__(self, kind):
-        self.kind = kind
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        return kind is not None and issubclass(kind, self.kind)
+def _rolls_in_a_broken_version(roll_in):
+    try:
+        roll_in("broken")
+    except OSError:
+        return
+    raise Wrong("rolling in a version that cannot be loaded: expected the error of load, but nothing was raised")
 
 
 def _soon(event, problem):
@@ -286,6 +281,17 @@ def _forgets_requests_that_raise(load, unload, first):
                 unload(old)
 
     return answer, roll_in
+
+
+@_check_rolling.refuses("rolling in a version that cannot be loaded: expected the error of load")
+def _swallows_the_error(load, unload, first):
+    answer, roll_in = rolling(load, unload, first)
+
+    def rolled(version):
+        with suppress(OSError):
+            roll_in(version)
+
+    return answer, rolled
 
 
 @_check_rolling.refuses("rolling in version 2 while a request is still inside version 1 did not come within")
