@@ -130,7 +130,7 @@ _HOW = {
     "cast copies": "weights in the layers' own precision",
     "activations": "what the backward pass reads of what the forward pass made",
     "work": "what operations hand on and write over, and what bt.Recompute makes again",
-    "folded": "constants of the batch's size that TensorFlow's Grappler makes and keeps",
+    "folded": "constants that Grappler keeps if it knows the batch's size: not after batch(n) without drop_remainder",
     "idle": f"{IDLE:g} x the largest tensor: between tensors in the allocator",
 }
 """The parts of a step's memory in the order in which they are shown."""
