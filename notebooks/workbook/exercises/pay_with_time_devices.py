@@ -122,7 +122,7 @@ def _bfloat16(array):
     return tf.cast(tf.cast(tf.constant(array, tf.float32), tf.bfloat16), tf.float32).numpy()
 
 
-@exercise(send, minutes=8, difficulty=3)
+@exercise(send, minutes=5, difficulty=2)
 def _check_send(answer):
     """What rounding took away from this message must be in the next one. So add first what was left over, then round,
     then see what is left over now.
