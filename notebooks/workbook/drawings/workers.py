@@ -11,7 +11,7 @@ GAP = 0.9  # between the squares of a ring's pictures, in squares
 
 
 def readers_figure(read) -> Figure:
-    """One row for each policy and worker, one square for each example, filled where the worker reads it.
+    """One row for each policy and worker, one square for each example, filled where the worker trains on it.
 
     `read`: {policy: [examples of worker 0, of worker 1, ...]}, examples as whole numbers from 0.
     """
@@ -37,7 +37,7 @@ def readers_figure(read) -> Figure:
     axes.set_xlim(-0.5, count - 0.5)
     name_rows(axes, list(rows))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label(axes, "example\nblue: read by this worker")
+    label(axes, "example\nblue: this worker trains on it")
     return figure
 
 
