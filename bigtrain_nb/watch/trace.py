@@ -63,16 +63,14 @@ def divide(space, steps_are_input=False):
     ``space``: an `XSpace`. ``steps_are_input``: nothing is trained, so that the pipeline's operations count.
     """
     lines = list(_lines(space))
-    hidden = set()
-    if not steps_are_input:
-        hidden = {None} | {event.stats.get("id") for _, events in lines for event in events if _is_captured(event)}
+    own = set().union(*(_called_from_python(events) for _, events in lines))
     steps = []
     changes = []
     operations = 0
     for place, events in lines:
         steps += [event for event in events if event.name == STEP]
         if place == "CPU":
-            spans = _on_a_thread(events, hidden)
+            spans = _on_a_thread(events, None if steps_are_input else own)
         else:
             spans = [Span(event.start, event.end, DEVICE, _kernel(place, event)) for event in events]
         operations += sum(span.rank == HOST for span in spans)
@@ -122,8 +120,23 @@ def _stats(plane, event):
     return stats
 
 
-def _on_a_thread(events, hidden):
-    """Return the spans of a thread, outer ones before inner ones; without what has hidden ids, if there are any."""
+def _called_from_python(events):
+    """Return the ids of the functions that a thread runs because Python has called them: those of the steps."""
+    ids = set()
+    until = -math.inf
+    for event in events:
+        if event.name == "EagerExecute":
+            until = event.end
+        elif event.name == "FunctionRun" and event.start < until:
+            ids.add(event.stats["id"])
+    return ids
+
+
+def _on_a_thread(events, own):
+    """Return the spans of a thread, outer ones before inner ones, of the functions with ``own`` ids; None: of all.
+
+    The others are the pipeline's. Many of them can be on their way already when the trace begins.
+    """
     spans = []
     until = -math.inf
     call = {}
@@ -144,14 +157,10 @@ def _on_a_thread(events, hidden):
             part = Part("CPU", "the rest", call["eager_op"])
         if part:
             spans.append(Span(event.start, event.end, rank, part))
-        runs_a_function = event.name.startswith("ExecutorState::Process") or _is_captured(event)
-        if hidden and (waits or runs_a_function and event.stats.get("id") in hidden):
+        runs_another = event.name.startswith("ExecutorState::Process") and event.stats.get("id") not in (own or ())
+        if own is not None and (waits or runs_another or event.name.startswith(CAPTURED)):
             until = event.end
     return spans
-
-
-def _is_captured(event):
-    return event.name.startswith(CAPTURED)
 
 
 def _kernel(place, event):

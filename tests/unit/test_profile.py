@@ -75,6 +75,15 @@ def test_the_shares_of_a_training_step_are_what_its_parts_cost(model, tmp_path):
     assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1
 
 
+def test_what_the_pipeline_has_begun_before_is_not_of_the_step():
+    data = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 1)))).repeat(200)
+    data = data.map(lambda x, y: (slowly(x, 0.02), y), num_parallel_calls=32)
+    plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    plain.compile("sgd", "mse")
+    shares = bt.profile(plain, data, steps=STEPS).shares
+    assert shares.get("EagerPyFunc", 0) < 0.1 and any("MatMul" in kind for kind in shares), str(shares)
+
+
 def test_a_function_and_a_dataset_alone():
     @tf.function
     def products(matrix):
