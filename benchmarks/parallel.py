@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import parallel_steps as steps
-from parallel_steps import BATCH, CUT, DEEP, JOBS, NETWORKS, RECOMPUTED, SCHEDULES, SHARDED, STEPS, WHOLE, peers
+from parallel_steps import BATCH, CUT, DEEP, JOBS, NETWORKS, PAIRS, RECOMPUTED, SCHEDULES, SHARDED, STEPS, WHOLE, peers
 from report import add_arguments, facts, finish, in_words, paired_ratio, say, table
 from training_workers import chiefs_answer
 
@@ -18,6 +18,8 @@ from bigtrain_nb.common.words import interval, number
 
 JOB = Path(__file__).with_name("parallel_steps.py")
 MIB, MINUTES, EXAMPLES = 2**20, 15, 4
+PAIRED = 4
+"""So many times as many rounds have two ways whose ratio is a target."""
 FEW, MANY = 4, 16
 """Micro-batches of EXAMPLES examples each, for the memory of a pipeline."""
 ONE, REPLICAS, WORKERS, STAGES = "1 replica", "2 replicas", "2 workers", "2 processes"
@@ -37,11 +39,19 @@ def same_network():
             raise RuntimeError(f"{name}: a loss of {float(loss)}, and {theirs} in PyTorch: not the same network")
 
 
-def one_replica(rounds):
+def one_replica(rounds, with_peers=True):
     alone = tf.distribute.get_strategy()
     ours = {way: partial(steps.start, DEEP, way, alone) for way in (WHOLE, RECOMPUTED)}
-    theirs = peers.starts(peers.ALONE, NETWORKS[DEEP], BATCH, STEPS) if peers else {}
+    theirs = peers.starts(peers.ALONE, NETWORKS[DEEP], BATCH, STEPS) if peers and with_peers else {}
     return steps.in_turn(ours, theirs, rounds)
+
+
+def pairs(rounds):
+    """Return what is found of two ways alone: recomputation on one replica, and sharded state in two workers."""
+    found = {RECOMPUTED: one_replica(rounds, with_peers=False)}
+    for job, (network, _) in PAIRS.items():
+        found[network] = two_workers(job, rounds)["ways"]
+    return found
 
 
 def two_replicas(rounds):
@@ -128,15 +138,16 @@ def no_slower(name, ratio, limit):
     return [name, f"at most {limit}x", interval(ratio), verdict]
 
 
-def targets(one, deep, wide, peaks):
-    """Return a row for each target, from what was found on one replica and in workers, in bytes and seconds."""
+def targets(alone, deep, peaks):
+    """Return a row for each target, from what was found of `pairs` and in workers, in bytes and seconds."""
+    one = alone[RECOMPUTED]
     less = one[RECOMPUTED]["peak"] / one[WHOLE]["peak"]
     rows = [
         at_most(f"{RECOMPUTED}: peak", less, 0.6),
         no_slower(f"{RECOMPUTED}: time", time_ratio(one, RECOMPUTED, WHOLE), 1.35),
     ]
-    for network, found in (JOBS["deep"][0], deep), (JOBS["wide"][0], wide):
-        name = f"{SHARDED}, 2 workers, {network}"
+    for network, _ in PAIRS.values():
+        name, found = f"{SHARDED}, 2 workers, {network}", alone[network]
         rows.append(at_most(f"{name}: slots", found[SHARDED]["slots"] / found[WHOLE]["slots"], 0.55))
         rows.append(no_slower(f"{name}: time", time_ratio(found, SHARDED, WHOLE), 1.0))
     cut, whole = (deep[way]["weights"] + deep[way]["slots"] for way in (CUT, WHOLE))
@@ -170,6 +181,7 @@ def main():
     if peers:
         same_network()
 
+    alone = pairs(PAIRED * rounds)
     one = one_replica(rounds)
     replicas = two_replicas(rounds)
     peaks = {(schedule, m): peak_of_stages(schedule, m) for schedule in SCHEDULES for m in (FEW, MANY)}
@@ -184,7 +196,7 @@ def main():
 
     sheet = [row for section in sections for row in rows_of(*section)]
     growth = [[schedule, m, EXAMPLES * m, mib(peak)] for (schedule, m), peak in peaks.items()]
-    reached = targets(one, workers["deep"]["ways"], workers["wide"]["ways"], peaks)
+    reached = targets(alone, workers["deep"]["ways"], peaks)
     tables = {
         "Targets": (("what", "target", "measured", "verdict"), reached),
         "All on one sheet": ((*SHEET, *PLANNED), sheet),
@@ -198,7 +210,7 @@ def main():
     if not peers:
         parts.append("**Beside PyTorch**: not measured, for PyTorch is not installed.")
     text = f"{in_words(about)} {rounds} rounds of {STEPS} steps, {BATCH} examples a step."
-    found = {"one": one, "replicas": replicas, "workers": workers}
+    found = {"pairs": alone, "one": one, "replicas": replicas, "workers": workers}
     finish(arguments, "parallel", "\n\n".join([text, *parts]), {"facts": about, "tables": tables, "rounds": found})
 
 

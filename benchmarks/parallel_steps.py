@@ -39,6 +39,8 @@ JOBS = {
     "deep": (DEEP, [WHOLE, RECOMPUTED, SHARDED, CUT, IN_16_BITS, LOCAL]),
     "wide": (WIDE, [WHOLE, SHARDED, IN_16_BITS, LOCAL]),
 }
+PAIRS = {"deep pair": (DEEP, [WHOLE, SHARDED]), "wide pair": (WIDE, [WHOLE, SHARDED])}
+"""Two ways alone: their rounds lie closer together, so that a machine whose speed drifts hurts their ratio less."""
 REDUCES = 8
 
 
@@ -154,7 +156,7 @@ def together(job, rounds, rank, folder):
     """Return what two workers find of each way, and the link between them in bytes/s."""
     strategy = bt.strategy()
     workers = strategy.num_replicas_in_sync
-    network, ways = JOBS[job]
+    network, ways = (JOBS | PAIRS)[job]
     message = size(new_gpt(network).trainable_variables)
     reduces = all_reduces(tf, strategy, message, REDUCES)
     linked = []
@@ -164,7 +166,7 @@ def together(job, rounds, rank, folder):
         linked.append((time.perf_counter() - began) / REDUCES)
     ours = {way: partial(start, network, way, strategy) for way in ways}
     theirs = {}
-    if peers:
+    if peers and job in JOBS:
         peers.join(rank, workers, folder)
         theirs = peers.starts(peers.TOGETHER, NETWORKS[network], BATCH // workers, STEPS)
     found = in_turn(ours, theirs, rounds)
