@@ -63,14 +63,16 @@ def divide(space, steps_are_input=False):
     ``space``: an `XSpace`. ``steps_are_input``: nothing is trained, so that the pipeline's operations count.
     """
     lines = list(_lines(space))
-    own = set().union(*(_called_from_python(events) for _, events in lines))
+    own = None
+    if not steps_are_input:
+        own = set().union(*(_called_from_python(events) for _, events in lines))
     steps = []
     changes = []
     operations = 0
     for place, events in lines:
         steps += [event for event in events if event.name == STEP]
         if place == "CPU":
-            spans = _on_a_thread(events, None if steps_are_input else own)
+            spans = _on_a_thread(events, own)
         else:
             spans = [Span(event.start, event.end, DEVICE, _kernel(place, event)) for event in events]
         operations += sum(span.rank == HOST for span in spans)
@@ -157,10 +159,14 @@ def _on_a_thread(events, own):
             part = Part("CPU", "the rest", call["eager_op"])
         if part:
             spans.append(Span(event.start, event.end, rank, part))
-        runs_another = event.name.startswith("ExecutorState::Process") and event.stats.get("id") not in (own or ())
-        if own is not None and (waits or runs_another or event.name.startswith(CAPTURED)):
+        if own is not None and (waits or _is_of_the_pipeline(event, own)):
             until = event.end
     return spans
+
+
+def _is_of_the_pipeline(event, own):
+    runs = event.name.startswith("ExecutorState::Process")
+    return event.name.startswith(CAPTURED) or runs and event.stats.get("id") not in own
 
 
 def _kernel(place, event):
