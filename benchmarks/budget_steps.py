@@ -74,7 +74,8 @@ REDUCES, STEPS, ROUNDS = 8, 10, 5
 class Case:
     """One network in one setting; ``input_seconds``: how long its pipeline sleeps over a batch.
 
-    ``workers``: processes with a device each, else ``devices`` of this one share the batch.
+    ``workers``: processes with a device each, else ``devices`` of this one share the batch. ``sized``: whether the
+    pipeline tells TensorFlow how large a batch is.
     """
 
     network: str
@@ -84,6 +85,7 @@ class Case:
     devices: int = 1
     workers: int = 1
     input_seconds: float = 0.0
+    sized: bool = True
 
     @property
     def build(self):
@@ -95,12 +97,13 @@ class Case:
 
     @property
     def arguments(self):
-        names = ("network", "batch", "micro_batches", "policy")
+        names = ("network", "batch", "micro_batches", "policy", "sized")
         return {name: getattr(self, name) for name in names}
 
     @property
     def row(self):
         network = f"{self.network}, slow input" if self.input_seconds else self.network
+        network += "" if self.sized else ", batch(n)"
         replicas = f"{self.workers} workers" if self.workers > 1 else str(self.devices)
         return [network, str(self.batch), str(self.micro_batches), self.policy, replicas]
 
@@ -111,7 +114,10 @@ def source(case, model=None):
     kind, outputs = tf.as_dtype(model.input.dtype), model.output.shape
     x = tf.random.uniform((case.batch, *model.input.shape[1:]), 0, 8 if kind.is_integer else 1, kind)
     y = tf.random.uniform((case.batch, *outputs[1:-1]), 0, outputs[-1], tf.int32)
-    dataset = tf.data.Dataset.from_tensors((x, y)).repeat()
+    dataset = tf.data.Dataset.from_tensors((x, y))
+    if not case.sized:
+        dataset = dataset.unbatch().batch(case.batch).cache()
+    dataset = dataset.repeat()
     if not case.input_seconds:
         return dataset
 
@@ -150,10 +156,10 @@ def updates(case, strategy=None):
     return update
 
 
-def peak_of_updates(network, batch, micro_batches, policy):
+def peak_of_updates(**settings):
     from budget_steps import Case, updates
 
-    updates(Case(network, batch, micro_batches, policy))
+    updates(Case(**settings))
 
 
 def in_worker(network, batch, answer):

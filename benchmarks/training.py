@@ -89,9 +89,9 @@ def accumulation(found, folder, seconds, repeats):
 
 def memory_of_inputs(found, folder, repeats):
     """Repeat the memory of the conv net with batches of a quarter of the size, and with batches read ahead."""
-    k = MICRO_BATCHES[-1]
     batch = MEMORY_BATCH["conv net"]
-    for network in (BYTES, AHEAD):
+    cases = [(BYTES, k) for k in MICRO_BATCHES] + [(AHEAD, MICRO_BATCHES[-1])]
+    for network, k in cases:
         ours = peak(folder, network, "bt.Model", k, repeats, batch)
         theirs = peak(folder, network, "Keras", k, repeats, batch)
         found.figures.append([network, k, "bt.Model", "", written(ours)])

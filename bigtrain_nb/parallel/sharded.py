@@ -38,6 +38,8 @@ def is_sharded(optimizer):
 
 def sum_own_slices(gradients):
     """Return this replica's slices of the sums of the replicas' gradients: reduce-scatter. {index: gradient}."""
+    if not gradients:  # every layer is frozen
+        return {}
     replicas = tf.distribute.get_replica_context().num_replicas_in_sync
     tables = []  # [replicas, numbers in a slice]
     for gradient in gradients.values():

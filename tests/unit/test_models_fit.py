@@ -90,9 +90,10 @@ def test_history_is_exact_with_a_short_last_batch(replicas, micro_batches):
     assert model.evaluate(X, [Y, 3 * Y], batch_size=8, verbose=0, return_dict=True) == pytest.approx(exact, rel=1e-5)
 
 
-def test_all_layers_frozen_trains_nothing():
+@pytest.mark.parametrize("shard_optimizer", [False, True])
+def test_all_layers_frozen_trains_nothing(shard_optimizer):
     with on(2):
-        model = net(micro_batches=3)
+        model = net(micro_batches=3, shard_optimizer=shard_optimizer)
         model.trainable = False
         model.compile("sgd", "mse")
     before = model.get_weights()
