@@ -157,7 +157,7 @@ def written(mib):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=15, help="for a comparison of two on one device (default: 15)")
+    parser.add_argument("--seconds", type=float, default=60, help="for a comparison of two on one device (default: 60)")
     parser.add_argument("--repeats", type=int, default=6, help="rounds of workers; half for memory (default: 6)")
     add_arguments(parser)
     arguments = parser.parse_args()
