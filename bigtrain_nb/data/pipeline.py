@@ -52,7 +52,8 @@ class Pipeline:
     shuffle: size of the shuffle buffer in examples, 0 for the order of the files.
     seed: of the shuffle and of ``augment``; None draws a new one at each start.
     batch: examples in a batch; the last batch may be shorter.
-    repeat: start again after the last batch, for ever, without the pause that a new iterator costs.
+    repeat: start again after the last batch, for ever, without the pause that a new iterator costs. (With a ``service``
+        and the sharding "data" or "file" each pass begins about a second late.)
     prefetch: batches made ahead, 0 for none, or "AUTOTUNE".
     deterministic: keep the order although work runs in parallel.
     rewrites: let the runtime rewrite the pipeline by its own rules (False shows what each setting does by itself).
@@ -128,12 +129,16 @@ class Pipeline:
             dataset = dataset.batch(self.batch)
         if in_batches:
             dataset = self._map(dataset, self._decode_batch)
+        # A pass through a service begins a second late. Workers that have a share of their own would repeat it alone.
+        repeat_there = self.repeat and self.service and self.sharding in ("dynamic", "off")
+        if repeat_there:
+            dataset = dataset.repeat()
         if self.service:
             dataset = self._through_service(dataset)
         dataset = self._map(dataset, self.finish or scale_pixels)
         if not batched:
             dataset = dataset.batch(self.batch)
-        if self.repeat:
+        if self.repeat and not repeat_there:
             dataset = dataset.repeat()
         if self.prefetch:
             dataset = dataset.prefetch(_tf(self.prefetch))
