@@ -102,9 +102,10 @@ def line_up(factories, budget, rounds):
             "cannot compare steps/s with examples/s: let each step function return how many examples it processed"
         )
     slot = max(budget.left() / rounds / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
+    spare = budget.left() / (2 * LEAST_ROUNDS) / len(meters) - (1 + DRAIN) * slot
     for meter in meters:
         meter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
-        meter.choose_renew(slot)
+        meter.choose_renew(max(slot, spare))
     return meters, slot
 
 
@@ -233,14 +234,17 @@ class Meter:
             self.pull_for(0, whole=True)
         self.spent.clear()
 
-    def choose_renew(self, slot):
-        """Take a new iterator for each round, unless its first batch takes longer than the round."""
+    def choose_renew(self, longest):
+        """Take a new iterator for each round, unless its first batch takes longer than ``longest``.
+
+        One that stays keeps its luck: which thread runs where, say. Two alike then differ for good.
+        """
         if self.whole or self.is_step:
             return
         self.drop()
         began = _now()
         self.pull()
-        self.renew = _now() - began <= slot
+        self.renew = _now() - began <= longest
         if self.renew:
             self.drop()
 
