@@ -237,7 +237,7 @@ class Meter:
     def choose_renew(self, longest):
         """Take a new iterator for each round, unless its first batch takes longer than ``longest``.
 
-        One that stays keeps its luck: which thread runs where, say. Two alike then differ for good.
+        One that stays begins its rounds with full buffers, and intervals get wide.
         """
         if self.whole or self.is_step:
             return
