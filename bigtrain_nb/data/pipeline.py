@@ -129,8 +129,8 @@ class Pipeline:
             dataset = dataset.batch(self.batch)
         if in_batches:
             dataset = self._map(dataset, self._decode_batch)
-        # Repeated here, each pass through a service would begin a second late. But a worker would repeat a share of its
-        # own ("data", "file") without waiting for the others.
+        # Repeated in this process, each pass through a service begins a second late. So its workers repeat, unless each
+        # has a share of its own ("data", "file"): it would not wait for the others.
         repeat_there = self.repeat and self.service and self.sharding in ("dynamic", "off")
         if repeat_there:
             dataset = dataset.repeat()

@@ -102,6 +102,7 @@ def line_up(factories, budget, rounds):
             "cannot compare steps/s with examples/s: let each step function return how many examples it processed"
         )
     slot = max(budget.left() / rounds / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
+    # A first batch may take so long that twice the least number of rounds still fits
     spare = budget.left() / (2 * LEAST_ROUNDS) / len(meters) - (1 + DRAIN) * slot
     for meter in meters:
         meter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
