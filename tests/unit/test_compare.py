@@ -64,3 +64,17 @@ def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(
     with pytest.raises(ValueError, match="expected at least two sources to compare, not 1"):
         compare({"a": list}, seconds=1)
     assert clock.now == 0
+
+
+@pytest.mark.parametrize(("seconds", "is_renewed"), [(20.0, True), (2.0, False)])
+def test_a_source_that_starts_slowly_is_started_for_each_round_if_there_is_time(clock, seconds, is_renewed):
+    class SlowStart(Source):
+        def __iter__(self):
+            starts.append(clock.now)
+            clock.spend(0.3)
+            yield from super().__iter__()
+
+    starts = []
+    found = compare({name: lambda: SlowStart(clock, 0.01) for name in "ab"}, seconds=seconds)
+    rounds = sum(len(result.rounds) for result in found.results.values())
+    assert (len(starts) > rounds) == is_renewed
