@@ -55,7 +55,8 @@ def throughput(source, *, seconds=3.0, name="source", progress=None):
     meter = Meter(source, name, budget)
     meter.warm_up(seconds * WARM_UP)
     slot = max(budget.left() / ROUNDS, SHORTEST_SLOT)
-    meter.choose_whole(budget.left() / LEAST_ROUNDS)
+    if meter.pass_seconds <= budget.left() / LEAST_ROUNDS:
+        meter.use_whole_passes()
     while len(meter.rounds) < LEAST_ROUNDS or budget.left() > slot / 2:
         meter.measure(slot)
     return meter.result()
@@ -69,9 +70,9 @@ def compare(factories, *, seconds=10.0, progress=None):
     differences a budget shows is counted by benchmarks/honesty.py. ``progress`` is as for `throughput`.
 
     Every pass visits all sources, and every second pass in reverse order, so that drift within a pass cancels.
-    No source works behind another's back. One with short passes is measured in whole passes. Any other gets a new
-    iterator for each round, and its first batches do not count; where a new iterator takes long (a large shuffle
-    buffer, say), the old one stays, and the next source waits up to two rounds for its prefetch buffers to fill.
+    No source works behind another's back. Where all have short passes, all are measured in whole passes. Otherwise each
+    gets a new iterator for each round, and its first batches do not count; where a new iterator takes long (a large
+    shuffle buffer), the old one stays, and the next source waits up to two rounds for its prefetch buffers to fill.
     Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for a
@@ -104,8 +105,12 @@ def line_up(factories, budget, rounds):
     slot = max(budget.left() / rounds / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
     # A first batch may take so long that twice the least number of rounds still fits
     spare = budget.left() / (2 * LEAST_ROUNDS) / len(meters) - (1 + DRAIN) * slot
+    longest_pass = max(1.5 * slot, LONGEST_WHOLE)
+    # All or none: a whole pass counts its start, a round of a longer one does not
+    if all(meter.is_step or meter.pass_seconds <= longest_pass for meter in meters):
+        for meter in meters:
+            meter.use_whole_passes()
     for meter in meters:
-        meter.choose_whole(max(1.5 * slot, LONGEST_WHOLE))
         meter.choose_renew(max(slot, spare))
     return meters, slot
 
@@ -228,10 +233,10 @@ class Meter:
             last = examples / took
         self.passes_before = self.passes
 
-    def choose_whole(self, longest_pass):
-        """Measure in whole passes if one takes no longer than that many seconds."""
-        self.whole = self.pass_seconds <= longest_pass
-        if self.whole and self.iterator is not None:
+    def use_whole_passes(self):
+        """Finish the pass that the warm-up began, and measure only whole ones from now on."""
+        self.whole = True
+        if self.iterator is not None:
             self.pull_for(0, whole=True)
         self.spent.clear()
 
