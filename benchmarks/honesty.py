@@ -3,7 +3,7 @@
 False alarms: two identical pipelines are compared; any verdict but "same" is one.
 Detection: two identical pipelines make batches of 66 images, but of one only 60 count: it makes 6 in vain. So it does
 10 % more work for each image that counts, whatever binds the pipeline, and the true ratio is 1.10 by construction.
-Races: 24 settings of a pipeline race again and again. The truth is one comparison of all of them, ten times as long.
+Races: 24 settings of a pipeline race again and again. The truth is one comparison of all of them, five times as long.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def races(data, repeats, seconds):
         took.append(time.perf_counter() - began)
         if truth is None:
             factories = {name: partial(build, **chosen) for name, chosen in found.settings.items()}
-            truth = bt.compare(factories, seconds=10 * seconds)
+            truth = bt.compare(factories, seconds=5 * seconds)
             best = max(truth.names, key=lambda name: truth.results[name].median)
         kept.append(best in found.still_in)
         finalists.append(len(found.best))
@@ -129,8 +129,8 @@ def main():
     head += ("rounds that 2 % need",)
     about = facts()
     race_head = ("settings", "the true best is in the final set", "finalists", "rounds, of 42 for each", "seconds")
-    race_row, raced = races(data, arguments.races, 3 * arguments.seconds)
-    text = f"{in_words(about)} {arguments.seconds:.0f} s a comparison, {3 * arguments.seconds:.0f} s a race at most."
+    race_row, raced = races(data, arguments.races, 6 * arguments.seconds)
+    text = f"{in_words(about)} {arguments.seconds:.0f} s a comparison, {6 * arguments.seconds:.0f} s a race at most."
     text += f"\n\n{table(head, rows)}\n\n{table(race_head, [race_row])}"
     ratios = {name: [[asdict(ratio) for ratio, _ in pair] for pair in found] for name, found in pairs.items()}
     facts_found = {"facts": about, "head": head, "rows": rows, "ratios": ratios, "races": raced}

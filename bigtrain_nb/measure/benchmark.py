@@ -28,8 +28,9 @@ SHORTEST_SLOT = 0.1
 LONGEST_WHOLE = 0.5
 """Seconds. Comparing longer passes whole would leave too few rounds to see a small difference."""
 SPENT = 16
-"""Exhausted iterators kept until a round is over: TensorFlow may take up to a second to tear one down, idle, and makes
-new ones wait meanwhile. Those of very short passes go at once."""
+"""Exhausted iterators kept until a round is over: TensorFlow may wait when it tears one down, idle, and makes new ones
+wait meanwhile: up to a second for a young one, half a minute for one of two minutes. Those of very short passes go at
+once."""
 
 _now = time.perf_counter
 
@@ -97,13 +98,15 @@ def line_up(factories, budget, rounds):
     for name, factory in factories.items():
         meter = Meter(factory(), name, budget)
         meter.warm_up(budget.seconds * WARM_UP / len(factories))
+        meter.drop()
         meters.append(meter)
     if len({meter.unit for meter in meters}) > 1:
         raise ValueError(
             "cannot compare steps/s with examples/s: let each step function return how many examples it processed"
         )
     slot = max(budget.left() / rounds / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
-    # A first batch may take so long that twice the least number of rounds still fits
+    # A first batch may take as long as an old iterator may take to fill its buffers, or longer where there is time for
+    # twice the least number of rounds
     spare = budget.left() / (2 * LEAST_ROUNDS) / len(meters) - (1 + DRAIN) * slot
     longest_pass = max(1.5 * slot, LONGEST_WHOLE)
     # All or none: a whole pass counts its start, a round of a longer one does not
@@ -111,7 +114,7 @@ def line_up(factories, budget, rounds):
         for meter in meters:
             meter.use_whole_passes()
     for meter in meters:
-        meter.choose_renew(max(slot, spare))
+        meter.choose_renew(max(2 * slot, spare))
     return meters, slot
 
 
@@ -247,7 +250,6 @@ class Meter:
         """
         if self.whole or self.is_step:
             return
-        self.drop()
         began = _now()
         self.pull()
         self.renew = _now() - began <= longest
