@@ -28,9 +28,8 @@ SHORTEST_SLOT = 0.1
 LONGEST_WHOLE = 0.5
 """Seconds. Comparing longer passes whole would leave too few rounds to see a small difference."""
 SPENT = 16
-"""Exhausted iterators kept until a round is over: TensorFlow may wait when it tears one down, idle, and makes new ones
-wait meanwhile: up to a second for a young one, half a minute for one of two minutes. Those of very short passes go at
-once."""
+"""Exhausted iterators kept until a round is over: when TensorFlow tears one down it may wait, idle, for up to a second (an
+old one: half a minute), and makes new ones wait. Those of very short passes go at once."""
 
 _now = time.perf_counter
 
@@ -105,8 +104,7 @@ def line_up(factories, budget, rounds):
             "cannot compare steps/s with examples/s: let each step function return how many examples it processed"
         )
     slot = max(budget.left() / rounds / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
-    # A first batch may take as long as an old iterator may take to fill its buffers, or longer where there is time for
-    # twice the least number of rounds
+    # A first batch may take as long as full buffers may, or longer where twice the least number of rounds still fits
     spare = budget.left() / (2 * LEAST_ROUNDS) / len(meters) - (1 + DRAIN) * slot
     longest_pass = max(1.5 * slot, LONGEST_WHOLE)
     # All or none: a whole pass counts its start, a round of a longer one does not
