@@ -28,8 +28,8 @@ SHORTEST_SLOT = 0.1
 LONGEST_WHOLE = 0.5
 """Seconds. Comparing longer passes whole would leave too few rounds to see a small difference."""
 SPENT = 16
-"""Exhausted iterators kept until a round is over: when TensorFlow tears one down it may wait, idle, for up to a second (an
-old one: half a minute), and makes new ones wait. Those of very short passes go at once."""
+"""Exhausted iterators kept until a round is over: when TensorFlow tears one down it may wait, idle, for up to a second
+(an old one: half a minute), and makes new ones wait. Those of very short passes go at once."""
 
 _now = time.perf_counter
 
