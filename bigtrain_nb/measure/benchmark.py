@@ -70,9 +70,9 @@ def compare(factories, *, seconds=10.0, progress=None):
     differences a budget shows is counted by benchmarks/honesty.py. ``progress`` is as for `throughput`.
 
     Every pass visits all sources, and every second pass in reverse order, so that drift within a pass cancels.
-    No source works behind another's back. Where all have short passes, all are measured in whole passes. Otherwise each
-    gets a new iterator for each round, and its first batches do not count; where a new iterator takes long (a large
-    shuffle buffer), the old one stays, and the next source waits up to two rounds for its prefetch buffers to fill.
+    No source works behind another's back. One with short passes is measured in whole ones, unless another's are a little
+    longer and too long for that. Any other gets a new iterator for each round, and its first batches do not count; where
+    that takes long (a large shuffle buffer), the old one stays, and the next source waits for its buffers to fill.
     Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for a
@@ -107,11 +107,11 @@ def line_up(factories, budget, rounds):
     # A first batch may take as long as full buffers may, or longer where twice the least number of rounds still fits
     spare = budget.left() / (2 * LEAST_ROUNDS) / len(meters) - (1 + DRAIN) * slot
     longest_pass = max(1.5 * slot, LONGEST_WHOLE)
-    # All or none: a whole pass counts its start, a round of a longer one does not
-    if all(meter.is_step or meter.pass_seconds <= longest_pass for meter in meters):
-        for meter in meters:
+    for meter in sorted(meters, key=lambda meter: meter.pass_seconds, reverse=True):
+        if meter.pass_seconds <= longest_pass:
             meter.use_whole_passes()
-    for meter in meters:
+        else:  # then none about as long: a whole pass counts its start, a round of a longer one does not
+            longest_pass = min(longest_pass, meter.pass_seconds / 1.5)
         meter.choose_renew(max(2 * slot, spare))
     return meters, slot
 
