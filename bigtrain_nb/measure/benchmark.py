@@ -70,8 +70,8 @@ def compare(factories, *, seconds=10.0, progress=None):
     differences a budget shows is counted by benchmarks/honesty.py. ``progress`` is as for `throughput`.
 
     Every pass visits all sources, and every second pass in reverse order, so that drift within a pass cancels.
-    No source works behind another's back. One with short passes is measured in whole ones, unless another's are a little
-    longer and too long for that. Any other gets a new iterator for each round, and its first batches do not count; where
+    No source works behind another's back. One with short passes is measured in whole ones, unless another's are a bit
+    longer and too long for that. Any other gets a new iterator for each round, and its first batches do not count; if
     that takes long (a large shuffle buffer), the old one stays, and the next source waits for its buffers to fill.
     Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
 

@@ -66,26 +66,35 @@ def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(
     assert clock.now == 0
 
 
-def test_two_are_measured_the_same_way_though_only_one_has_short_passes(clock):
-    class SlowStart(Source):
-        def __iter__(self):
-            clock.spend(0.1)
-            yield from super().__iter__()
+class SlowStart(Source):
+    """Needs 0.1 s of the clock before its first batch."""
 
+    def __iter__(self):
+        self.clock.spend(0.1)
+        yield from super().__iter__()
+
+
+def test_two_are_measured_the_same_way_though_only_one_has_short_passes(clock):
     passes = {"just short enough": [32] * 39, "just too long": [32] * 41}  # with the start 0.49 s and 0.51 s
     found = compare({name: partial(SlowStart, clock, 0.01, sizes) for name, sizes in passes.items()}, seconds=20)
     assert found.ratio(*passes).median == pytest.approx(1, abs=0.01)
 
 
+def test_a_short_pass_is_measured_whole_beside_a_much_longer_one(clock):
+    passes = {"short": [32] * 10, "long": [32] * 100}  # with the start 0.2 s and 1.1 s
+    found = compare({name: partial(SlowStart, clock, 0.01, sizes) for name, sizes in passes.items()}, seconds=20)
+    assert found.results["short"].median == pytest.approx(10 * 32 / 0.2)
+
+
 @pytest.mark.parametrize(("seconds", "is_renewed"), [(20.0, True), (2.0, False)])
 def test_a_source_that_starts_slowly_is_started_for_each_round_if_there_is_time(clock, seconds, is_renewed):
-    class SlowStart(Source):
+    class SlowerStart(SlowStart):
         def __iter__(self):
             starts.append(clock.now)
-            clock.spend(0.3)
+            clock.spend(0.2)
             yield from super().__iter__()
 
     starts = []
-    found = compare({name: lambda: SlowStart(clock, 0.01) for name in "ab"}, seconds=seconds)
+    found = compare({name: lambda: SlowerStart(clock, 0.01) for name in "ab"}, seconds=seconds)
     rounds = sum(len(result.rounds) for result in found.results.values())
     assert (len(starts) > rounds) == is_renewed
