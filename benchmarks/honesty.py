@@ -129,8 +129,9 @@ def main():
     head += ("rounds that 2 % need",)
     about = facts()
     race_head = ("settings", "the true best is in the final set", "finalists", "rounds, of 42 for each", "seconds")
-    race_row, raced = races(data, arguments.races, 6 * arguments.seconds)
-    text = f"{in_words(about)} {arguments.seconds:.0f} s a comparison, {6 * arguments.seconds:.0f} s a race at most."
+    race_seconds = 6 * arguments.seconds
+    race_row, raced = races(data, arguments.races, race_seconds)
+    text = f"{in_words(about)} {arguments.seconds:.0f} s a comparison, {race_seconds:.0f} s a race at most."
     text += f"\n\n{table(head, rows)}\n\n{table(race_head, [race_row])}"
     ratios = {name: [[asdict(ratio) for ratio, _ in pair] for pair in found] for name, found in pairs.items()}
     facts_found = {"facts": about, "head": head, "rows": rows, "ratios": ratios, "races": raced}

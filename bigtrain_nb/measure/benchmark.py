@@ -70,9 +70,9 @@ def compare(factories, *, seconds=10.0, progress=None):
     differences a budget shows is counted by benchmarks/honesty.py. ``progress`` is as for `throughput`.
 
     Every pass visits all sources, and every second pass in reverse order, so that drift within a pass cancels.
-    No source works behind another's back. One with short passes is measured in whole ones, unless another's are a bit
-    longer and too long for that. Any other gets a new iterator for each round, and its first batches do not count; if
-    that takes long (a large shuffle buffer), the old one stays, and the next source waits for its buffers to fill.
+    No source works behind another's back. Short passes are measured whole, start included; not so where another source
+    has passes that are too long for this, but less than 1.5 times as long. Any other gets a new iterator for each
+    round, and its first batches do not count. If a first batch takes long (a large shuffle buffer), the iterator stays.
     Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for a
@@ -104,13 +104,13 @@ def line_up(factories, budget, rounds):
             "cannot compare steps/s with examples/s: let each step function return how many examples it processed"
         )
     slot = max(budget.left() / rounds / len(meters) / (1 + DRAIN), SHORTEST_SLOT)
-    # A first batch may take as long as full buffers may, or longer where twice the least number of rounds still fits
+    # An iterator that stays may take two rounds to fill its buffers, so a new one may too; longer if there is time
     spare = budget.left() / (2 * LEAST_ROUNDS) / len(meters) - (1 + DRAIN) * slot
     longest_pass = max(1.5 * slot, LONGEST_WHOLE)
     for meter in sorted(meters, key=lambda meter: meter.pass_seconds, reverse=True):
         if meter.pass_seconds <= longest_pass:
             meter.use_whole_passes()
-        else:  # then none about as long: a whole pass counts its start, a round of a longer one does not
+        else:  # sources about as long must be measured the same way: only a whole pass counts its start
             longest_pass = min(longest_pass, meter.pass_seconds / 1.5)
         meter.choose_renew(max(2 * slot, spare))
     return meters, slot
