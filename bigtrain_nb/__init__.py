@@ -4,10 +4,7 @@ In notebooks: ``import bigtrain_nb as bt``. Names load what they need on first u
 """
 
 import sys
-from functools import partial
 from importlib import import_module
-from importlib.machinery import PathFinder
-from types import SimpleNamespace
 
 _HOME = {
     "measure.benchmark": ("compare", "throughput"),
@@ -21,6 +18,7 @@ _HOME = {
     "data.diagnose": ("diagnose",),
     "lab.lab": ("Lab",),
     "train.model": ("Model",),
+    "train.files": ("load_model",),
     "train.small_models": ("conv_net", "gpt"),
     "train.devices": ("devices", "mirrored"),
     "launch.jobs": ("run_workers",),
@@ -39,7 +37,8 @@ _HOME = {
     "plan.accelerators": ("ACCELERATORS",),
     "plan.parallelism": ("all_reduce_seconds",),
     "plan.pipeline_ceiling": ("pipeline_ceiling",),
-    "parallel.recompute": ("Recompute",),
+    "parallel.recompute": ("recompute",),
+    "parallel.attention": ("chunk_attention",),
     "parallel.tensor": ("ColumnDense", "RowDense", "SplitAttention"),
     "parallel.pipelined": ("Pipelined",),
     "parallel.schedule": ("pipeline_schedule",),
@@ -57,13 +56,9 @@ __version__ = "0.2.0"
 def __getattr__(name):
     if name not in _MODULE_OF:
         raise AttributeError(f"bigtrain_nb has no {name!r}; it has {', '.join(__all__)}")
-    value = _loaded(_MODULE_OF[name], name)
+    value = getattr(import_module(f"bigtrain_nb.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
-
-
-def _loaded(module, name):
-    return getattr(import_module(f"bigtrain_nb.{module}"), name)
 
 
 def __dir__():
@@ -79,49 +74,3 @@ def load_ipython_extension(shell):
 
 if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()):
     load_ipython_extension(shell)
-
-
-# Saved models name our classes, and Keras imports no module that a file names: it is told of them when it is imported
-
-_SAVED = {
-    "train.model": ("FunctionalModel", "WrappedModel"),
-    "train.small_models": ("Positions",),
-    "parallel.recompute": ("Recompute",),
-    "parallel.tensor": ("ColumnDense", "RowDense", "SplitAttention"),
-    "parallel.pipelined": ("Pipelined",),
-    "parallel.sharded": ("ShardedOptimizer",),
-}
-
-
-def _from_config(module, name, config):
-    return _loaded(module, name).from_config(config)
-
-
-def _tell(keras):
-    """Give Keras something that loads a class when it makes an object of it."""
-    known = keras.saving.get_custom_objects()
-    for module, names in _SAVED.items():
-        for name in names:
-            known[f"bigtrain_nb>{name}"] = SimpleNamespace(from_config=partial(_from_config, module, name))
-    for name in _SAVED["train.model"]:
-        known[name] = known[f"bigtrain_nb>{name}"]  # the legacy HDF5 format knows classes by their bare names
-
-
-def _find_keras(name, path=None, target=None):
-    """Find the module Keras, none but it, and tell it as soon as it has run."""
-    spec = PathFinder.find_spec(name, path) if name == "keras" else None
-    if spec:
-        run_module = spec.loader.exec_module
-
-        def run_and_tell(module):
-            run_module(module)
-            _tell(module)
-
-        spec.loader.exec_module = run_and_tell
-    return spec
-
-
-if "keras" in sys.modules:
-    _tell(sys.modules["keras"])
-else:
-    sys.meta_path.insert(0, SimpleNamespace(find_spec=_find_keras))

@@ -1,8 +1,13 @@
-"""A batch as a training step sees it, inputs, targets and sample weights: what it counts, and how it is cut."""
+"""A batch as a training step sees it: what it counts, its micro-batches, and the sums over them.
+
+What is summed is {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}.
+"""
 
 from itertools import pairwise
 
+from bigtrain_nb.common.keras_gaps import innermost
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import at_least_32_bits
 
 
 def loss_reduction(loss):
@@ -38,7 +43,7 @@ def weight_of(data, reduction):
     return tf.reduce_sum(tf.cast(sample_weight, tf.float32))
 
 
-def cut(data, start, length):
+def examples_of(data, start, length):
     """Return examples ``start`` to ``start + length`` of every tensor in a batch."""
 
     def rows(value):
@@ -52,7 +57,7 @@ def cut(data, start, length):
 
 
 def equal_parts(examples, count):
-    """Return the start and the length of ``count`` parts of a batch, which differ by one example at most.
+    """Return the start and the length of ``count`` micro-batches, which differ by one example at most.
 
     In a step, InvalidArgumentError if there are fewer ``examples``.
     """
@@ -81,6 +86,84 @@ def refuse_sum_with_other_losses(model, reduction):
     """Raise ValueError where micro-batches would count the losses of layers once each, for want of shares."""
     if reduction == "sum" and model.micro_batches > 1 and model.losses:
         raise ValueError(
-            'with the reduction "sum", micro_batches would count regularisers and add_loss once for each slice: use'
+            'with the reduction "sum", micro_batches would count regularisers and add_loss once for each of them: use'
             ' "sum_over_batch_size"'
         )
+
+
+def refuse_what_needs_one_piece(model):
+    """Raise ValueError for what cannot be in a step of several micro-batches or replicas.
+
+    That are an optimizer that accumulates by itself, and the scales of float8, which Keras hands on as gradients and
+    which are not to be summed.
+    """
+    if getattr(innermost(model.optimizer), "gradient_accumulation_steps", None):
+        raise ValueError(
+            "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
+            " optimizer and give micro_batches to the model"
+        )
+    if any(variable.overwrite_with_gradient for variable in model.trainable_variables):
+        raise ValueError("float8 works on one device and without micro_batches only")
+
+
+def micro_batches_of(examples, size):
+    """Return the start and the length of micro-batches of ``size`` examples, the last one shorter: of known numbers."""
+    return [(start, min(size, examples - start)) for start in range(0, examples, size)] or [(0, 0)]
+
+
+def sum_in_a_loop(one_micro_batch, variables, examples, size, of_one_size):
+    """Return the sums of what ``one_micro_batch(start, length)`` gives for ``size`` examples each, the last for fewer.
+
+    There may be no examples: then they are zeros. XLA wants micro-batches ``of_one_size``, known beforehand: then a
+    shorter last one stands apart.
+    """
+    # Traced once, here, and called by the loop: so it is known beforehand which variables have a gradient
+    number = tf.TensorSpec([], tf.int32)
+    one_micro_batch = tf.function(one_micro_batch, autograph=False).get_concrete_function(number, number)
+    sums = _zeros(variables, one_micro_batch.structured_outputs)
+    end = examples // size * size if of_one_size else examples
+
+    def not_at_the_end(start, sums):
+        return start < end
+
+    def add_micro_batch(start, sums):
+        length = size if of_one_size else tf.minimum(size, examples - start)
+        return start + size, _add(sums, one_micro_batch(start, length))
+
+    _, sums = tf.while_loop(not_at_the_end, add_micro_batch, (0, sums), parallel_iterations=1)
+    if not of_one_size:
+        return sums
+
+    def add_the_rest():
+        return _add(sums, one_micro_batch(end, examples - end))
+
+    return tf.cond(tf.less(end, examples), add_the_rest, lambda: sums)
+
+
+def sum_written_out(one_micro_batch, parts):
+    """Return the sums of what ``one_micro_batch`` gives for ``parts``, one written after the other in place of a loop.
+
+    Under MirroredStrategy replicas cannot talk to each other within a loop. Each part waits for the one before.
+    """
+    sums = None
+    for start, length in parts:
+        with tf.control_dependencies(tf.nest.flatten(sums or [])):
+            result = one_micro_batch(start, length)
+            sums = result if sums is None else _add(sums, result)
+    return sums
+
+
+def _zeros(variables, outputs):
+    gradients = {}
+    for index in outputs["gradients"]:
+        variable = variables[index]
+        gradients[index] = tf.zeros(variable.shape, at_least_32_bits(variable.dtype))
+    logs = {name: tf.zeros(log.shape) for name, log in outputs["logs"].items()}
+    return {"loss": tf.constant(0.0), "gradients": gradients, "logs": logs}
+
+
+def _add(sums, result):
+    def add(total, value):
+        return total + tf.cast(value, total.dtype)
+
+    return tf.nest.map_structure(add, sums, result)

@@ -1,7 +1,11 @@
 """Writing files so that nobody ever sees half of one."""
 
 import os
+import time
 from pathlib import Path
+
+SECONDS_WITHOUT_WRITING = 60
+"""After so long without a change, what another process writes is taken to be left by one that has died."""
 
 
 def write_text(path, text):
@@ -13,3 +17,48 @@ def write_text(path, text):
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_once(path, write):
+    """Let one of the processes that save the same thing to ``path`` at a time write it; the others wait for it.
+
+    ``write(beside)`` writes the file, beside ``path`` and with the same ending; then it is renamed, so that everybody
+    sees a whole file, the old one or the new. What a process that has died left is written anew after
+    `SECONDS_WITHOUT_WRITING`.
+    """
+    path = Path(path)
+    beside = path.with_name(f".part-of-{path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while not _is_first(beside):
+        if _was_written_by_another(beside, path):
+            return
+    try:
+        write(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _is_first(beside):
+    try:
+        beside.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _was_written_by_another(beside, path):
+    """Wait until the file beside is gone; return whether it was renamed. One that does not grow for long is removed."""
+    seen, since = None, time.monotonic()
+    while True:
+        try:
+            state = beside.stat()
+        except FileNotFoundError:
+            return seen is not None and path.exists() and path.stat().st_ino == seen.st_ino
+        if seen is None or (state.st_size, state.st_mtime_ns) != (seen.st_size, seen.st_mtime_ns):
+            since = time.monotonic()
+        if time.monotonic() - since > SECONDS_WITHOUT_WRITING:
+            beside.unlink(missing_ok=True)
+            return False
+        seen = state
+        time.sleep(0.02)

@@ -11,13 +11,17 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import several_workers
 
 # isort: split
+from keras.src import api_export
+from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
+from keras.src.saving import object_registration
+from keras.src.saving.keras_saveable import KerasSaveable
 
 _groups = count(1)
 
 
 def innermost(optimizer):
-    """Return the optimizer that updates the weights: `LossScaleOptimizer` and `ShardedOptimizer` wrap it."""
+    """Return the optimizer that updates the weights: `LossScaleOptimizer` wraps it."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
@@ -38,9 +42,11 @@ def already_reduced(optimizer):
     return in_place_of(innermost(optimizer), "_all_reduce_sum_gradients", list)  # the pairs as they are
 
 
-def decays(optimizer, variable):
-    """Return whether the optimizer's weight decay, if it has any, touches a variable."""
-    return optimizer._use_weight_decay(variable)
+def same_weight_decay(optimizer, other):
+    """Let an optimizer leave the weights undecayed that another was told to; the config does not hold them."""
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+        if name in vars(other):
+            vars(optimizer)[name] = vars(other)[name]
 
 
 def after(data):
@@ -66,6 +72,35 @@ def _counting(tracker, examples):
         return update(tracker, value, examples)
 
     return update_state
+
+
+class _LossesOfOneDevice:
+    """How many replicas, which are threads, are in `losses_of_one_device`, and what Keras has in its place."""
+
+    inside = 0
+    stock = {
+        "scale_loss_for_distribution": loss_module.scale_loss_for_distribution,
+        "unscale_loss_for_distribution": loss_module.unscale_loss_for_distribution,
+    }
+
+
+def _as_it_is(value):
+    return value
+
+
+@contextmanager
+def losses_of_one_device():
+    """Let losses be those of the examples that they see. Keras divides its own by the number of replicas, but not what
+    a `compute_loss` of somebody's own adds to them (1,000 more on two replicas shows 2,000 more).
+    """
+    _LossesOfOneDevice.inside += 1
+    vars(loss_module).update(dict.fromkeys(_LossesOfOneDevice.stock, _as_it_is))
+    try:
+        yield
+    finally:
+        _LossesOfOneDevice.inside -= 1
+        if _LossesOfOneDevice.inside == 0:
+            vars(loss_module).update(_LossesOfOneDevice.stock)
 
 
 def compiled_loss(model, y, y_pred, sample_weight):
@@ -116,37 +151,21 @@ def moving_statistics(model):
     return [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]
 
 
-def refuse_what_needs_one_piece(model):
-    """Raise ValueError for what cannot be in a step of several slices or replicas.
-
-    That are an optimizer that accumulates by itself, the scales of float8, which Keras hands on as gradients and which
-    are not to be summed, and slices with layers that talk to other replicas in the forward pass.
-    """
-    if getattr(innermost(model.optimizer), "gradient_accumulation_steps", None):
-        raise ValueError(
-            "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
-            " optimizer and give micro_batches to the model"
-        )
-    if any(variable.overwrite_with_gradient for variable in model.trainable_variables):
-        raise ValueError("float8 works on one device and without micro_batches only")
-    if model.micro_batches == 1 or model.distribute_strategy.num_replicas_in_sync == 1:
-        return
-    for layer in synchronized_layers(model):
-        raise ValueError(
-            f"{layer.name}: synchronized=True on several replicas needs micro_batches=1. Its forward pass waits for"
-            " every replica, and one with a smaller share of the batch has fewer slices. Leave it out (moving"
-            " statistics are averaged all the same) or use GroupNormalization"
-        )
-
-
 def synchronized_layers(model):
     """Return the layers that talk to other replicas in the forward pass, which therefore all replicas must run."""
     return [layer for layer in _batch_normalizations(model) if layer.synchronized]
 
 
-def has_mask(tensor):
-    """Say whether a layer that made a tensor has put a mask on it, as `Embedding(mask_zero=True)` does."""
-    return getattr(tensor, "_keras_mask", None) is not None
+def mask_of(tensor):
+    """Return the mask that a layer has put on what it made, as `Embedding(mask_zero=True)` does, or None."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def with_mask(tensor, mask):
+    """Return the tensor, with a mask for the layers that read it, unless that is None."""
+    if mask is not None:
+        tensor._keras_mask = mask
+    return tensor
 
 
 def layers_within(layer):
@@ -154,13 +173,35 @@ def layers_within(layer):
     return list(layer._flatten_layers())
 
 
-def keep_mask(tensor, same):
-    """Return ``same``, another tensor of the same values, with the mask that Keras hands on as an attribute."""
-    mask = getattr(tensor, "_keras_mask", None)
-    if mask is not None:
-        same._keras_mask = mask
-    return same
-
-
 def _batch_normalizations(model):
     return [layer for layer in layers_within(model) if isinstance(layer, keras.layers.BatchNormalization)]
+
+
+# Objects that are changed in place: see in_place.py
+
+
+def known_as(made, own):
+    """Let files name a class that is made at run time as they name ``own``; Keras looks up the very class."""
+    object_registration.GLOBAL_CUSTOM_NAMES[made] = keras.saving.get_registered_name(own)
+    if name := api_export.get_name_from_symbol(own):
+        api_export.REGISTERED_OBJS_TO_NAMES[made] = name
+
+
+def bytes_of_file(thing):
+    """Return a layer or model as Keras pickles it, without the class that reads it: pickle could not find that."""
+    _, (file,) = KerasSaveable.__reduce__(thing)
+    return file
+
+
+def object_of_file(own, file):
+    """Return the layer or model of class ``own`` that `bytes_of_file` has written."""
+    return own._unpickle_model(file)
+
+
+def state_of(layer):
+    """Return what a call of a layer may change: seeds, moving statistics, metrics. Frozen weights are not in it.
+
+    Publicly `non_trainable_variables` of a layer with ``trainable=False`` are all, also LoRA's trainable ones inside.
+    """
+    weights = {id(variable) for inner in layers_within(layer) for variable in inner._trainable_variables}
+    return [variable for variable in layer.variables if id(variable) not in weights]

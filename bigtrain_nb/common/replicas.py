@@ -28,12 +28,16 @@ def on_each_replica(strategy, function):
     return run
 
 
-def all_gather(strategy, value):
-    """Return a function of tensors that gives what ``value`` of them is on each replica: NumPy, [replicas, ...]."""
+def all_gather(strategy, value, seconds=None):
+    """Return a function of tensors that gives what ``value`` of them is on each replica: NumPy, [replicas, ...].
+
+    With ``seconds`` a worker that waits longer for the others raises `tf.errors.DeadlineExceededError`.
+    """
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
 
     def share(*tensors):
         own = tf.convert_to_tensor(value(*tensors))
-        return tf.distribute.get_replica_context().all_gather(own[None], axis=0)
+        return tf.distribute.get_replica_context().all_gather(own[None], axis=0, options=options)
 
     run = on_each_replica(strategy, share)
 

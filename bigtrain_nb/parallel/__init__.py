@@ -1,12 +1,12 @@
-"""A model that does not fit: recompute it, shard its state, cut it; and replicas that say less.
+"""A model that does not fit: recompute it, shard its state, shard its layers; and replicas that say less.
 
-What goes together, of the arguments of `bt.Model` and the layers of this folder ("cut": with `ColumnDense`, `RowDense`
-or `SplitAttention`, as in ``bt.gpt(tensor_parallel=2)``):
+What goes together, of the settings of `bt.Model` and of this folder ("tensor parallel": with `ColumnDense`, `RowDense`
+or `SplitAttention`, as in ``bt.gpt(tensor_parallel=2)``; "recompute" stands for `chunk_attention` too):
 
-| | `Recompute` | ``shard_optimizer`` | ``reduce_dtype`` | ``sync_every`` | cut |
+| | `recompute` | ``shard_optimizer`` | ``reduce_dtype`` | ``sync_every`` | tensor parallel |
 |---|---|---|---|---|---|
 | ``micro_batches`` | yes | yes | yes | yes | yes, with as many examples in a batch |
-| `Recompute` | no nests | yes | yes | yes | yes |
+| `recompute` | no nests | yes | yes | yes | yes |
 | ``shard_optimizer=True`` | yes | | yes | raises | raises |
 | ``reduce_dtype="bfloat16"`` | yes | yes | | yes | no effect: no gradients are sent |
 | ``sync_every=H`` | yes | raises | yes | | raises |
@@ -15,11 +15,11 @@ or `SplitAttention`, as in ``bt.gpt(tensor_parallel=2)``):
 | ``clipnorm`` | yes | yes | yes | yes | yes |
 | ``use_ema`` | yes | yes | yes | raises | not tried |
 | LAMB, Muon, Adafactor, one of your own | yes | raises | yes | yes | raises |
-| ``jit_compile=True`` | yes | TensorFlow raises with several replicas on CPUs, whatever the arguments | | | |
+| ``jit_compile=True`` | yes | TensorFlow raises with several replicas on CPUs, whatever the settings | | | |
 | `save` | yes | yes, whole | yes | yes, the first replica's slots | yes, whole |
 | `Resume` | yes | yes, whole | yes | raises | yes, whole |
 | one replica | yes | raises | no effect | yes | an ordinary model |
 
 `Pipelined` is a model of its own, for stages on devices without a strategy: it has ``micro_batches`` and works with
-`Recompute` in its stages, clipping, loss scaling and `save`; under a strategy's scope it raises.
+`recompute` in its stages, clipping, loss scaling and `save`; under a strategy's scope it raises.
 """

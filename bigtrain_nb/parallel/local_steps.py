@@ -1,13 +1,14 @@
 """Replicas that train apart and meet now and then: with a slow link between them, few bytes are sent."""
 
-from bigtrain_nb.common.keras_gaps import already_reduced, moving_statistics
+from bigtrain_nb.common.keras_gaps import already_reduced, innermost, moving_statistics
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import mean_over_replicas, on_each_replica
+from bigtrain_nb.common.replicas import mean_over_replicas, on_each_replica, several_workers
+from bigtrain_nb.parallel.reduction import Mean
 
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
 
-class LocalSteps(keras.callbacks.Callback):
+class LocalSteps(Mean, keras.callbacks.Callback):
     """Lets the replicas meet after every ``sync_every`` steps of an epoch, and at its end.
 
     With ``steps_per_execution`` they meet after the execution in which so many are done.
@@ -17,17 +18,45 @@ class LocalSteps(keras.callbacks.Callback):
     the gradient with which an outer optimizer, Nesterov momentum with the rate and momentum of the paper, moves the
     weights from which all then start again. `BatchNormalization`'s moving statistics become their mean.
 
-    `Model.fit` puts it before the other callbacks, so that these find equal replicas after a meeting. The outer
-    optimizer is ``model.outer_optimizer``, and saved with the model.
+    It is a reduction that reduces nothing in a step, and the callback that does so at a meeting: `Model.fit` puts it
+    before the other callbacks, so that these find equal replicas. The outer optimizer is ``model.outer_optimizer``, and
+    saved with the model.
     """
 
-    def __init__(self, sync_every):
-        super().__init__()
-        self.sync_every = sync_every
+    def __init__(self, model):
+        keras.callbacks.Callback.__init__(self)
+        self.replicas = model.distribute_strategy.num_replicas_in_sync
+        self.sync_every = model.sync_every
+        self.set_model(model)
         self._built_for = None  # an optimizer
 
-    def build(self, model):
+    @classmethod
+    def asked_for(cls, model):
+        return f"sync_every={model.sync_every}" if model.sync_every else None
+
+    def reduce(self, step, data):
+        return {**step, "gradients": overflow_together(step["gradients"], self.model.optimizer)}
+
+    def callbacks(self):
+        return [self]
+
+    def train_function(self):
+        if innermost(self.model.optimizer).use_ema:
+            raise ValueError(
+                f"sync_every={self.sync_every} and use_ema=True do not go together: each replica would keep an average"
+                " of its own weights. Leave out one of them"
+            )
+        if several_workers(self.model.distribute_strategy):
+            return steps_without_logs(self.model)
+        return None
+
+    def before_files(self):
+        if self.model.compiled and self.model.built:
+            self.build()  # Keras saves or reads its state next
+
+    def build(self):
         """Make the outer optimizer, unless it is there since `compile`."""
+        model = self.model
         if self._built_for is model.optimizer:
             return
         self._built_for = model.optimizer
@@ -41,7 +70,7 @@ class LocalSteps(keras.callbacks.Callback):
         self._meet = on_each_replica(model.distribute_strategy, self._outer_step)
 
     def on_train_begin(self, logs=None):
-        self.build(self.model)
+        self.build()
         for start, weight in zip(self._starts, self._weights, strict=True):
             value = tf.identity(weight.value)  # the first replica's, if an earlier `fit` was interrupted
             start.assign(value)
@@ -71,11 +100,11 @@ class LocalSteps(keras.callbacks.Callback):
 
     def _outer_step(self):
         """What each replica does when they meet."""
-        ways = []
+        moves = []
         for start, weight in zip(self._starts, self._weights, strict=True):
-            ways.append(start.value - weight.value)  # a gradient points backwards
+            moves.append(start.value - weight.value)  # a gradient points backwards
         statistics = moving_statistics(self.model)
-        apart = {"gradients": ways, "statistics": [variable.value for variable in statistics]}
+        apart = {"gradients": moves, "statistics": [variable.value for variable in statistics]}
         means, _ = mean_over_replicas(apart, tf.constant(1.0), self.model.reduce_dtype)
 
         with already_reduced(self.model.outer_optimizer):

@@ -4,10 +4,11 @@ from functools import partial
 
 from bigtrain_nb.common.batches import (
     count_examples,
-    cut,
     equal_parts,
+    examples_of,
     loss_reduction,
     refuse_sum_with_other_losses,
+    refuse_what_needs_one_piece,
     weight_of,
 )
 from bigtrain_nb.common.keras_gaps import (
@@ -16,7 +17,6 @@ from bigtrain_nb.common.keras_gaps import (
     count_by_examples,
     full_name,
     move,
-    refuse_what_needs_one_piece,
 )
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel.schedule import FORWARD, pipeline_schedule
@@ -34,9 +34,9 @@ class Pipelined(keras.Model):
 
     A training step cuts the batch into ``micro_batches`` parts that differ by one example at most, and sends them
     through the stages in the order of ``schedule``, "1f1b" or "gpipe": see `bigtrain_nb.pipeline_schedule`. A stage
-    keeps the activations of a micro-batch until its backward pass; with `Recompute` around its blocks, their inputs
-    only. The optimizer gets the gradients of all stages at once, the mean over the batch, as on one device, but for
-    layers with batch statistics or random numbers, which see micro-batches. The step is one graph, which grows with
+    keeps the activations of a micro-batch until its backward pass; with `recompute` on its blocks, their inputs only.
+    The optimizer gets the gradients of all stages at once, the mean over the batch, as on one device, but for layers
+    with batch statistics or random numbers, which see micro-batches. The step is one graph, which grows with
     ``micro_batches``. `evaluate` and `predict` send each batch through the stages in one piece.
 
     Raises ValueError for a stage that is no built Keras model or has no weights, for a weight in two stages, for a mask
@@ -130,7 +130,7 @@ class Pipelined(keras.Model):
         weight = weight_of(data, reduction)
         parts = []
         for start, length in equal_parts(count_examples(data), self.micro_batches):
-            part = cut(data, start, length)
+            part = examples_of(data, start, length)
             parts.append((part, tf.math.divide_no_nan(weight_of(part, reduction), weight)))
         return parts
 

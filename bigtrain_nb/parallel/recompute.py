@@ -1,66 +1,116 @@
-"""A layer that keeps only its input for the backward pass, and computes the rest again there."""
+"""Layers that keep only their inputs for the backward pass, and compute the rest again there."""
 
-from bigtrain_nb.common.keras_gaps import layers_within
+import re
+from collections import Counter
+
+from bigtrain_nb.common.in_place import become
+from bigtrain_nb.common.keras_gaps import layers_within, mask_of, state_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 
 
-@keras.saving.register_keras_serializable("bigtrain_nb")
-class Recompute(keras.layers.Wrapper):
-    """Around ``layer``, a layer or a model: the same outputs and gradients, with less memory and more time.
+def recompute(model, layers=None):
+    """Let layers of a model be computed again in the backward pass: less memory, more time, the same results.
 
-    Between the forward and the backward pass only the input is kept. The backward pass runs the layer again, with the
-    same dropout masks and batch statistics as before, which is about a third more operations if a whole network is
-    recomputed (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Put one around each block of a deep
-    model: around all blocks together it saves nothing, for then all of it is alive again in the backward pass.
+    Between the forward and the backward pass only the inputs of such a layer are kept. The backward pass runs it again,
+    with the same dropout masks and batch statistics as before, which is about a third more operations if a whole
+    network is recomputed (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Choose the blocks of a
+    deep model: one layer around all of them saves nothing, for then all of it is alive again in the backward pass.
 
-    ``layer`` is called with one argument, a tensor or a structure of tensors, and with ``training`` and ``mask``. It
-    works in `fit` and in loops of your own, under strategies, in micro-batches, with mixed precision and with XLA, and
-    saves and loads as part of a model.
+    ``layers`` is a regular expression for whole names, a function of a layer, or a list of layers of ``model``. Without
+    it ``model`` itself is meant, a layer or a model that serves as a block: ``x = bt.recompute(block)(x)``.
+
+    The layers are changed in place and stay what they are; returns ``model``. Do it before the first `fit`. Every model
+    that shares such a layer recomputes it. It works in a stock `keras.Model` and in loops of your own, under
+    strategies, in micro-batches, with mixed precision and with XLA. A clone, and a model that is loaded from a file,
+    recompute nothing until told to; so does a copy of a model that is no `bigtrain_nb.Model`.
 
     Keras' own `RematScope` raises in `fit` (keras issue 21207); it and a plain `tf.recompute_grad` draw another dropout
     mask in the backward pass, which gives a wrong gradient without an error.
 
-    Raises ValueError if a layer within ``layer`` is a `Recompute`.
+    Raises ValueError if no layer is found, with the names that repeat; for a layer inside another that is recomputed.
     """
+    chosen = [model] if layers is None else layers_chosen(model, layers)
+    _refuse_one_inside_another(model, chosen)
+    for layer in chosen:
+        become(layer, Recomputed)
+    return model
 
-    def __init__(self, layer, **kwargs):
-        # Inputs, weights and statistics stay as they are: the layers inside follow their own dtype policies
-        super().__init__(layer, **{**kwargs, "dtype": "float32"})
-        self.autocast = False
-        self.supports_masking = True
-        for inner in layers_within(layer):
-            if isinstance(inner, Recompute):
+
+class Recomputed:
+    """What a layer becomes."""
+
+    def call(self, *args, **kwargs):
+        return call_as_function(self, super().call, args, kwargs, tf.recompute_grad)
+
+
+def call_as_function(layer, own_call, args, kwargs, wrap):
+    """Return what ``own_call`` of a layer gives, run as ``wrap(run)`` of the floating tensors among its arguments.
+
+    ``run(*tensors)`` returns all that it makes and changes nothing: it may run again, and gives the same, for seeds of
+    dropout and moving statistics are in both runs those from before. What the layer would have changed is changed once.
+    """
+    given = tf.nest.flatten((args, kwargs))
+    places = [place for place, value in enumerate(given) if tf.is_tensor(value) and value.dtype.is_floating]
+    state = state_of(layer)
+    before = [tf.identity(variable.value) for variable in state]
+    changed = []  # indices in state, known when `run` has run
+    masked = []  # indices in the flat outputs
+
+    def run(*tensors):
+        filled = list(given)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = with_mask(tf.identity(tensor), mask_of(given[place]))
+        args_now, kwargs_now = tf.nest.pack_sequence_as((args, kwargs), filled)
+        with keras.StatelessScope(zip(state, before, strict=True), collect_losses=True) as scope:
+            outputs = own_call(*args_now, **kwargs_now)
+        after = [scope.get_current_value(variable) for variable in state]
+        changed[:] = [index for index, value in enumerate(after) if value is not before[index]]
+        masks = [mask_of(output) for output in tf.nest.flatten(outputs)]
+        masked[:] = [index for index, mask in enumerate(masks) if mask is not None]
+        return outputs, [after[index] for index in changed], [masks[index] for index in masked], scope.losses
+
+    outputs, after, masks, losses = wrap(run)(*[given[place] for place in places])
+
+    for index, value in zip(changed, after, strict=True):
+        state[index].assign(value)
+    for loss in losses:
+        keras.layers.Layer.add_loss(layer, loss)  # a functional model has none of its own
+    flat = tf.nest.flatten(outputs)
+    for index, mask in zip(masked, masks, strict=True):
+        with_mask(flat[index], mask)
+    return outputs
+
+
+def layers_chosen(model, layers):
+    """Return the layers within a model that a regular expression, a function or a list chooses.
+
+    Raises ValueError if there are none, and for one in the list that is not in the model.
+    """
+    within = layers_within(model)[1:]
+    if isinstance(layers, str):
+        chosen = [layer for layer in within if re.fullmatch(layers, layer.name)]
+    elif callable(layers):
+        chosen = [layer for layer in within if layers(layer)]
+    else:
+        chosen = list(layers)
+        for layer in chosen:
+            if not any(layer is one for one in within):
+                raise ValueError(f"{getattr(layer, 'name', layer)!r} is no layer of {model.name}: take them from it")
+    if not chosen:
+        patterns = Counter(re.sub(r"\d+", r"\\d+", layer.name) for layer in within)
+        repeat = [f'r"{pattern}" ({count})' for pattern, count in patterns.most_common(8) if count > 1]
+        raise ValueError(
+            f"layers={layers!r} chooses none of {model.name}; names that repeat: {', '.join(repeat) or 'none'}"
+        )
+    return chosen
+
+
+def _refuse_one_inside_another(model, chosen):
+    already = [layer for layer in layers_within(model) if isinstance(layer, Recomputed)]
+    for outer in [*already, *chosen]:
+        for inner in layers_within(outer)[1:]:
+            if isinstance(inner, Recomputed) or any(inner is one for one in chosen):
                 raise ValueError(
-                    f"{inner.name} is a Recompute inside {layer.name}: its layers would be computed three times. Put"
-                    " Recompute around the inner or around the outer block, not around both"
+                    f"{inner.name} is inside {outer.name}, and both are to be recomputed: its layers would be computed"
+                    " three times. Choose the inner or the outer one"
                 )
-
-    def call(self, inputs, training=None, mask=None):
-        settings = {"training": training}
-        if mask is not None:
-            settings["mask"] = mask
-        tensors = tf.nest.flatten(inputs)
-        state = self.layer.non_trainable_variables
-        before = [tf.identity(variable.value) for variable in state]
-
-        # The seeds of dropout and the moving statistics are those from before, in both runs
-        def run(*tensors):
-            with keras.StatelessScope(zip(state, before, strict=True), collect_losses=True) as scope:
-                outputs = self.layer(tf.nest.pack_sequence_as(inputs, tensors), **settings)
-            after = [scope.get_current_value(variable) for variable in state]
-            return outputs, after, scope.losses
-
-        outputs, after, losses = tf.recompute_grad(run)(*tensors)
-
-        # What the layer would have changed, once
-        for variable, value in zip(state, after, strict=True):
-            variable.assign(value)
-        for loss in losses:
-            self.add_loss(loss)
-        return outputs
-
-    def compute_output_spec(self, inputs, training=None, mask=None):
-        return self.layer.compute_output_spec(inputs)
-
-    def compute_mask(self, inputs, previous_mask=None):
-        return self.layer.compute_mask(inputs, previous_mask)

@@ -1,7 +1,7 @@
 """One stage of a `Pipelined` model: what it must be, and what it does in a training step."""
 
 from bigtrain_nb.common.batches import dense
-from bigtrain_nb.common.keras_gaps import has_mask
+from bigtrain_nb.common.keras_gaps import mask_of
 from bigtrain_nb.common.quiet import keras, tf
 
 
@@ -78,7 +78,7 @@ def refuse_stages(stages):
                 f"stage {index}, {name!r}, is no Keras model that knows its inputs: make it one with"
                 " keras.Sequential([keras.Input(shape), layer]) or keras.Model(inputs, outputs)"
             )
-        if any(has_mask(output) for output in stage.outputs):
+        if any(mask_of(output) is not None for output in stage.outputs):
             raise ValueError(
                 f"stage {index}, {stage.name!r}, gives a mask with its output, which does not reach the next device:"
                 " put the layers that use it into the same stage"

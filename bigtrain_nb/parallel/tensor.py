@@ -1,17 +1,27 @@
-"""Layers of which each replica has a slice: tensor parallelism, as in Megatron-LM (Shoeybi et al. 2019).
+"""Layers of which each replica has a shard: tensor parallelism, as in Megatron-LM (Shoeybi et al. 2019).
 
-A matrix is cut by its columns and the next one by its rows, so that a replica computes with its slice of what lies
-between them, and never needs the rest. Two operators tie the slices together: `copy_to_replicas` does nothing forward
-and sums gradients over the replicas backward, `sum_over_replicas` sums forward and does nothing backward. All replicas
-compute on the same examples. The weights have the shape of a slice: see slices.py.
+The columns of one matrix and the rows of the next one are shared out, so that a replica computes with its shard of what
+lies between them, and never needs the rest. Two operators tie the replicas together: `copy_to_replicas` does nothing
+forward and sums gradients over the replicas backward, `sum_over_replicas` sums forward and does nothing backward. All
+replicas compute on the same examples. The weights have the shape of a shard: see shards.py.
 """
 
+import threading
+from contextlib import contextmanager
 from functools import wraps
 
-from bigtrain_nb.common.keras_gaps import keep_mask, layers_within
+from bigtrain_nb.common.keras_gaps import layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import on_each_replica
-from bigtrain_nb.parallel.slices import mark_slice, save_whole, whole
+from bigtrain_nb.parallel.reduction import Mean
+from bigtrain_nb.parallel.shards import (
+    OptimizerOfShards,
+    finish_gradients,
+    is_shard,
+    mark_shard,
+    save_unsharded,
+    unsharded,
+)
 
 _NEED_THE_WHOLE = (
     "kernel_regularizer",
@@ -23,6 +33,8 @@ _NEED_THE_WHOLE = (
     "use_gate",
 )
 
+_here = threading.local()  # replicas of one process are threads
+
 
 @keras.saving.register_keras_serializable("bigtrain_nb")
 class ColumnDense(keras.layers.Dense):
@@ -30,13 +42,14 @@ class ColumnDense(keras.layers.Dense):
 
     Each replica gives the features of its own columns; a `RowDense` after it makes them whole again. ``activation``
     must treat each number by itself, as "gelu" does and "softmax" does not. A `Dropout` between the two leaves out the
-    same places in every slice.
+    same places in every shard.
 
     It starts from the weights that a `Dense` with the same initializer has. Files hold the whole weights: loaded in the
-    scope of another number of replicas it is cut anew, and without a strategy it is an ordinary `Dense`.
+    scope of another number of replicas it is sharded anew, and without a strategy it is an ordinary `Dense`.
 
     Raises ValueError for ``units`` that are not a multiple of the number of replicas, and for regularizers, constraints
-    and LoRA, which would see a slice where they need the whole.
+    and LoRA, which would see a shard where they need the whole; in a call on several replicas, for a model that is no
+    `bigtrain_nb.Model`: all replicas must compute on the same examples, and only that sees to it.
     """
 
     def __init__(self, units, **settings):
@@ -45,7 +58,7 @@ class ColumnDense(keras.layers.Dense):
 
     def build(self, input_shape):
         super().build(input_shape)
-        _cut(self, self.replicas, kernel=1, bias=0)
+        _shard(self, self.replicas, kernel=1, bias=0)
 
     def call(self, inputs, training=None):
         return super().call(copy_to_replicas(inputs, self.replicas), training=training)
@@ -68,7 +81,7 @@ class RowDense(keras.layers.Dense):
 
     def build(self, input_shape):
         super().build(input_shape)
-        _cut(self, self.replicas, kernel=0)
+        _shard(self, self.replicas, kernel=0)
 
     def get_build_config(self):
         return None  # the shape of its input depends on the number of replicas, which may be another when it is loaded
@@ -96,9 +109,9 @@ class SplitAttention(keras.layers.MultiHeadAttention):
         super().build(query_shape, value_shape, key_shape)
         for projection in (self.query_dense, self.key_dense, self.value_dense):
             _count_inputs(projection, axes=[0], outputs=[1, 2])
-            _cut(projection, self.replicas, kernel=1, bias=0)
+            _shard(projection, self.replicas, kernel=1, bias=0)
         _count_inputs(self.output_dense, axes=[0, 1], outputs=[2])
-        _cut(self.output_dense, self.replicas, kernel=0)
+        _shard(self.output_dense, self.replicas, kernel=0)
         _draw_apart(self)
 
     @wraps(keras.layers.MultiHeadAttention.call)
@@ -107,7 +120,7 @@ class SplitAttention(keras.layers.MultiHeadAttention):
         copied = {}
         for tensor in (query, value, key):
             if tensor is not None and id(tensor) not in copied:
-                copied[id(tensor)] = keep_mask(tensor, copy_to_replicas(tensor, self.replicas))
+                copied[id(tensor)] = with_mask(copy_to_replicas(tensor, self.replicas), mask_of(tensor))
         outputs = super().call(copied[id(query)], copied[id(value)], copied.get(id(key)), **settings)
         bias = self.output_dense.bias
         if bias is None:
@@ -145,15 +158,20 @@ def _all_reduce(x, replicas):
         return tf.identity(x)
     if context is None or context.num_replicas_in_sync != replicas:
         raise ValueError(
-            f"this model is cut over {replicas} replicas, and one alone has but a part of it: use fit, evaluate or"
-            " predict, or strategy.run in a loop of your own. To call or export it, save it, and load the file without"
-            " a strategy"
+            f"this model is sharded over {replicas} replicas, and one alone has but a shard of it: use fit, evaluate or"
+            " predict. To call or export it, save it, and load the file without a strategy"
+        )
+    if not getattr(_here, "all_see_the_same", False):
+        raise ValueError(
+            f"layers of this model are sharded over {replicas} replicas, which must all compute on the same examples,"
+            " and a keras.Model gives each of them others: build it as bt.Model(inputs, outputs), take it with"
+            " bt.Model.of(model), or load it with bt.load_model(path), and use its fit, evaluate and predict"
         )
     return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(x))
 
 
 def _replicas_for(layer, name, size, settings):
-    """Return the number of replicas in this scope; raise ValueError for what cannot be cut over them."""
+    """Return the number of replicas in this scope; raise ValueError for what cannot be shared out over them."""
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     kind = type(layer).__name__
     if size % replicas:
@@ -163,14 +181,14 @@ def _replicas_for(layer, name, size, settings):
     for setting in _NEED_THE_WHOLE:
         if settings.get(setting):
             raise ValueError(
-                f"{kind} has no {setting}, which would see a slice where it needs the whole: leave it out, or use the"
+                f"{kind} has no {setting}, which would see a shard where it needs the whole: leave it out, or use the"
                 " layer of Keras (the optimizer's weight_decay works)"
             )
     return replicas
 
 
-def _cut(layer, replicas, **axes):
-    """Make weights of a built layer slices, along these axes, of what it would start from as a whole."""
+def _shard(layer, replicas, **axes):
+    """Make weights of a built layer shards, along these axes, of what it would start from as a whole."""
     if replicas == 1:
         return
     for name, axis in axes.items():
@@ -178,10 +196,10 @@ def _cut(layer, replicas, **axes):
         if variable is not None:
             shape = list(variable.shape)
             shape[axis] *= replicas
-            mark_slice(variable, axis, shape)
+            mark_shard(variable, axis, shape)
             initialize = getattr(layer, f"{name}_initializer")
-            whole(variable).assign(initialize(shape, dtype=variable.dtype))
-    save_whole(layer, [weight for weight in (layer.kernel, layer.bias) if weight is not None])
+            unsharded(variable).assign(initialize(shape, dtype=variable.dtype))
+    save_unsharded(layer, [weight for weight in (layer.kernel, layer.bias) if weight is not None])
 
 
 def _count_inputs(projection, axes, outputs):
@@ -193,7 +211,7 @@ def _count_inputs(projection, axes, outputs):
 
 
 def _draw_apart(layer):
-    """Let dropout within a layer draw other numbers on each replica: their slices are of different heads."""
+    """Let dropout within a layer draw other numbers on each replica: their shards are of different heads."""
     dropouts = [inner for inner in layers_within(layer) if isinstance(inner, keras.layers.Dropout) and inner.rate > 0]
 
     def move_seeds():
@@ -204,3 +222,44 @@ def _draw_apart(layer):
 
     if dropouts and layer.replicas > 1:
         on_each_replica(tf.distribute.get_strategy(), move_seeds)()
+
+
+class TensorParallel(Mean):
+    """Replicas have shards of some weights: each computes on the global batch, and keeps its shards' gradients."""
+
+    optimizer_class = OptimizerOfShards
+    talks_in_forward = True
+
+    @classmethod
+    def asked_for(cls, model):
+        return "tensor-parallel layers" if any(is_shard(variable) for variable in model.weights) else None
+
+    def batch(self, data):
+        """Return the global batch, from the replicas' shares of it: tensors joined along the first axis."""
+        context = tf.distribute.get_replica_context()
+
+        def gather(value):
+            return None if value is None else context.all_gather(tf.identity(value), axis=0)
+
+        return keras.tree.map_structure(gather, data)
+
+    @contextmanager
+    def at_work(self):
+        _here.all_see_the_same = True
+        try:
+            yield
+        finally:
+            _here.all_see_the_same = False
+
+    def reduce(self, step, data):
+        weights = self.model.trainable_variables
+        are_shards = [is_shard(weights[index]) for index in step["gradients"]]
+        return {**step, "gradients": finish_gradients(step["gradients"], are_shards, self.model.optimizer)}
+
+    def own_outputs(self, outputs, data):
+        context = tf.distribute.get_replica_context()
+        rows = tf.shape(tf.nest.flatten(data)[0])[:1]
+        rows_of_each = context.all_gather(rows, axis=0)
+        start = tf.reduce_sum(rows_of_each[: context.replica_id_in_sync_group])
+        end = start + rows[0]
+        return tf.nest.map_structure(lambda output: output[start:end], outputs)

@@ -81,7 +81,7 @@ def plan_step(
     else a step does takes its time by the bytes it moves.
 
     Each device holds: all weights and slots, its share of the batch, and at the fullest moment of the traced graph what
-    the backward pass still needs; what `bt.Recompute` computes again is alive for one block at a time. What the process
+    the backward pass still needs; what `bt.recompute` computes again is alive for one block at a time. What the process
     takes beside it (tracing, graphs) is the plan's ``runtime``. XLA, which Keras uses on GPUs, fuses operations, and
     less is kept. benchmarks/README.md says how far off predictions were.
 
@@ -129,7 +129,7 @@ _HOW = {
     "gradients": "of a slice, and the sums over slices in float32, old ones beside new ones",
     "cast copies": "weights in the layers' own precision",
     "activations": "what the backward pass reads of what the forward pass made",
-    "work": "what operations hand on and write over, and what bt.Recompute makes again",
+    "work": "what operations hand on and write over, and what bt.recompute makes again",
     "folded": "constants that Grappler keeps if it knows the batch's size: not after batch(n) without drop_remainder",
     "idle": f"{IDLE:g} x the largest tensor: between tensors in the allocator",
 }

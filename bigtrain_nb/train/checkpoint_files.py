@@ -6,7 +6,7 @@ TensorFlow's `Checkpoint` does the work; a checkpoint gets its final name when i
 import os
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.parallel.slices import Whole, whole
+from bigtrain_nb.parallel.shards import Unsharded, unsharded
 
 _REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of a save that was cut short
 
@@ -20,13 +20,13 @@ class CheckpointFiles:
     def __init__(self, folder, keep, variables, **more):
         self._folder = os.fspath(folder)
         self._keep = keep
-        self._rooms = []  # pairs: what is cut, and where the whole of it is put while it is saved
+        self._rooms = []  # pairs: what is sharded, and where the whole of it is put while it is saved
         values = {kind: [self._value(variable) for variable in some] for kind, some in variables.items()}
         self._checkpoint = tf.train.Checkpoint(**more, **values)
 
     def _value(self, variable):
-        variable = whole(variable)
-        if not isinstance(variable, Whole):
+        variable = unsharded(variable)
+        if not isinstance(variable, Unsharded):
             return variable.value
         with tf.device("CPU:0"):
             room = tf.Variable(tf.zeros([0], variable.dtype), shape=tf.TensorShape(None), trainable=False)
@@ -71,7 +71,7 @@ class CheckpointFiles:
         return 0
 
     def gather(self, keep):
-        """Gather what is cut, to be saved; all workers must call it. Those that do not ``keep`` it do not save."""
+        """Gather what is sharded, to be saved; all workers must call it. Those that do not ``keep`` it do not save."""
         for variable, room in self._rooms:
             value = variable.numpy()
             if keep:

@@ -3,106 +3,122 @@
 One idea cures most of what stock Keras 3 gets wrong here: a step's gradients are summed over micro-batches, reduced
 over replicas **once**, and only then shown to anything that looks at them. So clipping, weight decay and the finite
 check of loss scaling see the global batch's mean gradient, the same on every replica.
+
+Read it from the top: the settings, how a model is made or taken, how it chooses its reduction, a step, what Keras'
+`fit` needs around it, files, and in the end all that is refused.
 """
 
+import inspect
+import os
+import warnings
+from contextlib import nullcontext
+from difflib import get_close_matches
+
+from bigtrain_nb.common import in_place
 from bigtrain_nb.common.batches import (
     count_examples,
-    cut,
     dense,
     equal_parts,
+    examples_of,
     loss_reduction,
+    micro_batches_of,
     refuse_sum_with_other_losses,
+    refuse_what_needs_one_piece,
+    sum_in_a_loop,
+    sum_written_out,
     weight_of,
 )
+from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.files import write_once
 from bigtrain_nb.common.keras_gaps import (
     Functional,
     after,
     already_reduced,
+    count_by_examples,
+    in_place_of,
     logs_to_reduce,
-    moving_statistics,
-    refuse_what_needs_one_piece,
+    losses_of_one_device,
+    mask_of,
     synchronized_layers,
 )
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import mean_over_replicas, sum_over_replicas
-from bigtrain_nb.parallel.local_steps import overflow_together
-from bigtrain_nb.parallel.sharded import is_sharded, shard, sum_own_slices
-from bigtrain_nb.parallel.slices import finish_gradients, is_cut, is_slice, whole_batch
-from bigtrain_nb.train import refuse
+from bigtrain_nb.common.replicas import several_workers
+from bigtrain_nb.parallel.local_steps import LocalSteps
+from bigtrain_nb.parallel.reduction import Mean
+from bigtrain_nb.parallel.sharded import ShardedMean
+from bigtrain_nb.parallel.shards import save_together, taken_optimizer, unsharded
+from bigtrain_nb.parallel.tensor import TensorParallel
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.train.micro_batches import sum_over_slices, sum_written_out
-from bigtrain_nb.train.trainer import Trainer
+
+SETTINGS = {"micro_batches": 1, "shard_optimizer": False, "reduce_dtype": "float32", "sync_every": None}
+"""The arguments of `Model` that `keras.Model` does not have, and their defaults."""
 
 
-class Model(Trainer):
-    """A `keras.Model`, functional or subclassed, whose training step is cut into ``micro_batches`` slices.
+class Model(keras.Model):
+    """A `keras.Model`, functional or subclassed, that trains the same on one device, several, or several workers.
 
-    The dataset's batch stays the batch: one step takes it (under a strategy, each replica its share), cuts it into at
-    most ``micro_batches`` slices of ceil(share / micro_batches) examples, sums their gradients, reduces the sums once
-    over the replicas and applies them once. A share of fewer examples gives slices of one. Peak memory falls with
-    ``micro_batches``; the result does not change, except through layers with batch statistics or random numbers, which
-    see slices.
+    `Model.of` takes a model that exists. The dataset is that for one device. In `fit`, `evaluate`, `predict` and
+    `train_on_batch`, without a strategy, under MirroredStrategy and MultiWorkerMirroredStrategy:
 
-    The applied gradient is the mean over the global batch, however unevenly it splits, also for losses with the
-    reduction "mean_with_sample_weight" (then slices count by their sample weights). Losses with a mask are averaged
-    over the valid places of each slice: pass the mask as ``sample_weight`` to average over the whole batch.
+    - ``micro_batches=K``: a replica computes its share of the batch in at most K parts of ceil(share / K) examples, and
+      applies the sum of their gradients once. Peak memory falls with K.
+    - ``shard_optimizer=True`` (ZeRO stage 1, `ShardedMean`): each of N replicas keeps 1/N of the optimizer's state and
+      updates 1/N of each weight. With Keras' SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Ftrl, Lion.
+    - ``reduce_dtype="bfloat16"``: gradients travel between replicas in half the bytes.
+    - ``sync_every=H`` (`LocalSteps`): each replica takes H steps by itself before all meet. In `fit` only.
 
-    The moving statistics of `BatchNormalization` are averaged over the replicas in the same reduction. With
-    ``synchronized=True`` its statistics are those of the global batch; that works with one micro-batch, and is exact
-    where all shares are equal.
+    The gradient that is applied is the mean over the global batch, however unevenly it splits; so are the metrics. What
+    `compute_loss` of your own returns is taken as on one device: as the mean over the examples that it was given. These
+    differ from stock Keras on one device:
 
-    Already with one device and one slice, two results differ from stock Keras, where its own are wrong. A row of an
-    embedding that a batch uses often has one gradient, of which Adam takes the square and clipping the norm; so the
-    gradient of an embedding is as large as the embedding. And the end of a dataset of unknown size is no step, in which
-    weights would decay and a schedule would move on.
+    - layers with batch statistics or random numbers see a micro-batch; moving statistics become the replicas' mean
+    - losses of masked outputs are means over the valid places of a micro-batch, not of the batch, and `fit` warns. A
+      loss with ``reduction="mean_with_sample_weight"`` and the mask also as ``sample_weight`` is exact
+    - values that `compute_metrics` of your own adds to those of metrics become their mean over the examples
+    - ``mixed_float16`` may skip other steps, for an overflow in one micro-batch skips the whole step
+    - a row of an embedding that is used often has one gradient. Stock Adam squares, and stock clipping measures, that
+      of each use by itself (8e-3 apart after six steps of a small BERT); with SGD there is no difference
+    - the end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on
+    - ``reduce_dtype`` rounds gradients to 8 bits, and ``sync_every`` gives other weights
 
-    With `ColumnDense`, `RowDense` or `SplitAttention` the model is cut over the replicas. Then each of them computes on
-    the whole global batch, gathered from the shares in each step: the dataset is that for one device. Weights that are
-    asked for, given, saved or loaded are whole; with several workers, all must do so.
+    `save` and `save_weights` write an ordinary file, whole and beside the old one before they replace it. All workers
+    may save to one path. The settings are not in it: give them to `bigtrain_nb.load_model`, or set them on the model
+    that Keras has loaded, after `Model.of`. `clone_model` gives a stock model.
 
-    It works in `fit`, `evaluate`, `predict`, `train_on_batch` without a strategy and under MirroredStrategy and
-    MultiWorkerMirroredStrategy.
-
-    ``shard_optimizer=True`` (ZeRO stage 1) cuts the state of the optimizer into a part for each replica. A replica
-    updates its part of each weight, then the parts are gathered; the result does not change. Of each slot of the
-    optimizer, as of Adam's two moments, a replica keeps 1/N, and beside them its 1/N of the weights once more. Workers
-    on CPUs send as many bytes as without it, replicas elsewhere one and a half times as many. `save` and `Resume` write
-    the whole state, with which any number of replicas goes on (not `tf.train.Checkpoint`, which keeps one part); with
-    several workers, all must call `save`. It works with Keras' SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad,
-    Adadelta, Ftrl and Lion.
-
-    ``reduce_dtype="bfloat16"`` sends the gradients between replicas in half the bytes: those of each replica are
-    summed over its slices in 32 bits, rounded to 8 significant bits, and so is their sum. Loss and statistics stay in
-    32 bits. float16 is not taken: sums of gradients leave its range of 6e-8 to 65504 without an error.
-
-    ``sync_every=H`` lets each replica take H steps by itself, on its share of each batch, before all meet
-    (`LocalSteps`, which is DiLoCo): 1/H of the bytes, other weights. Replicas also meet at the end of each epoch. The
-    state of the optimizer stays each replica's own; a saved model has that of the first. With several workers the
-    metrics of a step are not shown, only those of an epoch, and steps send nothing at all if the dataset has no end
-    (``repeat()`` with ``steps_per_epoch``). It needs twice the bytes of the weights more. For `fit` only.
-
-    `keras.models.clone_model` gives a functional model without these arguments: set them on the clone.
-
-    Raises TypeError for an argument that is not known; ValueError for ``micro_batches`` or ``sync_every`` that is not a
-    whole number of at least 1, for ``shard_optimizer`` that is no bool, or True with one replica, and for another
-    ``reduce_dtype`` than "float32" and "bfloat16"; in `compile`, ValueError for an optimizer that cannot be sharded; in
-    training, ValueError for an optimizer that accumulates by itself, for losses whose reductions cannot be weighed
-    together, for synchronized `BatchNormalization` in slices on several replicas, for two of ``shard_optimizer``,
-    ``sync_every`` and a model that is cut, for ``sync_every`` in `train_on_batch` or with ``use_ema``, and in a model
-    that is cut for optimizers that cannot be sharded either.
+    Raises TypeError for an unknown argument and for a `train_step` or `test_step` of your own that passes by what was
+    asked for; ValueError for bad values, for settings that do not go together (bigtrain_nb/parallel/__init__.py has the
+    table), in `compile` for an optimizer that cannot be sharded, in training for one that accumulates by itself, for
+    losses whose reductions cannot be weighed together, and for synchronized `BatchNormalization` in micro-batches on
+    several replicas.
     """
 
-    def __new__(cls, *args, **kwargs):
-        if cls is Model and _is_functional(args, kwargs):
-            cls = FunctionalModel
-        return super().__new__(cls)
+    # Of a model that another constructor has made
+    micro_batches = SETTINGS["micro_batches"]
+    shard_optimizer = SETTINGS["shard_optimizer"]
+    reduce_dtype = SETTINGS["reduce_dtype"]
+    sync_every = SETTINGS["sync_every"]
+    _reduction = None
+
+    # Made, or taken as it is
+
+    def __new__(cls, *args, micro_batches=1, shard_optimizer=False, reduce_dtype="float32", sync_every=None, **kwargs):
+        if cls is not Model or not _is_functional(args, kwargs):
+            return super().__new__(cls)
+        _refuse_unknown("Model(inputs, outputs)", kwargs, ("inputs", "outputs", "name", "trainable", *SETTINGS))
+        return Model.of(
+            keras.Model(*args, **kwargs),
+            micro_batches=micro_batches,
+            shard_optimizer=shard_optimizer,
+            reduce_dtype=reduce_dtype,
+            sync_every=sync_every,
+        )
 
     def __init__(
         self, *args, micro_batches=1, shard_optimizer=False, reduce_dtype="float32", sync_every=None, **kwargs
     ):
         if _is_functional(args, kwargs):
-            refuse.unknown_arguments(kwargs)
-            _give_functional_base(type(self))
+            # A subclass, of which only its constructor can tell. Keras would rewrite the bases of all classes above it
+            self.__class__ = in_place.made_class((type(self), Functional), own=type(self))
         super().__init__(*args, **kwargs)
         self.micro_batches = micro_batches
         self.shard_optimizer = shard_optimizer
@@ -111,25 +127,43 @@ class Model(Trainer):
 
     @classmethod
     def of(cls, model, **settings):
-        """Take an existing Keras model as it is: the same layers and weights, in a model of this class.
+        """Take a Keras model in place, and return it: *the same object* that trains as a `Model` from now on.
 
-        ``settings`` are the four arguments ``micro_batches``, ``shard_optimizer``, ``reduce_dtype`` and ``sync_every``.
-        Compile the result; what ``model`` was compiled with is not taken over, nor a `train_step` of its own.
+        It stays what it is: its class, methods and preprocessor, its own `call`, `compute_loss` and `compute_metrics`,
+        its files, which anybody loads as the stock model without this package. What was compiled stays compiled, with
+        the state of the optimizer; one that is already built is copied where ``shard_optimizer`` changes. ``settings``
+        are ``micro_batches``, ``shard_optimizer``, ``reduce_dtype`` and ``sync_every``; called again, it changes those
+        that are given.
 
-        Raises TypeError for what is no Keras model, ValueError for a Sequential without weights.
+        Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
+        with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
         """
         if not isinstance(model, keras.Model):
             raise TypeError(f"Model.of takes a Keras model, not {model!r}: call a function that builds one first")
-        if isinstance(model, keras.Sequential) and not model.built:
-            raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once")
-        if isinstance(model, keras.Sequential):
-            taken = cls(model.inputs[0], model.outputs[0], name=model.name, **settings)
-        elif isinstance(model, Functional) and type(model).call is Functional.call:
-            taken = cls(model.input, model.output, name=model.name, **settings)
-        else:
-            taken = WrappedModel(model, **settings)
-        taken.dtype_policy = model.dtype_policy  # by which `compile` decides on loss scaling
-        return taken
+        _refuse_unknown("Model.of", settings, tuple(SETTINGS))
+        _refuse_other_strategy(model)
+        checked = {name: _checked(model, name, value) for name, value in settings.items()}
+        before = model.state_in_place() if isinstance(model, Model) else {}
+        _refuse_hidden_steps(model, {**before, **checked})
+        in_place.become(model, cls, **checked)
+        model.train_function = model.test_function = model.predict_function = None
+        if model.compiled:
+            model.choose_reduction()
+        return model
+
+    def state_in_place(self):
+        return {name: getattr(self, name) for name in SETTINGS}
+
+    __reduce__ = in_place.reduce_with_changes
+
+    def __setattr__(self, name, value):
+        """A new value of a setting holds from the next `fit` on."""
+        if name in SETTINGS:
+            value = _checked(self, name, value)
+            self.train_function = None
+        if name == "sync_every":
+            self._reduction = None
+        super().__setattr__(name, value)
 
     @property
     def loss_scale(self):
@@ -139,158 +173,407 @@ class Model(Trainer):
             return scale_of(optimizer)
         return None
 
-    def compile(self, optimizer="rmsprop", *others, **settings):
-        if self.shard_optimizer:
-            optimizer = shard(keras.optimizers.get(optimizer))
-        super().compile(optimizer, *others, **settings)
+    # Compiled: what replicas do together is chosen
+
+    def compile(self, *args, **kwargs):
+        super().compile(*args, **kwargs)
+        self._reduction = None
+        self.choose_reduction()
 
     def compile_from_config(self, config):
         """Compile a model that is loaded. Keras does so where nobody has overridden `compile`."""
-        if type(self).compile is not Model.compile:
+        if type(self).compile is not Model.compile or _next_after_ours(self, "compile"):
             super().compile_from_config(config)  # which warns that it does not
             return
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
+    def choose_reduction(self):
+        """Choose the one kind of reduction that the model asks for, `Mean` if none; return it.
+
+        Only a model that is built shows what its layers ask for, so it is chosen in `compile` and before each `fit`.
+        Raises ValueError if two are asked for.
+        """
+        asked = {kind: kind.asked_for(self) for kind in (ShardedMean, LocalSteps, TensorParallel)}
+        chosen = [kind for kind, words in asked.items() if words] or [Mean]
+        if len(chosen) > 1:
+            raise ValueError(
+                f"{asked[chosen[0]]} and {asked[chosen[1]]} do not go together, for each needs whole weights that are"
+                " equal on all replicas after a step: leave out one of them"
+            )
+        if type(self._reduction) is not chosen[0]:
+            self._reduction = chosen[0](self)
+            if self.compiled and self.optimizer is not None:
+                with self.distribute_strategy.scope():
+                    kind = self._reduction.optimizer_class
+                    self.optimizer = taken_optimizer(self.optimizer, kind, self.trainable_variables)
+        return self._reduction
+
+    @property
+    def reduction(self):
+        return self._reduction or self.choose_reduction()
+
+    # A step
+
     def train_step(self, data):
         """Train on one replica's share of the global batch; return the metrics."""
-        replicas = self.distribute_strategy.num_replicas_in_sync
+        if _next_after_ours(self, "train_step"):
+            return super().train_step(data)
+        self._ours_was_called = True
         self._build_before_tracing(data, always=self.micro_batches > 1)
-        if self.micro_batches > 1 or replicas > 1:
-            refuse_what_needs_one_piece(self)
-        refuse.what_does_not_go_together(self)
+        data = self.reduction.batch(data)
+        step = self._sum_over_micro_batches(data)
+        step = self.reduction.reduce(step, data)
+        self._update(step, data)
+        return logs_to_reduce({**step["logs"], **self.get_metrics_result()}, self.distribute_strategy)
 
-        # Forward and gradients
-        cut_over_replicas = is_cut(self)
-        if cut_over_replicas:
-            data = whole_batch(data)
-        if self.micro_batches == 1 and (replicas == 1 or synchronized_layers(self) or cut_over_replicas):
-            step = self._forward_and_gradients(data)
-        else:
-            step = self._sum_over_slices(data)
+    def _sum_over_micro_batches(self, data):
+        """Return the loss, gradients and logs of what a replica computes on.
 
-        # Reduce
-        if self.local_steps:
-            step["gradients"] = overflow_together(step["gradients"], self.optimizer)
-        elif cut_over_replicas:
-            are_cut = [is_slice(self.trainable_variables[index]) for index in step["gradients"]]
-            step["gradients"] = finish_gradients(step["gradients"], are_cut, self.optimizer)
-        elif replicas > 1:
-            step = self._reduce(step, data)
-            if is_sharded(self.optimizer):
-                are_cut = [True] * len(step["gradients"])
-                step["gradients"] = finish_gradients(step["gradients"], are_cut, self.optimizer)
-
-        # Update
-        self._update(step["gradients"], data)
-        self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))
-        return logs_to_reduce(self.get_metrics_result(), self.distribute_strategy)
-
-    # The parts of a step hand on {"loss": scalar, "gradients": {index of a trainable variable: gradient}}. A variable
-    # that the loss does not depend on is not in it.
-
-    def _forward_and_gradients(self, data, share=1.0):
-        """Return ``share`` of the loss, and its gradients; update the metrics."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-
-        # Forward
-        with tf.GradientTape() as tape:
-            y_pred = self(x, training=True)
-            loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-            replicas = self.distribute_strategy.num_replicas_in_sync
-            loss *= tf.cast(share * replicas, loss.dtype)  # inside a strategy Keras has divided it by their number
-            scaled_loss = self.optimizer.scale_loss(loss)
-
-        # Gradients
-        variables = self.trainable_variables
-        found = {}
-        for index, gradient in enumerate(tape.gradient(scaled_loss, variables)):
-            if gradient is not None:
-                found[index] = dense(gradient, variables[index])
-
-        self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        return {"loss": loss, "gradients": found}
-
-    def _sum_over_slices(self, data):
-        """Return loss and gradients of one replica's share.
-
-        The loss of each slice is scaled before its gradients are taken, so that their sum is the share's mean.
+        The loss of each micro-batch is scaled before its gradients are taken, so that their sum is the share's mean.
         """
-        reduction = loss_reduction(self.loss)
-        weight = weight_of(data, reduction)
+        reduction = self.reduction
+        one_piece = reduction.replicas == 1 or reduction.talks_in_forward or synchronized_layers(self)
+        if self.micro_batches == 1 and one_piece:  # else a share may be empty
+            return self._forward_and_gradients(data)
+        kind = loss_reduction(self.loss)
+        weight = weight_of(data, kind)
 
-        def one_slice(start, length):
-            part = data if self.micro_batches == 1 else cut(data, start, length)
-            share = tf.math.divide_no_nan(weight_of(part, reduction), weight)
-            result = self._forward_and_gradients(part, share)
-            refuse_sum_with_other_losses(self, reduction)
-            return result
+        def one_micro_batch(start, length):
+            part = data if self.micro_batches == 1 else examples_of(data, start, length)
+            share = tf.math.divide_no_nan(weight_of(part, kind), weight)
+            step = self._forward_and_gradients(part, share)
+            refuse_sum_with_other_losses(self, kind)
+            return step
 
         examples = count_examples(data)
-        if tf.executing_eagerly():
-            return sum_written_out(one_slice, equal_parts(examples, min(self.micro_batches, examples)))
-        if is_cut(self):
-            return sum_written_out(one_slice, equal_parts(examples, self.micro_batches))
         size = -(-examples // self.micro_batches)  # rounded up
+        if tf.executing_eagerly():
+            return sum_written_out(one_micro_batch, micro_batches_of(int(examples), max(1, int(size))))
+        if reduction.talks_in_forward:
+            return sum_written_out(one_micro_batch, equal_parts(examples, self.micro_batches))
         of_one_size = self.jit_compile and self.micro_batches > 1
-        return sum_over_slices(one_slice, self.trainable_variables, examples, size, of_one_size)
+        return sum_in_a_loop(one_micro_batch, self.trainable_variables, examples, size, of_one_size)
 
-    def _reduce(self, share, data):
-        """Return loss and gradients of the global batch; in the same all-reduce moving statistics become their mean."""
-        weight = weight_of(data, loss_reduction(self.loss))
-        variables = moving_statistics(self)
-        statistics = [variable.value for variable in variables]
-        sum_gradients = sum_own_slices if is_sharded(self.optimizer) else sum_over_replicas
-        apart = {**share, "statistics": statistics}
-        means, total = mean_over_replicas(apart, weight, self.reduce_dtype, sum_gradients)
-        for variable, mean in zip(variables, means["statistics"], strict=True):
-            kept = tf.cast(variable.value, mean.dtype)
-            variable.assign(tf.cast(tf.where(total > 0, mean, kept), variable.dtype))
-        return means
+    def _forward_and_gradients(self, data, share=1.0):
+        """Return ``share`` of the loss, its gradients, and of the logs that are no metrics; update the metrics."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with self.reduction.at_work(), self._losses_of_one_device():
+            # Forward
+            with tf.GradientTape() as tape:
+                y_pred = self(x, training=True)
+                _warn_of_masks(self, y_pred, sample_weight)
+                loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+                loss *= tf.cast(share * self._replicas_that_share_a_sum(), loss.dtype)
+                scaled_loss = self.optimizer.scale_loss(loss)
 
-    def _update(self, gradients, data):
-        """Apply the global batch's gradients, the same on every replica."""
-        variables = self.trainable_variables
-        if not variables:
+            # Gradients
+            weights = self.trainable_variables
+            gradients = {}
+            for index, gradient in enumerate(tape.gradient(scaled_loss, weights)):
+                if gradient is not None:
+                    gradients[index] = dense(gradient, weights[index])
+
+            shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+        of_metrics = self.get_metrics_result()
+        logs = {name: share * tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
+        return {"loss": loss, "gradients": gradients, "logs": logs}
+
+    def _update(self, step, data):
+        """Apply the global batch's gradients, the same on every replica, and count its loss."""
+        weights = self.trainable_variables
+        if weights:
+            pairs = [(step["gradients"].get(index), weight) for index, weight in enumerate(weights)]
+            with already_reduced(self.optimizer), after(data):
+                self.optimizer.apply_gradients(pairs)
+        self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))
+
+    def test_step(self, data):
+        """Evaluate one replica's share of the global batch; return the metrics."""
+        if _next_after_ours(self, "test_step"):
+            return super().test_step(data)
+        self._ours_was_called = True
+        self._build_before_tracing(data, always=False)
+        data = self.reduction.batch(data)
+        with self.reduction.at_work(), self._losses_of_one_device():
+            logs = super().test_step(data)
+        return logs_to_reduce(logs, self.distribute_strategy)
+
+    def predict_step(self, data):
+        """Return the predictions for one replica's share of the global batch."""
+        with self.reduction.at_work():
+            outputs = super().predict_step(self.reduction.batch(data))
+        return self.reduction.own_outputs(outputs, data)
+
+    def _losses_of_one_device(self):
+        """Let what `compute_loss` returns be the mean over the examples that it sees, also what somebody adds to it."""
+        return nullcontext() if self._replicas_that_share_a_sum() > 1 else losses_of_one_device()
+
+    def _replicas_that_share_a_sum(self):
+        """Return the number of replicas of whose losses the mean is taken and the sum is meant; 1 for other losses.
+
+        Keras divides what layers add by this number, and leaves sums as they are.
+        """
+        is_sum = loss_reduction(self.loss) == "sum" and not self.reduction.talks_in_forward
+        return self.reduction.replicas if is_sum else 1
+
+    def _compute_loss(self, x=None, *args, **kwargs):
+        with count_by_examples(self, count_examples(x)):
+            return super()._compute_loss(x, *args, **kwargs)
+
+    # What Keras' `fit` and `evaluate` need around it: made, built and traced at the right time
+
+    def fit(self, *args, **kwargs):
+        first = self.choose_reduction().callbacks() if self.compiled else []
+        if not first:
+            return super().fit(*args, **kwargs)
+        given = inspect.signature(super().fit).bind(*args, **kwargs)
+        by_name = given.arguments if "callbacks" in given.signature.parameters else given.arguments["kwargs"]
+        by_name["callbacks"] = [*first, *keras.tree.flatten(by_name.get("callbacks") or [])]
+        return super().fit(*given.args, **given.kwargs)
+
+    def train_on_batch(self, *args, **kwargs):
+        if self.sync_every:
+            raise ValueError(
+                f"sync_every={self.sync_every} works in fit, where an epoch's end brings the replicas together:"
+                " train_on_batch has no end"
+            )
+        return super().train_on_batch(*args, **kwargs)
+
+    def make_train_function(self, force=False):
+        """Make the function that `fit` calls, ``train_function``.
+
+        The optimizer's variables are made before it is traced: TensorFlow traces a function that makes variables again
+        and keeps both, which makes the first step of two replicas take more than twice as long.
+        """
+        self.choose_reduction()
+        _refuse_hidden_steps(self, self.state_in_place())
+        if self.micro_batches > 1 or self.reduction.replicas > 1:
+            refuse_what_needs_one_piece(self)
+            _refuse_synchronized_in_micro_batches(self)
+        optimizer, weights = self.optimizer, self.trainable_variables
+        if isinstance(self, (Functional, keras.Sequential)) and weights and optimizer and not optimizer.built:
+            with self.distribute_strategy.scope():
+                optimizer.build(weights)
+        if function := self.reduction.train_function():
+            self.train_function = self.train_function or function
             return
-        pairs = [(gradients.get(index), variable) for index, variable in enumerate(variables)]
-        with already_reduced(self.optimizer), after(data):
-            self.optimizer.apply_gradients(pairs)
+        with _watched_step(self, "train_step"):
+            super().make_train_function(force)
+
+    def make_test_function(self, force=False):
+        self.choose_reduction()
+        _refuse_hidden_steps(self, self.state_in_place())
+        with _watched_step(self, "test_step"):
+            super().make_test_function(force)
+
+    def make_predict_function(self, force=False):
+        self.choose_reduction()
+        super().make_predict_function(force)
+
+    def _build_before_tracing(self, data, always):
+        """Make the variables that sums start from and the losses to track; with a strategy, Keras did so already."""
+        _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        if self._distribute_strategy is None and (always or keras.tree.is_nested(y)):
+            self._symbolic_build(data_batch=data)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        """Build from a *local* replica's batch; Keras' own turns the batches of all into one tensor, which raises
+        under MultiWorkerMirroredStrategy (keras issue 20585).
+        """
+        if self._distribute_strategy is None:
+            return
+        if iterator is not None:
+            _, _, epoch = next(iter(iterator))
+            data_batch = next(epoch, None)
+            if data_batch is None:
+                return  # nothing to train on, as at the end of an epoch that is resumed: Keras warns
+        local = self.distribute_strategy.experimental_local_results
+        super()._maybe_symbolic_build(data_batch=keras.tree.map_structure(lambda value: local(value)[0], data_batch))
+
+    def _get_metrics_result_or_logs(self, logs):
+        """Return the logs of an epoch: metrics of all replicas, and what an own `compute_metrics` adds.
+
+        Keras takes all from the first replica if anything is added. With several workers local steps have no logs.
+        """
+        metrics = self.get_metrics_result()
+        is_of_our_step = not logs or set(metrics) <= set(logs)
+        return {**logs, **metrics} if is_of_our_step else super()._get_metrics_result_or_logs(logs)
+
+    # Whole weights: shown, given, saved and loaded
+
+    def get_weights(self):
+        """Return the weights as NumPy arrays; shards are joined, and all workers must ask."""
+        return [unsharded(variable).numpy() for variable in self.weights]
+
+    def set_weights(self, weights):
+        """Give all variables of `weights` whole values; each replica takes its shard of those that are sharded."""
+        for variable, value in zip(self.weights, weights, strict=True):
+            unsharded(variable).assign(value)
+
+    def save(self, filepath, overwrite=True, **kwargs):
+        """Save as `keras.Model.save`, beside the old file and then in its place; workers save one whole file."""
+        self._save_once(super().save, filepath, overwrite, kwargs)
+
+    def save_weights(self, filepath, overwrite=True, **kwargs):
+        """Save as `keras.Model.save_weights`, beside the old file and then in its place."""
+        self._save_once(super().save_weights, filepath, overwrite, kwargs)
+
+    def _save_once(self, save, filepath, overwrite, kwargs):
+        several = several_workers(self.distribute_strategy)
+        is_file = str(filepath).endswith((".keras", ".h5", ".hdf5")) and "://" not in str(filepath)
+        makes_folder = kwargs.get("zipped") is False or kwargs.get("max_shard_size") is not None
+        if several and makes_folder:
+            raise ValueError(
+                "several workers save one file, so leave out zipped=False and max_shard_size, or save in one process"
+            )
+        if not is_file or makes_folder or (not overwrite and os.path.exists(filepath)):
+            save(filepath, overwrite, **kwargs)  # to a store that shows whole objects only, or asks the user first
+        elif several and self.reduction.optimizer_class is not None:
+            save_together(self.distribute_strategy, filepath, lambda path: save(path, **kwargs))
+        else:
+            write_once(filepath, lambda path: save(path, **kwargs))
+
+    def save_own_variables(self, store):
+        self.reduction.before_files()
+        super().save_own_variables(store)
+
+    def load_own_variables(self, store):
+        self.reduction.before_files()
+        super().load_own_variables(store)
 
 
-@keras.saving.register_keras_serializable("bigtrain_nb")
-class FunctionalModel(Model, Functional):
-    """What ``Model(inputs, outputs)`` returns."""
-
-
-@keras.saving.register_keras_serializable("bigtrain_nb")
-class WrappedModel(Model):
-    """Another model's forward pass in a `Model`."""
-
-    def __init__(self, model, **kwargs):
-        super().__init__(**kwargs)
-        self.model = model
-
-    def call(self, inputs, training=None):
-        return self.model(inputs, training=training)
-
-    def get_config(self):
-        return {**super().get_config(), "model": keras.saving.serialize_keras_object(self.model)}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = {**config, "model": keras.saving.deserialize_keras_object(config["model"], custom_objects)}
-        return super().from_config(config, custom_objects)
+# Refused, or warned of, before it is done wrong in silence
 
 
 def _is_functional(args, kwargs):
     return len(args) == 2 or "outputs" in kwargs
 
 
-def _give_functional_base(cls):
-    # Only `__init__` can tell that a subclass is functional, when its object is there already. So its class gets the
-    # base now, which is what Keras does with subclasses of its own Model.
-    for each in cls.__mro__:
-        if Model in each.__bases__ and each is not FunctionalModel:
-            each.__bases__ = tuple(FunctionalModel if base is Model else base for base in each.__bases__)
+def _refuse_unknown(what, given, names):
+    """Raise TypeError. Keras takes any argument beside inputs and outputs, and does nothing with it."""
+    for name in given:
+        if name not in names:
+            nearest = get_close_matches(name, names, 1, cutoff=0)[0]
+            raise TypeError(f"{what} has no argument {name!r}; the nearest is {nearest!r}")
+
+
+def _checked(model, name, value):
+    """Return the value that a setting gets, whole numbers as int; raise ValueError for what it does not take."""
+    if name == "micro_batches" or (name == "sync_every" and value is not None):
+        return whole_number(name, value, 1)
+    if name == "reduce_dtype":
+        return one_of(name, value, ("float32", "bfloat16"))
+    if name == "shard_optimizer" and not isinstance(value, bool):
+        raise ValueError(f"shard_optimizer must be True or False, not {value!r}")
+    if name == "shard_optimizer" and value and model.distribute_strategy.num_replicas_in_sync == 1:
+        raise ValueError(
+            "shard_optimizer=True needs several replicas, and this model has one: build it in the scope of a strategy,"
+            " as bt.mirrored() or bt.strategy() with several workers, or leave it out"
+        )
+    return value
+
+
+def _refuse_other_strategy(model):
+    """Raise ValueError for a model whose weights are not those of the strategy in whose scope it is taken."""
+    if not tf.distribute.has_strategy() or not model.weights:
+        return
+    if not tf.distribute.get_strategy().extended.variable_created_in_scope(model.weights[0].value):
+        raise ValueError(
+            f"{model.name} was made outside of this strategy's scope, so its weights stand on one device only: build or"
+            " load it in the scope"
+        )
+
+
+def _next_after_ours(model, name):
+    """Return the class of a model taken in place whose own method, a step say, stands behind ours; else None."""
+    kinds = type(model).__mro__
+    for kind in kinds[kinds.index(Model) + 1 :]:
+        if name in vars(kind):
+            return None if vars(kind)[name] is getattr(keras.Model, name) else kind
+    return None
+
+
+def _asked_for(model, settings):
+    """Return what a step must do beside what Keras' does, in words: a setting, several replicas; None for nothing."""
+    for name, value in settings.items():
+        if value != SETTINGS[name]:
+            return f"{name}={value!r}"
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    return f"{replicas} replicas" if replicas > 1 else None
+
+
+_IN_PLACE_OF_A_STEP = (
+    "override compute_loss(x, y, y_pred, sample_weight, training) for a loss of your own, or compute_metrics(x, y,"
+    " y_pred, sample_weight) for other logs, in its place; or train the model as it is, on one device and without"
+    " settings"
+)
+
+
+def _refuse_hidden_steps(model, settings):
+    """Raise TypeError for a model taken in place with a step of its own, which knows nothing of what is asked for."""
+    asked = _asked_for(model, settings)
+    for name in ("train_step", "test_step"):
+        kind = _next_after_ours(model, name) if isinstance(model, Model) else _with_own(model, name)
+        if asked and kind:
+            raise TypeError(
+                f"{kind.__name__} has a {name} of its own, which knows nothing of {asked}: {_IN_PLACE_OF_A_STEP}"
+            )
+
+
+def _with_own(model, name):
+    """Return the class of a stock model that has a method of its own; None if it is Keras'."""
+    own = getattr(type(model), name)
+    if own is getattr(keras.Model, name):
+        return None
+    return next(kind for kind in type(model).__mro__ if name in vars(kind))
+
+
+def _watched_step(model, name):
+    """Let Keras, which reads a step once, take one that raises TypeError unless it comes to ours.
+
+    So a subclass of `Model` may override a step and call ``super()``, and what passes by ours is refused when it is
+    traced, before a step is done.
+    """
+    step = getattr(model, name)
+
+    def watched(data):
+        model._ours_was_called = False
+        logs = step(data)
+        asked = _asked_for(model, model.state_in_place())
+        if asked and not model._ours_was_called:
+            raise TypeError(
+                f"{type(model).__name__}.{name} does not call super().{name}(data), so it knows nothing of {asked}:"
+                f" {_IN_PLACE_OF_A_STEP}"
+            )
+        return logs
+
+    return in_place_of(model, name, watched)
+
+
+def _refuse_synchronized_in_micro_batches(model):
+    if model.micro_batches == 1 or model.reduction.replicas == 1:
+        return
+    for layer in synchronized_layers(model):
+        raise ValueError(
+            f"{layer.name}: synchronized=True on several replicas needs micro_batches=1. Its forward pass waits for"
+            " every replica, and one with a smaller share of the batch has fewer micro-batches. Leave it out (moving"
+            " statistics are averaged all the same) or use GroupNormalization"
+        )
+
+
+def _warn_of_masks(model, y_pred, sample_weight):
+    """Warn of a loss over the valid places of each micro-batch or share, whose mean is not that over the batch's."""
+    in_one_piece = model.micro_batches == 1 and (model.reduction.replicas == 1 or model.reduction.talks_in_forward)
+    kind = loss_reduction(model.loss)
+    is_exact = kind == "sum" or (kind == "mean_with_sample_weight" and sample_weight is not None)
+    if in_one_piece or is_exact or all(mask_of(output) is None for output in tf.nest.flatten(y_pred)):
+        return
+    warnings.warn(
+        f"{model.name}: its outputs have a mask, so the loss of a micro-batch or a replica's share is the mean over its"
+        " valid places, and the step's is the mean of those by examples, not over the valid places of the whole batch."
+        ' For that, give the loss reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
+        stacklevel=2,
+    )

@@ -8,8 +8,6 @@ import os
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
-from bigtrain_nb.parallel.slices import save_slots_whole
-from bigtrain_nb.train import refuse
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.preemption import Preemption, leave
 from bigtrain_nb.train.train_state import TrainState
@@ -37,8 +35,8 @@ class Resume(keras.callbacks.Callback):
     or ``bt.run_workers(..., restarts=3)``, starts them again. With several workers that is about half a second or one
     step later, whichever is longer. Python hears signals in the main thread only.
 
-    What is cut over the replicas, weights or the state of the optimizer, is saved whole, for which the chief's host
-    needs room. It goes on cut or not, with any number of replicas.
+    What is sharded over the replicas, weights or the state of the optimizer, is saved whole, for which the chief's host
+    needs room. It goes on sharded or not, with any number of replicas.
 
     ``folder`` is seen by all workers and used by one training. ``restored`` says whether there was a checkpoint. Not in
     it: the metrics of an epoch's part before a restart, the state of other callbacks, random numbers that are not from
@@ -195,11 +193,15 @@ def _build_optimizer(model):
         raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once, first")
     if not model.compiled:
         raise ValueError(f"{model.name} has no optimizer yet: compile it, then make Resume")
-    refuse.resume_with_local_steps(model)
+    if getattr(model, "sync_every", None):
+        raise ValueError(
+            f"Resume cannot go on exactly with sync_every={model.sync_every}: each replica has an optimizer state of"
+            " its own, and a checkpoint holds that of the first. Save the model at the end of an epoch instead, with"
+            " keras.callbacks.ModelCheckpoint"
+        )
     if not model.optimizer.built:
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
-    save_slots_whole(model)
 
 
 def _sharded_by_batches(dataset):

@@ -4,7 +4,7 @@ from functools import partial
 
 from bigtrain_nb.common.checks import one_of, whole_number
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.parallel.recompute import Recompute
+from bigtrain_nb.parallel.recompute import recompute as recomputed
 from bigtrain_nb.parallel.tensor import ColumnDense, RowDense, SplitAttention
 from bigtrain_nb.train.model import Model
 
@@ -21,7 +21,7 @@ def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", recompu
     second on each doubles the channels. Pre-activation as in He et al. 2016, "Identity Mappings in Deep Residual
     Networks", with averages on the way past a block as in He et al. 2019, "Bag of Tricks". ``norm``: "group" (Wu & He
     2018), the same for every split of a batch, or "batch", whose statistics see a micro-batch or a replica's share.
-    ``recompute`` puts a `Recompute` around each block.
+    ``recompute`` lets each block be computed again in the backward pass.
 
     The default has 77,976 weights. Raises ValueError for another ``norm``, and, from Keras, with "group" for a
     ``width`` that is no multiple of 8.
@@ -54,10 +54,10 @@ def gpt(
     The logits at place i see tokens 0 to i and are for token i + 1; by default tokens are bytes. A pre-norm causal
     transformer with learned positions: GPT-2, Radford et al. 2019, "Language Models are Unsupervised Multitask
     Learners", but for an output projection of its own, and without biases, as in Chowdhery et al. 2022, "PaLM".
-    Matrices start normal with a deviation of 0.02. ``recompute`` puts a `Recompute` around each block.
+    Matrices start normal with a deviation of 0.02. ``recompute`` lets each block be computed again.
 
-    ``tensor_parallel=N`` cuts the blocks over the N replicas of the strategy in whose scope the model is made: heads by
-    `SplitAttention`, the two matrices after them by `ColumnDense` and `RowDense`. Train it by `fit` with the same
+    ``tensor_parallel=N`` shards the blocks over the N replicas of the strategy in whose scope the model is made: heads
+    by `SplitAttention`, the two matrices after them by `ColumnDense` and `RowDense`. Train it by `fit` with the same
     dataset as on one device: every replica computes on the whole batch.
 
     The default has 475,776 weights. A head takes ``width // heads`` of the width. Raises ValueError for another number
@@ -68,7 +68,9 @@ def gpt(
     x = _layers.Embedding(vocabulary, width, embeddings_initializer=_normal())(tokens)
     x = Positions()(x)
     x = _layers.Dropout(dropout)(x)
-    transformer_block = partial(_transformer_block, width=width, heads=heads, dropout=dropout, cut=tensor_parallel > 1)
+    transformer_block = partial(
+        _transformer_block, width=width, heads=heads, dropout=dropout, sharded=tensor_parallel > 1
+    )
     for _ in range(layers):
         x = _block(x, transformer_block, recompute)
     x = _normalized(x)
@@ -92,7 +94,7 @@ def _block(x, make, recompute):
     if not recompute:
         return make(x)
     inputs = keras.Input(x.shape[1:], dtype=x.dtype)
-    return Recompute(keras.Model(inputs, make(inputs)))(x)
+    return recomputed(keras.Model(inputs, make(inputs)))(x)
 
 
 def _residual_block(x, channels, norm):
@@ -125,10 +127,10 @@ def _check_replicas(tensor_parallel):
         )
 
 
-def _transformer_block(x, width, heads, dropout, cut):
-    attention = SplitAttention if cut else _layers.MultiHeadAttention
-    columns = ColumnDense if cut else _layers.Dense
-    rows = RowDense if cut else _layers.Dense
+def _transformer_block(x, width, heads, dropout, sharded):
+    attention = SplitAttention if sharded else _layers.MultiHeadAttention
+    columns = ColumnDense if sharded else _layers.Dense
+    rows = RowDense if sharded else _layers.Dense
     attend = attention(heads, width // heads, dropout=dropout, use_bias=False, kernel_initializer=_normal())
     entry = _normalized(x)
     attended = attend(entry, entry, use_causal_mask=True)

@@ -12,7 +12,7 @@ class TrainState(tf.train.experimental.PythonState):
     def __init__(self, model):
         self.epoch = 0
         self.step = 0
-        self.seeds = []  # of each replica: one that had fewer slices of a batch has drawn less often
+        self.seeds = []  # of each replica: one that had fewer micro-batches has drawn less often
         self._strategy = model.distribute_strategy
         weights = {id(weight) for weight in model.weights}
         self._generators = [one for one in model.variables if id(one) not in weights]  # of random numbers

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import Functional, in_place_of, keep_mask, layers_within
+from bigtrain_nb.common.keras_gaps import Functional, in_place_of, layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
@@ -152,7 +152,7 @@ class WatchedStep:
             if not is_floating(value):
                 return value
             self.looks.append(Look(forward, call, values_of(value)))
-            return keep_mask(value, seen(value))
+            return with_mask(seen(value), mask_of(value))
 
         return keras.tree.map_structure(look, structure)
 

@@ -103,7 +103,7 @@ def model_checkpoint(strategy, folder, tell):
     path = os.path.join(folder, "newest.keras")
     if os.path.exists(path):
         with strategy.scope():
-            model = keras.models.load_model(path, custom_objects={"target": target})
+            model = bt.load_model(path, custom_objects={"target": target})
     else:
         model = new_model(strategy)
     fit(model, keras.callbacks.ModelCheckpoint(path, save_freq=EVERY), tell)

@@ -68,8 +68,3 @@ def test_imports_name_a_module_of_the_package_and_none_beside_the_notebooks():
             if by_name or of_the_face or top in ("workbook", "scripts", ""):
                 wrong.append(f"{module} imports {name}")
     assert wrong == []
-
-
-def test_no_file_is_two_rooms():
-    lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
-    assert {module: lines for module, lines in lengths.items() if lines > 300} == {}

@@ -126,3 +126,8 @@ def traces_of_first_step(kind, data, replicas=1):
     model.train_function(iter(model.distribute_strategy.experimental_distribute_dataset(data)))
     assert model.optimizer.iterations.numpy() == 1
     return len(calls)
+
+
+def apart_of_weights(model, other):
+    """Return the largest difference of a weight, absolutely."""
+    return max(np.abs(a - b).max() for a, b in zip(model.get_weights(), other.get_weights(), strict=True))

@@ -38,7 +38,7 @@ def test_callbacks_see_steps_epochs_and_validation(tmp_path):
     assert steps == 2 * [(step, ["loss", "mae"]) for step in range(4)]
     assert len(epochs) == 2
     assert all(names >= {"loss", "mae", "val_loss", "val_mae"} for names in epochs)
-    best = keras.models.load_model(tmp_path / "1.keras")
+    best = bt.load_model(tmp_path / "1.keras", micro_batches=3)
     assert best.micro_batches == 3 and best.optimizer.iterations.numpy() == 4
 
 

@@ -79,7 +79,7 @@ def own_model(make):
 
         def compute_metrics(self, x, y, y_pred, sample_weight=None):
             self.seen.update_state(y_pred)
-            return {**super().compute_metrics(x, y, y_pred, sample_weight), "seen": self.seen.result()}
+            return {**super().compute_metrics(x, y, y_pred, sample_weight), "two": tf.constant(2.0)}
 
     return Own() if make is keras.Model else Own(**make.keywords)
 

@@ -8,6 +8,7 @@ import pytest
 from equal_models import batches, distance, examples, net, on, precision
 
 import bigtrain_nb as bt
+from bigtrain_nb.common.in_place import own_class
 from bigtrain_nb.common.keras_gaps import Functional
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -69,7 +70,9 @@ KINDS = {
 def test_a_saved_model_goes_on_exactly_where_it_was(kind, tmp_path):
     model = fitted(KINDS[kind]())
     model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
+    stock = keras.models.load_model(tmp_path / "model.keras")
+    assert type(stock) is own_class(model)
+    loaded = bt.load_model(tmp_path / "model.keras", micro_batches=3)
     assert type(loaded) is type(model) and loaded.micro_batches == 3
     np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
     for one in (model, loaded):
@@ -87,14 +90,14 @@ def test_models_can_be_pickled_and_copied(kind):
         np.testing.assert_array_equal(twin.predict(X, verbose=0), model.predict(X, verbose=0))
 
 
-def test_the_legacy_hdf5_format_and_json_hold_the_micro_batches(tmp_path):
+def test_the_legacy_hdf5_format_and_json_hold_the_stock_model(tmp_path):
     model = net(micro_batches=3)
     model.save(tmp_path / "model.h5")
     loaded = keras.models.load_model(tmp_path / "model.h5")
-    assert type(loaded) is type(model) and loaded.micro_batches == 3
+    assert type(loaded) is own_class(model)
     assert distance(loaded, model) == 0
     twin = keras.models.model_from_json(model.to_json())
-    assert type(twin) is type(model) and twin.micro_batches == 3
+    assert type(twin) is own_class(model)
 
 
 def test_a_model_saved_under_a_strategy_goes_on_without_it_and_back(tmp_path):
@@ -104,7 +107,7 @@ def test_a_model_saved_under_a_strategy_goes_on_without_it_and_back(tmp_path):
     model.fit(DATA, verbose=0, shuffle=False)
     for replicas in (1, 4):
         with on(replicas):
-            loaded = keras.models.load_model(tmp_path / "model.keras")
+            loaded = bt.load_model(tmp_path / "model.keras", micro_batches=3)
             loaded.fit(DATA, verbose=0, shuffle=False)
         assert distance(loaded, model) < 1e-5
 
@@ -117,12 +120,16 @@ def test_a_subclass_may_call_init_with_inputs_and_outputs():
     assert not isinstance(fitted(Subclass()), Functional)  # other classes are as they were
 
 
-def test_of_shares_weights_and_leaves_the_original_as_it_was():
+def test_of_changes_the_model_itself_and_it_stays_compiled():
     original = sequential()
-    model = fitted(bt.Model.of(original, micro_batches=2))
-    np.testing.assert_array_equal(model.get_weights()[0], original.get_weights()[0])
-    assert not original.compiled
-    assert model.name == original.name
+    model = fitted(original)
+    assert bt.Model.of(original, micro_batches=2) is original and model.compiled
+    assert type(original).__name__ == "Sequential" and isinstance(original, bt.Model)
+    model.fit(DATA, verbose=0, shuffle=False)
+    assert model.optimizer.iterations.numpy() == 6
+    kind = type(model)
+    assert type(bt.Model.of(model, micro_batches=3)) is kind and model.micro_batches == 3
+    assert type(keras.models.clone_model(model)) is keras.Sequential
 
 
 def test_of_keeps_the_policy_by_which_compile_adds_loss_scaling():
@@ -133,8 +140,34 @@ def test_of_keeps_the_policy_by_which_compile_adds_loss_scaling():
     assert model.loss_scale == 2.0**15
 
 
-def test_of_takes_models_with_weights():
+def test_of_takes_models_also_without_weights():
     with pytest.raises(TypeError, match="Model.of takes a Keras model, not"):
         bt.Model.of(bt.conv_net)
-    with pytest.raises(ValueError, match="start it with keras.Input"):
-        bt.Model.of(keras.Sequential([layers.Dense(1)]))
+    model = bt.Model.of(keras.Sequential([layers.Dense(1)]), micro_batches=2)
+    assert np.isfinite(fitted(model).get_weights()[0]).all()
+
+
+class OwnStep(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.steps = layers.Dense(1), 0
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        self.steps += 1
+        return super().train_step(data)
+
+
+def test_a_train_step_of_its_own_is_refused_where_it_would_be_passed_by():
+    with pytest.raises(TypeError, match="OwnStep has a train_step of its own, which knows nothing of micro_batches=2"):
+        bt.Model.of(OwnStep(), micro_batches=2)
+    with on(2), pytest.raises(TypeError, match="nothing of 2 replicas: override compute_loss"):
+        bt.Model.of(OwnStep())
+    with on(1):
+        model = fitted(bt.Model.of(OwnStep()))
+        assert model.steps
+        model.micro_batches = 2
+        with pytest.raises(TypeError, match="override compute_loss"):
+            model.fit(DATA, verbose=0)

@@ -78,7 +78,7 @@ def test_each_stage_stands_on_its_device_with_its_slots():
 
 def test_dropout_and_recompute_compose():
     plain = fitted(bt.Pipelined(stages(dropout=0.3), 4))
-    recomputed = fitted(bt.Pipelined(stages(dropout=0.3, around=bt.Recompute), 4))
+    recomputed = fitted(bt.Pipelined(stages(dropout=0.3, around=bt.recompute), 4))
     assert distance(recomputed, plain) < 1e-5
 
 

@@ -44,7 +44,7 @@ def both(replicas=1, policy="float32", jit=False, make=bt.Model, **options):
         return optimizer
 
     models = []
-    for around in (as_it_is, bt.Recompute):
+    for around in (as_it_is, bt.recompute):
         with precision(policy):
             build = partial(net, around, make, **options)
             models.append(trained(build, DATA, sgd, replicas, epochs=2, jit_compile=jit))
@@ -102,11 +102,15 @@ def test_a_mask_and_several_inputs_reach_the_layer():
     other = tf.ones([2, 3, 4])
     assert embedded._keras_mask is not None
     expected = Last()([embedded, other])
-    np.testing.assert_array_equal(bt.Recompute(Last())([embedded, other]), expected)
+    np.testing.assert_array_equal(bt.recompute(Last())([embedded, other]), expected)
 
 
-def test_a_recompute_inside_another_is_refused():
-    inner = bt.Recompute(layers.Dense(6), name="inner")
+def test_one_inside_another_is_refused_and_no_layer_names_those_that_repeat():
     inputs = keras.Input((6,))
-    with pytest.raises(ValueError, match="inner is a Recompute inside outer: its layers would be computed three times"):
-        bt.Recompute(keras.Model(inputs, inner(inputs), name="outer"))
+    inner = bt.recompute(layers.Dense(6, name="inner"))
+    with pytest.raises(ValueError, match="inner is inside outer, and both are to be recomputed"):
+        bt.recompute(keras.Model(inputs, inner(inputs), name="outer"))
+    blocks = keras.Sequential([inputs, *[layers.Dense(6, name=f"block_{place}") for place in range(3)]], name="deep")
+    with pytest.raises(ValueError, match=r'chooses none of deep; names that repeat: r"block_\\d\+" \(3\)'):
+        bt.recompute(blocks, "block")
+    assert bt.recompute(blocks, r"block_\d") is blocks and type(blocks.layers[0]).__name__ == "Dense"

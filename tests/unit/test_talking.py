@@ -102,7 +102,7 @@ def test_a_saved_model_goes_on_with_its_outer_momentum(tmp_path):
     whole = trained(partial(net, sync_every=2), DATA, MOMENTUM, epochs=2)
     trained(partial(net, sync_every=2), DATA, MOMENTUM).save(tmp_path / "model.keras")
     with on(1):
-        loaded = keras.models.load_model(tmp_path / "model.keras")
+        loaded = bt.load_model(tmp_path / "model.keras", sync_every=2)
         loaded.fit(DATA, shuffle=False, verbose=0)
     assert distance(loaded, whole) < 1e-6
 

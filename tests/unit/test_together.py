@@ -18,7 +18,7 @@ def net(recompute=False, cut=False, **options):
     columns, rows = (bt.ColumnDense, bt.RowDense) if cut else (keras.layers.Dense, keras.layers.Dense)
     hidden = rows(8)(columns(8, activation="tanh")(inputs))
     block = keras.Model(inputs, hidden)
-    x = bt.Recompute(block)(inputs) if recompute else hidden
+    x = bt.recompute(block)(inputs) if recompute else hidden
     return bt.Model(inputs, keras.layers.Dense(1)(x), **options)
 
 
@@ -44,7 +44,5 @@ def test_the_others_change_nothing(both, alone):
 
 @pytest.mark.parametrize("option", [{"shard_optimizer": True}, LOCAL])
 def test_a_model_that_is_cut_refuses_what_needs_whole_weights(option):
-    with pytest.raises(
-        ValueError, match=f"{next(iter(option))}.* and a model that is cut over the replicas do not go together"
-    ):
+    with pytest.raises(ValueError, match=f"{next(iter(option))}.* and tensor-parallel layers do not go together"):
         weights(cut=True, **option)

@@ -20,7 +20,7 @@ from equal_models import (
 )
 from logical_cpus import CPUS
 
-from bigtrain_nb.common.keras_gaps import compiled_loss, full_name, has_mask, move
+from bigtrain_nb.common.keras_gaps import compiled_loss, full_name, mask_of, move
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
@@ -32,7 +32,7 @@ stock = partial(net, keras.Model)
 
 
 def test_functional_takes_any_argument():
-    """Mended, delete `refuse.unknown_arguments`."""
+    """Mended, delete `_refuse_unknown` in model.py."""
     net(keras.Model, micro_batchs=4)
 
 
@@ -55,9 +55,13 @@ def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched
     assert not calls
 
 
-def test_an_optimizer_has_no_public_choice_of_weight_decay():
-    """Then take it in `keras_gaps.decays`."""
-    assert not hasattr(keras.optimizers.SGD, "use_weight_decay")
+def test_an_optimizer_decides_on_weight_decay_in_a_private_method_and_its_config_does_not_hold_it():
+    """Decided elsewhere, `ShardedOptimizer` must do it there; held by the config, `same_weight_decay` can go."""
+    optimizer = keras.optimizers.AdamW(weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    bias = keras.Variable([1.0], name="bias")
+    assert not optimizer._use_weight_decay(bias)
+    assert keras.optimizers.AdamW.from_config(optimizer.get_config())._use_weight_decay(bias)
 
 
 def test_gradient_accumulation_raises_under_a_mirrored_strategy():
@@ -83,7 +87,7 @@ def test_clipping_comes_before_the_reduction():
 
 
 def test_statistics_of_batch_normalisation_differ_between_replicas():
-    """Mended, delete `keras_gaps.moving_statistics` and what `Model._reduce` does with it."""
+    """Mended, delete `keras_gaps.moving_statistics` and what `Mean.reduce` does with it."""
 
     def build():
         inputs = keras.Input((6,))
@@ -97,7 +101,7 @@ def test_statistics_of_batch_normalisation_differ_between_replicas():
     "optimizer", [partial(SGD, global_clipnorm=0.05), partial(keras.optimizers.Adam, 0.01, epsilon=1e-3)]
 )
 def test_repeated_rows_of_an_embedding_are_squared_apart(optimizer):
-    """Mended for both, delete `micro_batches.dense`."""
+    """Mended for both, delete `batches.dense`."""
     embedding = partial(layers.Embedding, 9, 4, embeddings_initializer="ones")
     rows = trained(lambda: scores_of_words(keras.Model, embedding()), WORDS, optimizer)
     dense = trained(lambda: scores_of_words(keras.Model, OneHot()), WORDS, optimizer)
@@ -113,8 +117,26 @@ def test_the_end_of_a_dataset_of_unknown_size_counts_a_step_and_decays_the_weigh
     assert distance(*models) > 0.01
 
 
+def test_on_two_replicas_keras_divides_its_own_losses_but_not_what_a_compute_loss_adds():
+    """Mended, delete `keras_gaps.losses_of_one_device`."""
+
+    class Thousand(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(1, kernel_initializer="zeros")
+
+        def call(self, x):
+            return self.dense(x)
+
+        def compute_loss(self, *args, **kwargs):
+            return 1000 + super().compute_loss(*args, **kwargs)
+
+    model = trained(Thousand, DATA, partial(keras.optimizers.SGD, 0.0), 2)
+    assert model.history.history["loss"][0] > 2000
+
+
 def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():
-    """Mended, delete `keras_gaps.count_by_examples` and `Trainer._compute_loss`."""
+    """Mended, delete `keras_gaps.count_by_examples` and `Model._compute_loss`."""
     inputs = keras.Input((6,))
     model = keras.Model(inputs, [layers.Dense(1, name=name)(inputs) for name in ("a", "b")])
     model.compile(keras.optimizers.SGD(0.0), ["mse", "mse"], metrics=["mse", "mse"])
@@ -124,21 +146,21 @@ def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_first_step_is_traced_twice(replicas):
-    """Mended, the optimizer's variables are made before, and `Trainer.make_train_function` can be deleted."""
+    """Mended, the optimizer's variables are made before, and most of `Model.make_train_function` can be deleted."""
     assert traces_of_first_step(keras.Model, DATA, replicas) == 2 * replicas
 
 
 def test_a_copy_of_a_tensor_loses_its_mask():
-    """Mended, delete `keras_gaps.keep_mask`."""
+    """Mended, delete `keras_gaps.with_mask`."""
     embedded = layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 0]]))
     assert embedded._keras_mask is not None and not hasattr(tf.identity(embedded), "_keras_mask")
 
 
 def test_a_symbolic_output_has_its_mask_in_a_private_attribute():
-    """If it is elsewhere, `keras_gaps.has_mask` must look there; if a public function tells, use that."""
+    """If it is elsewhere, `keras_gaps.mask_of` must look there; if a public function tells, use that."""
     tokens = keras.Input((2,))
-    assert has_mask(layers.Embedding(5, 4, mask_zero=True)(tokens))
-    assert not has_mask(layers.Embedding(5, 4)(tokens))
+    assert mask_of(layers.Embedding(5, 4, mask_zero=True)(tokens)) is not None
+    assert mask_of(layers.Embedding(5, 4)(tokens)) is None
     assert not hasattr(keras.utils, "get_keras_mask")
 
 

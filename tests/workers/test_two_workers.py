@@ -2,7 +2,7 @@
 
 Stock Keras cannot: `fit` raises on every worker, first where it builds the model from a batch, and without that step
 where it reduces the logs (keras issue 20585). `test_stock_keras_still_raises` fails once that is mended:
-`Trainer._maybe_symbolic_build` and `keras_gaps.logs_to_reduce` can then be deleted.
+`Model._maybe_symbolic_build` and `keras_gaps.logs_to_reduce` can then be deleted.
 """
 
 import json
@@ -131,6 +131,13 @@ def test_a_model_that_is_cut_over_them_trains_as_the_whole_one(found, folder, he
         loaded = keras.models.load_model(folder / f"cut-{worker}.keras")
         np.testing.assert_allclose(weights(loaded), expected["weights"], atol=1e-5)
         assert mine["of a block"] == 4  # two forward and two backward
+
+
+def test_both_save_to_one_path_and_every_file_is_whole(found, folder):
+    for result in found:
+        assert result["files"] == [True] * len(result["files"])
+    assert len(found[0]["files"]) == 2 * (4 * 5 + 1)
+    assert not list(folder.rglob(".part-of-*"))
 
 
 LOST = """

@@ -212,14 +212,47 @@ def cut(strategy):
         model = new_gpt(strategy, 2, layers)
 
         def gradients(tokens, model=model):
-            with tf.GradientTape() as tape:
+            with model.reduction.at_work(), tf.GradientTape() as tape:
                 loss = tf.reduce_mean(model(tokens, training=True))
-            return tape.gradient(loss, model.trainable_variables)
+                return tape.gradient(loss, model.trainable_variables)
 
         counts.append(reductions(graph_of(strategy, gradients, tf.constant(TOKENS[:4, :-1]))))
     found = train_gpt(model)
     model.save(f"{sys.argv[1]}/cut-{strategy.cluster_resolver.task_id}.keras")
     return found | {"of a block": counts[0] - counts[1]}
+
+
+def files(strategy):
+    """Save to the same paths from both workers, again and again; return which files were whole each time."""
+    whole = []
+    for sharded in (False, True):
+        model = net(strategy, "float32", sgd, shard_optimizer=sharded)
+        data = batched(*examples(COUNT))
+        folder = f"{sys.argv[1]}/files-{sharded}"
+        Path(folder, "backup").mkdir(parents=True, exist_ok=True)  # Keras' callbacks make it too, and race
+        callbacks = [
+            keras.callbacks.ModelCheckpoint(f"{folder}/best.keras"),
+            keras.callbacks.ModelCheckpoint(f"{folder}/best.weights.h5", save_weights_only=True),
+            keras.callbacks.BackupAndRestore(f"{folder}/backup", delete_checkpoint=False),
+        ]
+        for _ in range(4):
+            model.fit(data, verbose=0, shuffle=False, callbacks=callbacks[:2])
+            model.save(f"{folder}/model.keras")
+            model.save(f"{folder}/model.h5")
+            model.save_weights(f"{folder}/model.weights.h5")
+            expected = weights(model)
+            for name in ("best.keras", "model.keras", "model.h5", "best.weights.h5", "model.weights.h5"):
+                loaded = net(tf.distribute.get_strategy(), "float32", sgd)
+                if name.endswith(".weights.h5"):
+                    loaded.load_weights(f"{folder}/{name}")
+                else:
+                    loaded = keras.saving.load_model(f"{folder}/{name}", compile=False)
+                whole.append(weights(loaded) == expected)
+        model.fit(data, epochs=3, verbose=0, shuffle=False, callbacks=callbacks[2:])
+        loaded = net(tf.distribute.get_strategy(), "float32", sgd)
+        loaded.load_weights(f"{folder}/backup/latest.weights.h5")
+        whole.append(weights(loaded) == weights(model))
+    return whole
 
 
 def stock(strategy):
@@ -239,7 +272,7 @@ def stock(strategy):
     return raised
 
 
-JOBS = (train, sharded, poison, in_slices, scattered, apart, apart_in_16_bits, short, cut, stock)
+JOBS = (train, sharded, poison, in_slices, scattered, apart, apart_in_16_bits, short, cut, files, stock)
 
 if __name__ == "__main__":
     strategy = bt.strategy()

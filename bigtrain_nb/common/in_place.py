@@ -1,0 +1,101 @@
+"""Keras objects that are changed in place: a model, a layer or an optimizer stays what it is, and does one thing anew.
+
+PyTorch's `fully_shard(module)` works like this: at run time the object gets a class made of one of ours and its own.
+Its structure, name, methods, files and `isinstance` stay. What Keras makes *from* it, by its config, from a file or
+with `clone_model`, is of its own class again. A pickle and a deep copy of it keep what was changed.
+"""
+
+import inspect
+from functools import cache
+
+from bigtrain_nb.common.keras_gaps import bytes_of_file, known_as, layers_within, object_of_file
+from bigtrain_nb.common.quiet import keras
+
+
+def become(thing, ours, **state):
+    """Give a layer, model or optimizer a class made of ``ours`` and its own, and ``state`` as attributes; return it.
+
+    A thing that has become ``ours`` before gets the new state only.
+    """
+    if not isinstance(thing, ours):
+        thing.__class__ = made_class((ours, type(thing)), own=type(thing), ours=ours)
+    for name, value in state.items():
+        setattr(thing, name, value)
+    return thing
+
+
+@cache
+def made_class(bases, own, ours=None):
+    """Return a class with these bases that has the name, the constructor and the files of ``own``."""
+
+    def new(cls, *args, **kwargs):
+        return own(*args, **kwargs)
+
+    def initialized_already(self, *args, **kwargs):
+        pass
+
+    def from_config(cls, *args, **kwargs):
+        return own.from_config(*args, **kwargs)
+
+    initialized_already.__signature__ = inspect.signature(own.__init__)  # Keras asks it what is a functional model
+    made = type(
+        own.__name__,
+        bases,
+        {
+            "__module__": own.__module__,
+            "__qualname__": own.__qualname__,
+            "__doc__": own.__doc__,
+            "__new__": new,
+            "__init__": initialized_already,
+            "from_config": classmethod(from_config),
+            "__reduce__": reduce_with_changes,
+            "_own": own,
+            "_ours": ours,
+        },
+    )
+    known_as(made, own)
+    return made
+
+
+def own_class(thing):
+    """Return the class that a thing had before it was changed."""
+    kind = type(thing)
+    while "_own" in vars(kind):
+        kind = kind._own
+    return kind
+
+
+def reduce_with_changes(thing):
+    """Pickle a thing as Keras does, as the bytes of a file, and beside them what was changed in it and within it."""
+    changes = []
+    for index, part in enumerate(_parts(thing)):
+        state = part.state_in_place() if hasattr(part, "state_in_place") else {}
+        if state or _what_it_became(part):
+            changes.append((index, _what_it_became(part), state))
+    return _with_changes, (own_class(thing), bytes_of_file(thing), changes)
+
+
+def _with_changes(own, file, changes):
+    thing = object_of_file(own, file)
+    parts = _parts(thing)
+    for index, what_it_became, state in changes:
+        for ours in what_it_became:
+            become(parts[index], ours)
+        for name, value in state.items():
+            setattr(parts[index], name, value)
+    return thing
+
+
+def _parts(thing):
+    return layers_within(thing) if isinstance(thing, keras.layers.Layer) else [thing]
+
+
+def _what_it_became(thing):
+    """Return the classes of ours that a thing has become, the first one first."""
+    found = []
+    kind = type(thing)
+    while "_own" in vars(kind):
+        if kind._ours is not None:
+            found.insert(0, kind._ours)
+        kind = kind._own
+    return found

@@ -1,0 +1,249 @@
+"""Attention that works on some rows of the queries at a time, so that the table of scores is never whole."""
+
+import inspect
+from dataclasses import dataclass
+
+from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.in_place import become, own_class
+from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import at_least_32_bits
+from bigtrain_nb.parallel.recompute import layers_chosen
+
+_ROW_OFFSETS = ("cache_update_index", "start_index")
+"""Names of arguments that say which place in the text the first row of the queries has."""
+
+_UNDERSTOOD = {"attention_mask", "training", "return_attention_scores", "use_causal_mask", *_ROW_OFFSETS}
+
+_SEED_STEP = 1_000_003
+"""Seeds of chunks are so far apart; Keras counts draws from a seed, not seeds."""
+
+
+def chunk_attention(model, layers=None, *, chunks):
+    """Let attention layers of a model compute ``chunks`` blocks of query rows, one after the other; return ``model``.
+
+    A layer compares every place in a text of length L with every other: [batch, heads, L, L] scores, which the backward
+    pass needs again. In chunks only [batch, heads, L / chunks, L] of them exist at a time, and the backward pass
+    computes them again, so that memory grows with L and not with its square (Rabe & Staats 2021, "Self-attention Does
+    Not Need O(n²) Memory"). It costs the scores' operations once more. Outputs and gradients are those of the layer in
+    one piece, within rounding; dropout of the scores draws another mask for each chunk, the same in both passes.
+
+    ``layers`` as in `bigtrain_nb.recompute`; by default all attention layers of ``model``, which may be one itself.
+    They are changed in place and stay what they are; do it before the first `fit`. Taken are `MultiHeadAttention` and
+    `GroupQueryAttention` of Keras, and those layers of KerasHub that compute their attention by a method like theirs.
+    Keras' causal masks are made by rows, too; KerasHub's decoders make masks of [batch, L, L] booleans by themselves.
+
+    Keras has no flash attention on TensorFlow (keras issue 19418). Such a kernel does not write the scores to memory at
+    all and is several times as fast on a GPU; this saves its memory, and no time.
+
+    Raises ValueError for ``chunks`` that is not a whole number of at least 1, for a model without attention, and for
+    layers that cannot be taken, by name; in a call, for scores that are to be returned.
+    """
+    chunks = whole_number("chunks", chunks, 1)
+    if layers is not None:
+        chosen = layers_chosen(model, layers)
+    else:
+        within = layers_within(model)
+        chosen = [layer for layer in within if _has_method(layer) or _is_written_out(layer)]
+    _refuse(model, chosen)
+    for layer in chosen:
+        become(layer, ChunkedAttention, chunks=chunks)
+    return model
+
+
+class ChunkedAttention:
+    """What a layer becomes."""
+
+    def state_in_place(self):
+        return {"chunks": self.chunks}
+
+    def _compute_attention_mask(self, *args, use_causal_mask=False, **kwargs):
+        """Return the mask of Keras' own layers, the causal one as a word: Keras only hands it on."""
+        mask = super()._compute_attention_mask(*args, use_causal_mask=False, **kwargs)
+        return _Mask(mask, use_causal_mask)
+
+    def _compute_attention(self, *args, **kwargs):
+        own = super()._compute_attention
+        given = inspect.signature(own).bind(*args, **kwargs)
+        given.apply_defaults()
+        return _in_chunks(self, own, given.arguments)
+
+
+@dataclass
+class _Mask:
+    """Which keys a query sees: ``given`` [..., L or 1, keys] of booleans or numbers to add, and whether none later."""
+
+    given: object
+    is_causal: bool
+
+    def of_rows(self, start, count, keys):
+        mask = self.given
+        if mask is not None and mask.shape[-2] != 1:
+            mask = _rows(mask, start, count, axis=mask.shape.rank - 2)
+        if not self.is_causal:
+            return mask
+        causal = (start + tf.range(count))[None, :, None] >= tf.range(keys)
+        return causal if mask is None else tf.cast(mask, "bool") & causal
+
+
+def _in_chunks(layer, own, arguments):
+    """Return what ``own(**arguments)`` gives, computed for some rows of the queries at a time, forward and backward."""
+    names = list(arguments)[:3]
+    query, key, value = (arguments[name] for name in names)
+    _refuse_call(layer, arguments, query)
+    mask = arguments.get("attention_mask")
+    if not isinstance(mask, _Mask):
+        mask = _Mask(mask, arguments.get("use_causal_mask", False))
+    length = query.shape[1] or tf.shape(query)[1]
+    keys = key.shape[1] or tf.shape(key)[1]
+    size = -(-length // layer.chunks)  # rounded up
+    full_chunks = length // size
+    rest = length - full_chunks * size  # the rows of one more chunk, which is shorter
+    has_rest = not isinstance(rest, int) or rest > 0
+    seeds = _seeds(layer)
+    before = [tf.identity(seed.value) for seed in seeds]
+    seen = {}  # what is known when `attend` has been traced
+
+    def attend(query, key, value, number, count):
+        """Return the outputs for ``count`` rows of the queries, those of chunk ``number``, and what its seeds moved."""
+        start = number * size
+        now = {**arguments, names[0]: query, names[1]: key, names[2]: value}
+        if "attention_mask" in now:
+            now["attention_mask"] = mask.of_rows(start, count, keys)
+        if "use_causal_mask" in now:
+            now["use_causal_mask"] = False
+        for name in _ROW_OFFSETS:
+            if name in now:
+                now[name] = start if now[name] is None else start + now[name]
+        first = [state + tf.stack([tf.cast(number, state.dtype) * _SEED_STEP, 0]) for state in before]
+        with keras.StatelessScope(list(zip(seeds, first, strict=True))) as scope:
+            outputs = own(**now)
+        moved = [scope.get_current_value(seed) - state for seed, state in zip(seeds, first, strict=True)]
+        seen["scores"] = isinstance(outputs, tuple)
+        return outputs[0] if isinstance(outputs, tuple) else outputs, moved
+
+    def forward(query, key, value):
+        def add_chunk(number, chunks, *_):
+            outputs, moved = attend(_rows(query, number * size, size), key, value, number, size)
+            return number + 1, chunks.write(number, tf.cast(outputs, query.dtype)), *moved
+
+        _, chunks, *moved = _loop(full_chunks, add_chunk, tf.TensorArray(query.dtype, full_chunks), *before)
+        outputs = _joined(chunks, query, full_chunks * size)
+        if has_rest:
+            last, moved = attend(_rows(query, full_chunks * size, rest), key, value, full_chunks, rest)
+            outputs = tf.concat([outputs, tf.cast(last, query.dtype)], axis=1)
+        return outputs, moved
+
+    def backward(upstream, query, key, value, weights):
+        """Return the gradients of query, key and value, and of the ``weights`` that the layer uses between them."""
+        summed = [key, value, *weights]
+
+        def gradients(number, count):
+            rows = _rows(query, number * size, count)
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch([rows, *summed])
+                outputs, _ = attend(rows, key, value, number, count)
+            of_outputs = tf.cast(_rows(upstream, number * size, count), outputs.dtype)
+            found = tape.gradient(outputs, [rows, *summed], of_outputs, tf.UnconnectedGradients.ZERO)
+            return found[0], [tf.cast(one, at_least_32_bits(one.dtype)) for one in found[1:]]
+
+        def add_chunk(number, chunks, *sums):
+            of_rows, others = gradients(number, size)
+            return number + 1, chunks.write(number, of_rows), *map(tf.add, sums, others)
+
+        zeros = [tf.zeros_like(one, at_least_32_bits(one.dtype)) for one in summed]
+        _, chunks, *sums = _loop(full_chunks, add_chunk, tf.TensorArray(query.dtype, full_chunks), *zeros)
+        of_query = _joined(chunks, query, full_chunks * size)
+        if has_rest:
+            with tf.control_dependencies([of_query]):
+                of_rows, others = gradients(full_chunks, rest)
+            of_query = tf.concat([of_query, of_rows], axis=1)
+            sums = [*map(tf.add, sums, others)]
+        of_summed = [tf.cast(total, one.dtype) for total, one in zip(sums, summed, strict=True)]
+        return [of_query, *of_summed[:2]], of_summed[2:]
+
+    @tf.custom_gradient
+    def run(query, key, value):
+        def gradient(upstream, *_, variables=()):
+            of_inputs, of_weights = backward(upstream, query, key, value, list(variables))
+            return (of_inputs, of_weights) if variables else of_inputs
+
+        outputs, moved = forward(query, key, value)
+        return (outputs, *moved), gradient
+
+    outputs, *moved = run(query, key, value)
+    for seed, state, move in zip(seeds, before, moved, strict=True):
+        seed.assign(state + move)  # once, as if there had been one chunk
+    return (outputs, None) if seen["scores"] else outputs
+
+
+def _loop(count, body, *start):
+    return tf.while_loop(lambda number, *_: number < count, body, (0, *start), parallel_iterations=1)
+
+
+def _rows(tensor, start, count, axis=1):
+    """Return places ``start`` to ``start + count`` along an axis."""
+    begin = [0] * tensor.shape.rank
+    size = [-1 if length is None else length for length in tensor.shape]
+    begin[axis], size[axis] = start, count
+    return tf.slice(tensor, begin, size)
+
+
+def _joined(chunks, query, count):
+    """Return outputs [batch, count, ...] of chunks, a `tf.TensorArray` of [batch, count / chunks, ...]."""
+    stacked = chunks.stack()  # [chunks, batch, rows, ...]
+    order = [1, 0, *range(2, stacked.shape.rank)]
+    shape = [-1 if length is None else length for length in [query.shape[0], None, *stacked.shape[3:]]]
+    if not isinstance(count, int):
+        return tf.reshape(tf.transpose(stacked, order), [tf.shape(query)[0], count, *shape[2:]])
+    shape[1] = count
+    return tf.reshape(tf.transpose(stacked, order), shape)
+
+
+def _seeds(layer):
+    """Return the states of a layer's random numbers: its variables that are no weights, int64 [2]."""
+    weights = {id(variable) for variable in layer.weights}
+    return [variable for variable in layer.variables if id(variable) not in weights]
+
+
+# Refused
+
+
+def _has_method(layer):
+    return hasattr(layer, "_compute_attention")
+
+
+def _is_written_out(layer):
+    """Return whether a layer computes attention where nobody can reach it, as Bloom's and Falcon's in KerasHub do."""
+    looks_like_it = "Attention" in own_class(layer).__name__ and isinstance(layer, keras.layers.Layer)
+    return looks_like_it and not any(_has_method(inner) for inner in layers_within(layer))
+
+
+def _refuse(model, chosen):
+    if not chosen:
+        raise ValueError(f"{model.name} has no attention layer")
+    for layer in chosen:
+        kind = own_class(layer).__name__
+        if not _has_method(layer):
+            raise ValueError(
+                f"{layer.name} ({kind}) is no attention layer whose attention can be reached, so it cannot be computed"
+                " in chunks: leave it out with layers=, a function, a regular expression or a list"
+            )
+        own = own_class(layer)._compute_attention
+        unknown = list(inspect.signature(own).parameters)[4:]  # after self, query, key and value
+        unknown = [name for name in unknown if name not in _UNDERSTOOD]
+        if unknown:
+            raise ValueError(
+                f"{layer.name} ({kind}) computes attention from {', '.join(unknown)} too, which may depend on the place"
+                " of a row, so it cannot be computed in chunks: leave it out with layers="
+            )
+
+
+def _refuse_call(layer, arguments, query):
+    if arguments.get("return_attention_scores") or getattr(layer, "_return_attention_scores", False):
+        raise ValueError(f"{layer.name}: the scores are never whole in chunks, so they cannot be returned")
+    if query.shape.rank != 4:
+        raise ValueError(
+            f"{layer.name}: chunks are of one axis of places, [batch, places, heads, size], and the queries have the"
+            f" shape {query.shape}: leave the layer out with layers="
+        )

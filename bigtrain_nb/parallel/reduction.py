@@ -1,0 +1,69 @@
+"""What replicas make of their gradients: a model has one reduction, chosen in `compile`.
+
+`Mean` is that of an ordinary model. Each other kind derives from it, stands in a file of its own, and says by
+`asked_for` what of a model asks for it: `ShardedMean`, `TensorParallel` and `LocalSteps`. A step is handed on as
+{"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, of one replica before
+`reduce` and of the global batch after it. A variable that the loss does not depend on is not in it.
+"""
+
+from contextlib import nullcontext
+
+from bigtrain_nb.common.batches import loss_reduction, weight_of
+from bigtrain_nb.common.keras_gaps import moving_statistics
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.replicas import mean_over_replicas, sum_over_replicas
+
+
+class Mean:
+    """The mean over the replicas, each by the weight of its share of the batch."""
+
+    optimizer_class = None
+    """What the optimizer becomes; None for one that stays what it is."""
+
+    talks_in_forward = False
+    """Whether replicas talk to each other within a layer: then all must run the same micro-batches, not in a loop."""
+
+    sum_gradients = staticmethod(sum_over_replicas)
+
+    def __init__(self, model):
+        self.model = model
+        self.replicas = model.distribute_strategy.num_replicas_in_sync
+
+    @classmethod
+    def asked_for(cls, model):
+        """Return what of a model asks for this reduction, in words for an error; None if nothing does."""
+
+    def batch(self, data):
+        """Return what a replica computes on: its share of the global batch."""
+        return data
+
+    def at_work(self):
+        """Return the context in which a replica computes."""
+        return nullcontext()
+
+    def reduce(self, step, data):
+        """Return the step of the global batch. Moving statistics become their mean in the same all-reduce."""
+        if self.replicas == 1:
+            return step
+        statistics = moving_statistics(self.model)
+        mine = {**step, "statistics": [variable.value for variable in statistics]}
+        weight = weight_of(data, loss_reduction(self.model.loss))
+        means, total = mean_over_replicas(mine, weight, self.model.reduce_dtype, self.sum_gradients)
+        for variable, mean in zip(statistics, means.pop("statistics"), strict=True):
+            kept = tf.cast(variable.value, mean.dtype)
+            variable.assign(tf.cast(tf.where(total > 0, mean, kept), variable.dtype))
+        return means
+
+    def own_outputs(self, outputs, data):
+        """Return the predictions for a replica's share, ``data``, from those for what it computed on."""
+        return outputs
+
+    def callbacks(self):
+        """Return what `fit` must call before all other callbacks."""
+        return []
+
+    def train_function(self):
+        """Return a function for `fit` to call in place of Keras' own; None for that."""
+
+    def before_files(self):
+        """Make the variables that Keras is about to save or load."""

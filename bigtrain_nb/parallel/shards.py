@@ -1,0 +1,223 @@
+"""Variables of which each replica has a shard: shown, saved and loaded whole, and updated by optimizers that can do so.
+
+A variable of a strategy is the same on all replicas only because its gradient is averaged over them. That of a shard is
+not, so each replica keeps a value of its own. A shard is a Keras variable with two more attributes:
+``unsharded_shape``, and ``shard_axis``, the axis along which the shards of all replicas join. If their number does not
+divide the whole, the last shard ends in zeros. A shard with one axis may be of a weight with several: then it is a part
+of its numbers in a row.
+"""
+
+import math
+import os
+import secrets
+import tempfile
+import zlib
+
+from bigtrain_nb.common.files import write_once
+from bigtrain_nb.common.in_place import become, own_class
+from bigtrain_nb.common.keras_gaps import innermost, same_weight_decay
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import all_gather, on_each_replica, sum_over_replicas
+
+ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
+"""The optimizers of Keras that treat each number of a weight by itself, so that any part of it can be updated alone."""
+
+SECONDS_TO_GATHER = 120
+"""So long a worker that reads or saves a variable waits for the others to do so, too."""
+
+
+def is_shard(variable):
+    return hasattr(variable, "shard_axis")
+
+
+def mark_shard(variable, axis, unsharded_shape):
+    variable.shard_axis = axis
+    variable.unsharded_shape = tuple(unsharded_shape)
+
+
+def own_shard(tensor, variable):
+    """Return this replica's shard of a tensor that is as large as the whole of a variable."""
+    context = tf.distribute.get_replica_context()
+    shape = list(variable.shape)
+    axis = variable.shard_axis
+    if len(shape) == 1:
+        tensor = tf.reshape(tensor, [-1])
+    missing = shape[axis] * context.num_replicas_in_sync - tensor.shape[axis]
+    if missing:
+        tensor = tf.pad(tensor, [[0, missing if each == axis else 0] for each in range(len(shape))])
+    begin = [0] * len(shape)
+    begin[axis] = context.replica_id_in_sync_group * shape[axis]
+    return tf.slice(tensor, begin, shape)
+
+
+def unsharded(variable):
+    """Return a variable; in place of a shard, what shows the shards of all replicas as one variable."""
+    return Unsharded(variable) if is_shard(variable) else variable
+
+
+class Unsharded:
+    """The shards of all replicas as the one variable that they are together: what is shown, saved, and loaded.
+
+    ``value`` is what each replica has of it. With several workers, all of them must read the whole: one that waits for
+    the others in vain raises RuntimeError.
+    """
+
+    def __init__(self, variable):
+        self.name = variable.name
+        self.path = variable.path
+        self.dtype = variable.dtype
+        self.shape = variable.unsharded_shape
+        self.value = variable.value
+        self._variable = variable
+        self._strategy = variable.value.distribute_strategy
+
+    def numpy(self):
+        try:
+            joined = on_each_replica(self._strategy, self._gather)()[0].numpy()
+        except tf.errors.DeadlineExceededError:
+            raise RuntimeError(
+                f"only some workers read or save {self.path}, for {SECONDS_TO_GATHER} s, and each has a shard of it:"
+                " every worker must do so, as all call model.save with the same path"
+            ) from None
+        return joined.ravel()[: math.prod(self.shape)].reshape(self.shape)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy().astype(dtype or self.dtype)  # which the legacy HDF5 format asks for
+
+    def assign(self, value):
+        on_each_replica(self._strategy, self._assign)(tf.convert_to_tensor(value, self.dtype))
+
+    def _gather(self):
+        options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=SECONDS_TO_GATHER)
+        own = tf.identity(self._variable.value)
+        return tf.distribute.get_replica_context().all_gather(own, self._variable.shard_axis, options)
+
+    def _assign(self, value):
+        self._variable.assign(own_shard(tf.ensure_shape(value, self.shape), self._variable))
+
+
+def save_unsharded(layer, variables):
+    """Let a layer write whole values of its ``variables`` to files, and take its shards of what it reads."""
+
+    def save_own_variables(store):
+        for index, variable in enumerate(variables):
+            store[str(index)] = unsharded(variable).numpy()
+
+    def load_own_variables(store):
+        for index, variable in enumerate(variables):
+            unsharded(variable).assign(store[str(index)])
+
+    layer.save_own_variables = save_own_variables
+    layer.load_own_variables = load_own_variables
+
+
+def save_together(strategy, path, save):
+    """Call ``save(path)`` on all workers, for each must read the shards; the first given this path keeps the file.
+
+    It is written beside ``path`` and then renamed. The others write into one that they throw away, and wait.
+
+    Raises RuntimeError if only some workers call this, and on all if one could not save.
+    """
+    path = os.path.abspath(path)
+    mine = [zlib.crc32(path.encode()), secrets.randbits(62)]
+    try:
+        of_all = all_gather(strategy, tf.identity, SECONDS_TO_GATHER)(tf.constant(mine, tf.int64)).tolist()
+    except tf.errors.DeadlineExceededError:
+        raise RuntimeError(
+            f"only some workers save {path}, for {SECONDS_TO_GATHER} s, and each has shards of it: every worker must"
+            " call save with the same path"
+        ) from None
+    first_of_this_path = next(one for one in of_all if one[0] == mine[0])
+    problem = None
+    try:
+        if first_of_this_path == mine:
+            write_once(path, save)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                save(os.path.join(folder, os.path.basename(path)))
+    except OSError as error:
+        problem = error
+    saved = all_gather(strategy, tf.identity)(tf.constant(problem is None, tf.int32))
+    if problem:
+        raise problem
+    if not saved.all():
+        raise RuntimeError(f"another worker could not save {path}; its own error says why")
+
+
+# Optimizers
+
+
+class OptimizerOfShards:
+    """What an optimizer becomes whose weights may be shards: its state is shown, saved and loaded whole."""
+
+    def add_variable_from_reference(self, reference_variable, *args, **kwargs):
+        slot = super().add_variable_from_reference(reference_variable, *args, **kwargs)
+        if is_shard(reference_variable):
+            mark_shard(slot, reference_variable.shard_axis, reference_variable.unsharded_shape)
+        return slot
+
+    @property
+    def variables(self):
+        return [unsharded(variable) for variable in super().variables]
+
+
+def taken_optimizer(optimizer, kind, weights):
+    """Return an optimizer that is ``kind``, `OptimizerOfShards` or derived from it, or for None an ordinary one.
+
+    One that has state for other ``weights`` is copied together with its state, the others are changed in place.
+
+    Raises ValueError for an optimizer that does not treat each number by itself.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.inner_optimizer = taken_optimizer(optimizer.inner_optimizer, kind, weights)
+        return optimizer
+    if kind is not None:
+        refuse_unless_elementwise(optimizer)
+    is_of_shards = isinstance(optimizer, OptimizerOfShards)
+    if isinstance(optimizer, kind) if kind else not is_of_shards:
+        return optimizer
+    if not optimizer.built and not is_of_shards:
+        return become(optimizer, kind)
+
+    copied = own_class(optimizer).from_config(optimizer.get_config())
+    same_weight_decay(copied, optimizer)
+    if kind is not None:
+        become(copied, kind)
+    if optimizer.built:
+        copied.build(weights)
+        for variable, with_value in zip(copied.variables, optimizer.variables, strict=True):
+            variable.assign(with_value.numpy())
+    return copied
+
+
+def refuse_unless_elementwise(optimizer):
+    kind = own_class(optimizer)
+    if kind not in [getattr(keras.optimizers, name) for name in ELEMENTWISE]:
+        raise ValueError(
+            f"{kind.__name__} is not known to treat each number of a weight by itself, so it cannot update a part of"
+            f" one, as with shard_optimizer=True or in a tensor-parallel model: use one of {', '.join(ELEMENTWISE)}"
+        )
+
+
+def finish_gradients(gradients, are_shards, optimizer):
+    """Return gradients, of which replicas may have shards, clipped by the norms of the whole weights.
+
+    They are {index: gradient}, and ``are_shards`` says of each whether it is of a shard. What is not finite on one
+    replica is so on all, which then skip a step of loss scaling together. Keras clips again, by the norms of the
+    shards, which are no larger.
+    """
+    refuse_unless_elementwise(innermost(optimizer))
+    if not gradients:  # every layer is frozen
+        return gradients
+    own = tf.stack([tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32))) for gradient in gradients.values()])
+    squares = tf.where(are_shards, sum_over_replicas(own), own)
+    factors = tf.where(tf.math.is_finite(tf.reduce_sum(squares)), tf.ones_like(squares), float("nan"))
+
+    limit, norms = innermost(optimizer).clipnorm, tf.sqrt(squares)
+    if not limit:
+        limit, norms = innermost(optimizer).global_clipnorm, tf.sqrt(tf.reduce_sum(squares))
+    if limit:
+        limit = optimizer.scale_loss(tf.constant(limit, tf.float32))  # as the gradients are scaled
+        factors *= tf.minimum(1.0, tf.math.divide_no_nan(limit, norms))
+    pairs = zip(gradients.items(), tf.unstack(factors), strict=True)
+    return {index: gradient * tf.cast(factor, gradient.dtype) for (index, gradient), factor in pairs}

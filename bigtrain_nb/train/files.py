@@ -1,0 +1,56 @@
+"""Files of models: read, with the layers of ours that they may hold."""
+
+import json
+import os
+import zipfile
+
+import bigtrain_nb.parallel.pipelined
+import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of ours when they have been imported)
+from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.train.model import Model
+
+_GONE = ("FunctionalModel", "WrappedModel", "Recompute", "ShardedOptimizer")
+
+
+def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settings):
+    """Load what `save` has written, as a `Model` with ``settings``, which are those of `Model.of`.
+
+    The other arguments are those of `keras.saving.load_model`. A file holds a model and how it was compiled, with the
+    state of the optimizer; ``micro_batches`` and the others are given again. Who needs none of them, and no layer of
+    this package (`ColumnDense`, `RowDense`, `SplitAttention`, `Pipelined`, the positions of `gpt`), loads the file with
+    Keras alone.
+
+    Raises TypeError and ValueError as Keras and `Model.of` do, and ValueError for files of bigtrain_nb 0.2.0 that name
+    classes which are gone.
+    """
+    config = _config(path)
+    _refuse_gone(path, config)
+    if config is None:  # the legacy HDF5 format
+        return Model.of(keras.saving.load_model(path, custom_objects, compile, safe_mode), **settings)
+    model = Model.of(keras.saving.load_model(path, custom_objects, compile=False, safe_mode=safe_mode), **settings)
+    compiled = json.loads(config).get("compile_config")
+    if compile and compiled:
+        # Only now the optimizer can take the state that the file has of it: in shards, if that was asked for
+        with keras.saving.custom_object_scope(custom_objects):
+            model.compile_from_config(compiled)
+        model.reduction.before_files()
+        model.load_weights(path)
+    return model
+
+
+def _config(path):
+    """Return the text of config.json in a .keras file; None for a file of another format."""
+    if not zipfile.is_zipfile(os.fspath(path)):
+        return None
+    with zipfile.ZipFile(os.fspath(path)) as file:
+        return file.read("config.json").decode()
+
+
+def _refuse_gone(path, config):
+    for name in _GONE:
+        if config and f'"bigtrain_nb>{name}"' in config:
+            raise ValueError(
+                f"{path} is of bigtrain_nb 0.2.0 and names its class {name}, which is gone: files name Keras' own"
+                " classes now. With 0.2.0, load it and call np.savez('weights.npz', *model.get_weights()). Here, build"
+                " the model anew and call model.set_weights([*np.load('weights.npz').values()])"
+            )

@@ -1,0 +1,169 @@
+"""Attention in chunks: the same outputs and gradients, less memory, the same dropout in both passes."""
+
+from functools import partial
+
+import hub_models
+import numpy as np
+import pytest
+from equal_models import apart_of_weights, on, precision
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+
+layers = keras.layers
+LENGTH, WIDTH = 10, 8
+X = np.random.default_rng(0).normal(size=(6, LENGTH, WIDTH)).astype("float32")
+Y = np.random.default_rng(1).normal(size=(6, LENGTH, 1)).astype("float32")
+MASK = np.random.default_rng(2).uniform(size=(6, LENGTH, LENGTH)) > 0.3
+MASK[:, :, 0] = True
+
+
+def self_attention(x, dropout=0.0, **settings):
+    return layers.MultiHeadAttention(2, 4, dropout=dropout)(x, x, **settings)
+
+
+def grouped(x):
+    return layers.GroupQueryAttention(4, 4, 2)(x, x, use_causal_mask=True)
+
+
+def sliding(x):
+    return layers.MultiHeadAttention(2, 4, sliding_window=3)(x, x, use_causal_mask=True)
+
+
+def of_longer(x):
+    """Cross-attention: the keys are twice as many as the queries."""
+    return layers.MultiHeadAttention(2, 4)(x, layers.Concatenate(axis=1)([x, x]))
+
+
+def of_words(x):
+    """A mask that comes with the inputs, and the causal one."""
+    words = layers.Masking()(x)
+    return layers.MultiHeadAttention(2, 4)(words, words, use_causal_mask=True)
+
+
+KINDS = {
+    "plain": self_attention,
+    "causal": partial(self_attention, use_causal_mask=True),
+    "causal, written out": partial(self_attention, use_causal_mask=True, dropout=1e-9),
+    "grouped": grouped,
+    "sliding": sliding,
+    "cross": of_longer,
+    "masked": of_words,
+}
+
+
+def model_of(kind, length=LENGTH, make=bt.Model):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((length, WIDTH))
+    return make(inputs, layers.Dense(1, dtype="float32")(KINDS.get(kind, kind)(inputs)))
+
+
+def trained(model, **compiled):
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", **compiled)
+    x = X.copy()
+    x[1, 6:] = 0  # masked, where there is a mask
+    model.fit(x, Y, batch_size=3, epochs=2, shuffle=False, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 5, 40])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_ends_at_the_same_weights(kind, chunks):
+    whole = trained(model_of(kind))
+    chunked = trained(bt.chunk_attention(model_of(kind), chunks=chunks))
+    assert apart_of_weights(chunked, whole) < 1e-6
+
+
+def test_lengths_that_are_not_known_beforehand_and_xla():
+    whole = trained(model_of("causal"))
+    for settings in ({"length": None}, {}):
+        chunked = bt.chunk_attention(model_of("causal", **settings), chunks=3)
+        trained(chunked, jit_compile=not settings)
+        assert apart_of_weights(chunked, whole) < 1e-5
+
+
+def test_two_replicas_in_micro_batches_recomputed():
+    def block(x):
+        inputs = keras.Input(x.shape[1:])
+        return bt.recompute(keras.Model(inputs, self_attention(inputs, use_causal_mask=True)))(x)
+
+    whole = trained(model_of("causal"))
+    with on(2):
+        model = bt.chunk_attention(model_of(block), chunks=3)
+        bt.Model.of(model, micro_batches=2, shard_optimizer=True)
+        trained(model)
+    assert apart_of_weights(model, whole) < 1e-6
+
+
+def test_a_mask_of_the_callers_is_cut_by_rows():
+    layer = layers.MultiHeadAttention(2, 4)
+    expected = layer(X, X, attention_mask=MASK)
+    assert bt.chunk_attention(layer, chunks=4) is layer
+    np.testing.assert_allclose(layer(X, X, attention_mask=MASK), expected, atol=1e-6)
+
+
+def test_mixed_precision_stays_near():
+    with precision("mixed_bfloat16"):
+        whole = trained(model_of("causal"))
+        chunked = trained(bt.chunk_attention(model_of("causal"), chunks=3))
+    assert apart_of_weights(chunked, whole) < 0.02
+
+
+def test_dropout_is_the_same_in_both_passes_and_another_in_each_chunk_and_step():
+    """With given scores the sum of the outputs is linear in the values, so its gradient tells the masks that it saw."""
+    layer = bt.chunk_attention(layers.MultiHeadAttention(1, 4, dropout=0.5, seed=3), chunks=2)
+    layer.build((1, 6, 4), (1, 6, 4))
+    (seed,) = (variable for variable in layer.variables if variable.path.endswith("seed_generator_state"))
+    x, values = tf.ones([1, 6, 4]), tf.eye(6, 4)[None]
+
+    def drawn(values):
+        seed.assign([3, 0])
+        return layer(x, values, x, training=True)
+
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        total = tf.reduce_sum(drawn(values))
+    gradient = tape.gradient(total, values)
+    moved = tf.reduce_sum(drawn(values + gradient))
+    assert float(moved - total) == pytest.approx(float(tf.reduce_sum(gradient**2)), rel=1e-4)
+
+    first_step = drawn(values)
+    np.testing.assert_array_equal(seed.numpy(), [3, 1])  # as if there had been one chunk
+    assert not np.allclose(first_step[0, :3], first_step[0, 3:])
+    assert not np.allclose(layer(x, values, x, training=True), first_step)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Gemma", "Qwen with LoRA", "BERT, classes", "BART", "ViT"])
+def test_keras_hub_in_chunks_equals_in_one_piece(name):
+    build, data = hub_models.TASKS[name]
+    x, _, _ = data()
+
+    def gradients(chunks):
+        keras.utils.set_random_seed(1)
+        model = build()
+        if chunks:
+            bt.chunk_attention(model, chunks=chunks)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(keras.tree.map_structure(tf.constant, x), training=True)))
+        return [loss, *tape.gradient(loss, model.trainable_variables)]
+
+    for one, other in zip(gradients(5), gradients(None), strict=True):
+        np.testing.assert_allclose(tf.convert_to_tensor(one), tf.convert_to_tensor(other), atol=1e-6, rtol=1e-4)
+
+
+def test_what_cannot_be_taken_is_named():
+    models = hub_models.keras_hub()
+    bloom = models.BloomBackbone(20, 1, 2, 8, 16)
+    with pytest.raises(
+        ValueError, match=r"self_attention \(BloomAttention\) is no attention layer whose attention can"
+    ):
+        bt.chunk_attention(bloom, chunks=2)
+    deberta = models.DebertaV3Backbone(20, 1, 2, 8, 16, max_sequence_length=8, bucket_size=4)
+    with pytest.raises(ValueError, match="computes attention from rel_embeddings too"):
+        bt.chunk_attention(deberta, chunks=2)
+    with pytest.raises(ValueError, match="has no attention layer"):
+        bt.chunk_attention(layers.Dense(2, name="dense"), chunks=2)
+    with pytest.raises(ValueError, match="chunks=0 must be a whole number of at least 1"):
+        bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=0)
+    with pytest.raises(ValueError, match="scores are never whole in chunks"):
+        bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=2)(X, X, return_attention_scores=True)

@@ -1,0 +1,115 @@
+"""Large models come from KerasHub: taken in place they train as stock Keras trains them, and stay what they are."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import hub_models
+import numpy as np
+import pytest
+from equal_models import apart_of_weights as apart  # absolutely: the bias of a key moves by rounding only
+from equal_models import on
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.in_place import own_class
+from bigtrain_nb.common.quiet import keras
+
+keras_hub = pytest.importorskip("keras_hub")
+HERE = Path(__file__).parent
+
+
+def built(build, replicas, taken=lambda model: model):
+    keras.utils.set_random_seed(1)
+    with on(replicas):
+        model = taken(build())
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss=loss, weighted_metrics=["accuracy"])
+    return model
+
+
+def trained(build, data, replicas=1, taken=lambda model: model):
+    x, y, weight = data()
+    model = built(build, replicas, taken)
+    model.fit(x, y, sample_weight=weight, batch_size=7, epochs=2, shuffle=False, verbose=0)
+    return model
+
+
+def in_four_and_sharded(model):
+    return bt.Model.of(model, micro_batches=4, shard_optimizer=True)
+
+
+@pytest.mark.parametrize("name", hub_models.TASKS)
+def test_two_replicas_in_four_micro_batches_equal_stock_keras_and_the_file_is_stock(name, tmp_path):
+    build, data = hub_models.TASKS[name]
+    stock = trained(build, data)
+    taken = trained(build, data, 2, in_four_and_sharded)
+    assert apart(taken, stock) < 2e-5 < apart(stock, built(build, 1))
+    for metric, values in stock.history.history.items():
+        assert taken.history.history[metric] == pytest.approx(values, rel=1e-4), metric
+
+    x, _, _ = data()
+    taken.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "inputs.npz", **(x if isinstance(x, dict) else {"x": x}))
+    command = [sys.executable, HERE / "hub_models.py"]
+    paths = [tmp_path / "model.keras", tmp_path / "inputs.npz", tmp_path / "outputs.npy"]
+    done = subprocess.run([*command, *paths], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == [own_class(stock).__name__]
+    np.testing.assert_allclose(np.load(tmp_path / "outputs.npy"), stock.predict(x, verbose=0), atol=1e-4)
+
+
+TEXTS = ["the cat sat", "a dog ran on", "the mat", "cat and dog", "on the mat", "dogs ran", "the end", "a cat"]
+
+
+def of_texts(taken, replicas=1, dropout=0.0):
+    keras.utils.set_random_seed(1)
+    with on(replicas):
+        model = taken(hub_models.gpt2_of_texts(dropout))
+        model.compile(
+            optimizer=keras.optimizers.SGD(0.5, momentum=0.9),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            sampler="greedy",
+        )
+        model.fit(TEXTS, batch_size=8, epochs=3, shuffle=False, verbose=0)
+    return model
+
+
+def test_texts_go_into_fit_and_generate_gives_the_same_tokens_also_recomputed_in_chunks():
+    stock = of_texts(lambda model: model)
+
+    def all_of_it(model):
+        bt.recompute(model, r"transformer_layer_\d+")
+        bt.chunk_attention(model, chunks=3)
+        return in_four_and_sharded(model)
+
+    taken = of_texts(all_of_it, replicas=2)
+    assert apart(taken, stock) < 2e-5
+    prompts = ["the ca", "a do"]
+    assert taken.generate(prompts, max_length=hub_models.LENGTH) == stock.generate(
+        prompts, max_length=hub_models.LENGTH
+    )
+    assert isinstance(taken, keras_hub.models.GPT2CausalLM) and taken.preprocessor is not None
+
+
+def test_a_recomputed_model_draws_the_same_dropout_masks():
+    stock = of_texts(bt.Model.of, dropout=0.3)
+    recomputed = of_texts(lambda model: bt.recompute(bt.Model.of(model), r"transformer_layer_\d+"), dropout=0.3)
+    assert apart(recomputed, stock) < 1e-6
+
+
+def test_presets_are_saved_and_loaded_in_a_process_that_has_imported_us(tmp_path):
+    model = of_texts(bt.Model.of)
+    model.save_to_preset(tmp_path / "preset")
+    again = keras_hub.models.CausalLM.from_preset(str(tmp_path / "preset"))
+    assert type(again) is keras_hub.models.GPT2CausalLM
+    assert apart(again, model) == 0
+
+
+def test_lora_trains_and_the_rest_stays():
+    build, data = hub_models.TASKS["Qwen with LoRA"]
+    start = built(build, 1)
+    taken = trained(build, data, 2, lambda model: bt.recompute(in_four_and_sharded(model), r"transformer_layer_\d+"))
+    moved = {}
+    for variable, before, after in zip(taken.weights, start.get_weights(), taken.get_weights(), strict=True):
+        moved.setdefault(variable.trainable, []).append(np.abs(after - before).max())
+    assert max(moved[True]) > 1e-4 and max(moved[False]) == 0
