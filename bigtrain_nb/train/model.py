@@ -98,6 +98,7 @@ class Model(keras.Model):
     reduce_dtype = SETTINGS["reduce_dtype"]
     sync_every = SETTINGS["sync_every"]
     _reduction = None
+    _looked_at = None
 
     # Made, or taken as it is
 
@@ -192,9 +193,13 @@ class Model(keras.Model):
     def choose_reduction(self):
         """Choose the one kind of reduction that the model asks for, `Mean` if none; return it.
 
-        Only a model that is built shows what its layers ask for, so it is chosen in `compile` and before each `fit`.
-        Raises ValueError if two are asked for.
+        Only a model that is built shows what its layers ask for, so it is chosen in `compile`, and again when the model
+        is built or has other settings. Raises ValueError if two are asked for.
         """
+        looked_at = self.built, self.shard_optimizer, self.sync_every
+        if self._reduction is not None and self._looked_at == looked_at:
+            return self._reduction
+        self._looked_at = looked_at
         asked = {kind: kind.asked_for(self) for kind in (ShardedMean, LocalSteps, TensorParallel)}
         chosen = [kind for kind, words in asked.items() if words] or [Mean]
         if len(chosen) > 1:
@@ -330,8 +335,9 @@ class Model(keras.Model):
         if not first:
             return super().fit(*args, **kwargs)
         given = inspect.signature(super().fit).bind(*args, **kwargs)
-        by_name = given.arguments if "callbacks" in given.signature.parameters else given.arguments["kwargs"]
-        by_name["callbacks"] = [*first, *keras.tree.flatten(by_name.get("callbacks") or [])]
+        if "callbacks" not in given.arguments:  # by name, also to a `fit` of somebody's own that hands it on
+            return super().fit(*args, **{**kwargs, "callbacks": [*first, *_as_list(kwargs.get("callbacks"))]})
+        given.arguments["callbacks"] = [*first, *_as_list(given.arguments["callbacks"])]
         return super().fit(*given.args, **given.kwargs)
 
     def train_on_batch(self, *args, **kwargs):
@@ -443,6 +449,10 @@ class Model(keras.Model):
     def load_own_variables(self, store):
         self.reduction.before_files()
         super().load_own_variables(store)
+
+
+def _as_list(callbacks):
+    return keras.tree.flatten(callbacks) if callbacks else []
 
 
 # Refused, or warned of, before it is done wrong in silence

@@ -1,16 +1,21 @@
 """What is changed in place stays what it was: by name, in files, for Keras; and what is made from it is stock."""
 
+import copy
+import inspect
 import json
+import pickle
 import zipfile
 
+import numpy as np
 import pytest
-from equal_models import examples, on
+from equal_models import apart_of_weights, batches, examples, on
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
 X, Y = examples(16)
+DATA = batches([7, 9], X, Y)
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -46,7 +51,7 @@ def test_a_file_names_nothing_of_ours(build, tmp_path):
     with on(2):
         changed = bt.Model.of(build(), micro_batches=2, shard_optimizer=True)
         if build is functional:
-            bt.recompute(changed, ["block", changed.get_layer("block")][1:])
+            bt.recompute(changed, "block")
         ours = config(changed, tmp_path / "ours.keras")
     with on(2):
         stock = config(build(), tmp_path / "stock.keras")
@@ -70,6 +75,119 @@ def test_a_model_that_has_trained_goes_on_with_a_sharded_state():
         weights.append(model.get_weights())
     for one, other in zip(*weights, strict=True):
         assert one == pytest.approx(other, abs=1e-6)
+
+
+def adamw():
+    optimizer = keras.optimizers.AdamW(0.05, weight_decay=0.1, epsilon=1e-4)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+def test_a_second_of_changes_settings_and_keeps_the_state_of_the_optimizer():
+    """Sharded, whole, and sharded again; what was not to decay still does not."""
+    ends = []
+    for settings in ([True, True, True], [True, False, True]):
+        with on(2):
+            keras.utils.set_random_seed(1)
+            model = sequential()
+            model.compile(adamw(), "mse")
+            for shard_optimizer in settings:
+                assert bt.Model.of(model, shard_optimizer=shard_optimizer) is model
+                model.fit(DATA, verbose=0, shuffle=False)
+        ends.append(model)
+    assert apart_of_weights(*ends) < 1e-6
+    assert ends[0].optimizer.iterations.numpy() == 6
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_keeps_what_was_changed(copied):
+    model = bt.recompute(bt.chunk_attention(attentive(), chunks=3), "block")
+    bt.Model.of(model, micro_batches=2)
+    model.compile("adam", "mse")
+    model.fit(np.ones((4, 6, 4)), np.ones((4, 6, 1)), verbose=0)
+    twin = copied(model)
+    assert type(twin) is type(model) and twin.micro_batches == 2 and twin.optimizer.iterations.numpy() == 1
+    assert type(twin.get_layer("block")) is type(model.get_layer("block"))
+    attention = twin.get_layer("block").get_layer("attention")
+    assert type(attention) is type(model.get_layer("block").get_layer("attention")) and attention.chunks == 3
+    assert apart_of_weights(twin, model) == 0
+    assert type(keras.models.clone_model(model)) is type(attentive())
+
+
+def attentive():
+    block = keras.Input((6, 4))
+    attended = layers.MultiHeadAttention(2, 2, name="attention")(block, block)
+    inputs = keras.Input((6, 4))
+    return keras.Model(inputs, layers.Dense(1)(keras.Model(block, attended, name="block")(inputs)))
+
+
+def test_a_sharded_model_is_copied_in_the_scope_of_its_strategy_only():
+    with on(2):
+        model = bt.Model.of(sequential(), shard_optimizer=True)
+        assert copy.deepcopy(model).shard_optimizer
+    with pytest.raises(ValueError, match="build it in the scope of a strategy"):
+        copy.deepcopy(model)
+
+
+def test_a_model_made_outside_of_the_scope_is_refused():
+    model = sequential()
+    with on(2), pytest.raises(ValueError, match="net was made outside of this strategy's scope"):
+        bt.Model.of(model)
+    assert type(model) is keras.Sequential
+
+
+def test_bad_settings_leave_the_model_as_it_was():
+    model = sequential()
+    for settings, error in (({"micro_batches": 0}, ValueError), ({"micro_batchs": 2}, TypeError)):
+        with pytest.raises(error, match="micro_batches"):
+            bt.Model.of(model, **settings)
+    assert type(model) is keras.Sequential
+
+
+def test_the_signature_shows_the_settings():
+    names = {"micro_batches", "shard_optimizer", "reduce_dtype", "sync_every"}
+    assert names < set(inspect.signature(bt.Model).parameters)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Thousand(Own):
+    """A loss and a log of its own, both means over the examples that they are given."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return 1000 + super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {**logs, "mean of x": tf.reduce_mean(x)}
+
+
+@pytest.mark.parametrize(("replicas", "settings"), [(1, {"micro_batches": 3}), (2, {}), (2, {"micro_batches": 3})])
+def test_a_loss_and_logs_of_its_own_mean_what_they_do_on_one_device(replicas, settings):
+    shown = []
+    for count, taken in ((1, lambda model: model), (replicas, lambda model: bt.Model.of(model, **settings))):
+        with on(count):
+            keras.utils.set_random_seed(1)
+            model = taken(Thousand())
+            model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+            history = model.fit(X, Y, batch_size=16, epochs=2, verbose=0, shuffle=False).history
+            shown.append((history, model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True), model))
+    (stock, stock_evaluated, one), (mine, evaluated, other) = shown
+    assert mine.keys() == stock.keys() == {"loss", "mean of x"} and stock["loss"][0] > 1000
+    for name, values in stock.items():
+        assert mine[name] == pytest.approx(values, rel=1e-5), name
+    assert evaluated == pytest.approx(stock_evaluated, rel=1e-5)
+    assert apart_of_weights(other, one) < 1e-6
+
+
+def test_local_steps_take_callbacks_by_position_and_by_name():
+    with on(2):
+        model = bt.Model.of(sequential(), sync_every=2)
+        model.compile("sgd", "mse")
+        epochs = []
+        note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
+        model.fit(X, Y, 8, 2, 0, [note])
+        model.fit(X, Y, batch_size=8, verbose=0, callbacks=note)
+    assert epochs == [0, 1, 0]
 
 
 def test_lora_trains_inside_a_frozen_layer_that_is_recomputed():

@@ -74,26 +74,36 @@ def test_a_sum_beside_regularisers_refuses_to_be_cut():
         assert distance(fitted(net(), MSE("sum")), whole) < 1e-5
 
 
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_a_mask_given_as_weights_averages_over_the_whole_batch(micro_batches):
-    """A mask that layers pass on is averaged over the valid places of each slice, as the docstring says."""
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (1, 3), (2, 2)])
+def test_a_mask_is_exact_as_weights_of_a_mean_with_weights_and_warned_of_without(replicas, micro_batches, recwarn):
+    """The cure that the warning names: reduction="mean_with_sample_weight", and the mask as sample_weight."""
     tokens = np.random.default_rng(0).integers(1, 9, (12, 5))
     for row, length in enumerate([5, 1, 1, 1, 2, 1, 5, 5, 5, 5, 4, 5]):
         tokens[row, length:] = 0
+    valid = (tokens != 0).astype("float32")
 
-    def fit(make, mask_zero, **data):
+    def fit(make, reduction, count=1, **data):
         keras.utils.set_random_seed(1)
-        inputs = keras.Input((5,), dtype="int32")
-        model = make(inputs, layers.Dense(1)(layers.Embedding(9, 4, mask_zero=mask_zero)(inputs)))
-        model.compile(keras.optimizers.SGD(0.5), MSE("mean_with_sample_weight"))
-        model.fit(tokens, tokens[..., None] / 9, batch_size=12, verbose=0, shuffle=False, epochs=3, **data)
+        with on(count):
+            inputs = keras.Input((5,), dtype="int32")
+            model = make(inputs, layers.Dense(1)(layers.Embedding(9, 4, mask_zero=True)(inputs)))
+            model.compile(keras.optimizers.SGD(0.5), MSE(reduction))
+            model.fit(tokens, tokens[..., None] / 9, batch_size=12, verbose=0, shuffle=False, epochs=3, **data)
         return model
 
     make = partial(bt.Model, micro_batches=micro_batches)
-    whole = fit(keras.Model, True)
-    valid = (tokens != 0).astype("float32")
-    assert distance(fit(make, False, sample_weight=valid), whole) < 1e-5
-    assert (distance(fit(make, True), whole) < 1e-5) == (micro_batches == 1)
+    whole = fit(keras.Model, "sum_over_batch_size")
+    cured = fit(make, "mean_with_sample_weight", replicas, sample_weight=valid)
+    assert distance(cured, whole) < 1e-5
+    assert not [one for one in recwarn if "have a mask" in str(one.message)]
+
+    divided = micro_batches > 1
+    for reduction in ("sum_over_batch_size", "mean_with_sample_weight"):
+        recwarn.clear()
+        assert (distance(fit(make, reduction, replicas), whole) > 1e-4) == divided
+        assert (
+            any('reduction="mean_with_sample_weight", and the mask' in str(one.message) for one in recwarn) == divided
+        )
 
 
 def test_bad_settings_are_refused():

@@ -1,7 +1,9 @@
 """Functional, subclassed and taken-over models: built, saved, loaded, copied, quantised."""
 
 import copy
+import json
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -160,6 +162,43 @@ class OwnStep(keras.Model):
         return super().train_step(data)
 
 
+class StepOfModel(bt.Model):
+    """A subclass of ours with a step of its own, which comes to ours if told to."""
+
+    def __init__(self, comes_to_ours, **options):
+        super().__init__(**options)
+        self.dense, self.comes_to_ours = layers.Dense(1), comes_to_ours
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        if self.comes_to_ours:
+            return {**super().train_step(data), "more": tf.constant(2.0)}
+        return {"nothing": tf.constant(1.0)}
+
+    def test_step(self, data):
+        return super().test_step(data) if self.comes_to_ours else {"nothing": tf.constant(1.0)}
+
+
+def test_a_subclass_may_add_to_a_step_and_not_pass_by_it():
+    with on(2):
+        model = fitted(StepOfModel(True, micro_batches=3))
+        assert model.history.history["more"] == [2.0]
+        with pytest.raises(
+            TypeError, match=r"StepOfModel.train_step does not call super\(\).train_step\(data\), so it"
+        ):
+            fitted(StepOfModel(False, micro_batches=3))
+        model = StepOfModel(False)
+        model.compile("sgd", "mse")
+        with pytest.raises(TypeError, match="test_step .*, so it knows nothing of 2 replicas: override compute_loss"):
+            model.evaluate(DATA, verbose=0)
+    with on(1):
+        model = fitted(StepOfModel(False))
+        assert model.history.history == {"nothing": [1.0]}
+        assert model.evaluate(DATA, verbose=0, return_dict=True) == {"nothing": 1.0}
+
+
 def test_a_train_step_of_its_own_is_refused_where_it_would_be_passed_by():
     with pytest.raises(TypeError, match="OwnStep has a train_step of its own, which knows nothing of micro_batches=2"):
         bt.Model.of(OwnStep(), micro_batches=2)
@@ -171,3 +210,45 @@ def test_a_train_step_of_its_own_is_refused_where_it_would_be_passed_by():
         model.micro_batches = 2
         with pytest.raises(TypeError, match="override compute_loss"):
             model.fit(DATA, verbose=0)
+
+
+def test_a_file_of_an_older_version_is_refused_with_what_to_do(tmp_path):
+    config = {"module": "bigtrain_nb.train.model", "registered_name": "bigtrain_nb>FunctionalModel"}
+    with zipfile.ZipFile(tmp_path / "old.keras", "w") as file:
+        file.writestr("config.json", json.dumps(config))
+    with pytest.raises(ValueError, match=r"names its class FunctionalModel, which is gone.*model.set_weights"):
+        bt.load_model(tmp_path / "old.keras")
+
+
+def test_a_loaded_model_has_what_was_asked_for_and_the_state_of_its_optimizer(tmp_path):
+    model = fitted(net(micro_batches=3))
+    model.save(tmp_path / "model.keras")
+    with on(2):
+        loaded = bt.load_model(tmp_path / "model.keras", micro_batches=2, shard_optimizer=True)
+        assert loaded.micro_batches == 2 and loaded.optimizer.iterations.numpy() == 3
+        for one, other in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
+            np.testing.assert_array_equal(one.numpy(), other.numpy())
+    assert isinstance(bt.load_model(tmp_path / "model.keras"), bt.Model)
+    assert not bt.load_model(tmp_path / "model.keras", compile=False).compiled
+    with pytest.raises(TypeError, match="the nearest is 'micro_batches'"):
+        bt.load_model(tmp_path / "model.keras", micro_batchs=2)
+
+
+def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):
+    """A save that fails leaves the file that was there, and nothing beside it."""
+    model = net()
+    for name in ("model.keras", "model.h5", "model.weights.h5"):
+        save = model.save_weights if name.endswith("weights.h5") else model.save
+        save(tmp_path / name)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(before) == 3
+
+    def fail(store):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(model.layers[1], "save_own_variables", fail, raising=False)
+    for name in ("model.keras", "model.weights.h5"):
+        save = model.save_weights if name.endswith("weights.h5") else model.save
+        with pytest.raises(OSError, match="No space left"):
+            save(tmp_path / name)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -20,7 +20,7 @@ from equal_models import (
 )
 from logical_cpus import CPUS
 
-from bigtrain_nb.common.keras_gaps import compiled_loss, full_name, mask_of, move
+from bigtrain_nb.common.keras_gaps import compiled_loss, full_name, known_as, mask_of, move, state_of
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
@@ -216,3 +216,59 @@ def test_distillation_by_default_compares_logits_as_if_they_were_probabilities()
     divergence = tf.reduce_sum(tf.exp(of_teacher) * (of_teacher - of_student))
     assert float(as_object.compute_loss(teacher, student)) == pytest.approx(float(divergence), rel=1e-4)
     assert float(default.compute_loss(teacher, student)) != pytest.approx(float(divergence), rel=0.1)
+
+
+# Objects that are changed in place
+
+
+def test_a_class_that_is_made_at_run_time_is_named_by_itself_in_files_and_can_be_named_as_another_in_private_only():
+    """If `get_registered_name` looks elsewhere, `keras_gaps.known_as` must write there."""
+    made = type("Dense", (layers.Dense,), {"__module__": layers.Dense.__module__})
+    stock = keras.saving.serialize_keras_object(layers.Dense(2, name="a"))
+    assert keras.saving.serialize_keras_object(made(2, name="a")) != stock
+    known_as(made, layers.Dense)
+    assert keras.saving.serialize_keras_object(made(2, name="a")) == stock
+
+
+def test_variables_of_a_frozen_layer_that_do_not_train_are_all_publicly():
+    """Mended, `keras_gaps.state_of` can use `non_trainable_variables`."""
+    block = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="inner"), layers.Dropout(0.5)])
+    block.trainable = False
+    block.get_layer("inner").trainable = True
+    block.get_layer("inner").enable_lora(2)
+    assert len(block.get_layer("inner").trainable_variables) == 3  # the bias, and LoRA's two
+    assert len(block.non_trainable_variables) == len(block.variables) == 5
+    assert [variable.path.split("/")[-1] for variable in state_of(block)] == ["seed_generator_state"]
+
+
+def test_a_functional_model_cannot_add_losses():
+    """Mended, `recompute` can call `layer.add_loss`."""
+    with pytest.raises(NotImplementedError):
+        stock().add_loss(tf.constant(1.0))
+
+
+def test_a_plain_recomputation_loses_masks():
+    """Mended, `recompute` need not hand them on."""
+    embed = layers.Embedding(5, 4, mask_zero=True)
+    assert mask_of(embed(np.array([[1, 0]]))) is not None
+    assert mask_of(tf.recompute_grad(embed)(tf.constant([[1, 0]]))) is None
+
+
+def test_keras_computes_attention_in_a_method_that_can_be_overridden_and_has_no_kernel_for_it_on_tensorflow():
+    """If it is another method, `ChunkedAttention` must override that; with a kernel, its docstring is out of date."""
+    calls = []
+
+    class Seen(layers.MultiHeadAttention):
+        def _compute_attention_mask(self, *args, **kwargs):
+            calls.append("mask")
+            return super()._compute_attention_mask(*args, **kwargs)
+
+        def _compute_attention(self, *args, **kwargs):
+            calls.append("attention")
+            return super()._compute_attention(*args, **kwargs)
+
+    x = tf.ones((1, 4, 8))
+    Seen(2, 4)(x, x, use_causal_mask=True)
+    assert calls[-2:] == ["mask", "attention"]
+    with pytest.raises(ValueError, match="(?i)flash attention is not supported in tensorflow"):
+        keras.ops.dot_product_attention(x[:, :, None], x[:, :, None], x[:, :, None], flash_attention=True)

@@ -1,0 +1,64 @@
+"""Files that several processes write: always whole, written by one of them, and by another where that one has died."""
+
+import threading
+import time
+
+import pytest
+
+from bigtrain_nb.common import files
+from bigtrain_nb.common.files import write_once
+
+
+def test_of_many_at_a_time_one_writes_and_all_find_the_whole_file(tmp_path):
+    path = tmp_path / "new" / "model.keras"
+    written = []
+
+    def write(beside):
+        written.append(beside.name)
+        with open(beside, "w", encoding="utf-8") as file:
+            for _ in range(10):
+                file.write("x" * 100)
+                file.flush()
+                time.sleep(0.02)
+
+    def save():
+        write_once(path, write)
+        assert len(path.read_text()) == 1000
+
+    threads = [threading.Thread(target=save) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert written == [".part-of-model.keras"]
+    assert [each.name for each in path.parent.iterdir()] == ["model.keras"]
+
+
+def test_what_a_process_that_died_left_is_written_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SECONDS_WITHOUT_WRITING", 0.2)
+    (tmp_path / ".part-of-a.h5").write_text("half")
+    write_once(tmp_path / "a.h5", lambda beside: beside.write_text("whole"))
+    assert (tmp_path / "a.h5").read_text() == "whole"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_where_the_other_fails_this_one_writes(tmp_path):
+    path = tmp_path / "a.h5"
+    begun = threading.Event()
+
+    def fail(beside):
+        beside.write_text("half")
+        begun.set()
+        time.sleep(0.3)
+        raise OSError("the disk is full")
+
+    def first():
+        with pytest.raises(OSError, match="full"):
+            write_once(path, fail)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    begun.wait()
+    write_once(path, lambda beside: beside.write_text("whole"))
+    thread.join()
+    assert path.read_text() == "whole"

@@ -1,0 +1,61 @@
+"""The files of ours that a training passes are few, and those that CONTRIBUTING.md shows."""
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from equal_models import examples, on
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras
+
+ROOT = Path(bt.__file__).parent
+X, Y = examples(16)
+MEAN = {"train/model", "parallel/reduction", "common/batches", "common/replicas", "common/keras_gaps"}
+WAYS = {  # settings, and the files that other ways do not pass
+    "mean": ({}, set()),
+    "sharded": ({"shard_optimizer": True}, {"parallel/sharded", "parallel/shards", "common/in_place"}),
+    "tensor parallel": ({"tensor_parallel": True}, {"parallel/tensor", "parallel/shards", "common/in_place"}),
+    "local steps": ({"sync_every": 2}, {"parallel/local_steps"}),
+    "recomputed": ({"recompute": True}, {"parallel/recompute"}),
+}
+
+
+def files_passed(run):
+    """Return the files of bigtrain_nb in which a function runs while ``run`` is called, in any thread."""
+    passed = set()
+
+    def note(frame, event, _):
+        if event == "call":
+            passed.add(frame.f_code.co_filename)
+
+    threading.setprofile(note)  # replicas are threads
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    ours = [Path(name).relative_to(ROOT) for name in passed if Path(name).is_relative_to(ROOT)]
+    return {path.with_suffix("").as_posix() for path in ours}
+
+
+def compiled(tensor_parallel=False, recompute=False, **settings):
+    inputs = keras.Input((6,))
+    wide, narrow = (bt.ColumnDense, bt.RowDense) if tensor_parallel else (keras.layers.Dense, keras.layers.Dense)
+    model = bt.Model(inputs, narrow(1)(wide(8, name="wide")(inputs)), micro_batches=4, **settings)
+    if recompute:
+        bt.recompute(model, "wide")
+    model.compile("adam", "mse")
+    return model
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_fit_of_two_replicas_in_four_micro_batches_passes_few_files(way):
+    settings, others = WAYS[way]
+    with on(2):
+        model = compiled(**settings)
+    passed = files_passed(lambda: model.fit(X, Y, batch_size=16, verbose=0))
+    assert passed <= MEAN | others
+    assert len(passed) <= 8
