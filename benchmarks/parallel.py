@@ -8,7 +8,24 @@ from pathlib import Path
 from statistics import median
 
 import parallel_steps as steps
-from parallel_steps import BATCH, CUT, DEEP, JOBS, NETWORKS, PAIRS, RECOMPUTED, SCHEDULES, SHARDED, STEPS, WHOLE, peers
+from parallel_steps import (
+    BATCH,
+    BOTH,
+    CHUNKED,
+    CUT,
+    DEEP,
+    FEW_TEXTS,
+    JOBS,
+    LONG,
+    NETWORKS,
+    PAIRS,
+    RECOMPUTED,
+    SCHEDULES,
+    SHARDED,
+    STEPS,
+    WHOLE,
+    peers,
+)
 from report import add_arguments, facts, finish, in_words, paired_ratio, say, table
 from training_workers import chiefs_answer
 
@@ -44,6 +61,18 @@ def one_replica(rounds, with_peers=True):
     ours = {way: partial(steps.start, DEEP, way, alone) for way in (WHOLE, RECOMPUTED)}
     theirs = peers.starts(peers.ALONE, NETWORKS[DEEP], BATCH, STEPS) if peers and with_peers else {}
     return steps.in_turn(ours, theirs, rounds)
+
+
+def computed_again(rounds):
+    """Return a section for each network with what computing again saves and costs, on one replica."""
+    alone = tf.distribute.get_strategy()
+    sections = [(ONE, DEEP, one_replica(rounds), {})]
+    for network in LONG:
+        ways = (WHOLE, RECOMPUTED, CHUNKED, BOTH)
+        ours = {way: partial(steps.start, network, way, alone, FEW_TEXTS) for way in ways}
+        theirs = peers.starts(peers.ALONE, NETWORKS[network], FEW_TEXTS, STEPS) if peers else {}
+        sections.append((ONE, network, steps.in_turn(ours, theirs, rounds), {}))
+    return sections
 
 
 def pairs(rounds):
@@ -172,15 +201,33 @@ def beside_torch(sections):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=6, help=f"of {STEPS} steps of each way (default: 6)")
+    parser.add_argument("--only", choices=("again", "all"), help="measure only one of the two parts")
     add_arguments(parser)
     arguments = parser.parse_args()
-    rounds = arguments.rounds
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # everything here is measured on CPUs
     bt.devices(2)
     tf.get_logger().setLevel("ERROR")  # it takes one function per way for retracing
     if peers:
         same_network()
 
+    if arguments.only != "all":
+        what_is_computed_again(arguments)
+    if arguments.only != "again":
+        what_does_not_fit(arguments)
+
+
+def what_is_computed_again(arguments):
+    sections = computed_again(PAIRED * arguments.rounds)
+    rows = [row for section in sections for row in rows_of(*section)]
+    about = facts(("torch",))
+    text = f"{in_words(about)} {PAIRED * arguments.rounds} rounds of {STEPS} steps."
+    found = {network: ways for _, network, ways, _ in sections}
+    sheet = [row[: len(SHEET)] for row in rows]
+    finish(arguments, "again", f"{text}\n\n{table(SHEET, sheet)}", {"facts": about, "rounds": found})
+
+
+def what_does_not_fit(arguments):
+    rounds = arguments.rounds
     alone = pairs(PAIRED * rounds)
     one = one_replica(rounds)
     replicas = two_replicas(rounds)

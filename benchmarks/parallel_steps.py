@@ -23,12 +23,20 @@ else:
     peers = None
 
 DEEP, WIDE = "GPT, 12 blocks", "GPT, 512 wide"
-NETWORKS = {DEEP: {"layers": 12}, WIDE: {"width": 512, "length": 32}}
-"""Much to compute with 2.5 million weights; and little with 6.6 million, so that what is sent binds."""
+LONG = {f"GPT, {length:,} tokens": {"width": 64, "length": length} for length in (1024, 2048, 4096)}
+NETWORKS = {DEEP: {"layers": 12}, WIDE: {"width": 512, "length": 32}, **LONG}
+"""Much to compute with 2.5 million weights; little with 6.6 million, so that what is sent binds; few, long texts."""
+FEW_TEXTS = 2
 BATCH, STEPS, SEED = 32, 4, 0
 WHOLE, RECOMPUTED, SHARDED, CUT = "whole", "recompute=True", "shard_optimizer=True", "tensor_parallel=2"
 IN_16_BITS, LOCAL = 'reduce_dtype="bfloat16"', f"sync_every={STEPS}"
-OF_THE_GPT = {RECOMPUTED: {"recompute": True}, CUT: {"tensor_parallel": 2}}
+CHUNKED, BOTH = "chunk_attention=16", "recompute=True, chunk_attention=16"
+OF_THE_GPT = {
+    RECOMPUTED: {"recompute": True},
+    CHUNKED: {"chunk_attention": 16},
+    BOTH: {"recompute": True, "chunk_attention": 16},
+    CUT: {"tensor_parallel": 2},
+}
 OF_THE_MODEL = {
     SHARDED: {"shard_optimizer": True},
     IN_16_BITS: {"reduce_dtype": "bfloat16"},
@@ -102,7 +110,7 @@ def noise(length, batch):
 
 def size(variables):
     """Return the bytes that one replica has of them."""
-    return sum(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size for variable in variables)
+    return sum(math.prod(variable.value.shape) * tf.as_dtype(variable.dtype).size for variable in variables)
 
 
 def measured(begin):

@@ -4,6 +4,7 @@ from functools import partial
 
 from bigtrain_nb.common.checks import one_of, whole_number
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.parallel.attention import chunk_attention as in_chunks
 from bigtrain_nb.parallel.recompute import recompute as recomputed
 from bigtrain_nb.parallel.tensor import ColumnDense, RowDense, SplitAttention
 from bigtrain_nb.train.model import Model
@@ -46,6 +47,7 @@ def gpt(
     heads=4,
     dropout=0.0,
     recompute=False,
+    chunk_attention=1,
     tensor_parallel=1,
     micro_batches=1,
 ):
@@ -54,7 +56,8 @@ def gpt(
     The logits at place i see tokens 0 to i and are for token i + 1; by default tokens are bytes. A pre-norm causal
     transformer with learned positions: GPT-2, Radford et al. 2019, "Language Models are Unsupervised Multitask
     Learners", but for an output projection of its own, and without biases, as in Chowdhery et al. 2022, "PaLM".
-    Matrices start normal with a deviation of 0.02. ``recompute`` lets each block be computed again.
+    Matrices start normal with a deviation of 0.02. ``recompute`` lets each block be computed again, and
+    ``chunk_attention=K`` each attention layer work in K chunks: see `bigtrain_nb.chunk_attention`.
 
     ``tensor_parallel=N`` shards the blocks over the N replicas of the strategy in whose scope the model is made: heads
     by `SplitAttention`, the two matrices after them by `ColumnDense` and `RowDense`. Train it by `fit` with the same
@@ -75,7 +78,8 @@ def gpt(
         x = _block(x, transformer_block, recompute)
     x = _normalized(x)
     logits = _matrix(vocabulary, dtype="float32", name="logits")(x)
-    return Model(tokens, logits, name="gpt", micro_batches=micro_batches)
+    model = Model(tokens, logits, name="gpt", micro_batches=micro_batches)
+    return model if chunk_attention == 1 else in_chunks(model, chunks=chunk_attention)
 
 
 @keras.saving.register_keras_serializable("bigtrain_nb")
