@@ -13,6 +13,7 @@ import os
 import warnings
 from contextlib import nullcontext
 from difflib import get_close_matches
+from functools import wraps
 
 from bigtrain_nb.common import in_place
 from bigtrain_nb.common.batches import (
@@ -176,6 +177,7 @@ class Model(keras.Model):
 
     # Compiled: what replicas do together is chosen
 
+    @wraps(keras.Model.compile)
     def compile(self, *args, **kwargs):
         super().compile(*args, **kwargs)
         self._reduction = None
@@ -330,6 +332,7 @@ class Model(keras.Model):
 
     # What Keras' `fit` and `evaluate` need around it: made, built and traced at the right time
 
+    @wraps(keras.Model.fit)
     def fit(self, *args, **kwargs):
         first = self.choose_reduction().callbacks() if self.compiled else []
         if not first:
@@ -340,6 +343,7 @@ class Model(keras.Model):
         given.arguments["callbacks"] = [*first, *_as_list(given.arguments["callbacks"])]
         return super().fit(*given.args, **given.kwargs)
 
+    @wraps(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):
         if self.sync_every:
             raise ValueError(
