@@ -5,6 +5,7 @@ tests/unit/test_upstream.py fails when Keras mends one of them, and says what ca
 """
 
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from itertools import count
 
 from bigtrain_nb.common.quiet import keras, tf
@@ -12,6 +13,7 @@ from bigtrain_nb.common.replicas import several_workers
 
 # isort: split
 from keras.src import api_export
+from keras.src.backend.common import global_state
 from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
 from keras.src.saving import object_registration
@@ -196,6 +198,31 @@ def bytes_of_file(thing):
 def object_of_file(own, file):
     """Return the layer or model of class ``own`` that `bytes_of_file` has written."""
     return own._unpickle_model(file)
+
+
+_SCOPES = ("current_call_ctx", "autocast_scope")
+
+
+def scopes_of_call():
+    """Return what layers inside a call take from outside: ``training`` and its like, the type weights are cast to."""
+    call, autocast = (global_state.get_global_attribute(name) for name in _SCOPES)
+    return copy(call), autocast  # a copy, for layers that are called later write into it
+
+
+@contextmanager
+def within_scopes(scopes):
+    """Call layers as they were called where `scopes_of_call` was asked: in the backward pass all that is gone."""
+    before = [global_state.get_global_attribute(name) for name in _SCOPES]
+    _set_scopes(scopes)
+    try:
+        yield
+    finally:
+        _set_scopes(before)
+
+
+def _set_scopes(scopes):
+    for name, value in zip(_SCOPES, scopes, strict=True):
+        global_state.set_global_attribute(name, value)
 
 
 def state_of(layer):

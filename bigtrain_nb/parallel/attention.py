@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.in_place import become, own_class
-from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.keras_gaps import layers_within, scopes_of_call, within_scopes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.parallel.recompute import layers_chosen
@@ -100,6 +100,7 @@ def _in_chunks(layer, own, arguments):
     full_chunks = length // size
     rest = length - full_chunks * size  # the rows of one more chunk, which is shorter
     has_rest = not isinstance(rest, int) or rest > 0
+    scopes = scopes_of_call()
     seeds = _seeds(layer)
     before = [tf.identity(seed.value) for seed in seeds]
     seen = {}  # what is known when `attend` has been traced
@@ -116,7 +117,7 @@ def _in_chunks(layer, own, arguments):
             if name in now:
                 now[name] = start if now[name] is None else start + now[name]
         first = [state + tf.stack([tf.cast(number, state.dtype) * _SEED_STEP, 0]) for state in before]
-        with keras.StatelessScope(list(zip(seeds, first, strict=True))) as scope:
+        with within_scopes(scopes), keras.StatelessScope(list(zip(seeds, first, strict=True))) as scope:
             outputs = own(**now)
         moved = [scope.get_current_value(seed) - state for seed, state in zip(seeds, first, strict=True)]
         seen["scores"] = isinstance(outputs, tuple)
@@ -229,9 +230,9 @@ def _refuse(model, chosen):
                 f"{layer.name} ({kind}) is no attention layer whose attention can be reached, so it cannot be computed"
                 " in chunks: leave it out with layers=, a function, a regular expression or a list"
             )
-        own = own_class(layer)._compute_attention
-        unknown = list(inspect.signature(own).parameters)[4:]  # after self, query, key and value
-        unknown = [name for name in unknown if name not in _UNDERSTOOD]
+        parameters = inspect.signature(own_class(layer)._compute_attention).parameters.values()
+        others = list(parameters)[4:]  # after self, query, key and value
+        unknown = [one.name for one in others if one.name not in _UNDERSTOOD and one.kind != one.VAR_KEYWORD]
         if unknown:
             raise ValueError(
                 f"{layer.name} ({kind}) computes attention from {', '.join(unknown)} too, which may depend on the place"

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from bigtrain_nb.common.in_place import become
-from bigtrain_nb.common.keras_gaps import layers_within, mask_of, state_of, with_mask
+from bigtrain_nb.common.keras_gaps import layers_within, mask_of, scopes_of_call, state_of, with_mask, within_scopes
 from bigtrain_nb.common.quiet import keras, tf
 
 
@@ -47,12 +47,14 @@ def call_as_function(layer, own_call, args, kwargs, wrap):
     """Return what ``own_call`` of a layer gives, run as ``wrap(run)`` of the floating tensors among its arguments.
 
     ``run(*tensors)`` returns all that it makes and changes nothing: it may run again, and gives the same, for seeds of
-    dropout and moving statistics are in both runs those from before. What the layer would have changed is changed once.
+    dropout, moving statistics, ``training`` and the type of weights are in both runs those from before. What the layer
+    would have changed is changed once.
     """
     given = tf.nest.flatten((args, kwargs))
     places = [place for place, value in enumerate(given) if tf.is_tensor(value) and value.dtype.is_floating]
     state = state_of(layer)
     before = [tf.identity(variable.value) for variable in state]
+    scopes = scopes_of_call()
     changed = []  # indices in state, known when `run` has run
     masked = []  # indices in the flat outputs
 
@@ -61,7 +63,8 @@ def call_as_function(layer, own_call, args, kwargs, wrap):
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = with_mask(tf.identity(tensor), mask_of(given[place]))
         args_now, kwargs_now = tf.nest.pack_sequence_as((args, kwargs), filled)
-        with keras.StatelessScope(zip(state, before, strict=True), collect_losses=True) as scope:
+        values = zip(state, before, strict=True)
+        with within_scopes(scopes), keras.StatelessScope(values, collect_losses=True) as scope:
             outputs = own_call(*args_now, **kwargs_now)
         after = [scope.get_current_value(variable) for variable in state]
         changed[:] = [index for index, value in enumerate(after) if value is not before[index]]

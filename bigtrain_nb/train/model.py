@@ -72,7 +72,8 @@ class Model(keras.Model):
     `compute_loss` of your own returns is taken as on one device: as the mean over the examples that it was given. These
     differ from stock Keras on one device:
 
-    - layers with batch statistics or random numbers see a micro-batch; moving statistics become the replicas' mean
+    - layers with batch statistics, random numbers or losses of their own, as those that balance experts, see a
+      micro-batch of a replica's share; moving statistics become the replicas' mean
     - losses of masked outputs are means over the valid places of a micro-batch, not of the batch, and `fit` warns. A
       loss with ``reduction="mean_with_sample_weight"`` and the mask also as ``sample_weight`` is exact
     - values that `compute_metrics` of your own adds to those of metrics become their mean over the examples
@@ -211,7 +212,7 @@ class Model(keras.Model):
             )
         if type(self._reduction) is not chosen[0]:
             self._reduction = chosen[0](self)
-            if self.compiled and self.optimizer is not None:
+            if getattr(self, "optimizer", None) is not None:  # a `compile` of somebody's own may give none
                 with self.distribute_strategy.scope():
                     kind = self._reduction.optimizer_class
                     self.optimizer = taken_optimizer(self.optimizer, kind, self.trainable_variables)

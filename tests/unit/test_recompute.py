@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equal_models import batches, examples, precision, replicas_agree, trained
+from equal_models import apart_of_weights, batches, examples, precision, replicas_agree, trained
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -114,3 +114,44 @@ def test_one_inside_another_is_refused_and_no_layer_names_those_that_repeat():
     with pytest.raises(ValueError, match=r'chooses none of deep; names that repeat: r"block_\\d\+" \(3\)'):
         bt.recompute(blocks, "block")
     assert bt.recompute(blocks, r"block_\d") is blocks and type(blocks.layers[0]).__name__ == "Dense"
+
+
+class Expert(layers.Layer):
+    """As a router of experts in KerasHub: dropout and a loss that ask for ``training`` without being told."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.drop = layers.Dropout(0.5, seed=1)
+
+    def call(self, x, training=False):
+        if training:
+            self.add_loss(0.1 * tf.reduce_mean(tf.square(tf.cast(x, tf.float32))))
+        return self.drop(x)
+
+
+class Block(layers.Layer):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.dense, self.expert = layers.Dense(6, activation="tanh"), Expert()
+
+    def call(self, x):
+        return x + self.expert(self.dense(x))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("around", ["block", "first"])
+def test_layers_inside_know_in_the_backward_pass_that_they_train_and_in_which_type(around, policy):
+    ends = []
+    for recomputed in (False, True):
+        keras.utils.set_random_seed(1)
+        with precision(policy):
+            inputs = keras.Input((6,))
+            hidden = layers.Dense(6, name="first")(inputs)
+            model = keras.Model(inputs, layers.Dense(1, dtype="float32")(Block(name="block")(hidden)))
+            if recomputed:
+                bt.recompute(model, around)
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+        model.fit(X, Y, batch_size=20, epochs=2, verbose=0, shuffle=False)
+        ends.append(model)
+    assert apart_of_weights(*ends) < 1e-6
+    assert ends[0].history.history["loss"] == pytest.approx(ends[1].history.history["loss"], rel=1e-6)
