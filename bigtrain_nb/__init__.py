@@ -39,7 +39,7 @@ _HOME = {
     "plan.pipeline_ceiling": ("pipeline_ceiling",),
     "parallel.recompute": ("recompute",),
     "parallel.attention": ("chunk_attention",),
-    "parallel.tensor": ("ColumnDense", "RowDense", "SplitAttention"),
+    "parallel.tensor": ("ColumnDense", "RowDense", "TensorParallelAttention"),
     "parallel.pipelined": ("Pipelined",),
     "parallel.schedule": ("pipeline_schedule",),
     "watch.profile": ("profile",),

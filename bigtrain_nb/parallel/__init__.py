@@ -1,7 +1,7 @@
 """A model that does not fit: recompute it, shard its state, shard its layers; and replicas that say less.
 
 What goes together, of the settings of `bt.Model` and of this folder ("tensor parallel": with `ColumnDense`, `RowDense`
-or `SplitAttention`, as in ``bt.gpt(tensor_parallel=2)``; "recompute" stands for `chunk_attention` too):
+or `TensorParallelAttention`, as in ``bt.gpt(tensor_parallel=2)``; "recompute" stands for `chunk_attention` too):
 
 | | `recompute` | ``shard_optimizer`` | ``reduce_dtype`` | ``sync_every`` | tensor parallel |
 |---|---|---|---|---|---|

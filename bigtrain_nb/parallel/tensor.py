@@ -94,7 +94,7 @@ class RowDense(keras.layers.Dense):
 
 
 @keras.saving.register_keras_serializable("bigtrain_nb")
-class SplitAttention(keras.layers.MultiHeadAttention):
+class TensorParallelAttention(keras.layers.MultiHeadAttention):
     """A `keras.layers.MultiHeadAttention` of which each of N replicas has ``num_heads / N`` heads.
 
     Inputs and output are those of all heads, the same on all replicas: [batch, length, width]. Dropout in it differs

@@ -9,7 +9,7 @@ import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of 
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.train.model import Model
 
-_GONE = ("FunctionalModel", "WrappedModel", "Recompute", "ShardedOptimizer")
+_GONE = ("FunctionalModel", "WrappedModel", "Recompute", "ShardedOptimizer", "SplitAttention")
 
 
 def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settings):
@@ -17,8 +17,8 @@ def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settin
 
     The other arguments are those of `keras.saving.load_model`. A file holds a model and how it was compiled, with the
     state of the optimizer; ``micro_batches`` and the others are given again. Who needs none of them, and no layer of
-    this package (`ColumnDense`, `RowDense`, `SplitAttention`, `Pipelined`, the positions of `gpt`), loads the file with
-    Keras alone.
+    this package (`ColumnDense`, `RowDense`, `TensorParallelAttention`, `Pipelined`, the positions of `gpt`), loads the
+    file with Keras alone.
 
     Raises TypeError and ValueError as Keras and `Model.of` do, and ValueError for files of bigtrain_nb 0.2.0 that name
     classes which are gone.

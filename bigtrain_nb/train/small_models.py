@@ -6,7 +6,7 @@ from bigtrain_nb.common.checks import one_of, whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel.attention import chunk_attention as in_chunks
 from bigtrain_nb.parallel.recompute import recompute as recomputed
-from bigtrain_nb.parallel.tensor import ColumnDense, RowDense, SplitAttention
+from bigtrain_nb.parallel.tensor import ColumnDense, RowDense, TensorParallelAttention
 from bigtrain_nb.train.model import Model
 
 GROUPS = 8
@@ -60,8 +60,8 @@ def gpt(
     ``chunk_attention=K`` each attention layer work in K chunks: see `bigtrain_nb.chunk_attention`.
 
     ``tensor_parallel=N`` shards the blocks over the N replicas of the strategy in whose scope the model is made: heads
-    by `SplitAttention`, the two matrices after them by `ColumnDense` and `RowDense`. Train it by `fit` with the same
-    dataset as on one device: every replica computes on the whole batch.
+    by `TensorParallelAttention`, the two matrices after them by `ColumnDense` and `RowDense`. Train it by `fit` with
+    the same dataset as on one device: every replica computes on the whole batch.
 
     The default has 475,776 weights. A head takes ``width // heads`` of the width. Raises ValueError for another number
     of replicas than ``tensor_parallel``, and for ``heads`` and ``4 * width`` that do not divide by it.
@@ -132,7 +132,7 @@ def _check_replicas(tensor_parallel):
 
 
 def _transformer_block(x, width, heads, dropout, sharded):
-    attention = SplitAttention if sharded else _layers.MultiHeadAttention
+    attention = TensorParallelAttention if sharded else _layers.MultiHeadAttention
     columns = ColumnDense if sharded else _layers.Dense
     rows = RowDense if sharded else _layers.Dense
     attend = attention(heads, width // heads, dropout=dropout, use_bias=False, kernel_initializer=_normal())

@@ -12,7 +12,7 @@ from bigtrain_nb.parallel.shards import unsharded
 
 layers = keras.layers
 PLAIN = (layers.Dense, layers.Dense, layers.MultiHeadAttention)
-CUT = (bt.ColumnDense, bt.RowDense, bt.SplitAttention)
+CUT = (bt.ColumnDense, bt.RowDense, bt.TensorParallelAttention)
 TOKENS = np.random.default_rng(0).integers(0, 20, (45, 9))
 X, Y = TOKENS[:, :-1], TOKENS[:, 1:]
 DATA = batches([16, 12, 16, 1], X, Y)  # the last has nothing for the second replica
@@ -161,7 +161,7 @@ def test_a_part_of_the_model_is_not_called_as_if_it_were_all(cut):
 def test_dropout_in_attention_differs_from_head_to_head():
     with on(2):
         strategy = tf.distribute.get_strategy()
-        attend = bt.SplitAttention(2, 8, dropout=0.5, use_bias=False)
+        attend = bt.TensorParallelAttention(2, 8, dropout=0.5, use_bias=False)
         inputs = keras.Input((16, 8))
         model = bt.Model(inputs, attend(inputs, inputs))
         head = np.random.default_rng(0).normal(size=(8, 1, 8))
