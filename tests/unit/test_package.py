@@ -48,9 +48,23 @@ def test_every_public_name_resolves_and_stays():
 
 UNTOUCHED = """
 import sys, keras
-before = dict(keras.saving.get_custom_objects()), list(sys.meta_path)
+from keras.src.losses import loss
+def state():
+    of_classes = {}
+    for place in (keras, keras.layers, keras.models, keras.optimizers, keras.losses, keras.saving):
+        for name, value in vars(place).items():
+            if isinstance(value, type):
+                own = {key: each for key, each in vars(value).items() if key != "__annotations__"}  # made when asked for
+                of_classes[place.__name__, name] = value, value.__bases__, own
+    return dict(keras.saving.get_custom_objects()), list(sys.meta_path), of_classes, dict(vars(loss))
+before = state()
 import bigtrain_nb as bt
-assert (dict(keras.saving.get_custom_objects()), list(sys.meta_path)) == before
+assert state() == before
+model = bt.Model.of(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), micro_batches=2)
+bt.recompute(model, model.layers)
+model.compile("adam", "mse")
+model.fit(keras.ops.ones((4, 2)), keras.ops.ones((4, 1)), verbose=0)
+assert state()[2:] == before[2:]
 print("as it was")
 """
 
