@@ -54,7 +54,7 @@ def state():
     for place in (keras, keras.layers, keras.models, keras.optimizers, keras.losses, keras.saving):
         for name, value in vars(place).items():
             if isinstance(value, type):
-                own = {key: each for key, each in vars(value).items() if key != "__annotations__"}  # made when asked for
+                own = {key: each for key, each in vars(value).items() if key != "__annotations__"}  # made on demand
                 of_classes[place.__name__, name] = value, value.__bases__, own
     return dict(keras.saving.get_custom_objects()), list(sys.meta_path), of_classes, dict(vars(loss))
 before = state()
