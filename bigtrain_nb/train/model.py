@@ -324,8 +324,9 @@ class Model(keras.Model):
 
         Keras divides what layers add by this number, and leaves sums as they are.
         """
-        is_sum = loss_reduction(self.loss) == "sum" and not self.reduction.talks_in_forward
-        return self.reduction.replicas if is_sum else 1
+        if self.reduction.replicas == 1 or self.reduction.talks_in_forward:
+            return 1
+        return self.reduction.replicas if loss_reduction(self.loss) == "sum" else 1
 
     def _compute_loss(self, x=None, *args, **kwargs):
         with count_by_examples(self, count_examples(x)):
@@ -582,10 +583,11 @@ def _refuse_synchronized_in_micro_batches(model):
 def _warn_of_masks(model, y_pred, sample_weight):
     """Warn of a loss over the valid places of each micro-batch or share, whose mean is not that over the batch's."""
     in_one_piece = model.micro_batches == 1 and (model.reduction.replicas == 1 or model.reduction.talks_in_forward)
-    kind = loss_reduction(model.loss)
-    is_exact = kind == "sum" or (kind == "mean_with_sample_weight" and sample_weight is not None)
-    if in_one_piece or is_exact or all(mask_of(output) is None for output in tf.nest.flatten(y_pred)):
+    if in_one_piece or all(mask_of(output) is None for output in tf.nest.flatten(y_pred)):
         return
+    kind = loss_reduction(model.loss)
+    if kind == "sum" or (kind == "mean_with_sample_weight" and sample_weight is not None):
+        return  # exact
     warnings.warn(
         f"{model.name}: its outputs have a mask, so the loss of a micro-batch or a replica's share is the mean over its"
         " valid places, and the step's is the mean of those by examples, not over the valid places of the whole batch."

@@ -65,6 +65,18 @@ def test_losses_that_cannot_be_weighed_together_are_refused(losses, weights, sai
         model.fit(X, [Y, Y], sample_weight=weights, verbose=0)
 
 
+def test_on_one_device_in_one_piece_losses_of_all_reductions_go_together_as_in_keras():
+    losses = [MSE("sum"), MSE("mean_with_sample_weight")]
+    ends = []
+    for make in (keras.Model, bt.Model):
+        model = plain(make, outputs=2)
+        model.compile(keras.optimizers.SGD(0.01), losses)
+        model.fit(X, [Y, Y], batch_size=11, verbose=0, shuffle=False)
+        ends.append((model, model.evaluate(X, [Y, Y], verbose=0)))
+    assert distance(ends[1][0], ends[0][0]) < 1e-5
+    assert ends[1][1] == pytest.approx(ends[0][1], rel=1e-4)
+
+
 def test_a_sum_beside_regularisers_refuses_to_be_cut():
     with pytest.raises(ValueError, match='"sum", micro_batches would count regularisers'):
         fitted(net(micro_batches=2), MSE("sum"))
