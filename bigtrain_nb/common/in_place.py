@@ -1,4 +1,4 @@
-"""Keras objects that are changed in place: a model, a layer or an optimizer stays what it is, and does one thing anew.
+"""Keras objects changed in place: a model, a layer or an optimizer stays what it is, but does one thing differently.
 
 PyTorch's `fully_shard(module)` works like this: at run time the object gets a class made of one of ours and its own.
 Its structure, name, methods, files and `isinstance` stay. What Keras makes *from* it, by its config, from a file or
@@ -26,7 +26,10 @@ def become(thing, ours, **state):
 
 @cache
 def made_class(bases, own, ours=None):
-    """Return a class with these bases that has the name, the constructor and the files of ``own``."""
+    """Return a class with these bases that has the name, the constructor and the files of ``own``, one of them.
+
+    ``ours`` is the class of ours among them that a pickle must give back; None for a base of Keras.
+    """
 
     def new(cls, *args, **kwargs):
         return own(*args, **kwargs)
@@ -37,7 +40,7 @@ def made_class(bases, own, ours=None):
     def from_config(cls, *args, **kwargs):
         return own.from_config(*args, **kwargs)
 
-    initialized_already.__signature__ = inspect.signature(own.__init__)  # Keras asks it what is a functional model
+    initialized_already.__signature__ = inspect.signature(own.__init__)  # by it Keras tells functional models
     made = type(
         own.__name__,
         bases,
@@ -49,8 +52,8 @@ def made_class(bases, own, ours=None):
             "__init__": initialized_already,
             "from_config": classmethod(from_config),
             "__reduce__": reduce_with_changes,
-            "_own": own,
-            "_ours": ours,
+            "_class_before": own,
+            "_class_of_ours": ours,
         },
     )
     known_as(made, own)
@@ -58,10 +61,10 @@ def made_class(bases, own, ours=None):
 
 
 def own_class(thing):
-    """Return the class that a thing had before it was changed."""
+    """Return the class that a thing had before anything was changed in it."""
     kind = type(thing)
-    while "_own" in vars(kind):
-        kind = kind._own
+    while "_class_before" in vars(kind):
+        kind = kind._class_before
     return kind
 
 
@@ -94,8 +97,8 @@ def _what_it_became(thing):
     """Return the classes of ours that a thing has become, the first one first."""
     found = []
     kind = type(thing)
-    while "_own" in vars(kind):
-        if kind._ours is not None:
-            found.insert(0, kind._ours)
-        kind = kind._own
+    while "_class_before" in vars(kind):
+        if kind._class_of_ours is not None:
+            found.insert(0, kind._class_of_ours)
+        kind = kind._class_before
     return found

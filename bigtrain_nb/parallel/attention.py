@@ -16,7 +16,7 @@ _ROW_OFFSETS = ("cache_update_index", "start_index")
 _UNDERSTOOD = {"attention_mask", "training", "return_attention_scores", "use_causal_mask", *_ROW_OFFSETS}
 
 _SEED_STEP = 1_000_003
-"""Seeds of chunks are so far apart; Keras counts draws from a seed, not seeds."""
+"""The seed of a chunk is so much larger than that of the one before. (Within a seed, Keras counts the draws.)"""
 
 
 def chunk_attention(model, layers=None, *, chunks):
@@ -66,7 +66,8 @@ class ChunkedAttention:
         own = super()._compute_attention
         given = inspect.signature(own).bind(*args, **kwargs)
         given.apply_defaults()
-        return _in_chunks(self, own, given.arguments)
+        _refuse_call(self, given.arguments)
+        return _ChunkedCall(self, own, given.arguments).outputs()
 
 
 @dataclass
@@ -86,96 +87,118 @@ class _Mask:
         return causal if mask is None else tf.cast(mask, "bool") & causal
 
 
-def _in_chunks(layer, own, arguments):
-    """Return what ``own(**arguments)`` gives, computed for some rows of the queries at a time, forward and backward."""
-    names = list(arguments)[:3]
-    query, key, value = (arguments[name] for name in names)
-    _refuse_call(layer, arguments, query)
-    mask = arguments.get("attention_mask")
-    if not isinstance(mask, _Mask):
-        mask = _Mask(mask, arguments.get("use_causal_mask", False))
-    length = query.shape[1] or tf.shape(query)[1]
-    keys = key.shape[1] or tf.shape(key)[1]
-    size = -(-length // layer.chunks)  # rounded up
-    full_chunks = length // size
-    rest = length - full_chunks * size  # the rows of one more chunk, which is shorter
-    has_rest = not isinstance(rest, int) or rest > 0
-    scopes = scopes_of_call()
-    seeds = _seeds(layer)
-    before = [tf.identity(seed.value) for seed in seeds]
-    seen = {}  # what is known when `attend` has been traced
+class _ChunkedCall:
+    """One call of a layer's ``own`` method for attention, computed for some rows of the queries at a time.
 
-    def attend(query, key, value, number, count):
-        """Return the outputs for ``count`` rows of the queries, those of chunk ``number``, and what its seeds moved."""
-        start = number * size
-        now = {**arguments, names[0]: query, names[1]: key, names[2]: value}
-        if "attention_mask" in now:
-            now["attention_mask"] = mask.of_rows(start, count, keys)
-        if "use_causal_mask" in now:
-            now["use_causal_mask"] = False
-        for name in _ROW_OFFSETS:
-            if name in now:
-                now[name] = start if now[name] is None else start + now[name]
-        first = [state + tf.stack([tf.cast(number, state.dtype) * _SEED_STEP, 0]) for state in before]
-        with within_scopes(scopes), keras.StatelessScope(list(zip(seeds, first, strict=True))) as scope:
-            outputs = own(**now)
-        moved = [scope.get_current_value(seed) - state for seed, state in zip(seeds, first, strict=True)]
-        seen["scores"] = isinstance(outputs, tuple)
-        return outputs[0] if isinstance(outputs, tuple) else outputs, moved
+    The ``arguments`` of the call are by name, the first three query, key and value: [batch, places, heads, size].
+    """
 
-    def forward(query, key, value):
+    def __init__(self, layer, own, arguments):
+        self._own = own
+        self._arguments = arguments
+        self._names = list(arguments)[:3]
+        query, key, _ = (arguments[name] for name in self._names)
+        self._keys = key.shape[1] or tf.shape(key)[1]
+        self._mask = arguments.get("attention_mask")
+        if not isinstance(self._mask, _Mask):
+            self._mask = _Mask(self._mask, arguments.get("use_causal_mask", False))
+
+        # Chunks of one size, and the rest of the rows in one that is smaller; all numbers where lengths are known
+        length = query.shape[1] or tf.shape(query)[1]
+        self._size = -(-length // layer.chunks)  # rounded up
+        self._count = length // self._size
+        self._rest = length - self._count * self._size
+        self._has_rest = not isinstance(self._rest, int) or self._rest > 0
+
+        self._scopes = scopes_of_call()
+        self._seeds = _seeds(layer)
+        self._states = [tf.identity(seed.value) for seed in self._seeds]  # before the call
+        self._returns_scores = None  # known when a chunk has been traced
+
+    def outputs(self):
+        """Return what the layer's own method returns, without scores."""
+
+        @tf.custom_gradient
+        def run(query, key, value):
+            def gradient(upstream, *_, variables=()):
+                of_inputs, of_weights = self._backward(upstream, query, key, value, list(variables))
+                return (of_inputs, of_weights) if variables else of_inputs
+
+            outputs, draws = self._forward(query, key, value)
+            return (outputs, *draws), gradient
+
+        outputs, *draws = run(*(self._arguments[name] for name in self._names))
+        for seed, state, drawn in zip(self._seeds, self._states, draws, strict=True):
+            seed.assign(state + drawn)  # once, as if there had been one chunk
+        return (outputs, None) if self._returns_scores else outputs
+
+    def _forward(self, query, key, value):
+        """Return the outputs for all rows, and by how much one chunk has moved the state of each seed."""
+
         def add_chunk(number, chunks, *_):
-            outputs, moved = attend(_rows(query, number * size, size), key, value, number, size)
-            return number + 1, chunks.write(number, tf.cast(outputs, query.dtype)), *moved
+            outputs, draws = self._attend(_rows(query, number * self._size, self._size), key, value, number, self._size)
+            return number + 1, chunks.write(number, tf.cast(outputs, query.dtype)), *draws
 
-        _, chunks, *moved = _loop(full_chunks, add_chunk, tf.TensorArray(query.dtype, full_chunks), *before)
-        outputs = _joined(chunks, query, full_chunks * size)
-        if has_rest:
-            last, moved = attend(_rows(query, full_chunks * size, rest), key, value, full_chunks, rest)
+        chunks = tf.TensorArray(query.dtype, self._count)
+        _, chunks, *draws = _loop(self._count, add_chunk, chunks, *self._states)
+        outputs = _joined(chunks, query, self._count * self._size)
+        if self._has_rest:
+            rows = _rows(query, self._count * self._size, self._rest)
+            last, draws = self._attend(rows, key, value, self._count, self._rest)
             outputs = tf.concat([outputs, tf.cast(last, query.dtype)], axis=1)
-        return outputs, moved
+        return outputs, draws
 
-    def backward(upstream, query, key, value, weights):
-        """Return the gradients of query, key and value, and of the ``weights`` that the layer uses between them."""
+    def _backward(self, upstream, query, key, value, weights):
+        """Return the gradients of query, key and value, and of the ``weights`` that the layer uses between them.
+
+        Those of the query are joined as the outputs are; all others are summed over the chunks, in 32 bits.
+        """
         summed = [key, value, *weights]
 
         def gradients(number, count):
-            rows = _rows(query, number * size, count)
+            rows = _rows(query, number * self._size, count)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([rows, *summed])
-                outputs, _ = attend(rows, key, value, number, count)
-            of_outputs = tf.cast(_rows(upstream, number * size, count), outputs.dtype)
+                outputs, _ = self._attend(rows, key, value, number, count)
+            of_outputs = tf.cast(_rows(upstream, number * self._size, count), outputs.dtype)
             found = tape.gradient(outputs, [rows, *summed], of_outputs, tf.UnconnectedGradients.ZERO)
             return found[0], [tf.cast(one, at_least_32_bits(one.dtype)) for one in found[1:]]
 
         def add_chunk(number, chunks, *sums):
-            of_rows, others = gradients(number, size)
+            of_rows, others = gradients(number, self._size)
             return number + 1, chunks.write(number, of_rows), *map(tf.add, sums, others)
 
+        chunks = tf.TensorArray(query.dtype, self._count)
         zeros = [tf.zeros_like(one, at_least_32_bits(one.dtype)) for one in summed]
-        _, chunks, *sums = _loop(full_chunks, add_chunk, tf.TensorArray(query.dtype, full_chunks), *zeros)
-        of_query = _joined(chunks, query, full_chunks * size)
-        if has_rest:
+        _, chunks, *sums = _loop(self._count, add_chunk, chunks, *zeros)
+        of_query = _joined(chunks, query, self._count * self._size)
+        if self._has_rest:
             with tf.control_dependencies([of_query]):
-                of_rows, others = gradients(full_chunks, rest)
+                of_rows, others = gradients(self._count, self._rest)
             of_query = tf.concat([of_query, of_rows], axis=1)
             sums = [*map(tf.add, sums, others)]
         of_summed = [tf.cast(total, one.dtype) for total, one in zip(sums, summed, strict=True)]
         return [of_query, *of_summed[:2]], of_summed[2:]
 
-    @tf.custom_gradient
-    def run(query, key, value):
-        def gradient(upstream, *_, variables=()):
-            of_inputs, of_weights = backward(upstream, query, key, value, list(variables))
-            return (of_inputs, of_weights) if variables else of_inputs
+    def _attend(self, query, key, value, number, count):
+        """Return the outputs for ``count`` rows of the queries, those of chunk ``number``, and what its seeds moved."""
+        start = number * self._size
+        now = {**self._arguments, **dict(zip(self._names, (query, key, value), strict=True))}
+        if "attention_mask" in now:
+            now["attention_mask"] = self._mask.of_rows(start, count, self._keys)
+        if "use_causal_mask" in now:
+            now["use_causal_mask"] = False  # it is in the mask of the rows
+        for name in _ROW_OFFSETS:
+            if name in now:
+                now[name] = start if now[name] is None else start + now[name]
 
-        outputs, moved = forward(query, key, value)
-        return (outputs, *moved), gradient
-
-    outputs, *moved = run(query, key, value)
-    for seed, state, move in zip(seeds, before, moved, strict=True):
-        seed.assign(state + move)  # once, as if there had been one chunk
-    return (outputs, None) if seen["scores"] else outputs
+        states = [state + tf.stack([tf.cast(number, state.dtype) * _SEED_STEP, 0]) for state in self._states]
+        values = list(zip(self._seeds, states, strict=True))
+        with within_scopes(self._scopes), keras.StatelessScope(values) as scope:
+            outputs = self._own(**now)
+        draws = [scope.get_current_value(seed) - state for seed, state in values]
+        self._returns_scores = isinstance(outputs, tuple)
+        return outputs[0] if isinstance(outputs, tuple) else outputs, draws
 
 
 def _loop(count, body, *start):
@@ -240,7 +263,8 @@ def _refuse(model, chosen):
             )
 
 
-def _refuse_call(layer, arguments, query):
+def _refuse_call(layer, arguments):
+    query = next(iter(arguments.values()))
     if arguments.get("return_attention_scores") or getattr(layer, "_return_attention_scores", False):
         raise ValueError(f"{layer.name}: the scores are never whole in chunks, so they cannot be returned")
     if query.shape.rank != 4:

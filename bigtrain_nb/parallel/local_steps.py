@@ -26,7 +26,6 @@ class LocalSteps(Mean, keras.callbacks.Callback):
     def __init__(self, model):
         keras.callbacks.Callback.__init__(self)
         self.replicas = model.distribute_strategy.num_replicas_in_sync
-        self.sync_every = model.sync_every
         self.set_model(model)
         self._built_for = None  # an optimizer
 
@@ -43,8 +42,8 @@ class LocalSteps(Mean, keras.callbacks.Callback):
     def train_function(self):
         if innermost(self.model.optimizer).use_ema:
             raise ValueError(
-                f"sync_every={self.sync_every} and use_ema=True do not go together: each replica would keep an average"
-                " of its own weights. Leave out one of them"
+                f"sync_every={self.model.sync_every} and use_ema=True do not go together: each replica would keep an"
+                " average of its own weights. Leave out one of them"
             )
         if several_workers(self.model.distribute_strategy):
             return steps_without_logs(self.model)
@@ -84,7 +83,7 @@ class LocalSteps(Mean, keras.callbacks.Callback):
         before = self._steps
         self._steps = batch + 1
         self._apart = True
-        if self._steps // self.sync_every > before // self.sync_every:
+        if self._steps // self.model.sync_every > before // self.model.sync_every:
             self._meet_if_apart()
 
     def on_test_begin(self, logs=None):

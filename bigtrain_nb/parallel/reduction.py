@@ -1,9 +1,9 @@
-"""What replicas make of their gradients: a model has one reduction, chosen in `compile`.
+"""What replicas do with their gradients: a model has one reduction, chosen in `compile` and when it is built.
 
-`Mean` is that of an ordinary model. Each other kind derives from it, stands in a file of its own, and says by
-`asked_for` what of a model asks for it: `ShardedMean`, `TensorParallel` and `LocalSteps`. A step is handed on as
-{"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, of one replica before
-`reduce` and of the global batch after it. A variable that the loss does not depend on is not in it.
+`Mean` is that of an ordinary model. The others derive from it, each in a file of its own: `ShardedMean`,
+`TensorParallel` and `LocalSteps`. A step is handed to `reduce` as one replica has computed it:
+{"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}. What comes back is
+applied by the optimizer. A variable that the loss does not depend on is not in it.
 """
 
 from contextlib import nullcontext
@@ -15,15 +15,20 @@ from bigtrain_nb.common.replicas import mean_over_replicas, sum_over_replicas
 
 
 class Mean:
-    """The mean over the replicas, each by the weight of its share of the batch."""
+    """The mean over the replicas, each by the weight of its share of the batch.
+
+    It is made when it is chosen: the model may not be built then, and it is not made again for a new optimizer.
+    """
 
     optimizer_class = None
-    """What the optimizer becomes; None for one that stays what it is."""
+    """The class that the optimizer is given in place; None for one that stays what it is."""
 
     talks_in_forward = False
     """Whether replicas talk to each other within a layer: then all must run the same micro-batches, not in a loop."""
 
     sum_gradients = staticmethod(sum_over_replicas)
+    """How gradients are summed over the replicas: a function of {index: gradient}, which returns their sums, or this
+    replica's shards of them. They have been multiplied by the weight of the share, and cast to ``reduce_dtype``."""
 
     def __init__(self, model):
         self.model = model
@@ -31,7 +36,7 @@ class Mean:
 
     @classmethod
     def asked_for(cls, model):
-        """Return what of a model asks for this reduction, in words for an error; None if nothing does."""
+        """Return the setting or layers for which a model needs this reduction, in words for an error; else None."""
 
     def batch(self, data):
         """Return what a replica computes on: its share of the global batch."""

@@ -161,28 +161,30 @@ class OptimizerOfShards:
         return [unsharded(variable) for variable in super().variables]
 
 
-def taken_optimizer(optimizer, kind, weights):
-    """Return an optimizer that is ``kind``, `OptimizerOfShards` or derived from it, or for None an ordinary one.
+def taken_optimizer(optimizer, wanted, weights):
+    """Return an optimizer with the class ``wanted`` in place, `OptimizerOfShards` or one derived from it; None: stock.
 
-    One that has state for other ``weights`` is copied together with its state, the others are changed in place.
+    A stock optimizer without state is changed in place. One that has state, or another class of ours, is copied
+    together with its state, of ``weights``.
 
     Raises ValueError for an optimizer that does not treat each number by itself.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer.inner_optimizer = taken_optimizer(optimizer.inner_optimizer, kind, weights)
+        optimizer.inner_optimizer = taken_optimizer(optimizer.inner_optimizer, wanted, weights)
         return optimizer
-    if kind is not None:
+    if wanted is not None:
         refuse_unless_elementwise(optimizer)
-    is_of_shards = isinstance(optimizer, OptimizerOfShards)
-    if isinstance(optimizer, kind) if kind else not is_of_shards:
+    is_stock = not isinstance(optimizer, OptimizerOfShards)
+    has_class = is_stock if wanted is None else isinstance(optimizer, wanted)
+    if has_class:
         return optimizer
-    if not optimizer.built and not is_of_shards:
-        return become(optimizer, kind)
+    if is_stock and not optimizer.built:
+        return become(optimizer, wanted)
 
     copied = own_class(optimizer).from_config(optimizer.get_config())
     same_weight_decay(copied, optimizer)
-    if kind is not None:
-        become(copied, kind)
+    if wanted is not None:
+        become(copied, wanted)
     if optimizer.built:
         copied.build(weights)
         for variable, with_value in zip(copied.variables, optimizer.variables, strict=True):
@@ -191,10 +193,10 @@ def taken_optimizer(optimizer, kind, weights):
 
 
 def refuse_unless_elementwise(optimizer):
-    kind = own_class(optimizer)
-    if kind not in [getattr(keras.optimizers, name) for name in ELEMENTWISE]:
+    stock = own_class(optimizer)
+    if stock not in [getattr(keras.optimizers, name) for name in ELEMENTWISE]:
         raise ValueError(
-            f"{kind.__name__} is not known to treat each number of a weight by itself, so it cannot update a part of"
+            f"{stock.__name__} is not known to treat each number of a weight by itself, so it cannot update a part of"
             f" one, as with shard_optimizer=True or in a tensor-parallel model: use one of {', '.join(ELEMENTWISE)}"
         )
 

@@ -104,23 +104,18 @@ class Model(keras.Model):
 
     # Made, or taken as it is
 
-    def __new__(cls, *args, micro_batches=1, shard_optimizer=False, reduce_dtype="float32", sync_every=None, **kwargs):
+    def __new__(cls, *args, **kwargs):
         if cls is not Model or not _is_functional(args, kwargs):
             return super().__new__(cls)
         _refuse_unknown("Model(inputs, outputs)", kwargs, ("inputs", "outputs", "name", "trainable", *SETTINGS))
-        return Model.of(
-            keras.Model(*args, **kwargs),
-            micro_batches=micro_batches,
-            shard_optimizer=shard_optimizer,
-            reduce_dtype=reduce_dtype,
-            sync_every=sync_every,
-        )
+        settings = {name: kwargs.pop(name) for name in SETTINGS if name in kwargs}
+        return Model.of(keras.Model(*args, **kwargs), **settings)
 
     def __init__(
         self, *args, micro_batches=1, shard_optimizer=False, reduce_dtype="float32", sync_every=None, **kwargs
     ):
         if _is_functional(args, kwargs):
-            # A subclass, of which only its constructor can tell. Keras would rewrite the bases of all classes above it
+            # Only its constructor can tell that a subclass is functional. Keras would rewrite the bases of its classes
             self.__class__ = in_place.made_class((type(self), Functional), own=type(self))
         super().__init__(*args, **kwargs)
         self.micro_batches = micro_batches
@@ -164,8 +159,6 @@ class Model(keras.Model):
         if name in SETTINGS:
             value = _checked(self, name, value)
             self.train_function = None
-        if name == "sync_every":
-            self._reduction = None
         super().__setattr__(name, value)
 
     @property
@@ -199,7 +192,7 @@ class Model(keras.Model):
         Only a model that is built shows what its layers ask for, so it is chosen in `compile`, and again when the model
         is built or has other settings. Raises ValueError if two are asked for.
         """
-        looked_at = self.built, self.shard_optimizer, self.sync_every
+        looked_at = self.built, self.state_in_place()
         if self._reduction is not None and self._looked_at == looked_at:
             return self._reduction
         self._looked_at = looked_at
@@ -207,8 +200,8 @@ class Model(keras.Model):
         chosen = [kind for kind, words in asked.items() if words] or [Mean]
         if len(chosen) > 1:
             raise ValueError(
-                f"{asked[chosen[0]]} and {asked[chosen[1]]} do not go together, for each needs whole weights that are"
-                " equal on all replicas after a step: leave out one of them"
+                f"{asked[chosen[0]]} and {asked[chosen[1]]} do not go together, for each decides by itself what the"
+                " replicas do with their gradients: leave out one of them"
             )
         if type(self._reduction) is not chosen[0]:
             self._reduction = chosen[0](self)
@@ -273,7 +266,7 @@ class Model(keras.Model):
                 y_pred = self(x, training=True)
                 _warn_of_masks(self, y_pred, sample_weight)
                 loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-                loss *= tf.cast(share * self._replicas_that_share_a_sum(), loss.dtype)
+                loss *= tf.cast(share * self._loss_factor(), loss.dtype)
                 scaled_loss = self.optimizer.scale_loss(loss)
 
             # Gradients
@@ -316,14 +309,14 @@ class Model(keras.Model):
         return self.reduction.own_outputs(outputs, data)
 
     def _losses_of_one_device(self):
-        """Let what `compute_loss` returns be the mean over the examples that it sees, also what somebody adds to it."""
-        return nullcontext() if self._replicas_that_share_a_sum() > 1 else losses_of_one_device()
+        """Let what `compute_loss` returns be the mean over the examples that it sees, also what somebody adds to it.
 
-    def _replicas_that_share_a_sum(self):
-        """Return the number of replicas of whose losses the mean is taken and the sum is meant; 1 for other losses.
-
-        Keras divides what layers add by this number, and leaves sums as they are.
+        Sums are left to Keras, which adds up those of the replicas and divides what layers add by their number.
         """
+        return nullcontext() if self._loss_factor() > 1 else losses_of_one_device()
+
+    def _loss_factor(self):
+        """Return what a replica's loss is multiplied by: sums by their number, for the mean is taken; others by 1."""
         if self.reduction.replicas == 1 or self.reduction.talks_in_forward:
             return 1
         return self.reduction.replicas if loss_reduction(self.loss) == "sum" else 1
@@ -455,6 +448,9 @@ class Model(keras.Model):
     def load_own_variables(self, store):
         self.reduction.before_files()
         super().load_own_variables(store)
+
+
+Model.__new__.__signature__ = inspect.signature(Model.__init__)  # which Shift-Tab shows
 
 
 def _as_list(callbacks):
