@@ -49,6 +49,11 @@ def examples_of(data, start, length):
     def rows(value):
         if value is None:
             return None
+        if not isinstance(value, tf.Tensor):
+            raise ValueError(
+                f"micro_batches divides dense tensors only, and the batch has a {type(value).__name__}: make it dense"
+                " in the dataset, or leave out micro_batches"
+            )
         rest = [-1 if size is None else size for size in value.shape[1:]]  # XLA wants to know them
         begin = [start] + [0] * len(rest)
         return tf.slice(value, begin, [length] + rest)

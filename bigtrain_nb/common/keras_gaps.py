@@ -223,12 +223,3 @@ def within_scopes(scopes):
 def _set_scopes(scopes):
     for name, value in zip(_SCOPES, scopes, strict=True):
         global_state.set_global_attribute(name, value)
-
-
-def state_of(layer):
-    """Return what a call of a layer may change: seeds, moving statistics, metrics. Frozen weights are not in it.
-
-    Publicly `non_trainable_variables` of a layer with ``trainable=False`` are all, also LoRA's trainable ones inside.
-    """
-    weights = {id(variable) for inner in layers_within(layer) for variable in inner._trainable_variables}
-    return [variable for variable in layer.variables if id(variable) not in weights]

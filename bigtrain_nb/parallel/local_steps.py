@@ -70,14 +70,20 @@ class LocalSteps(Mean, keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self.build()
+        self._begins = True
+        self._apart = False
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self._begins:
+            self._start()  # after other callbacks may have set weights, as BackupAndRestore does when training begins
+            self._begins = False
+        self._steps = 0
+
+    def _start(self):
         for start, weight in zip(self._starts, self._weights, strict=True):
             value = tf.identity(weight.value)  # the first replica's, if an earlier `fit` was interrupted
             start.assign(value)
             weight.assign(value)
-        self._apart = False
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._steps = 0
 
     def on_train_batch_end(self, batch, logs=None):
         before = self._steps

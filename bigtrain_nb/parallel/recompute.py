@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from bigtrain_nb.common.in_place import become
-from bigtrain_nb.common.keras_gaps import layers_within, mask_of, scopes_of_call, state_of, with_mask, within_scopes
+from bigtrain_nb.common.keras_gaps import layers_within, mask_of, scopes_of_call, with_mask, within_scopes
 from bigtrain_nb.common.quiet import keras, tf
 
 
@@ -24,10 +24,14 @@ def recompute(model, layers=None):
     strategies, in micro-batches, with mixed precision and with XLA. A clone, and a model that is loaded from a file,
     recompute nothing until told to; so does a copy of a model that is no `bigtrain_nb.Model`.
 
+    Random numbers are those of Keras (`keras.random`, `Dropout`), and state that of Keras variables: TensorFlow's own
+    random operations and `tf.Variable` are not seen, and would be drawn and changed twice.
+
     Keras' own `RematScope` raises in `fit` (keras issue 21207); it and a plain `tf.recompute_grad` draw another dropout
     mask in the backward pass, which gives a wrong gradient without an error.
 
-    Raises ValueError if no layer is found, with the names that repeat; for a layer inside another that is recomputed.
+    Raises ValueError if no layer is found, with the names that repeat; for a layer inside another that is recomputed;
+    in a call, for a layer that assigns its own trainable weights, as `SpectralNormalization` does.
     """
     chosen = [model] if layers is None else layers_chosen(model, layers)
     _refuse_one_inside_another(model, chosen)
@@ -44,44 +48,89 @@ class Recomputed:
 
 
 def call_as_function(layer, own_call, args, kwargs, wrap):
-    """Return what ``own_call`` of a layer gives, run as ``wrap(run)`` of the floating tensors among its arguments.
+    """Return what ``own_call`` of a layer gives, run as ``wrap(run)`` of those of its arguments that have gradients.
 
-    ``run(*tensors)`` returns all that it makes and changes nothing: it may run again, and gives the same, for seeds of
-    dropout, moving statistics, ``training`` and the type of weights are in both runs those from before. What the layer
-    would have changed is changed once.
+    ``run(*tensors)`` returns all that it makes and changes nothing: it may run again, and gives the same, for what it
+    updates (seeds of dropout, moving statistics, metrics), ``training`` and the type of weights are in both runs those
+    from before. What the layer would have updated is updated once.
     """
+    known = vars(layer).get("_known_updates", ())  # variables
+    while True:
+        result, updated = _call_with_known_updates(known, own_call, args, kwargs, wrap)
+        unknown = [variable for variable in updated if not any(variable is one for one in known)]
+        if not unknown:
+            break
+        # The call that found them is thrown away, and later calls know. Keras would track an ordinary attribute
+        _refuse_updates_of_weights(layer, unknown)
+        known = (*known, *unknown)
+        object.__setattr__(layer, "_known_updates", known)
+    outputs, after, losses = result
+    for variable, value in zip(known, after, strict=True):
+        variable.assign(value)
+    for loss in losses:
+        keras.layers.Layer.add_loss(layer, loss)  # a functional model has none of its own
+    return outputs
+
+
+def _call_with_known_updates(known, own_call, args, kwargs, wrap):
+    """Return (outputs, values of ``known`` variables after the call, added losses), and the variables it updates."""
     given = tf.nest.flatten((args, kwargs))
-    places = [place for place, value in enumerate(given) if tf.is_tensor(value) and value.dtype.is_floating]
-    state = state_of(layer)
-    before = [tf.identity(variable.value) for variable in state]
+    places = [place for place, value in enumerate(given) if _has_gradient(value)]
     scopes = scopes_of_call()
-    changed = []  # indices in state, known when `run` has run
-    masked = []  # indices in the flat outputs
+    before = [tf.identity(variable.value) for variable in known]
+    traced = {}  # what is no tensor, of the outputs of a run
 
     def run(*tensors):
         filled = list(given)
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = with_mask(tf.identity(tensor), mask_of(given[place]))
         args_now, kwargs_now = tf.nest.pack_sequence_as((args, kwargs), filled)
-        values = zip(state, before, strict=True)
-        with within_scopes(scopes), keras.StatelessScope(values, collect_losses=True) as scope:
+        values = list(zip(known, before, strict=True))
+        with within_scopes(scopes), _Updates(values, collect_losses=True) as scope:
             outputs = own_call(*args_now, **kwargs_now)
-        after = [scope.get_current_value(variable) for variable in state]
-        changed[:] = [index for index, value in enumerate(after) if value is not before[index]]
-        masks = [mask_of(output) for output in tf.nest.flatten(outputs)]
-        masked[:] = [index for index, mask in enumerate(masks) if mask is not None]
-        return outputs, [after[index] for index in changed], [masks[index] for index in masked], scope.losses
+        flat = tf.nest.flatten(outputs)
+        masks = [mask_of(output) for output in flat]
+        traced["outputs"] = outputs
+        traced["tensors"] = [place for place, value in enumerate(flat) if tf.is_tensor(value)]
+        traced["masked"] = [place for place, mask in enumerate(masks) if mask is not None]
+        traced["updated"] = scope.updated
+        after = [scope.get_current_value(variable) for variable in known]
+        return [flat[place] for place in traced["tensors"]], after, [masks[p] for p in traced["masked"]], scope.losses
 
-    outputs, after, masks, losses = wrap(run)(*[given[place] for place in places])
+    tensors, after, masks, losses = wrap(run)(*[given[place] for place in places])
+    flat = tf.nest.flatten(traced["outputs"])
+    for place, tensor in zip(traced["tensors"], tensors, strict=True):
+        flat[place] = tensor
+    for place, mask in zip(traced["masked"], masks, strict=True):
+        with_mask(flat[place], mask)
+    return (tf.nest.pack_sequence_as(traced["outputs"], flat), after, losses), traced["updated"]
 
-    for index, value in zip(changed, after, strict=True):
-        state[index].assign(value)
-    for loss in losses:
-        keras.layers.Layer.add_loss(layer, loss)  # a functional model has none of its own
-    flat = tf.nest.flatten(outputs)
-    for index, mask in zip(masked, masks, strict=True):
-        with_mask(flat[index], mask)
-    return outputs
+
+class _Updates(keras.StatelessScope):
+    """A scope in which variables are not updated, that knows which would have been, each once."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.updated = []
+
+    def add_update(self, update):
+        variable, _ = update
+        if not any(variable is one for one in self.updated):
+            self.updated.append(variable)
+        super().add_update(update)
+
+
+def _has_gradient(value):
+    return tf.is_tensor(value) and (value.dtype.is_floating or value.dtype.is_complex)
+
+
+def _refuse_updates_of_weights(layer, updated):
+    for variable in updated:
+        if variable.trainable and any(variable is weight for weight in layer.weights):
+            raise ValueError(
+                f"{layer.name} assigns {variable.path}, a weight that trains, whenever it is called, so it cannot be"
+                " computed again: choose a layer inside it, or leave it out"
+            )
 
 
 def layers_chosen(model, layers):

@@ -42,7 +42,8 @@ class ShardedOptimizer(OptimizerOfShards):
     def finalize_variable_values(self, var_list):
         if self.use_ema:
             super().finalize_variable_values(self._shards_of(var_list))
-            on_each_replica(tf.distribute.get_strategy(), self._gather_weights)()
+            strategy = var_list[0].value.distribute_strategy  # `fit` may be called outside of its scope
+            on_each_replica(strategy, self._gather_weights)()
 
     def _use_weight_decay(self, variable):
         return super()._use_weight_decay(self._weight_of.get(id(variable), variable))

@@ -33,7 +33,7 @@ def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settin
         # Only now the optimizer can take the state that the file has of it: in shards, if that was asked for
         with keras.saving.custom_object_scope(custom_objects):
             model.compile_from_config(compiled)
-        model.reduction.before_files()
+        model.replica_reduction.before_files()
         model.load_weights(path)
     return model
 

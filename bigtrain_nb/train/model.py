@@ -13,7 +13,7 @@ import os
 import warnings
 from contextlib import nullcontext
 from difflib import get_close_matches
-from functools import wraps
+from functools import partial, wraps
 
 from bigtrain_nb.common import in_place
 from bigtrain_nb.common.batches import (
@@ -37,19 +37,22 @@ from bigtrain_nb.common.keras_gaps import (
     already_reduced,
     count_by_examples,
     in_place_of,
+    layers_within,
     logs_to_reduce,
     losses_of_one_device,
     mask_of,
     synchronized_layers,
 )
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import several_workers
+from bigtrain_nb.common.replicas import several_workers, sum_over_replicas
 from bigtrain_nb.parallel.local_steps import LocalSteps
 from bigtrain_nb.parallel.reduction import Mean
 from bigtrain_nb.parallel.sharded import ShardedMean
-from bigtrain_nb.parallel.shards import save_together, taken_optimizer, unsharded
+from bigtrain_nb.parallel.shards import is_shard, save_together, taken_optimizer, unsharded
 from bigtrain_nb.parallel.tensor import TensorParallel
 from bigtrain_nb.train.loss_scale import scale_of
+
+_OVER_A_BATCH = (keras.losses.Dice, keras.losses.Tversky)
 
 SETTINGS = {"micro_batches": 1, "shard_optimizer": False, "reduce_dtype": "float32", "sync_every": None}
 """The arguments of `Model` that `keras.Model` does not have, and their defaults."""
@@ -76,6 +79,10 @@ class Model(keras.Model):
       micro-batch of a replica's share; moving statistics become the replicas' mean
     - losses of masked outputs are means over the valid places of a micro-batch, not of the batch, and `fit` warns. A
       loss with ``reduction="mean_with_sample_weight"`` and the mask also as ``sample_weight`` is exact
+    - losses that are one number for a batch, as `Dice`, `Tversky` and `Circle`, are taken of each micro-batch, and
+      `fit` warns. Metrics of your own that count calls or take one number of a batch see micro-batches
+    - state that layers of your own keep (no weight that trains) stays each replica's; a file has that of the first
+    - the loss of a single output counts a batch by its examples; stock counts a short last batch like a full one
     - values that `compute_metrics` of your own adds to those of metrics become their mean over the examples
     - ``mixed_float16`` may skip other steps, for an overflow in one micro-batch skips the whole step
     - a row of an embedding that is used often has one gradient. Stock Adam squares, and stock clipping measures, that
@@ -139,6 +146,7 @@ class Model(keras.Model):
         if not isinstance(model, keras.Model):
             raise TypeError(f"Model.of takes a Keras model, not {model!r}: call a function that builds one first")
         _refuse_unknown("Model.of", settings, tuple(SETTINGS))
+        _refuse_same_names(model)
         _refuse_other_strategy(model)
         checked = {name: _checked(model, name, value) for name, value in settings.items()}
         before = model.state_in_place() if isinstance(model, Model) else {}
@@ -212,7 +220,7 @@ class Model(keras.Model):
         return self._reduction
 
     @property
-    def reduction(self):
+    def replica_reduction(self):
         return self._reduction or self.choose_reduction()
 
     # A step
@@ -223,9 +231,9 @@ class Model(keras.Model):
             return super().train_step(data)
         self._ours_was_called = True
         self._build_before_tracing(data, always=self.micro_batches > 1)
-        data = self.reduction.batch(data)
+        data = self.replica_reduction.batch(data)
         step = self._sum_over_micro_batches(data)
-        step = self.reduction.reduce(step, data)
+        step = self.replica_reduction.reduce(step, data)
         self._update(step, data)
         return logs_to_reduce({**step["logs"], **self.get_metrics_result()}, self.distribute_strategy)
 
@@ -234,7 +242,7 @@ class Model(keras.Model):
 
         The loss of each micro-batch is scaled before its gradients are taken, so that their sum is the share's mean.
         """
-        reduction = self.reduction
+        reduction = self.replica_reduction
         one_piece = reduction.replicas == 1 or reduction.talks_in_forward or synchronized_layers(self)
         if self.micro_batches == 1 and one_piece:  # else a share may be empty
             return self._forward_and_gradients(data)
@@ -260,11 +268,11 @@ class Model(keras.Model):
     def _forward_and_gradients(self, data, share=1.0):
         """Return ``share`` of the loss, its gradients, and of the logs that are no metrics; update the metrics."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        with self.reduction.at_work(), self._losses_of_one_device():
+        with self.replica_reduction.at_work(), self._losses_of_one_device():
             # Forward
             with tf.GradientTape() as tape:
-                y_pred = self(x, training=True)
-                _warn_of_masks(self, y_pred, sample_weight)
+                y_pred = self(x, training=True) if self._call_has_training_arg else self(x)  # as Keras' step
+                _warn_of_losses(self, y_pred, sample_weight)
                 loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
                 loss *= tf.cast(share * self._loss_factor(), loss.dtype)
                 scaled_loss = self.optimizer.scale_loss(loss)
@@ -297,16 +305,47 @@ class Model(keras.Model):
             return super().test_step(data)
         self._ours_was_called = True
         self._build_before_tracing(data, always=False)
-        data = self.reduction.batch(data)
-        with self.reduction.at_work(), self._losses_of_one_device():
-            logs = super().test_step(data)
-        return logs_to_reduce(logs, self.distribute_strategy)
+        logs = self._evaluate(self.replica_reduction.batch(data))
+        return logs_to_reduce({**logs, **self.get_metrics_result()}, self.distribute_strategy)
+
+    def _evaluate(self, data):
+        """Update the metrics, but for an empty share, of which means are not finite; return the other logs."""
+        weight = self._weight_in_evaluation(data)
+
+        def other_logs():
+            count = in_place_of(self._loss_tracker, "update_state", partial(self._count_loss, weight))
+            with self.replica_reduction.at_work(), self._losses_of_one_device(), count:
+                shown = super(Model, self).test_step(data)
+            of_metrics = self.get_metrics_result()
+            return {name: tf.convert_to_tensor(log) for name, log in shown.items() if name not in of_metrics}
+
+        if self.replica_reduction.replicas == 1 or self.replica_reduction.talks_in_forward:
+            return other_logs()
+        examples = count_examples(data)
+        if tf.executing_eagerly():
+            return other_logs() if int(examples) else {}
+        traced = tf.function(other_logs, autograph=False).get_concrete_function()
+        zeros = tf.nest.map_structure(lambda log: tf.zeros(log.shape, log.dtype), traced.structured_outputs)
+        return tf.cond(tf.greater(examples, 0), traced, lambda: zeros)
+
+    def _weight_in_evaluation(self, data):
+        """Return for how many of the global batch's examples a replica's mean loss stands, by number or by weights."""
+        examples = tf.cast(count_examples(data), tf.float32)
+        kind = loss_reduction(self.loss) if self.replica_reduction.replicas > 1 else "mean"
+        if kind != "mean_with_sample_weight" or self.replica_reduction.talks_in_forward:
+            return examples
+        weight = weight_of(data, kind)
+        weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
+        return tf.math.divide_no_nan(weight, weight_of_all) * examples_of_all
+
+    def _count_loss(self, weight, loss, sample_weight=None):
+        type(self._loss_tracker).update_state(self._loss_tracker, loss, weight)
 
     def predict_step(self, data):
         """Return the predictions for one replica's share of the global batch."""
-        with self.reduction.at_work():
-            outputs = super().predict_step(self.reduction.batch(data))
-        return self.reduction.own_outputs(outputs, data)
+        with self.replica_reduction.at_work():
+            outputs = super().predict_step(self.replica_reduction.batch(data))
+        return self.replica_reduction.own_outputs(outputs, data)
 
     def _losses_of_one_device(self):
         """Let what `compute_loss` returns be the mean over the examples that it sees, also what somebody adds to it.
@@ -317,9 +356,9 @@ class Model(keras.Model):
 
     def _loss_factor(self):
         """Return what a replica's loss is multiplied by: sums by their number, for the mean is taken; others by 1."""
-        if self.reduction.replicas == 1 or self.reduction.talks_in_forward:
+        if self.replica_reduction.replicas == 1 or self.replica_reduction.talks_in_forward:
             return 1
-        return self.reduction.replicas if loss_reduction(self.loss) == "sum" else 1
+        return self.replica_reduction.replicas if loss_reduction(self.loss) == "sum" else 1
 
     def _compute_loss(self, x=None, *args, **kwargs):
         with count_by_examples(self, count_examples(x)):
@@ -345,6 +384,11 @@ class Model(keras.Model):
                 f"sync_every={self.sync_every} works in fit, where an epoch's end brings the replicas together:"
                 " train_on_batch has no end"
             )
+        if self._loss_factor() > 1:
+            raise ValueError(
+                'train_on_batch gives every replica the whole batch, so a loss with the reduction "sum" would count'
+                f' each example {self._loss_factor()} times: use fit, or "sum_over_batch_size"'
+            )
         return super().train_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):
@@ -355,14 +399,15 @@ class Model(keras.Model):
         """
         self.choose_reduction()
         _refuse_hidden_steps(self, self.state_in_place())
-        if self.micro_batches > 1 or self.reduction.replicas > 1:
+        if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
             refuse_what_needs_one_piece(self)
+            _refuse_stateful(self)
             _refuse_synchronized_in_micro_batches(self)
         optimizer, weights = self.optimizer, self.trainable_variables
         if isinstance(self, (Functional, keras.Sequential)) and weights and optimizer and not optimizer.built:
             with self.distribute_strategy.scope():
                 optimizer.build(weights)
-        if function := self.reduction.train_function():
+        if function := self.replica_reduction.train_function():
             self.train_function = self.train_function or function
             return
         with _watched_step(self, "train_step"):
@@ -415,15 +460,21 @@ class Model(keras.Model):
 
     def set_weights(self, weights):
         """Give all variables of `weights` whole values; each replica takes its shard of those that are sharded."""
+        if not any(is_shard(variable) for variable in self.weights):
+            super().set_weights(weights)
+            return
         for variable, value in zip(self.weights, weights, strict=True):
             unsharded(variable).assign(value)
 
-    def save(self, filepath, overwrite=True, **kwargs):
+    def save(self, filepath, overwrite=True, zipped=None, **kwargs):
         """Save as `keras.Model.save`, beside the old file and then in its place; workers save one whole file."""
+        if zipped is not None:
+            kwargs["zipped"] = zipped
         self._save_once(super().save, filepath, overwrite, kwargs)
 
-    def save_weights(self, filepath, overwrite=True, **kwargs):
+    def save_weights(self, filepath, overwrite=True, max_shard_size=None):
         """Save as `keras.Model.save_weights`, beside the old file and then in its place."""
+        kwargs = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
         self._save_once(super().save_weights, filepath, overwrite, kwargs)
 
     def _save_once(self, save, filepath, overwrite, kwargs):
@@ -436,17 +487,17 @@ class Model(keras.Model):
             )
         if not is_file or makes_folder or (not overwrite and os.path.exists(filepath)):
             save(filepath, overwrite, **kwargs)  # to a store that shows whole objects only, or asks the user first
-        elif several and self.reduction.optimizer_class is not None:
+        elif several and self.replica_reduction.optimizer_class is not None:
             save_together(self.distribute_strategy, filepath, lambda path: save(path, **kwargs))
         else:
             write_once(filepath, lambda path: save(path, **kwargs))
 
     def save_own_variables(self, store):
-        self.reduction.before_files()
+        self.replica_reduction.before_files()
         super().save_own_variables(store)
 
     def load_own_variables(self, store):
-        self.reduction.before_files()
+        self.replica_reduction.before_files()
         super().load_own_variables(store)
 
 
@@ -486,6 +537,17 @@ def _checked(model, name, value):
             " as bt.mirrored() or bt.strategy() with several workers, or leave it out"
         )
     return value
+
+
+def _refuse_same_names(model):
+    """Raise TypeError for a model with an attribute or a method of its own that ours would hide."""
+    if isinstance(model, Model):
+        return
+    for name in (*SETTINGS, "loss_scale", "replica_reduction", "choose_reduction", "state_in_place"):
+        if hasattr(model, name):
+            raise TypeError(
+                f"{type(model).__name__} has {name!r} of its own, and bt.Model needs that name: call yours otherwise"
+            )
 
 
 def _refuse_other_strategy(model):
@@ -565,8 +627,17 @@ def _watched_step(model, name):
     return in_place_of(model, name, watched)
 
 
+def _refuse_stateful(model):
+    for layer in layers_within(model):
+        if getattr(layer, "stateful", False):
+            raise ValueError(
+                f"{layer.name}: stateful=True carries a state from batch to batch, one for each example of it, so it"
+                " works on one device and without micro_batches only"
+            )
+
+
 def _refuse_synchronized_in_micro_batches(model):
-    if model.micro_batches == 1 or model.reduction.replicas == 1:
+    if model.micro_batches == 1 or model.replica_reduction.replicas == 1:
         return
     for layer in synchronized_layers(model):
         raise ValueError(
@@ -576,10 +647,19 @@ def _refuse_synchronized_in_micro_batches(model):
         )
 
 
-def _warn_of_masks(model, y_pred, sample_weight):
-    """Warn of a loss over the valid places of each micro-batch or share, whose mean is not that over the batch's."""
-    in_one_piece = model.micro_batches == 1 and (model.reduction.replicas == 1 or model.reduction.talks_in_forward)
-    if in_one_piece or all(mask_of(output) is None for output in tf.nest.flatten(y_pred)):
+def _warn_of_losses(model, y_pred, sample_weight):
+    """Warn of losses of which the mean over micro-batches and shares is not that of the batch."""
+    reduction = model.replica_reduction
+    if model.micro_batches == 1 and (reduction.replicas == 1 or reduction.talks_in_forward):
+        return
+    for loss in keras.tree.flatten(model.loss):
+        if isinstance(loss, keras.losses.Circle) or (isinstance(loss, _OVER_A_BATCH) and loss.axis is None):
+            warnings.warn(
+                f"{model.name}: {type(loss).__name__} is one number for a batch and no mean over examples, so it is"
+                " taken of each micro-batch and replica: leave out micro_batches, or give it an axis if it has one",
+                stacklevel=2,
+            )
+    if all(mask_of(output) is None for output in tf.nest.flatten(y_pred)):
         return
     kind = loss_reduction(model.loss)
     if kind == "sum" or (kind == "mean_with_sample_weight" and sample_weight is not None):

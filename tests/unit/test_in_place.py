@@ -200,3 +200,56 @@ def test_lora_trains_inside_a_frozen_layer_that_is_recomputed():
     before = block.get_layer("inner").lora_kernel_b.numpy()
     model.fit(X, Y, verbose=0)
     assert (block.get_layer("inner").lora_kernel_b.numpy() != before).any()
+
+
+def test_a_name_of_the_models_own_that_ours_would_hide_is_refused():
+    model = Own(name="net")
+    model.loss_scale = 2.0
+    with pytest.raises(TypeError, match="Own has 'loss_scale' of its own"):
+        bt.Model.of(model)
+
+
+def test_a_call_without_training_is_called_as_keras_does():
+    """Keras does not tell such a model that it trains, so its dropout rests."""
+
+    class Quiet(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.drop, self.dense = layers.Dropout(0.5), layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(self.drop(x))
+
+    ends = []
+    for taken in (lambda model: model, bt.Model.of):
+        keras.utils.set_random_seed(1)
+        model = taken(Quiet())
+        model.compile("sgd", "mse")
+        model.fit(X, Y, verbose=0, shuffle=False)
+        ends.append(model)
+    assert apart_of_weights(*ends) < 1e-6
+
+
+def test_ema_ends_outside_of_the_scope_too():
+    ends = []
+    for sharded in (False, True):
+        keras.utils.set_random_seed(1)
+        with on(2):
+            model = bt.Model.of(sequential(), shard_optimizer=sharded)
+            model.compile(keras.optimizers.Adam(0.1, epsilon=1e-3, use_ema=True), "mse")
+        model.fit(DATA, verbose=0, shuffle=False)
+        ends.append(model)
+    assert apart_of_weights(*ends) < 1e-6
+
+
+def test_local_steps_start_from_weights_that_another_callback_sets():
+    class Ones(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.model.set_weights([np.ones_like(weight) for weight in self.model.get_weights()])
+
+    with on(2):
+        model = bt.Model.of(sequential(), sync_every=1)
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+        model.fit(DATA, verbose=0, callbacks=[Ones()])
+    for weight in model.get_weights():
+        np.testing.assert_allclose(weight, 1.0, atol=1e-6)

@@ -173,3 +173,66 @@ def test_without_fit_and_without_training_all_is_exact_too():
     agree(lambda model: model.train_on_batch(X[:8], Y[:8]))
     agree(lambda model: model.evaluate(X[:11], Y[:11], batch_size=7, verbose=0))
     agree(lambda model: model.predict(X[:11], batch_size=7, verbose=0))
+
+
+def own_mean(y, y_pred):
+    return keras.ops.mean(keras.ops.abs(y - y_pred))
+
+
+def test_an_empty_share_is_evaluated_as_nothing_also_where_means_are_somebodys_own():
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(1, kernel_initializer="ones")
+
+        def call(self, x):
+            self.add_loss(0.1 * keras.ops.mean(x**2))
+            return self.dense(x)
+
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return keras.ops.mean((y - y_pred) ** 2) + sum(self.losses)
+
+    shown = []
+    for replicas, taken in ((1, lambda model: model), (2, bt.Model.of)):
+        with on(replicas):
+            model = taken(Own())
+            model.compile("sgd", metrics=[own_mean])
+            shown.append(model.evaluate(X[:9], Y[:9], batch_size=4, verbose=0, return_dict=True))  # the last has one
+    assert shown[1]["loss"] == pytest.approx(shown[0]["loss"], rel=1e-5)
+    assert np.isfinite(shown[1]["own_mean"])  # a number of a batch, which is one of a share here
+
+
+def test_evaluation_counts_shares_by_their_weights_where_the_loss_does():
+    losses = []
+    for replicas, make in ((1, keras.Model), (2, bt.Model)):
+        with on(replicas):
+            model = plain(make)
+            model.compile("sgd", MSE("mean_with_sample_weight"))
+            losses.append(model.evaluate(X, Y, batch_size=8, sample_weight=WEIGHTS, verbose=0))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_what_is_no_mean_over_examples_is_refused_or_warned_of():
+    with on(2):
+        model = plain(bt.Model)
+        model.compile("sgd", MSE("sum"))
+        with pytest.raises(ValueError, match="would count each example 2 times"):
+            model.train_on_batch(X, Y)
+    model = plain(partial(bt.Model, micro_batches=2))
+    model.compile("sgd", keras.losses.Dice())
+    with pytest.warns(UserWarning, match="Dice is one number for a batch"):
+        model.fit(X, abs(Y), batch_size=11, verbose=0)
+    inputs = keras.Input(batch_shape=(4, 3, 2))
+    model = bt.Model(inputs, layers.LSTM(1, stateful=True, name="lstm")(inputs), micro_batches=2)
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="lstm: stateful=True carries a state from batch to batch"):
+        model.fit(np.ones((4, 3, 2)), np.ones((4, 1)), batch_size=4, verbose=0)
+
+
+def test_ragged_inputs_in_micro_batches_are_refused():
+    ragged = tf.data.Dataset.from_tensors((tf.ragged.constant([[1.0], [1.0, 2.0]]), tf.ones((2, 1))))
+    inputs = keras.Input((None,))
+    model = bt.Model(inputs, layers.Lambda(lambda x: tf.reduce_sum(x, 1, keepdims=True))(inputs), micro_batches=2)
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="micro_batches divides dense tensors only"):
+        model.fit(ragged, verbose=0)

@@ -155,3 +155,58 @@ def test_layers_inside_know_in_the_backward_pass_that_they_train_and_in_which_ty
         ends.append(model)
     assert apart_of_weights(*ends) < 1e-6
     assert ends[0].history.history["loss"] == pytest.approx(ends[1].history.history["loss"], rel=1e-6)
+
+
+class Keeps(layers.Layer):
+    """State of all kinds that Keras layers have: of a stateful RNN, a metric, a variable, and the seed of Keras."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.rnn = layers.GRU(6, stateful=True, return_sequences=True)
+        self.seen = keras.metrics.Sum(name="seen")
+        self.calls = self.add_weight((), initializer="zeros", trainable=False, name="calls")
+
+    def call(self, x, training=False):
+        self.seen.update_state(tf.ones(()))
+        self.calls.assign_add(1.0)
+        x = self.rnn(x * (1 + 0.01 * self.calls))
+        return (keras.random.dropout(x, 0.5) if training else x), None, 3
+
+
+def trained_by_hand(recomputed):
+    """Return the losses of three steps, and what `Keeps` has kept."""
+    x = np.random.default_rng(0).normal(size=(8, 3, 6)).astype("float32")
+    keras.utils.set_random_seed(1)
+    keeps, last, optimizer = Keeps(), layers.Dense(1), keras.optimizers.SGD(0.1)
+    last(keeps(x[:4])[0])  # makes the weights
+    if recomputed:
+        bt.recompute(keeps)
+    weights = [*keeps.trainable_variables, *last.trainable_variables]
+    optimizer.build(weights)
+
+    @tf.function
+    def step(batch):
+        with tf.GradientTape() as tape:
+            outputs, nothing, three = keeps(batch, training=True)
+            loss = tf.reduce_mean(last(outputs) ** 2)
+        assert nothing is None and three == 3
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss
+
+    losses = [float(step(x[start : start + 4])) for start in (0, 4, 0)]
+    return losses, [float(keeps.seen.result()), float(keeps.calls), *keeps.rnn.states[0].numpy().ravel()]
+
+
+def test_all_state_of_keras_is_updated_once_and_outputs_may_be_other_than_tensors():
+    (losses, kept), (again, kept_again) = trained_by_hand(False), trained_by_hand(True)
+    assert again == pytest.approx(losses, rel=1e-5) and len(set(losses)) == 3
+    assert kept_again == pytest.approx(kept, rel=1e-4)
+
+
+def test_a_layer_that_assigns_its_own_weights_is_refused():
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, layers.SpectralNormalization(layers.Dense(1), name="normal")(inputs))
+    bt.recompute(model, "normal")
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="normal assigns .*kernel, a weight that trains, whenever it is called"):
+        model.fit(X, Y, verbose=0)

@@ -172,7 +172,7 @@ def test_dropout_in_attention_differs_from_head_to_head():
     for training, same in ((False, True), (True, False)):
 
         def call(training=training):
-            with model.reduction.at_work():
+            with model.replica_reduction.at_work():
                 return model(x, training=training)
 
         first, second = strategy.experimental_local_results(tf.function(lambda call=call: strategy.run(call))())

@@ -20,7 +20,7 @@ from equal_models import (
 )
 from logical_cpus import CPUS
 
-from bigtrain_nb.common.keras_gaps import compiled_loss, full_name, known_as, mask_of, move, state_of
+from bigtrain_nb.common.keras_gaps import compiled_loss, full_name, known_as, mask_of, move
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
@@ -228,17 +228,6 @@ def test_a_class_that_is_made_at_run_time_is_named_by_itself_in_files_and_can_be
     assert keras.saving.serialize_keras_object(made(2, name="a")) != stock
     known_as(made, layers.Dense)
     assert keras.saving.serialize_keras_object(made(2, name="a")) == stock
-
-
-def test_variables_of_a_frozen_layer_that_do_not_train_are_all_publicly():
-    """Mended, `keras_gaps.state_of` can use `non_trainable_variables`."""
-    block = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="inner"), layers.Dropout(0.5)])
-    block.trainable = False
-    block.get_layer("inner").trainable = True
-    block.get_layer("inner").enable_lora(2)
-    assert len(block.get_layer("inner").trainable_variables) == 3  # the bias, and LoRA's two
-    assert len(block.non_trainable_variables) == len(block.variables) == 5
-    assert [variable.path.split("/")[-1] for variable in state_of(block)] == ["seed_generator_state"]
 
 
 def test_a_functional_model_cannot_add_losses():

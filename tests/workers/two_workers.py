@@ -212,7 +212,7 @@ def cut(strategy):
         model = new_gpt(strategy, 2, layers)
 
         def gradients(tokens, model=model):
-            with model.reduction.at_work(), tf.GradientTape() as tape:
+            with model.replica_reduction.at_work(), tf.GradientTape() as tape:
                 loss = tf.reduce_mean(model(tokens, training=True))
                 return tape.gradient(loss, model.trainable_variables)
 
