@@ -97,8 +97,9 @@ class Model(keras.Model):
     Raises TypeError for an unknown argument and for a `train_step` or `test_step` of your own that passes by what was
     asked for; ValueError for bad values, for settings that do not go together (bigtrain_nb/parallel/__init__.py has the
     table), in `compile` for an optimizer that cannot be sharded, in training for one that accumulates by itself, for
-    losses whose reductions cannot be weighed together, and for synchronized `BatchNormalization` in micro-batches on
-    several replicas.
+    losses whose reductions cannot be weighed together, for stateful RNNs and batches that are not dense in
+    micro-batches, for synchronized `BatchNormalization` in micro-batches on several replicas, and in `train_on_batch` on
+    several replicas for losses that are sums.
     """
 
     # Of a model that another constructor has made
@@ -107,7 +108,7 @@ class Model(keras.Model):
     reduce_dtype = SETTINGS["reduce_dtype"]
     sync_every = SETTINGS["sync_every"]
     _reduction = None
-    _looked_at = None
+    _looked_at = None  # when it was chosen
 
     # Made, or taken as it is
 
