@@ -98,8 +98,8 @@ class Model(keras.Model):
     asked for; ValueError for bad values, for settings that do not go together (bigtrain_nb/parallel/__init__.py has the
     table), in `compile` for an optimizer that cannot be sharded, in training for one that accumulates by itself, for
     losses whose reductions cannot be weighed together, for stateful RNNs and batches that are not dense in
-    micro-batches, for synchronized `BatchNormalization` in micro-batches on several replicas, and in `train_on_batch` on
-    several replicas for losses that are sums.
+    micro-batches, for synchronized `BatchNormalization` in micro-batches on several replicas, and in `train_on_batch`
+    on several replicas for losses that are sums.
     """
 
     # Of a model that another constructor has made
