@@ -35,8 +35,9 @@ def write_once(path, write):
     try:
         write(beside)
         beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    except BaseException:
+        beside.unlink(missing_ok=True)  # not after it was renamed: then it may be another's
+        raise
 
 
 def _is_first(beside):

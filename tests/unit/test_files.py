@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,16 @@ def test_where_the_other_fails_this_one_writes(tmp_path):
     write_once(path, lambda beside: beside.write_text("whole"))
     thread.join()
     assert path.read_text() == "whole"
+
+
+def test_who_begins_when_another_has_just_ended_keeps_its_file(tmp_path, monkeypatch):
+    path, beside = tmp_path / "a.h5", tmp_path / ".part-of-a.h5"
+    replace = Path.replace
+
+    def replace_and_another_begins(self, target):
+        replace(self, target)
+        beside.write_text("of another")
+
+    monkeypatch.setattr(Path, "replace", replace_and_another_begins)
+    write_once(path, lambda part: part.write_text("whole"))
+    assert path.read_text() == "whole" and beside.read_text() == "of another"
