@@ -53,6 +53,7 @@ from bigtrain_nb.parallel.tensor import TensorParallel
 from bigtrain_nb.train.loss_scale import scale_of
 
 _OVER_A_BATCH = (keras.losses.Dice, keras.losses.Tversky)
+"""Losses that are one number for a batch, unless they are given an axis."""
 
 SETTINGS = {"micro_batches": 1, "shard_optimizer": False, "reduce_dtype": "float32", "sync_every": None}
 """The arguments of `Model` that `keras.Model` does not have, and their defaults."""
@@ -356,7 +357,10 @@ class Model(keras.Model):
         return nullcontext() if self._loss_factor() > 1 else losses_of_one_device()
 
     def _loss_factor(self):
-        """Return what a replica's loss is multiplied by: sums by their number, for the mean is taken; others by 1."""
+        """Return what a replica's loss is multiplied by.
+
+        That is the number of replicas where losses are sums, because the mean of the replicas is taken; else 1.
+        """
         if self.replica_reduction.replicas == 1 or self.replica_reduction.talks_in_forward:
             return 1
         return self.replica_reduction.replicas if loss_reduction(self.loss) == "sum" else 1
