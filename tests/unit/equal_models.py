@@ -49,7 +49,7 @@ def batches(sizes, *tensors):
 
     def rows():
         for size, end in zip(sizes, ends, strict=True):
-            yield tuple(tensor[end - size : end] for tensor in tensors)
+            yield tuple(tensor[end - size : end].copy() for tensor in tensors)  # TensorFlow may write into what comes
 
     spec = tuple(tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in tensors)
     made = tf.data.Dataset.from_generator(rows, output_signature=spec)
