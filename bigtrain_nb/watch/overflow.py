@@ -9,6 +9,7 @@ from bigtrain_nb.common.keras_gaps import layers_within
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.loss_scale import scale_of
+from bigtrain_nb.watch.profile import batches_of, has_batches
 from bigtrain_nb.watch.watched_step import ARRIVES, Look, WatchedStep, is_floating, values_of
 
 LEAST_SCALE = 2.0**-14
@@ -68,17 +69,19 @@ def find_overflow(model, batch):
     """Return the `Overflow` that says which layer first gives a value that is not finite; None for a healthy step.
 
     One training step of a compiled ``model`` is run on ``batch``, which is what a dataset for `fit` yields: (inputs,
-    targets) or (inputs, targets, sample weights). The step is the model's own, in its dtype policy and its
+    targets), (inputs, targets, sample weights), or inputs alone for a model that needs no targets. Of a dataset, or of
+    what has `.dataset()`, it is the first batch. The step is the model's own, in its dtype policy and its
     micro-batches, but eager and without the update. It is healthy if the loss and all gradients are finite: a layer may
-    give infinities on purpose, as masks do. The model, its optimizer, seeds and statistics stay as they are.
+    give infinities on purpose, as masks do. The model, its optimizers, seeds and statistics stay as they are.
 
     With loss scaling some more steps tell whether a smaller scale makes the gradients finite.
 
-    Functional, Sequential and subclassed models, also nested. What goes wrong between the layers in a model's own
-    `call` is found at the next layer, and in a layer's own `call` at that layer. A step takes several times as long as
-    in `fit`.
+    Functional, Sequential and subclassed models, also nested, also with a `train_step` of their own whose optimizers
+    are attributes of the model. What goes wrong between the layers in a model's own `call` is found at the next layer,
+    and in a layer's own `call` at that layer. A step takes several times as long as in `fit`.
 
-    Raises TypeError for what is no Keras model, ValueError for one that is not compiled or has several replicas.
+    Raises TypeError for what is no Keras model and for what is no batch, ValueError for a model that is not compiled,
+    has several replicas or needs targets that are not there.
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"find_overflow takes a compiled Keras model, not {type(model).__name__}")
@@ -86,14 +89,23 @@ def find_overflow(model, batch):
         raise ValueError(f"{model.name} is not compiled: the backward pass starts at the loss that compile(...) sets")
     if model.distribute_strategy.num_replicas_in_sync > 1:
         raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
-    data = keras.tree.map_structure(_tensor, batch)
-    if not model.built:
-        model(keras.utils.unpack_x_y_sample_weight(data)[0])
+    data = _batch_of(batch)
+    inputs, targets, _ = keras.utils.unpack_x_y_sample_weight(data)
+    if not model.built and type(model).call is not keras.Model.call:
+        model(inputs)
 
     found = _in_the_batch(data)
     if found:
         return found
-    step = WatchedStep(model, data)
+    try:
+        step = WatchedStep(model, data)
+    except (TypeError, ValueError) as error:
+        if targets is None:
+            raise ValueError(
+                f"a step of {model.name} on inputs alone fails ({type(error).__name__}: {error!s:.199}); if it needs"
+                " targets, give (inputs, targets), or a dataset that yields them"
+            ) from error
+        raise
     if step.is_healthy:
         return None
     scale = finite_from = None
@@ -101,6 +113,32 @@ def find_overflow(model, batch):
         scale = scale_of(model.optimizer)
         finite_from = _finite_from(model, data, scale)
     return _first(model, step, scale, finite_from)
+
+
+def _batch_of(given):
+    """Return a batch, or the first batch of a dataset, as tensors."""
+    batch = next(iter(batches_of(given)), None) if _is_dataset(given) else given
+    if batch is None and given is not None:
+        raise ValueError("the dataset yielded no batch")
+    try:
+        data = keras.tree.map_structure(_tensor, batch)
+        has_examples = all(value is None or value.shape.rank != 0 for value in keras.tree.flatten(data))
+        inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    except (TypeError, ValueError):
+        inputs = None
+    if inputs is None or not has_examples:
+        raise TypeError(
+            "find_overflow takes a batch of arrays or dense tensors, (inputs, targets), (inputs, targets, sample"
+            f" weights) or inputs alone, or a dataset of such batches, not {batch!r:.99}"
+        )
+    return data
+
+
+def _is_dataset(given):
+    is_list_of_batches = isinstance(given, list) and given and isinstance(given[0], tuple)
+    is_array = hasattr(given, "__array__") or tf.is_tensor(given)
+    is_batch = is_array or isinstance(given, tuple | list | dict | str | bytes)
+    return is_list_of_batches or (has_batches(given) and not is_batch)
 
 
 def _tensor(value):
@@ -139,7 +177,7 @@ def _finite_from(model, data, scale):
     """Return the largest of scale, scale / 2, scale / 4, ... with which a step is healthy; None if there is none."""
     if not WatchedStep(model, data, LEAST_SCALE).is_healthy:
         return None
-    while not WatchedStep(model, data, scale).is_healthy:
+    while scale > LEAST_SCALE and not WatchedStep(model, data, scale).is_healthy:
         scale /= 2
     return scale
 
@@ -150,7 +188,7 @@ def _first(model, step, scale, finite_from):
     looks = [look for look in _with_weights(model, step) if not look.values.finite]
     found = next((look for look in looks if look.is_backward == (where == "backward")), None)
     if found is None:
-        loss = step.losses[0]
+        loss = next((values for values in step.losses if not values.finite), step.losses[0])
         return Overflow("loss", where, loss.dtype, {"loss": loss}, scale, finite_from, "All layers are finite.")
 
     layer, remark = _blame(found)
@@ -184,7 +222,8 @@ def _blame(look):
     if look.where not in ("input", ARRIVES):
         return layer.name, ""
     if caller is None and look.where == "input":
-        return "inputs", f"The batch is finite, but not in {look.values.dtype}."
+        place = f"{layer.name}, in {look.values.dtype}"
+        return "inputs", f"The batch is finite, but not when it comes to {place}: a cast, or code of the step."
     if caller is None:
         return "loss", "The gradient of the loss itself is not finite."
     between = f"It happens next to {layer.name}: a cast, a sum of branches, or code of {caller.layer.name}."

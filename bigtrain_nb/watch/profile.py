@@ -123,7 +123,7 @@ def profile(step, dataset=None, *, steps=20, folder=None):
     for a dataset that yields nothing.
     """
     steps = whole_number("steps", steps, 1)
-    is_dataset = dataset is None and _has_batches(step)
+    is_dataset = dataset is None and has_batches(step)
     take = _step_function(step, dataset)
     place = str(folder or tempfile.mkdtemp(prefix="bigtrain-profile-"))
     plain = _seconds(take, -(-steps // 2))
@@ -136,15 +136,15 @@ def profile(step, dataset=None, *, steps=20, folder=None):
     return Profile(parts, steps, seconds, plain / steps, operations, place)
 
 
-def _has_batches(source):
+def has_batches(source):
     return hasattr(source, "__iter__") or callable(getattr(source, "dataset", None))
 
 
 def _step_function(step, dataset):
     """Return a function without arguments that takes one step."""
-    if dataset is None and _has_batches(step):
+    if dataset is None and has_batches(step):
         return _next_of(step)
-    if _has_batches(step) or not callable(step):
+    if has_batches(step) or not callable(step):
         raise TypeError(f"profile takes a step function, a compiled Keras model or a dataset, not {step!r:.99}")
     is_model = isinstance(step, keras.Model)
     if dataset is None and is_model:
@@ -154,19 +154,19 @@ def _step_function(step, dataset):
     if not is_model:
         next_batch = _next_of(dataset)
         return lambda: step(next_batch())
-    batches = _batches(dataset).repeat()
+    batches = batches_of(dataset).repeat()
     iterator = iter(step.distribute_strategy.experimental_distribute_dataset(batches))
     step.make_train_function()
     return lambda: step.train_function(iterator)
 
 
-def _batches(source):
+def batches_of(source):
     return source.dataset() if callable(getattr(source, "dataset", None)) else source
 
 
 def _next_of(source):
     """Return a function that gives the next batch, again from the start where they end."""
-    batches = _for_ever(_batches(source))
+    batches = _for_ever(batches_of(source))
 
     def next_batch():
         with tf.profiler.experimental.Trace(trace.INPUT):

@@ -1,11 +1,12 @@
 """A training step with a look at what goes into each layer and what comes out of it, forward and backward.
 
 The step is the model's own `train_step`, run eagerly. What goes through a layer passes an identity, whose gradient is
-what arrives there in the backward pass. The optimizer is kept from updating, and all that a step changes is put back.
+what arrives there in the backward pass. What gradients are taken of is a loss. The optimizers are kept from updating,
+and all that a step changes is put back.
 """
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,8 +81,11 @@ class Look:
 class WatchedStep:
     """One training step of a compiled model on a batch of tensors, at a loss scale (None: as the optimizer has it).
 
-    ``looks``: in the order of time. ``losses``: `Values`, one for each micro-batch. ``gradients``: pairs of what the
-    optimizer was given, gradient and variable.
+    ``looks``: in the order of time. ``losses``: `Values`, before they are scaled, one for each micro-batch, or for each
+    loss of a `train_step` of somebody's own. ``gradients``: pairs of what the optimizers were given, gradient and
+    variable.
+
+    Raises ValueError for a step that takes no gradient.
     """
 
     def __init__(self, model, data, scale=None):
@@ -90,7 +94,7 @@ class WatchedStep:
         self.gradients = []
         self.scale = scale
         self._running = []
-        optimizer = model.optimizer
+        self._scaled_losses = []
         with ExitStack() as stack:
             stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
             tf.config.run_functions_eagerly(True)
@@ -98,11 +102,18 @@ class WatchedStep:
             for variable in [*model.non_trainable_variables, *model.metrics_variables]:
                 stack.callback(variable.assign, tf.identity(variable.value))
             stack.callback(model.reset_metrics)
-            stack.enter_context(in_place_of(optimizer, "apply", self._apply))
-            stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
+            for optimizer in _optimizers(model):
+                stack.enter_context(in_place_of(optimizer, "apply", self._apply))
+                stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
             for layer in _layers_and_operations(model):
                 stack.enter_context(in_place_of(layer, "call", self._watched(layer, layer.call)))
+            stack.enter_context(self._losses_seen())
             model.train_step(data)
+        if not self.losses:
+            raise ValueError(
+                f"the train_step of {model.name} takes no gradient with tf.GradientTape, so there is no backward pass"
+                " to look at"
+            )
 
     @property
     def is_healthy(self):
@@ -118,9 +129,29 @@ class WatchedStep:
     def _scaled(self, scale_loss):
         def look_and_scale(loss):
             self.losses.append(values_of(loss))
-            return scale_loss(loss) if self.scale is None else loss * tf.cast(self.scale, loss.dtype)
+            scaled = scale_loss(loss) if self.scale is None else loss * tf.cast(self.scale, loss.dtype)
+            self._scaled_losses.append(scaled)
+            return scaled
 
         return look_and_scale
+
+    @contextmanager
+    def _losses_seen(self):
+        """Look at what gradients are taken of, for a step of somebody's own may compute its losses as it likes."""
+        gradient = tf.GradientTape.gradient
+
+        def look_and_differentiate(tape, target, sources, output_gradients=None, *args, **kwargs):
+            if output_gradients is None:  # else it goes on with a backward pass, as a recomputed layer does
+                for loss in filter(is_floating, keras.tree.flatten(target)):
+                    if not any(loss is seen for seen in self._scaled_losses):
+                        self.losses.append(values_of(loss))
+            return gradient(tape, target, sources, output_gradients, *args, **kwargs)
+
+        tf.GradientTape.gradient = look_and_differentiate
+        try:
+            yield
+        finally:
+            tf.GradientTape.gradient = gradient
 
     def _watched(self, layer, call):
         def watched(*args, **kwargs):
@@ -155,6 +186,11 @@ class WatchedStep:
             return with_mask(seen(value), mask_of(value))
 
         return keras.tree.map_structure(look, structure)
+
+
+def _optimizers(model):
+    """Return the optimizers that a model has as attributes: that of `compile`, and more for a step of its own."""
+    return [each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer)]
 
 
 def _layers_and_operations(model):

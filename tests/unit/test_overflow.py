@@ -158,3 +158,105 @@ def test_what_is_not_finite_before_the_step_is_said_as_such():
     model.get_layer("dense_3").bias.assign([0, 0, np.nan, 0, 0, 0])
     found = bt.find_overflow(model, BATCH)
     assert (found.layer, found.where) == ("dense_3", "forward") and not found.values["bias"].finite
+
+
+class OwnStep(keras.Model):
+    """With a step of its own, which computes its loss by itself and does not scale it."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+class TwoNetworks(keras.Model):
+    """Two networks that are never called as one model, each with a loss and an optimizer, as in a GAN; no targets."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def compile(self):
+        super().compile()
+        self.of_first, self.of_second = keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.1)
+
+    def train_step(self, x):
+        for network, optimizer in ((self.first, self.of_first), (self.second, self.of_second)):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(network(x) ** 2)
+            gradients = tape.gradient(loss, network.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_planted_layer_is_found_in_a_model_with_a_step_of_its_own(where):
+    found = bt.find_overflow(compiled(functional(twelve(3, where), OwnStep)), BATCH)
+    assert (found.layer, found.where) == ("planted", where)
+    assert bt.find_overflow(compiled(functional(twelve(3), OwnStep)), BATCH) is None
+
+
+@pytest.mark.parametrize("planted", [None, "forward", "backward"])
+def test_networks_with_optimizers_of_their_own_are_looked_at_and_stay_as_they_are(planted):
+    model = TwoNetworks(functional(twelve(4)), functional(twelve(5, planted)))
+    model.compile()
+    before = [variable.numpy() for variable in model.variables]
+    found = bt.find_overflow(model, BATCH[0])
+    assert planted is None and found is None or (found.layer, found.where) == ("planted", planted)
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_a_loss_of_ones_own_that_is_not_finite_is_named_forward():
+    class LossOfItsOwn(OwnStep):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.math.log(-tf.reduce_mean(self(data[0]) ** 2))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    found = bt.find_overflow(compiled(functional(twelve(6), LossOfItsOwn)), BATCH)
+    assert (found.layer, found.where) == ("loss", "forward") and found.values["loss"].nan == 1
+
+
+def test_a_step_without_a_gradient_is_refused():
+    class Counts(keras.Model):
+        def train_step(self, data):
+            return {"loss": 0.0}
+
+    with pytest.raises(ValueError, match="train_step of counts takes no gradient with tf.GradientTape"):
+        bt.find_overflow(compiled(functional(twelve(7), Counts)), BATCH)
+
+
+def test_a_dataset_gives_its_first_batch_in_whatever_form_it_comes():
+    x, y = BATCH
+    dataset = tf.data.Dataset.from_tensor_slices(BATCH).batch(4)
+
+    class HasDataset:
+        def dataset(self):
+            return dataset
+
+    broken = compiled(functional(twelve(8, "forward")))
+    for given in (dataset, HasDataset(), [(x, y), (x, y)], iter([(x, y)]), [x, y]):
+        assert bt.find_overflow(broken, given).layer == "planted"
+    first_is_bad = tf.data.Dataset.from_tensors((x * np.nan, y)).concatenate(tf.data.Dataset.from_tensors((x, y)))
+    assert bt.find_overflow(broken, first_is_bad).layer == "inputs"
+    with pytest.raises(ValueError, match="the dataset yielded no batch"):
+        bt.find_overflow(broken, dataset.take(0))
+
+
+@pytest.mark.parametrize("given", ["abc", None, 3, (), (1, 2), lambda: BATCH, (*BATCH, *BATCH)], ids=repr)
+def test_what_is_no_batch_is_refused_with_what_to_give(given):
+    with pytest.raises(
+        TypeError, match=r"takes a batch of arrays .*\(inputs, targets\).* or a dataset of such batches"
+    ):
+        bt.find_overflow(compiled(functional(twelve(9))), given)
+
+
+def test_inputs_alone_for_a_loss_that_needs_targets_are_refused():
+    with pytest.raises(ValueError, match=r"on inputs alone fails .* give \(inputs, targets\)"):
+        bt.find_overflow(compiled(functional(twelve(9))), BATCH[0])
