@@ -3,11 +3,12 @@
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch.cluster_spec import cluster_spec
 from bigtrain_nb.launch.rendezvous import come_together
+from bigtrain_nb.launch.same_run import what_runs
 from bigtrain_nb.launch.serve import lead
 from bigtrain_nb.train.devices import devices
 
 
-def cluster_devices(at_least=2, timeout=600):
+def cluster_devices(at_least=2, timeout=600, may_differ=()):
     """Return the names of the devices of all workers, in the chief; in another worker, serve the chief until it ends.
 
     With TF_CONFIG or in a task of SLURM's srun the devices are the GPUs of all workers, or one CPU of each if there are
@@ -15,12 +16,12 @@ def cluster_devices(at_least=2, timeout=600):
     the others this call does not return. They compute what the chief sends them, and when it has ended they end, with
     code 0. On its own, a process gets `devices(at_least)`. Call it before TensorFlow runs anything.
 
-    Raises as `strategy` does.
+    Raises as `strategy` does, which says what ``may_differ`` is.
     """
     spec = cluster_spec()
     if spec is None:
         return devices(at_least)
-    reached = come_together(lead, spec, timeout)
+    reached = come_together(lead, spec, what_runs(may_differ), timeout)
     tf.config.experimental_connect_to_cluster(reached, spec.tasks[0]["type"], 0)
     there = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     names = [device.name for device in there]

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
+KINDS = ["chief", "worker", "ps"]
 FIRST_PORT, PORTS, PORTS_OF_A_JOB = 20_000, 12_000, 64  # below the ports that Linux gives to clients
 
 
@@ -28,7 +29,7 @@ class ClusterSpec:
     @property
     def port(self):
         """The port on which this task will listen."""
-        return int(self.addresses[self.rank].rpartition(":")[2])
+        return _port(self.addresses[self.rank])
 
     @property
     def cluster(self):
@@ -63,7 +64,8 @@ def cluster_spec(environment=os.environ, first_port=None):
     """Return this process' `ClusterSpec`, or None if it is on its own. TF_CONFIG comes before SLURM's variables.
 
     BIGTRAIN_SERVERS=n, where a cluster's file sets it, makes parameter servers of the last n tasks, and a chief of the
-    first. ``first_port`` is, under SLURM, that of the first task; by default it is made from the job's number.
+    first. ``first_port`` is, under SLURM, that of the first task; by default it is BIGTRAIN_PORT, which our sbatch file
+    draws at random, or else made from the job's number.
 
     Raises ValueError for a TF_CONFIG that no group of workers can be made from, and where SLURM has placed the tasks
     so that their addresses cannot be told. A list of several nodes is read with SLURM's scontrol.
@@ -79,31 +81,98 @@ def cluster_spec(environment=os.environ, first_port=None):
 
 
 def _from_tf_config(text, servers):
+    cluster, task = _parsed(text)
+    _check_kinds([*cluster, task["type"]])
+    _check_addresses(cluster)
+    _check_task(cluster, task)
+    chief, given = cluster.get("chief", []), cluster.get("ps", [])
+    addresses = chief + cluster.get("worker", []) + given
+    rank = addresses.index(cluster[task["type"]][task["index"]])
+    servers = servers or len(given)
+    return ClusterSpec(addresses, rank, bool(chief or servers), servers, "TF_CONFIG")
+
+
+def _parsed(text):
+    """Return TF_CONFIG's cluster, addresses by kind, and its task."""
+    if unfilled := re.search(r"\$\(\w+\)", text):
+        raise ValueError(
+            f"TF_CONFIG holds {unfilled[0]}, which Kubernetes has not filled in: define that variable above TF_CONFIG"
+            " in the container's env"
+        )
     try:
         config = json.loads(text)
         cluster, task = config["cluster"], config["task"]
-        chief, given = cluster.get("chief", []), cluster.get("ps", [])
-        addresses = chief + cluster["worker"] + given
-        rank = addresses.index(cluster[task["type"]][task["index"]])
-    except (ValueError, TypeError, LookupError, AttributeError):
+        kind, _ = task["type"], task["index"]
+        shaped = isinstance(kind, str) and all(isinstance(some, list) for some in cluster.values())
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        shaped = False
+    if not shaped:
+        if "sparseCluster" in text:
+            raise ValueError(
+                "TF_CONFIG has a sparseCluster, in which a task sees itself and the parameter servers only: all must"
+                " see all. Set enableDynamicWorker: false in the TFJob"
+            )
         raise ValueError(
             f"TF_CONFIG must be JSON like {EXAMPLE}: each worker, and the chief if there is one, with a host:port of"
             f" its own, and in the task which of them this process is. It is {text[:1000]}"
-        ) from None
-    servers = servers or len(given)
-    return ClusterSpec(addresses, rank, bool(chief or servers), servers, "TF_CONFIG")
+        )
+    return cluster, task
+
+
+def _check_kinds(kinds):
+    if "evaluator" in kinds:
+        raise ValueError(
+            "TF_CONFIG has an evaluator, which takes no part in a training: let it load checkpoints in a process"
+            " without TF_CONFIG, or leave it out and give fit validation_data"
+        )
+    if "master" in kinds:
+        raise ValueError('TF_CONFIG has a "master", the name of TensorFlow 1: call it "chief"')
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ValueError(f"TF_CONFIG has a task of the kind {kind!r}; a task is one of {', '.join(KINDS)}")
+
+
+def _check_addresses(cluster):
+    addresses = [address for some in cluster.values() for address in some]
+    for address in addresses:
+        if not (isinstance(address, str) and re.fullmatch(r".+:\d{1,5}", address) and 0 < _port(address) < 65536):
+            raise ValueError(f"TF_CONFIG's address {address!r} must be a host and a port, like host1:2222")
+        if addresses.count(address) > 1:
+            raise ValueError(f"TF_CONFIG has the address {address} twice: each task needs a host:port of its own")
+    if len(cluster.get("chief", [])) > 1:
+        raise ValueError(f"TF_CONFIG has {len(cluster['chief'])} chiefs: one of them leads, call the others worker")
+    if cluster.get("ps") and not cluster.get("worker"):
+        raise ValueError("TF_CONFIG has parameter servers (ps) and no worker that would train with them: add workers")
+
+
+def _check_task(cluster, task):
+    kind, index = task["type"], task["index"]
+    if kind not in cluster:
+        raise ValueError(f"TF_CONFIG's task is a {kind!r}; its cluster has {', '.join(cluster) or 'no task'}")
+    if not isinstance(index, int) or isinstance(index, bool):
+        raise ValueError(f"TF_CONFIG's task has the index {index!r}: it must be a whole number, such as 1, not a text")
+    if not 0 <= index < len(cluster[kind]):
+        raise ValueError(
+            f"TF_CONFIG's task is {kind} {index}, but there are {len(cluster[kind])} of that kind, counted from 0"
+        )
+
+
+def _port(address):
+    return int(address.rpartition(":")[2])
 
 
 def _from_slurm(environment, servers, first):
     """Return the cluster of a task that srun started.
 
-    The ports come from the job's number and the task's rank: two jobs on a node differ, and so do two nodes on a host.
+    Each task has a port of its own, counted from the first: two nodes may be one host.
     """
     rank = int(environment["SLURM_PROCID"])
     hosts = _hosts_of_tasks(environment["SLURM_STEP_NODELIST"], environment["SLURM_STEP_TASKS_PER_NODE"])
     here = environment.get("SLURMD_NODENAME", hosts[rank])
     if here != hosts[rank]:
         raise ValueError(f"SLURM has put task {rank} on {here}, not on {hosts[rank]}: use srun --distribution=block")
+    if first is None and "BIGTRAIN_PORT" in environment:
+        first = int(environment["BIGTRAIN_PORT"])
     if first is None:
         first = FIRST_PORT + PORTS_OF_A_JOB * int(environment["SLURM_JOB_ID"]) % PORTS
     addresses = [f"{host}:{first + task % PORTS_OF_A_JOB}" for task, host in enumerate(hosts)]

@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.launch.rendezvous import gather, let_go, report, welcome
+from bigtrain_nb.launch.rendezvous import gather, hear, listening, refusal, report, send
+from bigtrain_nb.launch.same_run import differences
 from bigtrain_nb.launch.supervisor import free_ports
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, times; on Linux
@@ -23,21 +24,22 @@ KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # secon
 guests = {}  # in the chief: a connection to each other task, by its rank
 
 
-def lead(spec, seconds):
+def lead(spec, runs, patience):
     """Wait until all other tasks serve; return the `tf.train.ClusterSpec` by which to reach them. In the chief.
 
     It differs from TF_CONFIG in the chief's own port. When this process ends, so do the others, in which this does not
     return: it runs a TensorFlow server until the chief has ended.
 
-    Raises RuntimeError after ``seconds``, naming the tasks that are missing; OSError if the chief's port is taken.
+    Raises RuntimeError when the `Patience` is over, naming the tasks that are missing, that run something else, or that
+    cannot be reached; OSError if the chief's port is taken.
     """
     os.environ["GRPC_FAIL_FAST"] = "use_caller"  # TensorFlow raises when a task is gone; else it waits for it
     if spec.rank > 0:
         print(f"{spec.name(spec.rank)} serves the chief, because of {spec.source}", flush=True)
-        _serve(spec, seconds)
-    server = socket.create_server(("", spec.port))
-    guests.update(gather(server, spec, seconds))
-    threading.Thread(target=_welcome_again, args=(server, spec), daemon=True).start()
+        _serve(spec, runs, patience)
+    server = listening(spec, patience)
+    guests.update(gather(server, spec, runs, patience))
+    threading.Thread(target=_welcome_again, args=(server, spec, runs), daemon=True).start()
     atexit.register(_dismiss)
     addresses = list(spec.addresses)
     addresses[0] = f"{addresses[0].rpartition(':')[0]}:{free_ports(1)[0]}"
@@ -55,7 +57,7 @@ def end_all(code):
     os._exit(code)
 
 
-def _serve(spec, seconds):
+def _serve(spec, runs, patience):
     """Run a TensorFlow server until the chief has ended, then end this process.
 
     The exit code is the chief's last word: 0, or 75 if it was told to end and has saved; 1 if it was lost. SIGTERM is
@@ -63,7 +65,7 @@ def _serve(spec, seconds):
     """
     task = spec.tasks[spec.rank]
     _ = tf.distribute.Server(spec.cluster, task["type"], task["index"], protocol="grpc")
-    chief = report(spec, seconds)
+    chief = report(spec, runs, patience)
     _notice_a_lost_host(chief)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     chief.settimeout(None)
@@ -75,12 +77,17 @@ def _serve(spec, seconds):
     os._exit(int(word or 1))  # at once: TensorFlow's server cannot be ended
 
 
-def _welcome_again(server, spec):
+def _welcome_again(server, spec, runs):
     """Hear every task that is started again."""
     while True:
-        rank = welcome(server, spec, guests)
-        if rank:
-            let_go(guests[rank])
+        guest, _ = server.accept()
+        if heard_of := hear(guest, spec):
+            rank, guest, other = heard_of
+            if problems := differences(other, runs):
+                refusal([guest], f"{spec.name(rank)}, started again, does not run the same: {'; '.join(problems)}")
+            else:
+                send(guest, go=True)
+                guests[rank] = guest
 
 
 def _dismiss():

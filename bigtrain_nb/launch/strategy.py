@@ -1,13 +1,16 @@
 """The strategy for wherever this process runs: one device, several, or one of several workers."""
 
+import os
+
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch.cluster_spec import cluster_spec
 from bigtrain_nb.launch.rendezvous import come_together, meet
+from bigtrain_nb.launch.same_run import what_runs
 from bigtrain_nb.launch.serve import lead
 from bigtrain_nb.train.devices import mirrored
 
 
-def strategy(timeout=600, communication_options=None, variable_partitioner=None):
+def strategy(timeout=600, communication_options=None, variable_partitioner=None, may_differ=()):
     """Return the `tf.distribute` strategy for where this process runs, and print which it is and why.
 
     With TF_CONFIG or in a task of SLURM's srun: a `MultiWorkerMirroredStrategy` over all workers, once all have come;
@@ -21,18 +24,22 @@ def strategy(timeout=600, communication_options=None, variable_partitioner=None)
     ``variable_partitioner``, one of `tf.distribute.experimental.partitioners`, which variables are cut into shards that
     stand on several parameter servers.
 
+    When they meet, the tasks compare what they run: the script and the modules beside it that are loaded by now,
+    arguments, versions, Keras' settings, and the number of GPUs. ``may_differ`` has the arguments for which each task
+    may have a value of its own, like ["--log-dir"]. Each task also tries whether it reaches all others.
+
     Raises ValueError for a TF_CONFIG, or SLURM's variables, that cannot be; RuntimeError if this task's port is
-    taken, if TensorFlow has run already, or if the tasks have not all come after ``timeout`` seconds: it names those
-    that do not answer.
+    taken, if TensorFlow has run already, if the tasks do not run the same or do not reach each other, or if they have
+    not all come after ``timeout`` seconds: it names those that differ or do not answer.
     """
     spec = cluster_spec()
     if spec is None:
         return _alone()
     if spec.servers:
-        return _with_servers(spec, timeout, variable_partitioner)
-    come_together(meet, spec, timeout)
-    made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication_options)
+        return _with_servers(spec, what_runs(may_differ), timeout, variable_partitioner)
     gpus = tf.config.get_visible_devices("GPU")
+    come_together(meet, spec, what_runs(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
+    made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication_options)
     chief = ", the chief" if spec.rank == 0 else ""
     role = f"worker {spec.rank} of {len(spec.addresses)}{chief}, with {len(gpus)} GPUs"
     print(f"MultiWorkerMirroredStrategy: {role}, because of {spec.source}", flush=True)
@@ -40,6 +47,13 @@ def strategy(timeout=600, communication_options=None, variable_partitioner=None)
 
 
 def _alone():
+    tasks = int(os.environ.get("SLURM_NTASKS", "1"))
+    if tasks > 1 and "SLURM_STEP_ID" not in os.environ:
+        print(
+            f"This SLURM job has {tasks} tasks, but srun did not start this process: it trains alone. Start it by srun"
+            " python3 ...",
+            flush=True,
+        )
     gpus = tf.config.get_visible_devices("GPU")
     if len(gpus) > 1:
         print(f"MirroredStrategy over {len(gpus)} GPUs, because they are there", flush=True)
@@ -48,8 +62,8 @@ def _alone():
     return tf.distribute.get_strategy()
 
 
-def _with_servers(spec, seconds, variable_partitioner):
-    reached = come_together(lead, spec, seconds)
+def _with_servers(spec, runs, seconds, variable_partitioner):
+    reached = come_together(lead, spec, runs, seconds)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         reached, task_type="chief", task_id=0, rpc_layer="grpc"
     )

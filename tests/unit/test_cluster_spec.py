@@ -17,8 +17,15 @@ def config(cluster, kind="worker", index=0):
 
 @pytest.mark.parametrize(
     "environment",
-    [{}, {"TF_CONFIG": " "}, {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}, config({"worker": TWO[:1]})],
-    ids=["nothing", "empty", "sbatch without srun", "one worker"],
+    [
+        {},
+        {"TF_CONFIG": " "},
+        {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"},
+        config({"worker": TWO[:1]}),
+        config({"chief": TWO[:1]}, "chief"),
+        config({"chief": TWO[:1], "worker": []}, "chief"),
+    ],
+    ids=["nothing", "empty", "sbatch without srun", "one worker", "one chief", "one chief and no worker"],
 )
 def test_a_process_on_its_own(environment):
     assert cluster_spec(environment) is None
@@ -34,21 +41,40 @@ def test_a_chief_comes_first():
     assert json.loads(specs[2].tf_config) == {"cluster": cluster, "task": {"type": "worker", "index": 1}}
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "two workers",
-        {"cluster": {"worker": TWO}, "task": {"type": "worker", "index": 2}},
-        {"cluster": {"chief": TWO}, "task": TASK},
-    ],
-    ids=json.dumps,
-)
-def test_a_tf_config_that_cannot_be_is_shown_beside_one_that_can(value):
-    text = json.dumps(value)
+@pytest.mark.parametrize("text", ['"two workers"', "[" * 100_000, "{}", '{"cluster": {"worker": "one:1"}, "task": {}}'])
+def test_a_tf_config_of_another_shape_is_shown_beside_a_good_one(text):
     with pytest.raises(ValueError) as caught:
         cluster_spec({"TF_CONFIG": text})
     assert str(caught.value).startswith('TF_CONFIG must be JSON like {"cluster": {"worker"')
-    assert str(caught.value).endswith(text)
+    assert str(caught.value).endswith(text[:1000])
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        (config({"chief": TWO[:1], "ps": TWO[1:]}, "chief"), "has parameter servers (ps) and no worker"),
+        (config({"worker": TWO}, "evaluator"), "has an evaluator, which takes no part"),
+        (config({"worker": TWO, "evaluator": ["three:1"]}), "has an evaluator, which takes no part"),
+        (config({"master": TWO[:1], "worker": TWO[1:]}), 'the name of TensorFlow 1: call it "chief"'),
+        (config({"helper": TWO}, "helper"), "a task of the kind 'helper'; a task is one of chief, worker, ps"),
+        (config({"worker": TWO}, index="1"), "has the index '1': it must be a whole number"),
+        (config({"worker": TWO}, index=True), "has the index True: it must be a whole number"),
+        (config({"worker": TWO}, index=2), "is worker 2, but there are 2 of that kind, counted from 0"),
+        (config({"worker": TWO}, index=-1), "is worker -1, but there are 2"),
+        (config({"chief": TWO[:1]}, "worker"), "task is a 'worker'; its cluster has chief"),
+        (config({"chief": TWO}, "chief"), "has 2 chiefs: one of them leads"),
+        (config({"worker": ["one", "two:2222"]}), "address 'one' must be a host and a port"),
+        (config({"worker": ["one:2222", "two:99999"]}), "address 'two:99999' must be a host and a port"),
+        (config({"worker": [*TWO, TWO[0]]}), "has the address one:2222 twice"),
+        ({"TF_CONFIG": '{"sparseCluster": {"worker": {"0": "one:2222"}}, "task": {}}'}, "enableDynamicWorker: false"),
+        ({"TF_CONFIG": config({"worker": TWO})["TF_CONFIG"].replace(" 0}", " $(TASK_INDEX)}")}, "holds $(TASK_INDEX)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_wrong_in_a_tf_config_has_a_sentence_of_its_own(environment, sentence):
+    with pytest.raises(ValueError) as caught:
+        cluster_spec(environment)
+    assert str(caught.value).startswith("TF_CONFIG") and sentence in str(caught.value)
 
 
 def in_slurm(nodes, tasks, rank, job=4711, **more):
@@ -100,6 +126,11 @@ def test_all_tasks_of_a_job_agree_jobs_on_a_node_differ_and_ports_are_below_thos
         addresses += in_slurm("node1", "4", 0, job).addresses
     assert len(set(addresses)) == 52
     assert all(1024 < int(address.rpartition(":")[2]) < 32768 for address in addresses)
+
+
+def test_the_jobs_file_can_draw_the_first_port():
+    mine = in_slurm("node1,node2", "1(x2)", 1, BIGTRAIN_PORT="23456")
+    assert mine.addresses == ["node1:23456", "node2:23457"]
 
 
 def test_a_task_checks_that_it_is_where_it_is_expected():

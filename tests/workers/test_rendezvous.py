@@ -2,6 +2,9 @@
 
 import atexit
 import json
+import socket
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from socket import create_connection, create_server
 
@@ -10,7 +13,6 @@ from leftovers import eventually, listens
 
 from bigtrain_nb.launch import rendezvous
 from bigtrain_nb.launch.cluster_spec import ClusterSpec
-from bigtrain_nb.launch.rendezvous import meet
 from bigtrain_nb.launch.supervisor import free_ports
 
 SECONDS = 60  # a net: these meetings take a second
@@ -35,53 +37,189 @@ def specs(count):
     return [ClusterSpec(addresses, rank, False, 0, "TF_CONFIG") for rank in range(count)]
 
 
+def meet(spec, seconds=SECONDS, **runs):
+    """Let a task that runs these things meet the others."""
+    return rendezvous.meet(spec, runs, rendezvous.Patience(seconds))
+
+
+def greeting(spec, **runs):
+    """What a task says to the chief first."""
+    message = {"rank": spec.rank, "cluster": spec.addresses, "runs": runs}
+    return f"bigtrain_nb {json.dumps(message)}\n".encode()
+
+
 def say(port, words):
     """Say something to the chief, and hang up."""
     with create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(words)
 
 
+def refused(*meetings):
+    """Return the one sentence with which all of them end."""
+    said = set()
+    for one in meetings:
+        with pytest.raises(RuntimeError) as caught:
+            one.result()
+        said.add(str(caught.value))
+    assert len(said) == 1
+    return said.pop()
+
+
 def test_one_that_came_and_hung_up_is_waited_for(pool):
     chief, first, second = specs(3)
-    met = [pool.submit(meet, chief, SECONDS)]
+    met = [pool.submit(meet, chief)]
     eventually(lambda: listens(chief.addresses[0]))
-    say(chief.port, json.dumps([first.rank, first.addresses]).encode() + b"\n")
-    met.append(pool.submit(meet, second, SECONDS))
+    say(chief.port, greeting(first))
+    met.append(pool.submit(meet, second))
     with pytest.raises(TimeoutError):
         met[-1].result(timeout=0.5)
-    met.append(pool.submit(meet, first, SECONDS))
+    met.append(pool.submit(meet, first))
     assert [one.result() for one in met] == [None] * 3
 
 
 def test_strangers_at_the_chiefs_port_do_no_harm(pool):
     chief, worker = specs(2)
-    met = [pool.submit(meet, chief, SECONDS)]
+    met = [pool.submit(meet, chief)]
     eventually(lambda: listens(chief.addresses[0]))
-    for words in (b"", b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'[7, ""]\n', b"\0" * 9000):
+    odd = {"rank": 1, "cluster": worker.addresses, "runs": 7}, {"rank": [], "cluster": 1, "runs": {}}, {"rank": 7}, []
+    for words in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 9000, b"bigtrain_nb " + b"[" * 100_000 + b"\n"):
         say(chief.port, words)
-    met.append(pool.submit(meet, worker, SECONDS))
+    for message in odd:
+        say(chief.port, f"bigtrain_nb {json.dumps(message)}\n".encode())
+    met.append(pool.submit(meet, worker))
     assert [one.result() for one in met] == [None] * 2
+
+
+def test_one_that_is_slow_to_say_who_it_is_holds_up_nobody(pool, monkeypatch):
+    monkeypatch.setattr(rendezvous, "TALK_SECONDS", SECONDS)
+    chief, worker = specs(2)
+    met = [pool.submit(meet, chief)]
+    eventually(lambda: listens(chief.addresses[0]))
+    with create_connection(("127.0.0.1", chief.port)) as slow:
+        slow.sendall(b"bigtrain_nb {")
+        met.append(pool.submit(meet, worker))
+        assert [one.result(timeout=SECONDS / 2) for one in met] == [None] * 2
 
 
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["none", "HTTP"])
 def test_another_server_at_the_chiefs_port_is_outlasted(words, pool):
     chief, worker = specs(2)
     with create_server(("127.0.0.1", chief.port)) as server:
-        met = [pool.submit(meet, worker, SECONDS)]
+        met = [pool.submit(meet, worker)]
         guest, _ = server.accept()
         with guest, guest.makefile("rb") as told:
             told.readline()
             guest.sendall(words)
-    met.append(pool.submit(meet, chief, SECONDS))
+    met.append(pool.submit(meet, chief))
     assert [one.result() for one in met] == [None] * 2
 
 
-def test_the_chief_says_who_is_missing(pool, monkeypatch):
-    monkeypatch.setattr(rendezvous, "TALK_SECONDS", 0.5)
+def test_all_that_came_hear_who_is_missing(pool):
     chief, missing, second, lost = specs(4)
-    other = pool.submit(meet, second, 0.5)
-    said = rf"^worker 1 \({missing.addresses[1]}\), worker 3 \({lost.addresses[3]}\) did not come within 0\.5 s"
-    with pytest.raises(RuntimeError, match=said):
+    other = pool.submit(meet, second)
+    said = refused(pool.submit(meet, chief, 0.5), other)
+    assert said.startswith(
+        f"worker 1 ({missing.addresses[1]}), worker 3 ({lost.addresses[3]}) did not come within 0.5 s"
+    )
+
+
+def test_a_chief_that_does_not_come_is_named():
+    chief, worker = specs(2)
+    with pytest.raises(RuntimeError, match=rf"^the chief, {chief.addresses[0]}, did not answer within 0\.5 s \("):
+        meet(worker, 0.5)
+
+
+def test_meanwhile_both_tell_for_whom_they_wait(pool, monkeypatch, capsys):
+    monkeypatch.setattr(rendezvous, "TELL_SECONDS", 0.3)
+    chief, worker = specs(2)
+    with pytest.raises(RuntimeError):
+        meet(worker, 0.5)
+    assert f"worker 1 ({worker.addresses[1]}) waits for the chief, {chief.addresses[0]} (" in capsys.readouterr().out
+    with pytest.raises(RuntimeError):
         meet(chief, 0.5)
-    with pytest.raises(RuntimeError, match=f"^the chief, {chief.addresses[0]}, did not answer within"):
-        other.result()
+    assert (
+        f"worker 0 ({chief.addresses[0]}) waits for worker 1 ({worker.addresses[1]}), for " in capsys.readouterr().out
+    )
+
+
+def test_tasks_that_run_something_else_are_refused_with_all_values(pool):
+    chief, first, second = specs(3)
+    met = [
+        pool.submit(meet, chief, **{"argument --rate": "0.1", "keras": "3.15.0", "file plots.py": "1"}),
+        pool.submit(meet, first, **{"argument --rate": "0.2", "keras": "3.15.0"}),
+        pool.submit(meet, second, **{"argument --rate": "0.1", "keras": "3.14.0", "argument -v": ""}),
+    ]
+    one, two = first.name(1), second.name(2)
+    assert refused(*met) == (
+        f"the tasks do not run the same: {one}: argument --rate is '0.2', the chief's is '0.1';"
+        f" {two}: argument -v is '', the chief's is not there; {two}: keras is '3.14.0', the chief's is '3.15.0'"
+    )
+
+
+def test_a_port_that_is_closed_to_another_task_is_named_with_the_direction(pool):
+    chief, first, second = specs(3)
+    met = [pool.submit(meet, chief), pool.submit(meet, first)]
+    eventually(lambda: listens(chief.addresses[0]))
+    with create_connection(("127.0.0.1", chief.port)) as guest:  # it comes, and its port is closed
+        guest.sendall(greeting(second))
+        rendezvous.heard(guest, time.monotonic() + SECONDS)
+        rendezvous.send(guest, unreachable=["worker 1 (x) cannot be reached from worker 2 (y)"])
+        said = refused(*met)
+        assert rendezvous.heard(guest, time.monotonic() + SECONDS) == {"refused": said}
+    second, first = f"worker 2 ({second.addresses[2]})", f"worker 1 ({first.addresses[1]})"
+    assert said == (
+        f"{second} cannot be reached from worker 0 ({chief.addresses[0]}) (Connection refused);"
+        f" {second} cannot be reached from {first} (Connection refused);"
+        " worker 1 (x) cannot be reached from worker 2 (y). The port of each task must be open to all others"
+    )
+
+
+def test_a_name_that_does_not_resolve_yet_is_waited_for(pool, monkeypatch, capsys):
+    monkeypatch.setattr(rendezvous, "TELL_SECONDS", 0.0)
+    addresses = [f"host{index}.invalid:{port}" for index, port in enumerate(free_ports(2))]
+    chief, worker = (ClusterSpec(addresses, rank, False, 0, "TF_CONFIG") for rank in range(2))
+    known = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def slow_names(host, *arguments, **options):
+        if host.endswith(".invalid"):
+            if not known.is_set():
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            host = "127.0.0.1"
+        return look_up(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow_names)
+    met = [pool.submit(meet, chief), pool.submit(meet, worker)]
+    with pytest.raises(TimeoutError):
+        met[0].result(timeout=0.5)
+    known.set()
+    assert [one.result() for one in met] == [None] * 2
+    assert f"worker 1 ({addresses[1]}) waits for its own name to resolve (Name or service" in capsys.readouterr().out
+    known.clear()
+    with pytest.raises(
+        RuntimeError, match=r"host0\.invalid \(TF_CONFIG\), does not resolve: Name or service not known"
+    ):
+        meet(chief, 0.1)
+
+
+def test_a_task_listens_on_its_own_address_only():
+    chief, _ = specs(2)
+    with rendezvous.listening(chief, rendezvous.Patience(1)) as server:
+        assert server.getsockname() == ("127.0.0.1", chief.port)
+    at_two_hosts = ClusterSpec([chief.addresses[0], "192.0.2.1:2222"], 0, False, 0, "TF_CONFIG")
+    with rendezvous.listening(
+        at_two_hosts, time.monotonic()
+    ) as server:  # others could not come to the loopback address
+        assert server.getsockname() == ("0.0.0.0", chief.port)
+
+
+def test_at_the_end_the_chief_waits_for_all_together_and_not_long(monkeypatch):
+    monkeypatch.setattr(rendezvous, "LEAVE_SECONDS", 1.0)
+    pairs = [socket.socketpair() for _ in range(4)]
+    pairs[0][1].close()
+    began = time.monotonic()
+    rendezvous._leave_last({rank: mine for rank, (mine, _) in enumerate(pairs)})
+    assert 1 <= time.monotonic() - began < 2.9  # three that stay, for a second each, would be 3
+    for pair in pairs:
+        pair[0].close()
+        pair[1].close()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -99,6 +100,22 @@ def test_a_port_that_is_taken_is_named(refused):
     assert error.startswith(f"RuntimeError: port {port} of this task (TF_CONFIG) cannot be used: "), error
 
 
+def test_workers_with_other_arguments_are_refused_before_they_train(watch):
+    code = """
+    import bigtrain_nb as bt
+    sys.argv += ["folder", "--rate", str(0.1 * (index + 1)), "--log-dir", f"logs/{index}"]
+    bt.strategy(may_differ=["--log-dir"])
+    print("training")
+    """
+    job = run(code, env=ON_CPUS, patience=60)
+    sentence = r"worker 1 \(127.0.0.1:\d+\): argument --rate is '0.2', the chief's is '0.1'\n"
+    assert job.codes == [1, 1]
+    for index in range(2):
+        assert re.search(rf"RuntimeError: the tasks do not run the same: {sentence}", job.logs(index) + "\n")
+        assert "training" not in job.logs(index)
+    watch.nothing_left()
+
+
 def test_it_must_come_first():
     code = "from bigtrain_nb import tf\ntf.constant(1) + 1\nimport bigtrain_nb as bt\nbt.strategy(timeout=200)"
     job = run(code, env=ON_CPUS, patience=60)
@@ -118,3 +135,12 @@ def test_the_workers_own_mistake_is_shown_not_its_peers_complaint(watch, capsys)
     assert errors[0] == "worker 1 | ValueError: the planted one"
     assert shown.count("ValueError: the planted one") == 1
     watch.nothing_left()
+
+
+def test_a_slurm_job_whose_script_forgot_srun_is_told_that_it_trains_alone():
+    code = "import bigtrain_nb as bt; bt.strategy()"
+    in_slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | ON_CPUS | in_slurm, capture_output=True, text=True
+    )
+    assert "This SLURM job has 4 tasks, but srun did not start this process: it trains alone." in done.stdout, done

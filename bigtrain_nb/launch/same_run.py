@@ -1,0 +1,111 @@
+"""What a task runs, and in what two tasks differ: those that train together must run the same.
+
+Workers with another learning rate, or an older copy of a file, train together without an error, and to a wrong result.
+"""
+
+import hashlib
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from bigtrain_nb.common.quiet import keras
+
+PACKAGES = ["tensorflow", "keras", "keras-hub", "bigtrain_nb"]
+VARIABLES = ["BIGTRAIN_SERVERS", "KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "NVIDIA_TF32_OVERRIDE"]
+
+
+def what_runs(may_differ=()):
+    """Return what this process runs, by what each part is called: files, arguments, versions, settings.
+
+    Of the code that is the script and the modules beside it that are loaded by now. ``may_differ`` has the arguments,
+    like "--log-dir", that each task has a value of its own for.
+
+    Raises TypeError for a ``may_differ`` that is no list of names.
+    """
+    if isinstance(may_differ, str):
+        raise TypeError(f"may_differ={may_differ!r} must be a list of arguments: [{may_differ!r}]")
+    given = {name: value for name, value in arguments(sys.argv[1:]).items() if name not in may_differ}
+    runs = {f"argument {name}": value for name, value in given.items()}
+    runs |= {f"file {name}": hashed for name, hashed in _own_files().items()}
+    runs["Python"] = ".".join(platform.python_version_tuple()[:2])
+    runs |= {package: _version(package) for package in PACKAGES}
+    return runs | {variable: os.environ.get(variable) for variable in VARIABLES} | _of_keras()
+
+
+def differences(other, mine):
+    """Return a sentence for each thing in which another task differs from this one, the chief.
+
+    Files that only one of them has loaded by now are no difference.
+    """
+    found = []
+    for what in sorted({*other, *mine}):
+        if what.startswith("file ") and not (what in other and what in mine):
+            continue
+        if other.get(what) != mine.get(what):
+            found.append(f"{what} is {_shown(other.get(what))}, the chief's is {_shown(mine.get(what))}")
+    return found
+
+
+def arguments(words):
+    """Return a command line's values by the names of its options: ["--rate", "0.1", "-v"] is {"--rate": "0.1", ...}.
+
+    Those before the first option are called by their place, "1", "2", ...
+    """
+    values = {}
+    name = None
+    for place, word in enumerate(words, 1):
+        if word.startswith("-") and not _is_number(word):
+            name, _, value = word.partition("=")
+            values.setdefault(name, []).extend([value] if value else [])
+        else:
+            values.setdefault(name or str(place), []).append(word)
+    return {name: " ".join(some) for name, some in values.items()}
+
+
+def _own_files():
+    """Return a short hash of the script, and of each loaded module beside it, by the path from the script's folder."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is None or not Path(script).is_file():
+        return {}
+    folder = Path(script).resolve().parent
+    files = {Path(script).resolve()}
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if path and Path(path).suffix == ".py":
+            files.add(Path(path).resolve())
+    installed = Path(sys.prefix).resolve()
+    hashes = {}
+    for path in files:
+        if path.is_relative_to(folder) and not path.is_relative_to(installed) and path.is_file():
+            hashes[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    return hashes
+
+
+def _of_keras():
+    """Return the settings of Keras that a model is built with."""
+    return {
+        "Keras' floatx": keras.config.floatx(),
+        "Keras' dtype policy": keras.config.dtype_policy().name,
+        "Keras' image data format": keras.config.image_data_format(),
+    }
+
+
+def _version(package):
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _is_number(word):
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(value):
+    return "not there" if value is None else repr(value)

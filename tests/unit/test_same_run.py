@@ -1,0 +1,81 @@
+"""What is compared of tasks that train together, and what is said of a difference."""
+
+import sys
+import types
+
+import pytest
+
+from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.launch.same_run import arguments, differences, what_runs
+
+
+def test_arguments_are_called_by_their_options():
+    words = ["folder", "more", "--rate", "-0.1", "--epochs=3", "-v", "--files", "a", "b", "--empty=", "--rate", "7"]
+    assert arguments(words) == {
+        "1": "folder",
+        "2": "more",
+        "--rate": "-0.1 7",
+        "--epochs": "3",
+        "-v": "",
+        "--files": "a b",
+        "--empty": "",
+    }
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A script that runs, a module beside it, and one elsewhere."""
+    main = types.ModuleType("__main__")
+    main.__file__ = str(tmp_path / "job" / "train.py")
+    for path in ("job/train.py", "job/parts/model.py", "elsewhere.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(path)
+        module = types.ModuleType(path)
+        module.__file__ = str(tmp_path / path)
+        monkeypatch.setitem(sys.modules, path, module)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--rate", "0.1", "--log-dir", "here"])
+    return tmp_path / "job"
+
+
+def test_the_same_run_has_no_differences_and_goes_through_json(script):
+    runs = what_runs()
+    assert differences(what_runs(), runs) == []
+    assert runs["argument --rate"] == "0.1" and runs["argument --log-dir"] == "here"
+    assert {"tensorflow", "keras", "bigtrain_nb", "Python"} < set(runs)
+    assert {name for name in runs if name.startswith("file ")} == {"file train.py", "file parts/model.py"}
+    assert all(value is None or isinstance(value, str) for value in runs.values())
+
+
+def test_a_file_beside_the_script_that_has_changed_is_named(script):
+    before = what_runs()
+    (script / "parts" / "model.py").write_text("another rate")
+    (only,) = differences(what_runs(), before)
+    assert only.startswith("file parts/model.py is '") and "the chief's is '" in only
+
+
+def test_a_file_that_only_one_has_loaded_is_no_difference(script, monkeypatch):
+    before = what_runs()
+    monkeypatch.delitem(sys.modules, "job/parts/model.py")
+    assert differences(what_runs(), before) == [] and differences(before, what_runs()) == []
+
+
+def test_settings_of_keras_and_of_the_environment_count(script, monkeypatch):
+    before = what_runs()
+    monkeypatch.setenv("BIGTRAIN_SERVERS", "1")
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        after = what_runs()
+    finally:
+        keras.config.set_dtype_policy(policy)
+    assert differences(after, before) == [
+        "BIGTRAIN_SERVERS is '1', the chief's is not there",
+        "Keras' dtype policy is 'mixed_bfloat16', the chief's is 'float32'",
+    ]
+
+
+def test_arguments_that_may_differ_are_left_out(script):
+    assert "argument --log-dir" not in what_runs(["--log-dir"])
+    with pytest.raises(TypeError, match=r"may_differ='--log-dir' must be a list of arguments: \['--log-dir'\]"):
+        what_runs("--log-dir")
