@@ -1,21 +1,36 @@
 """What this machine is, in the few facts that a figure needs beside it."""
 
 import functools
+import math
 import os
 import platform
 from glob import glob
 from importlib.metadata import version
+from pathlib import Path
 
 import psutil
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 @functools.cache
 def machine():
-    """Return a dictionary: processor, cores this process may use, memory in GiB, system, Python, library versions."""
+    """Return a dictionary: processor, cores, memory in GiB, system, Python, library versions.
+
+    Cores and memory are what this process may use. Where that is less than the machine has, as in a container, the
+    latter stands beside them as "cores_of_host" and "memory_gib_of_host".
+    """
+    of_host = {}
+    if cores() < (os.cpu_count() or 1):
+        of_host["cores_of_host"] = os.cpu_count()
+    if memory_limit() < psutil.virtual_memory().total:
+        of_host["memory_gib_of_host"] = _gib(psutil.virtual_memory().total)
     return {
         "processor": _processor(),
         "cores": cores(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "memory_gib": _gib(memory_limit()),
+        **of_host,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "tensorflow": version("tensorflow"),
@@ -25,10 +40,76 @@ def machine():
 
 
 def cores():
-    """Return the number of cores this process may use, which a container or `taskset` can make less than all."""
+    """Return how many cores this process may use: those that it may run on, or fewer where a container has a limit.
+
+    A limit of 1.5 cores' time keeps two threads busy: it counts as 2 cores.
+    """
+    return math.ceil(core_limit())
+
+
+def core_limit():
+    """Return how many cores' time this process gets at most, which may be a fraction, such as 1.5.
+
+    Affinity (`taskset`) and the CPU quotas of its control group and of all groups above it, versions 1 and 2.
+    """
+    return min([len(usable_cores()), *map(_quota, _control_groups("cpu"))])
+
+
+def usable_cores():
+    """Return the numbers of the cores that this process may run on, which `taskset` can make less than all."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def memory_limit():
+    """Return how many bytes of memory this process gets at most: the machine's, or those of its control groups."""
+    return min([psutil.virtual_memory().total, *map(_memory_of, _control_groups("memory"))])
+
+
+def _control_groups(controller):
+    """Return the folders of the control group that this process is in and of all above it, as far as they are seen.
+
+    A line of /proc/self/cgroup is "4:cpu,cpuacct:/path" in version 1 and "0::/path" in version 2 (man 7 cgroups). In a
+    container the path may be that on the host, which is not there: the folder at the top is the container's then.
+    """
+    try:
+        lines = OWN_CGROUP.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []  # not Linux
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        top = CGROUPS / controller if controllers else CGROUPS
+        group = top / path.strip("/")
+        found += [each for each in (group, *group.parents) if each.is_relative_to(top)]
+    return found
+
+
+def _quota(group):
+    """Return how many cores' time a control group gets at most: microseconds of processor time in those of a period."""
+    words = _words(group / "cpu.max") or _words(group / "cpu.cfs_quota_us") + _words(group / "cpu.cfs_period_us")
+    has_limit = len(words) == 2 and words[0].isdigit()  # else "max" in version 2, "-1" in version 1
+    return int(words[0]) / int(words[1]) if has_limit else math.inf
+
+
+def _memory_of(group):
+    """Return how many bytes of memory a control group gets at most; in version 1 "no limit" is a number near 2^63."""
+    words = _words(group / "memory.max") or _words(group / "memory.limit_in_bytes")
+    return int(words[0]) if words and words[0].isdigit() else math.inf
+
+
+def _words(path):
+    try:
+        return path.read_text(encoding="utf-8").split()
+    except OSError:
+        return []  # no such limit in this version, or in this group
+
+
+def _gib(size):
+    return round(size / 2**30, 1)
 
 
 def nvidia_gpus():

@@ -12,7 +12,7 @@ import warnings
 from contextlib import contextmanager
 from functools import cache
 
-from bigtrain_nb.common.hardware import nvidia_gpus
+from bigtrain_nb.common.hardware import core_limit, cores, nvidia_gpus, usable_cores
 
 
 @contextmanager
@@ -52,6 +52,9 @@ def kept_for_good():
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # leaves some to other processes
+if core_limit() < len(usable_cores()):  # a container's, which TensorFlow does not look at; `tf.config.threading` wins
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(cores()))
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(cores()))
 with quiet_start(), kept_for_good():
     import keras
     import tensorflow as tf

@@ -1,0 +1,131 @@
+"""Cores and memory of a container: control groups of both versions, made up as files, in their parents too."""
+
+import os
+import subprocess
+import sys
+from collections import namedtuple
+
+import pytest
+
+from bigtrain_nb.common import hardware
+
+GIB = 2**30
+Memory = namedtuple("Memory", "total")
+
+
+@pytest.fixture
+def host(monkeypatch, tmp_path):
+    """A machine of 16 cores and 64 GiB. Call it with the lines of /proc/self/cgroup and {file: what it holds}."""
+    monkeypatch.setattr(hardware, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(hardware, "OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(hardware.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(hardware.psutil, "virtual_memory", lambda: Memory(64 * GIB))
+
+    def put(own, files):
+        (tmp_path / "own").write_text(own)
+        for name, text in files.items():
+            path = tmp_path / "cgroup" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    hardware.machine.cache_clear()
+    yield put
+    hardware.machine.cache_clear()
+
+
+def test_version_2_in_a_container(host):
+    host("0::/\n", {"cpu.max": "250000 100000\n", "memory.max": f"{8 * GIB}\n"})
+    assert (hardware.core_limit(), hardware.cores(), hardware.memory_limit()) == (2.5, 3, 8 * GIB)
+
+
+def test_version_2_takes_the_least_of_a_group_and_those_above_it(host):
+    files = {
+        "pods/cpu.max": "400000 100000\n",
+        "pods/one/cpu.max": "max 100000\n",
+        "pods/one/main/cpu.max": "800000 100000\n",
+        "pods/memory.max": "max\n",
+        "pods/one/memory.max": f"{3 * GIB}\n",
+        "pods/two/cpu.max": "100000 100000\n",
+    }
+    host("0::/pods/one/main\n", files)
+    assert (hardware.cores(), hardware.memory_limit()) == (4, 3 * GIB)
+
+
+V1 = "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n3:cpuset:/docker/abc\n1:name=systemd:/docker/abc\n0::/\n"
+
+
+@pytest.mark.parametrize("folder", ["docker/abc/", "docker/", ""])
+def test_version_1_also_where_a_container_sees_its_group_at_the_top(host, folder):
+    files = {
+        f"cpu/{folder}cpu.cfs_quota_us": "50000\n",
+        f"cpu/{folder}cpu.cfs_period_us": "100000\n",
+        f"memory/{folder}memory.limit_in_bytes": f"{2 * GIB}\n",
+    }
+    host(V1, files)
+    assert (hardware.core_limit(), hardware.cores(), hardware.memory_limit()) == (0.5, 1, 2 * GIB)
+
+
+def test_no_limit_in_either_version_nor_without_control_groups(host, monkeypatch, tmp_path):
+    host(
+        V1,
+        {
+            "cpu/cpu.cfs_quota_us": "-1\n",
+            "cpu/cpu.cfs_period_us": "100000\n",
+            "memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "cpu.max": "max 100000\n",
+            "memory.max": "max\n",
+        },
+    )
+    assert (hardware.core_limit(), hardware.memory_limit()) == (16, 64 * GIB)
+    monkeypatch.setattr(hardware, "OWN_CGROUP", tmp_path / "not Linux")
+    assert (hardware.core_limit(), hardware.memory_limit()) == (16, 64 * GIB)
+
+
+def test_affinity_counts_where_it_is_less(host, monkeypatch):
+    host("0::/\n", {"cpu.max": "800000 100000\n"})
+    assert hardware.cores() == 8
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: {3, 7, 11}, raising=False)
+    assert hardware.cores() == 3 and hardware.usable_cores() == {3, 7, 11}
+
+
+def test_the_machine_shows_what_the_host_has_only_where_that_is_more(host):
+    host("0::/\n", {"cpu.max": "400000 100000\n", "memory.max": f"{8 * GIB}\n"})
+    here = hardware.machine()
+    assert (here["cores"], here["cores_of_host"]) == (4, 16)
+    assert (here["memory_gib"], here["memory_gib_of_host"]) == (8.0, 64.0)
+    hardware.machine.cache_clear()
+    host("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"})
+    assert not {"cores_of_host", "memory_gib_of_host"} & set(hardware.machine())
+
+
+START = """
+import os, sys
+from pathlib import Path
+from bigtrain_nb.common import hardware
+hardware.CGROUPS, hardware.OWN_CGROUP = Path(sys.argv[1]), Path(sys.argv[1], "own")
+hardware.os.sched_getaffinity = lambda _: set(range(16))
+from bigtrain_nb import tf
+tf.random.normal([64, 64]) @ tf.ones([64, 64])
+names = [Path("/proc/self/task", thread, "comm").read_text().strip() for thread in os.listdir("/proc/self/task")]
+print(names.count("tf_Compute"), *(os.environ.get(f"TF_NUM_{kind}_THREADS") for kind in ("INTRAOP", "INTEROP")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+@pytest.mark.parametrize(
+    ("limit", "own", "said"),
+    [
+        ("500000 100000", {}, "5 5 5"),
+        ("500000 100000", {"TF_NUM_INTRAOP_THREADS": "2", "TF_NUM_INTEROP_THREADS": "3"}, "3 2 3"),
+        ("max 100000", {"TF_NUM_INTEROP_THREADS": "4"}, "4 None 4"),
+    ],
+)
+def test_tensorflow_starts_as_many_threads_as_the_container_has_cores_unless_told_otherwise(tmp_path, limit, own, said):
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / "cpu.max").write_text(limit)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TF_NUM_")}
+    done = subprocess.run(
+        [sys.executable, "-c", START, str(tmp_path)], env={**clean, **own}, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == said, done
