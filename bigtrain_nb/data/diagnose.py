@@ -10,8 +10,10 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+import psutil
+
 from bigtrain_nb.common.cards import Shown, table
-from bigtrain_nb.common.hardware import cores
+from bigtrain_nb.common.hardware import core_limit, usable_cores
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.pipeline import Pipeline
 from bigtrain_nb.measure.benchmark import Budget, Meter
@@ -62,12 +64,15 @@ class Diagnosis(Shown):
     rate: examples/s of the pipeline as it ran, nothing but iterating. stages: from the source to the end.
     ceiling: examples/s if all cores did nothing but this work (cores / processor seconds per example).
     autotuned: {"stage, parameter": value} that AUTOTUNE chose.
+    cores: how many cores' time this process gets at most. free_cores: how many of them other programs left to it.
     """
 
     rate: float
     stages: tuple
     ceiling: float
     autotuned: dict
+    cores: float
+    free_cores: float
 
     @property
     def binding(self):
@@ -76,22 +81,28 @@ class Diagnosis(Shown):
 
     @property
     def next_best(self):
-        """Examples/s that the rest would allow if the binding stage cost nothing (the cores allow `ceiling`)."""
+        """Examples/s that the rest would allow if the binding stage cost nothing (the cores allow `ceiling`).
+
+        Infinite where there is no other stage.
+        """
         rest = [stage for stage in self.stages if stage is not self.binding]
         return 1 / sum(stage.seconds for stage in _slowest_thread(rest)) if rest else math.inf
 
     def words(self):
         """The finding as a list of plain sentences."""
         binding = self.binding
-        left = "they are busy. To go faster, do less work per example: cache, smaller images, cheaper steps."
-        speedup = self.ceiling / self.rate
+        words = [f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once)."]
+        if math.isfinite(self.next_best):
+            words.append(f"Were it free, the next stage would allow {self.next_best:,.0f} examples/s.")
+        words.append(f"{self.cores:g} cores that did nothing else would allow {self.ceiling:,.0f} examples/s.")
+        taken = self.cores - self.free_cores
+        if taken > 0.1 * self.cores:
+            words.append(f"Other programs keep {taken:.1f} of them busy.")
+        speedup = self.ceiling * self.free_cores / self.cores / self.rate
         if speedup > 1.25:
-            left = f"up to {speedup:.1f}x is left in doing the same work on more cores."
-        words = [
-            f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once).",
-            f"Were it free, the next stage would allow {self.next_best:,.0f} examples/s.",
-            f"{cores()} cores that did nothing else would allow {self.ceiling:,.0f} examples/s: {left}",
-        ]
+            words.append(f"Up to {speedup:.1f}x is left in doing the same work on more cores.")
+        else:
+            words.append("They are busy. To go faster, do less work per example: smaller inputs, cheaper steps.")
         for what, value in self.autotuned.items():
             words.append(f"AUTOTUNE chose {what} = {value:g}.")
         return words
@@ -118,6 +129,9 @@ def diagnose(pipeline, *, seconds=3.0):
     The pipeline runs as it is, with the rewrites that its options allow; a finite one starts again. A stage's time is
     what it spent itself, without waiting for its inputs, summed over its parallel calls.
 
+    Stages of one kind are numbered from the source to the end, also those that take too little time to be shown:
+    "map 2" is the second `map` of the pipeline as it runs.
+
     Raises TypeError for anything else, and ValueError for a dataset that yields nothing or unbatched elements.
     """
     ours = pipeline if isinstance(pipeline, Pipeline) else None
@@ -129,13 +143,23 @@ def diagnose(pipeline, *, seconds=3.0):
     _pull(meter, times, seconds * _WARM_UP)
     times.nanoseconds.clear()
 
+    _busy_cores()
     began, processor = time.perf_counter(), time.process_time()
     examples = _pull(meter, times, seconds * (1 - _WARM_UP))
     took, processor = time.perf_counter() - began, time.process_time() - processor
 
+    busy_elsewhere = max(0.0, _busy_cores() - processor / took)
+
     stages, autotuned = times.stages(examples, ours)
-    ceiling = cores() * examples / max(processor, 1e-9)
-    return Diagnosis(examples / took, stages, ceiling, autotuned)
+    cores = core_limit()
+    free = min(cores, max(0.0, len(usable_cores()) - busy_elsewhere))
+    return Diagnosis(examples / took, stages, cores * examples / max(processor, 1e-9), autotuned, cores, free)
+
+
+def _busy_cores():
+    """Return how many of the cores that this process may run on were busy, with whatever, since the call before."""
+    percent = psutil.cpu_percent(percpu=True)
+    return sum(percent[core] for core in usable_cores() if core < len(percent)) / 100
 
 
 def _pull(meter, times, seconds):
@@ -187,12 +211,12 @@ class _StageTimes:
             name = _name(place.op, ours, parsed)
             keeps_parsed = name == "cache" and not (ours and ours.augment)
             parsed = parsed or keeps_parsed or place.op in _MAPS
-            nanoseconds = self.nanoseconds[place.path]
-            if place.op == "Root" or (nanoseconds < least and not place.tuned):
-                continue
             used[name] += 1
             if used[name] > 1:
                 name = f"{name} {used[name]}"
+            nanoseconds = self.nanoseconds[place.path]
+            if place.op == "Root" or (nanoseconds < least and not place.tuned):
+                continue
             stages.append(Stage(name, place.op, place.calls, nanoseconds / 1000 / examples, place.thread))
             for parameter, value in place.tuned.items():
                 autotuned[f"{name}, {parameter}"] = value

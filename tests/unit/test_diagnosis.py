@@ -1,10 +1,12 @@
 """A stage that was made slow is named, wherever it stands and whoever built the dataset."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from bigtrain_nb import Pipeline, diagnose, photo_crops, tf
+from bigtrain_nb.data.diagnose import Diagnosis, Stage, _StageTimes
 
 SECONDS = 0.8
 SLOW = 0.004
@@ -97,3 +99,135 @@ def test_what_holds_no_batches_is_refused():
     for dataset in (numbers(), numbers(0).batch(8), empty):
         with pytest.raises(ValueError, match="the dataset yielded"):
             diagnose(dataset, seconds=0.2)
+
+
+def doubled(value):
+    return 2 * value
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        (numbers().map(doubled).map(doubled).map(slowly).batch(8), "map 3"),
+        (numbers().map(doubled).batch(8).map(slowly), "map 2"),
+        (numbers().map(slowly).map(doubled).batch(8), "map"),
+    ],
+    ids=["third", "second", "first"],
+)
+def test_stages_are_numbered_as_the_pipeline_is_written_though_small_ones_are_not_shown(dataset, name):
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    assert diagnose(dataset.with_options(options), seconds=SECONDS).binding.name == name
+
+
+# Worked out by hand
+
+
+def node(name, inputs=(), nanoseconds=0, **parameters):
+    """A node of TensorFlow's model. A parameter is a value, or (value, True) if AUTOTUNE chooses it."""
+    found = []
+    for key, given in parameters.items():
+        value, tunable = given if isinstance(given, tuple) else (given, False)
+        found.append(SimpleNamespace(name=key, state_value=value, value=value, tunable=tunable))
+    return SimpleNamespace(name=name, inputs=inputs, processing_time=nanoseconds, parameters=found)
+
+
+def sampled(monkeypatch, *models):
+    """What is made of samples of these models, each {number of a node: node}, of which 1 is the last stage."""
+    times = _StageTimes()
+    for nodes in models:
+        model = SimpleNamespace(nodes=nodes, output=1)
+        monkeypatch.setattr(tf.data.experimental, "get_model_proto", lambda iterator, model=model: model)
+        times.sample(None)
+    return times
+
+
+def pipeline_at(first, second, source):
+    return {
+        1: node("Prefetch", [2], 0, buffer_size=(6, True)),
+        2: node("BatchV2", [3], second),
+        3: node("ParallelMapV2", [4], first, parallelism=4),
+        4: node("Range", [], source),
+    }
+
+
+def test_stages_have_the_microseconds_the_calls_and_the_thread_that_the_model_says(monkeypatch):
+    """Of 1,000,000 ns in all, the source's 1,999 are below 2 in 1,000 and its 2,000 are not."""
+    models = pipeline_at(500_000, 98_001, 999), pipeline_at(900_000, 98_001, 1_999)
+    stages, autotuned = sampled(monkeypatch, *models).stages(50, None)
+    shown = [(stage.name, stage.microseconds, stage.calls) for stage in stages]
+    assert shown == [
+        ("parallel map", 18.0, 4),
+        ("batch", pytest.approx(1.96002), 1),
+        ("prefetch", 0.0, 1),
+    ] or shown == [
+        ("map", 18.0, 4),
+        ("batch", pytest.approx(1.96002), 1),
+        ("prefetch", 0.0, 1),
+    ]
+    assert autotuned == {"prefetch, buffer_size": 6}
+    of_map, batch, prefetch = stages
+    assert of_map.rate == pytest.approx(4 / 18e-6) and len({stage.thread for stage in stages}) == 3
+    stages, _ = sampled(monkeypatch, pipeline_at(900_000, 98_000, 2_000)).stages(50, None)
+    assert (stages[0].name, stages[0].microseconds) == ("range", 0.04)
+
+
+def test_calls_inside_an_interleave_run_once_for_each_of_its_own(monkeypatch):
+    nodes = {
+        1: node("ParallelInterleaveV4", [2, 4], 3_000, parallelism=(3, True)),
+        2: node("ParallelMapV2", [3], 6_000, parallelism=2),
+        3: node("Range", [], 1_000),
+        4: node("ParallelMapV2", [5], 4_000, parallelism=2),
+        5: node("Range", [], 2_000),
+    }
+    stages, autotuned = sampled(monkeypatch, nodes).stages(2, None)
+    assert [(stage.name, stage.microseconds, stage.calls) for stage in stages] == [
+        ("range", 1.5, 3),
+        ("map", 5.0, 6),
+        ("interleave", 1.5, 3),
+    ]
+    assert autotuned == {"interleave, parallelism": 3}
+
+
+def found_by_hand(rate=1000.0, ceiling=4000.0, cores=4, free=4.0, stages=2):
+    """A slow stage of 800 us, and a quick one of 100 us in a thread of its own."""
+    both = Stage("map", "Map", 1, 800.0, ("a",)), Stage("batch", "Batch", 1, 100.0, ("b",))
+    return Diagnosis(rate, both[:stages], ceiling, {}, cores, free)
+
+
+def test_the_words_have_the_numbers():
+    assert found_by_hand().words() == [
+        "map binds: alone it allows 1,250 examples/s (1 at once).",
+        "Were it free, the next stage would allow 10,000 examples/s.",
+        "4 cores that did nothing else would allow 4,000 examples/s.",
+        "Up to 4.0x is left in doing the same work on more cores.",
+    ]
+    assert found_by_hand(rate=3300).words()[-1].startswith("They are busy. To go faster, do less work per example")
+
+
+def test_cores_that_other_programs_keep_busy_are_not_counted_as_left():
+    words = found_by_hand(free=1.5).words()
+    assert words[-2:] == [
+        "Other programs keep 2.5 of them busy.",
+        "Up to 1.5x is left in doing the same work on more cores.",
+    ]
+    assert "They are busy" in found_by_hand(free=1.2).words()[-1]
+
+
+def test_a_single_stage_has_no_next_one_and_no_cache_is_spoken_of():
+    said = str(found_by_hand(stages=1))
+    assert "inf" not in said and "next stage" not in said and "cache" not in said
+
+
+def test_the_cores_are_those_of_the_container(monkeypatch):
+    monkeypatch.setattr("bigtrain_nb.data.diagnose.core_limit", lambda: 0.5)
+    found = diagnose(numbers().batch(8).map(slowly), seconds=0.3)
+    assert found.cores == 0.5 and found.free_cores <= 0.5 and "0.5 cores that did nothing else" in str(found)
+
+
+def test_busy_cores_are_the_sum_over_those_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr("bigtrain_nb.data.diagnose.psutil.cpu_percent", lambda percpu: [50.0, 100.0, 25.0, 100.0])
+    monkeypatch.setattr("bigtrain_nb.data.diagnose.usable_cores", lambda: {0, 2})
+    from bigtrain_nb.data.diagnose import _busy_cores
+
+    assert _busy_cores() == 0.75
