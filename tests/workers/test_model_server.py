@@ -1,35 +1,28 @@
-"""The model server beside notebook 11: its answers, its refusals, a broken version, and what a kill leaves behind."""
+"""The model server beside notebook 11: its answers, its refusals, a broken version, and what a kill leaves behind.
 
+What the models behind it load, take and answer is in unit/test_served_models.py.
+"""
+
+import http.client
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
 
 import grpc
 import numpy as np
+import psutil
 import pytest
+from publishing import publish
 from scripts.model_client import GrpcClient, Refused, RestClient
 
 import bigtrain_nb as bt
-from bigtrain_nb import tf
 
 SCRIPT = Path(__file__).parents[2] / "notebooks" / "scripts" / "model_server.py"
 ROWS = np.arange(8, dtype="float32").reshape(2, 4)
-
-
-def publish(folder, number, factor):
-    """Put a version into a model's folder that multiplies by a factor."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32, name="x")])
-    def times(x):
-        return {"y": factor * x}
-
-    module = tf.Module()
-    arriving = folder.parent.parent / f"arriving-{number}"
-    tf.saved_model.save(module, os.fspath(arriving), signatures={"serving_default": times})
-    folder.mkdir(parents=True, exist_ok=True)
-    arriving.rename(folder / str(number))
+LARGEST = 100_000
 
 
 def until(condition):
@@ -42,33 +35,41 @@ def until(condition):
 @pytest.fixture
 def served(tmp_path, watch):
     """Return the job of a server with one model under two names, its ports, and the folder of the first."""
-    for name in ("apart", "together"):
-        publish(tmp_path / "models" / name, 1, 2.0)
-    job = bt.run_workers(SCRIPT, 1, arguments=[tmp_path / "models", "--batching", "together"], timeout=200)
+    for name in ("by-itself", "together"):
+        publish(tmp_path / "models" / name, 1, lambda x: 2 * x)
+    (tmp_path / "models" / "README").write_text("not a model")
+    arguments = [tmp_path / "models", "--batching", "together", "--largest-body", LARGEST]
+    job = bt.run_workers(SCRIPT, 1, arguments=arguments, timeout=200)
     until(lambda: '{"rest"' in job.logs(0) or job.exit_code is not None)
     (line,) = [line for line in job.logs(0).splitlines() if line.startswith('{"rest"')]
-    yield job, json.loads(line), tmp_path / "models" / "apart"
+    yield job, json.loads(line), tmp_path / "models" / "by-itself"
     job.stop()
+
+
+def ask(port, method, path, body=None):
+    """Return status, headers and text of an answer by REST, as they are."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method, f"/v1/models/{path}", body)
+    response = connection.getresponse()
+    return response.status, response.headers, response.read().decode()
 
 
 def test_it_answers_refuses_takes_a_new_version_and_is_missed_at_once(served, watch):
     job, port, folder = served
-    clients = [RestClient(port["rest"], name) for name in ("apart", "together")]
-    clients += [GrpcClient(port["grpc"], name, input="x") for name in ("apart", "together")]
+    clients = [RestClient(port["rest"], name) for name in ("by-itself", "together")]
+    clients += [GrpcClient(port["grpc"], name, input="x") for name in ("by-itself", "together")]
     for client in clients:
         np.testing.assert_allclose(client.predict(ROWS), 2 * ROWS)
 
     rest, _, by_grpc, _ = clients
     for name, rows, said in [
-        ("apart", [[1, 2]], "400: .*must have shape"),
+        ("by-itself", [[1, 2]], "400: .*must have shape"),
         ("together", [["a"] * 4], "400: .*float32"),
         ("nobody", ROWS, "404: .*nobody"),
-        ("apart/versions/7", ROWS, "404: .*7"),
+        ("by-itself/versions/7", ROWS, "404: .*7"),
     ]:
         with pytest.raises(Refused, match=said):
             RestClient(port["rest"], name).predict(rows)
-    with pytest.raises(Refused, match="400: the body must be JSON"):
-        rest._ask("POST", f"{rest.path}:predict", "{")
     with pytest.raises(grpc.RpcError) as refused:
         by_grpc.predict(ROWS[:, :2])
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -76,7 +77,7 @@ def test_it_answers_refuses_takes_a_new_version_and_is_missed_at_once(served, wa
     (folder / "2").mkdir()  # not a SavedModel
     until(lambda: "cannot be loaded" in job.logs(0))
     np.testing.assert_allclose(rest.predict(ROWS), 2 * ROWS)
-    publish(folder, 3, 5.0)
+    publish(folder, 3, lambda x: 5 * x)
     until(lambda: rest.version() == 3)
     np.testing.assert_allclose(rest.predict(ROWS), 5 * ROWS)
     np.testing.assert_allclose(by_grpc.predict(ROWS), 5 * ROWS)
@@ -91,3 +92,36 @@ def test_it_answers_refuses_takes_a_new_version_and_is_missed_at_once(served, wa
     assert time.monotonic() - began < 30
     assert job.wait(show=False) == [-signal.SIGKILL]
     until(lambda: not watch.processes())
+
+
+def test_it_does_nothing_that_was_not_asked_and_listens_on_this_machine_only(served):
+    job, port, _ = served
+    good = '{"instances": [[1, 2, 3, 4]]'
+    predict = "by-itself:predict"
+    status, headers, text = ask(port["rest"], "POST", predict, good + ', "signature_name": "serving_default"}')
+    assert (status, headers["Model-Version"], json.loads(text)) == (200, "1", {"predictions": [[2, 4, 6, 8]]})
+    for method, path, body, refused, said in [
+        ("POST", predict, "{", 400, "the body must be JSON"),
+        ("POST", predict, "[" * 90_000, 400, "the body must be JSON"),
+        ("POST", predict, '{"rows": []}', 400, "must be like"),
+        ("POST", predict, good + ', "typo": 1}', 400, "must be like"),
+        ("POST", predict, good + ', "signature_name": "typo"}', 400, "serving_default, not 'typo'"),
+        ("POST", predict, '{"instances": [[1, 2, 3, null]]}', 400, "input x takes float32 .* not None"),
+        ("POST", predict, "[" + "1" * LARGEST + "]", 413, f"allows {LARGEST} bytes"),
+        ("POST", predict, iter([b"[" * 1000] * 101), 413, f"allows {LARGEST} bytes"),
+        ("POST", predict, b"[" * 64 * 2**20, 413, f"allows {LARGEST} bytes"),
+        ("POST", "by-itself", good + "}", 405, "Not Allowed"),
+        ("GET", "by-itself/versions/7", None, 404, "has version 1, not 7"),
+        ("GET", "README", None, 404, "no model 'README'"),
+    ]:
+        status, _, text = ask(port["rest"], method, path, body)
+        assert status == refused
+        assert re.search(said, json.loads(text)["error"])
+    with pytest.raises(grpc.RpcError) as refused:
+        GrpcClient(port["grpc"], "by-itself", input="x").predict(np.zeros([LARGEST // 16, 4], "float32"))
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    np.testing.assert_allclose(RestClient(port["rest"], "together").predict(ROWS), 2 * ROWS)
+
+    listening = [end.laddr for end in psutil.Process(job.pids[0]).net_connections() if end.status == "LISTEN"]
+    assert {address.port for address in listening} == {*port.values()}
+    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
