@@ -1,13 +1,21 @@
 """Training with parameter servers: each worker takes its next step when its last one is done, and waits for nobody."""
 
+import os
+import sys
+import threading
 import time
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.addresses import answers
+from bigtrain_nb.common.checks import positive, whole_number
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.launch import silence
 from bigtrain_nb.launch.serve import end_all
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.preemption import PREEMPTED, Preemption
+
+CLOSING_SECONDS = 0.5  # so long the ports of a process that ends may still answer
 
 
 @dataclass(frozen=True)
@@ -57,16 +65,21 @@ class Coordinator:
     restored at the start; ``steps`` is then what was done before. After SIGTERM the chief saves at the end of the round
     and ends all with code 75. Which examples were read is not saved.
 
+    A worker or a server that stands still, because it was stopped or its machine hangs, would hold up all for ever. One
+    that has not answered for ``silent_after`` seconds is named, and the chief ends with code 1.
+
     Raises ValueError for an optimizer that is not built, whose variables could not be made on a worker, and for a
-    checkpoint of other variables; RuntimeError, from `rounds`, when a server is lost.
+    checkpoint of other variables; RuntimeError if another training uses the folder and, from `rounds`, when a server
+    is lost: it names which.
     """
 
-    def __init__(self, strategy, step, batches, *, folder=None, **saved):
+    def __init__(self, strategy, step, batches, *, folder=None, silent_after=60.0, **saved):
         tf.get_logger().setLevel("FATAL")  # of a lost task it logs a page for each step that it had, twice
         for name, value in saved.items():
             if isinstance(value, keras.optimizers.Optimizer) and not value.built:
                 raise ValueError(f"{name} is not built: call {name}.build(model.trainable_variables) in the scope")
         self._strategy = strategy
+        self._silent_after = positive("silent_after", silent_after, "seconds")
         self._step = step
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         with strategy.scope():
@@ -87,7 +100,7 @@ class Coordinator:
     def rounds(self, steps, every):
         """Train until ``steps`` are done; yield a `Round` after each ``every`` steps, when all workers are at rest."""
         steps, every = whole_number("steps", steps, 1), whole_number("every", every, 1)
-        with self._preemption.listening():
+        with self._preemption.listening(), self._files.in_use() if self._files else nullcontext():
             while (before := self.steps) < steps:
                 scheduled = min(every, steps - before)
                 began = time.monotonic()

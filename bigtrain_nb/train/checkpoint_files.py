@@ -7,6 +7,7 @@ import os
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.parallel.shards import Unsharded, unsharded
+from bigtrain_nb.train.folder_owner import FolderOwner
 
 _REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of a save that was cut short
 
@@ -20,6 +21,7 @@ class CheckpointFiles:
     def __init__(self, folder, keep, variables, **more):
         self._folder = os.fspath(folder)
         self._keep = keep
+        self._owner = FolderOwner(folder)
         self._rooms = []  # pairs: what is sharded, and where the whole of it is put while it is saved
         values = {kind: [self._value(variable) for variable in some] for kind, some in variables.items()}
         self._checkpoint = tf.train.Checkpoint(**more, **values)
@@ -33,14 +35,27 @@ class CheckpointFiles:
         self._rooms.append((variable, room))
         return room
 
-    def prepare(self):
-        """Make the folder, and clear it of what a killed process left half-done.
+    @property
+    def token(self):
+        """The number in the note that the chief has written in the folder, 0 for none."""
+        return self._owner.token
 
-        Raises OSError if it cannot be written.
+    @property
+    def runs(self):
+        """The script and the arguments of this process."""
+        return self._owner.runs
+
+    def prepare(self):
+        """Make the folder this training's, and clear it of what a killed process left half-done. In the chief.
+
+        Returns the note of the training that used it before, None if there was none. Raises OSError if the folder
+        cannot be written, RuntimeError if another training uses it.
         """
         try:
             tf.io.gfile.makedirs(self._folder)
+            before = self._owner.take()
             self._remove(*_REMAINS)
+            return before
         except tf.errors.OpError as error:
             raise OSError(f"folder={self._folder!r} cannot be written: {_line(error)}") from None
 
@@ -77,8 +92,16 @@ class CheckpointFiles:
             if keep:
                 room.assign(value)
 
+    def in_use(self):
+        """Return a context in which the folder says that it is in use, and refuses other trainings. In the chief."""
+        return self._owner.training()
+
     def save(self):
-        """Save; the oldest checkpoint goes when the new one is whole. Raises OSError if it cannot be written."""
+        """Save; the oldest checkpoint goes when the new one is whole.
+
+        Raises OSError if it cannot be written, RuntimeError if another training has taken the folder.
+        """
+        self._owner.check()
         try:
             self._checkpoint.save(os.path.join(self._folder, "ckpt"))
             for number in self._numbers()[: -self._keep]:

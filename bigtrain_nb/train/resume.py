@@ -4,6 +4,8 @@ Keras' `BackupAndRestore` does not: after a save in the middle of an epoch it tr
 """
 
 import os
+import time
+from contextlib import nullcontext
 
 from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.quiet import keras, tf
@@ -11,6 +13,9 @@ from bigtrain_nb.common.replicas import all_gather, several_workers
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.preemption import Preemption, leave
 from bigtrain_nb.train.train_state import TrainState
+
+SEEN_SECONDS = 10.0
+"""So late a worker may see what the chief has written in a folder that they share."""
 
 
 class Resume(keras.callbacks.Callback):
@@ -38,14 +43,14 @@ class Resume(keras.callbacks.Callback):
     What is sharded over the replicas, weights or the state of the optimizer, is saved whole, for which the chief's host
     needs room. It goes on sharded or not, with any number of replicas.
 
-    ``folder`` is seen by all workers and used by one training. ``restored`` says whether there was a checkpoint. Not in
-    it: the metrics of an epoch's part before a restart, the state of other callbacks, random numbers that are not from
-    Keras' seed generators. On GPUs runs are equal to the bit only with
-    `tf.config.experimental.enable_op_determinism()`.
+    ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
+    ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the
+    state of other callbacks, random numbers that are not from Keras' seed generators. On GPUs runs are equal to the bit
+    only with `tf.config.experimental.enable_op_determinism()`.
 
     Raises ValueError for bad settings, a model that is not built or not compiled, a checkpoint of another model;
-    OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError if workers see
-    different checkpoints. If one worker cannot start, all raise.
+    OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError if another training
+    uses the folder, or if the workers do not share it. If one worker cannot start, all raise.
     """
 
     def __init__(self, folder, model, every=50, keep=2):
@@ -84,7 +89,7 @@ class Resume(keras.callbacks.Callback):
         In this loop SIGTERM is heard.
         """
         count = whole_number("count", count, 1)
-        with self._preemption.listening():
+        with self._preemption.listening(), self._files.in_use() if self._chief else nullcontext():
             while self.epoch < count:
                 self._length = None
                 self._skipped = False
@@ -153,20 +158,28 @@ class Resume(keras.callbacks.Callback):
 
     def _restore(self):
         """Restore. Return the checkpoint's number, 0 for none: the same on all workers, or all raise."""
+        token, before = 0, None
         problem = None
         try:
             if self._chief:
-                self._files.prepare()
+                before = self._files.prepare()
+                token = self._files.token
+        except (OSError, RuntimeError) as error:
+            problem = error
+        token = max(self._answers(-1 if problem else token, problem))
+
+        number, sees_token = -1, self._sees(token)
+        try:
             number = self._files.restore()
         except (OSError, ValueError) as error:
             problem = error
-            number = -1
-        answers = self._ask(tf.constant([number, 0], tf.float32))
-        numbers = answers[:, 0].astype(int).tolist()
-        if problem:
-            raise problem
-        if min(numbers) < 0:
-            raise RuntimeError(f"another worker cannot use the folder {self._folder}; its own error says why")
+        blind = self._answers(0 if sees_token else 1).count(1)
+        if blind:
+            raise RuntimeError(
+                f"{blind} of {self.model.distribute_strategy.num_replicas_in_sync} replicas do not see in"
+                f" {self._folder} what the chief has written there: give a folder that all workers share"
+            )
+        numbers = self._answers(number, problem)
         if min(numbers) < max(numbers):
             seen = ", ".join(f"ckpt-{number}" if number else "none" for number in numbers)
             raise RuntimeError(
@@ -174,7 +187,43 @@ class Resume(keras.callbacks.Callback):
             )
         if number:
             self._state.assign_seeds()
+        if self._chief:
+            self._tell_what_was_found(number, before)
         return number
+
+    def _answers(self, number, problem=None):
+        """Return the whole numbers that all replicas give, -1 where there is a problem: then all raise."""
+        numbers = self._ask(tf.constant([number, 0], tf.float32))[:, 0].astype(int).tolist()
+        if problem:
+            raise problem
+        if min(numbers) < 0:
+            raise RuntimeError(f"another worker cannot use the folder {self._folder}; its own error says why")
+        return numbers
+
+    def _sees(self, token):
+        """Tell whether this worker sees the chief's note in the folder; it may come late."""
+        until = time.monotonic() + SEEN_SECONDS
+        while self._files.token != token:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def _tell_what_was_found(self, number, before):
+        """Print what somebody who starts a training again would not expect."""
+        restarts = int(os.environ.get("BIGTRAIN_RESTART") or os.environ.get("SLURM_RESTART_COUNT") or 0)
+        if restarts and not number:
+            print(
+                f"Started again (restart {restarts}), but there is no checkpoint in {self._folder}: training begins at"
+                " step 0. If it had saved before, the folder is not the one that it saved in",
+                flush=True,
+            )
+        if number and before and before["runs"] != self._files.runs:
+            print(
+                f"{self._folder} was last used by {before['runs']!r}; this is {self._files.runs!r}, and goes on from"
+                f" its checkpoint, epoch {self.epoch}, step {self.step}",
+                flush=True,
+            )
 
     def _save(self, stop):
         """Save, and end the process if told to ``stop``; all workers must call it."""

@@ -89,18 +89,33 @@ def test_workers_ended_by_sigterm_and_the_chief_by_kill_9_go_on_to_the_same_bits
     assert counted(tmp_path, 2) == [Counter(range(EXAMPLES))] * EPOCHS
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "results"]
     left = sorted(path.name.partition(".")[0] for path in (tmp_path / "checkpoints").iterdir())
-    assert len(left) == 5
-    assert left.count("checkpoint") == 1
+    assert len(left) == 6
+    assert left.count("checkpoint") == left.count("owner") == 1
 
 
 def test_a_folder_that_is_not_shared_or_that_the_chief_cannot_write_is_an_error_on_both(whole):
     job, folder = whole
     said = [dict(line.split(": ", 1) for line in job.logs(worker).splitlines()) for worker in range(2)]
     for one in said:
-        assert "the workers see different checkpoints" in one["not shared"] and "ckpt-6, none" in one["not shared"]
+        assert one["not shared"].startswith("1 of 2 replicas do not see in ")
     assert not (folder / "results" / "none").exists()
     assert "cannot be written" in said[0]["no folder"]
     assert "another worker cannot use the folder" in said[1]["no folder"]
+
+
+def test_a_second_training_in_a_folder_is_refused_and_names_the_first(tmp_path):
+    arguments = {"arguments": [tmp_path], "timeout": SECONDS}
+    first = bt.run_workers(resume_worker.__file__, 1, **arguments)
+    try:
+        eventually(lambda: "saved" in first.logs(0))
+        second = ended(bt.run_workers(resume_worker.__file__, 1, **arguments))
+        assert second.codes == [1]
+        who = f"'resume_worker.py {tmp_path}' (process {first.pids[0]} on"
+        assert f"folder='{tmp_path}' is in use by another training, {who}" in second.logs(0)
+        saved = first.logs(0).count("saved")
+        eventually(lambda: first.logs(0).count("saved") > saved)
+    finally:
+        first.stop()
 
 
 def test_kill_9_in_the_middle_of_a_save_costs_no_more_than_that_save(tmp_path):

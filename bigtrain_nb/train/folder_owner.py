@@ -1,0 +1,143 @@
+"""Which training uses a folder of checkpoints: two that save in one folder would take each other's."""
+
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from bigtrain_nb.common.quiet import tf
+
+FILE = "owner.json"
+BEAT_SECONDS = 10.0
+"""So often a training says in its folder that it still runs."""
+
+NO_BEAT_SECONDS = 25.0
+"""Without a word for so long, a training on another host is taken to have died."""
+
+LARGEST_TOKEN = 2**24  # so that a float32, which workers exchange, holds it
+
+
+class FolderOwner:
+    """A note in ``folder``, about the training that uses it: its process, host, script and arguments.
+
+    The chief writes it with `take`, and keeps it fresh while it trains. Other workers compare `token`, to see whether
+    the folder that they see is the same.
+    """
+
+    def __init__(self, folder):
+        self._folder = os.fspath(folder)
+        self._path = os.path.join(self._folder, FILE)
+        self._lock = threading.Lock()
+        self._note = {
+            "token": secrets.randbelow(LARGEST_TOKEN - 1) + 1,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "started": psutil.Process().create_time(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "runs": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "state": "made",
+            "beat": 0,
+        }
+
+    def take(self):
+        """Note that this training uses the folder; return the note of the one before, None if there was none.
+
+        Raises RuntimeError, naming it, if another one trains with it now.
+        """
+        before = self._read()
+        if before and before["state"] == "trains" and not self._is_mine(before) and self._is_alive(before):
+            raise RuntimeError(self._in_use_by(before))
+        self._write()
+        return before
+
+    @contextmanager
+    def training(self):
+        """Say in the folder that it is in use, and that the process still runs, until the end of the block."""
+        self.check()
+        ended = threading.Event()
+        self._note["state"] = "trains"
+        self._write()
+        threading.Thread(target=self._beat, args=(ended,), daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+            with self._lock:
+                self._note["state"] = "ended"
+            with suppress(RuntimeError, OSError, tf.errors.OpError):
+                self.check()
+                self._write()
+
+    def check(self):
+        """Raise RuntimeError if another training has taken the folder meanwhile."""
+        found = self._read()
+        if found and not self._is_mine(found):
+            raise RuntimeError(self._in_use_by(found))
+
+    @property
+    def token(self):
+        """The number that the chief's note has, 0 if there is no note."""
+        found = self._read()
+        return found["token"] if found else 0
+
+    @property
+    def runs(self):
+        """The script and the arguments of this process."""
+        return self._note["runs"]
+
+    def _is_mine(self, note):
+        mine = self._note
+        return all(note[name] == mine[name] for name in ("host", "process", "started"))
+
+    def _is_alive(self, note):
+        """Tell whether the process of a note still runs. On another host: whether it writes, which is waited for."""
+        if note["host"] == self._note["host"]:
+            with suppress(psutil.NoSuchProcess):
+                return psutil.Process(note["process"]).create_time() == note["started"]
+            return False
+        print(
+            f"{self._folder} was last used on {note['host']}: waiting up to {NO_BEAT_SECONDS:g} s to see whether that"
+            " training still runs",
+            flush=True,
+        )
+        until = time.monotonic() + NO_BEAT_SECONDS
+        while time.monotonic() < until:
+            time.sleep(BEAT_SECONDS / 20)
+            if (found := self._read()) and found["beat"] != note["beat"]:
+                return True
+        return False
+
+    def _in_use_by(self, note):
+        return (
+            f"folder={self._folder!r} is in use by another training, {note['runs']!r} (process {note['process']} on"
+            f" {note['host']}, since {note['since']}): give this one a folder of its own, or end that one first"
+        )
+
+    def _beat(self, ended):
+        while not ended.wait(BEAT_SECONDS):
+            with self._lock, suppress(OSError, RuntimeError, tf.errors.OpError):
+                if not ended.is_set():
+                    self.check()
+                    self._note["beat"] += 1
+                    self._write()
+
+    def _read(self):
+        """Return the note that stands in the folder, None for none and for one that is being written."""
+        try:
+            with tf.io.gfile.GFile(self._path) as file:
+                note = json.loads(file.read())
+            return note if self._note.keys() <= note.keys() else None
+        except (tf.errors.OpError, OSError, ValueError, AttributeError):
+            return None
+
+    def _write(self):
+        with tf.io.gfile.GFile(f"{self._path}.part", "w") as file:
+            file.write(json.dumps(self._note))
+        tf.io.gfile.rename(f"{self._path}.part", self._path, overwrite=True)

@@ -1,0 +1,108 @@
+"""A folder of checkpoints is used by one training at a time, and says by which."""
+
+import json
+import os
+import time
+
+import psutil
+import pytest
+from resume_runs import model_of
+
+import bigtrain_nb as bt
+from bigtrain_nb.train import folder_owner
+from bigtrain_nb.train.folder_owner import FILE, FolderOwner
+
+
+def note(folder):
+    return json.loads((folder / FILE).read_text())
+
+
+def by_another(folder, **facts):
+    """Make the note that of another process, here or on another host."""
+    other = {
+        "process": os.getppid(),
+        "started": psutil.Process(os.getppid()).create_time(),
+        "runs": "other.py --rate 7",
+    }
+    (folder / FILE).write_text(json.dumps(note(folder) | other | facts))
+
+
+def test_a_training_notes_that_it_begins_and_that_it_has_ended(tmp_path):
+    owner = FolderOwner(tmp_path)
+    assert owner.token == 0 and owner.take() is None
+    assert note(tmp_path)["state"] == "made" and note(tmp_path)["process"] == os.getpid()
+    with pytest.raises(KeyError), owner.training():
+        assert note(tmp_path)["state"] == "trains"
+        raise KeyError
+    assert note(tmp_path)["state"] == "ended"
+    token = note(tmp_path)["token"]
+    after = FolderOwner(tmp_path)
+    assert after.take()["token"] == token != after.token
+
+
+def test_another_living_training_is_named_and_what_has_ended_is_not_in_the_way(tmp_path):
+    FolderOwner(tmp_path).take()
+    by_another(tmp_path, state="trains")
+    with pytest.raises(
+        RuntimeError, match=rf"in use by another training, 'other.py --rate 7' \(process {os.getppid()} on"
+    ):
+        FolderOwner(tmp_path).take()
+    for gone in ({"state": "ended"}, {"state": "made"}, {"state": "trains", "started": 1.0}, {"process": 2**22 + 7}):
+        by_another(tmp_path, **gone)
+        before = FolderOwner(tmp_path).take()
+        assert before["runs"] == "other.py --rate 7"
+
+
+def test_a_folder_that_another_training_has_taken_is_not_saved_in(tmp_path):
+    resume = bt.Resume(tmp_path, model_of())
+    by_another(tmp_path)
+    with pytest.raises(RuntimeError, match="in use by another training"):
+        next(resume.epochs(1))
+    with pytest.raises(RuntimeError, match="in use by another training"):
+        resume._files.save()
+    assert not list(tmp_path.glob("ckpt*"))
+
+
+def test_on_another_host_only_one_that_writes_is_alive(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(folder_owner, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(folder_owner, "NO_BEAT_SECONDS", 1.0)
+    owner = FolderOwner(tmp_path)
+    owner.take()
+    by_another(tmp_path, state="trains", host="elsewhere")
+    began = time.monotonic()
+    assert FolderOwner(tmp_path).take()["host"] == "elsewhere"
+    assert time.monotonic() - began >= 1
+    assert f"{tmp_path} was last used on elsewhere: waiting up to 1 s" in capsys.readouterr().out
+
+    monkeypatch.setattr(folder_owner, "NO_BEAT_SECONDS", 60.0)
+    writer = FolderOwner(tmp_path)
+    writer._note["host"] = "elsewhere"
+    writer.take()
+    with writer.training(), pytest.raises(RuntimeError, match="in use by another training.*on elsewhere"):
+        FolderOwner(tmp_path).take()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
+def test_a_note_that_cannot_be_read_is_none(tmp_path, text):
+    (tmp_path / FILE).write_text(text)
+    assert FolderOwner(tmp_path).take() is None
+
+
+def test_going_on_from_a_training_that_ran_something_else_is_said(tmp_path, capsys):
+    for _ in bt.Resume(tmp_path, model_of()).epochs(1):
+        pass
+    by_another(tmp_path)
+    capsys.readouterr()
+    bt.Resume(tmp_path, model_of())
+    said = capsys.readouterr().out
+    assert f"{tmp_path} was last used by 'other.py --rate 7'; this is " in said and "epoch 1, step 0" in said
+    bt.Resume(tmp_path, model_of())
+    assert capsys.readouterr().out == ""
+
+
+def test_a_restart_that_finds_no_checkpoint_is_said(tmp_path, monkeypatch, capsys):
+    bt.Resume(tmp_path / "first", model_of())
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("BIGTRAIN_RESTART", "2")
+    bt.Resume(tmp_path / "again", model_of())
+    assert f"Started again (restart 2), but there is no checkpoint in {tmp_path}/again" in capsys.readouterr().out
