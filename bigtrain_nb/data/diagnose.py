@@ -206,11 +206,15 @@ class _StageTimes:
         """Return the stages from the source to the end, and what AUTOTUNE chose for them."""
         least = _NEGLIGIBLE * self.nanoseconds.total()
         stages, autotuned = [], {}
-        used, parsed = Counter(), False
+        used = Counter()
+        maps = _maps(ours)
         for place in reversed(self.places.values()):
-            name = _name(place.op, ours, parsed)
-            keeps_parsed = name == "cache" and not (ours and ours.augment)
-            parsed = parsed or keeps_parsed or place.op in _MAPS
+            name = _name(place.op)
+            if place.op in _MAPS:
+                name = name.replace("map", maps[0])
+                maps = maps[1:] or maps
+            if name == "cache" and ours:  # a filled one has taken the place of what is before it
+                maps = ["parse", "finish"] if ours.augment else ["finish"]
             used[name] += 1
             if used[name] > 1:
                 name = f"{name} {used[name]}"
@@ -262,11 +266,14 @@ def _walk(nodes, number, path=(), outer_calls=1, thread=()):
         yield from _walk(nodes, child, branch, outer_calls, thread)
 
 
-def _name(op, ours, parsed):
-    """A stage's name. In a `Pipeline` the first map parses, unless a filled cache has taken its place."""
-    if op not in _MAPS:
-        return _WORDS.get(op, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", op).lower())
-    name = "map"
-    if ours:
-        name = "finish" if parsed else "parse"
-    return f"{name} + batch" if op == "MapAndBatch" else name
+def _maps(ours):
+    """Return what the maps of a `Pipeline` do, from the source to the end."""
+    if ours is None:
+        return ["map"]
+    return ["read", "parse", "finish"] if ours.caches_files else ["parse", "finish"]
+
+
+def _name(op):
+    if op in _MAPS:
+        return "map + batch" if op == "MapAndBatch" else "map"
+    return _WORDS.get(op, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", op).lower())

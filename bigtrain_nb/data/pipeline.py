@@ -103,6 +103,11 @@ class Pipeline:
         prefix = "test_" if self.split == "test" else ""
         return getattr(self.data, prefix + self.source)
 
+    @property
+    def caches_files(self):
+        """Whether a stage before the cache reads the files, for there the records are paths only."""
+        return bool(self.source == "files" and self.augment and self.cache)
+
     def dataset(self):
         """Build the `tf.data.Dataset`; its elements are what ``finish`` makes of a batch of parsed examples.
 
@@ -111,6 +116,8 @@ class Pipeline:
         before_cache = self.cache and not self.augment  # parse there: each example only once
         in_batches = self.vectorize and not (before_cache or self.parse or self.skip_damaged)
         dataset = self._records()
+        if self.caches_files:
+            dataset = self._map(dataset, self._read)
         if self.skip_damaged:
             dataset = dataset.ignore_errors()
         if before_cache:
@@ -186,11 +193,14 @@ class Pipeline:
         record, numbers = element, None
         if self.augment:
             record, numbers = element["record"], element["numbers"]
-        if self.source == "files":
-            jpeg, label = tf.io.read_file(record), class_of(record, self.data.classes)
-        else:
-            jpeg, label = unpack(record)
+        jpeg, label = record if self.caches_files else self._read(record)
         return decode_image(jpeg, self.image_size, exact=self.exact, numbers=numbers), label
+
+    def _read(self, record):
+        """Return the JPEG bytes and the label of a record, or of a file's path."""
+        if self.source == "files":
+            return tf.io.read_file(record), class_of(record, self.data.classes)
+        return unpack(record)
 
     def _decode_batch(self, elements):
         return tf.map_fn(self._decode, elements, fn_output_signature=(tf.uint8, tf.int64))

@@ -5,6 +5,8 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from small_crops import AUTOTUNE, COUNT, examples, pipeline, sizes
@@ -84,6 +86,23 @@ def test_a_memory_cache_parses_once_and_finishes_again(crops):
     dataset = pipeline(crops, parse=parse, finish=finish, cache="memory").dataset()
     assert sum(map(len, dataset)) == sum(map(len, dataset)) == COUNT
     assert (len(parsed), len(finished)) == (COUNT, 2 * COUNT)
+
+
+@pytest.mark.parametrize("settings", [{}, {"vectorize": True}, {"skip_damaged": True}], ids=str)
+def test_augmented_files_are_kept_in_a_cache_and_not_their_paths(crops, tmp_path, settings):
+    copies = []
+    for file in map(Path, crops.files):
+        copies.append(tmp_path / file.parent.name / file.name)
+        copies[-1].parent.mkdir(exist_ok=True)
+        copies[-1].write_bytes(file.read_bytes())
+    copied = replace(crops, files=tuple(map(str, copies)))
+    settings = {"source": "files", "augment": True, **settings}
+    made = pipeline(copied, cache="memory", **settings).dataset()
+    assert examples(made) == examples(pipeline(copied, **settings).dataset())
+    for copy in copies:
+        copy.unlink()
+    labels = [label for label, _ in examples(made)]
+    assert labels == [crops.classes.index(copy.parent.name) for copy in copies]
 
 
 def test_a_cache_path_of_ones_own_stays(crops, plain, tmp_path):
