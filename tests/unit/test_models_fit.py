@@ -52,6 +52,26 @@ def test_compiled_and_eager_steps_equal_the_whole_batch(data, micro_batches, how
     assert distance(model, whole) < 1e-5
 
 
+class NotesSizes(keras.layers.Layer):
+    """Writes down how many examples come in one after the other."""
+
+    sizes = []
+
+    def call(self, x):
+        tf.py_function(lambda size: self.sizes.append(int(size)), [tf.shape(x)[0]], [])
+        return x
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_an_eager_step_has_the_micro_batches_of_a_graph(eager):
+    inputs = keras.Input((6,))
+    model = bt.Model(inputs, keras.layers.Dense(1)(NotesSizes()(inputs)), micro_batches=4)
+    model.compile("sgd", "mse", run_eagerly=eager, jit_compile=False)
+    NotesSizes.sizes.clear()
+    model.fit(X[:10], Y[:10], batch_size=10, verbose=0)
+    assert NotesSizes.sizes == [3, 3, 3, 1]
+
+
 def test_arrays_validation_split_and_steps_per_epoch():
     model = compiled(2, steps_per_execution=2, metrics=["mae"])
     model.fit(X, Y, batch_size=8, validation_split=0.2, epochs=2, verbose=0)
