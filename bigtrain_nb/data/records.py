@@ -15,7 +15,7 @@ def pack(folder, split, classes, labels, images, shards):
 
     There are ``shards`` of them, but no more than images. ``labels`` are indices into ``classes``; ``images`` yields
     the JPEG bytes, one for each label. Every record is a tf.train.Example with the features "image" (JPEG bytes) and
-    "label" (int64).
+    "label" (int64). Raises OSError for what cannot be written, as on a full disk.
     """
     (folder / "shards").mkdir(exist_ok=True)
     for label in set(labels):
@@ -25,11 +25,14 @@ def pack(folder, split, classes, labels, images, shards):
     images = iter(progress(images, f"writing {split} images", count))
     for shard in range(shards):
         path = folder / "shards" / f"{split}-{shard:05d}-of-{shards:05d}.tfrecord"
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for index in range(shard * count // shards, (shard + 1) * count // shards):
-                jpeg, label = next(images), labels[index]
-                (folder / split / classes[label] / f"{index:06d}.jpg").write_bytes(jpeg)
-                writer.write(_record(jpeg, label))
+        try:
+            with tf.io.TFRecordWriter(str(path)) as writer:
+                for index in range(shard * count // shards, (shard + 1) * count // shards):
+                    jpeg, label = next(images), labels[index]
+                    (folder / split / classes[label] / f"{index:06d}.jpg").write_bytes(jpeg)
+                    writer.write(_record(jpeg, label))
+        except tf.errors.OpError as error:
+            raise OSError(f"{path} cannot be written: {error}") from error
 
 
 def _record(jpeg, label):

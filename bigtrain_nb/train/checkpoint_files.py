@@ -117,9 +117,10 @@ class CheckpointFiles:
             room.assign(tf.zeros([0], room.dtype))
 
     def _numbers(self):
-        """Return the numbers of the checkpoints, the oldest first."""
+        """Return the numbers of the checkpoints, the oldest first; a copy by another name, ckpt-best, is let alone."""
         found = tf.io.gfile.glob(os.path.join(self._folder, "ckpt-*.index"))
-        return sorted(int(path.removesuffix(".index").rpartition("-")[2]) for path in found)
+        names = [os.path.basename(path).removeprefix("ckpt-").removesuffix(".index") for path in found]
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def _remove(self, *patterns):
         for pattern in patterns:
@@ -128,4 +129,6 @@ class CheckpointFiles:
 
 
 def _line(error):
-    return str(error).splitlines()[0][:300]
+    """Return the first line of an error; of a long one both ends, for TensorFlow says the reason last."""
+    line = str(error).splitlines()[0]
+    return line if len(line) <= 300 else f"{line[:100]} ... {line[-200:]}"

@@ -7,6 +7,7 @@ import pytest
 from resume_runs import adamw, cut, cut_after_5, model_of, names, train
 
 from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.train.checkpoint_files import _line
 from bigtrain_nb.train.resume import Resume
 
 
@@ -47,6 +48,16 @@ def test_no_checkpoint_can_be_read(tmp_path):
 def test_checkpoints_are_found_without_their_list(tmp_path):
     remove(cut_after_5(tmp_path) / "checkpoint")
     assert Resume(tmp_path, model_of()).step == 4
+
+
+def test_a_copy_of_a_checkpoint_by_another_name_is_neither_restored_nor_removed(tmp_path):
+    cut_after_5(tmp_path)
+    copy = tmp_path / "ckpt-best.index"
+    copy.write_bytes((tmp_path / "ckpt-2.index").read_bytes())
+    resume = Resume(tmp_path, model_of(), every=1, keep=1)
+    assert resume.step == 4
+    train(resume)
+    assert copy.exists() and not (tmp_path / "ckpt-2.index").exists()
 
 
 def test_remains_of_a_killed_save_go_with_the_next_start(tmp_path):
@@ -107,6 +118,13 @@ def full_disk(size):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("length", [10, 500])
+def test_a_long_error_keeps_its_reason(length):
+    words = _line(OSError(f"{'/folder' * length}: No space left on device [Op:SaveV2]\nmore"))
+    assert words.startswith("/folder") and words.endswith("No space left on device [Op:SaveV2]")
+    assert len(words) <= 305
 
 
 def test_a_disk_that_is_full_costs_no_checkpoint(tmp_path):

@@ -1,5 +1,6 @@
 """Photo crops: what they hold, that they repeat, that bad settings are refused; and their copies as plain arrays."""
 
+import resource
 from pathlib import Path
 
 import h5py
@@ -82,3 +83,14 @@ def test_arrays_are_the_decoded_train_split(crops):
     with h5py.File(hdf5_file(crops, 24)) as file:
         np.testing.assert_array_equal(file["images"], expected)
         assert file["images"].chunks == (20, 24, 24, 3)
+
+
+def test_a_disk_that_is_full_is_an_oserror_that_names_the_shard(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, before[1]))  # enough for an image, not for a shard
+    try:
+        with pytest.raises(OSError, match=r"train-00000-of-00001.tfrecord cannot be written: "):
+            photo_crops(**SMALL | {"shards": 1}, cache=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
