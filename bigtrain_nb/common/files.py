@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+TELL_SECONDS = 5
 SECONDS_WITHOUT_WRITING = 60
 """After so long without a change, what another process writes is taken to be left by one that has died."""
 
@@ -51,6 +52,7 @@ def _is_first(beside):
 def _was_written_by_another(beside, path):
     """Wait until the file beside is gone; return whether it was renamed. One that does not grow for long is removed."""
     seen, since = None, time.monotonic()
+    has_told = False
     while True:
         try:
             state = beside.stat()
@@ -58,6 +60,13 @@ def _was_written_by_another(beside, path):
             return seen is not None and path.exists() and path.stat().st_ino == seen.st_ino
         if seen is None or (state.st_size, state.st_mtime_ns) != (seen.st_size, seen.st_mtime_ns):
             since = time.monotonic()
+        if not has_told and time.monotonic() - since > TELL_SECONDS:
+            has_told = True
+            print(
+                f"Waiting for {path}: another process has begun to write it, as {beside.name}. If it has died, this one"
+                f" writes it, {SECONDS_WITHOUT_WRITING} s after the last sign of it",
+                flush=True,
+            )
         if time.monotonic() - since > SECONDS_WITHOUT_WRITING:
             beside.unlink(missing_ok=True)
             return False

@@ -50,12 +50,14 @@ def test_who_comes_while_another_writes_waits_and_does_not_write(tmp_path):
     assert written == [] and path.read_text() == "whole"
 
 
-def test_what_a_process_that_died_left_is_written_anew(tmp_path, monkeypatch):
+def test_what_a_process_that_died_left_is_written_anew_after_a_word(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(files, "TELL_SECONDS", 0.1)
     monkeypatch.setattr(files, "SECONDS_WITHOUT_WRITING", 0.2)
     (tmp_path / ".part-of-a.h5").write_text("half")
     write_once(tmp_path / "a.h5", lambda beside: beside.write_text("whole"))
     assert (tmp_path / "a.h5").read_text() == "whole"
     assert len(list(tmp_path.iterdir())) == 1
+    assert capsys.readouterr().out.startswith(f"Waiting for {tmp_path}/a.h5: another process has begun to write it")
 
 
 def test_where_the_other_fails_this_one_writes(tmp_path):
