@@ -7,7 +7,7 @@ from bigtrain_nb.launch.cluster_spec import cluster_spec
 from bigtrain_nb.launch.rendezvous import come_together, meet
 from bigtrain_nb.launch.same_run import what_runs
 from bigtrain_nb.launch.serve import lead
-from bigtrain_nb.train.devices import mirrored
+from bigtrain_nb.train.devices import mirrored_over
 
 
 def strategy(timeout=600, communication_options=None, variable_partitioner=None, may_differ=()):
@@ -57,7 +57,7 @@ def _alone():
     gpus = tf.config.get_visible_devices("GPU")
     if len(gpus) > 1:
         print(f"MirroredStrategy over {len(gpus)} GPUs, because they are there", flush=True)
-        return mirrored(len(gpus))
+        return mirrored_over([f"GPU:{i}" for i in range(len(gpus))])
     print(f"No strategy is needed: one {'GPU' if gpus else 'CPU'}, and neither TF_CONFIG nor SLURM's tasks", flush=True)
     return tf.distribute.get_strategy()
 

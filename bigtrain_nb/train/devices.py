@@ -27,7 +27,11 @@ def mirrored(count=None):
 
     Several sizes can live in one process. Raises as `devices` does.
     """
-    chosen = devices(max(2, count or 2))[:count]
+    return mirrored_over(devices(max(2, count or 2))[:count])
+
+
+def mirrored_over(chosen):
+    """Return a `tf.distribute.MirroredStrategy` over the devices of these names, all GPUs or all parts of the CPU."""
     if not chosen[0].startswith("CPU"):
         return mirrored_with_groups_of_its_own(chosen)
     made = tf.distribute.MirroredStrategy(chosen, tf.distribute.ReductionToOneDevice())

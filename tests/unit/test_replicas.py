@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.launch import strategy
+from bigtrain_nb.train import devices as of_devices
 from bigtrain_nb.train.devices import devices
 
 START = "import bigtrain_nb as bt\nfrom bigtrain_nb import tf\ntf.config.set_visible_devices([], 'GPU')\n"
@@ -82,3 +85,14 @@ def test_tensorflows_own_groups_of_several_sizes_still_meet():
 def test_counts_that_make_no_sense_are_refused(count):
     with pytest.raises(ValueError, match=f"at_least={count!r} must be a whole number of at least 1"):
         devices(at_least=count)
+
+
+def test_a_strategy_over_gpus_has_the_gpus_though_the_cpu_was_split_before(monkeypatch, capsys):
+    """As after `devices(8)` on a machine with four GPUs; there are none here."""
+    monkeypatch.setattr(of_devices, "_devices", [f"CPU:{i}" for i in range(8)])
+    monkeypatch.setattr(of_devices, "mirrored_with_groups_of_its_own", list)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: 4 * [kind])
+    for name in ("TF_CONFIG", "SLURM_STEP_ID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert strategy.strategy() == ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
+    assert capsys.readouterr().out == "MirroredStrategy over 4 GPUs, because they are there\n"
