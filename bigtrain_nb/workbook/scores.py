@@ -6,6 +6,8 @@ exercises and right, and has in "off" how many times too high or too low each pr
 """
 
 import contextlib
+import fcntl
+import itertools
 import json
 import os
 from collections import Counter
@@ -16,28 +18,57 @@ from bigtrain_nb.common import cards
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.words import quantity
 
-FILE = ".score-history.json"
+FILE, LOCK = ".score-history.json", ".score-history.lock"
+COUNTS = ("predictions", "hits", "within_twice", "exercises", "right")
 
 
 def note(summary):
     """Note how this notebook went today; return its name, and {notebook: {day: summary}} of all that is noted."""
-    history = _read()
     session = os.environ.get("JPY_SESSION_NAME")  # Jupyter's own: the notebook that this kernel was started for
     notebook = Path(session).stem if session else "this notebook"
-    days = history.setdefault(notebook, {})
-    days[date.today().isoformat()] = summary
-    if session:
-        with contextlib.suppress(OSError):  # a folder that cannot be written keeps no score
-            write_text(FILE, json.dumps(history, indent=1) + "\n")
+    with contextlib.ExitStack() as stack:
+        if session:
+            with contextlib.suppress(OSError):  # a folder that cannot be written keeps no score
+                lock = stack.enter_context(open(LOCK, "w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)  # what another kernel notes meanwhile would be lost
+        history = _read(keep=session)
+        history.setdefault(notebook, {})[date.today().isoformat()] = summary
+        if session:
+            with contextlib.suppress(OSError):
+                write_text(FILE, json.dumps(history, indent=1) + "\n")
     return notebook, history
 
 
-def _read():
-    """What is noted; nothing where there is no file yet, or one that is damaged."""
+def _read(keep):
+    """What is noted; nothing where there is no file yet. A damaged one is said, and kept under another name."""
     try:
-        return json.loads(Path(FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        history = json.loads(Path(FILE).read_text(encoding="utf-8"))
+        _check(history)
+        return history
+    except FileNotFoundError:
         return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        print(f"{FILE} cannot be read ({error!r}): the scores begin anew.")
+        if keep:
+            _keep_damaged()
+        return {}
+
+
+def _keep_damaged():
+    names = (f".score-history-damaged-{number}.json" for number in itertools.count(1))
+    free = next(name for name in names if not os.path.exists(name))
+    with contextlib.suppress(OSError):  # then nothing is written over it either
+        os.rename(FILE, free)
+        print(f"It is kept as {free}. If you can repair it, give it its name back.")
+
+
+def _check(history):
+    """Raise ValueError, KeyError, TypeError or AttributeError unless all that will be shown is there."""
+    for days in history.values():
+        max(days)
+        for summary in days.values():
+            sum(summary[count] for count in COUNTS)
+            sum(summary.get("off", {}).values())
 
 
 def trend(days):
