@@ -35,7 +35,7 @@ def fraction(name, value):
 
 def one_of(name, value, allowed):
     """Return ``value``; raise ValueError unless it is one of ``allowed``."""
-    _check(name, value, value in tuple(allowed), f"one of {', '.join(allowed)}")
+    _check(name, value, value in tuple(allowed), f"one of {', '.join(map(str, allowed))}")
     return value
 
 

@@ -40,10 +40,15 @@ class Lab:
     what you set it to.
     `standings` is the `Race` that is going on, as it was at the last look.
 
-    Raises ValueError for settings that make no sense.
+    Settings that `run`, `sweep` and `start` are not given are those that the controls show, once the Lab is displayed,
+    and before that those with which they start.
+
+    Raises ValueError for settings that make no sense, TypeError for a `build` that is no function.
     """
 
     def __init__(self, build, *, seconds=4.0, **choices):
+        if not callable(build):
+            raise TypeError(f"Lab takes a function that builds what is measured from the choices, not {build!r:.99}")
         self.build = build
         self.seconds = positive("seconds", seconds, "seconds")
         self.controls = {name: controls.control(name, given) for name, given in choices.items()}
@@ -61,8 +66,12 @@ class Lab:
         return self._job is not None
 
     def settings(self, **given):
-        """A value for every control: the given one or its default. Raises ValueError for an unknown name or value."""
-        return controls.settings(self.controls, given)
+        """A value for every control: the given one, or what it shows.
+
+        Raises ValueError for an unknown name or value.
+        """
+        shown = self._view.chosen() if self._view else {}
+        return controls.settings(self.controls, {**shown, **given})
 
     def run(self, **given):
         """Measure these settings and wait for the result, a `Run`; whatever `build` raises comes through."""
@@ -158,7 +167,8 @@ class Lab:
             finally:
                 _machine.release()
             with self._still(job):
-                new = [run for run in measured if not self.baseline or run.name != self.baseline.name]
+                before = {run.name for run in self.runs}
+                new = [run for run in measured if run.name not in before]
                 self.runs = [*self.runs, *new]
                 if self._is_race or not self.baseline:
                     self.baseline = new[0]
@@ -191,7 +201,13 @@ class Lab:
     def _source(self, **settings):
         """Return what `build` makes of the settings; a note on its error names them."""
         try:
-            return self.build(**settings)
+            source = self.build(**settings)
+            if not benchmark.is_source(source):
+                raise TypeError(
+                    f"{controls.text(self.build)} returned {source!r:.99}; a Lab measures what its function returns: an"
+                    " iterable of batches, a step function, or what has .dataset()"
+                )
+            return source
         except Exception as error:
             error.add_note(f"raised by {controls.text(self.build)} with {controls.describe(settings)}")
             raise

@@ -92,8 +92,12 @@ class View:
         button.on_click(clicked)
         return button
 
+    def chosen(self):
+        """Return the settings that the controls show."""
+        return chosen_in(self.fields, self.lab.controls)
+
     def _start(self, sweep=None):
-        self.lab.start(sweep, **chosen_in(self.fields, self.lab.controls))
+        self.lab.start(sweep, **self.chosen())
         self.stop.focus()  # or the focus would be lost with the button that is switched off
 
     def _sweep(self):

@@ -9,6 +9,7 @@ rests on the ratios of rounds that ran side by side.
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from numbers import Integral
 
 import psutil
@@ -43,6 +44,8 @@ def throughput(source, *, seconds=3.0, name="source", progress=None):
     it holds; the first component must not be a scalar. A step function that returns an int says how many examples
     it processed, and must do so every time; otherwise each call counts as one step.
 
+    If its first pass has not ended after the warm-up, the result's ``note`` says so: a cache is full only then.
+
     ``seconds`` is the whole time, warm-up included; a batch is never cut, so a slow source may take longer, up to
     6 rounds of one batch. ``progress(fraction)`` is called between batches, at most ten times a second; an exception
     that it raises ends the measurement.
@@ -75,8 +78,9 @@ def compare(factories, *, seconds=10.0, progress=None):
     round, and its first batches do not count. If a first batch takes long (a large shuffle buffer), the iterator stays.
     Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
 
-    Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for a
-    factory that is no function, and whatever `throughput` raises, with the source's name.
+    Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for
+    what is no dictionary and for a factory that is no function, and whatever `throughput` raises, with the source's
+    name.
     """
     budget = Budget(seconds, progress)
     meters, slot = line_up(factories, budget, ROUNDS)
@@ -88,6 +92,11 @@ def compare(factories, *, seconds=10.0, progress=None):
 
 def line_up(factories, budget, rounds):
     """Return a warmed-up `Meter` for each factory, and how many seconds a round may take if each has so many."""
+    if not isinstance(factories, Mapping):
+        raise TypeError(
+            "compare takes a dictionary {name: function that returns a fresh source}, with two or more of them, not"
+            f" {factories!r:.99}: one source alone is measured by bt.throughput(source)"
+        )
     if len(factories) < 2:
         raise ValueError(f"expected at least two sources to compare, not {len(factories)}")
     for name, factory in factories.items():
@@ -123,6 +132,14 @@ def take_turns(meters, slot):
     meters.reverse()
 
 
+def is_source(thing):
+    """Tell whether `throughput` can measure something: batches, a step function, or what has `.dataset()`."""
+    if callable(thing) or callable(getattr(thing, "dataset", None)):
+        return True
+    is_one_thing = isinstance(thing, str | bytes | Mapping) or getattr(thing, "shape", None) == ()
+    return hasattr(thing, "__iter__") and not is_one_thing
+
+
 class Budget:
     """The time that a measurement may take, and the news of it."""
 
@@ -144,11 +161,11 @@ class Meter:
     """Pulls one source, again and again where it is finite, and counts what it gives."""
 
     def __init__(self, source, name, budget):
+        if not is_source(source):
+            raise TypeError(f"{name} must be an iterable of batches or a step function, not {source!r:.99}")
         if callable(getattr(source, "dataset", None)):
             source = source.dataset()
         self.is_step = not hasattr(source, "__iter__")
-        if self.is_step and not callable(source):
-            raise TypeError(f"{name} must be an iterable of batches or a step function, not {type(source).__name__}")
         self.source = source
         self.name = name
         self.budget = budget
@@ -273,7 +290,7 @@ class Meter:
         counts, times = zip(*self.rounds, strict=True)
         rates = tuple(count / took for count, took in self.rounds)
         is_sure = self.is_step or self.passes_before
-        note = "" if is_sure else "measured before its first pass had ended: a cache would not be full"
+        note = "" if is_sure else "measured before its first pass had ended"
         return Result(self.name, rates, self.unit, self.first_seconds, sum(counts), sum(times), note)
 
 

@@ -5,6 +5,7 @@ the best one by bad luck, and luck has many chances: each of the others may look
 that is allowed, one race in twenty, is divided by the number of both (Bonferroni's correction).
 """
 
+import json
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +56,17 @@ class Race(Comparison):
         what = "Cannot be told apart" if len(self.best) > 1 else "The fastest"
         return f"{what} ({len(self.best)} of {len(self.results)}): {', '.join(self.still_in)}."
 
+    def to_dict(self):
+        """Raises ValueError for settings that JSON would not give back as they are, such as functions and tuples."""
+        for chosen in self.settings.values():
+            for choice, value in chosen.items():
+                if not _is_kept_by_json(value):
+                    raise ValueError(
+                        f"{choice}={value!r} cannot be saved, only None, True, False, numbers, texts and lists of them:"
+                        " let the race choose between names, and build look up what they stand for"
+                    )
+        return {**super().to_dict(), "settings": self.settings, "left": self.left}
+
     def _card(self):
         return cards.stacked(cards.note(self.answer, ""), super()._card())
 
@@ -70,8 +82,11 @@ def race(build, *, seconds=60.0, progress=None, **choices):
     one leaves in at most one race of twenty. The race ends when one is left, after 42 rounds, or when `seconds` do not
     suffice for six more, but not before the first look. `progress` is as for `throughput`.
 
-    Raises ValueError for fewer than two combinations, and whatever `compare` raises.
+    Raises ValueError for fewer than two combinations and for a choice that is no list, and whatever `compare` raises.
     """
+    for choice, values in choices.items():
+        if not isinstance(values, list | tuple | range) or not values:
+            raise ValueError(f"{choice}={values!r} must be a list of one or more choices")
     settings = {}
     for values in product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))
@@ -105,3 +120,10 @@ def _standings(meters, settings, left):
     results = [meter.result() for meter in meters]
     results.sort(key=lambda result: (left.get(result.name, math.inf), result.median), reverse=True)
     return Race({result.name: result for result in results}, settings, left)
+
+
+def _is_kept_by_json(value):
+    try:
+        return json.loads(json.dumps(value)) == value
+    except (TypeError, ValueError):
+        return False

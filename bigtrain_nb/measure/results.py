@@ -8,6 +8,7 @@ from statistics import median
 from typing import ClassVar
 
 from bigtrain_nb.common import cards
+from bigtrain_nb.common.checks import one_of
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import interval, number, quantity
@@ -88,7 +89,7 @@ class Ratio(cards.Shown):
         return "slower" if self.high < 1 / (1 + PRACTICALLY_SAME) else "same"
 
     def __str__(self):
-        if self.verdict == "same":
+        if self.verdict == "same" and self.low <= 1 <= self.high:
             return f"no difference larger than the noise ({quantity(self.low, 'x')} to {quantity(self.high, 'x')})"
         return interval(self)
 
@@ -110,12 +111,17 @@ class Comparison(Saved, cards.Shown):
         return tuple(self.results)
 
     def ratio(self, a, b):
-        """Return the `Ratio` of a's rate over b's, from the rounds that ran side by side."""
+        """Return the `Ratio` of a's rate over b's, from the rounds that ran side by side.
+
+        Raises ValueError for a name that is not among `names`.
+        """
         centre, low, high = paired_interval(self.log_ratios(a, b))
         return Ratio(a, b, math.exp(centre), math.exp(low), math.exp(high))
 
     def log_ratios(self, a, b):
         """Return the logarithm of a's rate over b's for each round that both took part in."""
+        one_of("a", a, self.names)
+        one_of("b", b, self.names)
         pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=False)
         return [math.log(rate / other) for rate, other in pairs]
 
@@ -142,12 +148,26 @@ class Comparison(Saved, cards.Shown):
 
 
 def load(path):
-    """Read a `Result` or a `Comparison` that was saved."""
-    fields = json.loads(Path(path).read_text(encoding="utf-8"))
-    if "results" not in fields:
-        return _result(fields)
-    results = [_result(result) for result in fields["results"]]
-    return Comparison({result.name: result for result in results})
+    """Read a `Result`, a `Comparison` or a `Race` that was saved.
+
+    Raises ValueError for a file that holds none, FileNotFoundError if there is no file.
+    """
+    try:
+        fields = json.loads(Path(path).read_bytes())
+        several = fields.get("results")
+        results = {each["name"]: _result(each) for each in several or [fields]}
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise ValueError(
+            f"{path} holds no saved measurement: bt.load reads what .save(path) of a Result, a Comparison or a Race has"
+            " written; a model is loaded by bt.load_model"
+        ) from None
+    if several is None:
+        return results[fields["name"]]
+    if "settings" not in fields:
+        return Comparison(results)
+    from bigtrain_nb.measure.race import Race
+
+    return Race(results, fields["settings"], fields["left"])
 
 
 def _result(fields):

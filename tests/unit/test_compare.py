@@ -66,6 +66,12 @@ def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(
     assert clock.now == 0
 
 
+@pytest.mark.parametrize("given", [[[1, 2]], list, "ab"])
+def test_what_is_no_dictionary_of_factories_is_refused(given):
+    with pytest.raises(TypeError, match=r"compare takes a dictionary \{name: function .* bt.throughput\(source\)"):
+        compare(given, seconds=1)
+
+
 class SlowStart(Source):
     """Needs 0.1 s of the clock before its first batch."""
 

@@ -134,11 +134,10 @@ def test_the_maps_of_a_pipeline_are_called_by_what_they_do(crops):
 
 
 def node(name, inputs=(), nanoseconds=0, **parameters):
-    """A node of TensorFlow's model. A parameter is a value, or (value, True) if AUTOTUNE chooses it."""
+    """A node of TensorFlow's model. A parameter is (in use, planned, whether AUTOTUNE chooses it)."""
     found = []
-    for key, given in parameters.items():
-        value, tunable = given if isinstance(given, tuple) else (given, False)
-        found.append(SimpleNamespace(name=key, state_value=value, value=value, tunable=tunable))
+    for key, (state_value, value, tunable) in parameters.items():
+        found.append(SimpleNamespace(name=key, state_value=state_value, value=value, tunable=tunable))
     return SimpleNamespace(name=name, inputs=inputs, processing_time=nanoseconds, parameters=found)
 
 
@@ -154,9 +153,9 @@ def sampled(monkeypatch, *models):
 
 def pipeline_at(first, second, source):
     return {
-        1: node("Prefetch", [2], 0, buffer_size=(6, True)),
+        1: node("Prefetch", [2], 0, buffer_size=(6, 9, True)),
         2: node("BatchV2", [3], second),
-        3: node("ParallelMapV2", [4], first, parallelism=4),
+        3: node("ParallelMapV2", [4], first, parallelism=(4, 7, False)),
         4: node("Range", [], source),
     }
 
@@ -176,10 +175,10 @@ def test_stages_have_the_microseconds_the_calls_and_the_thread_that_the_model_sa
 
 def test_calls_inside_an_interleave_run_once_for_each_of_its_own(monkeypatch):
     nodes = {
-        1: node("ParallelInterleaveV4", [2, 4], 3_000, parallelism=(3, True)),
-        2: node("ParallelMapV2", [3], 6_000, parallelism=2),
+        1: node("ParallelInterleaveV4", [2, 4], 3_000, parallelism=(0, 3, True)),
+        2: node("ParallelMapV2", [3], 6_000, parallelism=(2, 5, False)),
         3: node("Range", [], 1_000),
-        4: node("ParallelMapV2", [5], 4_000, parallelism=2),
+        4: node("ParallelMapV2", [5], 4_000, parallelism=(2, 5, False)),
         5: node("Range", [], 2_000),
     }
     stages, autotuned = sampled(monkeypatch, nodes).stages(2, None)

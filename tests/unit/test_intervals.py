@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from bigtrain_nb.measure.intervals import median_interval, paired_interval, strict_interval
+from bigtrain_nb.measure.intervals import _lag1_of_ranks, median_interval, paired_interval, strict_interval
 
 
 @pytest.mark.parametrize("n", [6, 14])
@@ -69,6 +69,24 @@ def test_the_median_interval_covers_whatever_the_shape_of_the_noise(n):
     rng = np.random.default_rng(3)
     assert coverage(rng, n, lambda rng, n: rng.normal(size=n), 0) >= 0.93
     assert coverage(rng, n, lambda rng, n: rng.lognormal(0, 1, n), 1) >= 0.93
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2, 3, 4, 50], 0.4),  # ranks -2 to 2: (2 + 0 + 0 + 2) / 10
+        ([1, 50, 2, 4, 3], -0.7),  # ranks -2, 2, -1, 1, 0: (-4 - 2 - 1 + 0) / 10
+        ([7], 0.0),
+    ],
+)
+def test_the_autocorrelation_of_ranks(values, expected):
+    assert _lag1_of_ranks(values) == pytest.approx(expected)
+
+
+def test_twenty_rounds_that_do_not_drift_run_from_the_fifth_to_the_fifth_and_those_that_do_over_all():
+    low_and_high = [value for pair in zip(range(1, 11), range(20, 10, -1), strict=True) for value in pair]
+    assert median_interval(low_and_high) == (5, 16)
+    assert median_interval(list(range(1, 21))) == (1, 20)
 
 
 @pytest.mark.parametrize("memory, least", [(0.5, 0.9), (0.8, 0.75)])

@@ -46,3 +46,18 @@ def test_export_says_where_or_what_went_wrong(lab, tmp_path, monkeypatch):
     monkeypatch.setattr(lab, "export", None)
     view.export.click()
     assert "TypeError" in view.status.value
+
+
+def test_what_is_not_given_is_what_the_controls_show(lab):
+    assert lab.run().settings == {"batch": 4, "prefetch": 0, "cache": False, "workers": 1}
+    view = shown(lab)
+    view.fields["batch"].index = 2
+    view.fields["cache"].value = True
+    view.fields["workers"].value = 3
+    chosen = {"batch": 320, "prefetch": 0, "cache": True, "workers": 3}
+    assert lab.settings() == chosen == lab.run().settings
+    assert lab.run(batch=32).settings == {**chosen, "batch": 32}
+    lab.start(cache=False)
+    finish(lab)
+    assert lab.runs[-1].settings == {**chosen, "cache": False}
+    assert {run.settings["workers"] for run in lab.sweep("batch")} == {3}

@@ -8,7 +8,7 @@ import pytest
 from clocks import Source, pair
 
 from bigtrain_nb.measure import benchmark as measure
-from bigtrain_nb.measure.benchmark import compare, throughput
+from bigtrain_nb.measure.benchmark import Budget, Meter, compare, throughput
 from bigtrain_nb.measure.counting import count_examples
 
 
@@ -73,7 +73,7 @@ def test_first_seconds_hold_the_start_and_the_rounds_do_not(clock):
 
 def test_the_note_says_that_the_first_pass_had_not_ended(clock):
     slow_first_pass = Source(clock, lambda batch: 0.05 if batch < 40 else 0.001, [32] * 40)
-    assert "before its first pass had ended" in throughput(slow_first_pass, seconds=4).note
+    assert throughput(slow_first_pass, seconds=4).note == "measured before its first pass had ended"
     assert throughput(Source(clock, 0.05, [32] * 10), seconds=4).note == ""
     assert throughput(lambda: clock.spend(0.05), seconds=4).note == ""
 
@@ -126,6 +126,28 @@ def test_an_exception_in_progress_ends_the_measurement_at_once(clock, run):
 def test_a_generator_that_ends_says_what_to_give_instead(clock):
     with pytest.raises(ValueError, match="source yielded no batch a second time: .*an iterable that starts anew"):
         throughput(iter(Source(clock, 0.01, [32] * 5)), seconds=10)
+
+
+@pytest.mark.parametrize("source", [3, None, "text", {"image": [1]}, np.float32(2), np.empty([])])
+def test_what_is_neither_batches_nor_a_step_is_refused(source):
+    with pytest.raises(TypeError, match="source must be an iterable of batches or a step function, not "):
+        throughput(source, seconds=1)
+
+
+@pytest.mark.parametrize(("seconds", "settled", "drained", "counted"), [(0.25, 0.5, 4, 16), (2.0, 1.0, 32, 128)])
+def test_a_round_among_others_first_waits_then_drains_then_counts(
+    monkeypatch, clock, seconds, settled, drained, counted
+):
+    """Batches of 1/64 s: after the first one, a quarter of the round's time is not counted, then the round is."""
+    limits = []
+    monkeypatch.setattr(measure, "_settle", lambda budget, limit: limits.append(limit))
+    source = Source(clock, 1 / 64)
+    meter = Meter(source, "source", Budget(60, None))
+    before = source.batches
+    meter.measure_apart(seconds)
+    assert limits == [settled]
+    assert source.batches - before == 1 + drained + counted
+    assert meter.rounds == [(32 * counted, seconds)]
 
 
 def test_an_empty_source_is_refused():

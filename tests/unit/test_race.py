@@ -4,6 +4,7 @@ from functools import partial
 from math import exp, prod
 
 import numpy as np
+import pytest
 from clocks import Clock, Source
 
 from bigtrain_nb.measure import benchmark as measure
@@ -69,6 +70,12 @@ def test_the_answer_says_who_is_left_who_left_when_and_how_far_behind(clock):
     assert found.left == {"cost=20": 6, "cost=40": 6}
     assert [len(result.rounds) for result in found.results.values()] == [42, 42, 6, 6]
     assert str(found).startswith("Cannot be told apart (2 of 4): cost=10, cost=10.1.\n")
-    assert "0.25x" in str(found) and "no difference larger than the noise" in str(found)
+    assert "0.25x" in str(found) and "0.99x" in str(found)
     assert found._repr_html_().count('scope="row"') == 4
     assert found.figure().axes
+
+
+@pytest.mark.parametrize("choices", [32, "abc", [], None])
+def test_what_is_no_list_of_choices_is_refused(choices):
+    with pytest.raises(ValueError, match="batch=.* must be a list of one or more choices"):
+        race(lambda batch: [[1]], batch=choices)

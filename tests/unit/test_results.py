@@ -6,6 +6,7 @@ import math
 import pytest
 
 import bigtrain_nb as bt
+from bigtrain_nb.measure.race import Race
 from bigtrain_nb.measure.results import Comparison, Ratio, Result
 
 
@@ -34,6 +35,19 @@ def test_only_what_is_more_than_2_percent_off_is_ranked(low, high, verdict):
     assert Ratio("a", "b", 1.0, low, high).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.97, 1.11, "no difference larger than the noise (0.97x to 1.11x)"),
+        (1.0, 1.3, "no difference larger than the noise (1.00x to 1.30x)"),
+        (0.57, 0.985, "0.75x (0.57x to 0.98x)"),
+        (1.001, 1.015, "0.75x (1.00x to 1.01x)"),
+    ],
+)
+def test_only_an_interval_that_holds_1_is_called_noise(low, high, said):
+    assert str(Ratio("a", "b", 0.75, low, high)) == said
+
+
 def test_a_comparison_pairs_the_rounds(comparison):
     assert comparison.names == ("slow", "fast")
     ratio = comparison.ratio("fast", "slow")
@@ -55,6 +69,46 @@ def test_json_round_trip(tmp_path, comparison):
         saved = json.loads(path.read_text())
         machine = saved.get("results", [saved])[0]["machine"]
         assert machine["cores"] >= 1 and {"processor", "memory_gib", "system", "python", "tensorflow"} <= set(machine)
+
+
+@pytest.fixture
+def found():
+    """A race of three, whose rounds scatter."""
+    rates = {"n=1": [100.0, 140.0, 90.0, 120.0, 80.0, 110.0], "n=2": [105.0, 130.0, 99.0, 119.0, 88.0, 111.0]}
+    results = {name: result(name, rounds) for name, rounds in rates.items()}
+    results["n=3"] = result("n=3", [50.0, 70.0, 45.0, 60.0, 40.0, 55.0])
+    return Race(results, {name: {"n": int(name[-1]), "cache": None} for name in results}, {"n=3": 6})
+
+
+def test_a_race_is_loaded_as_a_race_with_its_wide_intervals_and_what_it_found(tmp_path, found):
+    found.save(tmp_path / "race.json")
+    loaded = bt.load(tmp_path / "race.json")
+    assert loaded == found and type(loaded) is Race
+    assert loaded.ratio("n=1", "n=2") == found.ratio("n=1", "n=2") != Comparison(found.results).ratio("n=1", "n=2")
+    assert (loaded.best, loaded.left) == ([{"n": 1, "cache": None}, {"n": 2, "cache": None}], {"n=3": 6})
+
+
+@pytest.mark.parametrize("value", [min, (1, 2), {1: 2}])
+def test_a_race_over_what_a_file_cannot_give_back_is_not_saved(tmp_path, found, value):
+    found.settings["n=2"]["cache"] = value
+    with pytest.raises(ValueError, match=r"cache=.* cannot be saved, only None, True, .* build look up"):
+        found.save(tmp_path / "race.json")
+    assert not (tmp_path / "race.json").exists()
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04\xff", b"[1]", b"3", b'{"name": "a"}', b'{"results": [1]}'])
+def test_a_file_that_holds_no_measurement_is_refused(tmp_path, content):
+    (tmp_path / "model.keras").write_bytes(content)
+    with pytest.raises(ValueError, match="model.keras holds no saved measurement: .* loaded by bt.load_model"):
+        bt.load(tmp_path / "model.keras")
+
+
+def test_a_name_that_was_not_measured_is_refused_with_those_that_were(comparison, found):
+    for a, b, said in (("fats", "slow", "a='fats'"), ("fast", "slwo", "b='slwo'")):
+        with pytest.raises(ValueError, match=f"{said} must be one of slow, fast"):
+            comparison.ratio(a, b)
+    with pytest.raises(ValueError, match="a='n=4' must be one of n=1, n=2, n=3"):
+        found.ratio("n=4", "n=1")
 
 
 def test_a_table_has_the_numbers_and_the_verdict_and_every_result_a_figure(comparison):
