@@ -83,9 +83,9 @@ class Diagnosis(Shown):
     def next_best(self):
         """Examples/s that the rest would allow if the binding stage cost nothing (the cores allow `ceiling`).
 
-        Infinite where there is no other stage.
+        Infinite where no other stage takes any time.
         """
-        rest = [stage for stage in self.stages if stage is not self.binding]
+        rest = [stage for stage in self.stages if stage is not self.binding and stage.microseconds > 0]
         return 1 / sum(stage.seconds for stage in _slowest_thread(rest)) if rest else math.inf
 
     def words(self):

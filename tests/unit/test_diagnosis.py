@@ -191,9 +191,10 @@ def test_calls_inside_an_interleave_run_once_for_each_of_its_own(monkeypatch):
 
 
 def found_by_hand(rate=1000.0, ceiling=4000.0, cores=4, free=4.0, stages=2):
-    """A slow stage of 800 us, and a quick one of 100 us in a thread of its own."""
+    """A slow stage of 800 us, a quick one of 100 us in a thread of its own, and one that takes no time."""
     both = Stage("map", "Map", 1, 800.0, ("a",)), Stage("batch", "Batch", 1, 100.0, ("b",))
-    return Diagnosis(rate, both[:stages], ceiling, {}, cores, free)
+    idle = Stage("prefetch", "Prefetch", 1, 0.0, ("c",))
+    return Diagnosis(rate, (*both[:stages], idle), ceiling, {}, cores, free)
 
 
 def test_the_words_have_the_numbers():
@@ -215,7 +216,7 @@ def test_cores_that_other_programs_keep_busy_are_not_counted_as_left():
     assert "They are busy" in found_by_hand(free=1.2).words()[-1]
 
 
-def test_a_single_stage_has_no_next_one_and_no_cache_is_spoken_of():
+def test_a_single_stage_that_takes_time_has_no_next_one_and_no_cache_is_spoken_of():
     said = str(found_by_hand(stages=1))
     assert "inf" not in said and "next stage" not in said and "cache" not in said
 
