@@ -3,19 +3,23 @@
 import os
 import sys
 import tempfile
+import threading
 import time
+import weakref
+from pathlib import Path
 
-from bigtrain_nb.common.addresses import answers
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.checks import positive, whole_number
+from bigtrain_nb.launch import silence
 from bigtrain_nb.launch.cluster_spec import cluster_spec
-from bigtrain_nb.launch.jobs import Job, task
+from bigtrain_nb.launch.jobs import MOST_PROCESSES, Job, task
 
 START_SECONDS = 120.0
 RESTARTS = 1000  # a training of days may lose many workers, of which none is a failure of the others
 HEARTBEAT_MILLISECONDS = 1000  # of workers: so soon a dispatcher that was started again knows them
+SILENT_SECONDS = 60.0
 
 
-def run_data_service(workers=2):
+def run_data_service(workers=2, silent_after=SILENT_SECONDS):
     """Start a tf.data service on this machine: a dispatcher and so many workers, as processes. Return `DataService`.
 
     ::
@@ -23,9 +27,15 @@ def run_data_service(workers=2):
         with bt.run_data_service(workers=2) as service:
             dataset = bt.Pipeline(data=data, batch=64, service=service.address).dataset()
 
-    Each process that is lost is started again, on its port. A dataset waits for that, some seconds, and goes on.
+    Each process that is lost is started again, on its port. A dataset waits for that, some seconds, and goes on. A
+    process that does not answer for ``silent_after`` seconds, because it was stopped, is named, killed, and started
+    again.
+
+    Raises ValueError for bad settings, OSError with the system's reason for a process that cannot be started,
+    RuntimeError if the service is not ready within two minutes.
     """
-    count = whole_number("workers", workers, 1)
+    count = whole_number("workers", workers, 1, MOST_PROCESSES)
+    silent_after = positive("silent_after", silent_after, "seconds")
     scratch = tempfile.mkdtemp(prefix="bigtrain_nb-data-service-")
     dispatcher = task("chief", 0, name="dispatcher", alone=True)
     order = {
@@ -37,7 +47,7 @@ def run_data_service(workers=2):
         "patience": 0.0,
         "scratch": scratch,
     }
-    return DataService(order)
+    return DataService(order, silent_after)
 
 
 class DataService(Job):
@@ -47,14 +57,18 @@ class DataService(Job):
     are those of a `Job`.
     """
 
-    def __init__(self, order):
+    def __init__(self, order, silent_after):
+        self._over = threading.Event()
+        weakref.finalize(self, self._over.set)
         super().__init__(order)
         until = time.monotonic() + START_SECONDS
-        while not all(map(answers, self.addresses)):
+        while not all(_registered(order["scratch"], rank).exists() for rank in range(len(self.names))):
             if time.monotonic() > until or self.exit_code is not None:
+                said = self.logs(0)
                 self.stop()
-                raise RuntimeError(f"the data service did not start; the dispatcher has said: {self.logs(0)}")
+                raise RuntimeError(f"the data service did not start; the dispatcher has said: {said}")
             time.sleep(0.05)
+        silence.watch(self.addresses, silent_after, _end_a_silent_one(weakref.ref(self), silent_after), self._over)
 
     @property
     def address(self):
@@ -66,32 +80,78 @@ class DataService(Job):
     def __exit__(self, *_):
         self.stop()
 
+    def stop(self):
+        """End all processes, by SIGTERM and if need be by SIGKILL 5 s later; return their exit codes."""
+        self._over.set()
+        return super().stop()
 
-def serve(folder, first_port=None):
+
+def _end_a_silent_one(reference, silent_after):
+    """Return what to do with one that is silent. ``reference`` is a weak one: a service that is dropped can end."""
+
+    def end(index):
+        service = reference()
+        if service and service.codes[index] is None:
+            process = f"{service.names[index]} (pid {service.pids[index]})"
+            print(f"{process} of the data service has not answered for {silent_after:g} s; it is killed", flush=True)
+            service.kill(index)
+
+    return end
+
+
+def serve(folder, ports=None):
     """Be one process of a service, until it is ended: the first task of the cluster is the dispatcher.
 
-    ``folder`` keeps what the dispatcher must know after a restart. ``first_port`` is, under SLURM, that of the
-    dispatcher.
+    ``folder``, private to the service, keeps what the dispatcher must know after a restart, and has a file
+    "registered-<rank>" for each process that the others can use. ``ports``, one for each process, are for a service
+    whose processes SLURM's srun has started on one node; otherwise TF_CONFIG has the addresses.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf  # without Keras: a lost worker is back sooner
 
-    spec = cluster_spec(first_port=first_port)
+    addresses, rank = _place(ports)
     service = tf.data.experimental.service
-    if spec.rank == 0:
+    port = int(addresses[rank].rpartition(":")[2])
+    if rank == 0:
         config = service.DispatcherConfig(
-            port=spec.port,
+            port=port,
             work_dir=os.path.join(folder, "dispatcher"),
             fault_tolerant_mode=True,
-            worker_addresses=spec.addresses[1:],
+            worker_addresses=addresses[1:],
         )
         server = service.DispatchServer(config)
+        silence.watch(addresses[1:], SILENT_SECONDS, _name_a_silent_one(addresses), over=threading.Event())
     else:
         config = service.WorkerConfig(
-            dispatcher_address=spec.addresses[0],
-            worker_address=spec.addresses[spec.rank],
-            port=spec.port,
+            dispatcher_address=addresses[0],
+            worker_address=addresses[rank],
+            port=port,
             heartbeat_interval_ms=HEARTBEAT_MILLISECONDS,
         )
-        server = service.WorkerServer(config)
+        server = service.WorkerServer(config)  # has its first answer from the dispatcher then
+    _registered(folder, rank).touch()
     server.join()
+
+
+def _place(ports):
+    """Return the addresses of all processes of the service, and which of them this one is."""
+    if ports:
+        addresses = [f"{os.environ['SLURMD_NODENAME']}:{port}" for port in ports]
+        return addresses, int(os.environ["SLURM_PROCID"])
+    spec = cluster_spec()
+    return spec.addresses, spec.rank
+
+
+def _registered(folder, rank):
+    return Path(folder, f"registered-{rank}")
+
+
+def _name_a_silent_one(addresses):
+    def name(index):
+        print(
+            f"worker {index} ({addresses[1 + index]}) of the data service has not answered for {SILENT_SECONDS:g} s:"
+            " was it stopped, or does its machine hang? Readers wait for it until it is ended",
+            flush=True,
+        )
+
+    return name

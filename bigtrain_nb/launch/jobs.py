@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from bigtrain_nb.common.hardware import nvidia_gpus
 from bigtrain_nb.launch import supervisor, worker_main
 
 TICK_SECONDS = 0.01
+MOST_PROCESSES = 256  # of a kind, on one machine
+KEPT_LINES = 10_000  # the first and the last so many of each worker
 TIMED_OUT = 124
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 ONLY_FATAL = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # a chief would complain of a lost worker again and again
@@ -36,6 +39,7 @@ def run_workers(
     A worker fails if it exits with another code than 0. The others then have ``patience`` seconds to see it and end by
     themselves, then SIGTERM ends them, and SIGKILL 5 s later. After that all are started again, at most ``restarts``
     times, with BIGTRAIN_RESTART=1, 2, ... in their environment: a script that resumes from its last checkpoint goes on.
+    If they fail again within a minute, the next start waits 1 s, then 2, 4, ..., 30 s.
 
     With ``servers``, parameter servers, there are a chief, the workers and the servers; all run the same script, in
     which `bigtrain_nb.strategy` returns in the chief only. A worker that fails is then started again alone, on its
@@ -43,13 +47,18 @@ def run_workers(
     the variables: all are started again. The job is over when the chief has ended.
 
     ``timeout`` ends the whole job after so many seconds. The job also ends when it is dropped, or this process ends.
+    What the workers have started ends with them, on Linux in sessions of its own too.
+
+    TensorFlow listens on all addresses of this machine, and asks for no password: whoever reaches its port can read and
+    write the files that you can.
 
     GPUs are divided evenly among the workers; where there are fewer than workers, all run on the CPU.
 
-    Raises FileNotFoundError for a script that is not there, ValueError for other bad settings.
+    Raises FileNotFoundError for a script that is not there, ValueError for other bad settings, OSError with the
+    system's reason for a process that cannot be started.
     """
-    workers = whole_number("workers", workers, 1)
-    servers = whole_number("servers", servers, 0)
+    workers = whole_number("workers", workers, 1, MOST_PROCESSES)
+    servers = whole_number("servers", servers, 0, MOST_PROCESSES)
     restarts = whole_number("restarts", restarts, 0)
     script, source = _script(script_or_code)
     shares = _shares_of_gpus(workers)
@@ -98,6 +107,46 @@ def _shares_of_gpus(workers):
     return [{"CUDA_VISIBLE_DEVICES": ",".join(share) or "-1"} for share in shares]
 
 
+class Lines:
+    """The first and the last lines of all that were added, with a note where lines between them are left out.
+
+    While it ``keeps_all``, none is: somebody takes them at once.
+    """
+
+    def __init__(self):
+        self.keeps_all = False
+        self._lock = threading.RLock()
+        self._first = []
+        self._last = deque(maxlen=KEPT_LINES)
+        self._left_out = 0
+
+    def add(self, line):
+        with self._lock:
+            if not self._last and (self.keeps_all or len(self._first) < KEPT_LINES):
+                self._first.append(line)
+                return
+            if len(self._last) == KEPT_LINES:
+                self._left_out += 1
+            self._last.append(line)
+
+    def all(self):
+        with self._lock:
+            note = [f"... {self._left_out:,} lines left out ..."] if self._left_out else []
+            return [*self._first, *note, *self._last]
+
+    def take(self):
+        """Return all, and begin anew."""
+        with self._lock:
+            lines = self.all()
+            self._first, self._left_out = [], 0
+            self._last.clear()
+            return lines
+
+    def newest(self):
+        with self._lock:
+            return (self._last or self._first or [""])[-1]
+
+
 class Job(Shown):
     """Workers that run together. Made by `run_workers`; shows itself as a table in a notebook.
 
@@ -120,9 +169,9 @@ class Job(Shown):
         self.exit_code = None
         self._how = "run"
         self._needed = [index for index, task in enumerate(tasks) if not task["alone"]]
-        self._logs = [[] for _ in tasks]
-        self._lines = []  # what `wait` prints, and how much of it has been printed
-        self._printed = 0
+        self._logs = [Lines() for _ in tasks]
+        self._unprinted = Lines()  # what `wait` is to print
+        self._cannot_start = None
         self._began = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__],
@@ -137,18 +186,20 @@ class Job(Shown):
         process.stdin.flush()
         while not self.pids and self.exit_code is None:
             time.sleep(TICK_SECONDS)
+        if not self.pids:
+            raise OSError(self._cannot_start or "the process that starts the workers has ended")
 
     def wait(self, show=True):
         """Print the workers' lines as they come, unless not ``show``; return the exit codes once all have ended.
 
         Once a worker has failed only its lines are printed, so that the others' complaints do not bury the reason;
-        `logs` has them all. An interrupt ends the job.
+        `logs` has those of the others. An interrupt ends the job.
         """
+        self._unprinted.keeps_all = True
         try:
             while True:
                 done = self.exit_code is not None  # asked first: no line comes after it
-                lines = self._lines[self._printed :]
-                self._printed += len(lines)
+                lines = self._unprinted.take()
                 if show and lines:
                     print("\n".join(lines), flush=True)
                 if done:
@@ -157,10 +208,15 @@ class Job(Shown):
         except (KeyboardInterrupt, SystemExit):
             self.stop()
             raise
+        finally:
+            self._unprinted.keeps_all = False
 
     def logs(self, worker):
-        """Return what a worker, given by index or name, has printed: output and errors together, over all starts."""
-        return "".join(f"{line}\n" for line in self._logs[self._index(worker)])
+        """Return what a worker, given by index or name, has printed: output and errors together, over all starts.
+
+        Of more than 20,000 lines the first and the last 10,000 are kept; a line between them says how many are not.
+        """
+        return "".join(f"{line}\n" for line in self._logs[self._index(worker)].all())
 
     def kill(self, worker):
         """Send SIGKILL to a worker, given by index or name, and what it has started; nothing if it has ended."""
@@ -185,8 +241,19 @@ class Job(Shown):
             caption += f", restarts: {self.restarted}"
         rows = []
         for name, pid, code, lines in zip(self.names, self.pids, self.codes, self._logs, strict=True):
-            rows.append([name, str(pid), _in_words(code), lines[-1] if lines else ""])
-        return cards.table(caption, ["", "process", "state", "last line"], rows)
+            rows.append([name, str(pid), _in_words(code), lines.newest()])
+        return cards.table(caption, ["", "process", "state", "last line"], rows, self._who_can_reach_it())
+
+    def _who_can_reach_it(self):
+        if self.exit_code is not None:
+            return ""
+        ports = [address.rpartition(":")[2] for address in self.addresses]
+        if self.names[0] == "chief":
+            ports[0] = "one that the chief draws"  # on its own our code listens, for this machine only
+        return (
+            f"Anyone who reaches this machine reaches the ports of TensorFlow ({', '.join(ports)}), without a password,"
+            " and through them your files."
+        )
 
     def _note(self, event):
         """Take in a worker's line or end, or new values of the attributes."""
@@ -195,23 +262,29 @@ class Job(Shown):
         elif "code" in event:
             self.codes[event["worker"]] = event["code"]
         elif "alone" in event:
-            self._lines.append(f"-- {self._failure(event.pop('alone'))}; it is started again alone")
+            self._say(f"-- {self._failure(event.pop('alone'))}; it is started again alone")
             vars(self).update(event)
+        elif "cannot_start" in event:
+            self._cannot_start = event["cannot_start"]
+            self._say(f"-- {self._cannot_start}; the job is ended")
         elif "over" in event:
             self._finish()
         else:
             vars(self).update(event)
             if event.get("restarted"):
-                self._lines.append("-- all workers are started again")
+                self._say("-- all workers are started again")
             if event.get("failed") is not None:
-                self._lines.append(f"-- {self._failure(self.failed)}; the others are ended")
+                self._say(f"-- {self._failure(self.failed)}; the others are ended")
             if self.timed_out:
-                self._lines.append("-- all workers were ended: the job's timeout is over")
+                self._say("-- the job's timeout is over; all workers are ended")
 
     def _hear(self, worker, text):
-        self._logs[worker].append(text)
+        self._logs[worker].add(text)
         if self.failed in (None, worker):
-            self._lines.append(f"{self.names[worker]} | {text}")
+            self._say(f"{self.names[worker]} | {text}")
+
+    def _say(self, line):
+        self._unprinted.add(line)
 
     def _failure(self, worker):
         return f"{self.names[worker]} failed: {_in_words(self.codes[worker])}"
@@ -220,12 +293,15 @@ class Job(Shown):
         """Note that nothing more will come."""
         for index, code in enumerate(self.codes):
             if code is None:  # nobody has told its end
-                self.kill(index)
+                if self.pids:
+                    self.kill(index)
                 self.codes[index] = -signal.SIGKILL
         if self.timed_out:
             code, how = TIMED_OUT, "were ended by the job's timeout"
         elif self.failed is not None:
             code, how = self.codes[self.failed], f"ended because {self.names[self.failed]} failed"
+        elif self._cannot_start:
+            code, how = 1, f"ended: {self._cannot_start}"
         else:
             code = max([self.codes[index] for index in self._needed], key=abs, default=0)
             how = "were stopped" if code else "ended well"

@@ -5,13 +5,16 @@ its parent go, however that went, and ends them. On Linux they also die with thi
 
 It needs the standard library only, so that it starts at once. Standard input brings an order, a line of JSON; whatever
 comes after it, be it the end of the input, means that all shall end. Events go to standard output as lines of JSON.
-Each worker has two threads, one for its lines and one for its end; the main thread decides.
+Each worker has two threads, one for its lines and one for its end. The main thread looks, asks `next_step` what to do,
+and does it.
 """
 
 import ctypes
+import errno
 import json
 import math
 import os
+import random
 import select
 import shutil
 import signal
@@ -21,14 +24,137 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 TICK_SECONDS = 0.02
 TERM_SECONDS = 5.0
 LATELY_SECONDS = 5.0
 SETTLE_SECONDS = 0.5
 LAST_WORDS_SECONDS = 3.0
+STEADY_SECONDS = 60.0  # who has run that long before it failed is started again at once
+LONGEST_PAUSE_SECONDS = 30.0
+LEAST_PORT, MOST_PORT = 10_000, 65_535
+CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # the system gives these ports to whoever connects
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of a worker: whether it is started again ``alone``, its exit code, and some times."""
+
+    alone: bool = False
+    code: int | None = None  # None while it runs
+    began: float = 0.0
+    ended: float = 0.0
+    raised: float = 0.0  # when it last printed a traceback
+
+    def began_to_fail(self):
+        """Return when it printed its last traceback, if it ended soon after that, or else when it ended."""
+        return self.raised if self.raised > self.ended - LATELY_SECONDS else self.ended
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do next.
+
+    "wait"; "start one" worker again; "end", which begins the end for a ``cause``: "success", "failure" of a worker,
+    "stopped" or "timeout"; "kill" those that still run; "start all" again; "finish".
+    """
+
+    what: str
+    worker: int | None = None
+    cause: str | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that the next step depends on. Times are seconds of one clock, ``pauses`` the restarts in quick succession.
+
+    ``end`` is the step that began the end, and ``end_at`` when that was.
+    """
+
+    workers: list
+    now: float
+    patience: float = 2.0
+    deadline: float = math.inf
+    restarts_left: int = 0
+    restarts_in_a_row: int = 0
+    stopped: bool = False
+    end: Step | None = None
+    end_at: float = 0.0
+
+
+def next_step(known):
+    """Return the `Step` that follows from what is `Known`.
+
+    The end begins ``patience`` seconds after a failure, at the deadline, or when the client wants it: SIGTERM to those
+    that run, and SIGKILL 5 s later. Its cause is what came first. Who ends after that has not failed by itself. A
+    worker that is started again alone has not failed while there are restarts left, and is not waited for once the
+    others have ended well.
+    """
+    if known.end is None:
+        return _step_before_the_end(known)
+    if any(worker.code is None for worker in known.workers):
+        return Step("kill" if known.now >= known.end_at + TERM_SECONDS else "wait")
+    may_restart = known.restarts_left > 0 and not known.stopped and known.now < known.deadline
+    if known.end.cause != "failure" or not may_restart:
+        return Step("finish")
+    last = max(worker.ended for worker in known.workers)
+    pause = pause_before_restart(known, known.workers[known.end.worker])
+    return Step("start all" if known.now >= last + pause else "wait")
+
+
+def _step_before_the_end(known):
+    is_running = any(worker.code is None for worker in known.workers)
+    needed = [worker for worker in known.workers if not worker.alone]
+    failed = [index for index, worker in enumerate(known.workers) if worker.code]
+    failed.sort(key=lambda index: known.workers[index].ended)
+    may_start_alone = known.restarts_left > 0 and all(known.workers[index].alone for index in failed)
+
+    end = end_at = None
+    if needed and all(worker.code == 0 for worker in needed):
+        end, end_at = Step("end", cause="success"), max(worker.ended for worker in needed) + known.patience
+    elif failed and not may_start_alone:
+        end = Step("end", first_to_fail(known.workers, failed), "failure")
+        end_at = known.workers[failed[0]].ended + known.patience
+    if end:
+        is_time = known.stopped or not is_running or known.now >= min(end_at, known.deadline)
+        return end if is_time else Step("wait")
+    if known.stopped:
+        return Step("end", cause="stopped")
+    if known.now >= known.deadline:
+        return Step("end", cause="timeout")
+    if failed:
+        lost = known.workers[failed[0]]
+        pause = max(SETTLE_SECONDS, pause_before_restart(known, lost))  # it may be a consequence of another's failure
+        return Step("start one", failed[0]) if known.now >= lost.ended + pause else Step("wait")
+    return Step("wait") if is_running else Step("end", cause="success")
+
+
+def pause_before_restart(known, failed):
+    """Return the seconds to wait: 0 at first, then 1, 2, 4, ..., unless the one that failed had run for a while."""
+    if known.restarts_in_a_row == 0 or failed.ended - failed.began >= STEADY_SECONDS:
+        return 0.0
+    doublings = min(known.restarts_in_a_row - 1, 10)
+    return min(2.0**doublings, LONGEST_PAUSE_SECONDS)
+
+
+def first_to_fail(workers, failed):
+    """Return which of those that ``failed`` failed first, which need not have ended first.
+
+    One that a signal killed comes first: the others can notice before the system has cleared it away. SIGABRT does not
+    count, for TensorFlow ends like that when a peer is gone. Else it is who printed a traceback first: such a worker
+    may take long to end, and the others may end before it.
+    """
+    killed = [index for index in failed if workers[index].code < 0 and workers[index].code != -signal.SIGABRT]
+    return min(killed or failed, key=lambda index: workers[index].began_to_fail())
+
+
+class CannotStart(Exception):
+    """A process that the system does not start; says which, and the system's reason."""
 
 
 class Worker:
@@ -38,36 +164,43 @@ class Worker:
         self.supervisor = supervisor
         self.index = index
         self.environment = environment
-        self.alone = supervisor.order["tasks"][index]["alone"]  # whether it is started again without the others
+        self.task = supervisor.order["tasks"][index]
+        self.code = None
+        self.began = self.ended = self.raised = 0.0
 
     def start(self):
         """Start its process, also anew: on the same port then."""
-        self.code = None
-        self.raised = 0.0  # when it last printed a traceback
-        self.process = subprocess.Popen(
-            self.supervisor.order["command"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=self.environment | {"BIGTRAIN_RESTART": str(self.supervisor.restarts)},
-            start_new_session=True,
-            preexec_fn=_end_with_supervisor if LIBC else None,
-        )
+        self.began, self.raised, self.code = time.monotonic(), 0.0, None
+        try:
+            self.process = subprocess.Popen(
+                self.supervisor.order["command"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=self.environment | {"BIGTRAIN_RESTART": str(self.supervisor.restarts)},
+                start_new_session=True,
+                preexec_fn=_end_with_supervisor if LIBC else None,
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise CannotStart(f"{self.task['name']} could not be started: {_reason(error)}") from None
 
     def follow(self):
         """Give it its source on standard input; from now on tell what it prints, and note its end."""
         reader = threading.Thread(target=self._read, daemon=True)
-        reader.start()
-        threading.Thread(target=self._wait, args=(reader,), daemon=True).start()
+        try:
+            reader.start()
+            threading.Thread(target=self._wait, args=(reader,), daemon=True).start()
+        except RuntimeError as error:
+            raise CannotStart(f"{self.task['name']} could not be started: {error}") from None
 
     def signal(self, number):
         """Send a signal to it, and to what it has started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
-    def began_to_fail(self):
-        """Return when it printed its last traceback, if it ended soon after that, or else when it ended."""
-        return self.raised if self.raised > self.ended - LATELY_SECONDS else self.ended
+    def state(self):
+        code = self.code  # before its end, which another thread notes first
+        return State(self.task["alone"], code, self.began, self.ended, self.raised)
 
     def _read(self):
         with suppress(BrokenPipeError), self.process.stdin as stdin:
@@ -91,6 +224,10 @@ def _end_with_supervisor():
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _reason(error):
+    return getattr(error, "strerror", None) or str(error)
+
+
 class Supervisor:
     """Carries out an order: runs the workers, again after a failure as often as the order allows.
 
@@ -103,7 +240,9 @@ class Supervisor:
         self.deadline = math.inf
         if order["timeout"] is not None:
             self.deadline = time.monotonic() + order["timeout"]
-        self.restarts = 0
+        self.workers = []
+        self.restarts = self.restarts_in_a_row = 0
+        self.end, self.end_at = None, 0.0
         self.stopped = False
         self.lock = threading.Lock()
 
@@ -117,89 +256,112 @@ class Supervisor:
         self.stopped = True
 
     def run(self):
-        while True:
-            self.workers = []
-            try:
-                self.start()
-                failed = self.watch()
-            finally:
-                self.signal(signal.SIGKILL)
-            if time.monotonic() >= self.deadline:
-                return self.tell(timed_out=True)
-            if not failed or self.stopped or self.restarts == self.order["restarts"]:
-                return
-            self.restarts += 1
+        try:
+            self.start_all()
+            self.watch()
+        except CannotStart as error:
+            self.tell(cannot_start=str(error))
+        finally:
+            self.signal(signal.SIGKILL)
+            self.end_what_is_left()
 
-    def start(self):
+    def start_all(self):
         """Start all workers, on free loopback ports."""
         tasks = self.order["tasks"]
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(len(tasks))]
+        try:
+            addresses = [f"127.0.0.1:{port}" for port in free_ports(len(tasks))]
+        except OSError as error:
+            raise CannotStart(
+                f"there are no {len(tasks)} ports of 127.0.0.1 for the workers: {_reason(error)}"
+            ) from None
         cluster = {}
         for task, address in zip(tasks, addresses, strict=True):
             cluster.setdefault(task["type"], []).append(address)
+        self.workers, self.end = [], None
         for index, task in enumerate(tasks):
             config = {"cluster": cluster, "task": {"type": task["type"], "index": task["index"]}}
             environment = os.environ | task["environment"] | {"TF_CONFIG": json.dumps(config)}
-            self.workers.append(Worker(self, index, environment))
-            self.workers[index].start()
+            worker = Worker(self, index, environment)
+            worker.start()
+            self.workers.append(worker)
         self.tell(addresses=addresses, failed=None, **self.state())
         for worker in self.workers:
             worker.follow()
-
-    def start_alone(self, worker):
-        """Start one worker again, where it was, while the others run."""
-        self.restarts += 1
-        worker.start()
-        self.tell(alone=worker.index, **self.state())
-        worker.follow()
 
     def state(self):
         pids = [worker.process.pid for worker in self.workers]
         return {"restarted": self.restarts, "pids": pids, "codes": [worker.code for worker in self.workers]}
 
     def watch(self):
-        """Return whether a worker failed, once all have ended.
-
-        The end begins ``patience`` seconds after a failure, at the deadline, or when the client wants it: SIGTERM to
-        those that run, and SIGKILL 5 s later. Who ends after that has not failed by itself. A worker that is started
-        again alone has not failed while there are restarts left, and is not waited for once the others have ended well.
-        """
-        patience = self.order["patience"]
-        needed = [worker for worker in self.workers if not worker.alone]
-        end_at = self.deadline
-        has_failed = is_ending = False
+        """Look, ask what to do next, and do it, until the job is over."""
         while True:
             self.look()
-            now = time.monotonic()
-            running = [worker for worker in self.workers if worker.code is None]
-            failed = [worker for worker in self.workers if worker.code and worker.ended <= end_at]
-            is_over = needed and all(worker.code == 0 for worker in needed)
-            if self.stopped:
-                end_at = min(end_at, now)
-            elif is_over:
-                end_at = min(end_at, now + patience)
-            elif failed and self.restarts < self.order["restarts"] and all(worker.alone for worker in failed):
-                if now >= failed[0].ended + SETTLE_SECONDS:  # else it may be a consequence of another's failure
-                    self.start_alone(failed[0])
-            elif failed:
-                end_at = min(end_at, failed[0].ended + patience)
-
-            if not is_ending and (now >= end_at or not running):
-                is_ending = True
-                has_failed = bool(failed) and not is_over
-                if has_failed:
-                    self.tell(failed=first_to_fail(failed).index)
+            known = self.known()
+            step = next_step(known)
+            if step.what == "start one":
+                self.count_restart(known, step.worker)
+                self.workers[step.worker].start()
+                self.tell(alone=step.worker, **self.state())
+                self.workers[step.worker].follow()
+            elif step.what == "end":
+                self.end, self.end_at = step, known.now
+                if step.cause in ("failure", "timeout"):
+                    self.tell(failed=step.worker, timed_out=step.cause == "timeout")
                 self.signal(signal.SIGTERM)
-            if now >= end_at + TERM_SECONDS:
+            elif step.what == "kill":
                 self.signal(signal.SIGKILL)
-            if not running:
-                return has_failed
+            elif step.what == "start all":
+                self.count_restart(known, known.end.worker)
+                self.end_what_is_left()
+                self.start_all()
+            elif step.what == "finish":
+                return
 
     def look(self):
         """Note whether all shall end, after a moment in which that may be said."""
         readable, _, _ = select.select([] if self.stopped else [0], [], [], TICK_SECONDS)
         if readable or os.getppid() != self.parent:
             self.stopped = True
+        if LIBC:
+            self.bury_an_adopted_one()
+
+    def bury_an_adopted_one(self):
+        """Clear away a process that has ended and was left to this one by what a worker had started."""
+        with suppress(ChildProcessError):
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended and ended.si_pid not in [worker.process.pid for worker in self.workers]:
+                os.waitpid(ended.si_pid, 0)
+
+    def end_what_is_left(self):
+        """Kill what the workers have started and left behind, also in sessions of their own. Workers have ended.
+
+        Linux gives such processes to this one; when one ends, its own children follow.
+        """
+        until = time.monotonic() + LAST_WORDS_SECONDS
+        while (pids := children() if LIBC else []) and time.monotonic() < until:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(TICK_SECONDS)
+
+    def known(self):
+        return Known(
+            workers=[worker.state() for worker in self.workers],
+            now=time.monotonic(),
+            patience=self.order["patience"],
+            deadline=self.deadline,
+            restarts_left=self.order["restarts"] - self.restarts,
+            restarts_in_a_row=self.restarts_in_a_row,
+            stopped=self.stopped,
+            end=self.end,
+            end_at=self.end_at,
+        )
+
+    def count_restart(self, known, worker):
+        failed = known.workers[worker]
+        was_steady = failed.ended - failed.began >= STEADY_SECONDS
+        self.restarts_in_a_row = 1 if was_steady else self.restarts_in_a_row + 1
+        self.restarts += 1
 
     def signal(self, number):
         for worker in self.workers:
@@ -208,28 +370,44 @@ class Supervisor:
 
 
 def free_ports(count):
-    """Return ports that nobody listens on; they are asked for together, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Return ports of 127.0.0.1 that nobody listens on, drawn at random.
+
+    They are not among those that the system gives to clients, if it tells which these are: it will be seconds until
+    TensorFlow takes them.
+    """
+    candidates = range(LEAST_PORT, MOST_PORT + 1)
+    with suppress(OSError):
+        first, last = map(int, CLIENTS.read_text().split())
+        candidates = [port for port in candidates if not first <= port <= last] or candidates
+    sockets = []
+    while len(sockets) < count:
+        try:
+            sockets.append(socket.create_server(("127.0.0.1", random.choice(candidates))))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
         one.close()
     return ports
 
 
-def first_to_fail(failed):
-    """Return the worker that failed first, which need not have ended first.
-
-    One that a signal killed comes first: the others can notice before the system has cleared it away. SIGABRT does not
-    count, for TensorFlow ends like that when a peer is gone. Else it is who printed a traceback first: such a worker
-    may take long to end, and the others may end before it.
-    """
-    killed = [worker for worker in failed if worker.code < 0 and worker.code != -signal.SIGABRT]
-    return min(killed or failed, key=Worker.began_to_fail)
+def children():
+    """Return the process ids of this process' children that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
 
 
 def main():
     supervisor = Supervisor(json.loads(sys.stdin.buffer.readline()))
     signal.signal(signal.SIGTERM, supervisor.stop)
+    if LIBC:
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     supervisor.run()
     if supervisor.order["scratch"]:
         shutil.rmtree(supervisor.order["scratch"], ignore_errors=True)

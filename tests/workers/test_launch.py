@@ -90,15 +90,26 @@ def test_a_traceback_has_the_lines_of_the_code_and_no_others():
     assert last == "at exit: KeyError('gone')"  # who acts at exit can see that it was no good end
 
 
-def test_much_output_arrives_whole_and_in_order():
+def test_much_output_is_shown_whole_and_in_order_and_its_first_and_last_lines_are_kept():
     seen = io.StringIO()
     with redirect_stdout(seen):
         job = run("for n in range(50_000):\n    sys.stdout.write(f'{n} of {index}\\n')", show=True)
     for index in range(2):
         expected = [f"{n} of {index}" for n in range(50_000)]
-        assert job.logs(index).splitlines() == expected
+        kept = [*expected[:10_000], "... 30,000 lines left out ...", *expected[-10_000:]]
+        assert job.logs(index).splitlines() == kept
         shown = [line for line in seen.getvalue().splitlines() if line.startswith(f"worker {index}")]
         assert shown == [f"worker {index} | {line}" for line in expected]
+
+
+def test_of_what_nobody_waits_for_as_much_is_shown_later(capsys):
+    job = start("print(index)\nfor n in range(20_001): print(n)", workers=1)
+    eventually(lambda: job.exit_code is not None)
+    job.wait()
+    lines = [*range(9999), "... 2 lines left out ...", *range(10_001, 20_001)]
+    assert job.logs(0).splitlines() == ["0", *map(str, lines)]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown == [line if "left out" in str(line) else f"worker 0 | {line}" for line in [0, *lines]]
 
 
 @pytest.mark.parametrize(
@@ -129,21 +140,28 @@ def test_what_is_known_of_a_job_while_it_runs_and_afterwards():
     assert len(set(job.pids)) == 2 and all(psutil.Process(pid).is_running() for pid in job.pids)
     rows = [[f"worker {index}", str(job.pids[index]), "runs", "<b>bold & brave"] for index in range(2)]
     assert words_in(job) == ("2 workers run", rows)
+    ports = ", ".join(address.removeprefix("127.0.0.1:") for address in job.addresses)
+    warning = f"Anyone who reaches this machine reaches the ports of TensorFlow ({ports}), without a password"
+    assert warning in repr(job) and warning in job._repr_html_()
     assert job.stop() == [-15, -15] == job.stop() == job.wait() == job.codes
     caption, rows = words_in(job)
     assert "2 workers were stopped after" in caption and rows[1][2] == "killed by SIGTERM"
-    assert "worker 1" in repr(job) and "<" not in repr(job).replace("<b>", "")
+    assert "worker 1" in repr(job) and "ports" not in repr(job) and "<" not in repr(job).replace("<b>", "")
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"workers": 0}, "workers=0 must be a whole number of at least 1"),
+        ({"workers": 257}, "workers=257 must be a whole number of at least 1 and at most 256"),
+        ({"servers": 257}, "servers=257 must be a whole number of at least 0 and at most 256"),
         ({"script_or_code": "gone.py"}, "there is no script 'gone.py'"),
+        ({"arguments": ["x" * 200_000]}, "worker 0 could not be started: Argument list too long"),
+        ({"arguments": ["x\0"]}, "worker 0 could not be started: embedded null byte"),
     ],
 )
-def test_bad_settings_are_refused_before_anything_starts(settings, message, watch):
-    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+def test_bad_settings_are_refused_before_anything_runs(settings, message, watch):
+    with pytest.raises((ValueError, OSError)) as caught:
         bt.run_workers(**{"script_or_code": "pass", **settings})
     assert message in str(caught.value)
     assert not watch.processes()

@@ -2,12 +2,17 @@
 
 import os
 import signal
+import sys
 
+import psutil
 import pytest
-from launching import run, waiting
-from leftovers import eventually
+from launching import ended, run, start, waiting
+from leftovers import eventually, runs
 
 import bigtrain_nb as bt
+from bigtrain_nb.launch.jobs import Job, task
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to the process between")
 
 
 def test_the_failing_workers_traceback_is_shown_once_and_first(capsys):
@@ -90,12 +95,61 @@ def test_what_workers_start_ends_with_them(how, watch):
     watch.nothing_left()
 
 
+@on_linux
+def test_what_workers_start_in_sessions_of_its_own_ends_with_the_job_and_before_a_restart(watch):
+    code = """
+    import subprocess
+    own = subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600"], start_new_session=True)
+    print(own.pid)
+    sys.exit(3)
+    """
+    job = run(code, workers=1, restarts=1)
+    assert len(job.logs(0).split()) == 2 and job.exit_code == 3
+    assert not any(runs(int(pid)) for pid in job.logs(0).split())
+    watch.nothing_left()
+
+
+@on_linux
+def test_what_a_worker_leaves_behind_is_cleared_away_while_it_runs():
+    code = """
+    import subprocess
+    print(subprocess.check_output(["sh", "-c", "sleep 0.1 > /dev/null & echo $!"], text=True), end="", flush=True)
+    time.sleep(600)
+    """
+    job = start(code, workers=1)
+    pid = int(eventually(lambda: job.logs(0)))
+    eventually(lambda: not psutil.pid_exists(pid))  # no zombie either
+    assert job.stop() == [-15]
+
+
 def test_the_timeout_ends_the_job_for_good(watch, capsys):
     job, addresses = waiting(timeout=2, restarts=5)
     assert job.wait() == [-15, -15] and job.restarted == 0
     assert job.exit_code == 124 and job.failed is None
     assert "timeout" in capsys.readouterr().out and "timeout" in repr(job)
     watch.nothing_left(addresses)
+
+
+def test_the_cause_is_what_came_first(watch):
+    failed = run("if index == 0: sys.exit(3)\ntime.sleep(600)", timeout=3, patience=600, restarts=5)
+    assert failed.exit_code == 3 and failed.failed == 0 and failed.codes == [3, -15] and failed.restarted == 0
+
+
+def test_a_worker_that_cannot_be_started_again_ends_the_job_with_the_reason(tmp_path, watch, capsys):
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    order = {
+        "tasks": [task("worker", 0)],
+        "command": [str(python), "-c", "import os, sys; os.remove(sys.argv[1]); sys.exit(3)", str(python)],
+        "source": "",
+        "timeout": 100,
+        "restarts": 5,
+        "patience": 0,
+        "scratch": None,
+    }
+    job = ended(Job(order), show=True)
+    assert job.exit_code == 3 and job.restarted == 0
+    assert "-- worker 0 could not be started: No such file or directory; the job is ended" in capsys.readouterr().out
 
 
 def test_a_restart_mends_what_fails_once(capsys):

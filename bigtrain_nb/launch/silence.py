@@ -1,0 +1,50 @@
+"""A process that is there and says nothing: it was stopped, or its machine hangs. TensorFlow waits for it for ever.
+
+Whether a process lives can be asked without TensorFlow: a gRPC server answers a greeting within a moment, also one that
+computes with all its cores.
+"""
+
+import socket
+import threading
+
+from bigtrain_nb.common.addresses import host_and_port
+from bigtrain_nb.common.checks import positive
+
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # RFC 9113, 3.4: and no settings
+LONGEST_WAIT_SECONDS = 5.0
+
+
+def watch(addresses, silent_after, tell, over):
+    """Greet the gRPC server at each address, "host:port", again and again, until the event ``over`` is set.
+
+    Calls ``tell(index)``, in a thread, for one that has not answered for ``silent_after`` seconds. Where nobody listens
+    there is nobody to be silent.
+
+    Raises ValueError for a ``silent_after`` that is no positive number.
+    """
+    silent_after = positive("silent_after", silent_after, "seconds")
+    for index, address in enumerate(addresses):
+        threading.Thread(target=_watch, args=(index, address, silent_after, tell, over), daemon=True).start()
+
+
+def _watch(index, address, silent_after, tell, over):
+    seconds = min(silent_after / 4, LONGEST_WAIT_SECONDS)
+    silence = 0.0
+    while not over.wait(seconds):
+        silence = silence + 2 * seconds if is_silent(address, seconds) else 0.0
+        if silence >= silent_after and not over.is_set():
+            tell(index)
+            silence = 0.0
+
+
+def is_silent(address, seconds):
+    """Tell whether a gRPC server at "host:port" does not answer a greeting in time, though the port is not closed."""
+    try:
+        with socket.create_connection(host_and_port(address), seconds) as connection:
+            connection.sendall(GREETING)
+            connection.recv(1)
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,127 @@
+"""What a supervisor does next: a table of what it knows, without processes and without a clock."""
+
+import errno
+import signal
+
+import pytest
+
+from bigtrain_nb.launch import supervisor
+from bigtrain_nb.launch.supervisor import Known, State, Step, free_ports, next_step
+
+RUNS = State()
+WELL = State(code=0, ended=10.0)
+FAILED = State(code=3, ended=10.0)
+SERVES = State(alone=True)  # in a job with parameter servers, or of a data service
+LOST = State(alone=True, code=-9, ended=10.0)
+WAIT, SUCCESS, STOPPED, TIMEOUT = Step("wait"), *(Step("end", cause=why) for why in ("success", "stopped", "timeout"))
+
+
+def failure(worker):
+    return Step("end", worker, "failure")
+
+
+@pytest.mark.parametrize(
+    ("workers", "now", "more", "step"),
+    [
+        ([RUNS, RUNS], 100, {}, WAIT),
+        ([RUNS, WELL], 100, {}, WAIT),
+        ([WELL, WELL], 10, {}, SUCCESS),
+        # the others have two seconds after a failure, and less if all have ended
+        ([RUNS, FAILED], 11.9, {}, WAIT),
+        ([RUNS, FAILED], 12, {}, failure(1)),
+        ([WELL, FAILED], 10, {}, failure(1)),
+        ([RUNS, FAILED], 12, {"restarts_left": 3}, failure(1)),
+        # the cause is what came first
+        ([RUNS, RUNS], 20, {"deadline": 20}, TIMEOUT),
+        ([RUNS, FAILED], 11, {"deadline": 11}, failure(1)),
+        ([RUNS, RUNS], 5, {"stopped": True}, STOPPED),
+        ([RUNS, FAILED], 10, {"stopped": True}, failure(1)),
+        ([WELL, SERVES], 11, {"deadline": 11}, SUCCESS),
+        # one that is started again alone: half a second later, for its loss may follow from another's
+        ([RUNS, LOST], 10.4, {"restarts_left": 1}, WAIT),
+        ([RUNS, LOST], 10.5, {"restarts_left": 1}, Step("start one", 1)),
+        ([LOST, LOST], 10.5, {"restarts_left": 1}, Step("start one", 0)),
+        ([RUNS, LOST], 12, {}, failure(1)),
+        ([FAILED, LOST], 10.5, {"restarts_left": 1, "patience": 0}, failure(1)),
+        ([RUNS, LOST], 10.5, {"restarts_left": 1, "deadline": 10.5}, TIMEOUT),
+        ([RUNS, LOST], 10.5, {"restarts_left": 1, "stopped": True}, STOPPED),
+        # the chief has ended well: the others are not waited for, nor started again
+        ([WELL, SERVES], 11.9, {}, WAIT),
+        ([WELL, SERVES], 12, {}, SUCCESS),
+        ([WELL, LOST], 10.5, {"restarts_left": 1}, SUCCESS),
+    ],
+)
+def test_before_the_end(workers, now, more, step):
+    assert next_step(Known(workers, now, **more)) == step
+
+
+@pytest.mark.parametrize(
+    ("workers", "now", "more", "step"),
+    [
+        ([RUNS, FAILED], 16.9, {}, "wait"),
+        ([RUNS, FAILED], 17, {}, "kill"),
+        ([FAILED, FAILED], 13, {}, "finish"),
+        ([FAILED, FAILED], 13, {"restarts_left": 1}, "start all"),
+        ([FAILED, FAILED], 13, {"restarts_left": 1, "stopped": True}, "finish"),
+        ([FAILED, FAILED], 13, {"restarts_left": 1, "deadline": 13}, "finish"),
+        ([RUNS, FAILED], 13, {"restarts_left": 1}, "wait"),
+    ],
+)
+def test_after_the_end_has_begun(workers, now, more, step):
+    assert next_step(Known(workers, now, end=failure(1), end_at=12.0, **more)) == Step(step)
+
+
+@pytest.mark.parametrize("end", [SUCCESS, STOPPED, TIMEOUT])
+def test_only_a_failure_is_followed_by_a_restart(end):
+    assert next_step(Known([FAILED], 13, restarts_left=1, end=end, end_at=12.0)) == Step("finish")
+
+
+@pytest.mark.parametrize(
+    ("in_a_row", "ran", "seconds"),
+    [(0, 5, 0), (1, 5, 1), (2, 5, 2), (5, 5, 16), (6, 5, 30), (5000, 5, 30), (3, 59, 4), (3, 60, 0)],
+)
+def test_the_pause_before_a_restart_grows_with_failures_in_quick_succession(in_a_row, ran, seconds):
+    lost = State(alone=True, code=1, began=100 - ran, ended=100)
+    known = {"restarts_left": 9, "restarts_in_a_row": in_a_row}
+    assert next_step(Known([lost, SERVES], 100 + max(seconds, 0.5), **known)) == Step("start one", 0)
+    assert next_step(Known([lost, SERVES], 100 + max(seconds, 0.5) - 0.01, **known)) == WAIT
+    known |= {"end": failure(0), "end_at": 100.0}
+    assert next_step(Known([lost], 100 + seconds, **known)) == Step("start all")
+    assert next_step(Known([lost], 100 + seconds - 0.01, **known)) == WAIT
+
+
+@pytest.mark.parametrize(
+    ("workers", "first"),
+    [
+        ([State(code=1, ended=9.0), State(code=1, ended=10.0)], 0),
+        # a traceback before the end counts, an old one does not
+        ([State(code=1, ended=9.0), State(code=1, ended=10.0, raised=8.0)], 1),
+        ([State(code=1, ended=9.0), State(code=1, ended=10.0, raised=4.9)], 0),
+        # a process that a signal killed is noticed late; TensorFlow aborts when a peer is gone
+        ([State(code=1, ended=9.0), State(code=-9, ended=10.0)], 1),
+        ([State(code=1, ended=9.0), State(code=-signal.SIGABRT, ended=10.0)], 0),
+    ],
+)
+def test_the_first_to_fail(workers, first):
+    assert next_step(Known(workers, 10.0)) == failure(first)
+
+
+def test_ports_are_not_those_that_the_system_gives_to_clients(tmp_path, monkeypatch):
+    clients = tmp_path / "range"
+    monkeypatch.setattr(supervisor, "CLIENTS", clients)
+    clients.write_text("10016\t65535\n")
+    ports = free_ports(10)
+    assert len(set(ports)) == 10 and set(ports) <= set(range(10_000, 10_016))
+    clients.write_text("1024 65535\n")  # all: then there is no better port
+    assert 10_000 <= free_ports(1)[0] <= 65_535
+    clients.unlink()
+    assert 10_000 <= free_ports(1)[0] <= 65_535
+
+
+def test_ports_that_cannot_be_had_are_an_error_and_no_search_for_ever(monkeypatch):
+    def none_left(address):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(supervisor.socket, "create_server", none_left)
+    with pytest.raises(OSError, match="Too many open files"):
+        free_ports(2)
