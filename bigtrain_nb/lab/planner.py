@@ -53,7 +53,7 @@ class Planner:
         if self.model is None:
             return _plan_transformer(**chosen)
         on = chosen.pop("on")
-        return plan_of(self._traced(**chosen), on, chosen["devices"])
+        return plan_of(self._traced(**chosen), on)
 
     def picture(self, **given):
         """The memory of a device by part as image/png."""
@@ -64,6 +64,8 @@ class Planner:
         """A table: does it fit on each accelerator, on how many, and how long is a step?"""
         rows = [self._row(device, {**given, "on": name}) for name, device in ACCELERATORS.items()]
         closing = "Times from published figures; nothing was measured."
+        if self.model is not None:
+            closing += " They are lower bounds: what it takes to start each operation comes on top."
         return cards.table("Does it fit?", ["device", "needed", "fits?", "how", "a step"], rows, closing)
 
     def __repr__(self):
@@ -80,6 +82,8 @@ class Planner:
             return [device.name, "", "no", str(error).split(":")[0], ""]
         needed = plan.memory.total
         fits = "yes" if needed <= USABLE * device.memory else "no"
+        if fits == "yes" and self.model is None and plan.missing:
+            fits = "not built here"
         amounts = f"{amount(needed, 'bytes')} of {amount(device.memory, 'bytes')}"
         step = amount(plan.time.total, "s")
         if self.model is not None:
@@ -109,7 +113,7 @@ def _for_transformers():
         "policy": Choices(list(BYTES_OF), "mixed_bfloat16"),
         "optimizer": Choices(list(SLOTS), "adamw"),
         "micro_batches": Choices([EACH, *POWERS], EACH),
-        "recompute": Choices(RECOMPUTE, "attention"),
+        "recompute": Choices(RECOMPUTE, "everything"),
         "zero_stage": Choices(range(4), 0),
         "on": Choices(list(ACCELERATORS), "H100"),
         "devices": Choices([FEWEST, *POWERS], FEWEST),
@@ -117,13 +121,15 @@ def _for_transformers():
 
 
 def _for_keras(model):
+    strategy = getattr(model, "distribute_strategy", None)
+    replicas = strategy.num_replicas_in_sync if strategy else 1
     controls = {
         "batch": Choices(range(1, 2**20 + 1), 32),
         "policy": Choices(list(BYTES_OF), "float32"),
         "optimizer": Choices(list(SLOTS), "adamw"),
         "micro_batches": Choices(range(1, 4097), getattr(model, "micro_batches", 1)),
         "on": Choices(list(ACCELERATORS), "H100"),
-        "devices": Choices(range(1, 9), 1),
+        "devices": Choices(range(1, max(8, replicas) + 1), replicas),
     }
     if hasattr(model, "layers"):  # only a function can be called under another policy
         del controls["policy"]

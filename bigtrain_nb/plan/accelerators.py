@@ -7,8 +7,10 @@ from dataclasses import dataclass
 class Accelerator:
     """What a maker publishes. ``memory``: bytes; ``bandwidth``: bytes/s of memory; ``flops_16``: FLOP/s in 16 bits;
 
-    ``flops_32``: FLOP/s in float32 without TF32; ``link``: bytes/s in one direction to the others of its node, half of
-    what makers print for both; ``node``: how many are usually linked like that; ``bfloat16``: whether it has that.
+    ``flops_32``: FLOP/s in float32, with TF32 where there is such a thing, for TensorFlow uses it unless told otherwise
+    (`tf.config.experimental.enable_tensor_float_32_execution`); ``link``: bytes/s in one direction to the others of its
+    node, half of what makers print for both; ``node``: how many are usually linked like that; ``bfloat16``: whether it
+    has that.
     """
 
     name: str
@@ -31,7 +33,10 @@ class Accelerator:
         return self.flops_16
 
     def seconds(self, graph):
-        """Seconds of a `Graph`, whose operations each take the longer of FLOPs and bytes (Williams et al. 2009)."""
+        """Seconds of a `Graph`, whose operations each take the longer of FLOPs and bytes (Williams et al. 2009).
+
+        What it takes to start an operation is not in it.
+        """
         total = 0.0
         for op in graph.operations:
             seconds = op.moved / self.bandwidth
@@ -49,16 +54,23 @@ _TPU = "Google Cloud documentation; node: a pod; float32 in one pass of bfloat16
 
 _ALL = (
     Accelerator("T4", 16e9, 320e9, 65e12, 8.1e12, 16e9, 1, "NVIDIA T4 datasheet; link: PCIe 3.0 x16", bfloat16=False),
-    Accelerator("L4", 24e9, 300e9, 121e12, 30.3e12, 32e9, 1, f"NVIDIA L4 datasheet, {_HALF}; link: PCIe 4.0 x16"),
+    Accelerator("L4", 24e9, 300e9, 121e12, 60.5e12, 32e9, 1, f"NVIDIA L4 datasheet, {_HALF}; link: PCIe 4.0 x16"),
     Accelerator("V100", 32e9, 900e9, 125e12, 15.7e12, 150e9, 8, "NVIDIA V100 datasheet, SXM2", bfloat16=False),
-    Accelerator("A100 40 GB", 40e9, 1555e9, 312e12, 19.5e12, 300e9, 8, "NVIDIA A100 datasheet, SXM"),
-    Accelerator("A100 80 GB", 80e9, 2039e9, 312e12, 19.5e12, 300e9, 8, "NVIDIA A100 datasheet, SXM"),
-    Accelerator("H100", 80e9, 3350e9, 989e12, 67e12, 450e9, 8, f"NVIDIA H100 datasheet, SXM, {_HALF}"),
-    Accelerator("H200", 141e9, 4800e9, 989e12, 67e12, 450e9, 8, f"NVIDIA H200 datasheet, SXM, {_HALF}"),
-    Accelerator("B200", 180e9, 8000e9, 2250e12, 80e12, 900e9, 8, f"NVIDIA Blackwell architecture brief, {_HALF}"),
+    Accelerator("A100 40 GB", 40e9, 1555e9, 312e12, 156e12, 300e9, 8, "NVIDIA A100 datasheet, SXM"),
+    Accelerator("A100 80 GB", 80e9, 2039e9, 312e12, 156e12, 300e9, 8, "NVIDIA A100 datasheet, SXM"),
+    Accelerator("H100", 80e9, 3350e9, 989e12, 494.5e12, 450e9, 8, f"NVIDIA H100 datasheet, SXM, {_HALF}"),
+    Accelerator("H200", 141e9, 4800e9, 989e12, 494.5e12, 450e9, 8, f"NVIDIA H200 datasheet, SXM, {_HALF}"),
+    Accelerator("B200", 180e9, 8000e9, 2250e12, 1125e12, 900e9, 8, f"NVIDIA Blackwell architecture brief, {_HALF}"),
     Accelerator("TPU v4", 32e9, 1200e9, 275e12, 275e12, 300e9, 4096, _TPU),
     Accelerator("TPU v5e", 16e9, 819e9, 197e12, 197e12, 200e9, 256, _TPU),
     Accelerator("TPU v5p", 95e9, 2765e9, 459e12, 459e12, 600e9, 8960, _TPU),
 )
-ACCELERATORS = {one.name: one for one in _ALL}
+
+
+class _ByName(dict):
+    def __missing__(self, name):
+        raise KeyError(f"{name!r} is none of {', '.join(self)}")
+
+
+ACCELERATORS = _ByName((one.name, one) for one in _ALL)
 """{name: `Accelerator`}, the smallest first."""

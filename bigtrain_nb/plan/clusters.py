@@ -1,6 +1,6 @@
 """`plan_cluster`: how many devices a transformer given by a few numbers needs, and what its step takes there."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bigtrain_nb.common.checks import fraction, one_of, whole_number
 from bigtrain_nb.common.words import amount
@@ -43,8 +43,13 @@ class ClusterPlan(Plan):
 
     @property
     def fits(self):
-        """Whether the memory suffices, with a tenth left to the runtime."""
+        """Whether the memory suffices, with a tenth left to the runtime. Not whether it can be built: see `missing`."""
         return self.memory.total <= USABLE * self.device.memory
+
+    @property
+    def missing(self):
+        """What of the layout bigtrain_nb cannot build, a list of words; empty if it can."""
+        return self.layout.missing(self.model)
 
     @property
     def tokens_per_second(self):
@@ -60,17 +65,20 @@ class ClusterPlan(Plan):
         return needed / self.time.total / self.layout.devices / self.device.flops(self.policy)
 
     def words(self):
-        fits = "fits" if self.fits else "does not fit"
+        verdict = ("It fits" if not self.missing else "The memory would do") if self.fits else "It does not fit"
         usable = amount(USABLE * self.device.memory, "bytes")
         step = f"{amount(self.time.total, 's')} a step of {amount(self.tokens, 'tokens')}"
         yield f"{amount(self.model.weights, 'weights')} on {self.layout.devices} x {self.device.name}: {self.layout}."
-        yield f"It {fits}: {amount(self.memory.total, 'bytes')} of {usable} usable on each device."
+        yield f"{verdict}: {amount(self.memory.total, 'bytes')} of {usable} usable on each device."
         rate = f"{amount(self.tokens_per_second, 'tokens')}/s, MFU {self.mfu:.0%}"
         yield f"{step}, bound by {self.binding}: {rate}."
         if self.spare:
             needed = self.layout.model_parallel_size
             yield f"{self.spare} more devices have nothing to do: a copy of the model takes {needed}."
-        yield from self.layout.words()
+        if self.missing:
+            yield f"bigtrain_nb cannot build it. What it does not have: {'; '.join(self.missing)}."
+        else:
+            yield from self.layout.words()
 
 
 def plan_cluster(
@@ -82,6 +90,7 @@ def plan_cluster(
     tensor_parallel=None,
     pipeline_parallel=None,
     interleave=1,
+    sequence_parallel=False,
     zero_stage=0,
     micro_batches=None,
     policy="mixed_bfloat16",
@@ -98,7 +107,10 @@ def plan_cluster(
       memory asks for, and the batch for the rest;
     - ``tensor_parallel``, ``pipeline_parallel``: devices that share each layer, and stages; default: as few as hold the
       model. With both given the layout is as you say, and the plan tells whether it fits;
-    - ``interleave``: runs of layers that each pipeline stage has, so that it waits less (Narayanan et al. 2021);
+    - ``interleave``: runs of layers that each pipeline stage has, so that it waits less and keeps more activations
+      (Narayanan et al. 2021);
+    - ``sequence_parallel``: whether the devices of ``tensor_parallel`` share also the activations between the parts of
+      a layer (Korthikanti et al. 2022). No layer of bigtrain_nb does so;
     - ``zero_stage``: what the copies of the model divide among them, each stage with what the one before has: 1 the
       optimizer's state, 2 gradients, 3 weights (Rajbhandari et al. 2020); 0: each has all;
     - ``micro_batches``: slices of the batch that a group of devices takes; default: one for each sequence, but from
@@ -108,7 +120,8 @@ def plan_cluster(
     - ``efficiency``: the share of the published FLOP/s that a device reaches while it computes; ``network``: bytes/s
       between nodes; ``input_seconds``: the time that it takes to make a batch.
 
-    Computing, waiting for the pipeline to fill and sending are added up: nothing overlaps but the input.
+    Computing, waiting for the pipeline to fill and sending are added up: nothing overlaps but the input. The plan says
+    what bigtrain_nb cannot build of the layout (`ClusterPlan.missing`), as more than one kind of parallelism at once.
 
     Raises ValueError for settings that make no sense, and where no layout holds the model; TypeError for what is no
     `Transformer`.
@@ -122,10 +135,14 @@ def plan_cluster(
     settings = {"policy": policy, "optimizer": optimizer, "recompute": recompute}
     batch = whole_number("batch", batch, 1)
     rate = device.flops(policy) * fraction("efficiency", efficiency)
-    layout = _layout(model, device, devices, tensor_parallel, pipeline_parallel, zero_stage, settings)
+    like = Layout(
+        zero_stage=whole_number("zero_stage", zero_stage, 0, 3),
+        interleave=whole_number("interleave", interleave, 1),
+        sequence_parallel=sequence_parallel,
+    )
+    layout = _layout(model, device, devices, tensor_parallel, pipeline_parallel, like, settings)
     stages = layout.pipeline_parallel_size
-    most = layout.layers_of_a_stage(model.layers) if stages > 1 else 1
-    layout = replace(layout, interleave=whole_number("interleave", interleave, 1, most))
+    whole_number("interleave", interleave, 1, -(-model.layers // stages) if stages > 1 else 1)
 
     share = -(-batch // layout.data_parallel_size)
     if micro_batches is not None:
@@ -168,7 +185,7 @@ def plan_cluster(
     )
 
 
-def _layout(model, device, devices, tensor, pipeline, zero_stage, settings):
+def _layout(model, device, devices, tensor, pipeline, like, settings):
     """Return the `Layout` for so many devices. Raises ValueError where there is none."""
     if devices is not None:
         whole_number("devices", devices, 1)
@@ -176,11 +193,10 @@ def _layout(model, device, devices, tensor, pipeline, zero_stage, settings):
         raise ValueError(f"tensor_parallel={tensor} must divide the {model.heads} heads: each device has whole heads")
     if pipeline is not None:
         whole_number("pipeline_parallel", pipeline, 1, model.layers)
-    whole_number("zero_stage", zero_stage, 0, 3)
-    layout = choose_layout(model, device, devices, tensor, pipeline, zero_stage, **settings)
+    layout = choose_layout(model, device, devices, tensor, pipeline, like, **settings)
     if layout:
         return layout
-    least = choose_layout(model, device, None, tensor, pipeline, zero_stage, **settings)
+    least = choose_layout(model, device, None, tensor, pipeline, like, **settings)
     if least is None:
         raise ValueError(
             f"{amount(model.weights, 'weights')} fit on no number of {device.name} with one sequence at a time:"

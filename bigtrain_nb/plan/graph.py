@@ -11,11 +11,12 @@ from graphlib import TopologicalSorter
 
 from bigtrain_nb.common.keras_gaps import function_graph
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.plan.operations import LOOPS, bytes_moved, flops, number_of_bytes
+from bigtrain_nb.plan.operations import LOOPS, bytes_moved, flops, is_sized, number_of_bytes
 
 WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
-UNSEEN = LOOPS | CALLS | {"If", "StatelessIf", "Case", "StatelessCase"}
+UNSEEN = LOOPS | CALLS | {"If", "StatelessIf", "Case", "StatelessCase", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
+"""Do work that does not stand in their own graph, or in one that is not looked into."""
 
 FOLDED_FROM = 2**25
 """Bytes from which on Grappler was seen to fold zeros: 34 MiB in `conv_net` were, 32 MiB and less were not."""
@@ -27,7 +28,7 @@ class Operation:
     """One node of a graph.
 
     ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops`` and ``moved``, bytes read
-    and written: of one run. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
+    and written: of one run, too few unless ``is_sized``. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
     """
 
     def __init__(self, node, backward, layers, times):
@@ -38,6 +39,7 @@ class Operation:
         self.times = times
         self.flops = flops(node)
         self.moved = bytes_moved(node)
+        self.is_sized = is_sized(node)
         self.body = None
         self.rounds = _rounds(node)
         if self.rounds is not None:
@@ -78,8 +80,12 @@ class Graph:
 
     @property
     def unseen(self):
-        """Kinds of nodes that hold graphs of their own, which could not be looked into."""
-        return sorted({op.kind for op in self.operations} & UNSEEN)
+        """Kinds of nodes whose work is not counted, or not all of it.
+
+        Those that run Python or graphs which could not be looked into, and those on tensors of unknown size, as all
+        that reads what `tf.boolean_mask` leaves.
+        """
+        return sorted({op.kind for op in self.operations if op.kind in UNSEEN or not op.is_sized})
 
     @property
     def folded(self):

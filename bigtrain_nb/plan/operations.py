@@ -39,6 +39,14 @@ def bytes_moved(node):
     return moved
 
 
+def is_sized(node):
+    """Return whether the sizes of all numbers are known that a node reads and writes."""
+    if node.type in MOVE_NOTHING:
+        return True
+    numbers = [tensor for tensor in (*node.inputs, *node.outputs) if tensor.dtype.is_floating]  # integers may be axes
+    return all(tensor.shape.is_fully_defined() for tensor in numbers)
+
+
 def flops(node):
     """Return the FLOPs of a contraction, 2 for each multiply-add; 0 for all else, which takes its time by its bytes.
 

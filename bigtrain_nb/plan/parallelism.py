@@ -1,7 +1,7 @@
 """How a transformer goes on many devices: what each holds, how the devices divide the work, what they send."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bigtrain_nb.common.checks import not_negative, positive, whole_number
 from bigtrain_nb.common.words import amount
@@ -13,7 +13,11 @@ USABLE = 0.9
 NETWORK = 50e9
 """Bytes/s in one direction for each device between nodes: 400 Gbit/s InfiniBand each, as in NVIDIA's DGX H100."""
 
-CUTS = "in each layer (tensor parallel)", "along the layers (pipeline parallel)", "over the batch (data parallel)"
+CUTS = {
+    "tensor": "in each layer (tensor parallel)",
+    "pipeline": "along the layers (pipeline parallel)",
+    "data": "over the batch (data parallel)",
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,8 @@ class Layout:
 
     ``zero_stage``: what the copies of the model divide among them: 1 the optimizer's state, 2 also the gradients, 3
     also the weights (ZeRO, Rajbhandari et al. 2020). ``interleave``: runs of layers that a pipeline stage has, which
-    divide the time that it waits (Narayanan et al. 2021).
+    divide the time that it waits (Narayanan et al. 2021). ``sequence_parallel``: whether devices that share a layer
+    also share what lies between its parts (Korthikanti et al. 2022).
     """
 
     tensor_parallel_size: int = 1
@@ -30,6 +35,7 @@ class Layout:
     data_parallel_size: int = 1
     zero_stage: int = 0
     interleave: int = 1
+    sequence_parallel: bool = False
 
     @property
     def model_parallel_size(self):
@@ -45,6 +51,16 @@ class Layout:
         runs = self.pipeline_parallel_size * self.interleave
         return self.interleave * -(-layers // runs)
 
+    def blocks_in_flight(self, layers):
+        """Of how many blocks the first pipeline stage keeps activations at a time, those of each micro-batch counted.
+
+        1F1B keeps p micro-batches there (Narayanan et al. 2021), interleaved runs 1 + (p-1)/(pv) times as many
+        (Korthikanti et al. 2022, section 4.2.3).
+        """
+        p, v = self.pipeline_parallel_size, self.interleave
+        micro_batches = p + (p - 1) / v if v > 1 else p
+        return micro_batches * self.layers_of_a_stage(layers)
+
     def waiting(self, slices):
         """The share of a step in which a pipeline stage waits: (p-1)/(vm+p-1) for m micro-batches and v runs.
 
@@ -53,76 +69,121 @@ class Layout:
         others = self.pipeline_parallel_size - 1
         return others / (self.interleave * slices + others)
 
-    def __str__(self):
+    @property
+    def sizes(self):
+        """{"tensor", "pipeline" or "data": how many devices}, of those kinds of parallelism that are in use."""
         sizes = self.tensor_parallel_size, self.pipeline_parallel_size, self.data_parallel_size
-        cuts = [f"{size} {words}" for size, words in zip(sizes, CUTS, strict=True) if size > 1]
-        text = " x ".join(cuts) or "one device"
+        return {kind: size for kind, size in zip(CUTS, sizes, strict=True) if size > 1}
+
+    def __str__(self):
+        text = " x ".join(f"{size} {CUTS[kind]}" for kind, size in self.sizes.items()) or "one device"
+        if self.sequence_parallel:
+            text += ", sequence parallel"
         return f"{text}, ZeRO stage {self.zero_stage}" if self.zero_stage else text
 
+    def missing(self, model):
+        """Return what bigtrain_nb cannot build of it for a `Transformer`, a list of words; empty if it can."""
+        words = []
+        if len(self.sizes) > 1:
+            words.append(f"{' x '.join(self.sizes)} parallelism (it has each alone)")
+        if self.zero_stage > 1:
+            words.append(f"ZeRO stage {self.zero_stage} (it has stage 1)")
+        if self.interleave > 1:
+            words.append("interleaved runs of layers (bt.Pipelined has one run a stage)")
+        if self.sequence_parallel:
+            words.append("sequence parallelism")
+        if self.pipeline_parallel_size > 1 and model.tied:
+            words.append("a matrix in two stages of a pipeline (take tied=False)")
+        return words
+
     def words(self):
-        """What there is for this in TensorFlow, a sentence for each kind of parallelism in use."""
+        """With what of bigtrain_nb it is built, where it can be."""
+        if self.tensor_parallel_size > 1:
+            yield "Tensor parallel: bt.ColumnDense, bt.RowDense and bt.TensorParallelAttention, as in bt.gpt."
+        if self.pipeline_parallel_size > 1:
+            yield "Pipeline parallel: bt.Pipelined."
         if self.data_parallel_size > 1:
             yield "Data parallel: bt.strategy() or bt.mirrored(), and fit."
         if self.zero_stage == 1:
-            yield "ZeRO stage 1: bt.Model(..., shard_optimizer=True), which keeps the float32 weights whole."
-        if self.zero_stage > 1:
-            yield f"ZeRO stage {self.zero_stage}: TensorFlow has none."
-        if self.tensor_parallel_size > 1:
-            yield "Tensor parallel: bt.ColumnDense and bt.RowDense."
-        if self.pipeline_parallel_size > 1:
-            yield "Pipeline parallel: bt.Pipelined."
+            yield "ZeRO stage 1: bt.Model(..., shard_optimizer=True)."
 
 
 def memory(model, layout, batch=1, policy="mixed_bfloat16", optimizer="adamw", recompute="none"):
     """Return a `Breakdown` of the bytes on the fullest device, which takes ``batch`` sequences at a time.
 
-    Of a pipeline that is the first stage: it has the embeddings beside its share of the layers, and keeps as many
-    micro-batches as there are stages (Narayanan et al. 2021), but no logits. Tensor parallelism divides it all, the
-    activations together with sequence parallelism (Korthikanti et al. 2022, equation 4).
+    Of a pipeline that is the first stage: it has the embeddings beside its share of the layers, and keeps the
+    activations of several micro-batches (`Layout.blocks_in_flight`), but no logits. Tensor parallelism divides the
+    states, the embeddings among them, and of the activations what `Transformer.activations_of_a_layer` says. What
+    bigtrain_nb can build is counted as it builds it: its tensor parallelism leaves embeddings and logits whole, its
+    ZeRO the float32 weights.
 
     Where layers compute in 16 bits, ZeRO counts the float32 weights as part of the optimizer's state. From stage 2 on a
     block's gradients, at 3 also its weights, are in one piece for a moment.
     """
-    pipeline = layout.pipeline_parallel_size
+    tensor, pipeline = layout.tensor_parallel_size, layout.pipeline_parallel_size
     computed_with = "weights" if policy == "float32" else "16-bit copies"
     divided_from = {computed_with: 3, "gradients": 2}
     lines = []
 
     def add(name, value, how, copies=1):
-        for size in (layout.tensor_parallel_size, copies):
+        for size in (tensor, copies):
             if size > 1:
                 value /= size
                 how += f" / {size}"
         lines.append(Line(name, value, how))
 
-    for part in model.states(policy, optimizer, pipeline).lines:
+    states = model.states(policy, optimizer, pipeline)
+    for part in states.lines:
         is_divided = layout.zero_stage >= divided_from.get(part.name, 1)
         add(part.name, part.value, part.how, layout.data_parallel_size if is_divided else 1)
     if layout.zero_stage >= 2:
         each = 4 + (BYTES_OF[policy] if layout.zero_stage == 3 else 0)
         block = model.weights_of_a_layer
         add("a block in one piece", each * block, f"{amount(block, 'weights')} x {each} bytes")
-    for part in model.activations(batch, policy, recompute).lines:
+
+    blocks = layout.blocks_in_flight(model.layers)
+    activations = model.activations(batch, policy, recompute, tensor, layout.sequence_parallel, blocks)
+    for part in activations.lines:
         if part.name != "logits" or pipeline == 1:
-            add(f"activations: {part.name}", part.value, part.how)
+            lines.append(Line(f"activations: {part.name}", part.value, part.how))
+    if not layout.missing(model):
+        lines += _not_sharded_here(model, layout, policy, states.total, activations["logits"])
     return Breakdown(f"Memory of a device, {layout}", "bytes", lines)
 
 
-def choose_layout(model, device, devices=None, tensor=None, pipeline=None, zero_stage=0, **settings):
+def _not_sharded_here(model, layout, policy, states, logits):
+    """Return lines for what a layout of bigtrain_nb keeps beside the shards that others have in its place.
+
+    ``states``: bytes of the training state of the whole model; ``logits``: bytes of a shard of them.
+    """
+    lines = []
+    sharers, copies = layout.tensor_parallel_size, layout.data_parallel_size
+    if sharers > 1:
+        whole = model.weights_of_the_vocabulary / model.weights * states + sharers * logits
+        how = f"({sharers} - 1)/{sharers} of both, for layers of tensor parallelism shard blocks only"
+        lines.append(Line("embeddings and logits, whole", whole * (sharers - 1) / sharers, how))
+    if layout.zero_stage == 1:
+        size = 4 * model.weights if policy != "float32" else 4 * model.weights / copies
+        how = "shard_optimizer=True keeps the float32 weights whole, and a shard of them"
+        lines.append(Line("weights beside their shards", size, how))
+    return lines
+
+
+def choose_layout(model, device, devices=None, tensor=None, pipeline=None, like=None, **settings):
     """Return the `Layout` that holds the model with one sequence at a time, or None.
 
     With ``devices``: the fewest for a copy of the model, and as many copies as there are devices for. Without: the
     fewest in all, which is one copy, or with a ``zero_stage`` a power of two. A given ``tensor`` or ``pipeline`` size
-    is kept; with both, whatever memory that takes. ``settings``: as of `memory`.
+    is kept; with both, whatever memory that takes. All else is as in the layout ``like``. ``settings``: as of `memory`.
     """
     is_given = devices and tensor and pipeline
-    for layout in _layouts(model, device, devices, tensor, pipeline, zero_stage):
+    for layout in _layouts(model, device, devices, tensor, pipeline, like or Layout()):
         if is_given or memory(model, layout, 1, **settings).total <= USABLE * device.memory:
             return layout
     return None
 
 
-def _layouts(model, device, devices, tensor, pipeline, zero_stage):
+def _layouts(model, device, devices, tensor, pipeline, like):
     """Return all that can be, the fewest devices first: of a copy of the model with ``devices``, and else in all.
 
     Tensor parallelism stays within a node, in powers of two that divide the heads. Of as many devices more of it comes
@@ -131,13 +192,20 @@ def _layouts(model, device, devices, tensor, pipeline, zero_stage):
     powers = [2**n for n in range(15)]
     tensors = [tensor] if tensor else [n for n in powers if n <= device.node and model.heads % n == 0]
     pipelines = [pipeline] if pipeline else [n for n in range(1, model.layers + 1) if model.layers % n == 0]
-    least = 2 if zero_stage else 1
+    least = 2 if like.zero_stage else 1
     found = []
     for t, p in itertools.product(tensors, pipelines):
-        numbers = powers if zero_stage else [1]
+        numbers = powers if like.zero_stage else [1]
         if devices:
             numbers = [devices // (t * p)]
-        found += [Layout(t, p, copies, zero_stage) for copies in numbers if copies >= least]
+        in_use = replace(
+            like,
+            tensor_parallel_size=t,
+            pipeline_parallel_size=p,
+            interleave=like.interleave if p > 1 else 1,
+            sequence_parallel=like.sequence_parallel and t > 1,
+        )
+        found += [replace(in_use, data_parallel_size=copies) for copies in numbers if copies >= least]
 
     def fewest(layout):
         of_all = 0 if devices else layout.devices

@@ -7,7 +7,6 @@ from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_numb
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan, step_time
-from bigtrain_nb.plan.parallelism import all_reduce_seconds
 from bigtrain_nb.plan.peak import Peak
 from bigtrain_nb.plan.rates import measure_rates
 from bigtrain_nb.plan.step import Step
@@ -27,16 +26,19 @@ runs: steps of one example took 71 MiB with 1,900 nodes, 88 with 2,660 and 226 w
 class StepPlan(Plan):
     """What a training step will take on each device. ``memory`` and ``activations`` in bytes, ``flops``, ``time``.
 
-    ``activations``: by layer, at the fullest moment. ``time`` is None unless asked for. ``unseen``: kinds of nodes that
-    could not be looked into. ``runtime``: bytes of main memory that the process takes beside the tensors, on a CPU to
-    be added to ``peak``.
+    ``activations``: by layer, at the fullest moment. ``communication_volume``: bytes that a device sends. ``time`` is
+    None unless asked for, and a lower bound (``is_bound``) unless it was measured here. ``unseen``: kinds of operations
+    of which not all work is counted. ``runtime``: bytes of main memory that the process takes beside the tensors, on a
+    CPU to be added to ``peak``.
     """
 
     title: str
     memory: Breakdown
     activations: Breakdown
     flops: Breakdown
+    communication_volume: Breakdown
     time: Breakdown | None
+    is_bound: bool
     runtime: float
     unseen: list
 
@@ -52,57 +54,78 @@ class StepPlan(Plan):
 
     def words(self):
         if self.unseen:
-            yield f"Not looked into, so more is needed: {', '.join(self.unseen)}."
+            yield f"Not looked into, or of no known size, so more is needed: {', '.join(self.unseen)}."
         yield f"{self.title}: {amount(self.peak, 'bytes')} of memory, {amount(self.flops.total, 'FLOP')}."
-        if self.time:
+        if self.time and self.is_bound:
+            yield (
+                f"At least {amount(self.seconds, 's')} a step, bound by {self.binding}: no step is faster that runs one"
+                " operation after the other, and what it takes to start each comes on top."
+            )
+        elif self.time:
             yield f"{amount(self.seconds, 's')} a step, bound by {self.binding}."
 
 
 def plan_step(
-    model, batch, *, optimizer=None, micro_batches=None, policy=None, loss=None,
-    on=None, devices=1, link=None, waiting=1, input_seconds=0.0,
+    model, batch, *, optimizer=None, policy=None, loss=None,
+    micro_batches=None, shard_optimizer=None, reduce_dtype=None, sync_every=None, outer_optimizer=None,
+    on=None, devices=None, link=None, waiting=1, input_seconds=0.0,
 ):  # fmt: skip
     """Predict memory, operations and, with ``on``, time of one training step of a Keras model; return a `StepPlan`.
 
     - ``model``: a built Keras model, or a function without arguments that returns one, called under ``policy``;
-    - ``batch``: the whole batch, a number of examples, or one batch (x, y) where the model does not tell its shapes;
-    - ``optimizer``, ``micro_batches``, ``loss``: default: those of the model (else AdamW, 1, sparse cross-entropy);
+    - ``batch``: the whole batch: a number of examples, or where the model does not tell its shapes one batch (x, y), or
+      a dataset as for `bt.profile`, of which the first batch is taken;
+    - ``optimizer``, ``loss``: default: those of the model (else AdamW, sparse cross-entropy);
+    - ``micro_batches``, ``shard_optimizer``, ``reduce_dtype``, ``sync_every``, ``outer_optimizer``: as of `bt.Model`;
+      default: the model's;
     - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here", for which the operations of
       the model that weigh most are measured on this machine, alone (some seconds);
-    - ``devices``: replicas that share the batch; ``waiting``: batches that the input pipeline holds ready;
-      ``input_seconds``: the time that it takes to make a batch;
+    - ``devices``: replicas that share the batch, default: those of the model's strategy; ``waiting``: batches that the
+      input pipeline holds ready; ``input_seconds``: the time that it takes to make a batch;
     - ``link``: bytes/s that a device sends to the next, as measured between workers; default: what is published, or
       for "here" what a copy takes.
 
     With several devices `bt.Model` weighs each gradient before the all-reduce and divides the sum after; between
-    workers TensorFlow also copies them into one message and out of it (cross_device_utils.py, batch_all_reduce).
+    workers TensorFlow also copies them into one message and out of it (cross_device_utils.py, batch_all_reduce). What
+    is sent is the mean over the steps with ``sync_every``. With ``shard_optimizer`` it is what GPUs and the devices of
+    one process send; workers on CPUs send a third less.
 
     ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do; what
-    else a step does takes its time by the bytes it moves.
+    else a step does takes its time by the bytes it moves. From published figures the time is a lower bound: nothing is
+    counted for starting an operation, of which small models have many. XLA, which Keras uses on GPUs, fuses operations:
+    less is kept and moved, and a step can be faster than that.
 
-    Each device holds: all weights and slots, its share of the batch, and at the fullest moment of the traced graph what
-    the backward pass still needs; what `bt.recompute` computes again is alive for one block at a time. What the process
-    takes beside it (tracing, graphs) is the plan's ``runtime``. XLA, which Keras uses on GPUs, fuses operations, and
-    less is kept. benchmarks/README.md says how far off predictions were.
+    Each device holds: all weights and slots, or its shards of the slots, its share of the batch, and at the fullest
+    moment of the traced graph what the backward pass still needs; what `bt.recompute` computes again is alive for one
+    block at a time. What the process takes beside it (tracing, graphs) is the plan's ``runtime``. benchmarks/README.md
+    says how far off predictions were.
 
-    Raises ValueError for settings that make no sense and for a model that is not built, TypeError for no Keras model.
+    Raises ValueError for settings that make no sense, for a model that is not built, for one that is tensor-parallel
+    and in a strategy's scope; TypeError for no Keras model, for one with a `train_step` of its own, of which the plan
+    would know nothing, and for what is no batch.
     """
-    devices = whole_number("devices", devices, 1)
     whole_number("waiting", waiting, 0)
     not_negative("input_seconds", input_seconds, "seconds")
     if link is not None:
         positive("link", link, "bytes/s")
     if on is not None:
         one_of("on", on, (*ACCELERATORS, "here"))
-    step = Step(model, batch, optimizer, micro_batches, policy, loss, devices)
-    return plan_of(step, on, devices, link, waiting, input_seconds)
+    settings = {
+        "micro_batches": micro_batches,
+        "shard_optimizer": shard_optimizer,
+        "reduce_dtype": reduce_dtype,
+        "sync_every": sync_every,
+        "outer_optimizer": outer_optimizer,
+    }
+    step = Step(model, batch, optimizer, policy, loss, devices, **settings)
+    return plan_of(step, on, link, waiting, input_seconds)
 
 
-def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
+def plan_of(step, on=None, link=None, waiting=1, input_seconds=0.0):
     """Return the `StepPlan` of a traced `Step`."""
     title = f"A step of {step.examples} examples"
-    if devices > 1:
-        title += f" on each of {devices} devices"
+    if step.devices > 1:
+        title += f" on each of {step.devices} devices"
     if step.slices > 1:
         title += f" in {step.slices} slices of {step.slice_examples}"
     gradients = Peak(step.gradients)
@@ -111,12 +134,15 @@ def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
         if kind == "activations" and size:
             layers.append(Line(layer, size))
     nodes = len(step.gradients.operations) + len(step.update.operations)
+    volume = _communication_volume(step)
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
         memory=_memory(step, gradients, waiting),
         activations=Breakdown("Activations by layer", "bytes", layers),
         flops=_flops(step),
-        time=_time(step, on, devices, link, input_seconds) if on else None,
+        communication_volume=volume,
+        time=_time(step, volume.total, on, link, input_seconds) if on else None,
+        is_bound=on in ACCELERATORS,
         runtime=PROCESS + NODE * nodes,
         unseen=step.gradients.unseen,
     )
@@ -124,7 +150,9 @@ def plan_of(step, on=None, devices=1, link=None, waiting=1, input_seconds=0.0):
 
 _HOW = {
     "weights": "all variables of the model",
-    "optimizer slots": "all variables of the optimizer",
+    "optimizer slots": "all variables of the optimizer, or the replica's shards of them",
+    "weight shards": "what a sharded optimizer updates, beside the weights",
+    "local steps": "the weights of the last meeting, and the outer optimizer's variables",
     "input": "the batch, those that wait, and a slice where the batch is cut",
     "gradients": "of a slice, and the sums over slices in float32, old ones beside new ones",
     "cast copies": "weights in the layers' own precision",
@@ -151,6 +179,8 @@ def _memory(step, gradients, waiting):
     parts = {
         "weights": step.weights,
         "optimizer slots": step.slots,
+        "weight shards": step.shards,
+        "local steps": step.local,
         "input": step.batch * (1 + waiting) + step.slice,
         **moment,
         "folded": step.folded,
@@ -172,15 +202,32 @@ def _flops(step):
     return Breakdown("Operations of a step, forward and backward", "FLOP", lines, total_how=times)
 
 
-def _time(step, on, devices, link, input_seconds):
-    rates = measure_rates(devices, step.gradients, step.update) if on == "here" else ACCELERATORS[on]
+def _communication_volume(step):
+    """Return a `Breakdown` of the bytes that a device sends in a step, on average, as `all_reduce_seconds` counts."""
+    devices, settings = step.devices, step.settings
+    ring = (devices - 1) / devices  # of a reduce-scatter or an all-gather; an all-reduce is both
+    what, every = "gradients", settings["sync_every"] or 1
+    if settings["sync_every"]:
+        what = "moves of the weights"
+    how = f"2({devices}-1)/{devices} x {amount(step.sent, 'bytes')}"
+    if every > 1:
+        how += f", in one of {every} steps"
+    lines = [Line(what, 2 * ring * step.sent / every, how)]
+    if settings["shard_optimizer"]:
+        how = f"({devices}-1)/{devices} x {amount(step.trainable, 'bytes')}, gathered from their shards"
+        lines.append(Line("weights", ring * step.trainable, how))
+    return Breakdown("Sent by a device in a step", "bytes", lines)
+
+
+def _time(step, sent, on, link, input_seconds):
+    rates = measure_rates(step.devices, step.gradients, step.update) if on == "here" else ACCELERATORS[on]
     slices = step.examples / step.slice_examples
     computing = slices * rates.seconds(step.gradients) + rates.seconds(step.update)
     speed = link or rates.link
-    sending = all_reduce_seconds(step.trainable, devices, speed)
-    how_sent = f"2({devices}-1)/{devices} x {amount(step.trainable, 'bytes')} / {amount(speed, 'B/s')}"
-    if devices > 1:
-        copies = rates.turns * 4 * step.trainable / rates.bandwidth
+    sending = sent / speed
+    how_sent = f"{amount(sent, 'bytes')} / {amount(speed, 'B/s')}"
+    if step.devices > 1:
+        copies = rates.turns * 4 * step.trainable / rates.bandwidth / (step.settings["sync_every"] or 1)
         computing += copies
         if link:
             sending += copies

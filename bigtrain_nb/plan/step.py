@@ -1,52 +1,80 @@
 """A training step of a Keras model as graphs: one of the gradients of a slice, one of the optimizer's update."""
 
-from bigtrain_nb.common.checks import whole_number
+import math
+from functools import partial
+from numbers import Number
+
+from bigtrain_nb.common.checks import one_of, whole_number
 from bigtrain_nb.common.keras_gaps import innermost
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.plan.graph import Graph
 from bigtrain_nb.plan.operations import number_of_bytes
+from bigtrain_nb.train.model import SETTINGS, Model
 
 
 class Step:
     """What each of ``devices`` does in a step of ``examples`` examples in ``slices`` of ``slice_examples``.
 
     It is traced and not run. ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update.
+    ``settings``: {name: value} of those of `bt.Model`.
     Bytes of ``weights``: all variables of the model; ``trainable``: those that train; ``applied``: the gradients that
-    the update gets; ``slots``: all variables of the optimizer; ``batch``, ``slice``: one batch and one slice of it,
-    inputs and targets, 0 where the batch is not cut; ``folded``: constants that Grappler keeps.
+    the update gets; ``sent``: the gradients as they travel; ``slots``: all variables of the optimizer; ``shards``: what
+    a sharded optimizer updates beside the weights; ``local``: what local steps keep; ``batch``, ``slice``: one batch
+    and one slice of it, inputs and targets, 0 where the batch is not cut; ``folded``: constants that Grappler keeps.
 
     The arguments are those of `plan_step`. Building the optimizer's variables takes their memory for a moment.
     """
 
-    def __init__(self, model, batch, optimizer=None, micro_batches=None, policy=None, loss=None, devices=1):
+    def __init__(self, model, batch, optimizer=None, policy=None, loss=None, devices=None, **settings):
+        if tf.distribute.in_cross_replica_context():
+            raise ValueError("a step is planned for one replica: call plan_step outside of the strategy's scope")
         model = _built(model, policy)
+        _refuse_other_steps(model)
+        if devices is None:
+            devices = model.distribute_strategy.num_replicas_in_sync
+        self.devices = whole_number("devices", devices, 1)
+        self.settings = _settings(model, settings, self.devices)
         variables = model.trainable_variables
+        has_own_loss = loss is None and type(model).compute_loss is not keras.Model.compute_loss
         loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        specs = batch[:2] if isinstance(batch, tuple) else _specs_of_examples(model, batch, loss)
-        self.examples = -(-keras.tree.flatten(specs)[0].shape[0] // devices)
-        specs = _specs(specs, self.examples)
-        if micro_batches is None:
-            micro_batches = getattr(model, "micro_batches", 1)
-        self.slice_examples = -(-self.examples // whole_number("micro_batches", micro_batches, 1))
+        loss_of = partial(_own_value, model) if has_own_loss else partial(_value, model, loss)
+
+        # A replica's share of the batch, and a slice of that
+        specs = _specs_of_a_batch(model, batch, loss)
+        self.examples = -(-_examples(specs) // self.devices)
+        self.slice_examples = -(-self.examples // self.settings["micro_batches"])
         self.slices = -(-self.examples // self.slice_examples)
         cut = self.slices > 1
+        slice_specs = _resized(specs, self.slice_examples)
+        self.batch = _size(_resized(specs, self.examples))
+        self.slice = _size(slice_specs) if cut else 0
 
-        slice_specs = _specs(specs, self.slice_examples)
-        self.gradients, gradients = _gradients(model, *slice_specs, loss, keep=not cut)
-        if cut:  # sums over slices are dense
+        # Gradients of a slice
+        self.gradients, gradients = _gradients(model, slice_specs, loss_of, keep=not cut)
+        if cut or self.settings["shard_optimizer"]:  # sums are dense
             gradients = {place: tf.TensorSpec(one.shape, one.dtype) for place, one in enumerate(variables)}
-        optimizer = _optimizer(model, optimizer)
-        self.update = _update(optimizer, variables, gradients)
+        self.applied = _size(gradients)
+        self.folded = 0 if cut else self.gradients.folded
+        self.sent = sum(_bytes_on_the_way(one, self.settings["reduce_dtype"]) for one in variables)
+
+        # The update
+        optimizer = _fresh(optimizer or getattr(model, "optimizer", None) or "adamw")
+        updated = variables
+        if self.settings["shard_optimizer"]:
+            updated = [_shard(one, self.devices) for one in variables]
+            gradients = {place: tf.TensorSpec(one.shape, one.dtype) for place, one in enumerate(updated)}
+        elif any(isinstance(one.value, tf.distribute.DistributedValues) for one in variables):  # a replica's to write
+            updated = [_stand_in(one, one.shape) for one in variables]
+        optimizer.build(updated)
+        self.update = _update(optimizer, updated, gradients)
         self.optimizer = type(optimizer).__name__
         self.policies = sorted({layer.dtype_policy.name for layer in model.layers})
 
-        self.batch = _size(specs)
-        self.slice = _size(slice_specs) if cut else 0
         self.weights = _size(model.variables)
         self.trainable = _size(variables)
-        self.applied = _size(gradients)
         self.slots = _size(optimizer.variables)
-        self.folded = 0 if cut else self.gradients.folded
+        self.shards = _size(updated) if self.settings["shard_optimizer"] else 0
+        self.local = _local_state(self.settings, updated)
 
 
 def _built(model, policy):
@@ -69,42 +97,144 @@ def _built(model, policy):
     return model
 
 
-def _gradients(model, x, y, loss, keep):
+def _refuse_other_steps(model):
+    """Raise TypeError or ValueError for a model that does something else in a step than what is traced here."""
+    kinds = [kind for kind in type(model).__mro__ if kind is not Model and "train_step" in vars(kind)]
+    if vars(kinds[0])["train_step"] is not keras.Model.train_step:
+        raise TypeError(
+            f"{kinds[0].__name__} has a train_step of its own, and a plan is of one forward pass, one backward pass and"
+            " one update: plan the Keras models that it is made of, or measure a step by bt.peak_memory and"
+            " bt.throughput. A loss of your own is planned if it stands in compute_loss(x, y, y_pred, sample_weight)"
+        )
+    if isinstance(model, Model) and model.replica_reduction.talks_in_forward:
+        raise ValueError(
+            f"{model.name} is tensor-parallel, so a replica has but a shard of its layers: build it without"
+            " tensor_parallel to plan it on one device, or plan a bt.Transformer with bt.plan_cluster"
+        )
+
+
+def _settings(model, given, devices):
+    """Return the settings of `bt.Model` for this step: those that are given, else the model's."""
+    settings = {name: getattr(model, name) if isinstance(model, Model) else SETTINGS[name] for name in SETTINGS}
+    settings |= {name: value for name, value in given.items() if value is not None}
+    whole_number("micro_batches", settings["micro_batches"], 1)
+    one_of("reduce_dtype", settings["reduce_dtype"], ("float32", "bfloat16"))
+    if settings["sync_every"] is not None:
+        whole_number("sync_every", settings["sync_every"], 1)
+    elif settings["outer_optimizer"] is not None:
+        raise ValueError("outer_optimizer moves the weights where replicas meet: give sync_every=8, say, with it")
+    if not isinstance(settings["shard_optimizer"], bool):
+        raise ValueError(f"shard_optimizer must be True or False, not {settings['shard_optimizer']!r}")
+    if settings["shard_optimizer"]:
+        if settings["sync_every"]:
+            raise ValueError(f"shard_optimizer=True and sync_every={settings['sync_every']} do not go together")
+        if devices == 1:
+            raise ValueError("shard_optimizer=True needs several devices to share the state: give devices=2 or more")
+    return settings
+
+
+# The batch
+
+
+def _specs_of_a_batch(model, batch, loss):
+    """Return (inputs, targets, sample weights) of a batch, each with shapes and types; None for what there is not."""
+    if isinstance(batch, Number):
+        return _specs_of_examples(model, batch, loss)
+    parts = keras.utils.unpack_x_y_sample_weight(_one_batch(batch))
+    if any(value is not None and not len(getattr(value, "shape", ())) for value in keras.tree.flatten(parts)):
+        raise _no_batch(batch)
+    return parts
+
+
+def _one_batch(batch):
+    """Return one batch: the given one, or the first of a dataset."""
+    if isinstance(batch, tuple):
+        return batch
+    source = batch.dataset() if callable(getattr(batch, "dataset", None)) else batch
+    if isinstance(source, dict | str) or hasattr(source, "shape") or not hasattr(source, "__iter__"):
+        raise _no_batch(batch)
+    for first in source:
+        return first
+    raise ValueError("the dataset yielded no batch")
+
+
+def _no_batch(batch):
+    return TypeError(
+        "batch must be a number of examples, one batch (x, y) of arrays or tensors, or a dataset of batches, not"
+        f" {batch!r:.99}"
+    )
+
+
+def _specs_of_examples(model, examples, loss):
+    """Return inputs and targets of so many examples as `tf.TensorSpec`."""
+    examples = whole_number("batch", examples, 1)
+    if not getattr(model, "inputs", None) or any(None in tensor.shape[1:] for tensor in model.inputs):
+        raise ValueError(
+            f"{model.name} does not tell its input shapes: give batch=(x, y), one batch of your dataset, or the dataset"
+        )
+    targets = []
+    for one, output in zip(_losses(model, loss, len(model.outputs)), model.outputs, strict=True):
+        if "sparse" in getattr(one, "__name__", type(one).__name__).lower():
+            targets.append(tf.TensorSpec(output.shape[:-1], "int64"))
+        else:
+            targets.append(tf.TensorSpec(output.shape, "float32"))
+    inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input  # a Sequential may have none
+    return _resized((inputs, targets, None), examples)
+
+
+def _examples(specs):
+    return keras.tree.flatten(specs)[0].shape[0]
+
+
+def _resized(specs, examples):
+    """Return `tf.TensorSpec` of tensors, of so many examples."""
+
+    def resized(value):
+        return None if value is None else tf.TensorSpec((examples, *value.shape[1:]), value.dtype)
+
+    return keras.tree.map_structure(resized, specs)
+
+
+# Gradients
+
+
+def _gradients(model, specs, loss_of, keep):
     """Return the `Graph` of a slice's gradients, and {variable's index: spec of its gradient}."""
     forward = []
 
-    def gradients(x, y):
+    def gradients(x, y, sample_weight):
         with tf.GradientTape() as tape:
-            value = _value(model, loss, y, model(x, training=True))
+            value = loss_of(x, y, model(x, training=True))
         forward.extend(value.graph.get_operations())
         found = tape.gradient(value, model.trainable_variables)
         return {index: gradient for index, gradient in enumerate(found) if gradient is not None}
 
-    traced = tf.function(gradients, autograph=False).get_concrete_function(x, y)
+    traced = tf.function(gradients, autograph=False).get_concrete_function(*specs)
     if not traced.outputs:
-        raise ValueError(f"the loss depends on no weight of {model.name}: there is nothing to train")
+        raise ValueError(
+            f"the loss depends on no weight of {model.name}: nothing is trained, or the batch has no targets"
+        )
     graph = Graph(traced.graph, traced.outputs, len(forward), _layer_names(model), keep=keep)
     return graph, tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)
 
 
-def _update(optimizer, variables, specs):
-    """Return the `Graph` of the optimizer's update from gradients of these specs."""
-    chosen = [variables[index] for index in specs]
-
-    def apply(*gradients):
-        optimizer.apply(list(gradients), chosen)
-
-    return Graph(tf.function(apply, autograph=False).get_concrete_function(*specs.values()).graph, [])
-
-
-def _value(model, loss, y, outputs):
+def _value(model, loss, x, y, outputs):
     """Return the loss, summed over outputs, with what layers add to it."""
+    total = tf.constant(0.0)
+    for added in model.losses:
+        total += tf.cast(added, "float32")
+    if y is None:
+        return total
     outputs = keras.tree.flatten(outputs)
-    total = sum(tf.cast(added, "float32") for added in model.losses)
     for one, target, output in zip(_losses(model, loss, len(outputs)), keras.tree.flatten(y), outputs, strict=True):
         if one is not None:
             total += tf.reduce_mean(tf.cast(one(target, output), "float32"))
     return total
+
+
+def _own_value(model, x, y, outputs):
+    """Return the loss of a model that works it out in its own `compute_loss`."""
+    return model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=None)
 
 
 def _losses(model, loss, outputs):
@@ -117,36 +247,6 @@ def _losses(model, loss, outputs):
     return [keras.losses.get(one) for one in loss]
 
 
-def _specs_of_examples(model, examples, loss):
-    """Return inputs and targets of so many examples as `tf.TensorSpec`."""
-    if not getattr(model, "inputs", None) or any(None in tensor.shape[1:] for tensor in model.inputs):
-        raise ValueError(f"{model.name} does not tell its input shapes: give batch=(x, y), one batch of your dataset")
-    targets = []
-    for one, output in zip(_losses(model, loss, len(model.outputs)), model.outputs, strict=True):
-        if "sparse" in getattr(one, "__name__", type(one).__name__).lower():
-            targets.append(tf.TensorSpec(output.shape[:-1], "int64"))
-        else:
-            targets.append(tf.TensorSpec(output.shape, "float32"))
-    inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input  # a Sequential may have none
-    return _specs((inputs, targets), whole_number("batch", examples, 1))
-
-
-def _specs(values, examples):
-    """Return `tf.TensorSpec` of tensors, of so many examples."""
-    return keras.tree.map_structure(lambda value: tf.TensorSpec((examples, *value.shape[1:]), value.dtype), values)
-
-
-def _optimizer(model, optimizer):
-    """Return a fresh optimizer of that kind, built, without loss scaling."""
-    optimizer = optimizer or getattr(model, "optimizer", None) or "adamw"
-    if optimizer == "momentum":
-        optimizer = keras.optimizers.SGD(momentum=0.9)
-    optimizer = innermost(keras.optimizers.get(optimizer))
-    made = type(optimizer).from_config(optimizer.get_config())
-    made.build(model.trainable_variables)
-    return made
-
-
 def _layer_names(model):
     """Return the names of the layers that are no models themselves."""
     names = set()
@@ -155,7 +255,57 @@ def _layer_names(model):
     return names
 
 
+# The update
+
+
+def _fresh(optimizer):
+    """Return a fresh optimizer of that kind, without loss scaling."""
+    if optimizer == "momentum":
+        optimizer = keras.optimizers.SGD(momentum=0.9)
+    optimizer = innermost(keras.optimizers.get(optimizer))
+    return type(optimizer).from_config(optimizer.get_config())
+
+
+def _update(optimizer, variables, specs):
+    """Return the `Graph` of the optimizer's update from gradients of these specs."""
+    chosen = [variables[index] for index in specs]
+
+    def apply(*gradients):
+        optimizer.apply(list(gradients), chosen)
+
+    return Graph(tf.function(apply, autograph=False).get_concrete_function(*specs.values()).graph, [])
+
+
+def _local_state(settings, weights):
+    """Return the bytes that ``sync_every`` keeps: the weights of the last meeting, and the outer optimizer's slots."""
+    if not settings["sync_every"]:
+        return 0
+    if settings["outer_optimizer"] is None:
+        return _size(weights)
+    outer = _fresh(settings["outer_optimizer"])
+    outer.build(weights)
+    return _size(weights) + _size(outer.variables)
+
+
+def _shard(variable, replicas):
+    """Return a variable as large as what each replica updates of a weight whose state is sharded: a row of numbers."""
+    return _stand_in(variable, [-(-math.prod(variable.shape) // replicas)])
+
+
+def _stand_in(variable, shape):
+    return keras.Variable("zeros", shape=shape, dtype=variable.dtype, name=variable.path.replace("/", "_"))
+
+
+# Bytes
+
+
+def _bytes_on_the_way(variable, reduce_dtype):
+    """Return the bytes of a variable's gradient as it travels: in 32 bits or more, or as the setting says."""
+    size = max(4, tf.as_dtype(variable.dtype).size) if reduce_dtype == "float32" else tf.as_dtype(reduce_dtype).size
+    return size * math.prod(variable.shape)
+
+
 def _size(values):
     """Return the bytes of variables or specs."""
-    flat = tf.nest.flatten(values, expand_composites=True)
+    flat = [value for value in tf.nest.flatten(values, expand_composites=True) if value is not None]
     return sum(number_of_bytes(tf.TensorSpec(value.shape, value.dtype)) for value in flat)

@@ -46,6 +46,12 @@ class Transformer:
         return 12 * self.width**2 + 13 * self.width
 
     @property
+    def weights_of_the_vocabulary(self):
+        """(V + s)h of the embeddings of words and places, + Vh of the output projection unless tied."""
+        matrices = 1 if self.tied else 2
+        return (matrices * self.vocabulary + self.length) * self.width
+
+    @property
     def weights(self):
         """All weights: l(12h² + 13h) + (V + s)h + 2h of the last normalization, + Vh unless tied.
 
@@ -55,13 +61,10 @@ class Transformer:
 
     def weights_of_a_stage(self, stages):
         """The most weights that one of so many pipeline stages holds: of several, the first has the embeddings too."""
-        layers = -(-self.layers // stages)
-        weights = layers * self.weights_of_a_layer + (self.vocabulary + self.length) * self.width
+        weights = -(-self.layers // stages) * self.weights_of_a_layer
         if stages == 1:
-            weights += 2 * self.width
-            if not self.tied:
-                weights += self.vocabulary * self.width
-        return weights
+            return weights + self.weights_of_the_vocabulary + 2 * self.width
+        return weights + (self.vocabulary + self.length) * self.width
 
     def flops(self, batch, recompute="none"):
         """Return a `Breakdown` of the FLOPs of one training step on ``batch`` sequences.
@@ -86,33 +89,58 @@ class Transformer:
         ]
         return Breakdown(f"Operations of a training step, {batch} x {s:,} tokens", "FLOP", lines)
 
-    def activations_of_a_layer(self, batch, policy="mixed_bfloat16", recompute="none"):
-        """Return the bytes that the backward pass needs of one block: sbh(34 + 5as/h) in 16 bits.
+    def activations_of_a_layer(
+        self, batch, policy="mixed_bfloat16", recompute="none", tensor_parallel=1, sequence_parallel=False
+    ):
+        """Return the bytes that the backward pass needs of one block, on each of t ``tensor_parallel`` devices.
 
-        Korthikanti et al. 2022, equation 2, with dropout: of the 34, 32 are 16 numbers of 2 bytes and 2 are masks of a
-        byte; of the 5, 4 are two numbers of 2 bytes. ``recompute="attention"`` leaves out the second term (their
-        selective recomputation), "everything" keeps the block's input alone.
+        In 16 bits sbh(10 + 24/t + 5as/(ht)), which for one device is sbh(34 + 5as/h); with ``sequence_parallel`` a t-th
+        of the latter (Korthikanti et al. 2022, equations 2, 1 and 4). Each device has the whole of what both
+        normalizations and both parts after them read (4 numbers) and of two dropout masks (a byte each), and a share of
+        12 numbers within the parts. Of the 5, 4 are two numbers of 2 bytes, and 1 is a mask.
+
+        ``recompute="attention"`` leaves out the term with s/h (their selective recomputation), "everything" keeps the
+        block's input alone.
         """
         each = BYTES_OF[policy]
         tokens = batch * self.length
+        sharers = tensor_parallel if sequence_parallel else 1  # of what lies between the parts
         if recompute == "everything":
-            return each * tokens * self.width
-        size = tokens * self.width * (16 * each + 2)
+            return each * tokens * self.width / sharers
+        size = tokens * self.width * ((4 * each + 2) / sharers + 12 * each / tensor_parallel)
         if recompute == "none":
-            size += tokens * self.heads * self.length * (2 * each + 1)
+            size += tokens * self.heads * self.length * (2 * each + 1) / tensor_parallel
         return size
 
-    def activations(self, batch, policy="mixed_bfloat16", recompute="none"):
-        """Return a `Breakdown` of the activations of ``batch`` sequences: of the blocks and of the logits, in bytes."""
+    def activations(
+        self,
+        batch,
+        policy="mixed_bfloat16",
+        recompute="none",
+        tensor_parallel=1,
+        sequence_parallel=False,
+        blocks=None,
+    ):
+        """Return a `Breakdown` of the activations of ``batch`` sequences on a device: of the blocks and of the logits.
+
+        In bytes. ``blocks``: of how many blocks a device keeps them at a time, default: all.
+        """
         tokens = batch * self.length
-        block = self.activations_of_a_layer(batch, policy, recompute)
-        blocks = self.layers * block
-        how = f"{self.layers} blocks x {amount(block, 'bytes')} (Korthikanti et al. 2022)"
+        shards = tensor_parallel, sequence_parallel
+        block = self.activations_of_a_layer(batch, policy, recompute, *shards)
+        blocks = blocks or self.layers
+        kept = blocks * block
+        how = f"{blocks:g} blocks x {amount(block, 'bytes')} (Korthikanti et al. 2022)"
         if recompute == "everything":
-            blocks += self.activations_of_a_layer(batch, policy)
+            kept += self.activations_of_a_layer(batch, policy, "none", *shards)
             how += ", and one block being recomputed"
         how_logits = f"4 bytes x {amount(tokens, 'tokens')} x {self.vocabulary:,} words, in float32"
-        lines = [Line("blocks", blocks, how), Line("logits", 4 * tokens * self.vocabulary, how_logits)]
+        if tensor_parallel > 1:
+            how_logits += f" / {tensor_parallel}"
+        lines = [
+            Line("blocks", kept, how),
+            Line("logits", 4 * tokens * self.vocabulary / tensor_parallel, how_logits),
+        ]
         return Breakdown(f"Activations of {batch} x {self.length:,} tokens", "bytes", lines)
 
     def states(self, policy="mixed_bfloat16", optimizer="adamw", stages=1):

@@ -35,3 +35,8 @@ def test_input_overlaps_and_communication_does_not():
     for (bound_by, parts), seconds in zip(cases.items(), (4, 4, 5), strict=True):
         plan.time = step_time(*parts)
         assert plan.time.total == seconds and plan.binding == bound_by
+
+
+def test_input_takes_no_negative_time():
+    with pytest.raises(ValueError, match="input_seconds=-1 must be a finite number of seconds, 0 or more"):
+        step_time(1, 1, -1)

@@ -16,7 +16,7 @@ def step():
 
 def test_a_step_gets_a_time_of_the_right_size():
     plan = plan_step(bt.gpt(layers=1), 8, on="here")
-    assert 1e-3 < plan.seconds < 60 and plan.binding == "computing"
+    assert 1e-3 < plan.seconds < 60 and plan.binding == "computing" and not plan.is_bound
 
 
 @pytest.mark.parametrize("kind", ["Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Sum", "Mean", "Tile"])

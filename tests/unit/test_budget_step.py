@@ -2,7 +2,9 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
+from logical_cpus import mirrored
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -174,11 +176,131 @@ def test_settings_of_a_compiled_model_are_taken():
 def test_published_figures_give_a_time_and_the_plan_explains_it(dense):
     slow, fast = (plan_step(dense, 4096, on=on) for on in ("T4", "H100"))
     assert slow.seconds > fast.seconds > 0 and slow.binding == "computing"
+    assert fast.is_bound and "At least" in repr(fast) and "no step is faster" in repr(fast)
     shared = plan_step(dense, 4096, on="H100", devices=4)
     assert shared.time["communication"] == pytest.approx(1.5 * 4 * dense.count_params() / 450e9)
     assert shared.time["computing"] < fast.time["computing"]
     assert plan_step(dense, 4096, on="H100", devices=4, link=1e6).binding == "communication"
     assert "all variables of the model" in str(fast.explain()) and "H100 datasheet" in str(fast.explain())
+
+
+NUMBERS = 16 * 24 + 24 + 24 * 5 + 5  # of the weights of `dense`: 533
+SHARDS = 96 + 6 + 30 + 2  # a fourth of each, rounded up
+
+
+def test_a_shard_of_the_optimizer_is_a_part_of_its_slots_and_one_of_the_weights(dense):
+    whole, shard = (plan_step(dense, B, devices=4, shard_optimizer=sharded) for sharded in (False, True))
+    rate_and_count = whole.memory["optimizer slots"] - 2 * 4 * NUMBERS  # of AdamW
+    assert shard.memory["optimizer slots"] == 2 * 4 * SHARDS + rate_and_count
+    assert shard.memory["weight shards"] == 4 * SHARDS and "weight shards" not in whole.memory.parts
+    assert shard.memory["weights"] == whole.memory["weights"] == 4 * NUMBERS
+
+
+@pytest.mark.parametrize(
+    ("settings", "bytes_sent"),
+    [
+        ({}, 2 * 4 * NUMBERS),
+        ({"reduce_dtype": "bfloat16"}, 2 * 2 * NUMBERS),
+        ({"sync_every": 8}, 2 * 4 * NUMBERS / 8),
+        ({"sync_every": 8, "reduce_dtype": "bfloat16"}, 2 * 2 * NUMBERS / 8),
+        ({"shard_optimizer": True}, (2 * 4 + 4) * NUMBERS),  # and the weights are gathered
+        ({"shard_optimizer": True, "reduce_dtype": "bfloat16"}, (2 * 2 + 4) * NUMBERS),
+    ],
+)
+def test_what_a_step_sends(dense, settings, bytes_sent):
+    plan = plan_step(dense, B, devices=4, on="H100", **settings)
+    assert plan.communication_volume.total == pytest.approx(3 / 4 * bytes_sent)
+    assert plan.time["communication"] == pytest.approx(3 / 4 * bytes_sent / 450e9)
+
+
+def test_local_steps_keep_the_weights_of_the_last_meeting_and_the_outer_slots(dense):
+    assert plan_step(dense, B, devices=4, sync_every=8).memory["local steps"] == 4 * NUMBERS
+    outer = keras.optimizers.SGD(0.7, 0.9, nesterov=True)
+    local = plan_step(dense, B, devices=4, sync_every=8, outer_optimizer=outer).memory["local steps"]
+    assert local == pytest.approx(2 * 4 * NUMBERS, abs=16)  # and a rate and a count
+    assert not outer.built
+
+
+def test_a_model_of_a_strategy_is_planned_as_it_is_set():
+    with mirrored(2).scope():
+        model = bt.Model.of(network(layers.Dense(24), layers.Dense(5)), shard_optimizer=True, reduce_dtype="bfloat16")
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), CLASSES)
+        with pytest.raises(ValueError, match="outside of the strategy's scope"):
+            plan_step(model, B)
+    plan = plan_step(model, B)
+    assert "16 examples on each of 2 devices" in plan.title and plan.title.endswith("SGD, float32")
+    assert plan.memory["weight shards"] == 4 * (192 + 12 + 60 + 3)
+    assert plan.communication_volume.total == (2 * 2 + 4) * NUMBERS / 2
+    with mirrored(2).scope():
+        local = bt.Model.of(network(layers.Dense(24), layers.Dense(5)), sync_every=4)
+    assert plan_step(local, B).memory["local steps"] == 4 * NUMBERS
+
+
+def test_a_dataset_is_planned_as_its_first_batch(dense):
+    x, y = np.zeros([10, 16], "float32"), np.zeros([10], "int32")
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    plans = [plan_step(dense, batch) for batch in (dataset, (x[:8], y[:8]), 8)]
+    assert {plan.title for plan in plans} == {"A step of 8 examples, AdamW, float32"}
+    assert len({plan.activations.total for plan in plans}) == 1
+    assert plans[0].memory["input"] == plans[1].memory["input"] == 2 * 8 * (16 * 4 + 4)
+    weighted = tf.data.Dataset.from_tensors((x, y, np.ones([10], "float32")))
+    assert plan_step(dense, weighted).memory["input"] == 2 * 10 * (16 * 4 + 4 + 4)
+
+
+@pytest.mark.parametrize("batch", ["8", {"x": 1}, np.zeros([8, 16]), None, (8,), tf.data.Dataset.range(3)])
+def test_what_is_no_batch_is_refused(dense, batch):
+    with pytest.raises(TypeError, match=r"a number of examples, one batch \(x, y\) .* or a dataset of batches, not"):
+        plan_step(dense, batch)
+
+
+def test_a_dataset_without_a_batch_or_targets_is_refused(dense):
+    inputs = tf.data.Dataset.from_tensors(tf.zeros([8, 16]))
+    with pytest.raises(ValueError, match="the dataset yielded no batch"):
+        plan_step(dense, inputs.take(0))
+    with pytest.raises(ValueError, match="or the batch has no targets"):
+        plan_step(dense, inputs)
+
+
+class Five(keras.Model):
+    """Takes five updates in a step."""
+
+    def train_step(self, data):
+        for _ in range(5):
+            logs = super().train_step(data)
+        return logs
+
+
+def test_a_model_with_a_step_of_its_own_is_refused():
+    inputs = keras.Input([16])
+    outputs = layers.Dense(3)(inputs)
+    stages = [keras.Sequential([keras.Input([16]), layers.Dense(16)]) for _ in range(2)]
+    for model in (Five(inputs, outputs), bt.Model.of(Five(inputs, outputs))):
+        with pytest.raises(TypeError, match="Five has a train_step of its own, .* one update: plan .* bt.peak_memory"):
+            plan_step(model, B)
+    with pytest.raises(TypeError, match="Pipelined has a train_step of its own"):
+        plan_step(bt.Pipelined(stages, micro_batches=2), B)
+
+
+def test_a_tensor_parallel_model_is_refused():
+    with mirrored(2).scope():
+        model = bt.gpt(layers=1, tensor_parallel=2)
+    with pytest.raises(ValueError, match="gpt is tensor-parallel, .* without tensor_parallel"):
+        plan_step(model, B)
+
+
+class Contrastive(keras.Model):
+    """Compares each output with each."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return tf.reduce_mean(tf.matmul(y_pred, y_pred, transpose_b=True))
+
+
+def test_a_loss_of_its_own_is_planned():
+    inputs = keras.Input([16])
+    model = Contrastive(inputs, layers.Dense(4, name="last")(inputs))
+    plan = plan_step(model, tf.data.Dataset.from_tensors(tf.zeros([8, 16])))
+    assert plan.flops["last"] == 2 * 2 * 8 * 16 * 4
+    assert plan.flops["the rest"] == 2 * 2 * 8 * 8 * 4  # backward; no gradient needs the product itself
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
@@ -200,6 +322,13 @@ def test_losses_go_to_the_outputs_of_their_name_or_place(as_dict):
         ({"on": "H1000"}, "on='H1000' must be one of T4, .*, here"),
         ({"policy": "mixed_bfloat16"}, "a built model has its policy already"),
         ({"loss": lambda y, made: tf.reduce_sum(y)}, "the loss depends on no weight"),
+        ({"devices": 0}, "devices=0 must be"),
+        ({"shard_optimizer": True}, "shard_optimizer=True needs several devices"),
+        ({"shard_optimizer": True, "sync_every": 8, "devices": 2}, "do not go together"),
+        ({"shard_optimizer": "yes", "devices": 2}, "shard_optimizer must be True or False"),
+        ({"reduce_dtype": "float16"}, "reduce_dtype='float16' must be one of float32, bfloat16"),
+        ({"sync_every": 0}, "sync_every=0 must be"),
+        ({"outer_optimizer": "sgd"}, "give sync_every=8, say, with it"),
     ],
 )
 def test_bad_settings_are_refused(dense, settings, words):
@@ -233,6 +362,32 @@ class Halved(layers.Layer):
         return tf.while_loop(lambda x: tf.reduce_max(x) > 1, lambda x: (x / 2,), (x,))[0]
 
 
-def test_what_is_not_looked_into_is_said_first():
-    plan = plan_step(network(layers.Dense(4), Halved(), layers.Dense(2)), B)
+class Chosen(layers.Layer):
+    """Keeps some examples; which, only the run knows."""
+
+    def call(self, x):
+        return tf.boolean_mask(x, x[:, 0] > 0)
+
+
+class InPython(layers.Layer):
+    """Leaves to Python what becomes of numbers."""
+
+    def call(self, x):
+        return tf.ensure_shape(tf.py_function(tf.identity, [x], x.dtype), x.shape)
+
+
+@pytest.mark.parametrize(
+    ("layer", "kinds"), [(Halved, {"StatelessWhile"}), (Chosen, {"MatMul"}), (InPython, {"EagerPyFunc", "MatMul"})]
+)
+def test_what_is_not_looked_into_is_said_first(layer, kinds):
+    def mean(_, outputs):
+        return tf.reduce_mean(outputs)
+
+    plan = plan_step(network(layers.Dense(4), layer(), layers.Dense(2)), B, loss=mean)
     assert repr(plan).startswith("Not looked into") and plan.peak > 0
+    assert kinds <= set(plan.unseen)
+
+
+@pytest.mark.parametrize("build", [bt.conv_net, partial(bt.gpt, dropout=0.1, recompute=True), recurrent, embedding])
+def test_all_is_seen_of_ordinary_models(build):
+    assert plan_step(build, 8).unseen == []

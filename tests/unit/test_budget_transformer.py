@@ -1,5 +1,7 @@
 """Transformers given by a few numbers, against published counts and formulas."""
 
+import re
+
 import pytest
 from workbook import published
 
@@ -45,6 +47,61 @@ def test_activations_are_those_of_korthikanti():
 
 
 @pytest.mark.parametrize(
+    ("sequence_parallel", "recompute", "bytes_each"),
+    [
+        (False, "none", 10 + 24 / 8 + 5 * 96 * 2048 / (12_288 * 8)),  # their equation 2
+        (False, "attention", 10 + 24 / 8),
+        (False, "everything", 2),
+        (True, "none", (34 + 5 * 96 * 2048 / 12_288) / 8),  # their equation 4
+        (True, "attention", 34 / 8),
+        (True, "everything", 2 / 8),
+    ],
+)
+def test_activations_on_devices_that_share_a_layer(sequence_parallel, recompute, bytes_each):
+    block = SIZES["GPT-3"].activations_of_a_layer(3, "mixed_bfloat16", recompute, 8, sequence_parallel)
+    assert block == pytest.approx(bytes_each * 2048 * 3 * 12_288)
+    if recompute == "attention":
+        memory = parallelism.memory(
+            SIZES["GPT-3"], Layout(8, sequence_parallel=sequence_parallel), 3, recompute=recompute
+        )
+        assert memory["activations: blocks"] == 96 * block
+
+
+def test_the_first_stage_keeps_several_micro_batches():
+    """Korthikanti et al. 2022, section 4.2.3: interleaved, 1 + (p-1)/(pv) times as many as 1F1B, which keeps p."""
+    assert Layout().blocks_in_flight(12) == 12
+    assert Layout(pipeline_parallel_size=4).blocks_in_flight(12) == 4 * 3
+    assert Layout(pipeline_parallel_size=4, interleave=3).blocks_in_flight(12) == pytest.approx(12 * (1 + 3 / (4 * 3)))
+    assert Layout(pipeline_parallel_size=5).blocks_in_flight(12) == 5 * 3  # the fullest stage has three
+    plain, runs = (parallelism.memory(SIZES["GPT-2"], Layout(1, 4, interleave=v)) for v in (1, 3))
+    assert runs["activations: blocks"] / plain["activations: blocks"] == pytest.approx(1.25)
+
+
+def test_logits_stand_where_the_last_layer_is():
+    assert parallelism.memory(SMALL, Layout(), 3)["activations: logits"] == 4 * 3 * 128 * 256
+    assert parallelism.memory(SMALL, Layout(2), 3)["activations: logits"] == 4 * 3 * 128 * 256 / 2
+    assert "activations: logits" not in parallelism.memory(SMALL, Layout(1, 2), 3).parts
+
+
+def test_a_layout_is_chosen_with_what_its_runs_keep():
+    plain, runs = (plan_cluster(SIZES["70 B"], 64, recompute="attention", interleave=v) for v in (1, 2))
+    assert plain.fits and runs.fits
+    assert runs.layout.pipeline_parallel_size > plain.layout.pipeline_parallel_size
+
+
+def test_as_many_sequences_at_a_time_as_the_usable_memory_holds():
+    """(0.9 x 16 GB - 0.40 GB of state) / 0.603 GB a sequence is 23.2, with all 16 GB it would be 25.9."""
+    model = Transformer(layers=2, width=1024, heads=16, vocabulary=1000, length=8192)
+    state = 10 * model.weights + 4 * model.weights_of_a_layer  # 2 + (4 + 4 + 8) / 2 bytes, and a block in one piece
+    sequence = 34 * 2 * 8192 * 1024 + 4 * 8192 * 1000
+    assert int((0.9 * 16e9 - state) / sequence) == 23 and int((16e9 - state) / sequence) == 25
+    settings = {"policy": "mixed_float16", "recompute": "attention", "zero_stage": 2, "tensor_parallel": 1}
+    plan = plan_cluster(model, 200, on="T4", devices=2, pipeline_parallel=1, **settings)
+    slices = 5  # of 23 for each of two devices with 100; four of 25 would do
+    assert plan.communication_volume["data"] == (4 * slices + 2) * model.weights / 2
+
+
+@pytest.mark.parametrize(
     ("policy", "optimizer", "bytes_each"),
     [("mixed_bfloat16", "adamw", 18), ("mixed_float16", "sgd", 10), ("float32", "lion", 12)],
 )
@@ -70,6 +127,16 @@ def test_a_cluster_refuses_bad_settings(settings, words):
         plan_cluster(SIZES["GPT-2"], **{"batch": 8, **settings})
 
 
+def test_an_unknown_accelerator_says_which_there_are():
+    with pytest.raises(KeyError, match="'a100 80 gb' is none of T4, .*, A100 80 GB, H100"):
+        ACCELERATORS["a100 80 gb"]
+
+
+def test_float32_is_that_of_tensorflow_which_uses_tf32():
+    assert ACCELERATORS["A100 80 GB"].flops("float32") == 312e12 / 2
+    assert ACCELERATORS["V100"].flops("float32") == 15.7e12  # has no TF32
+
+
 def test_a_model_that_fits_nowhere_says_what_to_try():
     with pytest.raises(TypeError, match="takes a bt.Transformer"):
         plan_cluster("7 B", 8)
@@ -79,9 +146,76 @@ def test_a_model_that_fits_nowhere_says_what_to_try():
 
 def test_a_trillion_weights_are_laid_out_as_they_were():
     """Narayanan et al. 2021 trained them with 8 x 64 devices for one copy, 3072 A100 in all."""
-    plan = plan_cluster(SIZES["1 T"], 3072, on="A100 80 GB", devices=3072, recompute="attention")
+    plan = plan_cluster(SIZES["1 T"], 3072, on="A100 80 GB", devices=3072, recompute="everything")
     assert plan.layout == Layout(tensor_parallel_size=8, pipeline_parallel_size=64, data_parallel_size=6)
     assert plan.fits and plan.layout.model_parallel_size == 512
+
+
+def test_a_trillion_weights_with_attention_recomputed_need_sequence_parallelism():
+    """13 s h bytes a layer and 128 layers are 87 GB on each of 8 devices that share them, 34/8 s h are 28.5 GB."""
+    each = 2048 * 25_600 * 128
+    settings = {"devices": 512, "tensor_parallel": 8, "pipeline_parallel": 64, "recompute": "attention"}
+    whole, shared = (plan_cluster(SIZES["1 T"], 256, sequence_parallel=sp, **settings) for sp in (False, True))
+    assert whole.memory["activations: blocks"] == 13 * each and not whole.fits
+    assert shared.memory["activations: blocks"] == 34 / 8 * each and shared.fits
+    with pytest.raises(ValueError, match='fit on no number of H100 .* try recompute="everything"'):
+        plan_cluster(SIZES["1 T"], 256, recompute="attention")
+
+
+BOTH = r"tensor x pipeline parallelism \(it has each alone\)"
+
+
+@pytest.mark.parametrize(
+    ("layout", "what"),
+    [
+        (Layout(2, 2), BOTH),
+        (Layout(2, 1, 4), "tensor x data parallelism"),
+        (Layout(2, 2, 2), "tensor x pipeline x data parallelism"),
+        (Layout(1, 1, 2, zero_stage=2), r"ZeRO stage 2 \(it has stage 1\)"),
+        (Layout(1, 2, interleave=2), "interleaved runs"),
+        (Layout(2, sequence_parallel=True), "sequence parallelism"),
+    ],
+)
+def test_a_plan_says_what_cannot_be_built_and_not_that_it_fits(layout, what):
+    untied = Transformer(layers=4, width=64, heads=4, length=32, tied=False)
+    t, p, d = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.data_parallel_size
+    sizes = {"devices": layout.devices, "tensor_parallel": t, "pipeline_parallel": p, "zero_stage": layout.zero_stage}
+    plan = plan_cluster(
+        untied, 8 * d, interleave=layout.interleave, sequence_parallel=layout.sequence_parallel, **sizes
+    )
+    assert plan.layout == layout and plan.fits and len(plan.missing) == 1
+    words = " ".join(plan.words())
+    assert "It fits" not in words and "bt.Pipelined." not in words and "The memory would do: " in words
+    assert re.search(f"bigtrain_nb cannot build it. What it does not have: {what}", words)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(4), Layout(1, 4), Layout(1, 1, 4), Layout(1, 1, 4, zero_stage=1)])
+def test_what_can_be_built_fits(layout):
+    untied = Transformer(layers=4, width=64, heads=4, length=32, tied=False)
+    assert layout.missing(untied) == []
+    tied = Transformer(layers=4, width=64, heads=4, length=32)
+    assert bool(layout.missing(tied)) == (layout.pipeline_parallel_size > 1)  # Pipelined refuses a weight in two stages
+
+
+def test_it_fits_in_the_usable_memory():
+    plan = plan_cluster(SIZES["7 B"], 256, recompute="everything")
+    assert "It fits: " in repr(plan) and "of 67.1 GiB usable on each device" in repr(plan)  # 0.9 x 80e9 / 2**30
+    replicas = {"devices": 64, "tensor_parallel": 1, "pipeline_parallel": 1, "zero_stage": 1}
+    nearly = plan_cluster(SIZES["7 B"], 64, recompute="attention", **replicas)
+    assert 0.9 < nearly.memory.total / 80e9 < 1 and not nearly.fits
+
+
+def test_layers_here_leave_embeddings_and_float32_weights_whole():
+    vocabulary = (2 * 256 + 128) * 128  # weights of SMALL: two matrices, and places
+    shared = parallelism.memory(SMALL, Layout(4), 3)
+    logits = 4 * 3 * 128 * 256
+    assert shared["embeddings and logits, whole"] == pytest.approx(3 / 4 * (18 * vocabulary + logits))
+    sharded = parallelism.memory(SMALL, Layout(1, 1, 8, zero_stage=1))
+    assert sharded["weights"] + sharded["weights beside their shards"] == (4 + 4 / 8) * SMALL.weights
+    single = parallelism.memory(SMALL, Layout(1, 1, 8, zero_stage=1), policy="float32")
+    assert single["weights"] + single["weights beside their shards"] == (4 + 4 / 8) * SMALL.weights
+    published = parallelism.memory(SMALL, Layout(4, 1, 2, zero_stage=1))  # which no layers here build
+    assert not {"embeddings and logits, whole", "weights beside their shards"} & set(published.parts)
 
 
 def test_communication_volume_by_hand():
