@@ -9,7 +9,8 @@ from importlib import import_module
 _HOME = {
     "measure.benchmark": ("compare", "throughput"),
     "measure.race": ("race",),
-    "measure.results": ("Comparison", "Ratio", "Result", "load"),
+    "measure.results": ("Comparison", "Ratio", "Result"),
+    "measure.saved": ("load",),
     "common.hardware": ("cores", "machine"),
     "data.images": ("image_folder", "photo_crops"),
     "data.text": ("source_text", "text_folder"),

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import ClassVar
 
@@ -145,30 +144,3 @@ class Comparison(Saved, cards.Shown):
         from bigtrain_nb.plots import comparison_figure
 
         return comparison_figure(list(self.results.values()))
-
-
-def load(path):
-    """Read a `Result`, a `Comparison` or a `Race` that was saved.
-
-    Raises ValueError for a file that holds none, FileNotFoundError if there is no file.
-    """
-    try:
-        fields = json.loads(Path(path).read_bytes())
-        several = fields.get("results")
-        results = {each["name"]: _result(each) for each in several or [fields]}
-    except (ValueError, AttributeError, KeyError, TypeError):
-        raise ValueError(
-            f"{path} holds no saved measurement: bt.load reads what .save(path) of a Result, a Comparison or a Race has"
-            " written; a model is loaded by bt.load_model"
-        ) from None
-    if several is None:
-        return results[fields["name"]]
-    if "settings" not in fields:
-        return Comparison(results)
-    from bigtrain_nb.measure.race import Race
-
-    return Race(results, fields["settings"], fields["left"])
-
-
-def _result(fields):
-    return Result(**{**fields, "rounds": tuple(fields["rounds"])})
