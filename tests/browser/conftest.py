@@ -13,11 +13,12 @@ from types import SimpleNamespace
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--disable-gpu", "--no-first-run", "--disable-background-networking"]
-START_SECONDS = 90
+START_SECONDS = 180
+expect.set_options(timeout=30_000)  # milliseconds; the limits here hold beside other programs that take all cores
 
 # Written before the server starts: no question about news, and all cells in the page so that they can be found.
 SETTINGS = {
@@ -76,7 +77,7 @@ def jupyter(tmp_path_factory, artifacts, browser):
         yield SimpleNamespace(url=url, token=token, folder=folder)
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(60)
 
 
 def await_server(server, url):
@@ -112,7 +113,7 @@ def errors():
 def page(browser, artifacts, request, errors):
     """A fresh page; a last screenshot of it is kept."""
     page = browser.new_page(viewport={"width": 1280, "height": 1100})
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(90_000)
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     yield page

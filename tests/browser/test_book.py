@@ -28,7 +28,7 @@ def book(tmp_path_factory):
     """The folder of the book, made as `make book` makes it; Sphinx fails if it has to warn of anything."""
     folder = tmp_path_factory.mktemp("book") / "html"
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "tools/book", "notebooks", folder]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=500)
     return folder
 
 

@@ -12,7 +12,7 @@ DONE = "every cell has run"
 SMALL = [
     "import bigtrain_nb as bt\ndata = bt.photo_crops(count=512, test_count=64)",
     "def build(**settings):\n    return bt.Pipeline(data=data, rewrites=False, **settings)",
-    'bt.Lab(build, seconds=2.0, num_parallel_calls=[1, 2, 4], cache=[None, "memory"], batch=[16, 32, 64],'
+    'bt.Lab(build, seconds=4.0, num_parallel_calls=[1, 2, 4], cache=[None, "memory"], batch=[16, 32, 64],'
     " prefetch=[0, 2])",
     f"print({DONE[:5]!r} + {DONE[5:]!r})",
 ]
@@ -45,7 +45,7 @@ def run_all(page):
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     sentinel = page.locator(".jp-OutputArea-output", has_text=DONE)
     noise = page.locator("[data-mime-type='application/vnd.jupyter.stderr']")  # tracebacks are marked so too
-    expect(sentinel.or_(noise).first).to_be_attached(timeout=120_000)
+    expect(sentinel.or_(noise).first).to_be_attached(timeout=300_000)
     assert noise.all_inner_texts() == []
 
 
@@ -65,7 +65,7 @@ def press_and_await(page, name, words):
     button(page, name).click()
     drawn = page.locator(f'svg[role=img][aria-label*="{words}" i]')
     failed = page.get_by_role("status").filter(has_text="This run failed")
-    expect(drawn.or_(failed).first).to_be_attached(timeout=60_000)
+    expect(drawn.or_(failed).first).to_be_attached(timeout=180_000)
     assert failed.all_inner_texts() == []
     expect(button(page, "Run")).to_be_enabled()
     assert picture(page).inner_html() != before

@@ -175,14 +175,14 @@ def _check_pipeline(answer):
         raise Wrong("the batches of the second epoch: expected examples mixed anew, got the same batches, reordered")
     if _pixels(first) == _pixels(second):
         raise Wrong("augmentation: expected other pixels in the second epoch, got those of the first, from a cache")
-    speedup, store = _speedup(answer)
-    if speedup < TARGET:  # a busy machine may have held it up
+    for _ in range(3):  # a busy machine may hold one of them up
         speedup, store = _speedup(answer)
-    if speedup < TARGET:
-        raise Wrong(
-            f"the first epoch: expected at least {TARGET} times as fast as the naive one, got {speedup:.1f} times; "
-            f"at most {_at_once(store.opening, 'shard')} opened and {_at_once(store.parsing, 'record')} parsed at once"
-        )
+        if speedup >= TARGET:
+            return
+    raise Wrong(
+        f"the first epoch: expected at least {TARGET} times as fast as the naive one, got {speedup:.1f} times; "
+        f"at most {_at_once(store.opening, 'shard')} opened and {_at_once(store.parsing, 'record')} parsed at once"
+    )
 
 
 def _speedup(answer):

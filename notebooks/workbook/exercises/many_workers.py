@@ -166,7 +166,7 @@ STEPS_AN_EPOCH = -(-EXAMPLES // BATCH)
 STEPS = EPOCHS * STEPS_AN_EPOCH
 
 
-@exercise(train, minutes=25, difficulty=5, seconds=120)
+@exercise(train, minutes=25, difficulty=5, seconds=300)
 def _check_train(answer):
     """Ask of everything that decides about a step: would it be the same in a new process? The first weights, the order
     of the examples in this epoch, the weights now, the momentum, and which step it is. What cannot follow from a seed
