@@ -8,6 +8,7 @@ import time
 import weakref
 from pathlib import Path
 
+from bigtrain_nb.common.addresses import answers
 from bigtrain_nb.common.checks import positive, whole_number
 from bigtrain_nb.launch import silence
 from bigtrain_nb.launch.cluster_spec import cluster_spec
@@ -17,6 +18,7 @@ START_SECONDS = 120.0
 RESTARTS = 1000  # a training of days may lose many workers, of which none is a failure of the others
 HEARTBEAT_MILLISECONDS = 1000  # of workers: so soon a dispatcher that was started again knows them
 SILENT_SECONDS = 60.0
+DISPATCHER_SECONDS = 30.0
 
 
 def run_data_service(workers=2, silent_after=SILENT_SECONDS):
@@ -128,6 +130,7 @@ def serve(folder, ports=None):
             port=port,
             heartbeat_interval_ms=HEARTBEAT_MILLISECONDS,
         )
+        _wait_for(addresses[0])
         server = service.WorkerServer(config)  # has its first answer from the dispatcher then
     _registered(folder, rank).touch()
     server.join()
@@ -140,6 +143,13 @@ def _place(ports):
         return addresses, int(os.environ["SLURM_PROCID"])
     spec = cluster_spec()
     return spec.addresses, spec.rank
+
+
+def _wait_for(dispatcher):
+    """Wait a while: a worker that does not find the dispatcher at once tries again after many seconds only."""
+    until = time.monotonic() + DISPATCHER_SECONDS
+    while not answers(dispatcher) and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 def _registered(folder, rank):

@@ -8,11 +8,12 @@ from IPython.core import magic_arguments
 
 from bigtrain_nb.launch.jobs import run_workers
 
-GIVE = "import json; globals().update(json.loads({given!r}))"  # in place of the first line
+# Both without a name of their own, which could be one of the cell's.
+GIVE = "globals().update(__import__('json').loads({given!r}))"  # in place of the first line
 TAKE = """
-import json, os
-with open(os.path.join({folder!r}, str(os.getpid())), "w") as file:
-    json.dump({{name: globals()[name] for name in {names}}}, file)
+__import__("pathlib").Path({folder!r}, str(__import__("os").getpid())).write_text(
+    __import__("json").dumps({{name: globals()[name] for name in {names}}})
+)
 """
 
 

@@ -23,6 +23,7 @@ FOR_BOTH = {
     "--data-workers": (0, "of a tf.data service beside"),
     "--restarts": (3, "how often to start again"),
 }
+MOST_LETTERS = 47  # a StatefulSet's name may have 52, and ours ends with "-data"
 
 
 def add_script_parser(commands):
@@ -30,7 +31,7 @@ def add_script_parser(commands):
     parser = commands.add_parser("script", help="write the file that a cluster runs")
     kinds = parser.add_subparsers(required=True, metavar="slurm | kubernetes")
     _add_kind(kinds, "slurm", "a batch file for SLURM's sbatch", slurm_file, FOR_SLURM)
-    what = "a headless Service and an indexed Job, for Kubernetes 1.29 or later"
+    what = "a headless Service, a NetworkPolicy and an indexed Job, for Kubernetes 1.29 or later"
     kubernetes = _add_kind(kinds, "kubernetes", what, kubernetes_file, FOR_KUBERNETES)
     kubernetes.add_argument("--image", required=True, help="with script, Python and bigtrain-nb, by a fixed tag")
 
@@ -69,6 +70,7 @@ def _write(chosen):
 
 def slurm_file(chosen, values):
     """Return the text of a batch file for ``sbatch``."""
+    values["memory"] = chosen.memory.removesuffix("i")  # sbatch knows 32G only, and takes it for GiB
     values["tasks"] = chosen.nodes * chosen.tasks_per_node
     values["command"] = shlex.join(["python3", chosen.script, *chosen.arguments])
     if chosen.data_workers:
@@ -77,7 +79,16 @@ def slurm_file(chosen, values):
 
 
 def kubernetes_file(chosen, values):
-    """Return the text of a file for ``kubectl apply``. Every value is written as JSON, which is YAML too."""
+    """Return the text of a file for ``kubectl apply``. Every value is written as JSON, which is YAML too.
+
+    Raises ValueError for a name that Kubernetes refuses, and for servers beside GPUs.
+    """
+    _check_name(values["name"])
+    if chosen.servers and chosen.gpus:
+        raise ValueError(
+            "--servers cannot have --gpus beside it: the pods of a Job are all alike, so that the chief and the servers"
+            " would take GPUs too. Leave out one of the two"
+        )
     tasks = chosen.workers
     if chosen.servers:
         tasks += 1 + chosen.servers  # a chief too
@@ -87,13 +98,23 @@ def kubernetes_file(chosen, values):
     values["addresses"] = _addresses(values["name"], tasks)
     # Kubernetes takes $(NAME) for a variable, and $$ for a dollar.
     values["arguments"] = [word.replace("$", "$$") for word in [chosen.script, *chosen.arguments]]
+    values["pods"] = [values["name"]]
     beside = ""
     if chosen.data_workers:
         values["data_name"] = f"{values['name']}-data"
+        values["pods"].append(values["data_name"])
         values["data_addresses"] = _addresses(values["data_name"], values["data_tasks"])
         values["data_service"] = f"grpc://{values['data_addresses'][0]}"
         beside = _filled("data.yaml", values, json.dumps)
     return _filled("train.yaml", values, json.dumps) + beside
+
+
+def _check_name(name):
+    if not re.fullmatch(f"[a-z]([a-z0-9-]{{0,{MOST_LETTERS - 2}}}[a-z0-9])?", name):
+        raise ValueError(
+            f"--name={name} must have letters from a to z, digits and - only, begin with a letter, end with a letter or"
+            f" a digit, and be at most {MOST_LETTERS} long: hosts are called after it"
+        )
 
 
 def _addresses(name, count):

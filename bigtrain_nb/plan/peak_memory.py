@@ -18,6 +18,7 @@ from bigtrain_nb.launch.jobs import run_workers
 TIMEOUT_SECONDS = 600
 TIMED_OUT = 124
 TRACEBACK_LINES = 12
+LONGEST_LINE = 500
 MIB = 2**20
 ANSWER = "bigtrain_nb.peak_memory: "
 CODE = "from bigtrain_nb.plan.peak_memory import measure; measure({packed!r})"
@@ -55,7 +56,8 @@ def peak_memory(function, /, **arguments):
         how = f"killed by {signal.Signals(-code).name}"
     if code == -signal.SIGKILL:
         how += " (what the system does when there is no memory left)"
-    raise RuntimeError("\n".join([f"the process of {name}: {how}", *lines[-TRACEBACK_LINES:]]))
+    last = [line[:LONGEST_LINE] for line in lines[-TRACEBACK_LINES:]]  # one has all that was sent there
+    raise RuntimeError("\n".join([f"the process of {name}: {how}", *last]))
 
 
 def measure(packed):

@@ -38,10 +38,11 @@ def test_slurm_says_every_setting_to_sbatch(capsys):
         "requeue": "",
         "signal": "TERM@120",
     }
+    assert options(written(capsys, "slurm", "train.py", "--memory=32Gi"))["mem"] == "32G"  # sbatch refuses 32Gi
 
 
 def test_bash_can_read_it_and_python_gets_the_very_arguments(capsys):
-    text = written(capsys, "slurm", "my train.py", "--", *ODD)
+    text = written(capsys, "slurm", "my train.py", "--data-workers=20", "--", *ODD)
     assert subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True).stderr == ""
     command = text.partition('in_task "$@"\' in_task ')[2].partition(" || code=$?")[0]
     assert shlex.split(command) == ["python3", "my train.py", *ODD]
@@ -51,6 +52,13 @@ def test_bash_can_read_it_and_python_gets_the_very_arguments(capsys):
     ("words", "message"),
     [
         (["slurm", "train.py", "--memory=32"], "argument --memory: '32' must be a whole number and M, G or T"),
+        (["kubernetes", "train.py", IMAGE, "--servers=1", "--gpus=1"], "--servers cannot have --gpus beside it"),
+        (["kubernetes", "3-train.py", IMAGE], "--name=3-train must have letters from a to z"),
+        (["kubernetes", "train.py", IMAGE, "--name=UPPER_case"], "--name=UPPER_case must have letters from a to z"),
+        (["kubernetes", "train.py", IMAGE, "--name=-x"], "begin with a letter"),
+        (["kubernetes", "train.py", IMAGE, "--name=x-"], "end with a letter or a digit"),
+        (["kubernetes", "train.py", IMAGE, "--name=a.b"], "digits and - only"),
+        (["kubernetes", "train.py", IMAGE, f"--name={48 * 'x'}"], "at most 47 long"),
         (["slurm", "train.py", IMAGE], "unrecognized arguments: --image="),
         (["kubernetes", "train.py"], "the following arguments are required: --image"),
     ],
@@ -59,3 +67,9 @@ def test_a_bad_setting_is_named_with_what_is_allowed(capsys, words, message):
     with pytest.raises(SystemExit) as ended:
         main(["script", *words])
     assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_data_service_needs_a_folder_of_its_own(capsys):
+    with pytest.raises(SystemExit):
+        main(["data-service"])
+    assert "the following arguments are required: --folder" in capsys.readouterr().err

@@ -14,12 +14,12 @@ ODD = ["--note", "it's $(HOME); $5", "a  b", "", "two\nlines", '"', "#x: [y]", "
 
 
 def written(capsys, *words):
-    """Return the file's text, its Service, its Job, and the Job's container."""
+    """Return the file's text, its Service, its NetworkPolicy, its Job, and the Job's container."""
     assert main(["script", "kubernetes", "train.py", "--image", IMAGE, *words]) == 0
     text = capsys.readouterr().out
-    service, job = yaml.safe_load_all(text)
+    service, policy, job = yaml.safe_load_all(text)
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    return text, service, job, container
+    return text, service, policy, job, container
 
 
 def check(found):
@@ -27,17 +27,17 @@ def check(found):
         kubernetes_validate.validate(found, version, strict=True)
 
 
-@pytest.mark.parametrize("words", [[], ["--gpus=1", "--name=on"], [*SETTINGS, "--", *ODD]])
+@pytest.mark.parametrize("words", [[], ["--gpus=1", "--name=on"], ["--name", 47 * "x"], [*SETTINGS, "--", *ODD]])
 def test_the_schema_of_kubernetes_is_met(capsys, words):
-    _, service, job, container = written(capsys, *words)
-    assert (service["kind"], job["kind"]) == ("Service", "Job")
-    check(service)
-    check(job)
+    _, *documents, container = written(capsys, *words)
+    assert [one["kind"] for one in documents] == ["Service", "NetworkPolicy", "Job"]
+    for one in documents:
+        check(one)
     assert container["image"] == IMAGE
 
 
 def test_every_setting_and_argument_lands_in_the_job(capsys):
-    _, service, job, container = written(capsys, *SETTINGS, "--", *ODD)
+    _, service, _, job, container = written(capsys, *SETTINGS, "--", *ODD)
     pod = job["spec"]["template"]["spec"]
     assert service["metadata"]["name"] == job["metadata"]["name"] == pod["subdomain"] == "night"
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 3 and job["spec"]["backoffLimit"] == 6
@@ -50,7 +50,7 @@ def test_every_setting_and_argument_lands_in_the_job(capsys):
 
 
 def test_each_pod_finds_its_place_and_the_names_of_the_others(capsys):
-    _, service, job, container = written(capsys, "--workers=3", "--name=night")
+    _, service, _, job, container = written(capsys, "--workers=3", "--name=night")
     index, config = container["env"][:2]
     assert job["spec"]["completionMode"] == "Indexed"
     assert "batch.kubernetes.io/job-completion-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
@@ -65,8 +65,8 @@ def test_each_pod_finds_its_place_and_the_names_of_the_others(capsys):
 def test_the_last_pods_are_parameter_servers_and_a_data_service_has_names_of_its_own(capsys):
     words = ["--servers=2", "--data-workers=3", "--name=night", "--image", IMAGE]
     assert main(["script", "kubernetes", "train.py", *words]) == 0
-    _, job, service, data = yaml.safe_load_all(capsys.readouterr().out)
-    for found in (job, service, data):
+    _, policy, job, service, data = yaml.safe_load_all(capsys.readouterr().out)
+    for found in (policy, job, service, data):
         check(found)
     env = job["spec"]["template"]["spec"]["containers"][0]["env"]
     values = {one["name"]: one.get("value") for one in env}
@@ -78,4 +78,9 @@ def test_the_last_pods_are_parameter_servers_and_a_data_service_has_names_of_its
     (container,) = data["spec"]["template"]["spec"]["containers"]
     config = container["env"][1]["value"].replace("$(TASK_INDEX)", "0")
     assert cluster_spec({"TF_CONFIG": config}).addresses == [f"night-data-{i}.night-data:2222" for i in range(4)]
+    (peers,) = policy["spec"]["ingress"][0]["from"]
+    for found in (job, data):  # all pods reach each other, and nobody else reaches them
+        for selector in (policy["spec"]["podSelector"], peers["podSelector"]):
+            (rule,) = selector["matchExpressions"]
+            assert found["spec"]["template"]["metadata"]["labels"][rule["key"]] in rule["values"]
     assert data["spec"]["serviceName"] == service["metadata"]["name"] == "night-data"

@@ -45,6 +45,13 @@ def test_what_is_taken_comes_back_from_each_worker(shell):
         workers(shell, "1 --take gone", "pass")
 
 
+def test_any_name_can_be_taken_and_only_names_that_were_given_are_there(shell):
+    code = "assert not {'json', 'os'} & set(globals())\nfile, json, os, Path, name = 'a.txt', 1, 2, 3, 4"
+    workers(shell, "1 --give steps --take file json os Path name", code)
+    taken = [shell.user_ns.pop(name) for name in ("file", "json", "os", "Path", "name")]
+    assert taken == [["a.txt"], [1], [2], [3], [4]]
+
+
 def test_named_variables_are_given_by_value_and_a_traceback_counts_lines_as_the_cell_does(shell, capsys):
     code = "print([steps, folder, nested, text])\nnested['a'] = 0\nprint(unknown)"
     with pytest.raises(RuntimeError, match="ended because worker 0 failed.*those after --give"):

@@ -79,6 +79,12 @@ def test_what_it_raises_is_shown_with_its_lines():
     assert len(said.splitlines()) <= 1 + memory.TRACEBACK_LINES
 
 
+def test_what_was_sent_there_is_not_in_the_error():
+    with pytest.raises(RuntimeError, match="KeyError") as caught:
+        peak_memory(raises, kind="x" * 10**6)
+    assert len(str(caught.value)) < 10_000
+
+
 def test_a_process_that_dies_is_told():
     with pytest.raises(RuntimeError, match="the process of dies: killed by SIGKILL .*no memory left"):
         peak_memory(dies)
