@@ -210,3 +210,28 @@ def test_a_layer_that_assigns_its_own_weights_is_refused():
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="normal assigns .*kernel, a weight that trains, whenever it is called"):
         model.fit(X, Y, verbose=0)
+
+
+class MaskedMean(layers.Layer):
+    """Hands the mask of its input on inside, without an argument of that name."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.supports_masking = True
+        self.mean = layers.GlobalAveragePooling1D()
+
+    def call(self, inputs):
+        return self.mean(inputs)
+
+
+def test_a_mask_reaches_the_layers_inside_and_those_after():
+    tokens = np.array([[1, 2, 0], [3, 0, 0]])
+
+    def embedding():
+        return layers.Embedding(4, 1, mask_zero=True, weights=[np.array([[9.0], [1], [2], [3]])])
+
+    expected = [[(1 + 2) / 2], [3 / 1]]  # without a mask (1 + 2 + 9) / 3 = 4 and (3 + 9 + 9) / 3 = 7
+    np.testing.assert_allclose(bt.recompute(MaskedMean())(embedding()(tokens)), expected)
+    inputs = keras.Input((3,))
+    block = bt.recompute(keras.Model(inputs, embedding()(inputs)))
+    np.testing.assert_allclose(MaskedMean()(block(tokens)), expected)
