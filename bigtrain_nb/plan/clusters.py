@@ -135,6 +135,8 @@ def plan_cluster(
     settings = {"policy": policy, "optimizer": optimizer, "recompute": recompute}
     batch = whole_number("batch", batch, 1)
     rate = device.flops(policy) * fraction("efficiency", efficiency)
+    if not isinstance(sequence_parallel, bool):
+        raise ValueError(f"sequence_parallel must be True or False, not {sequence_parallel!r}")
     like = Layout(
         zero_stage=whole_number("zero_stage", zero_stage, 0, 3),
         interleave=whole_number("interleave", interleave, 1),

@@ -172,13 +172,16 @@ def _specs_of_examples(model, examples, loss):
         raise ValueError(
             f"{model.name} does not tell its input shapes: give batch=(x, y), one batch of your dataset, or the dataset"
         )
+    is_sequential = isinstance(model, keras.Sequential)  # which may have no `input` and `output`
     targets = []
-    for one, output in zip(_losses(model, loss, len(model.outputs)), model.outputs, strict=True):
+    for one, output in zip(
+        _losses(model, loss, model.outputs if is_sequential else model.output), model.outputs, strict=True
+    ):
         if "sparse" in getattr(one, "__name__", type(one).__name__).lower():
             targets.append(tf.TensorSpec(output.shape[:-1], "int64"))
         else:
             targets.append(tf.TensorSpec(output.shape, "float32"))
-    inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input  # a Sequential may have none
+    inputs = model.inputs[0] if is_sequential else model.input
     return _resized((inputs, targets, None), examples)
 
 
@@ -225,8 +228,8 @@ def _value(model, loss, x, y, outputs):
         total += tf.cast(added, "float32")
     if y is None:
         return total
-    outputs = keras.tree.flatten(outputs)
-    for one, target, output in zip(_losses(model, loss, len(outputs)), keras.tree.flatten(y), outputs, strict=True):
+    losses = _losses(model, loss, outputs)
+    for one, target, output in zip(losses, keras.tree.flatten(y), keras.tree.flatten(outputs), strict=True):
         if one is not None:
             total += tf.reduce_mean(tf.cast(one(target, output), "float32"))
     return total
@@ -240,10 +243,12 @@ def _own_value(model, x, y, outputs):
 def _losses(model, loss, outputs):
     """Return a loss for each output, None where it has none; one that is given alone is that of all."""
     if isinstance(loss, dict):
-        names = sorted(model.output) if isinstance(model.output, dict) else model.output_names
+        names = sorted(outputs) if isinstance(outputs, dict) else getattr(model, "output_names", [])
+        if unknown := set(loss) - set(names):
+            raise ValueError(f"loss names {sorted(unknown)}, and the outputs of {model.name} are {names}")
         loss = [loss.get(name) for name in names]
     if not isinstance(loss, list | tuple):
-        loss = [loss] * outputs
+        loss = [loss] * len(keras.tree.flatten(outputs))
     return [keras.losses.get(one) for one in loss]
 
 

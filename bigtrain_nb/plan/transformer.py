@@ -73,6 +73,7 @@ class Transformer:
         Attention adds 12 l h s a token (Chowdhery et al. 2022, PaLM, appendix B), the masked half counted. The
         embedding looks up and multiplies nothing. With ``recompute="everything"`` the blocks run forward twice.
         """
+        whole_number("batch", batch, 1)
         one_of("recompute", recompute, RECOMPUTE)
         h, s = self.width, self.length
         tokens = batch * s
@@ -102,8 +103,10 @@ class Transformer:
         ``recompute="attention"`` leaves out the term with s/h (their selective recomputation), "everything" keeps the
         block's input alone.
         """
-        each = BYTES_OF[policy]
-        tokens = batch * self.length
+        one_of("recompute", recompute, RECOMPUTE)
+        whole_number("tensor_parallel", tensor_parallel, 1)
+        each = BYTES_OF[one_of("policy", policy, BYTES_OF)]
+        tokens = whole_number("batch", batch, 1) * self.length
         sharers = tensor_parallel if sequence_parallel else 1  # of what lies between the parts
         if recompute == "everything":
             return each * tokens * self.width / sharers
@@ -125,7 +128,7 @@ class Transformer:
 
         In bytes. ``blocks``: of how many blocks a device keeps them at a time, default: all.
         """
-        tokens = batch * self.length
+        tokens = whole_number("batch", batch, 1) * self.length
         shards = tensor_parallel, sequence_parallel
         block = self.activations_of_a_layer(batch, policy, recompute, *shards)
         blocks = blocks or self.layers
@@ -151,7 +154,9 @@ class Transformer:
         Keras keeps weights, gradients and the optimizer's slots in float32, and under a mixed policy a 16-bit copy of
         the weights: 18 bytes a weight for AdamW. ZeRO (Rajbhandari et al. 2020) counts 16, with gradients in 16 bits.
         """
-        weights = self.weights_of_a_stage(stages)
+        weights = self.weights_of_a_stage(whole_number("stages", stages, 1))
+        one_of("policy", policy, BYTES_OF)
+        one_of("optimizer", optimizer, SLOTS)
         tensors = {  # bytes of each for a weight
             "weights": 4,
             "16-bit copies": 0 if policy == "float32" else 2,

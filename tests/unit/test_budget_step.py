@@ -322,6 +322,7 @@ def test_losses_go_to_the_outputs_of_their_name_or_place(as_dict):
         ({"on": "H1000"}, "on='H1000' must be one of T4, .*, here"),
         ({"policy": "mixed_bfloat16"}, "a built model has its policy already"),
         ({"loss": lambda y, made: tf.reduce_sum(y)}, "the loss depends on no weight"),
+        ({"loss": {"typo": "mse"}}, r"loss names \['typo'\], and the outputs of .* are"),
         ({"devices": 0}, "devices=0 must be"),
         ({"shard_optimizer": True}, "shard_optimizer=True needs several devices"),
         ({"shard_optimizer": True, "sync_every": 8, "devices": 2}, "do not go together"),

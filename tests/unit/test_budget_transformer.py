@@ -118,6 +118,7 @@ def test_bytes_of_a_weight(policy, optimizer, bytes_each):
         ({"efficiency": 2}, "efficiency=2 must be a number between 0 and 1, both excluded"),
         ({"zero_stage": 1, "devices": 1}, "needs at least 2 H100 .*ZeRO stage 1.*: devices=1 is too few"),
         ({"tensor_parallel": 5}, "tensor_parallel=5 must divide the 12 heads"),
+        ({"sequence_parallel": "yes"}, "sequence_parallel must be True or False, not 'yes'"),
         ({"interleave": 4, "pipeline_parallel": 4}, "interleave=4 must be .* at most 3"),
         ({"on": "T4"}, "T4 has no bfloat16: use mixed_float16 or float32"),
     ],
@@ -125,6 +126,24 @@ def test_bytes_of_a_weight(policy, optimizer, bytes_each):
 def test_a_cluster_refuses_bad_settings(settings, words):
     with pytest.raises(ValueError, match=words):
         plan_cluster(SIZES["GPT-2"], **{"batch": 8, **settings})
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda model: model.flops(0), "batch=0 must be a whole number of at least 1"),
+        (
+            lambda model: model.activations(8, policy="float16"),
+            "policy='float16' must be one of float32, mixed_float16",
+        ),
+        (lambda model: model.activations(8, tensor_parallel=0.5), "tensor_parallel=0.5 must be a whole number"),
+        (lambda model: model.states(optimizer="adamm"), "optimizer='adamm' must be one of sgd"),
+        (lambda model: model.states(stages=0), "stages=0 must be a whole number"),
+    ],
+)
+def test_a_transformer_refuses_bad_settings(call, words):
+    with pytest.raises(ValueError, match=words):
+        call(SMALL)
 
 
 def test_an_unknown_accelerator_says_which_there_are():
