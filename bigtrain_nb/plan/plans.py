@@ -100,9 +100,9 @@ def plan_step(
     block at a time. What the process takes beside it (tracing, graphs) is the plan's ``runtime``. benchmarks/README.md
     says how far off predictions were.
 
-    Raises ValueError for settings that make no sense, for a model that is not built, for one that is tensor-parallel
-    and in a strategy's scope; TypeError for no Keras model, for one with a `train_step` of its own, of which the plan
-    would know nothing, and for what is no batch.
+    Raises ValueError for settings that make no sense, for a model that is not built or is tensor-parallel, and where it
+    is called in a strategy's scope; TypeError for no Keras model, for one with a `train_step` of its own, of which the
+    plan would know nothing, and for what is no batch. Whether the optimizer can be sharded, `compile` tells.
     """
     whole_number("waiting", waiting, 0)
     not_negative("input_seconds", input_seconds, "seconds")
