@@ -1,7 +1,6 @@
 """Training with parameter servers: each worker takes its next step when its last one is done, and waits for nobody."""
 
 import os
-import sys
 import threading
 import time
 from contextlib import contextmanager, nullcontext
@@ -11,6 +10,7 @@ from bigtrain_nb.common.addresses import answers
 from bigtrain_nb.common.checks import positive, whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.launch import silence
+from bigtrain_nb.launch.cluster_spec import cluster_spec
 from bigtrain_nb.launch.serve import end_all
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.preemption import PREEMPTED, Preemption
@@ -80,6 +80,7 @@ class Coordinator:
                 raise ValueError(f"{name} is not built: call {name}.build(model.trainable_variables) in the scope")
         self._strategy = strategy
         self._silent_after = positive("silent_after", silent_after, "seconds")
+        self._spec = cluster_spec()
         self._step = step
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         with strategy.scope():
@@ -100,32 +101,69 @@ class Coordinator:
     def rounds(self, steps, every):
         """Train until ``steps`` are done; yield a `Round` after each ``every`` steps, when all workers are at rest."""
         steps, every = whole_number("steps", steps, 1), whole_number("every", every, 1)
-        with self._preemption.listening(), self._files.in_use() if self._files else nullcontext():
-            while (before := self.steps) < steps:
-                scheduled = min(every, steps - before)
-                began = time.monotonic()
-                self._run(scheduled)
-                seconds = time.monotonic() - began
-                done = self.steps - before
-                loss, staleness = self._sums.numpy() / done
-                self._sums.assign([0.0, 0.0])
-                if self._files:
-                    self._files.save()
-                yield Round(before + done, done - scheduled, float(loss), float(staleness), seconds)
+        in_use = self._files.in_use() if self._files else nullcontext()
+        with self._preemption.listening(), in_use, self._ending_with_a_silent_task():
+            while done := self._next_round(steps, every):
+                yield done
                 if self._preemption.came():
-                    print(f"SIGTERM: {self.steps} steps are done, leaving", flush=True)
+                    print(f"SIGTERM: {done.steps} steps are done, leaving", flush=True)
                     end_all(PREEMPTED)
 
-    def _run(self, count):
-        try:
-            for _ in range(count):
+    def _next_round(self, steps, every):
+        """Return the next `Round`, or None if all steps are done."""
+        with self._naming_a_lost_server():
+            before = self.steps
+            if before >= steps:
+                return None
+            scheduled = min(every, steps - before)
+            began = time.monotonic()
+            for _ in range(scheduled):
                 self._coordinator.schedule(self._one_step, args=(self._batches,))
             self._coordinator.join()
-        except tf.errors.UnavailableError:
+            seconds = time.monotonic() - began
+            done = self.steps - before
+            loss, staleness = self._sums.numpy() / done
+            self._sums.assign([0.0, 0.0])
+            if self._files:
+                self._files.save()
+            return Round(before + done, done - scheduled, float(loss), float(staleness), seconds)
+
+    @contextmanager
+    def _naming_a_lost_server(self):
+        """Raise RuntimeError in place of what the loss of a server leads to, which may be an error of saving too."""
+        try:
+            yield
+        except (tf.errors.OpError, OSError) as error:
+            time.sleep(CLOSING_SECONDS)
+            first_server = len(self._spec.addresses) - self._spec.servers
+            servers = list(enumerate(self._spec.addresses))[first_server:]
+            lost = [self._spec.name(rank) for rank, address in servers if not answers(address)]
+            if not lost and not isinstance(error, tf.errors.UnavailableError):
+                raise
             raise RuntimeError(
-                "a parameter server is gone, and the variables that stood on it. Start all tasks again, as"
-                " bt.run_workers(..., servers=1, restarts=3) does, to go on from the last checkpoint"
+                f"{', '.join(lost) or 'a parameter server'} is gone, and the variables that stood on it. Start all"
+                " tasks again, as bt.run_workers(..., servers=1, restarts=3) does, to go on from the last checkpoint"
             ) from None
+
+    @contextmanager
+    def _ending_with_a_silent_task(self):
+        """Meanwhile end this process if a task is silent: what waits for it cannot be interrupted."""
+
+        def end(index):
+            print(
+                f"{self._spec.name(1 + index)} has not answered for {self._silent_after:g} s: was it stopped, or does"
+                " its machine hang? All wait for it, so the chief ends. Start all tasks again, as bt.run_workers(...,"
+                " servers=1, restarts=3) does, to go on from the last checkpoint",
+                flush=True,
+            )
+            os._exit(1)
+
+        over = threading.Event()
+        silence.watch(self._spec.addresses[1:], self._silent_after, end, over)
+        try:
+            yield
+        finally:
+            over.set()
 
     @tf.function
     def _one_step(self, batches):

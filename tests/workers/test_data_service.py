@@ -1,12 +1,17 @@
 """A tf.data service in real processes: which elements arrive, and what a lost process costs."""
 
+import json
 import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
-from leftovers import eventually, runs
+from leftovers import eventually, listens, runs
 
 import bigtrain_nb as bt
+from bigtrain_nb.launch.supervisor import free_ports
 
 pytestmark = pytest.mark.slow
 COUNT = 2000
@@ -82,6 +87,52 @@ def test_a_lost_dispatcher_is_started_again_and_two_readers_of_one_job_share_its
     seen = arrived(pipeline.dataset(), kill=lambda: service.kill("dispatcher"))
     seen += arrived([first, *other])
     assert seen == Counter(range(COUNT))
+
+
+def test_a_process_is_ready_when_it_has_registered_not_when_its_port_answers(tmp_path, watch):
+    """Else a job of the sharding "data" could begin, and end, without a share: nobody would read it."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+
+    def process(index):
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        environment = os.environ | {"TF_CONFIG": json.dumps(config), "CUDA_VISIBLE_DEVICES": "-1"}
+        command = [sys.executable, "-m", "bigtrain_nb.launch", "data-service", "--folder", tmp_path]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    started = [process(1)]
+    try:
+        eventually(lambda: listens(addresses[1]), 120)
+        assert not list(tmp_path.iterdir())
+        started.append(process(0))
+        eventually(lambda: (tmp_path / "registered-1").exists(), 120)
+        assert (tmp_path / "registered-0").exists()
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+
+
+def test_a_process_that_stands_still_is_named_killed_and_started_again(files, capfd):
+    with bt.run_data_service(workers=2, silent_after=8) as made:
+        pids = list(made.pids)
+        for index, name in [(1, "worker 0"), (0, "dispatcher")]:
+            os.kill(pids[index], signal.SIGSTOP)
+            eventually(lambda index=index: made.pids[index] != pids[index], 120)
+            said = f"{name} (pid {pids[index]}) of the data service has not answered for 8 s; it is killed"
+            assert said in capfd.readouterr().out
+        assert made.pids[2] == pids[2] and made.restarted == 2
+        pipeline = bt.Pipeline(data=files, parse=parse, finish=doubled, batch=7, service=made.address)
+        eventually(lambda: listens(made.addresses[0]), 120)
+        assert arrived(pipeline.dataset()) == Counter(range(COUNT))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"workers": 2**70}, "at most 256"), ({"silent_after": 0}, "silent_after=0 must be a positive, finite number")],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        bt.run_data_service(**settings)
 
 
 def test_nothing_is_left(watch):

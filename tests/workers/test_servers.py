@@ -1,7 +1,10 @@
 """Parameter servers in real processes: what is counted, and what is lost and goes on when a task is killed."""
 
 import json
+import os
+import signal
 
+import psutil
 import pytest
 import servers_train
 from leftovers import eventually
@@ -63,6 +66,40 @@ def test_what_is_lost_with_a_worker_a_server_and_sigterm(tmp_path, watch):
     assert again.wait(show=False) == [0] * 3
     assert told(again)[0]["begins"] == told(again)[0]["applied"] == done and told(again)[-1]["ends"] == done + EVERY
     watch.nothing_left(job.addresses + again.addresses)
+
+
+ENDLESS = """
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import tf
+
+strategy = bt.strategy(timeout=100)
+with strategy.scope():
+    weight = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
+
+def step(x):
+    weight.assign_add(x)
+    return x
+
+batches = lambda: tf.data.Dataset.from_tensors(1.0)
+for done in bt.Coordinator(strategy, step, batches, silent_after=8).rounds(10**9, every=10):
+    print(done.steps, flush=True)
+"""
+
+
+def test_a_worker_that_stands_still_is_named_and_our_own_port_is_for_this_machine_only(watch):
+    job = bt.run_workers(ENDLESS, 1, servers=1, timeout=400)
+    eventually(lambda: "\n10\n" in job.logs("chief") or job.exit_code is not None, 200)
+    where = {}
+    for found in psutil.Process(job.pids[0]).net_connections("inet"):
+        if found.status == psutil.CONN_LISTEN:
+            where[str(found.laddr.port)] = found.laddr.ip
+    assert where.pop(job.addresses[0].rpartition(":")[2]) == "127.0.0.1"
+    assert set(where.values()) <= {"::", "0.0.0.0"}  # TensorFlow's own: say so as long as it is so
+
+    os.kill(job.pids[1], signal.SIGSTOP)
+    assert job.wait(show=False) == [1, -9, 1] and job.failed == 0
+    assert f"worker 0 ({job.addresses[1]}) has not answered for 8 s: was it stopped" in job.logs("chief")
+    watch.nothing_left(job.addresses)
 
 
 FAILS = """

@@ -1,0 +1,85 @@
+"""Who is there and says nothing: told from who is gone, and from who answers."""
+
+import socket
+import threading
+
+import pytest
+
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.launch import silence
+from bigtrain_nb.launch.cluster_spec import ClusterSpec
+from bigtrain_nb.launch.coordinator import Coordinator
+from bigtrain_nb.launch.supervisor import free_ports
+
+SECONDS = 60  # a net
+
+
+@pytest.fixture
+def mute():
+    """The address of a server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def answering():
+    """The address of a server of TensorFlow's."""
+    server = tf.data.experimental.service.DispatchServer()
+    yield server.target.removeprefix("grpc://")
+
+
+@pytest.fixture
+def nobody():
+    return f"127.0.0.1:{free_ports(1)[0]}"
+
+
+def test_only_who_is_there_and_does_not_answer_is_silent(mute, answering, nobody):
+    assert silence.is_silent(mute, 0.1)
+    assert not silence.is_silent(answering, SECONDS)
+    assert not silence.is_silent(nobody, SECONDS)
+
+
+def test_the_silent_one_is_told_until_it_is_over(mute, answering, nobody):
+    told, over = [], threading.Event()
+    again = threading.Event()
+
+    def tell(index):
+        if told:
+            over.set()
+            again.set()
+        told.append(index)
+
+    silence.watch([answering, nobody, mute], 4, tell, over)
+    assert again.wait(SECONDS)
+    assert told == [2, 2]
+
+
+@pytest.mark.parametrize("silent_after", [0, -1, None, "60"])
+def test_a_time_that_is_none_is_refused(silent_after):
+    with pytest.raises(ValueError, match="silent_after=.* must be a positive, finite number of seconds"):
+        silence.watch([], silent_after, print, threading.Event())
+
+
+@pytest.fixture
+def lost_and_kept(mute, nobody):
+    """A coordinator of two servers, of which the second is gone; it runs nothing."""
+    coordinator = object.__new__(Coordinator)
+    coordinator._spec = ClusterSpec([nobody, nobody, mute, nobody], 0, True, 2, "TF_CONFIG")
+    return coordinator
+
+
+@pytest.mark.parametrize("error", [OSError("cannot save"), tf.errors.AbortedError(None, None, "")])
+def test_a_lost_server_is_named_whatever_it_leads_to(error, lost_and_kept, nobody):
+    with pytest.raises(RuntimeError, match=rf"^server 1 \({nobody}\) is gone, and the variables"):
+        with lost_and_kept._naming_a_lost_server():
+            raise error
+
+
+def test_an_error_with_all_servers_there_stays_what_it_is(lost_and_kept, mute):
+    lost_and_kept._spec.addresses[3] = mute
+    with pytest.raises(OSError, match="No space left"):
+        with lost_and_kept._naming_a_lost_server():
+            raise OSError("No space left")
+    with pytest.raises(RuntimeError, match="^a parameter server is gone"):
+        with lost_and_kept._naming_a_lost_server():
+            raise tf.errors.UnavailableError(None, None, "")
