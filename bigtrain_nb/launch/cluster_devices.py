@@ -1,6 +1,7 @@
 """The devices of all workers, for one process to use."""
 
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.launch import silence
 from bigtrain_nb.launch.cluster_spec import cluster_spec
 from bigtrain_nb.launch.rendezvous import come_together
 from bigtrain_nb.launch.same_run import what_runs
@@ -16,12 +17,15 @@ def cluster_devices(at_least=2, timeout=600, may_differ=()):
     the others this call does not return. They compute what the chief sends them, and when it has ended they end, with
     code 0. On its own, a process gets `devices(at_least)`. Call it before TensorFlow runs anything.
 
+    A worker that has not answered for a minute, because it was stopped or its machine hangs, is named in a line.
+
     Raises as `strategy` does, which says what ``may_differ`` is.
     """
     spec = cluster_spec()
     if spec is None:
         return devices(at_least)
     reached = come_together(lead, spec, what_runs(may_differ), timeout)
+    silence.say(list(map(spec.name, range(1, len(spec.addresses)))), spec.addresses[1:])
     tf.config.experimental_connect_to_cluster(reached, spec.tasks[0]["type"], 0)
     there = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     names = [device.name for device in there]

@@ -16,6 +16,9 @@ from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.preemption import PREEMPTED, Preemption
 
 CLOSING_SECONDS = 0.5  # so long the ports of a process that ends may still answer
+START_AGAIN = (
+    "Start all tasks again, as bt.run_workers(..., servers=1, restarts=3) does, to go on from the last checkpoint"
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Coordinator:
     is lost: it names which.
     """
 
-    def __init__(self, strategy, step, batches, *, folder=None, silent_after=60.0, **saved):
+    def __init__(self, strategy, step, batches, *, folder=None, silent_after=silence.SILENT_SECONDS, **saved):
         tf.get_logger().setLevel("FATAL")  # of a lost task it logs a page for each step that it had, twice
         for name, value in saved.items():
             if isinstance(value, keras.optimizers.Optimizer) and not value.built:
@@ -141,8 +144,7 @@ class Coordinator:
             if not lost and not isinstance(error, tf.errors.UnavailableError):
                 raise
             raise RuntimeError(
-                f"{', '.join(lost) or 'a parameter server'} is gone, and the variables that stood on it. Start all"
-                " tasks again, as bt.run_workers(..., servers=1, restarts=3) does, to go on from the last checkpoint"
+                f"{', '.join(lost) or 'a parameter server'} is gone, and the variables that stood on it. {START_AGAIN}"
             ) from None
 
     @contextmanager
@@ -150,12 +152,8 @@ class Coordinator:
         """Meanwhile end this process if a task is silent: what waits for it cannot be interrupted."""
 
         def end(index):
-            print(
-                f"{self._spec.name(1 + index)} has not answered for {self._silent_after:g} s: was it stopped, or does"
-                " its machine hang? All wait for it, so the chief ends. Start all tasks again, as bt.run_workers(...,"
-                " servers=1, restarts=3) does, to go on from the last checkpoint",
-                flush=True,
-            )
+            said = silence.sentence(self._spec.name(1 + index), self._silent_after)
+            print(f"{said} All wait for it, so the chief ends. {START_AGAIN}", flush=True)
             os._exit(1)
 
         over = threading.Event()

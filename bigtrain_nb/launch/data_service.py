@@ -17,11 +17,10 @@ from bigtrain_nb.launch.jobs import MOST_PROCESSES, Job, task
 START_SECONDS = 120.0
 RESTARTS = 1000  # a training of days may lose many workers, of which none is a failure of the others
 HEARTBEAT_MILLISECONDS = 1000  # of workers: so soon a dispatcher that was started again knows them
-SILENT_SECONDS = 60.0
 DISPATCHER_SECONDS = 30.0
 
 
-def run_data_service(workers=2, silent_after=SILENT_SECONDS):
+def run_data_service(workers=2, silent_after=silence.SILENT_SECONDS):
     """Start a tf.data service on this machine: a dispatcher and so many workers, as processes. Return `DataService`.
 
     ::
@@ -122,7 +121,8 @@ def serve(folder, ports=None):
             worker_addresses=addresses[1:],
         )
         server = service.DispatchServer(config)
-        silence.watch(addresses[1:], SILENT_SECONDS, _name_a_silent_one(addresses), over=threading.Event())
+        names = [f"worker {index} ({address}) of the data service" for index, address in enumerate(addresses[1:])]
+        silence.say(names, addresses[1:])
     else:
         config = service.WorkerConfig(
             dispatcher_address=addresses[0],
@@ -138,10 +138,15 @@ def serve(folder, ports=None):
 
 def _place(ports):
     """Return the addresses of all processes of the service, and which of them this one is."""
-    if ports:
+    if ports and "SLURM_PROCID" in os.environ:
         addresses = [f"{os.environ['SLURMD_NODENAME']}:{port}" for port in ports]
         return addresses, int(os.environ["SLURM_PROCID"])
     spec = cluster_spec()
+    if spec is None or ports:
+        raise ValueError(
+            "a process of a data service finds its place in TF_CONFIG, or under SLURM's srun by its rank and --ports:"
+            " it has neither"
+        )
     return spec.addresses, spec.rank
 
 
@@ -154,14 +159,3 @@ def _wait_for(dispatcher):
 
 def _registered(folder, rank):
     return Path(folder, f"registered-{rank}")
-
-
-def _name_a_silent_one(addresses):
-    def name(index):
-        print(
-            f"worker {index} ({addresses[1 + index]}) of the data service has not answered for {SILENT_SECONDS:g} s:"
-            " was it stopped, or does its machine hang? Readers wait for it until it is ended",
-            flush=True,
-        )
-
-    return name

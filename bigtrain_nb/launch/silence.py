@@ -12,6 +12,20 @@ from bigtrain_nb.common.checks import positive
 
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # RFC 9113, 3.4: and no settings
 LONGEST_WAIT_SECONDS = 5.0
+SILENT_SECONDS = 60.0
+
+
+def say(names, addresses):
+    """Print a line with the name of whoever has not answered for a minute, until this process ends."""
+
+    def tell(index):
+        print(f"{sentence(names[index], SILENT_SECONDS)} What waits for it waits until it is ended", flush=True)
+
+    watch(addresses, SILENT_SECONDS, tell, threading.Event())
+
+
+def sentence(name, seconds):
+    return f"{name} has not answered for {seconds:g} s: was it stopped, or does its machine hang?"
 
 
 def watch(addresses, silent_after, tell, over):

@@ -4,6 +4,7 @@ import socket
 import threading
 
 import pytest
+from leftovers import eventually
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch import silence
@@ -52,6 +53,12 @@ def test_the_silent_one_is_told_until_it_is_over(mute, answering, nobody):
     silence.watch([answering, nobody, mute], 4, tell, over)
     assert again.wait(SECONDS)
     assert told == [2, 2]
+
+
+def test_a_line_names_the_silent_one(mute, answering, monkeypatch, capsys):
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 4)
+    silence.say(["worker 0", "worker 1"], [answering, mute])
+    eventually(lambda: capsys.readouterr().out.startswith("worker 1 has not answered for 4 s: was it stopped, or"))
 
 
 @pytest.mark.parametrize("silent_after", [0, -1, None, "60"])
