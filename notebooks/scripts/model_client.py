@@ -11,7 +11,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from bigtrain_nb import tf
 
-SECONDS = 5.0
+SECONDS = 20.0
 """So long a client waits for an answer, unless it is told otherwise."""
 
 
