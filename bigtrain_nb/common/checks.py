@@ -1,6 +1,7 @@
 """Checks of settings: an error names the setting, its value and what is allowed."""
 
 import math
+import os
 from numbers import Integral, Real
 
 
@@ -35,7 +36,34 @@ def fraction(name, value):
 
 def one_of(name, value, allowed):
     """Return ``value``; raise ValueError unless it is one of ``allowed``."""
-    _check(name, value, value in tuple(allowed), f"one of {', '.join(map(str, allowed))}")
+    _check(name, value, is_among(value, allowed), f"one of {', '.join(map(str, allowed))}")
+    return value
+
+
+def is_among(value, allowed):
+    """Tell whether ``value`` is one of ``allowed``, also if it is an array, which compares number by number."""
+    try:
+        return value in tuple(allowed)
+    except (TypeError, ValueError):
+        return False
+
+
+def of_kind(name, value, kind, allowed):
+    """Return ``value``; raise TypeError unless it is an instance of ``kind``, which ``allowed`` says in words."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}={value!r:.99} must be {allowed}")
+    return value
+
+
+def as_path(name, value):
+    """Return ``value`` as a string; raise TypeError unless it is a path."""
+    return os.fspath(of_kind(name, value, str | os.PathLike, "a path, as a string or a pathlib.Path"))
+
+
+def function(name, value, allowed="a function"):
+    """Return ``value``; raise TypeError unless it can be called."""
+    if not callable(value):
+        raise TypeError(f"{name}={value!r:.99} must be {allowed}")
     return value
 
 
@@ -45,4 +73,4 @@ def _is_number(value):
 
 def _check(name, value, is_allowed, allowed):
     if not is_allowed:
-        raise ValueError(f"{name}={value!r} must be {allowed}")
+        raise ValueError(f"{name}={value!r:.99} must be {allowed}")

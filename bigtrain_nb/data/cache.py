@@ -10,6 +10,8 @@ from pathlib import Path
 import platformdirs
 from tqdm.auto import tqdm
 
+from bigtrain_nb.common.checks import as_path
+
 FORMAT = 3
 """Part of every folder's name: what an earlier version of this project made is not taken for this one's."""
 
@@ -21,6 +23,8 @@ progress = functools.partial(tqdm, delay=1, leave=False, disable=None)
 
 def cache_folder(cache=None):
     """Return ``cache`` if given, else the folder in BIGTRAIN_NB_CACHE, else this platform's cache folder."""
+    if cache is not None:
+        as_path("cache", cache)
     chosen = cache or os.environ.get("BIGTRAIN_NB_CACHE")
     if chosen:
         return Path(chosen).expanduser().absolute()

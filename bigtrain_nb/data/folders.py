@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bigtrain_nb.common.checks import as_path
 from bigtrain_nb.data.cache import made, progress
 
 
@@ -18,7 +19,7 @@ def copied(folder, pattern, is_good, kind, write, settings, skip_damaged, cache)
     Raises ValueError that names the damaged files, ten at most, unless ``skip_damaged``, and if no file is good;
     FileNotFoundError for a folder that is not there.
     """
-    folder = Path(folder).expanduser().absolute()
+    folder = Path(as_path("folder", folder)).expanduser().absolute()
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")
     found = [path for path in sorted(folder.glob(pattern)) if path.is_file()]

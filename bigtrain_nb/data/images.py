@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bigtrain_nb.common.checks import fraction, whole_number
+from bigtrain_nb.common.checks import as_path, fraction, whole_number
 from bigtrain_nb.data import cache as storage
 from bigtrain_nb.data.folders import copied
 
@@ -138,7 +138,7 @@ def image_folder(folder, *, shards=8, test_fraction=0.1, skip_damaged=False, cac
         pack(making, "train", classes, labels[tests:], map(_jpeg, paths[tests:]), shards)
         return {"classes": classes}
 
-    top = Path(folder).expanduser().absolute()
+    top = Path(as_path("folder", folder)).expanduser().absolute()
     kind = "8-bit images in a folder for each class"
     settings = "images", shards, test_fraction
     return _image_data(*copied(top, "*/**/*", _decodes, kind, write, settings, skip_damaged, cache))

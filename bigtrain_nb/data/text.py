@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bigtrain_nb.common.checks import fraction, positive
+from bigtrain_nb.common.checks import fraction, of_kind, one_of, positive
 from bigtrain_nb.data import cache as storage
 from bigtrain_nb.data.folders import copied, shuffled
 
@@ -30,7 +30,11 @@ class TextData:
     skipped: tuple = ()
 
     def array(self, split="train"):
-        """Return the bytes of the "train" or the "test" text: uint8 [bytes], read from disk as they are used."""
+        """Return the bytes of the "train" or the "test" text: uint8 [bytes], read from disk as they are used.
+
+        Raises ValueError for another ``split``.
+        """
+        one_of("split", split, ("train", "test"))
         return np.memmap(getattr(self, split), np.uint8, mode="r")
 
 
@@ -71,6 +75,9 @@ def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, skip_damaged=F
     them in ``.skipped``; ValueError if no file matches and for settings that make no sense; FileNotFoundError for a
     folder that is not there; OSError when the disk is full.
     """
+    of_kind("pattern", pattern, str, 'a pattern of paths below the folder, like "**/*.txt"')
+    if not pattern or pattern.startswith("/"):
+        raise ValueError(f'pattern={pattern!r} must be a pattern of paths below the folder, like "**/*.txt"')
     fraction("test_fraction", test_fraction)
 
     def write(making, paths):

@@ -7,6 +7,7 @@ then its check, an `exercise` with the hint as its docstring, then what it must 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 
@@ -64,14 +65,22 @@ def exercise(reference, minutes, difficulty, seconds=60):
 def registry(name):
     """The exercises of one notebook by name: "module.function" means workbook/exercises/module.py beside the notebook.
 
-    Raises ModuleNotFoundError, which says where they are looked for, if there is no such module.
+    Raises FileNotFoundError, which says where they are looked for, if there are none, ValueError for another module.
     """
-    module = name.partition(".")[0]
     try:
-        contents = vars(import_module(f"workbook.exercises.{module}"))
+        package = import_module("workbook.exercises")
     except ModuleNotFoundError as error:
-        error.add_note("exercises are looked for in workbook/exercises, in the folder of the notebook")
-        raise
+        if error.name not in ("workbook", "workbook.exercises"):
+            raise
+        raise FileNotFoundError(
+            f"there is no folder workbook/exercises in {Path.cwd()}: exercises are looked for in the folder of the"
+            " notebook, so run it, or a script, in the folder `notebooks` of this series"
+        ) from None
+    module = name.partition(".")[0]
+    known = [path.stem for folder in package.__path__ for path in sorted(Path(folder).glob("[!_]*.py"))]
+    if module not in known:
+        raise ValueError(f"no exercise named {name!r}: the first part is one of {', '.join(known)}")
+    contents = vars(import_module(f"workbook.exercises.{module}"))
     return {one.name: one for one in contents.values() if isinstance(one, Exercise)}
 
 

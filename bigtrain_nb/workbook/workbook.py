@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
-from bigtrain_nb.common.checks import positive
+from bigtrain_nb.common.checks import function, of_kind, positive
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import interval, quantity
 from bigtrain_nb.plots import Picture, comparison_figure, prediction_figure
@@ -88,8 +88,10 @@ class Checked(Shown):
 def predict(name, value, unit=""):
     """Note what you expect before you measure it; `value` is a number above zero in `unit` ("x" for a ratio).
 
-    Raises ValueError for anything else.
+    Raises ValueError for anything else, TypeError for a name or a unit that is no text.
     """
+    of_kind("name", name, str, "a text")
+    of_kind("unit", unit, str, "a text")
     _predictions[name] = Prediction(name, positive("value", value), unit)
     return cards.note("Your prediction", f"{name} = {quantity(value, unit)}")
 
@@ -97,14 +99,14 @@ def predict(name, value, unit=""):
 def reveal(name, measured):
     """Set what was measured beside the prediction of that name; an interval is shown in a picture too.
 
-    `measured`: a `Ratio`, a `Result` or a plain number. Raises ValueError if there is no such prediction, or if
-    what was measured is not above zero or has another unit.
+    `measured`: a `Ratio`, a `Result` or a plain number. Raises TypeError for anything else, ValueError if there is no
+    such prediction, or if what was measured is not above zero or has another unit.
     """
     said = _look_up(name, _predictions, "prediction")
     if hasattr(measured, "median"):
         median, low, high, unit = measured.median, measured.low, measured.high, measured.unit
     else:
-        median = low = high = float(measured)
+        median = low = high = _number(measured)
         unit = said.unit
     positive("measured", median)
     if said.unit and said.unit != unit:
@@ -116,6 +118,13 @@ def reveal(name, measured):
     if low < high:
         _show(comparison_figure([row], prediction=row.predicted), line)
     return cards.note("Measured", line)
+
+
+def _number(measured):
+    try:
+        return float(measured)  # of a tensor too
+    except (TypeError, ValueError):
+        raise TypeError(f"measured={measured!r:.99} must be a Ratio, a Result or a number") from None
 
 
 def predicted(name):
@@ -171,13 +180,15 @@ def _score_row(row):
     return [row.name, said, row.measured, quantity(row.factor, "x"), row.verdict]
 
 
-def check(name, answer):
+def check(name, answer=None):
     """Check the reader's function `answer` for the exercise of that name: not attempted yet, right, or wrong and why.
 
     Never raises for an answer, however wrong, and ends one that runs on and on. Raises ValueError for an unknown name,
-    ModuleNotFoundError where there are no exercises.
+    TypeError for a name that is no text and an answer that is no function, FileNotFoundError where there are no
+    exercises.
     """
     exercise = _exercise(name)
+    function("answer", answer, f"your function itself, without brackets, as in bt.check({name!r}, function)")
     try:
         with time_limit(exercise.seconds):
             exercise.check(_guarded(answer))
@@ -198,12 +209,12 @@ def check(name, answer):
     return found
 
 
-def hint(name):
+def hint(name=None):
     """Show the exercise's hint. Raises what `check` does."""
     return cards.note("Hint", _exercise(name).hint)
 
 
-def solution(name):
+def solution(name=None):
     """Show the exercise's solution as source code. Raises what `check` does."""
     source = textwrap.dedent(inspect.getsource(_exercise(name).reference))
     return cards.Card(source, f"<pre>{html.escape(source)}</pre>")
@@ -231,10 +242,12 @@ def _raised(error):
 
 
 def _exercise(name):
+    of_kind("name", name, str, 'the name of an exercise, like "measure_first.rate"')
     return _look_up(name, exercises.registry(name), "exercise")
 
 
 def _look_up(name, known, kind):
+    of_kind("name", name, str, f"the name of {kind}")
     if name not in known:
         near = difflib.get_close_matches(name, known) or known
         raise ValueError(f"no {kind} named {name!r}: there is {', '.join(near) or 'none yet'}")
