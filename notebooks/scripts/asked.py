@@ -19,7 +19,7 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
 CommunicationOptions = tf.distribute.experimental.CommunicationOptions
-START_SECONDS, ANSWER_SECONDS = 60, 60
+START_SECONDS, ANSWER_SECONDS = 120, 120
 SLICE = 8  # examples that a worker passes at once
 
 
