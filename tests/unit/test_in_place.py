@@ -256,7 +256,7 @@ def test_local_steps_start_from_weights_that_another_callback_sets():
 
 
 def test_a_copy_of_a_layer_that_was_changed_twice_is_changed_in_the_same_order():
-    model = bt.recompute(bt.chunk_attention(attentive(), chunks=3), "attention")
+    model = bt.Model.of(bt.recompute(bt.chunk_attention(attentive(), chunks=3), "attention"))
     attention = model.get_layer("block").get_layer("attention")
     ours = ["Recomputed", "ChunkedAttention"]
     assert [kind.__name__ for kind in type(attention).__mro__ if kind.__name__ in ours] == ours
