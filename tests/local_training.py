@@ -1,10 +1,13 @@
-"""DiLoCo by hand, in NumPy around stock Keras models: what `sync_every` is compared with."""
+"""Local steps by hand, in NumPy around stock Keras models: what `sync_every` is compared with."""
 
 import numpy as np
 
 
-def by_hand(models, shares, sync_every, epochs):
-    """Train a compiled stock model for each replica, on its batches; return the weights, and each epoch's loss."""
+def by_hand(models, shares, sync_every, epochs, rate=1.0, momentum=0.0):
+    """Train a compiled stock model for each replica, on its batches; return the weights, and each epoch's loss.
+
+    The outer step is Nesterov's; with the defaults it goes to the mean of the weights.
+    """
     starts = models[0].get_weights()
     speeds = [np.zeros_like(start) for start in starts]
     losses = []
@@ -18,8 +21,8 @@ def by_hand(models, shares, sync_every, epochs):
                 continue
             for index, start in enumerate(starts):
                 way = np.mean([start - model.get_weights()[index] for model in models], axis=0)
-                speeds[index] = 0.9 * speeds[index] + way
-                starts[index] = start - 0.7 * (way + 0.9 * speeds[index])
+                speeds[index] = momentum * speeds[index] + way
+                starts[index] = start - rate * (way + momentum * speeds[index])
             for model in models:
                 model.set_weights(starts)
         losses.append(np.mean(epoch))

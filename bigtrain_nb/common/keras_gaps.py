@@ -14,6 +14,7 @@ from bigtrain_nb.common.replicas import several_workers
 # isort: split
 from keras.src import api_export
 from keras.src.backend.common import global_state
+from keras.src.backend.tensorflow.trainer import reduce_per_replica
 from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
 from keras.src.saving import object_registration
@@ -117,6 +118,41 @@ def logs_to_reduce(logs, strategy):
     if strategy.num_replicas_in_sync == len(strategy.extended.worker_devices):
         return logs
     return keras.tree.map_structure(lambda value: tf.expand_dims(value, 0), logs)
+
+
+def steps_in_turn(model, step, with_logs=True):
+    """Return what `fit` or `evaluate` calls for one execution, whose steps Python takes one after the other.
+
+    Keras has them in a loop of the graph, in which replicas cannot talk to each other as GPUs and workers do:
+    TensorFlow then asks for the value of a placeholder. The logs are those of the last step, as in Keras; without them
+    {}, and no worker waits for the others to sum theirs.
+    """
+    strategy = model.distribute_strategy
+    step = model._autoconvert_optionals(step)
+
+    def on_batch(data):
+        logs = strategy.run(step, args=(data,))
+        return reduce_per_replica(logs, strategy, "auto") if with_logs else {}
+
+    def one_step(iterator):
+        return on_batch(next(iterator))
+
+    if not model.run_eagerly:
+        on_batch = tf.function(on_batch, reduce_retracing=True, autograph=False, jit_compile=model.jit_compile)
+        one_step = tf.function(one_step, reduce_retracing=True, autograph=False)
+
+    def execution(iterator):
+        logs = None
+        for _ in range(model.steps_per_execution):
+            try:
+                logs = one_step(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if logs is None:
+                    raise
+                break  # fewer steps were left
+        return logs
+
+    return execution
 
 
 def mirrored_with_groups_of_its_own(devices):

@@ -5,10 +5,39 @@ from bigtrain_nb.common.quiet import tf
 OWN_GROUPS = 1_000_000_000
 """Keys of collective groups start here, far above those that TensorFlow gives its own."""
 
+_GATHERED_AS = {
+    tf.bfloat16: tf.float32,
+    tf.bool: tf.int32,
+    tf.int8: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+}
+"""Types that TensorFlow's collective gather does not take, and the smallest it takes that holds all their values."""
+
 
 def several_workers(strategy):
     """Return whether other processes take part in this strategy."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def on_cpus(strategy):
+    return "CPU" in strategy.extended.worker_devices[0]
+
+
+def own_copy(share):
+    """Return a replica's share of a batch in memory of its own; on GPUs it is there already.
+
+    It may be a slice of an array that somebody's generator has given, and TensorFlow computes in place in such a slice.
+    """
+    if not on_cpus(tf.distribute.get_strategy()):
+        return share
+
+    def copy(tensor):
+        return None if tensor is None else tf.raw_ops.DeepCopy(x=tensor)
+
+    return tf.nest.map_structure(copy, share, expand_composites=True)
 
 
 def on_each_replica(strategy, function):
@@ -37,7 +66,7 @@ def all_gather(strategy, value, seconds=None):
 
     def share(*tensors):
         own = tf.convert_to_tensor(value(*tensors))
-        return tf.distribute.get_replica_context().all_gather(own[None], axis=0, options=options)
+        return gather_over_replicas(own[None], axis=0, options=options)
 
     run = on_each_replica(strategy, share)
 
@@ -48,7 +77,26 @@ def all_gather(strategy, value, seconds=None):
 
 
 def sum_over_replicas(tensors):
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+    """Return the sums of a structure of tensors over the replicas: one all-reduce for each type in it.
+
+    On GPUs bfloat16 goes by a ring of TensorFlow's own, for its NCCL does not take it; on CPUs everything does.
+    """
+    context = tf.distribute.get_replica_context()
+    flat = tf.nest.flatten(tensors)
+    sums = {}
+    for dtype in dict.fromkeys(tensor.dtype for tensor in flat):
+        places = [place for place, tensor in enumerate(flat) if tensor.dtype == dtype]
+        ring = tf.distribute.experimental.CommunicationImplementation.RING
+        options = tf.distribute.experimental.CommunicationOptions(implementation=ring) if dtype == tf.bfloat16 else None
+        of_type = context.all_reduce(tf.distribute.ReduceOp.SUM, [flat[place] for place in places], options)
+        sums.update(zip(places, of_type, strict=True))
+    return tf.nest.pack_sequence_as(tensors, [sums[place] for place in range(len(flat))])
+
+
+def gather_over_replicas(tensor, axis, options=None):
+    """Return the replicas' tensors of numbers, joined along an axis, on which their sizes may differ."""
+    sent = tf.cast(tensor, _GATHERED_AS.get(tensor.dtype, tensor.dtype))
+    return tf.cast(tf.distribute.get_replica_context().all_gather(sent, axis, options), tensor.dtype)
 
 
 def sum_own_row(table):
@@ -58,7 +106,7 @@ def sum_own_row(table):
     all-reduce sends. In one process replicas may take turns, so there only the strategy's own all-reduce is safe.
     """
     context = tf.distribute.get_replica_context()
-    if not several_workers(context.strategy) or "CPU" not in context.strategy.extended.worker_devices[0]:
+    if not several_workers(context.strategy) or not on_cpus(context.strategy):
         return sum_over_replicas(table)[context.replica_id_in_sync_group]
     rows = tf.raw_ops.CollectiveAllToAllV2(
         input=table,
@@ -73,9 +121,9 @@ def sum_own_row(table):
 def mean_over_replicas(values, weight, gradient_dtype="float32", sum_gradients=sum_over_replicas):
     """Return the mean of a structure of tensors over the replicas, each by its ``weight``, and the sum of the weights.
 
-    It is one all-reduce, in 32 bits. ``values["gradients"]`` travel by themselves with a ``gradient_dtype`` of 16 bits,
-    for an all-reduce has one type, and with another function to sum them. A replica of weight 0 counts nothing, even
-    where its values are not finite.
+    It is one all-reduce, in 32 bits, and another one if there are values in 64. ``values["gradients"]`` travel by
+    themselves with a ``gradient_dtype`` of 16 bits, and with another function to sum them. A replica of weight 0 counts
+    nothing, even where its values are not finite.
     """
 
     def weighted(value):

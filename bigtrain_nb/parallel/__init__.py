@@ -14,6 +14,8 @@ or `TensorParallelAttention`, as in ``bt.gpt(tensor_parallel=2)``; "recompute" s
 | ``global_clipnorm`` | yes | yes | yes | yes, of each replica's own gradient | yes |
 | ``clipnorm`` | yes | yes | yes | yes | yes |
 | ``use_ema`` | yes | yes | yes | raises | not tried |
+| ``ema_overwrite_frequency`` | raises with several replicas in one process, whatever the settings | | | | |
+| ``outer_optimizer`` | yes | raises | yes | needs it, else raises | raises |
 | LAMB, Muon, Adafactor, one of your own | yes | raises | yes | yes | raises |
 | ``jit_compile=True`` | yes | TensorFlow raises with several replicas on CPUs, whatever the settings | | | |
 | `save` | yes | yes, whole | yes | yes, the first replica's slots | yes, whole |

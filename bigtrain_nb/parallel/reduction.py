@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from bigtrain_nb.common.batches import loss_reduction, weight_of
 from bigtrain_nb.common.keras_gaps import moving_statistics
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.common.replicas import mean_over_replicas, sum_over_replicas
+from bigtrain_nb.common.replicas import mean_over_replicas, own_copy, sum_over_replicas
 
 
 class Mean:
@@ -25,6 +25,9 @@ class Mean:
 
     talks_in_forward = False
     """Whether replicas talk to each other within a layer: then all must run the same micro-batches, not in a loop."""
+
+    reduces_logs = True
+    """Whether the replicas talk to each other about the logs of a step. What an epoch shows is reduced at its end."""
 
     sum_gradients = staticmethod(sum_over_replicas)
     """How gradients are summed over the replicas: a function of {index: gradient}, which returns their sums, or this
@@ -40,7 +43,7 @@ class Mean:
 
     def batch(self, data):
         """Return what a replica computes on: its share of the global batch."""
-        return data
+        return data if self.replicas == 1 else own_copy(data)
 
     def at_work(self):
         """Return the context in which a replica computes."""
@@ -66,9 +69,6 @@ class Mean:
     def callbacks(self):
         """Return what `fit` must call before all other callbacks."""
         return []
-
-    def train_function(self):
-        """Return a function for `fit` to call in place of Keras' own; None for that."""
 
     def before_files(self):
         """Make the variables that Keras is about to save or load."""

@@ -11,7 +11,7 @@ before its forward and its backward pass.
 """
 
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import on_each_replica, sum_own_row
+from bigtrain_nb.common.replicas import gather_over_replicas, on_each_replica, sum_own_row
 from bigtrain_nb.parallel.reduction import Mean
 from bigtrain_nb.parallel.shards import OptimizerOfShards, finish_gradients, mark_shard, own_shard
 
@@ -65,7 +65,7 @@ class ShardedOptimizer(OptimizerOfShards):
             pairs_of_type.setdefault(shard.dtype, []).append((weight, shard))
         for pairs in pairs_of_type.values():
             row = tf.concat([shard.value for _, shard in pairs], axis=0)
-            rows = tf.distribute.get_replica_context().all_gather(row[None], axis=0)
+            rows = gather_over_replicas(row[None], axis=0)
             tables = tf.split(rows, [shard.shape[0] for _, shard in pairs], axis=1)
             for (weight, _), table in zip(pairs, tables, strict=True):
                 numbers = tf.reshape(table, [-1])[: weight.value.shape.num_elements()]

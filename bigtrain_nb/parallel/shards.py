@@ -17,7 +17,7 @@ from bigtrain_nb.common.files import write_once
 from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_gaps import innermost, same_weight_decay
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import all_gather, on_each_replica, sum_over_replicas
+from bigtrain_nb.common.replicas import all_gather, gather_over_replicas, on_each_replica, sum_over_replicas
 
 ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
 """The optimizers of Keras that treat each number of a weight by itself, so that any part of it can be updated alone."""
@@ -90,7 +90,7 @@ class Unsharded:
     def _gather(self):
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=SECONDS_TO_GATHER)
         own = tf.identity(self._variable.value)
-        return tf.distribute.get_replica_context().all_gather(own, self._variable.shard_axis, options)
+        return gather_over_replicas(own, self._variable.shard_axis, options)
 
     def _assign(self, value):
         self._variable.assign(own_shard(tf.ensure_shape(value, self.shape), self._variable))

@@ -12,7 +12,8 @@ from functools import wraps
 
 from bigtrain_nb.common.keras_gaps import layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import on_each_replica
+from bigtrain_nb.common.replicas import gather_over_replicas, on_each_replica
+from bigtrain_nb.common.replicas import sum_over_replicas as all_reduce
 from bigtrain_nb.parallel.reduction import Mean
 from bigtrain_nb.parallel.shards import (
     OptimizerOfShards,
@@ -167,7 +168,7 @@ def _all_reduce(x, replicas):
             " and a keras.Model gives each of them others: build it as bt.Model(inputs, outputs), take it with"
             " bt.Model.of(model), or load it with bt.load_model(path), and use its fit, evaluate and predict"
         )
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(x))
+    return all_reduce(tf.identity(x))
 
 
 def _replicas_for(layer, name, size, settings):
@@ -236,10 +237,16 @@ class TensorParallel(Mean):
 
     def batch(self, data):
         """Return the global batch, from the replicas' shares of it: tensors joined along the first axis."""
-        context = tf.distribute.get_replica_context()
 
         def gather(value):
-            return None if value is None else context.all_gather(tf.identity(value), axis=0)
+            if value is None:
+                return None
+            if value.dtype == tf.string:
+                raise TypeError(
+                    f"the batch has a tensor of texts, {value.shape}, and replicas can only send each other numbers:"
+                    " turn texts into tokens in the dataset, as with dataset.map, or leave out tensor-parallel layers"
+                )
+            return gather_over_replicas(tf.identity(value), axis=0)
 
         return keras.tree.map_structure(gather, data)
 
@@ -259,7 +266,7 @@ class TensorParallel(Mean):
     def own_outputs(self, outputs, data):
         context = tf.distribute.get_replica_context()
         rows = tf.shape(tf.nest.flatten(data)[0])[:1]
-        rows_of_each = context.all_gather(rows, axis=0)
+        rows_of_each = gather_over_replicas(rows, axis=0)
         start = tf.reduce_sum(rows_of_each[: context.replica_id_in_sync_group])
         end = start + rows[0]
         return tf.nest.map_structure(lambda output: output[start:end], outputs)

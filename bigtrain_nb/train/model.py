@@ -37,15 +37,17 @@ from bigtrain_nb.common.keras_gaps import (
     already_reduced,
     count_by_examples,
     in_place_of,
+    innermost,
     layers_within,
     logs_to_reduce,
     losses_of_one_device,
     mask_of,
+    steps_in_turn,
     synchronized_layers,
 )
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import several_workers, sum_over_replicas
-from bigtrain_nb.parallel.local_steps import LocalSteps
+from bigtrain_nb.parallel.local_steps import LocalSteps, checked_outer_optimizer
 from bigtrain_nb.parallel.reduction import Mean
 from bigtrain_nb.parallel.sharded import ShardedMean
 from bigtrain_nb.parallel.shards import is_shard, save_together, taken_optimizer, unsharded
@@ -55,7 +57,13 @@ from bigtrain_nb.train.loss_scale import scale_of
 _OVER_A_BATCH = (keras.losses.Dice, keras.losses.Tversky)
 """Losses that are one number for a batch, unless they are given an axis."""
 
-SETTINGS = {"micro_batches": 1, "shard_optimizer": False, "reduce_dtype": "float32", "sync_every": None}
+SETTINGS = {
+    "micro_batches": 1,
+    "shard_optimizer": False,
+    "reduce_dtype": "float32",
+    "sync_every": None,
+    "outer_optimizer": None,
+}
 """The arguments of `Model` that `keras.Model` does not have, and their defaults."""
 
 
@@ -70,7 +78,8 @@ class Model(keras.Model):
     - ``shard_optimizer=True`` (ZeRO stage 1, `ShardedMean`): each of N replicas keeps 1/N of the optimizer's state and
       updates 1/N of each weight. With Keras' SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Ftrl, Lion.
     - ``reduce_dtype="bfloat16"``: gradients travel between replicas in half the bytes.
-    - ``sync_every=H`` (`LocalSteps`): each replica takes H steps by itself before all meet. In `fit` only.
+    - ``sync_every=H`` (`LocalSteps`): each replica takes H steps by itself before all meet, and go on from the mean of
+      their weights. In `fit` only. ``outer_optimizer``, of Keras, takes how far they have come as a gradient instead.
 
     The gradient that is applied is the mean over the global batch, however unevenly it splits; so are the metrics. What
     `compute_loss` of your own returns is taken as on one device: as the mean over the examples that it was given. These
@@ -108,6 +117,7 @@ class Model(keras.Model):
     shard_optimizer = SETTINGS["shard_optimizer"]
     reduce_dtype = SETTINGS["reduce_dtype"]
     sync_every = SETTINGS["sync_every"]
+    outer_optimizer = SETTINGS["outer_optimizer"]
     _reduction = None
     _looked_at = None  # when it was chosen
 
@@ -121,7 +131,14 @@ class Model(keras.Model):
         return Model.of(keras.Model(*args, **kwargs), **settings)
 
     def __init__(
-        self, *args, micro_batches=1, shard_optimizer=False, reduce_dtype="float32", sync_every=None, **kwargs
+        self,
+        *args,
+        micro_batches=1,
+        shard_optimizer=False,
+        reduce_dtype="float32",
+        sync_every=None,
+        outer_optimizer=None,
+        **kwargs,
     ):
         if _is_functional(args, kwargs):
             # Only its constructor can tell that a subclass is functional. Keras would rewrite the bases of its classes
@@ -131,6 +148,8 @@ class Model(keras.Model):
         self.shard_optimizer = shard_optimizer
         self.reduce_dtype = reduce_dtype
         self.sync_every = sync_every
+        self.outer_optimizer = outer_optimizer
+        _refuse_outer_alone(self.state_in_place())
 
     @classmethod
     def of(cls, model, **settings):
@@ -139,8 +158,8 @@ class Model(keras.Model):
         It stays what it is: its class, methods and preprocessor, its own `call`, `compute_loss` and `compute_metrics`,
         its files, which anybody loads as the stock model without this package. What was compiled stays compiled, with
         the state of the optimizer; one that is already built is copied where ``shard_optimizer`` changes. ``settings``
-        are ``micro_batches``, ``shard_optimizer``, ``reduce_dtype`` and ``sync_every``; called again, it changes those
-        that are given.
+        are ``micro_batches``, ``shard_optimizer``, ``reduce_dtype``, ``sync_every`` and ``outer_optimizer``; called
+        again, it changes those that are given.
 
         Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
         with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
@@ -152,6 +171,7 @@ class Model(keras.Model):
         _refuse_other_strategy(model)
         checked = {name: _checked(model, name, value) for name, value in settings.items()}
         before = model.state_in_place() if isinstance(model, Model) else {}
+        _refuse_outer_alone({**before, **checked})
         _refuse_hidden_steps(model, {**before, **checked})
         in_place.become(model, cls, **checked)
         model.train_function = model.test_function = model.predict_function = None
@@ -168,7 +188,8 @@ class Model(keras.Model):
         """A new value of a setting holds from the next `fit` on."""
         if name in SETTINGS:
             value = _checked(self, name, value)
-            self.train_function = None
+            if name != "outer_optimizer":  # which is in no step
+                self.train_function = None
         super().__setattr__(name, value)
 
     @property
@@ -403,26 +424,36 @@ class Model(keras.Model):
         and keeps both, which makes the first step of two replicas take more than twice as long.
         """
         self.choose_reduction()
+        _refuse_outer_alone(self.state_in_place())
         _refuse_hidden_steps(self, self.state_in_place())
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
             refuse_what_needs_one_piece(self)
+            _refuse_ema_overwrites(self)
             _refuse_stateful(self)
             _refuse_synchronized_in_micro_batches(self)
         optimizer, weights = self.optimizer, self.trainable_variables
         if isinstance(self, (Functional, keras.Sequential)) and weights and optimizer and not optimizer.built:
             with self.distribute_strategy.scope():
                 optimizer.build(weights)
-        if function := self.replica_reduction.train_function():
-            self.train_function = self.train_function or function
-            return
         with _watched_step(self, "train_step"):
-            super().make_train_function(force)
+            with_logs = self.replica_reduction.reduces_logs
+            if with_logs and not self._talks_between_steps():
+                super().make_train_function(force)
+            elif self.train_function is None or force:
+                self.train_function = steps_in_turn(self, self.train_step, with_logs)
 
     def make_test_function(self, force=False):
         self.choose_reduction()
         _refuse_hidden_steps(self, self.state_in_place())
         with _watched_step(self, "test_step"):
-            super().make_test_function(force)
+            if not self._talks_between_steps():
+                super().make_test_function(force)
+            elif self.test_function is None or force:
+                self.test_function = steps_in_turn(self, self.test_step)
+
+    def _talks_between_steps(self):
+        """Return whether replicas talk in several steps of one execution, which Keras' loop does not let them."""
+        return self.replica_reduction.replicas > 1 and self.steps_per_execution > 1
 
     def make_predict_function(self, force=False):
         self.choose_reduction()
@@ -436,9 +467,9 @@ class Model(keras.Model):
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Build from a *local* replica's batch; Keras' own turns the batches of all into one tensor, which raises
-        under MultiWorkerMirroredStrategy (keras issue 20585).
+        under MultiWorkerMirroredStrategy (keras issue 20585). Local steps need it on one device, too.
         """
-        if self._distribute_strategy is None:
+        if self._distribute_strategy is None and not self.sync_every:
             return
         if iterator is not None:
             _, _, epoch = next(iter(iterator))
@@ -446,7 +477,8 @@ class Model(keras.Model):
             if data_batch is None:
                 return  # nothing to train on, as at the end of an epoch that is resumed: Keras warns
         local = self.distribute_strategy.experimental_local_results
-        super()._maybe_symbolic_build(data_batch=keras.tree.map_structure(lambda value: local(value)[0], data_batch))
+        with self.distribute_strategy.scope():
+            self._symbolic_build(data_batch=keras.tree.map_structure(lambda value: local(value)[0], data_batch))
 
     def _get_metrics_result_or_logs(self, logs):
         """Return the logs of an epoch: metrics of all replicas, and what an own `compute_metrics` adds.
@@ -532,6 +564,8 @@ def _checked(model, name, value):
     """Return the value that a setting gets, whole numbers as int; raise ValueError for what it does not take."""
     if name == "micro_batches" or (name == "sync_every" and value is not None):
         return whole_number(name, value, 1)
+    if name == "outer_optimizer":
+        return checked_outer_optimizer(value)
     if name == "reduce_dtype":
         return one_of(name, value, ("float32", "bfloat16"))
     if name == "shard_optimizer" and not isinstance(value, bool):
@@ -542,6 +576,14 @@ def _checked(model, name, value):
             " as bt.mirrored() or bt.strategy() with several workers, or leave it out"
         )
     return value
+
+
+def _refuse_outer_alone(settings):
+    if settings.get("outer_optimizer") is not None and settings.get("sync_every") is None:
+        raise ValueError(
+            f"outer_optimizer={type(settings['outer_optimizer']).__name__} moves the weights where the replicas meet,"
+            " and without sync_every they never do: give sync_every=8, say, or leave out outer_optimizer"
+        )
 
 
 def _refuse_same_names(model):
@@ -630,6 +672,17 @@ def _watched_step(model, name):
         return logs
 
     return in_place_of(model, name, watched)
+
+
+def _refuse_ema_overwrites(model):
+    frequency = getattr(innermost(model.optimizer), "ema_overwrite_frequency", None)
+    in_one_process = model.replica_reduction.replicas > 1 and not several_workers(model.distribute_strategy)
+    if frequency and in_one_process:
+        raise ValueError(
+            f"ema_overwrite_frequency={frequency} does not work with several replicas in one process, whose weights"
+            " TensorFlow cannot overwrite within a step: leave it out, and the averages take the place of the weights"
+            " at the end of fit"
+        )
 
 
 def _refuse_stateful(model):

@@ -1,5 +1,6 @@
 """What several test files share: a Lab of fast choices, a clock that stands still, a handful of crops."""
 
+import equal_models
 import logical_cpus  # noqa: F401  (splits the CPU, before TensorFlow runs anything)
 import pytest
 from clocks import Clock
@@ -24,6 +25,13 @@ def quick(monkeypatch):
     monkeypatch.setattr(measure, "throughput", quick_throughput)
     monkeypatch.setattr(measure, "compare", quick_compare)
     monkeypatch.setattr("bigtrain_nb.lab.lab.looks", quick_looks)
+
+
+@pytest.fixture(params=["on one device", "by collectives"])
+def each_reduction(request):
+    """A test that uses this runs twice: as `bt.mirrored` reduces on CPUs, and as GPUs and workers do."""
+    with equal_models.reducing(request.param):
+        yield
 
 
 @pytest.fixture

@@ -3,20 +3,33 @@
 from contextlib import contextmanager
 
 import numpy as np
-from logical_cpus import CPUS, mirrored
+from logical_cpus import CPUS, mirrored, mirrored_by_collectives
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
 SIZES = [16, 13, 3, 12, 1, 7, 16, 2, 5, 9]  # over four replicas also shares of unlike size and replicas without example
-_STRATEGIES = {1: None}
+_STRATEGIES = {"on one device": {1: None}, "by collectives": {1: None}}
+_reduction = "on one device"
 
 
 def strategy(replicas):
     """Return the one strategy of this size for all tests; None for no strategy."""
-    if replicas not in _STRATEGIES:
-        _STRATEGIES[replicas] = mirrored(replicas)
-    return _STRATEGIES[replicas]
+    made = _STRATEGIES[_reduction]
+    if replicas not in made:
+        made[replicas] = (mirrored if _reduction == "on one device" else mirrored_by_collectives)(replicas)
+    return made[replicas]
+
+
+@contextmanager
+def reducing(how):
+    """Let the strategies of a test reduce in another way."""
+    global _reduction
+    _reduction, before = how, _reduction
+    try:
+        yield
+    finally:
+        _reduction = before
 
 
 @contextmanager
@@ -54,6 +67,26 @@ def batches(sizes, *tensors):
     spec = tuple(tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in tensors)
     made = tf.data.Dataset.from_generator(rows, output_signature=spec)
     return made.apply(tf.data.experimental.assert_cardinality(len(sizes)))
+
+
+def aligned(array):
+    """Return a copy that begins at a multiple of 64 bytes, where TensorFlow takes an array without copying it."""
+    memory = np.empty(array.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[:] = array
+    return copy
+
+
+def views(size, *tensors):
+    """Return a dataset of batches of this size that are parts of the tensors themselves."""
+
+    def rows():
+        for start in range(0, len(tensors[0]), size):
+            yield tuple(tensor[start : start + size] for tensor in tensors)
+
+    spec = tuple(tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in tensors)
+    return tf.data.Dataset.from_generator(rows, output_signature=spec)
 
 
 def net(make=bt.Model, **options):

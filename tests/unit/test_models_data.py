@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equal_models import distance, examples, net, on
+from equal_models import aligned, distance, examples, net, on, views
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -236,3 +236,19 @@ def test_ragged_inputs_in_micro_batches_are_refused():
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="micro_batches divides dense tensors only"):
         model.fit(ragged, verbose=0)
+
+
+def test_two_replicas_leave_the_arrays_that_a_generator_yields_as_they_are():
+    """Stock Keras writes into them: see test_upstream.py."""
+    wide = np.repeat(Y[:16], 16, axis=1)
+    x, y = aligned(wide + 1), aligned(wide)
+    with on(2):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((16,))
+        model = bt.Model(inputs, layers.Dense(16)(inputs))
+        model.compile("sgd", "mse")
+    model.fit(views(8, x, y), verbose=0, shuffle=False)
+    model.evaluate(views(8, x, y), verbose=0)
+    model.predict(views(8, x), verbose=0)
+    np.testing.assert_array_equal(y, wide)
+    np.testing.assert_array_equal(x, wide + 1)

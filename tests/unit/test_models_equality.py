@@ -36,6 +36,7 @@ def cut(optimizer, replicas, micro_batches, policy="float32"):
         return trained(lambda: net(micro_batches=micro_batches), data(), OPTIMIZERS[optimizer], replicas)
 
 
+@pytest.mark.usefixtures("each_reduction")
 @pytest.mark.parametrize(
     ("optimizer", "replicas", "micro_batches"),
     [
@@ -119,6 +120,7 @@ class Record(keras.callbacks.Callback):
         assert replicas_agree(self.model)
 
 
+@pytest.mark.usefixtures("each_reduction")
 @pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 3), (4, 3)])
 def test_an_inf_anywhere_skips_the_step_everywhere(replicas, micro_batches):
     x, y = examples(STEPS * BATCH)

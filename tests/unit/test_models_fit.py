@@ -22,6 +22,7 @@ def compiled(replicas, **settings):
     return model
 
 
+@pytest.mark.usefixtures("each_reduction")
 def test_callbacks_see_steps_epochs_and_validation(tmp_path):
     model = compiled(2, metrics=["mae"])
     steps, epochs = [], []
@@ -72,6 +73,7 @@ def test_an_eager_step_has_the_micro_batches_of_a_graph(eager):
     assert NotesSizes.sizes == [3, 3, 3, 1]
 
 
+@pytest.mark.usefixtures("each_reduction")
 def test_arrays_validation_split_and_steps_per_epoch():
     model = compiled(2, steps_per_execution=2, metrics=["mae"])
     model.fit(X, Y, batch_size=8, validation_split=0.2, epochs=2, verbose=0)
@@ -81,6 +83,38 @@ def test_arrays_validation_split_and_steps_per_epoch():
     assert model.optimizer.iterations.numpy() in {9, 10}  # two at a time
 
 
+@pytest.mark.usefixtures("each_reduction")
+@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
+def test_several_steps_an_execution_end_where_single_steps_do(how):
+    """The last of the two executions has one step left of its three."""
+
+    def run(replicas, **how):
+        seen = []
+
+        class Note(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                seen.append((batch, float(logs["loss"])))
+
+        with on(replicas):
+            model = net(micro_batches=2)
+            model.compile(ADAM(), "mse", **how)
+        history = model.fit(DATA, verbose=0, shuffle=False, validation_data=DATA, callbacks=[Note()]).history
+        return model, history, model.evaluate(DATA, verbose=0), model.predict(DATA, verbose=0), seen
+
+    model, history, evaluated, predicted, seen = run(2, steps_per_execution=3, **how)
+    one_model, one_history, one_evaluated, one_predicted, one_seen = run(1)
+    assert distance(model, one_model) < 1e-5
+    assert {name: values[0] for name, values in history.items()} == pytest.approx(
+        {name: values[0] for name, values in one_history.items()}, rel=1e-5
+    )
+    assert evaluated == pytest.approx(one_evaluated, rel=1e-5)
+    np.testing.assert_allclose(predicted, one_predicted, atol=1e-5)
+    assert model.optimizer.iterations.numpy() == 4
+    assert [batch for batch, _ in seen] == [2, 5]  # Keras counts whole executions
+    assert seen[0][1] == pytest.approx(one_seen[2][1], rel=1e-4)  # the logs of its last step
+
+
+@pytest.mark.usefixtures("each_reduction")
 def test_a_schedule_and_an_average_of_the_weights():
     schedule = keras.optimizers.schedules.CosineDecay(0.05, 4)
     optimizer = partial(keras.optimizers.SGD, schedule, use_ema=True, ema_momentum=0.5)
@@ -110,10 +144,21 @@ def test_history_is_exact_with_a_short_last_batch(replicas, micro_batches):
     assert model.evaluate(X, [Y, 3 * Y], batch_size=8, verbose=0, return_dict=True) == pytest.approx(exact, rel=1e-5)
 
 
-@pytest.mark.parametrize("shard_optimizer", [False, True])
-def test_all_layers_frozen_trains_nothing(shard_optimizer):
+def test_an_average_that_overwrites_the_weights_is_refused_on_several_replicas():
     with on(2):
-        model = net(micro_batches=3, shard_optimizer=shard_optimizer)
+        model = net()
+        model.compile(keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=2), "mse")
+    with pytest.raises(
+        ValueError, match="ema_overwrite_frequency=2 does not work with several replicas in one process"
+    ):
+        model.fit(DATA, verbose=0)
+
+
+@pytest.mark.usefixtures("each_reduction")
+@pytest.mark.parametrize("settings", [{}, {"shard_optimizer": True}, {"sync_every": 2}], ids=str)
+def test_all_layers_frozen_trains_nothing(settings):
+    with on(2):
+        model = net(micro_batches=3, **settings)
         model.trainable = False
         model.compile("sgd", "mse")
     before = model.get_weights()

@@ -37,6 +37,13 @@ TOGETHER = {  # with shard_optimizer=True: replicas, optimizer, how to build
 }
 
 
+def of_two_types(dtype, **options):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    x = keras.layers.Dense(8, activation="tanh", dtype=dtype)(inputs)
+    return bt.Model(inputs, keras.layers.Dense(1, dtype="float32")(x), **options)
+
+
 def bytes_on_first_replica(optimizer):
     variables = innermost(optimizer)._variables  # `variables` shows them whole
     return sum(values_on_replicas(variable)[0].nbytes for variable in variables)
@@ -59,12 +66,22 @@ def both(replicas, optimizer, build, policy="float32"):
     return plain, sharded
 
 
+@pytest.mark.usefixtures("each_reduction")
 @pytest.mark.parametrize("name", TOGETHER)
 def test_it_trains_as_without_and_shows_the_same_state(name):
     plain, sharded = both(*TOGETHER[name])
     assert apart(sharded, plain) < 1e-6
     for weight in sharded.weights:
         assert all(np.array_equal(value, weight.numpy()) for value in values_on_replicas(weight))
+
+
+@pytest.mark.usefixtures("each_reduction")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_weights_of_two_types_are_sharded_each_type_by_itself(dtype):
+    plain, sharded = both(2, ADAM, partial(of_two_types, dtype))
+    assert {weight.dtype for weight in sharded.weights} == {dtype, "float32"}
+    for weight, other in zip(sharded.weights, plain.weights, strict=True):
+        np.testing.assert_allclose(weight.numpy().astype("float64"), other.numpy().astype("float64"), rtol=0, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +109,7 @@ def test_a_file_is_whole_and_goes_on_with_any_number_of_replicas_sharded_or_not(
     assert distance(further[4], further[1]) < 5e-3  # in 16 bits
 
 
+@pytest.mark.usefixtures("each_reduction")
 @pytest.mark.parametrize("sharded", [False, True])
 def test_resume_goes_on_from_a_sharded_state_with_any_number_of_replicas(sharded, tmp_path):
     def resumed(replicas, shard_optimizer):

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equal_models import batches, on, precision
+from equal_models import batches, on, precision, reducing
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -89,6 +89,7 @@ def test_it_goes_with_clipping_and_other_settings(build, policy, near, clipping)
     assert two.loss_scale == one.loss_scale
 
 
+@pytest.mark.usefixtures("each_reduction")
 def test_an_overflow_in_one_slice_skips_the_step_on_all_replicas():
     """Only the second replica's slice of the first kernel has a gradient that float16 cannot hold."""
     x = np.ones((4, 2), "float32")
@@ -158,6 +159,38 @@ def test_a_part_of_the_model_is_not_called_as_if_it_were_all(cut):
         cut(X[:2])
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "bfloat16"])
+def test_replicas_gather_inputs_of_types_that_no_collective_takes(dtype):
+    x = np.array([[0, 1], [1, 1], [1, 0]]).astype(dtype)
+    y = np.array([[1.0], [2.0], [3.0]], "float32")
+
+    def step(replicas):
+        dense = PLAIN if replicas == 1 else CUT
+        with on(replicas):
+            keras.utils.set_random_seed(1)
+            inputs = keras.Input((2,), dtype=dtype)
+            numbers = layers.Rescaling(1.0)(inputs)
+            model = bt.Model(inputs, dense[1](1)(dense[0](4)(numbers)))
+            model.compile("sgd", "mse")
+            model.fit(batches([3], x, y), verbose=0)
+        return model
+
+    with reducing("by collectives"):
+        assert apart(step(2), step(1)) < 1e-6
+
+
+def test_texts_are_refused():
+    with on(2):
+        inputs = keras.Input((1,), dtype="string")
+        numbers = layers.Hashing(4, output_mode="one_hot")(inputs)
+        model = bt.Model(inputs, bt.RowDense(1)(bt.ColumnDense(4)(numbers)))
+        model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensors((tf.constant([["a"], ["b"]]), tf.ones((2, 1))))
+    with pytest.raises(TypeError, match="a tensor of texts, .* turn texts into tokens in the dataset"):
+        model.fit(data, verbose=0)
+
+
+@pytest.mark.usefixtures("each_reduction")
 def test_dropout_in_attention_differs_from_head_to_head():
     with on(2):
         strategy = tf.distribute.get_strategy()

@@ -30,6 +30,7 @@ def weights(**options):
     return model.get_weights()
 
 
+@pytest.mark.usefixtures("each_reduction")
 @pytest.mark.parametrize(
     ("both", "alone"),
     [

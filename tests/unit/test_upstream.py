@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from equal_models import (
     OneHot,
+    aligned,
     distance,
     examples,
     net,
     precision,
+    reducing,
     scores_of_words,
     traces_of_first_step,
     trained,
     values_on_replicas,
+    views,
 )
 from logical_cpus import CPUS
 
@@ -29,6 +32,12 @@ X, Y = examples(24)
 DATA = tf.data.Dataset.from_tensor_slices((X, Y)).batch(12)
 WORDS = tf.data.Dataset.from_tensor_slices((np.arange(24)[:, None] // 8 % 2 + np.zeros((24, 4), int), Y)).batch(12)
 stock = partial(net, keras.Model)
+
+
+def wide_net():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((12,))
+    return keras.Model(inputs, layers.Dense(16)(inputs))
 
 
 def test_functional_takes_any_argument():
@@ -133,6 +142,22 @@ def test_on_two_replicas_keras_divides_its_own_losses_but_not_what_a_compute_los
 
     model = trained(Thousand, DATA, partial(keras.optimizers.SGD, 0.0), 2)
     assert model.history.history["loss"][0] > 2000
+
+
+def test_two_replicas_write_into_the_array_that_a_generator_yields():
+    """TensorFlow takes a slice of NumPy's memory for its own: `SubBuffer` in tensor.cc does not ask whose it is.
+
+    Mended, delete `replicas.own_copy`.
+    """
+    labels = aligned(np.repeat(Y, 16, axis=1))
+    model = trained(wide_net, views(8, np.repeat(X, 2, axis=1), labels), SGD, 2)
+    assert isinstance(model, keras.Model) and np.abs(labels - Y).max() > 0.01
+
+
+def test_steps_in_a_loop_cannot_talk_by_collectives():
+    """keras issue 19246 is like it. Mended, delete `keras_gaps.steps_in_turn`, but for local steps of workers."""
+    with reducing("by collectives"), pytest.raises(tf.errors.InvalidArgumentError, match="value for placeholder"):
+        trained(stock, DATA, SGD, 2, steps_per_execution=2)
 
 
 def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():

@@ -60,6 +60,14 @@ def test_they_train_evaluate_and_predict_as_one_process(case, alone, found):
         assert mine["weights"] == found[0]["train"][case]["weights"]
 
 
+def test_several_steps_an_execution_end_where_single_steps_do(found):
+    for result in found:
+        single = result["train"]["float32"]
+        np.testing.assert_allclose(result["in_turn"]["weights"], single["weights"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result["in_turn"]["predictions"], single["predictions"], rtol=1e-5, atol=1e-6)
+        assert result["in_turn"]["evaluation"] == pytest.approx(single["evaluation"], rel=1e-5)
+
+
 def test_sharded_state_trains_the_same_and_goes_on_in_one_process(found, folder, here):
     sharded = found[0]["sharded"]
     assert found[1]["sharded"]["weights"] == sharded["weights"]

@@ -66,6 +66,20 @@ def train(strategy):
     return results
 
 
+def in_turn(strategy):
+    """Return what fit, evaluate and predict give with three steps an execution; the last one has one step."""
+    data = batched(*examples(COUNT))
+    model = net(strategy, "float32", CASES["float32"][0])
+    with strategy.scope():
+        model.compile(CASES["float32"][0](), "mse", metrics=["mae"], steps_per_execution=3)
+    model.fit(data, epochs=3, verbose=0, shuffle=False)
+    return {
+        "evaluation": model.evaluate(data, verbose=0, return_dict=True),
+        "predictions": model.predict(batched(examples(COUNT)[0]), verbose=0).ravel().tolist(),
+        "weights": weights(model),
+    }
+
+
 def sharded(strategy):
     """Train with sharded state, leave a checkpoint and a file; return the weights, and the file's state."""
     model = net(strategy, "float32", CASES["float32"][0], shard_optimizer=True)
@@ -272,7 +286,7 @@ def stock(strategy):
     return raised
 
 
-JOBS = (train, sharded, poison, in_slices, scattered, apart, apart_in_16_bits, short, cut, files, stock)
+JOBS = (train, in_turn, sharded, poison, in_slices, scattered, apart, apart_in_16_bits, short, cut, files, stock)
 
 if __name__ == "__main__":
     strategy = bt.strategy()
