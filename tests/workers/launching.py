@@ -9,7 +9,7 @@ import bigtrain_nb as bt
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ON_CPUS = {"CUDA_VISIBLE_DEVICES": "-1"}
-SECONDS = 120  # a net: most of these jobs take less than a second
+SECONDS = 300  # a net: most of these jobs take less than a second
 INDEX = "import json, os, signal, sys, time; index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
 
 

@@ -15,19 +15,20 @@ from bigtrain_nb.launch.jobs import Job, task
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to the process between")
 
 
-def test_the_failing_workers_traceback_is_shown_once_and_first(capsys):
+def test_the_failing_workers_traceback_is_shown_once_and_first(capsys, tmp_path):
     code = """
     def complain(*_):
         raise OSError("a later complaint")
 
     signal.signal(signal.SIGTERM, complain)
+    open(f"{sys.argv[1]}/{index}", "w").close()
     if index == 1:
-        time.sleep(0.3)
+        while not os.path.exists(f"{sys.argv[1]}/0"): time.sleep(0.01)
         raise ValueError("the planted one")
     while True:
         print("all is well"); time.sleep(0.01)
     """
-    job = run(code, show=True, patience=0.3)
+    job = run(code, show=True, patience=0.3, arguments=[tmp_path])
     shown = capsys.readouterr().out
     assert job.failed == 1 and job.codes[0] not in (None, 0) and job.codes[1] == 1
     assert shown.count("Traceback") == shown.count("worker 1 | ValueError: the planted one") == 1
@@ -42,7 +43,7 @@ def test_the_worker_that_failed_first_is_named_though_the_others_end_before_it(f
     import atexit, socket
 
     def end():
-        time.sleep(0.3)
+        time.sleep(1)
         for one in others:
             one.close()
         time.sleep(0.3)
@@ -63,7 +64,7 @@ def test_the_worker_that_failed_first_is_named_though_the_others_end_before_it(f
     peer.recv(1)
     raise OSError("the peer is gone")
     """
-    job = run(code.replace("FAILING", str(failing)), workers=3)
+    job = run(code.replace("FAILING", str(failing)), workers=3, patience=60)
     assert (job.failed, job.exit_code) == (failing, 1), job.codes
 
 
@@ -123,15 +124,15 @@ def test_what_a_worker_leaves_behind_is_cleared_away_while_it_runs():
 
 
 def test_the_timeout_ends_the_job_for_good(watch, capsys):
-    job, addresses = waiting(timeout=2, restarts=5)
+    job = start("time.sleep(600)", timeout=2, restarts=5)
     assert job.wait() == [-15, -15] and job.restarted == 0
     assert job.exit_code == 124 and job.failed is None
     assert "timeout" in capsys.readouterr().out and "timeout" in repr(job)
-    watch.nothing_left(addresses)
+    watch.nothing_left(job.addresses)
 
 
 def test_the_cause_is_what_came_first(watch):
-    failed = run("if index == 0: sys.exit(3)\ntime.sleep(600)", timeout=3, patience=600, restarts=5)
+    failed = run("if index == 0: sys.exit(3)\ntime.sleep(600)", timeout=8, patience=600, restarts=5)
     assert failed.exit_code == 3 and failed.failed == 0 and failed.codes == [3, -15] and failed.restarted == 0
 
 
@@ -152,14 +153,16 @@ def test_a_worker_that_cannot_be_started_again_ends_the_job_with_the_reason(tmp_
     assert "-- worker 0 could not be started: No such file or directory; the job is ended" in capsys.readouterr().out
 
 
-def test_a_restart_mends_what_fails_once(capsys):
+def test_a_restart_mends_what_fails_once(capsys, tmp_path):
     code = """
     print("round", os.environ["BIGTRAIN_RESTART"])
+    open(f"{sys.argv[1]}/{index}", "w").close()
     if os.environ["BIGTRAIN_RESTART"] == "0":
+        while not os.path.exists(f"{sys.argv[1]}/0"): time.sleep(0.01)
         if index == 1: os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
     """
-    job = run(code, restarts=3, patience=0.2, show=True)
+    job = run(code, restarts=3, patience=0.2, show=True, arguments=[tmp_path])
     assert job.codes == [0, 0] and job.restarted == 1 and job.failed is None and job.exit_code == 0
     assert job.logs(0) == job.logs(1) == "round 0\nround 1\n"
     shown = capsys.readouterr().out
@@ -168,7 +171,7 @@ def test_a_restart_mends_what_fails_once(capsys):
 
 
 def test_restarts_are_used_up(watch):
-    job = run("print('here'); sys.exit(3 if index == 0 else 0)", restarts=2)
+    job = run("print('here'); sys.exit(3 if index == 0 else 0)", restarts=2, patience=60)
     assert job.codes == [3, 0] and job.restarted == 2 and job.failed == 0 and job.exit_code == 3
     assert job.logs(0) == "here\n" * 3
     watch.nothing_left()

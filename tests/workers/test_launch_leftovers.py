@@ -13,7 +13,6 @@ import time
 import psutil
 import pytest
 from launching import SCRIPTS, SECONDS, waiting
-from leftovers import SECONDS as PROMISED
 from leftovers import eventually, listens
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
@@ -59,10 +58,10 @@ def test_a_kernel_whose_child_keeps_everything_open(how, watch):
     if how == "forks":
         process.kill()
         process.wait()
-        eventually(lambda: watch.processes() == [child], PROMISED)
+        eventually(lambda: watch.processes() == [child])
     else:
         print("stop", file=process.stdin, flush=True)
-        eventually(lambda: len(watch.processes()) == 2, PROMISED)  # the kernel and its child
+        eventually(lambda: len(watch.processes()) == 2)  # the kernel and its child
     assert not any(map(listens, addresses))
     child.kill()
     process.kill()

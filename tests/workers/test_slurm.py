@@ -16,7 +16,7 @@ import servers_train
 import slurm_train
 from slurm_train import weights_in
 
-SECONDS = 150  # a net: one start takes about ten seconds
+SECONDS = 300  # a net: one start takes about ten seconds
 pytestmark = pytest.mark.slow
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
 
