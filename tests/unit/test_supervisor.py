@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from bigtrain_nb.launch import supervisor
-from bigtrain_nb.launch.supervisor import Known, State, Step, free_ports, next_step
+from bigtrain_nb.launch.supervisor import Known, State, Step, Supervisor, free_ports, next_step
 
 RUNS = State()
 WELL = State(code=0, ended=10.0)
@@ -88,6 +88,15 @@ def test_the_pause_before_a_restart_grows_with_failures_in_quick_succession(in_a
     known |= {"end": failure(0), "end_at": 100.0}
     assert next_step(Known([lost], 100 + seconds, **known)) == Step("start all")
     assert next_step(Known([lost], 100 + seconds - 0.01, **known)) == WAIT
+
+
+def test_restarts_are_counted_and_anew_after_one_that_ran_for_a_minute():
+    counting = Supervisor({"tasks": [], "timeout": None, "restarts": 9})
+    counted = []
+    for ran in (5, 59, 60, 5):
+        counting.count_restart(Known([RUNS, State(code=1, began=10.0, ended=10.0 + ran)], 100.0), 1)
+        counted.append((counting.restarts, counting.restarts_in_a_row))
+    assert counted == [(1, 1), (2, 2), (3, 1), (4, 2)]
 
 
 @pytest.mark.parametrize(

@@ -97,16 +97,21 @@ def test_what_workers_start_ends_with_them(how, watch):
 
 
 @on_linux
-def test_what_workers_start_in_sessions_of_its_own_ends_with_the_job_and_before_a_restart(watch):
+def test_what_workers_start_in_sessions_of_its_own_ends_with_the_job_and_before_a_restart(watch, tmp_path):
     code = """
     import subprocess
+    if os.path.exists(sys.argv[1]):
+        try:
+            print(open(f"/proc/{open(sys.argv[1]).read()}/stat").read().rpartition(") ")[2][0])
+        except OSError:
+            print("gone")
     own = subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600"], start_new_session=True)
-    print(own.pid)
+    open(sys.argv[1], "w").write(str(own.pid))
     sys.exit(3)
     """
-    job = run(code, workers=1, restarts=1)
-    assert len(job.logs(0).split()) == 2 and job.exit_code == 3
-    assert not any(runs(int(pid)) for pid in job.logs(0).split())
+    job = run(code, workers=1, restarts=1, arguments=[tmp_path / "pid"])
+    assert job.logs(0) in ("gone\n", "Z\n") and job.exit_code == 3
+    assert not runs(int((tmp_path / "pid").read_text()))
     watch.nothing_left()
 
 
@@ -136,11 +141,12 @@ def test_the_cause_is_what_came_first(watch):
     assert failed.exit_code == 3 and failed.failed == 0 and failed.codes == [3, -15] and failed.restarted == 0
 
 
-def test_a_worker_that_cannot_be_started_again_ends_the_job_with_the_reason(tmp_path, watch, capsys):
+@pytest.mark.parametrize(("alone", "exit_code"), [(False, 3), (True, 1)])
+def test_a_worker_that_cannot_be_started_again_ends_the_job_with_the_reason(alone, exit_code, tmp_path, watch, capsys):
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
     order = {
-        "tasks": [task("worker", 0)],
+        "tasks": [task("worker", 0, alone=alone)],
         "command": [str(python), "-c", "import os, sys; os.remove(sys.argv[1]); sys.exit(3)", str(python)],
         "source": "",
         "timeout": 100,
@@ -149,8 +155,9 @@ def test_a_worker_that_cannot_be_started_again_ends_the_job_with_the_reason(tmp_
         "scratch": None,
     }
     job = ended(Job(order), show=True)
-    assert job.exit_code == 3 and job.restarted == 0
+    assert job.exit_code == exit_code and job.restarted == 0
     assert "-- worker 0 could not be started: No such file or directory; the job is ended" in capsys.readouterr().out
+    assert ("ended: worker 0 could not be started" in repr(job)) == alone
 
 
 def test_a_restart_mends_what_fails_once(capsys, tmp_path):

@@ -97,6 +97,9 @@ def test_a_worker_that_stands_still_is_named_and_our_own_port_is_for_this_machin
     assert where.pop(job.addresses[0].rpartition(":")[2]) == "127.0.0.1"
     assert set(where.values()) <= {"::", "0.0.0.0"}  # TensorFlow's own: say so as long as it is so
 
+    ports = [address.rpartition(":")[2] for address in job.addresses]
+    assert f"the ports of TensorFlow (one that the chief draws, {ports[1]}, {ports[2]})" in repr(job)
+
     os.kill(job.pids[1], signal.SIGSTOP)
     assert job.wait(show=False) == [1, -9, 1] and job.failed == 0
     assert f"worker 0 ({job.addresses[1]}) has not answered for 8 s: was it stopped" in job.logs("chief")
