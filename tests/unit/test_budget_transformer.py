@@ -136,6 +136,10 @@ def test_a_cluster_refuses_bad_settings(settings, words):
             lambda model: model.activations(8, policy="float16"),
             "policy='float16' must be one of float32, mixed_float16",
         ),
+        (
+            lambda model: model.activations(8, recompute="some"),
+            "recompute='some' must be one of none, attention, every",
+        ),
         (lambda model: model.activations(8, tensor_parallel=0.5), "tensor_parallel=0.5 must be a whole number"),
         (lambda model: model.states(optimizer="adamm"), "optimizer='adamm' must be one of sgd"),
         (lambda model: model.states(stages=0), "stages=0 must be a whole number"),
