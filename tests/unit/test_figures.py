@@ -122,3 +122,46 @@ def test_svg_is_an_image_with_words_of_its_own_parts_in_the_colour_of_the_page(f
 )
 def test_numbers_in_words(said, expected):
     assert said == expected
+
+
+def test_every_round_is_a_tick_across_its_row_and_the_interval_a_line_along_it():
+    (axes,) = plots.comparison_figure([result("a", 10.0, 10.0), result("b", 20.0, 22.0, 24.0)]).axes
+    first, second = (ticks.get_segments() for ticks in axes.collections)
+    assert [segment[0][0] for segment in first] == [10.0, 10.0]
+    assert [segment[0][0] for segment in second] == [20.0, 22.0, 24.0]
+    for y, ticks in enumerate((first, second)):
+        for (_, one_end), (_, other_end) in ticks:
+            assert y - 0.5 < one_end < y < other_end < y + 0.5
+    intervals = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata()) == 2]
+    assert intervals == [[[20.0, 1.0], [24.0, 1.0]]]  # the first has none: all its rounds are the same
+
+
+def test_a_prediction_is_drawn_as_a_multiple_of_what_was_measured():
+    (axes,) = FIGURES["prediction"]().axes
+    assert [line.get_xydata().tolist() for line in lines(axes, "D")] == [[[1.8 / 3, 0.0]], [[5 / 3, 1.0]]]
+    assert [line.get_xydata().tolist() for line in lines(axes, "o")] == [[[1.0, 0.0]], [[1.0, 1.0]]]
+    assert [2.8 / 3, 3.2 / 3] in [list(line.get_xdata()) for line in axes.lines]
+    assert axes.get_xlim() == pytest.approx((0.8 / 2, 1.25 * 2))  # of a factor of two each way, at the least
+    assert {"1.80x, was 3.0x", "5.0x, was 3.0x"} <= set(texts(axes.figure))
+    (axes,) = plots.prediction_figure([prediction(60.0)]).axes
+    assert axes.get_xlim() == pytest.approx((0.8 / 20, 1.25 * 20))
+
+
+def test_bars_follow_each_other_and_limits_stand_at_their_values_with_names_apart():
+    limits = {"T4": 8e9, "near": 10 * 2**30, "far": 10.1 * 2**30}  # 2.5 times the longest bar, which has 4 GiB
+    (axes,) = plots.stacked_figure(MEMORY, "bytes", "memory", limits).axes
+    assert sorted((bar.get_x(), bar.get_width()) for bar in axes.patches) == [(0, 0.5), (0, 1), (1, 3)]
+    dashed = [line.get_xdata()[0] for line in axes.lines]
+    assert dashed == pytest.approx([8e9 / 2**30, 10.0])
+    t4, near = [text for text in axes.texts if text.get_text() in limits]
+    assert t4.xy[0] == pytest.approx(8e9 / 2**30) and near.xy[1] < t4.xy[1] < -0.31  # above the bars
+    assert axes.get_xlim() == pytest.approx((0, 10.2)) and axes.get_ylim()[1] < near.xy[1]
+
+
+def test_stairs_have_a_cross_at_each_step_that_is_crossed_and_a_gap_where_a_logarithm_has_no_place():
+    (axes,) = FIGURES["stairs"]().axes
+    assert [line.get_xydata().tolist() for line in lines(axes, "x")] == [[[2.0, 4.0]]]
+    (stairs,) = axes.patches
+    assert stairs.get_data().edges.tolist() == [0.5, 1.5, 2.5, 3.5] and stairs.get_data().values.tolist() == [8, 4, 4]
+    (axes,) = plots.stairs_figure([8.0, 0.0, math.inf, 2.0], [False] * 4, "step", "scale").axes
+    assert [math.isnan(value) for value in axes.patches[0].get_data().values] == [False, True, True, False]
