@@ -165,3 +165,41 @@ def test_stairs_have_a_cross_at_each_step_that_is_crossed_and_a_gap_where_a_loga
     assert stairs.get_data().edges.tolist() == [0.5, 1.5, 2.5, 3.5] and stairs.get_data().values.tolist() == [8, 4, 4]
     (axes,) = plots.stairs_figure([8.0, 0.0, math.inf, 2.0], [False] * 4, "step", "scale").axes
     assert [math.isnan(value) for value in axes.patches[0].get_data().values] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (0.0005, "s", "500 µs"),
+        (0.9994, "s", "999 ms"),
+        (0.9996, "s", "1.00 s"),
+        (119, "s", "119 s"),
+        (120, "s", "2.00 min"),
+        (119 * 60, "s", "119 min"),
+        (2 * 3600, "s", "2.00 hours"),
+        (47 * 3600, "s", "47.0 hours"),
+        (2 * 86400, "s", "2.00 days"),
+        (0, "bytes", "0 bytes"),
+        (1023, "bytes", "1,020 bytes"),
+        (1024, "bytes", "1.00 KiB"),
+        (-3 * 2**40, "bytes", "-3.00 TiB"),
+        (312e12, "FLOP", "312 TFLOP"),
+        (999.4, "FLOP", "999 FLOP"),
+        (999.6, "FLOP", "1.00 kFLOP"),
+        (1.5e12, "tokens", "1.50 T tokens"),
+        (12, "tokens", "12.0 tokens"),
+    ],
+)
+def test_an_amount_has_the_largest_unit_that_fits(value, unit, expected):
+    assert words.amount(value, unit) == expected
+
+
+def test_a_median_has_its_interval_in_brackets_and_none_without_one():
+    def row(median, low, high, unit):
+        return SimpleNamespace(median=median, low=low, high=high, unit=unit)
+
+    assert words.interval(row(2350.0, 2300.0, 2410.0, "examples/s")) == "2,350 (2,300 to 2,410)"
+    assert words.interval(row(1.8, 1.7, 1.9, "x")) == "1.80x (1.70x to 1.90x)"
+    assert (
+        words.interval(row(7.0, 7.0, 7.0, "examples/s")) == "7" and words.interval(row(2.0, 2.0, 2.0, "x")) == "2.00x"
+    )

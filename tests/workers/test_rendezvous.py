@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import os
 import socket
 import threading
 import time
@@ -223,3 +224,32 @@ def test_at_the_end_the_chief_waits_for_all_together_and_not_long(monkeypatch):
     for pair in pairs:
         pair[0].close()
         pair[1].close()
+
+
+def test_a_task_that_meets_the_others_hands_its_cluster_to_tensorflow(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    (spec,) = specs(1)
+
+    def how(*given):
+        assert os.environ["TF_CONFIG"] == spec.tf_config
+        return given
+
+    met, runs, patience = rendezvous.come_together(how, spec, {"keras": "3"}, 7.0)
+    assert (met, runs, patience.seconds) == (spec, {"keras": "3"}, 7.0)
+    with create_server(("", spec.port)), pytest.raises(RuntimeError, match=f"^port {spec.port} of this task"):
+        rendezvous.come_together(how, spec, {}, 7.0)
+
+
+def test_one_that_says_nothing_says_half_a_line_or_too_much_is_heard_out_until_then_only():
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        mine.settimeout(SECONDS)
+        began = time.monotonic()
+        for words in (b"", b"bigtrain_nb {"):
+            theirs.sendall(words)
+            assert rendezvous.heard(mine, time.monotonic() + 0.2) is None
+        assert time.monotonic() - began < SECONDS
+        theirs.sendall(b'"rank": 1}\n')  # the rest of it comes too late
+        assert rendezvous.heard(mine, time.monotonic() + SECONDS) is None
+        rendezvous.send(theirs, rank=2)
+        assert rendezvous.heard(mine, time.monotonic() + SECONDS) == {"rank": 2}
