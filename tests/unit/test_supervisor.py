@@ -47,6 +47,7 @@ def failure(worker):
         ([RUNS, LOST], 10.5, {"restarts_left": 1, "stopped": True}, STOPPED),
         # the chief has ended well: the others are not waited for, nor started again
         ([WELL, SERVES], 11.9, {}, WAIT),
+        ([State(code=0, ended=5.0), WELL, SERVES], 11.9, {}, WAIT),
         ([WELL, SERVES], 12, {}, SUCCESS),
         ([WELL, LOST], 10.5, {"restarts_left": 1}, SUCCESS),
     ],
@@ -65,6 +66,9 @@ def test_before_the_end(workers, now, more, step):
         ([FAILED, FAILED], 13, {"restarts_left": 1, "stopped": True}, "finish"),
         ([FAILED, FAILED], 13, {"restarts_left": 1, "deadline": 13}, "finish"),
         ([RUNS, FAILED], 13, {"restarts_left": 1}, "wait"),
+        # the pause begins when the last has ended
+        ([State(code=-15, ended=15.0), FAILED], 15.9, {"restarts_left": 1, "restarts_in_a_row": 1}, "wait"),
+        ([State(code=-15, ended=15.0), FAILED], 16, {"restarts_left": 1, "restarts_in_a_row": 1}, "start all"),
     ],
 )
 def test_after_the_end_has_begun(workers, now, more, step):
