@@ -2,10 +2,10 @@
 
 import argparse
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 
 from report import add_arguments, facts, finish, in_words, paired_ratio, say, table
-from talking_job import ALONE, LOSS_WAYS, MIB, SIZES, STEPS, WAYS
+from talking_job import ALONE, IN_STEP, LOSS_WAYS, MIB, SIZES, STEPS, WAYS
 from training_workers import BATCH, chiefs_answer
 
 from bigtrain_nb.common.words import interval, number
@@ -58,13 +58,13 @@ def steps(rounds, repeats):
 
 
 def losses(steps):
-    """Return the rows of held-out losses."""
+    """Return the rows of held-out losses, and each seed's."""
     found = answer("loss", steps, 0)
     rows = []
     for name, way in zip(LOSS_WAYS, found, strict=True):
-        more = [mine - plain for mine, plain in zip(way, found[0], strict=True)]
-        spread = f"{min(more):+.3f} to {max(more):+.3f}" if way is not found[0] else ""
-        rows.append([name, f"{mean(way):.3f}", ", ".join(f"{one:.3f}" for one in way), spread])
+        more = [mine - together for mine, together in zip(way, found[0], strict=True)]
+        seeds = [", ".join(f"{one:{form}}" for one in values) for values, form in ((way, ".3f"), (more, "+.3f"))]
+        rows.append([name, *seeds])
     return rows, found
 
 
@@ -74,27 +74,23 @@ def main():
     parser.add_argument("--epochs", type=int, default=4, help="epochs of each way in a job of steps (default: 4)")
     parser.add_argument("--repeats", type=int, default=3, help="jobs of steps for each size of packs (default: 3)")
     parser.add_argument("--steps", type=int, default=512, help="training steps before the held-out loss (default: 512)")
+    parser.add_argument("--only", choices=("time", "loss"), help="measure only one of the two parts")
     add_arguments(parser)
     arguments = parser.parse_args()
-    alone_rows, alone_rounds = alone(arguments.rounds)
-    step_rows, step_rounds = steps(arguments.epochs, arguments.repeats)
-    loss_rows, loss_rounds = losses(arguments.steps)
-    step_head = ("network", "gradients", "packs", "ms a step", "examples/s", "faster than float32 in one pack")
-    loss_head = ("gradients", "held-out loss", "of each seed", "more than float32, least and most")
-    tables = {
-        "Alone": (ALONE_HEAD, alone_rows),
-        "In a step": (step_head, step_rows),
-        "Loss": (loss_head, loss_rows),
-    }
     about = facts()
-    parts = [f"**{name}**\n\n{table(*one)}" for name, one in tables.items()]
-    text = (
-        f"{in_words(about)} {arguments.rounds} rounds alone, {arguments.repeats} jobs of {arguments.epochs} epochs,"
-        f" {arguments.steps} steps for the loss."
-    )
-    rounds = {"alone": alone_rounds, "step": step_rounds, "loss": loss_rounds}
-    fields = {"facts": about, "tables": tables, "rounds": rounds}
-    finish(arguments, "talking", "\n\n".join([text, *parts]), fields)
+    found = {"facts": about}
+    if arguments.only != "loss":
+        alone_rows, found["alone"] = alone(arguments.rounds)
+        step_rows, found["step"] = steps(arguments.epochs, arguments.repeats)
+        head = ("network", "gradients", "packs", "ms a step", "examples/s", "faster than float32 in one pack")
+        runs = f"{arguments.rounds} rounds alone, {arguments.repeats} jobs of {arguments.epochs} epochs."
+        tables = f"**Alone**\n\n{table(ALONE_HEAD, alone_rows)}\n\n**In a step**\n\n{table(head, step_rows)}"
+        finish(arguments, "talking", f"{in_words(about)} {runs}\n\n{tables}", found)
+    if arguments.only != "time":
+        loss_rows, found["loss"] = losses(arguments.steps)
+        head = ("replicas", "held-out loss of each seed", f"more than {IN_STEP}")
+        text = f"{in_words(about)} {arguments.steps} steps.\n\n{table(head, loss_rows)}"
+        finish(arguments, "local-steps", text, found)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What the processes of talking.py do, ``talking_job.py alone|step|loss SETTING PACK ANSWER``; the chief answers."""
 
+import contextlib
 import json
 import os
 import sys
@@ -36,8 +37,18 @@ WAYS = {
     "sync_every=8": {"sync_every": 8},
     "sync_every=8, bfloat16": {"sync_every": 8, "reduce_dtype": "bfloat16"},
 }
-LENGTH, WIDTH, LOSS_BATCH, HELD_OUT = 64, 64, 32, 1024
-LOSS_WAYS = {**WAYS, "sync_every=32": {"sync_every": 32}}
+LENGTH, WIDTH, LOSS_BATCH, HELD_OUT, SEEDS = 64, 64, 32, 1024, 2
+OUTER = {"mean": None, "0.7, momentum 0.5": (0.7, 0.5), "0.7, momentum 0.9": (0.7, 0.9)}
+"""Rate and Nesterov momentum of the outer step; the last ones are DiLoCo's."""
+EVERY = (1, 8, 32)
+IN_STEP = "together"
+LOSS_WAYS = {
+    IN_STEP: {},
+    "together, bfloat16": {"reduce_dtype": "bfloat16"},
+    **{f"sync_every={every}, {name}": {"sync_every": every, "outer": name} for every in EVERY for name in OUTER},
+    "sync_every=8, mean, bfloat16": {"sync_every": 8, "outer": "mean", "reduce_dtype": "bfloat16"},
+    **{f"one replica, sync_every=8, {name}": {"sync_every": 8, "outer": name, "alone": True} for name in OUTER},
+}
 
 
 def alone(strategy, rounds, index, folder):
@@ -129,7 +140,10 @@ def epochs(strategy, network, settings):
 
 
 def loss(strategy, steps, index, folder):
-    """Return for each way and seed the held-out loss of a small GPT after so many steps, in nats a byte."""
+    """Return for each way and seed the held-out loss of a small GPT after so many steps, in nats a byte.
+
+    One replica alone has the whole batch, and each worker trains it.
+    """
     import keras
 
     import bigtrain_nb as bt
@@ -137,11 +151,14 @@ def loss(strategy, steps, index, folder):
     text = bt.source_text(megabytes=1)
     train, test = pieces(text.array()), pieces(text.array("test"))[:HELD_OUT]
     found = []
-    for settings in LOSS_WAYS.values():
+    for way in LOSS_WAYS.values():
+        settings = {name: value for name, value in way.items() if name not in ("outer", "alone")}
         losses = []
-        for seed in range(3):
+        for seed in range(SEEDS):
             keras.utils.set_random_seed(seed)
-            with strategy.scope():
+            with contextlib.nullcontext() if "alone" in way else strategy.scope():
+                if outer := OUTER[way.get("outer", "mean")]:
+                    settings["outer_optimizer"] = keras.optimizers.SGD(*outer, nesterov=True)
                 model = bt.Model.of(bt.gpt(length=LENGTH, width=WIDTH), **settings)
                 rate = bt.warmup_cosine(3e-3, int(steps) // 10, int(steps))
                 entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
