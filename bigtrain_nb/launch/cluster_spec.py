@@ -60,12 +60,12 @@ class ClusterSpec:
         return f"{kind} {task['index']} ({self.addresses[rank]})"
 
 
-def cluster_spec(environment=os.environ, first_port=None):
+def cluster_spec(environment=os.environ):
     """Return this process' `ClusterSpec`, or None if it is on its own. TF_CONFIG comes before SLURM's variables.
 
     BIGTRAIN_SERVERS=n, where a cluster's file sets it, makes parameter servers of the last n tasks, and a chief of the
-    first. ``first_port`` is, under SLURM, that of the first task; by default it is BIGTRAIN_PORT, which our sbatch file
-    draws at random, or else made from the job's number.
+    first. BIGTRAIN_PORT is, under SLURM, the port of the first task, which our sbatch file draws at random; without it
+    the port is made from the job's number.
 
     Raises ValueError for a TF_CONFIG that no group of workers can be made from, and where SLURM has placed the tasks
     so that their addresses cannot be told. A list of several nodes is read with SLURM's scontrol.
@@ -74,7 +74,7 @@ def cluster_spec(environment=os.environ, first_port=None):
     if environment.get("TF_CONFIG", "").strip():
         spec = _from_tf_config(environment["TF_CONFIG"], servers)
     elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:  # set by srun, not by sbatch
-        spec = _from_slurm(environment, servers, first_port)
+        spec = _from_slurm(environment, servers)
     else:
         return None
     return spec if len(spec.addresses) > 1 else None
@@ -161,7 +161,7 @@ def _port(address):
     return int(address.rpartition(":")[2])
 
 
-def _from_slurm(environment, servers, first):
+def _from_slurm(environment, servers):
     """Return the cluster of a task that srun started.
 
     Each task has a port of its own, counted from the first: two nodes may be one host.
@@ -171,10 +171,8 @@ def _from_slurm(environment, servers, first):
     here = environment.get("SLURMD_NODENAME", hosts[rank])
     if here != hosts[rank]:
         raise ValueError(f"SLURM has put task {rank} on {here}, not on {hosts[rank]}: use srun --distribution=block")
-    if first is None and "BIGTRAIN_PORT" in environment:
-        first = int(environment["BIGTRAIN_PORT"])
-    if first is None:
-        first = FIRST_PORT + PORTS_OF_A_JOB * int(environment["SLURM_JOB_ID"]) % PORTS
+    drawn = environment.get("BIGTRAIN_PORT")
+    first = int(drawn) if drawn else FIRST_PORT + PORTS_OF_A_JOB * int(environment["SLURM_JOB_ID"]) % PORTS
     addresses = [f"{host}:{first + task % PORTS_OF_A_JOB}" for task, host in enumerate(hosts)]
     return ClusterSpec(addresses, rank, servers > 0, servers, "SLURM's variables")
 

@@ -208,19 +208,17 @@ def test_a_task_listens_on_its_own_address_only():
     with rendezvous.listening(chief, rendezvous.Patience(1)) as server:
         assert server.getsockname() == ("127.0.0.1", chief.port)
     at_two_hosts = ClusterSpec([chief.addresses[0], "192.0.2.1:2222"], 0, False, 0, "TF_CONFIG")
-    with rendezvous.listening(
-        at_two_hosts, time.monotonic()
-    ) as server:  # others could not come to the loopback address
+    with rendezvous.listening(at_two_hosts, rendezvous.Patience(1)) as server:  # others could not come to loopback
         assert server.getsockname() == ("0.0.0.0", chief.port)
 
 
 def test_at_the_end_the_chief_waits_for_all_together_and_not_long(monkeypatch):
     monkeypatch.setattr(rendezvous, "LEAVE_SECONDS", 1.0)
-    pairs = [socket.socketpair() for _ in range(4)]
+    pairs = [socket.socketpair() for _ in range(20)]
     pairs[0][1].close()
     began = time.monotonic()
     rendezvous._leave_last({rank: mine for rank, (mine, _) in enumerate(pairs)})
-    assert 1 <= time.monotonic() - began < 2.9  # three that stay, for a second each, would be 3
+    assert 1 <= time.monotonic() - began < 18  # 19 that stay, for a second each, would be 19
     for pair in pairs:
         pair[0].close()
         pair[1].close()
