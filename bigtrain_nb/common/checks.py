@@ -1,5 +1,6 @@
 """Checks of settings: an error names the setting, its value and what is allowed."""
 
+import inspect
 import math
 import os
 from numbers import Integral, Real
@@ -34,6 +35,18 @@ def fraction(name, value):
     return float(value)
 
 
+def share(name, value):
+    """Return ``value`` as a float; raise ValueError unless it is a number from 0 to below 1."""
+    _check(name, value, _is_number(value) and 0 <= value < 1, "a number of at least 0 and below 1")
+    return float(value)
+
+
+def switch(name, value):
+    """Return ``value``; raise ValueError unless it is True or False."""
+    _check(name, value, isinstance(value, bool), "True or False")
+    return value
+
+
 def one_of(name, value, allowed):
     """Return ``value``; raise ValueError unless it is one of ``allowed``."""
     _check(name, value, is_among(value, allowed), f"one of {', '.join(map(str, allowed))}")
@@ -43,7 +56,7 @@ def one_of(name, value, allowed):
 def is_among(value, allowed):
     """Tell whether ``value`` is one of ``allowed``, also if it is an array, which compares number by number."""
     try:
-        return value in tuple(allowed)
+        return value in allowed
     except (TypeError, ValueError):
         return False
 
@@ -60,11 +73,22 @@ def as_path(name, value):
     return os.fspath(of_kind(name, value, str | os.PathLike, "a path, as a string or a pathlib.Path"))
 
 
-def function(name, value, allowed="a function"):
-    """Return ``value``; raise TypeError unless it can be called."""
-    if not callable(value):
+def function(name, value, allowed="a function", arguments=None):
+    """Return ``value``; raise TypeError unless it can be called, with a list of ``arguments`` if one is given."""
+    if not callable(value) or (arguments is not None and not takes(value, *arguments)):
         raise TypeError(f"{name}={value!r:.99} must be {allowed}")
     return value
+
+
+def takes(function, *arguments, **named):
+    """Tell whether a function can be called with these arguments, as far as it tells."""
+    try:
+        inspect.signature(function).bind(*arguments, **named)
+    except TypeError:
+        return False
+    except ValueError:  # some of those written in C do not tell
+        pass
+    return True
 
 
 def _is_number(value):

@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+from bigtrain_nb.common.checks import as_path
+
 TELL_SECONDS = 5
 SECONDS_WITHOUT_WRITING = 60
 """After so long without a change, what another process writes is taken to be left by one that has died."""
@@ -11,7 +13,9 @@ SECONDS_WITHOUT_WRITING = 60
 
 def write_text(path, text):
     """Write a whole file at once: beside ``path``, then renamed."""
-    path = Path(path)
+    path = Path(as_path("path", path))
+    if path.is_dir():
+        raise IsADirectoryError(f"path={str(path)!r} is a folder: give the path of a file")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         beside.write_text(text, encoding="utf-8", newline="")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigtrain_nb.common.addresses import answers
-from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.checks import function, of_kind, one_of, switch, whole_number
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.images import ImageData
 from bigtrain_nb.data.records import class_of, decode_image, scale_pixels, unpack
@@ -227,6 +227,7 @@ def _cache_file(cache):
 
 
 _LEAST = {"image_size": 1, "cycle_length": 1, "num_parallel_calls": 1, "batch": 1, "shuffle": 0, "prefetch": 0}
+_SWITCHES = ("exact", "augment", "vectorize", "repeat", "deterministic", "rewrites", "skip_damaged")
 _MAY_BE_AUTOTUNE = ("cycle_length", "num_parallel_calls", "prefetch")
 
 
@@ -240,11 +241,22 @@ def _check(settings):
             one_of(name, value, (AUTOTUNE,))
         else:
             whole_number(name, value, least)
-    cache = settings.cache
+    for name in _SWITCHES:
+        switch(name, getattr(settings, name))
+    for name in ("parse", "finish"):
+        if getattr(settings, name) is not None:
+            function(name, getattr(settings, name))
+    if settings.seed is not None:
+        whole_number("seed", settings.seed, 0)
+    of_kind("service", settings.service, str | None, 'an address, like "grpc://host:port", or None')
+    of_kind("job_name", settings.job_name, str | None, "a text or None")
+    cache = of_kind("cache", settings.cache, str | os.PathLike | None, 'None, "memory", "file" or a path')
     if cache not in (None, "memory", "file") and not os.path.dirname(cache):
         raise ValueError(f'cache={cache!r} must be None, "memory", "file" or a path with a folder in it')
-    if not isinstance(settings.data, ImageData) and settings.parse is None:
-        raise ValueError("data of your own needs parse=, a function from one record to one example")
+    if not isinstance(settings.data, ImageData):
+        of_kind("data", settings.data, list | tuple, "an ImageData, or a list of paths with a parse of your own")
+        if settings.parse is None:
+            raise ValueError("data of your own needs parse=, a function from one record to one example")
     if settings.augment and settings.parse:
         raise ValueError("augment=True needs the default parse: cut random parts in a parse or finish of your own")
     if not settings.files:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from bigtrain_nb.common.checks import is_among
+
 
 @dataclass(frozen=True)
 class Choices:
@@ -31,7 +33,7 @@ def settings(controls, given):
     chosen = {name: one.default for name, one in controls.items()}
     for name, value in given.items():
         one = look_up(controls, name)
-        if value not in one.values:
+        if not is_among(value, one.values):
             raise ValueError(f"{name}={text(value)} is not among the choices: expected {one.allowed}")
         chosen[name] = one.values[one.values.index(value)]  # not NumPy's, say
     return chosen
@@ -39,7 +41,7 @@ def settings(controls, given):
 
 def look_up(controls, name):
     """Return the control of that name. Raises ValueError that names those there are."""
-    if name not in controls:
+    if not is_among(name, controls):
         raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(controls) or 'none'}")
     return controls[name]
 

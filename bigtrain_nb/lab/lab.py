@@ -10,7 +10,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from bigtrain_nb.common.checks import positive
+from bigtrain_nb.common.checks import as_path, positive
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
@@ -112,7 +112,7 @@ class Lab:
 
     def export(self, path):
         """Write all runs as CSV, a line for each, and return the file's full path."""
-        path = Path(path).absolute()
+        path = Path(as_path("path", path)).absolute()
         write_text(path, runs.csv_lines(self.runs))
         return str(path)
 

@@ -1,5 +1,6 @@
 """The devices of all workers, for one process to use."""
 
+from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch import silence
 from bigtrain_nb.launch.cluster_spec import cluster_spec
@@ -21,6 +22,7 @@ def cluster_devices(at_least=2, timeout=600, may_differ=()):
 
     Raises as `strategy` does, which says what ``may_differ`` is.
     """
+    positive("timeout", timeout, "seconds")
     spec = cluster_spec()
     if spec is None:
         return devices(at_least)

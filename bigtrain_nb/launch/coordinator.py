@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from bigtrain_nb.common.addresses import answers
-from bigtrain_nb.common.checks import positive, whole_number
+from bigtrain_nb.common.checks import as_path, function, of_kind, positive, whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.launch import silence
 from bigtrain_nb.launch.cluster_spec import cluster_spec
@@ -71,12 +71,17 @@ class Coordinator:
     A worker or a server that stands still, because it was stopped or its machine hangs, would hold up all for ever. One
     that has not answered for ``silent_after`` seconds is named, and the chief ends with code 1.
 
-    Raises ValueError for an optimizer that is not built, whose variables could not be made on a worker, and for a
-    checkpoint of other variables; RuntimeError if another training uses the folder and, from `rounds`, when a server
-    is lost: it names which.
+    Raises TypeError for what is no such strategy or function, ValueError for an optimizer that is not built, whose
+    variables could not be made on a worker, and for a checkpoint of other variables; RuntimeError if another training
+    uses the folder and, from `rounds`, when a server is lost: it names which.
     """
 
     def __init__(self, strategy, step, batches, *, folder=None, silent_after=silence.SILENT_SECONDS, **saved):
+        of_kind("strategy", strategy, tf.distribute.ParameterServerStrategy, _STRATEGY)
+        function("step", step, "a function of a batch that returns a loss")
+        function("batches", batches, "a function without arguments that returns a tf.data.Dataset", arguments=[])
+        if folder is not None:
+            as_path("folder", folder)
         tf.get_logger().setLevel("FATAL")  # of a lost task it logs a page for each step that it had, twice
         for name, value in saved.items():
             if isinstance(value, keras.optimizers.Optimizer) and not value.built:
@@ -188,4 +193,5 @@ def _files(folder, saved, done):
     return CheckpointFiles(folder, 2, of_keras, steps=done, **others)
 
 
+_STRATEGY = "a ParameterServerStrategy, as bt.strategy() returns in the chief of a job with servers"
 _KERAS = keras.layers.Layer, keras.optimizers.Optimizer

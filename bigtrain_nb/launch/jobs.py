@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.checks import not_negative, of_kind, positive, whole_number
 from bigtrain_nb.common.hardware import nvidia_gpus
 from bigtrain_nb.launch import supervisor, worker_main
 
@@ -60,6 +60,12 @@ def run_workers(
     workers = whole_number("workers", workers, 1, MOST_PROCESSES)
     servers = whole_number("servers", servers, 0, MOST_PROCESSES)
     restarts = whole_number("restarts", restarts, 0)
+    not_negative("patience", patience, "seconds")
+    if timeout is not None:
+        positive("timeout", timeout, "seconds")
+    of_kind("script_or_code", script_or_code, str | os.PathLike, "the path of a script, or Python code as a string")
+    of_kind("arguments", arguments, list | tuple, 'a list, like ["--steps", 100]')
+    of_kind("env", env, dict | None, "a dictionary {name of a variable: value}")
     script, source = _script(script_or_code)
     shares = _shares_of_gpus(workers)
     tasks = [task("worker", index, alone=servers > 0, environment=shares[index]) for index in range(workers)]

@@ -2,6 +2,7 @@
 
 import os
 
+from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch.cluster_spec import cluster_spec
 from bigtrain_nb.launch.rendezvous import come_together, meet
@@ -32,6 +33,7 @@ def strategy(timeout=600, communication_options=None, variable_partitioner=None,
     taken, if TensorFlow has run already, if the tasks do not run the same or do not reach each other, or if they have
     not all come after ``timeout`` seconds: it names those that differ or do not answer.
     """
+    positive("timeout", timeout, "seconds")
     spec = cluster_spec()
     if spec is None:
         return _alone()

@@ -14,7 +14,7 @@ from numbers import Integral
 
 import psutil
 
-from bigtrain_nb.common.checks import positive
+from bigtrain_nb.common.checks import function, of_kind, positive, takes
 from bigtrain_nb.measure.counting import count_examples
 from bigtrain_nb.measure.results import Comparison, Result
 
@@ -54,6 +54,7 @@ def throughput(source, *, seconds=3.0, name="source", progress=None):
     function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a
     source that is neither iterable nor callable.
     """
+    of_kind("name", name, str, "a text")
     budget = Budget(seconds, progress)
     meter = Meter(source, name, budget)
     meter.warm_up(seconds * WARM_UP)
@@ -100,8 +101,11 @@ def line_up(factories, budget, rounds):
     if len(factories) < 2:
         raise ValueError(f"expected at least two sources to compare, not {len(factories)}")
     for name, factory in factories.items():
-        if not callable(factory):
-            raise TypeError(f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r}")
+        if not callable(factory) or not takes(factory):
+            raise TypeError(
+                f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r:.99}: it is"
+                " called without arguments"
+            )
     meters = []
     for name, factory in factories.items():
         meter = Meter(factory(), name, budget)
@@ -134,7 +138,8 @@ def take_turns(meters, slot):
 
 def is_source(thing):
     """Tell whether `throughput` can measure something: batches, a step function, or what has `.dataset()`."""
-    if callable(thing) or callable(getattr(thing, "dataset", None)):
+    is_model = hasattr(thing, "train_on_batch")  # of Keras: what a step of it is, is for a step function to say
+    if callable(getattr(thing, "dataset", None)) or (callable(thing) and not is_model and takes(thing)):
         return True
     is_one_thing = isinstance(thing, str | bytes | Mapping) or getattr(thing, "shape", None) == ()
     return hasattr(thing, "__iter__") and not is_one_thing
@@ -145,6 +150,8 @@ class Budget:
 
     def __init__(self, seconds, progress):
         self.seconds = positive("seconds", seconds, "seconds")
+        if progress is not None:
+            function("progress", progress, "a function of the fraction that is done", arguments=[0.5])
         self.progress = progress
         self.started = self.told = _now()
 
@@ -162,7 +169,8 @@ class Meter:
 
     def __init__(self, source, name, budget):
         if not is_source(source):
-            raise TypeError(f"{name} must be an iterable of batches or a step function, not {source!r:.99}")
+            hint = ": a step function takes no arguments, as lambda: train_step(batch)" if callable(source) else ""
+            raise TypeError(f"{name} must be an iterable of batches or a step function, not {source!r:.99}{hint}")
         if callable(getattr(source, "dataset", None)):
             source = source.dataset()
         self.is_step = not hasattr(source, "__iter__")

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import product
 
 from bigtrain_nb.common import cards
+from bigtrain_nb.common.checks import takes
 from bigtrain_nb.measure.benchmark import Budget, line_up, take_turns
 from bigtrain_nb.measure.intervals import CONFIDENCE, strict_interval
 from bigtrain_nb.measure.results import Comparison, Ratio
@@ -87,6 +88,10 @@ def race(build, *, seconds=60.0, progress=None, **choices):
     for choice, values in choices.items():
         if not isinstance(values, list | tuple | range) or not values:
             raise ValueError(f"{choice}={values!r} must be a list of one or more choices")
+    if not callable(build) or not takes(build, **choices):
+        raise TypeError(
+            f"build={build!r:.99} must be a function that takes the choices, {', '.join(choices) or 'none'}"
+        )
     settings = {}
     for values in product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))

@@ -3,7 +3,7 @@
 import inspect
 from dataclasses import dataclass
 
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.checks import of_kind, whole_number
 from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_gaps import layers_within, scopes_of_call, within_scopes
 from bigtrain_nb.common.quiet import keras, tf
@@ -37,8 +37,9 @@ def chunk_attention(model, layers=None, *, chunks):
     all and is several times as fast on a GPU; this saves its memory, and no time.
 
     Raises ValueError for ``chunks`` that is not a whole number of at least 1, for a model without attention, and for
-    layers that cannot be taken, by name; in a call, for scores that are to be returned.
+    layers that cannot be taken, by name; in a call, for scores that are to be returned. TypeError as `recompute`.
     """
+    of_kind("model", model, keras.layers.Layer, "a Keras model or layer")
     chunks = whole_number("chunks", chunks, 1)
     if layers is not None:
         chosen = layers_chosen(model, layers)

@@ -46,6 +46,8 @@ class Pipelined(keras.Model):
     """
 
     def __init__(self, stages, micro_batches, schedule="1f1b", devices=None, **kwargs):
+        if not isinstance(stages, list | tuple) or not stages:
+            raise ValueError(f"stages={stages!r:.99} must be a list of Keras models, one for each device")
         stages = list(stages)
         refuse_stages(stages)
         if tf.distribute.has_strategy():
@@ -153,6 +155,8 @@ def _one_for_each(stages, devices):
     count = len(stages)
     if devices is None:
         devices = _devices_there(count)[:count]
+    if not isinstance(devices, list | tuple) or not all(isinstance(device, str) for device in devices):
+        raise TypeError(f"devices={devices!r:.99} must be a list of names, one for each stage, like ['GPU:0', 'GPU:1']")
     if len(devices) != count:
         raise ValueError(
             f"{count} stages need {count} devices, and here are {len(devices)}: call bt.devices({count}) before"

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 
+from bigtrain_nb.common.checks import of_kind
 from bigtrain_nb.common.in_place import become
 from bigtrain_nb.common.keras_gaps import layers_within, mask_of, scopes_of_call, with_mask, within_scopes
 from bigtrain_nb.common.quiet import keras, tf
@@ -31,8 +32,10 @@ def recompute(model, layers=None):
     mask in the backward pass, which gives a wrong gradient without an error.
 
     Raises ValueError if no layer is found, with the names that repeat; for a layer inside another that is recomputed;
-    in a call, for a layer that assigns its own trainable weights, as `SpectralNormalization` does.
+    in a call, for a layer that assigns its own trainable weights, as `SpectralNormalization` does. TypeError for what
+    is no model or layer, and for ``layers`` of another kind.
     """
+    of_kind("model", model, keras.layers.Layer, "a Keras model or layer")
     chosen = [model] if layers is None else layers_chosen(model, layers)
     _refuse_one_inside_another(model, chosen)
     for layer in chosen:
@@ -136,8 +139,14 @@ def _refuse_updates_of_weights(layer, updated):
 def layers_chosen(model, layers):
     """Return the layers within a model that a regular expression, a function or a list chooses.
 
-    Raises ValueError if there are none, and for one in the list that is not in the model.
+    Raises ValueError if there are none, and for one in the list that is not in the model; TypeError for anything else.
     """
+    is_one = isinstance(layers, type | keras.layers.Layer)  # which can be called, too
+    if is_one or not (callable(layers) or isinstance(layers, str | list | tuple)):
+        raise TypeError(
+            f"layers={layers!r:.99} must be a regular expression for names, a list of layers, or a function of a layer,"
+            " such as lambda layer: isinstance(layer, keras.layers.Dense)"
+        )
     within = layers_within(model)[1:]
     if isinstance(layers, str):
         chosen = [layer for layer in within if re.fullmatch(layers, layer.name)]

@@ -10,6 +10,7 @@ import threading
 from contextlib import contextmanager
 from functools import wraps
 
+from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.keras_gaps import layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import gather_over_replicas, on_each_replica
@@ -54,6 +55,7 @@ class ColumnDense(keras.layers.Dense):
     """
 
     def __init__(self, units, **settings):
+        units = whole_number("units", units, 1)
         self.replicas = _replicas_for(self, "units", units, settings)
         super().__init__(units // self.replicas, **settings)
 
@@ -77,6 +79,7 @@ class RowDense(keras.layers.Dense):
     """
 
     def __init__(self, units, **settings):
+        units = whole_number("units", units, 1)
         self.replicas = _replicas_for(self, "units", 0, settings)
         super().__init__(units, **settings)
 
@@ -103,6 +106,7 @@ class TensorParallelAttention(keras.layers.MultiHeadAttention):
     """
 
     def __init__(self, num_heads, key_dim, **settings):
+        num_heads = whole_number("num_heads", num_heads, 1)
         self.replicas = _replicas_for(self, "num_heads", num_heads, settings)
         super().__init__(num_heads // self.replicas, key_dim, **settings)
 

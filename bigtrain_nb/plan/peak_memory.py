@@ -13,6 +13,7 @@ from pathlib import Path
 import cloudpickle
 import psutil
 
+from bigtrain_nb.common.checks import takes
 from bigtrain_nb.launch.jobs import run_workers
 
 TIMEOUT_SECONDS = 600
@@ -37,10 +38,14 @@ def peak_memory(function, /, **arguments):
     On the CPU, building and compiling a small model is in it, with 40 to 200 MiB whatever the batch. Repetitions of one
     step or a short `fit` of `conv_net` on two busy cores agreed within 3 MiB, but for one of 30 that was 40 MiB higher.
 
-    Raises TypeError for what cloudpickle cannot send, RuntimeError with the end of the traceback if the function
-    raises, and with what is known if the process dies; TimeoutError after 10 minutes.
+    Raises TypeError for what is no function of these arguments and for what cloudpickle cannot send, RuntimeError with
+    the end of the traceback if the function raises, and with what is known if the process dies; TimeoutError after 10
+    minutes.
     """
     name = getattr(function, "__name__", repr(function))
+    if not callable(function) or not takes(function, **arguments):
+        given = ", ".join(arguments) or "no arguments"
+        raise TypeError(f"function={function!r:.99} must be a function that can be called with {given}")
     packed = base64.b64encode(cloudpickle.dumps((function, arguments))).decode()
     paths = os.pathsep.join(filter(None, sys.path))
     job = run_workers(CODE.format(packed=packed), 1, env={"PYTHONPATH": paths}, timeout=TIMEOUT_SECONDS)

@@ -7,8 +7,10 @@ def pipeline_ceiling(diagnosis):
     """Return the examples/s that a pipeline cannot exceed, from what `bt.diagnose` found of it.
 
     Stages that work at the same time are as fast as the slowest, those that share a thread take their turns, and all
-    the work must fit on the cores.
+    the work must fit on the cores. Raises TypeError for anything else.
     """
+    if not hasattr(diagnosis, "stages"):
+        raise TypeError(f"pipeline_ceiling takes what bt.diagnose(pipeline) returns, not {diagnosis!r:.99}")
     seconds = Counter()
     for stage in diagnosis.stages:
         seconds[stage.thread] += 1 / stage.rate

@@ -4,7 +4,7 @@ import math
 from functools import partial
 from numbers import Number
 
-from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.checks import function, of_kind, one_of, whole_number
 from bigtrain_nb.common.keras_gaps import innermost
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.plan.graph import Graph
@@ -34,6 +34,10 @@ class Step:
             devices = model.distribute_strategy.num_replicas_in_sync
         self.devices = whole_number("devices", devices, 1)
         self.settings = _settings(model, settings, self.devices)
+        if optimizer is not None:
+            of_kind(
+                "optimizer", optimizer, str | keras.optimizers.Optimizer, "the name of an optimizer, or one of Keras"
+            )
         variables = model.trainable_variables
         has_own_loss = loss is None and type(model).compute_loss is not keras.Model.compute_loss
         loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -79,14 +83,15 @@ class Step:
 
 def _built(model, policy):
     """Return the model, which has weights to train; call a function for it under the policy."""
-    if callable(model) and not isinstance(model, keras.Model):
+    if callable(model) and not isinstance(model, keras.layers.Layer):
+        function("model", model, "a Keras model, or a function without arguments that builds one", arguments=[])
         before = keras.mixed_precision.dtype_policy()
         try:
             keras.mixed_precision.set_dtype_policy(policy or before)
             model = model()
         finally:
             keras.mixed_precision.set_dtype_policy(before)
-    elif policy is not None:
+    elif isinstance(model, keras.Model) and policy is not None:
         raise ValueError(
             f"policy={policy!r}: a built model has its policy already; give the function that builds it instead"
         )

@@ -25,8 +25,10 @@ def devices(at_least=2):
 def mirrored(count=None):
     """Return a `tf.distribute.MirroredStrategy` over the first ``count`` of `devices`, by default over all of them.
 
-    Several sizes can live in one process. Raises as `devices` does.
+    Several sizes can live in one process. Raises as `devices` does, and ValueError for a ``count`` below 1.
     """
+    if count is not None:
+        count = whole_number("count", count, 1)
     return mirrored_over(devices(max(2, count or 2))[:count])
 
 

@@ -6,7 +6,8 @@ import zipfile
 
 import bigtrain_nb.parallel.pipelined
 import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of ours when they have been imported)
-from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.common.checks import as_path, of_kind
+from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
 
 _GONE = ("FunctionalModel", "WrappedModel", "Recompute", "ShardedOptimizer", "SplitAttention")
@@ -20,9 +21,12 @@ def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settin
     this package (`ColumnDense`, `RowDense`, `TensorParallelAttention`, `Pipelined`, the positions of `gpt`), loads the
     file with Keras alone.
 
-    Raises TypeError and ValueError as Keras and `Model.of` do, and ValueError for files of bigtrain_nb 0.2.0 that name
-    classes which are gone.
+    Raises FileNotFoundError for a file that is not there, TypeError and ValueError as Keras and `Model.of` do, and
+    ValueError for files of bigtrain_nb 0.2.0 that name classes which are gone.
     """
+    if not tf.io.gfile.exists(as_path("path", path)):
+        raise FileNotFoundError(f"{path}: there is no such file")
+    of_kind("custom_objects", custom_objects, dict | None, "a dictionary {name: class} or None")
     config = _config(path)
     _refuse_gone(path, config)
     if config is None:  # the legacy HDF5 format

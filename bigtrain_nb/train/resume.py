@@ -7,7 +7,7 @@ import os
 import time
 from contextlib import nullcontext
 
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.checks import as_path, of_kind, whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
@@ -49,13 +49,15 @@ class Resume(keras.callbacks.Callback):
     only with `tf.config.experimental.enable_op_determinism()`.
 
     Raises ValueError for bad settings, a model that is not built or not compiled, a checkpoint of another model;
+    TypeError for what is no Keras model;
     OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError if another training
     uses the folder, or if the workers do not share it. If one worker cannot start, all raise.
     """
 
     def __init__(self, folder, model, every=50, keep=2):
         super().__init__()
-        self._folder = os.fspath(folder)
+        self._folder = as_path("folder", folder)
+        of_kind("model", model, keras.Model, "the Keras model to train, as in Resume(folder, model)")
         self._every = None if every is None else whole_number("every", every, 1)
         keep = whole_number("keep", keep, 1)
         _build_optimizer(model)
@@ -108,8 +110,10 @@ class Resume(keras.callbacks.Callback):
         The skipped batches are read again, but not trained on. Several workers each read all of the dataset and keep
         their share (AutoShardPolicy.DATA): only so the number of steps tells which examples are done.
 
-        Raises ValueError for a dataset without end, with fewer batches than are done, or with another policy.
+        Raises TypeError for what is no `tf.data.Dataset`, ValueError for one without end, with fewer batches than are
+        done, or with another policy.
         """
+        of_kind("dataset", dataset, tf.data.Dataset, "a tf.data.Dataset of batches; a Pipeline gives it by .dataset()")
         length = int(dataset.cardinality())
         if length == tf.data.INFINITE_CARDINALITY:
             raise ValueError("this dataset has no end, so no epochs: dataset.take(steps) makes one")

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.checks import one_of, share, switch, whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel.attention import chunk_attention as in_chunks
 from bigtrain_nb.parallel.recompute import recompute as recomputed
@@ -24,9 +24,13 @@ def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", recompu
     2018), the same for every split of a batch, or "batch", whose statistics see a micro-batch or a replica's share.
     ``recompute`` lets each block be computed again in the backward pass.
 
-    The default has 77,976 weights. Raises ValueError for another ``norm``, and, from Keras, with "group" for a
-    ``width`` that is no multiple of 8.
+    The default has 77,976 weights. Raises ValueError for settings that make no sense, and, from Keras, with "group" for
+    a ``width`` that is no multiple of 8.
     """
+    sizes = {"classes": classes, "image_size": image_size, "width": width, "blocks": blocks}
+    for name, value in sizes.items():
+        whole_number(name, value, 1)
+    switch("recompute", recompute)
     one_of("norm", norm, ("group", "batch"))
     images = keras.Input((image_size, image_size, 3), name="image")
     x = _conv(width)(images)
@@ -63,9 +67,16 @@ def gpt(
     by `TensorParallelAttention`, the two matrices after them by `ColumnDense` and `RowDense`. Train it by `fit` with
     the same dataset as on one device: every replica computes on the whole batch.
 
-    The default has 475,776 weights. A head takes ``width // heads`` of the width. Raises ValueError for another number
-    of replicas than ``tensor_parallel``, and for ``heads`` and ``4 * width`` that do not divide by it.
+    The default has 475,776 weights. A head takes ``width // heads`` of the width. Raises ValueError for settings that
+    make no sense, for another number of replicas than ``tensor_parallel``, and for ``heads`` and ``4 * width`` that do
+    not divide by it.
     """
+    sizes = {"vocabulary": vocabulary, "length": length, "width": width, "layers": layers}
+    for name, value in sizes.items():
+        whole_number(name, value, 1)
+    whole_number("heads", heads, 1, width)
+    share("dropout", dropout)
+    switch("recompute", recompute)
     _check_replicas(tensor_parallel)
     tokens = keras.Input((length,), dtype="int32", name="tokens")
     x = _layers.Embedding(vocabulary, width, embeddings_initializer=_normal())(tokens)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bigtrain_nb.common.cards import Shown, note, stacked, table
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, number, quantity
 from bigtrain_nb.watch import trace
@@ -107,7 +107,8 @@ def profile(step, dataset=None, *, steps=20, folder=None):
       `steps_per_execution=n`, it takes n batches at a call, and a "step" here is all n of them;
     - a dataset alone, of which each step takes a batch: the operations are those of the pipeline.
 
-    ``dataset`` is an iterable of batches or has `.dataset()`, as for `throughput`; one that ends starts again.
+    ``dataset`` is an iterable of batches or has `.dataset()`, as for `throughput`; one that ends starts again. That of
+    a model is a `tf.data.Dataset`.
     ``folder`` is where the trace is kept for TensorBoard (its profile page needs the package xprof); default: a new
     temporary folder, which is yours to delete.
 
@@ -119,10 +120,12 @@ def profile(step, dataset=None, *, steps=20, folder=None):
     The steps are those in the middle of as many without the profiler, which tell how much it slows them. It writes
     down each operation, some microseconds each, so shares of many small operations are too large.
 
-    Raises TypeError for another kind of ``step``, ValueError for ``steps`` that is no whole number of at least 1 and
-    for a dataset that yields nothing.
+    Raises TypeError for another kind of ``step`` or ``dataset``, ValueError for ``steps`` that is no whole number of at
+    least 1, for a model that is not compiled and for a dataset that yields nothing.
     """
     steps = whole_number("steps", steps, 1)
+    if folder is not None:
+        as_path("folder", folder)
     is_dataset = dataset is None and has_batches(step)
     take = _step_function(step, dataset)
     place = str(folder or tempfile.mkdtemp(prefix="bigtrain-profile-"))
@@ -150,12 +153,16 @@ def _step_function(step, dataset):
     if dataset is None and is_model:
         raise TypeError(f"profile needs the dataset that {step.name} trains on: profile(model, dataset)")
     if dataset is None:
-        return step
+        return function("step", step, "a function without arguments, or of a batch of a dataset", arguments=[])
     if not is_model:
+        if not has_batches(dataset):
+            raise TypeError(f"dataset={dataset!r:.99} must be an iterable of batches, or have .dataset()")
         next_batch = _next_of(dataset)
         return lambda: step(next_batch())
-    batches = batches_of(dataset).repeat()
-    iterator = iter(step.distribute_strategy.experimental_distribute_dataset(batches))
+    if not step.compiled:
+        raise ValueError(f"{step.name} is not compiled: a step of it needs the loss and the optimizer of compile(...)")
+    batches = of_kind("dataset", batches_of(dataset), tf.data.Dataset, "the tf.data.Dataset that the model trains on")
+    iterator = iter(step.distribute_strategy.experimental_distribute_dataset(batches.repeat()))
     step.make_train_function()
     return lambda: step.train_function(iterator)
 

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
-from equal_models import SIZES, batches, distance, examples, net, on, precision, replicas_agree, trained
+from equal_models import SIZES, batches, distance, examples, net, on, precision, reducing, replicas_agree, trained
 
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -36,7 +36,14 @@ def cut(optimizer, replicas, micro_batches, policy="float32"):
         return trained(lambda: net(micro_batches=micro_batches), data(), OPTIMIZERS[optimizer], replicas)
 
 
-@pytest.mark.usefixtures("each_reduction")
+def assert_equals_stock(model, optimizer):
+    whole = stock(optimizer)
+    assert distance(model, whole) < 1e-5
+    assert model.history.history["loss"] == pytest.approx(whole.history.history["loss"], rel=1e-5)
+    assert replicas_agree(model)
+    assert model.optimizer.iterations.numpy() == len(SIZES)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "replicas", "micro_batches"),
     [
@@ -48,12 +55,13 @@ def cut(optimizer, replicas, micro_batches, policy="float32"):
     ],
 )
 def test_ten_steps_equal_the_whole_batch_on_one_device(optimizer, replicas, micro_batches):
-    model = cut(optimizer, replicas, micro_batches)
-    whole = stock(optimizer)
-    assert distance(model, whole) < 1e-5
-    assert model.history.history["loss"] == pytest.approx(whole.history.history["loss"], rel=1e-5)
-    assert replicas_agree(model)
-    assert model.optimizer.iterations.numpy() == len(SIZES)
+    assert_equals_stock(cut(optimizer, replicas, micro_batches), optimizer)
+
+
+@pytest.mark.parametrize(("optimizer", "replicas", "micro_batches"), [("global_clipnorm", 4, 3), ("momentum", 2, 40)])
+def test_ten_steps_by_collectives_equal_the_whole_batch_on_one_device(optimizer, replicas, micro_batches):
+    with reducing("by collectives"):
+        assert_equals_stock(cut(optimizer, replicas, micro_batches), optimizer)
 
 
 def test_clipping_bites():

@@ -22,7 +22,6 @@ def compiled(replicas, **settings):
     return model
 
 
-@pytest.mark.usefixtures("each_reduction")
 def test_callbacks_see_steps_epochs_and_validation(tmp_path):
     model = compiled(2, metrics=["mae"])
     steps, epochs = [], []

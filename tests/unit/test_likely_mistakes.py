@@ -1,0 +1,240 @@
+"""A likely mistake ends in a sentence of ours: it names the setting, the value and what is allowed."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.data.images import ImageData
+from bigtrain_nb.data.text import TextData
+
+MISTAKES = {
+    # Measuring
+    "bt.throughput(MODEL)": "source must be an iterable of batches or a step function, not <Functional",
+    "bt.throughput(MODEL.train_on_batch)": "a step function takes no arguments, as lambda: train_step(batch)",
+    "bt.throughput(None)": "source must be an iterable of batches or a step function, not None",
+    "bt.throughput(DATASET, seconds='4')": "seconds='4' must be a positive, finite number of seconds",
+    "bt.throughput(DATASET, progress=True)": "progress=True must be a function of the fraction that is done",
+    "bt.throughput(lambda: 0, seconds=0.1)": "source returned 0: a step function returns how many examples",
+    "bt.compare(DATASET)": "compare takes a dictionary {name: function that returns a fresh source}",
+    "bt.compare({'a': DATASET, 'b': DATASET})": "the factory of 'a' must be a function that returns a fresh source",
+    "bt.compare({'a': len, 'b': len})": "it is called without arguments",
+    "bt.compare({'a': dataset})": "expected at least two sources to compare, not 1",
+    "bt.compare({'a': dataset, 'b': dataset}, seconds=nan)": "seconds=nan must be a positive, finite number",
+    "bt.race(DATASET, batch=[4, 8])": "must be a function that takes the choices, batch",
+    "bt.race(lambda size: DATASET, batch=[4, 8])": "must be a function that takes the choices, batch",
+    "bt.race(lambda batch: DATASET, batch=4)": "batch=4 must be a list of one or more choices",
+    "bt.race(lambda batch: DATASET, batch=[])": "batch=[] must be a list of one or more choices",
+    "bt.Lab(DATASET, batch=[4])": "Lab takes a function that builds what is measured from the choices",
+    "bt.Lab(dataset, batch=4)": "batch=4: expected a list of choices",
+    "bt.Lab(dataset, seconds=0, batch=[4])": "seconds=0 must be a positive, finite number of seconds",
+    "bt.Lab(lambda batch: 3.5, batch=[4]).run()": "returned 3.5; a Lab measures what its function returns",
+    "bt.Lab(lambda batch: DATASET, batch=[4]).run(batch=8)": "batch=8 is not among the choices: expected one of 4",
+    "bt.Lab(lambda batch: DATASET, batch=[4]).sweep(['batch'])": "unknown setting ['batch']: expected one of batch",
+    "COMPARISON.ratio('typo', 'b')": "a='typo' must be one of a, b",
+    "COMPARISON.save(None)": "path=None must be a path, as a string or a pathlib.Path",
+    "COMPARISON.save('.')": "path='.' is a folder: give the path of a file",
+    "bt.load(None)": "None holds no saved measurement",
+    "bt.load(MODEL)": "holds no saved measurement: bt.load reads what .save(path)",
+    # Data
+    "bt.photo_crops('4')": "count='4' must be a whole number of at least 1",
+    "bt.photo_crops(8, 4, size=1.5)": "size=1.5 must be a whole number of at least 1",
+    "bt.photo_crops(8, 4, cache=3)": "cache=3 must be a path",
+    "bt.image_folder('no/such/folder')": "no/such/folder: there is no such folder",
+    "bt.image_folder(['a.jpg', 'b.jpg'])": "folder=['a.jpg', 'b.jpg'] must be a path",
+    "bt.image_folder('.', shards=0)": "shards=0 must be a whole number of at least 1",
+    "bt.image_folder('.', test_fraction=10)": "test_fraction=10 must be a number between 0 and 1, both excluded",
+    "bt.image_folder('.')": "no file matches */**/*",
+    "bt.source_text('8')": "megabytes='8' must be a positive, finite number",
+    "bt.source_text(-1)": "megabytes=-1 must be a positive, finite number",
+    "bt.text_folder(None)": "folder=None must be a path",
+    "bt.text_folder('.', '/home/me/*.txt')": "pattern='/home/me/*.txt' must be a pattern of paths below the folder",
+    "bt.text_folder('.', ['*.txt'])": "pattern=['*.txt'] must be a pattern of paths below the folder",
+    "bt.text_folder('.', test_fraction=nan)": "test_fraction=nan must be a number between 0 and 1",
+    "TEXT.array('validation')": "split='validation' must be one of train, test",
+    "bt.Pipeline(data=IMAGES, batch=0)": "batch=0 must be a whole number of at least 1",
+    "bt.Pipeline(data=IMAGES, batch='4')": "batch='4' must be a whole number of at least 1",
+    "bt.Pipeline(data=IMAGES, prefetch='auto')": "prefetch='auto' must be one of AUTOTUNE",
+    "bt.Pipeline(data=IMAGES, repeat=3)": "repeat=3 must be True or False",
+    "bt.Pipeline(data=IMAGES, split='validation')": "split='validation' must be one of train, test",
+    "bt.Pipeline(data=IMAGES, cache=True)": "cache=True must be None",
+    "bt.Pipeline(data=IMAGES, service=3)": "service=3 must be an address",
+    "bt.Pipeline(data=IMAGES, finish='scale')": "finish='scale' must be a function",
+    "bt.Pipeline(data=DATASET)": "must be an ImageData, or a list of paths with a parse of your own",
+    "bt.Pipeline(data=['a.tfrecord'])": "data of your own needs parse=",
+    "bt.Pipeline(data='images', parse=len)": "data='images' must be an ImageData, or a list of paths",
+    "bt.Pipeline(data=[], parse=len)": "data holds no train shards: there is nothing to read",
+    "bt.diagnose([1, 2])": "diagnose takes a Pipeline or a tf.data.Dataset, not list",
+    "bt.diagnose(DATASET, seconds=0)": "seconds=0 must be a positive, finite number of seconds",
+    "bt.diagnose(tf.data.Dataset.range(4), seconds=0.1)": "with no examples along a leading dimension",
+    "bt.pipeline_ceiling(DATASET)": "pipeline_ceiling takes what bt.diagnose(pipeline) returns",
+    # Models and training
+    "bt.Model(INPUTS, OUTPUTS, micro_batches=1.5)": "micro_batches=1.5 must be a whole number of at least 1",
+    "bt.Model(INPUTS, OUTPUTS, microbatches=2)": "no argument 'microbatches'; the nearest is 'micro_batches'",
+    "bt.Model(INPUTS, OUTPUTS, reduce_dtype='float16')": "reduce_dtype='float16' must be one of float32, bfloat16",
+    "bt.Model(INPUTS, OUTPUTS, shard_optimizer=True)": "shard_optimizer=True needs several replicas",
+    "bt.Model(INPUTS, OUTPUTS, sync_every=0)": "sync_every=0 must be a whole number of at least 1",
+    "bt.Model.of(lambda: MODEL)": "Model.of takes a Keras model, not <function",
+    "bt.Model.of(DATASET)": "Model.of takes a Keras model, not <",
+    "bt.load_model('no_such.keras')": "no_such.keras: there is no such file",
+    "bt.load_model(MODEL)": "path=<Functional",
+    "bt.conv_net(classes=0)": "classes=0 must be a whole number of at least 1",
+    "bt.conv_net(width='16')": "width='16' must be a whole number of at least 1",
+    "bt.conv_net(norm='layer')": "norm='layer' must be one of group, batch",
+    "bt.conv_net(image_size=(64, 64))": "image_size=(64, 64) must be a whole number",
+    "bt.gpt(layers=1.5)": "layers=1.5 must be a whole number of at least 1",
+    "bt.gpt(heads=256)": "heads=256 must be a whole number of at least 1 and at most 128",
+    "bt.gpt(dropout=1)": "dropout=1 must be a number of at least 0 and below 1",
+    "bt.gpt(recompute='everything')": "recompute='everything' must be True or False",
+    "bt.gpt(tensor_parallel=2)": "tensor_parallel=2 needs a strategy of as many replicas",
+    "bt.devices('2')": "at_least='2' must be a whole number of at least 1",
+    "bt.devices(0)": "at_least=0 must be a whole number of at least 1",
+    "bt.mirrored(['CPU:0'])": "count=['CPU:0'] must be a whole number of at least 1",
+    "bt.mirrored(-1)": "count=-1 must be a whole number of at least 1",
+    "bt.Resume(MODEL, 'checkpoints')": "folder=<Functional",
+    "bt.Resume('checkpoints', DATASET)": "must be the Keras model to train, as in Resume(folder, model)",
+    "bt.Resume('checkpoints', keras.Sequential([keras.layers.Dense(1)]))": "has no weights yet: start it with",
+    "bt.Resume('checkpoints', MODEL, every=0)": "every=0 must be a whole number of at least 1",
+    "bt.Resume('checkpoints', MODEL).rest([1, 2])": "dataset=[1, 2] must be a tf.data.Dataset of batches",
+    "bt.Resume('checkpoints', MODEL).step_done()": "train inside `for epoch in resume.epochs(count):`",
+    "bt.scaled_rate('0.1', 32, 8)": "rate='0.1' must be a positive, finite number",
+    "bt.scaled_rate(0.1, 0, 8)": "batch=0 must be a whole number of at least 1",
+    "bt.warmup_cosine(0.1, 100, 100)": "warmup_steps=100 must be a whole number of at least 0 and at most 99",
+    "bt.warmup_cosine(0.1, 0.1, 100)": "warmup_steps=0.1 must be a whole number",
+    "bt.warmup_cosine(nan, 10, 100)": "peak=nan must be a positive, finite number",
+    # Memory, shards and stages
+    "bt.recompute(DATASET)": "must be a Keras model or layer",
+    "bt.recompute(MODEL, 'block.*')": "layers='block.*' chooses none of",
+    "bt.recompute(MODEL, keras.layers.Dense)": "a function of a layer, such as lambda layer: isinstance(layer, ",
+    "bt.recompute(MODEL, 3)": "layers=3 must be a regular expression for names",
+    "bt.chunk_attention(MODEL, chunks=2)": "has no attention layer",
+    "bt.chunk_attention(None, chunks=2)": "model=None must be a Keras model or layer",
+    "bt.chunk_attention(MODEL, chunks=1.5)": "chunks=1.5 must be a whole number of at least 1",
+    "bt.ColumnDense('4')": "units='4' must be a whole number of at least 1",
+    "bt.ColumnDense(4, kernel_regularizer='l2')": "ColumnDense has no kernel_regularizer",
+    "bt.RowDense(-1)": "units=-1 must be a whole number of at least 1",
+    "bt.RowDense(4, lora_rank=2)": "RowDense has no lora_rank",
+    "bt.TensorParallelAttention(0, 8)": "num_heads=0 must be a whole number of at least 1",
+    "bt.TensorParallelAttention(None, 8)": "num_heads=None must be a whole number of at least 1",
+    "bt.Pipelined((), 4)": "stages=() must be a list of Keras models, one for each device",
+    "bt.Pipelined(MODEL, 4)": "stages=<Functional",
+    "bt.Pipelined([MODEL, len], 4)": "stage 1, <built-in function len>, is no Keras model",
+    "bt.Pipelined([MODEL], 4, devices='GPU:0')": "devices='GPU:0' must be a list of names, one for each stage",
+    "bt.Pipelined([MODEL], 0, devices=['CPU:0'])": "micro_batches=0 must be a whole number of at least 1",
+    "bt.pipeline_schedule('1F1B', 4, 8)": "schedule='1F1B' must be one of gpipe, 1f1b",
+    "bt.pipeline_schedule('gpipe', 4, 8.0)": "micro_batches=8.0 must be a whole number",
+    "bt.pipeline_schedule('gpipe', 4, 8, backward=0)": "backward=0 must be a positive, finite number",
+    # Processes: refused before one is started
+    "bt.run_workers('train.py', 2)": "there is no script 'train.py' in ",
+    "bt.run_workers(print, 2)": "script_or_code=<built-in function print> must be the path of a script, or Python code",
+    "bt.run_workers('pass', '2')": "workers='2' must be a whole number of at least 1",
+    "bt.run_workers('pass', 2, arguments='--steps 3')": "arguments='--steps 3' must be a list",
+    "bt.run_workers('pass', 2, env='A=1')": "env='A=1' must be a dictionary",
+    "bt.run_workers('pass', 2, timeout=0)": "timeout=0 must be a positive, finite number of seconds",
+    "bt.run_data_service(0)": "workers=0 must be a whole number of at least 1",
+    "bt.run_data_service(2, silent_after='60')": "silent_after='60' must be a positive, finite number of seconds",
+    "bt.strategy(timeout='600')": "timeout='600' must be a positive, finite number of seconds",
+    "bt.cluster_devices(at_least=0)": "at_least=0 must be a whole number of at least 1",
+    "bt.cluster_devices(timeout=-1)": "timeout=-1 must be a positive, finite number of seconds",
+    "bt.Coordinator(tf.distribute.get_strategy(), len, dataset)": "must be a ParameterServerStrategy, as bt.strategy()",
+    "bt.Coordinator(None, len, dataset)": "strategy=None must be a ParameterServerStrategy",
+    "bt.peak_memory(DATASET.cardinality())": "must be a function that can be called with no arguments",
+    "bt.peak_memory(dataset, batch=4)": "must be a function that can be called with batch",
+    # Plans
+    "bt.plan_step(MODEL, 'all')": "batch must be a number of examples, one batch (x, y)",
+    "bt.plan_step(MODEL, MODEL)": "batch must be a number of examples, one batch (x, y)",
+    "bt.plan_step(DATASET, MODEL)": "expected a Keras model, not ",
+    "bt.plan_step(MODEL, 0)": "batch=0 must be a whole number of at least 1",
+    "bt.plan_step(MODEL, 8, on='a100 80 gb')": "on='a100 80 gb' must be one of T4, ",
+    "bt.plan_step(MODEL, 8, policy='float32')": "a built model has its policy already",
+    "bt.plan_cluster(MODEL, 8)": "plan_cluster takes a bt.Transformer(layers, width, heads, ...), not Functional",
+    "bt.plan_cluster('7 B', 8)": "plan_cluster takes a bt.Transformer(layers, width, heads, ...), not str",
+    "bt.plan_cluster(bt.SIZES['7 B'], 0.5)": "batch=0.5 must be a whole number of at least 1",
+    "bt.plan_cluster(bt.SIZES['7 B'], 8, on='H-100')": "on='H-100' must be one of T4, ",
+    "bt.plan_cluster(bt.SIZES['7 B'], 8, zero_stage=4)": "zero_stage=4 must be a whole number of at least 0 and at",
+    "bt.plan_cluster(bt.SIZES['7 B'], 8, devices=1)": "the model needs at least ",
+    "bt.Transformer(12, 768, 11)": "width=768 must be a multiple of heads=11",
+    "bt.Transformer('12', 768, 12)": "layers='12' must be a whole number of at least 1",
+    "bt.SIZES['7 B'].flops(None)": "batch=None must be a whole number of at least 1",
+    "bt.SIZES['7 B'].flops(8, 'all')": "recompute='all' must be one of none, attention, everything",
+    "bt.all_reduce_seconds('1e9', 8, 1e9)": "size='1e9' must be a finite number of bytes, 0 or more",
+    "bt.all_reduce_seconds(1e9, 0, 1e9)": "devices=0 must be a whole number of at least 1",
+    "bt.all_reduce_seconds(1e9, 8, 0)": "bandwidth=0 must be a positive, finite number of bytes/s",
+    "bt.Planner(DATASET)": "expected a Keras model, not ",
+    "bt.Planner().plan(size='7B')": "size=7B is not among the choices",
+    "bt.Planner().plan(model='7 B')": "unknown setting 'model': expected one of size, batch",
+    # Looking into a step
+    "bt.profile(MODEL)": "profile needs the dataset that",
+    "bt.profile(DATASET, MODEL)": "profile takes a step function, a compiled Keras model or a dataset, not",
+    "bt.profile(MODEL, [1, 2])": "dataset=[1, 2] must be the tf.data.Dataset that the model trains on",
+    "bt.profile(UNCOMPILED, DATASET)": "is not compiled: a step of it needs the loss and the optimizer",
+    "bt.profile(len)": "step=<built-in function len> must be a function without arguments",
+    "bt.profile(MODEL, DATASET, steps=0)": "steps=0 must be a whole number of at least 1",
+    "bt.find_overflow(DATASET, MODEL)": "find_overflow takes a compiled Keras model, not ",
+    "bt.find_overflow(UNCOMPILED, DATASET)": "is not compiled: the backward pass starts at the loss",
+    "bt.find_overflow(MODEL, 3)": "find_overflow takes a batch of arrays or dense tensors",
+    # Predictions and exercises
+    "bt.check(len)": "name=<built-in function len> must be the name of an exercise, like ",
+    "bt.check('measure_first.rate', 3.5)": "answer=3.5 must be your function itself, without brackets",
+    "bt.check('measure_first.rat', len)": "no exercise named 'measure_first.rat': there is measure_first.rate",
+    "bt.check('typo', len)": "no exercise named 'typo': the first part is one of ",
+    "bt.hint()": "name=None must be the name of an exercise",
+    "bt.solution(3)": "name=3 must be the name of an exercise",
+    "bt.predict('speedup', '2')": "value='2' must be a positive, finite number",
+    "bt.predict('speedup', 0)": "value=0 must be a positive, finite number",
+    "bt.predict(2.0, 'speedup')": "name=2.0 must be a text",
+    "bt.reveal('never said', 2.0)": "no prediction named 'never said'",
+    "bt.reveal(predicted(), None)": "measured=None must be a Ratio, a Result or a number",
+}
+"""{call: a part of what it says}. Models and datasets stand where a reader mixes arguments up."""
+
+WITHOUT_MISTAKES = {
+    *("ACCELERATORS", "PREEMPTED", "SIZES", "tf"),  # no functions
+    *("LossScaleHistory", "cores", "machine", "score"),  # with nothing to give, or one switch
+    *("Comparison", "Race", "Ratio", "Result"),  # nobody makes them but this package
+}
+
+
+def names():
+    """Return what the calls speak of."""
+
+    def dataset():
+        return DATASET
+
+    def predicted():
+        bt.predict("speedup", 2.0)
+        return "speedup"
+
+    numbers = np.ones([8, 3], "float32")
+    DATASET = tf.data.Dataset.from_tensor_slices((numbers, numbers)).batch(4)
+    INPUTS = keras.Input((3,))
+    OUTPUTS = keras.layers.Dense(3)(INPUTS)
+    MODEL, UNCOMPILED = keras.Model(INPUTS, OUTPUTS), keras.Model(INPUTS, OUTPUTS)
+    MODEL.compile("sgd", "mse")
+    IMAGES = ImageData(Path(), ("cat",), ("shard",), ("shard",), ("file",), ("file",))
+    TEXT = TextData(Path("train.txt"), Path("test.txt"), 1, 1, 2)
+    results = [bt.Result(name, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), "steps/s", 0.1, 6, 1.0) for name in ("a", "b")]
+    COMPARISON = bt.Comparison({one.name: one for one in results})
+    return {**globals(), **locals(), "nan": float("nan")}
+
+
+@pytest.fixture(scope="module")
+def namespace():
+    return names()
+
+
+@pytest.mark.parametrize("call", MISTAKES)
+def test_it_ends_in_a_sentence(call, namespace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ValueError, TypeError, OSError, RuntimeError)) as caught:
+        eval(call, namespace)
+    assert MISTAKES[call] in str(caught.value)
+    assert "bigtrain_nb" in Path(caught.traceback[-1].path).parts
+
+
+def test_each_public_name_that_takes_arguments_is_in_the_table():
+    called = set(re.findall(r"bt\.(\w+)", " ".join(MISTAKES)))
+    assert called | WITHOUT_MISTAKES >= set(bt.__all__)
