@@ -61,8 +61,10 @@ class Pipeline:
         in this process.
     sharding: which of the service's workers reads what. "dynamic": each file goes to the worker that is free; each
         example comes once, and those that a lost worker had read may be missing. "data": worker i of n reads each n-th
-        example, and "file" each n-th file; what a lost worker had sent comes again. "off": each worker reads all, so
-        that each example comes once for each worker.
+        example, and "file" each n-th file; what a lost worker had sent comes again; one that registers after
+        the first batches were asked for may lose its share without an error, so begin when all run. "off": each worker
+        reads all, so that each example comes once for each worker. A damaged record raises DataLossError, which gives
+        its place but not its file: read the shards one by one, with `tf.data.TFRecordDataset`, to find it.
     job_name: trainings that give the same name share the examples of one epoch; without one, each gets all.
     skip_damaged: leave out records that cannot be parsed instead of raising, and of a shard that is cut off all that
         follows.
