@@ -21,6 +21,7 @@ BEAT_SECONDS = 10.0
 NO_BEAT_SECONDS = 25.0
 """Without a word for so long, a training on another host is taken to have died."""
 
+A_NOTEBOOK = "a notebook"
 LARGEST_TOKEN = 2**24  # so that a float32, which workers exchange, holds it
 
 
@@ -41,7 +42,7 @@ class FolderOwner:
             "process": os.getpid(),
             "started": psutil.Process().create_time(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "runs": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "runs": _what_runs(),
             "state": "made",
             "beat": 0,
         }
@@ -141,3 +142,8 @@ class FolderOwner:
         with tf.io.gfile.GFile(f"{self._path}.part", "w") as file:
             file.write(json.dumps(self._note))
         tf.io.gfile.rename(f"{self._path}.part", self._path, overwrite=True)
+
+
+def _what_runs():
+    """Return script and arguments, which in a notebook are those of its kernel and say nothing."""
+    return A_NOTEBOOK if "ipykernel" in sys.modules else " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -11,6 +11,7 @@ from bigtrain_nb.common.checks import as_path, of_kind, whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
+from bigtrain_nb.train.folder_owner import A_NOTEBOOK
 from bigtrain_nb.train.preemption import Preemption, leave
 from bigtrain_nb.train.train_state import TrainState
 
@@ -222,7 +223,8 @@ class Resume(keras.callbacks.Callback):
                 " step 0. If it had saved before, the folder is not the one that it saved in",
                 flush=True,
             )
-        if number and before and before["runs"] != self._files.runs:
+        is_notebook = self._files.runs == A_NOTEBOOK  # where a person chose the folder a moment ago
+        if number and before and before["runs"] != self._files.runs and not is_notebook:
             print(
                 f"{self._folder} was last used by {before['runs']!r}; this is {self._files.runs!r}, and goes on from"
                 f" its checkpoint, epoch {self.epoch}, step {self.step}",

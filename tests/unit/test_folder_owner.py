@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 
 import psutil
@@ -88,7 +89,8 @@ def test_a_note_that_cannot_be_read_is_none(tmp_path, text):
     assert FolderOwner(tmp_path).take() is None
 
 
-def test_going_on_from_a_training_that_ran_something_else_is_said(tmp_path, capsys):
+def test_going_on_from_a_training_that_ran_something_else_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     for _ in bt.Resume(tmp_path, model_of()).epochs(1):
         pass
     by_another(tmp_path)
@@ -98,6 +100,10 @@ def test_going_on_from_a_training_that_ran_something_else_is_said(tmp_path, caps
     assert f"{tmp_path} was last used by 'other.py --rate 7'; this is " in said and "epoch 1, step 0" in said
     bt.Resume(tmp_path, model_of())
     assert capsys.readouterr().out == ""
+    by_another(tmp_path)
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    bt.Resume(tmp_path, model_of())
+    assert capsys.readouterr().out == "" and note(tmp_path)["runs"] == "a notebook"
 
 
 def test_a_restart_that_finds_no_checkpoint_is_said(tmp_path, monkeypatch, capsys):
