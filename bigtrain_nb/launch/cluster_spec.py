@@ -6,6 +6,8 @@ import re
 import subprocess
 from dataclasses import dataclass
 
+from bigtrain_nb.common.addresses import host_and_port
+
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 KINDS = ["chief", "worker", "ps"]
 FIRST_PORT, PORTS, PORTS_OF_A_JOB = 20_000, 12_000, 64  # below the ports that Linux gives to clients
@@ -29,7 +31,7 @@ class ClusterSpec:
     @property
     def port(self):
         """The port on which this task will listen."""
-        return _port(self.addresses[self.rank])
+        return host_and_port(self.addresses[self.rank])[1]
 
     @property
     def cluster(self):
@@ -135,7 +137,9 @@ def _check_kinds(kinds):
 def _check_addresses(cluster):
     addresses = [address for some in cluster.values() for address in some]
     for address in addresses:
-        if not (isinstance(address, str) and re.fullmatch(r".+:\d{1,5}", address) and 0 < _port(address) < 65536):
+        if not (
+            isinstance(address, str) and re.fullmatch(r".+:\d{1,5}", address) and 0 < host_and_port(address)[1] < 65536
+        ):
             raise ValueError(f"TF_CONFIG's address {address!r} must be a host and a port, like host1:2222")
         if addresses.count(address) > 1:
             raise ValueError(f"TF_CONFIG has the address {address} twice: each task needs a host:port of its own")
@@ -155,10 +159,6 @@ def _check_task(cluster, task):
         raise ValueError(
             f"TF_CONFIG's task is {kind} {index}, but there are {len(cluster[kind])} of that kind, counted from 0"
         )
-
-
-def _port(address):
-    return int(address.rpartition(":")[2])
 
 
 def _from_slurm(environment, servers):

@@ -8,7 +8,7 @@ import time
 import weakref
 from pathlib import Path
 
-from bigtrain_nb.common.addresses import answers
+from bigtrain_nb.common.addresses import answers, host_and_port
 from bigtrain_nb.common.checks import positive, whole_number
 from bigtrain_nb.launch import silence
 from bigtrain_nb.launch.cluster_spec import cluster_spec
@@ -112,7 +112,7 @@ def serve(folder, ports=None):
 
     addresses, rank = _place(ports)
     service = tf.data.experimental.service
-    port = int(addresses[rank].rpartition(":")[2])
+    _, port = host_and_port(addresses[rank])
     if rank == 0:
         config = service.DispatcherConfig(
             port=port,

@@ -186,7 +186,9 @@ def heard(connection, until):
         left = until - time.monotonic()
         if left <= 0 or not select.select([connection], [], [], left)[0]:
             return None
-        more = connection.recv(2**16)  # nothing of a next message: its sender waits for an answer first
+        more = b""
+        with suppress(ConnectionError):
+            more = connection.recv(2**16)  # nothing of a next message: its sender waits for an answer first
         if not more:
             return None
         line += more

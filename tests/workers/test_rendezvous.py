@@ -4,6 +4,7 @@ import atexit
 import json
 import os
 import socket
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -173,6 +174,19 @@ def test_a_port_that_is_closed_to_another_task_is_named_with_the_direction(pool)
         f" {second} cannot be reached from {first} (Connection refused);"
         " worker 1 (x) cannot be reached from worker 2 (y). The port of each task must be open to all others"
     )
+
+
+def test_one_that_is_lost_while_ports_are_tried_is_named_and_no_port_blamed(pool, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "")  # which is set in meeting, and put back after the test
+    chief, first = specs(2)
+    met = pool.submit(rendezvous.come_together, rendezvous.meet, chief, {}, SECONDS)
+    eventually(lambda: listens(chief.addresses[0]))
+    guest = create_connection(("127.0.0.1", chief.port))
+    guest.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its end is a reset
+    guest.sendall(greeting(first))
+    rendezvous.heard(guest, time.monotonic() + SECONDS)
+    guest.close()
+    assert f"{first.name(1)} came and hung up again" in refused(met)
 
 
 def test_a_name_that_does_not_resolve_yet_is_waited_for(pool, monkeypatch, capsys):
