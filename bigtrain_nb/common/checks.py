@@ -86,8 +86,8 @@ def takes(function, *arguments, **named):
         inspect.signature(function).bind(*arguments, **named)
     except TypeError:
         return False
-    except ValueError:  # some of those written in C do not tell
-        pass
+    except ValueError:  # some of those written in C do not tell, and hardly one of them knows our names
+        return not named
     return True
 
 

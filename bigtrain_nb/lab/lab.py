@@ -137,7 +137,7 @@ class Lab:
         if swept is ALL:
             values = [control.values for control in self.controls.values()]
             chosen = [dict(zip(self.controls, combination, strict=True)) for combination in product(*values)]
-        elif swept:
+        elif swept is not None:
             values = controls.look_up(self.controls, swept).values
             chosen = [{**chosen[0], swept: value} for value in values]
         with self._lock:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from bigtrain_nb.common.checks import of_kind
+from bigtrain_nb.common.checks import of_kind, takes
 from bigtrain_nb.common.in_place import become
 from bigtrain_nb.common.keras_gaps import layers_within, mask_of, scopes_of_call, with_mask, within_scopes
 from bigtrain_nb.common.quiet import keras, tf
@@ -142,7 +142,8 @@ def layers_chosen(model, layers):
     Raises ValueError if there are none, and for one in the list that is not in the model; TypeError for anything else.
     """
     is_one = isinstance(layers, type | keras.layers.Layer)  # which can be called, too
-    if is_one or not (callable(layers) or isinstance(layers, str | list | tuple)):
+    is_function = callable(layers) and takes(layers, model)
+    if is_one or not (is_function or isinstance(layers, str | list | tuple)):
         raise TypeError(
             f"layers={layers!r:.99} must be a regular expression for names, a list of layers, or a function of a layer,"
             " such as lambda layer: isinstance(layer, keras.layers.Dense)"
@@ -150,7 +151,7 @@ def layers_chosen(model, layers):
     within = layers_within(model)[1:]
     if isinstance(layers, str):
         chosen = [layer for layer in within if re.fullmatch(layers, layer.name)]
-    elif callable(layers):
+    elif is_function:
         chosen = [layer for layer in within if layers(layer)]
     else:
         chosen = list(layers)

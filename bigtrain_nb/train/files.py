@@ -6,7 +6,7 @@ import zipfile
 
 import bigtrain_nb.parallel.pipelined
 import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of ours when they have been imported)
-from bigtrain_nb.common.checks import as_path, of_kind
+from bigtrain_nb.common.checks import as_path, of_kind, switch
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
 
@@ -26,6 +26,8 @@ def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settin
     """
     if not tf.io.gfile.exists(as_path("path", path)):
         raise FileNotFoundError(f"{path}: there is no such file")
+    switch("compile", compile)
+    switch("safe_mode", safe_mode)
     of_kind("custom_objects", custom_objects, dict | None, "a dictionary {name: class} or None")
     config = _config(path)
     _refuse_gone(path, config)

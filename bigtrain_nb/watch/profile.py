@@ -157,6 +157,7 @@ def _step_function(step, dataset):
     if not is_model:
         if not has_batches(dataset):
             raise TypeError(f"dataset={dataset!r:.99} must be an iterable of batches, or have .dataset()")
+        function("step", step, "a function of a batch of the dataset", arguments=[None])
         next_batch = _next_of(dataset)
         return lambda: step(next_batch())
     if not step.compiled:

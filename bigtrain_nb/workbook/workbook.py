@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
-from bigtrain_nb.common.checks import function, of_kind, positive
+from bigtrain_nb.common.checks import function, of_kind, positive, switch
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import interval, quantity
 from bigtrain_nb.plots import Picture, comparison_figure, prediction_figure
@@ -138,6 +138,7 @@ def score(series=False):
     Below it, for a prediction made on several days, how far off it was the first time and the last; with ``series``
     also a line for each notebook that the reader has scored in this folder.
     """
+    switch("series", series)
     if not _predictions and not _checked:
         return cards.note("Score", "nothing was predicted and no exercise was checked yet")
     revealed = [row for row in _predictions.values() if row.median is not None]

@@ -61,7 +61,8 @@ class TestMeasured:
         first, second = lab.run(), lab.run(batch=320)
         assert lab.runs == [first, second] and lab.baseline is first
         assert first.ratio is None and first.result.unit == "examples/s"
-        assert (second.ratio.a, second.ratio.b, second.ratio.verdict) == ("run 2", "run 1", "faster")
+        assert (second.ratio.a, second.ratio.b) == ("run 2", "run 1")
+        assert second.ratio.verdict != "slower"  # ten times as fast; a busy machine may hide that, but not turn it
         assert second.settings == {"batch": 320, "prefetch": 0, "cache": False, "workers": 1}
 
     def test_without_a_notebook_it_needs_neither_widgets_nor_tensorflow(self):
