@@ -175,9 +175,10 @@ def _check_pipeline(answer):
         raise Wrong("the batches of the second epoch: expected examples mixed anew, got the same batches, reordered")
     if _pixels(first) == _pixels(second):
         raise Wrong("augmentation: expected other pixels in the second epoch, got those of the first, from a cache")
-    for _ in range(3):  # a busy machine may hold one of them up
+    for _ in range(3):
         speedup, store = _speedup(answer)
-        if speedup >= TARGET:
+        waits_together = min(store.opening.most, store.parsing.most) >= TARGET  # which a busy machine does not change
+        if speedup >= TARGET or waits_together:
             return
     raise Wrong(
         f"the first epoch: expected at least {TARGET} times as fast as the naive one, got {speedup:.1f} times; "
