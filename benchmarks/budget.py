@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from budget_picture import predicted_figure
-from budget_steps import Case, peak_of_updates, source, updates
+from budget_steps import Case, peak_of, source, updates
 from report import add_arguments, facts, finish, in_words, table
 from training_workers import chiefs_answer
 
@@ -40,6 +40,10 @@ MEMORY_CASES = [
     Case("LSTM", 256),
     Case("1-D convolutions", 256),
     Case("large embedding", 256),
+    Case("dense, fully sharded", 256, devices=2),
+    Case("GPT, 256 wide, fully sharded", 32, devices=2),
+    Case("GPT, 256 wide, fully sharded", 128, micro_batches=4, devices=2),
+    Case("GPT-2 of KerasHub, fully sharded", 32, devices=2),
 ]
 TIME_CASES = [
     Case("conv net", 128),
@@ -67,12 +71,15 @@ RESULT = ("predicted", "measured", "ratio", "verdict")
 
 
 def memories(arguments):
-    """Yield a case, what its plan predicts together with the runtime's own, and the peak of fresh processes."""
+    """Yield a case, what its plan predicts together with the runtime's own, and the peak of fresh processes.
+
+    That of several replicas in one process is the sum of what each is predicted to take.
+    """
     for case in MEMORY_CASES:
-        plan = bt.plan_step(case.build, case.batch, **case.settings, waiting=0)
-        measured = median(bt.peak_memory(peak_of_updates, **case.arguments) for _ in range(arguments.repeats))
+        plan = bt.plan_step(case.build, case.batch, **case.settings, devices=case.devices, waiting=0)
+        measured = median(peak_of(case) for _ in range(arguments.repeats))
         folded = 0 if case.sized else plan.memory.parts.get("folded", 0)
-        yield case.row, plan.peak - folded + plan.runtime, 2**20 * measured, ()
+        yield case.row, case.devices * (plan.peak - folded + plan.runtime), 2**20 * measured, ()
 
 
 def planned(case, **more):

@@ -1,7 +1,10 @@
 """The networks of budget.py and their training steps, for this process, for fresh ones and for workers."""
 
+import base64
 import contextlib
 import json
+import pickle
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -9,20 +12,31 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from keras_hub.models import GPT2Backbone
 from workers_job import all_reduces
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plan.peak_memory import ANSWER, CODE
 
 
-def dense(width=2048, layers=4):
+def dense(width=2048, layers=4, fully_shard=None):
     """Return a plain network: float32 [batch, width] -> logits [batch, 10]."""
     inputs = keras.Input((width,))
     x = inputs
-    for _ in range(layers):
-        x = keras.layers.Dense(width, activation="relu")(x)
-    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
+    for number in range(layers):
+        x = keras.layers.Dense(width, activation="relu", name=f"hidden_{number}")(x)
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x), fully_shard=fully_shard)
+
+
+def gpt_of_keras_hub(width=256, layers=4, words=256, length=128):
+    """Return a GPT-2 of KerasHub, its blocks fully sharded: int32 [batch, length] -> logits [batch, length, words]."""
+    backbone = GPT2Backbone(words, layers, 4, width, 4 * width, dropout=0.0, max_sequence_length=length)
+    tokens = keras.Input((length,), dtype="int32")
+    x = backbone({"token_ids": tokens, "padding_mask": keras.ops.ones_like(tokens)})
+    logits = keras.layers.Dense(words, dtype="float32")(x)
+    return bt.Model(tokens, logits, fully_shard=r"transformer_layer_\d+")
 
 
 def recurrent():
@@ -61,6 +75,9 @@ NETWORKS = {
     "GPT, 12 blocks, recomputed": partial(bt.gpt, layers=12, recompute=True),
     "conv net, recomputed": partial(bt.conv_net, recompute=True),
     "dense": dense,
+    "dense, fully sharded": partial(dense, fully_shard=r"hidden_\d+"),
+    "GPT, 256 wide, fully sharded": partial(bt.gpt, width=256, layers=4, fully_shard=True),
+    "GPT-2 of KerasHub, fully sharded": gpt_of_keras_hub,
     "LSTM": recurrent,
     "1-D convolutions": text_convolutions,
     "large embedding": large_embedding,
@@ -97,7 +114,7 @@ class Case:
 
     @property
     def arguments(self):
-        names = ("network", "batch", "micro_batches", "policy", "sized")
+        names = ("network", "batch", "micro_batches", "policy", "sized", "devices")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -160,6 +177,16 @@ def peak_of_updates(**settings):
     from budget_steps import Case, updates
 
     updates(Case(**settings))
+
+
+def peak_of(case):
+    """Return the MiB that updates take in a fresh process, of all its replicas together."""
+    if case.devices == 1:
+        return bt.peak_memory(peak_of_updates, **case.arguments)
+    packed = base64.b64encode(pickle.dumps((peak_of_updates, case.arguments)))
+    code = f"import bigtrain_nb as bt; bt.devices({case.devices}); {CODE.format(packed=packed)}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=subprocess.PIPE, check=True)
+    return float(done.stdout.decode().rpartition(ANSWER)[2])
 
 
 def in_worker(network, batch, answer):

@@ -1,8 +1,11 @@
 """Recomputation, sharded state, tensor parallel, pipelines and less talk: memory and time, beside plans and PyTorch."""
 
 import argparse
+import json
 import math
 import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -15,13 +18,16 @@ from parallel_steps import (
     CUT,
     DEEP,
     FEW_TEXTS,
+    FULLY,
     JOBS,
+    LARGE,
     LONG,
     NETWORKS,
     PAIRS,
     RECOMPUTED,
     SCHEDULES,
     SHARDED,
+    SMALL,
     STEPS,
     WHOLE,
     peers,
@@ -33,6 +39,7 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import interval, number
 
+MEMORY = Path(__file__).with_name("parallel_memory.py")
 JOB = Path(__file__).with_name("parallel_steps.py")
 MIB, MINUTES, EXAMPLES = 2**20, 15, 4
 PAIRED = 4
@@ -40,7 +47,18 @@ PAIRED = 4
 FEW, MANY = 4, 16
 """Micro-batches of EXAMPLES examples each, for the memory of a pipeline."""
 ONE, REPLICAS, WORKERS, STAGES = "1 replica", "2 replicas", "2 workers", "2 processes"
-SHEET = ("where", "network", "way", "ms a step", "time of whole", "between steps, MiB", "peak, MiB", "of whole")
+SHEET = (
+    "where",
+    "network",
+    "way",
+    "ms a step",
+    "time of whole",
+    "between steps, MiB",
+    "peak, MiB",
+    "of whole",
+    "sent, MiB",
+)
+PROCESS = ("way", "built, MiB", "imported", "graph", "tensors", "rest", "peak, MiB")
 PLANNED = ("planned peak, MiB", "planned ms")
 TORCH = ("where", "network", "ours", "theirs", "our time of theirs", "peak", "between steps")
 
@@ -117,7 +135,8 @@ def rows_of(where, network, found, plans):
         plan = plans.get(way)
         predicted = [mib(replicas * tensors(plan)), number(1000 * plan.seconds)] if plan else ["", ""]
         milliseconds = number(1000 * median(one["seconds"]))
-        measured = [milliseconds, ratios[0], mib(one["stays"]), mib(one["peak"]), ratios[1]]
+        sent = mib(median(one["sent"])) if where in (WORKERS, STAGES) else ""
+        measured = [milliseconds, ratios[0], mib(one["stays"]), mib(one["peak"]), ratios[1], sent]
         rows.append([where, network, way, *measured, *predicted])
     return rows
 
@@ -155,6 +174,24 @@ def fresh_processes(ways, plans):
         plan = plans.get(way)
         rows.append([way, peak, mib(tensors(plan) + plan.runtime) if plan else ""])
     return rows
+
+
+def processes_of_replicas():
+    """Return rows of where the memory of whole processes of two replicas is, MiB."""
+    rows = []
+    for way in (WHOLE, RECOMPUTED, SHARDED, FULLY):
+        say(f"a fresh process of two replicas: {way}")
+        large, small = [memory_of(way, network) for network in (LARGE, SMALL)]
+        graph = small["peak"] - small["imported"]
+        parts = [large["imported"], graph, large["tensors"]]
+        rows.append([way, *map(mib, [large["built"], *parts, large["peak"] - sum(parts), large["peak"]])])
+    return rows
+
+
+def memory_of(way, network):
+    command = [sys.executable, MEMORY, way, network]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60 * MINUTES)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def at_most(name, value, limit):
@@ -248,6 +285,7 @@ def what_does_not_fit(arguments):
         "Targets": (("what", "target", "measured", "verdict"), reached),
         "All on one sheet": ((*SHEET, *PLANNED), sheet),
         "Micro-batches of a pipeline": (("schedule", "m", "batch", "peak, MiB"), growth),
+        f"Whole processes of two replicas, {LARGE}": (PROCESS, processes_of_replicas()),
         "Whole processes": (("way", "peak, MiB", "planned, MiB"), fresh_processes(one, plans)),
     }
     if peers:

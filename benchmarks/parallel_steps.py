@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
+import psutil
 from workers_job import all_reduces
 
 import bigtrain_nb as bt
@@ -22,13 +23,22 @@ if find_spec("torch"):
 else:
     peers = None
 
-DEEP, WIDE = "GPT, 12 blocks", "GPT, 512 wide"
+DEEP, WIDE, LARGE = "GPT, 12 blocks", "GPT, 512 wide", "GPT, 512 wide, 6 blocks"
+SMALL = "GPT, 32 wide, 6 blocks"
 LONG = {f"GPT, {length:,} tokens": {"width": 64, "length": length} for length in (1024, 2048, 4096)}
-NETWORKS = {DEEP: {"layers": 12}, WIDE: {"width": 512, "length": 32}, **LONG}
-"""Much to compute with 2.5 million weights; little with 6.6 million, so that what is sent binds; few, long texts."""
+NETWORKS = {
+    DEEP: {"layers": 12},
+    WIDE: {"width": 512, "length": 32},
+    LARGE: {"width": 512, "layers": 6},
+    SMALL: {"width": 32, "layers": 6},
+    **LONG,
+}
+"""Much to compute with 2.5 million weights; 6.6 or 19 million, so that what is sent binds; next to none; few texts."""
 FEW_TEXTS = 2
+FEW_EXAMPLES = 8
 BATCH, STEPS, SEED = 32, 4, 0
 WHOLE, RECOMPUTED, SHARDED, CUT = "whole", "recompute=True", "shard_optimizer=True", "tensor_parallel=2"
+FULLY = "fully_shard=True"
 IN_16_BITS, LOCAL = 'reduce_dtype="bfloat16"', f"sync_every={STEPS}"
 CHUNKED, BOTH = "chunk_attention=16", "recompute=True, chunk_attention=16"
 OF_THE_GPT = {
@@ -36,6 +46,7 @@ OF_THE_GPT = {
     CHUNKED: {"chunk_attention": 16},
     BOTH: {"recompute": True, "chunk_attention": 16},
     CUT: {"tensor_parallel": 2},
+    FULLY: {"fully_shard": True},
 }
 OF_THE_MODEL = {
     SHARDED: {"shard_optimizer": True},
@@ -44,8 +55,8 @@ OF_THE_MODEL = {
 }
 SCHEDULES = ("gpipe", "1f1b")
 JOBS = {
-    "deep": (DEEP, [WHOLE, RECOMPUTED, SHARDED, CUT, IN_16_BITS, LOCAL]),
-    "wide": (WIDE, [WHOLE, SHARDED, IN_16_BITS, LOCAL]),
+    "deep": (DEEP, [WHOLE, RECOMPUTED, SHARDED, FULLY, CUT, IN_16_BITS, LOCAL]),
+    "wide": (WIDE, [WHOLE, SHARDED, FULLY, IN_16_BITS, LOCAL]),
 }
 PAIRS = {"deep pair": (DEEP, [WHOLE, SHARDED]), "wide pair": (WIDE, [WHOLE, SHARDED])}
 """Two ways alone: their rounds lie closer together, so that a machine whose speed drifts hurts their ratio less."""
@@ -142,13 +153,20 @@ def in_turn(ours, theirs, rounds):
         for way, begin in begins.items():
             print(way, file=sys.stderr, flush=True)
             found[way], ready[way] = measure(begin)
-            found[way]["seconds"] = []
+            found[way]["seconds"], found[way]["sent"] = [], []
     for count in range(rounds):
         for way in reversed(ready) if count % 2 else ready:
-            began = time.perf_counter()
+            before, began = bytes_on_loopback(), time.perf_counter()
             ready[way]()
             found[way]["seconds"].append((time.perf_counter() - began) / STEPS)
+            found[way]["sent"].append((bytes_on_loopback() - before) / STEPS)
     return found
+
+
+def bytes_on_loopback():
+    """Return how many bytes have gone over this machine's loopback device, or 0 where that is not told (macOS)."""
+    counters = psutil.net_io_counters(pernic=True)
+    return counters["lo"].bytes_sent if "lo" in counters else 0
 
 
 def an_epoch(way):

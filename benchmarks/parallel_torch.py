@@ -21,9 +21,9 @@ LIKE_OURS = {
     ALONE[1]: "recompute=True",
     TOGETHER[0]: "whole",
     TOGETHER[1]: "shard_optimizer=True",
-    TOGETHER[2]: "shard_optimizer=True",
+    TOGETHER[2]: "fully_shard=True",
 }
-"""What each is set beside; FSDP shards weights and gradients, too."""
+"""What each is set beside. FSDP does not compute a block again; fully_shard does."""
 
 
 class Block(nn.Module):

@@ -40,7 +40,6 @@ _HOME = {
     "plan.pipeline_ceiling": ("pipeline_ceiling",),
     "parallel.recompute": ("recompute",),
     "parallel.attention": ("chunk_attention",),
-    "parallel.tensor": ("ColumnDense", "RowDense", "TensorParallelAttention"),
     "parallel.pipelined": ("Pipelined",),
     "parallel.schedule": ("pipeline_schedule",),
     "watch.profile": ("profile",),

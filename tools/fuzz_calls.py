@@ -153,7 +153,7 @@ CALLS = {
         {
             **{"optimizer": "'adam'", "policy": "'float32'", "loss": "'mse'", "micro_batches": "2", "on": "'H100'"},
             **{"shard_optimizer": "False", "reduce_dtype": "'bfloat16'", "sync_every": "2", "outer_optimizer": "None"},
-            **{"devices": "2"},
+            **{"devices": "2", "fully_shard": "None"},
         },
     ),
     "bt.plan_cluster": (
@@ -180,9 +180,6 @@ CALLS = {
     "bt.Planner(model()).plan": ({"batch": "32"}, {"on": "'H100'", "optimizer": "'adam'", "devices": "2"}),
     "bt.recompute": ({"model": "model()"}, {"layers": "'dense.*'"}),
     "bt.chunk_attention": ({"model": "bt.gpt(8, 4, 8, 1, 2)", "chunks": "2"}, {"layers": "'multi_head.*'"}),
-    "bt.ColumnDense": ({"units": "4"}, {"activation": "'gelu'", "use_bias": "False"}),
-    "bt.RowDense": ({"units": "4"}, {"activation": "'gelu'", "use_bias": "False"}),
-    "bt.TensorParallelAttention": ({"num_heads": "2", "key_dim": "4"}, {"dropout": "0.1", "use_bias": "False"}),
     "bt.Pipelined": (
         {"stages": "[model(), model()]", "micro_batches": "2", "devices": "['CPU:0', 'CPU:0']"},
         {"schedule": "'gpipe'"},

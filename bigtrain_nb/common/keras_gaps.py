@@ -14,6 +14,7 @@ from bigtrain_nb.common.replicas import several_workers
 # isort: split
 from keras.src import api_export
 from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow.trainer import reduce_per_replica
 from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
@@ -211,6 +212,22 @@ def layers_within(layer):
     return list(layer._flatten_layers())
 
 
+def graph_of(model):
+    """Return what a functional or sequential model calls, in order: [(operation, those it takes its inputs from)].
+
+    The last is (None, those that make its outputs). A layer that is called twice is there twice; for any other layer
+    the list is empty.
+    """
+    functional = model._functional if isinstance(model, keras.Sequential) else model
+    if not isinstance(functional, Functional):
+        return []
+    graph = []
+    for depth in sorted(functional._nodes_by_depth, reverse=True):
+        for node in functional._nodes_by_depth[depth]:
+            graph.append((node.operation, [parent.operation for parent in node.parent_nodes]))
+    return [*graph, (None, [output._keras_history.operation for output in functional.outputs])]
+
+
 def _batch_normalizations(model):
     return [layer for layer in layers_within(model) if isinstance(layer, keras.layers.BatchNormalization)]
 
@@ -259,3 +276,69 @@ def within_scopes(scopes):
 def _set_scopes(scopes):
     for name, value in zip(_SCOPES, scopes, strict=True):
         global_state.set_global_attribute(name, value)
+
+
+# Weights in whose place others stand: see shards.py
+
+
+def weights_to_train(layer):
+    """Return the weights of a layer and of those inside it that train, or would if they were not frozen."""
+    return [weight for inner in layers_within(layer) for weight in inner._trainable_variables]
+
+
+def let_stand_for(layer, pairs):
+    """Let the second variable of each pair stand for the first, in what a built layer itself trains and saves.
+
+    Its attributes, such as ``kernel``, stay what they were.
+    """
+    other_of = {id(variable): other for variable, other in pairs}
+    layer._tracker.unlock()
+    for index, variable in enumerate(layer._trainable_variables):
+        layer._trainable_variables[index] = other_of.get(id(variable), variable)
+    layer._tracker.lock()
+
+
+def value_from(variable, function):
+    """Let a variable keep no value of its own; who reads it gets ``function(shape, dtype=...)``."""
+    variable._value = None
+    variable._initializer = function
+
+
+def same_path(variable, other):
+    """Give a variable another one's path, by which optimizers know what not to decay."""
+    variable._path = other.path
+
+
+def infers_shapes():
+    """Return whether Keras only asks for the shapes that a layer gives."""
+    return in_stateless_scope()
+
+
+class UnmadeVariables:
+    """Within this scope layers are built whose variables have no values yet; `take` and `make_rest` make them later.
+
+    What is assigned to a variable meanwhile, from a file say, is its value then. The numbers are those that Keras would
+    have made at once, for an initializer draws its seed when it is constructed.
+    """
+
+    def __enter__(self):
+        self._scope = keras.StatelessScope(initialize_variables=False)
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._scope.__exit__(*exception)
+        self._unmade = global_state.get_global_attribute("uninitialized_variables", [])
+        global_state.set_global_attribute("uninitialized_variables", [])
+
+    def take(self, variable):
+        """Return the first value of a variable, which is not made any more."""
+        self._unmade = [one for one in self._unmade if one is not variable]
+        given = self._scope.state_mapping.pop(id(variable), None)
+        return variable.value if given is None else given
+
+    def make_rest(self):
+        for variable in self._unmade:
+            variable._deferred_initialize()
+            if id(variable) in self._scope.state_mapping:
+                variable.assign(self._scope.state_mapping.pop(id(variable)))

@@ -1,9 +1,19 @@
 """What the replicas of a strategy do together: the same function each, the values of all, their sum and mean."""
 
+import math
+from functools import partial
+from itertools import count
+from weakref import WeakKeyDictionary
+
 from bigtrain_nb.common.quiet import tf
 
 OWN_GROUPS = 1_000_000_000
 """Keys of collective groups start here, far above those that TensorFlow gives its own."""
+TYPES = 256
+"""More than TensorFlow has types of numbers."""
+
+_exchanges_of = WeakKeyDictionary()
+"""Exchanges between workers are counted in each graph. All workers make the same graphs, so they count alike."""
 
 _GATHERED_AS = {
     tf.bfloat16: tf.float32,
@@ -24,6 +34,12 @@ def several_workers(strategy):
 
 def on_cpus(strategy):
     return "CPU" in strategy.extended.worker_devices[0]
+
+
+def on_replicas():
+    """Return whether this runs on a replica, and there are others."""
+    context = tf.distribute.get_replica_context()
+    return context is not None and context.num_replicas_in_sync > 1
 
 
 def own_copy(share):
@@ -82,40 +98,123 @@ def sum_over_replicas(tensors):
     On GPUs bfloat16 goes by a ring of TensorFlow's own, for its NCCL does not take it; on CPUs everything does.
     """
     context = tf.distribute.get_replica_context()
-    flat = tf.nest.flatten(tensors)
-    sums = {}
-    for dtype in dict.fromkeys(tensor.dtype for tensor in flat):
-        places = [place for place, tensor in enumerate(flat) if tensor.dtype == dtype]
+
+    def all_reduce(of_type):
         ring = tf.distribute.experimental.CommunicationImplementation.RING
-        options = tf.distribute.experimental.CommunicationOptions(implementation=ring) if dtype == tf.bfloat16 else None
-        of_type = context.all_reduce(tf.distribute.ReduceOp.SUM, [flat[place] for place in places], options)
-        sums.update(zip(places, of_type, strict=True))
-    return tf.nest.pack_sequence_as(tensors, [sums[place] for place in range(len(flat))])
+        by_ring = tf.distribute.experimental.CommunicationOptions(implementation=ring)
+        options = by_ring if of_type[0].dtype == tf.bfloat16 else None
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, of_type, options)
+
+    return tf.nest.pack_sequence_as(tensors, by_type(tf.nest.flatten(tensors), all_reduce))
+
+
+def value_of_first(strategy, value):
+    """Return the first replica's value of a tensor, on all workers."""
+
+    def only_of_first(own):
+        is_first = tf.equal(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)  # a tensor, of a worker
+        return sum_over_replicas(tf.where(is_first, own, tf.zeros_like(own)))
+
+    return on_each_replica(strategy, only_of_first)(value)[0]
 
 
 def gather_over_replicas(tensor, axis, options=None):
-    """Return the replicas' tensors of numbers, joined along an axis, on which their sizes may differ."""
+    """Return the replicas' tensors, joined along an axis, on which their sizes may differ."""
+    if tensor.dtype == tf.string:
+        return _gather_texts(tensor, axis)
     sent = tf.cast(tensor, _GATHERED_AS.get(tensor.dtype, tensor.dtype))
     return tf.cast(tf.distribute.get_replica_context().all_gather(sent, axis, options), tensor.dtype)
 
 
-def sum_own_row(table):
-    """Return row i of the sum of the replicas' tables [replicas, numbers], on replica i: reduce-scatter.
+def _gather_texts(texts, axis):
+    """Return the replicas' tensors of texts, joined: they travel as bytes, for collectives take numbers only."""
+    lengths = gather_over_replicas(tf.strings.length(texts), axis)
+    longest = tf.reduce_max(tf.pad(tf.reshape(lengths, [-1]), [[1, 0]], constant_values=1))
+    own_bytes = tf.io.decode_raw(texts, tf.uint8, fixed_length=longest)  # shorter texts end in zeros
+    all_bytes = gather_over_replicas(own_bytes, axis)
+    letters = tf.gather([bytes([code]) for code in range(256)], tf.cast(all_bytes, tf.int32))
+    return tf.strings.substr(tf.strings.reduce_join(letters, -1), tf.zeros_like(lengths), lengths)
 
-    TensorFlow has that for GPUs only. Workers on CPUs send each row to its replica, which adds them up: half of what an
-    all-reduce sends. In one process replicas may take turns, so there only the strategy's own all-reduce is safe.
+
+def sum_into_shards(tensors):
+    """Return this replica's shards of the sums of some tensors over the replicas: reduce-scatter.
+
+    A shard is one row of 1/N of a tensor's numbers, rounded up; the last one ends in zeros. TensorFlow has a
+    reduce-scatter for GPUs only. Workers on CPUs send each row to its replica, which adds them up: half of what an
+    all-reduce sends.
     """
     context = tf.distribute.get_replica_context()
-    if not several_workers(context.strategy) or not on_cpus(context.strategy):
-        return sum_over_replicas(table)[context.replica_id_in_sync_group]
-    rows = tf.raw_ops.CollectiveAllToAllV2(
+    replicas = context.num_replicas_in_sync
+
+    def table_of(tensor):  # [replicas, numbers in a shard]
+        numbers = tf.reshape(tensor, [-1])
+        missing = -numbers.shape[0] % replicas
+        return tf.reshape(tf.pad(numbers, [[0, missing]]) if missing else numbers, [replicas, -1])
+
+    def from_all_to_all(of_type):
+        tables = [table_of(tensor) for tensor in of_type]
+        own = tf.reduce_sum(_all_to_all(tf.concat(tables, axis=1)), axis=0)
+        return tf.split(own, [table.shape[1] for table in tables])
+
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    if several_workers(context.strategy) and on_cpus(context.strategy):
+        return by_type(tensors, from_all_to_all)
+    sums = _once_for_all(tf.add_n, tensors) if on_cpus(context.strategy) else sum_over_replicas(tensors)
+    return [table_of(total)[context.replica_id_in_sync_group] for total in sums]
+
+
+def _all_to_all(table):
+    """Return the rows, one for this worker from each, of the workers' tables [workers, numbers]."""
+    number = next(_exchanges_of.setdefault(tf.compat.v1.get_default_graph(), count()))
+    return tf.raw_ops.CollectiveAllToAllV2(
         input=table,
-        group_size=context.num_replicas_in_sync,
-        group_key=OWN_GROUPS + table.dtype.as_datatype_enum,
-        instance_key=table.shape[1],  # workers know it without counting; the same keys need the same shape and type
+        group_size=table.shape[0],
+        group_key=OWN_GROUPS + TYPES * number + table.dtype.as_datatype_enum,
+        instance_key=table.shape[1],  # the same keys need the same shape and type
         ordering_token=[],
     )
-    return tf.reduce_sum(rows, axis=0)
+
+
+def join_shards(shards, shapes):
+    """Return the whole tensors of which each replica has a shard: all-gather, between workers one for each type."""
+    strategy = tf.distribute.get_strategy()
+
+    def gather(of_type):
+        rows = gather_over_replicas(tf.concat(of_type, axis=0)[None], axis=0)  # [replicas, numbers]
+        return tf.split(rows, [shard.shape[0] for shard in of_type], axis=1)
+
+    shards = [tf.convert_to_tensor(shard) for shard in shards]
+    if several_workers(strategy) or not on_cpus(strategy):
+        joined = by_type(shards, gather)
+    else:
+        joined = _once_for_all(partial(tf.concat, axis=0), shards)
+    wholes = []
+    for numbers, shape in zip(joined, shapes, strict=True):
+        numbers, size = tf.reshape(numbers, [-1]), math.prod(shape)
+        wholes.append(tf.reshape(numbers if numbers.shape[0] == size else numbers[:size], shape))
+    return wholes
+
+
+def _once_for_all(function, tensors):
+    """Return for each tensor a function of its values on all replicas of a process on CPUs, which share the result.
+
+    TensorFlow's own reductions give each replica a copy, and a gather has a hundred operations, at 20 KiB each.
+    """
+
+    def of_all(strategy, tensors):
+        return [function(strategy.experimental_local_results(tensor)) for tensor in tensors]
+
+    return tf.distribute.get_replica_context().merge_call(of_all, args=(tensors,))
+
+
+def by_type(tensors, function):
+    """Return what a function of a list gives for tensors of the same type, in the order of all ``tensors``."""
+    results = [None] * len(tensors)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        for place, result in zip(places, function([tensors[place] for place in places]), strict=True):
+            results[place] = result
+    return results
 
 
 def mean_over_replicas(values, weight, gradient_dtype="float32", sum_gradients=sum_over_replicas):

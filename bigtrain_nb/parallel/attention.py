@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from bigtrain_nb.common.checks import of_kind, whole_number
 from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_gaps import layers_within, scopes_of_call, within_scopes
+from bigtrain_nb.common.layers import layers_chosen
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
-from bigtrain_nb.parallel.recompute import layers_chosen
 
 _ROW_OFFSETS = ("cache_update_index", "start_index")
 """Names of arguments that say which place in the text the first row of the queries has."""

@@ -1,11 +1,9 @@
 """Layers that keep only their inputs for the backward pass, and compute the rest again there."""
 
-import re
-from collections import Counter
-
-from bigtrain_nb.common.checks import of_kind, takes
+from bigtrain_nb.common.checks import of_kind
 from bigtrain_nb.common.in_place import become
-from bigtrain_nb.common.keras_gaps import layers_within, mask_of, scopes_of_call, with_mask, within_scopes
+from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.layers import call_as_function, layers_chosen
 from bigtrain_nb.common.quiet import keras, tf
 
 
@@ -39,140 +37,31 @@ def recompute(model, layers=None):
     chosen = [model] if layers is None else layers_chosen(model, layers)
     _refuse_one_inside_another(model, chosen)
     for layer in chosen:
-        become(layer, Recomputed)
+        if not _is_computed_again(layer):
+            become(layer, Recomputed)
     return model
 
 
 class Recomputed:
     """What a layer becomes."""
 
+    is_computed_again = True
+
     def call(self, *args, **kwargs):
         return call_as_function(self, super().call, args, kwargs, tf.recompute_grad)
 
 
-def call_as_function(layer, own_call, args, kwargs, wrap):
-    """Return what ``own_call`` of a layer gives, run as ``wrap(run)`` of those of its arguments that have gradients.
-
-    ``run(*tensors)`` returns all that it makes and changes nothing: it may run again, and gives the same, for what it
-    updates (seeds of dropout, moving statistics, metrics), ``training`` and the type of weights are in both runs those
-    from before. What the layer would have updated is updated once.
-    """
-    known = vars(layer).get("_known_updates", ())  # variables
-    while True:
-        result, updated = _call_with_known_updates(known, own_call, args, kwargs, wrap)
-        unknown = [variable for variable in updated if not any(variable is one for one in known)]
-        if not unknown:
-            break
-        # The call that found them is thrown away, and later calls know. Keras would track an ordinary attribute
-        _refuse_updates_of_weights(layer, unknown)
-        known = (*known, *unknown)
-        object.__setattr__(layer, "_known_updates", known)
-    outputs, after, losses = result
-    for variable, value in zip(known, after, strict=True):
-        variable.assign(value)
-    for loss in losses:
-        keras.layers.Layer.add_loss(layer, loss)  # a functional model has none of its own
-    return outputs
-
-
-def _call_with_known_updates(known, own_call, args, kwargs, wrap):
-    """Return (outputs, values of ``known`` variables after the call, added losses), and the variables it updates."""
-    given = tf.nest.flatten((args, kwargs))
-    places = [place for place, value in enumerate(given) if _has_gradient(value)]
-    scopes = scopes_of_call()
-    before = [tf.identity(variable.value) for variable in known]
-    traced = {}  # what is no tensor, of the outputs of a run
-
-    def run(*tensors):
-        filled = list(given)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = with_mask(tf.identity(tensor), mask_of(given[place]))
-        args_now, kwargs_now = tf.nest.pack_sequence_as((args, kwargs), filled)
-        values = list(zip(known, before, strict=True))
-        with within_scopes(scopes), _Updates(values, collect_losses=True) as scope:
-            outputs = own_call(*args_now, **kwargs_now)
-        flat = tf.nest.flatten(outputs)
-        masks = [mask_of(output) for output in flat]
-        traced["outputs"] = outputs
-        traced["tensors"] = [place for place, value in enumerate(flat) if tf.is_tensor(value)]
-        traced["masked"] = [place for place, mask in enumerate(masks) if mask is not None]
-        traced["updated"] = scope.updated
-        after = [scope.get_current_value(variable) for variable in known]
-        return [flat[place] for place in traced["tensors"]], after, [masks[p] for p in traced["masked"]], scope.losses
-
-    tensors, after, masks, losses = wrap(run)(*[given[place] for place in places])
-    flat = tf.nest.flatten(traced["outputs"])
-    for place, tensor in zip(traced["tensors"], tensors, strict=True):
-        flat[place] = tensor
-    for place, mask in zip(traced["masked"], masks, strict=True):
-        with_mask(flat[place], mask)
-    return (tf.nest.pack_sequence_as(traced["outputs"], flat), after, losses), traced["updated"]
-
-
-class _Updates(keras.StatelessScope):
-    """A scope in which variables are not updated, that knows which would have been, each once."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.updated = []
-
-    def add_update(self, update):
-        variable, _ = update
-        if not any(variable is one for one in self.updated):
-            self.updated.append(variable)
-        super().add_update(update)
-
-
-def _has_gradient(value):
-    return tf.is_tensor(value) and (value.dtype.is_floating or value.dtype.is_complex)
-
-
-def _refuse_updates_of_weights(layer, updated):
-    for variable in updated:
-        if variable.trainable and any(variable is weight for weight in layer.weights):
-            raise ValueError(
-                f"{layer.name} assigns {variable.path}, a weight that trains, whenever it is called, so it cannot be"
-                " computed again: choose a layer inside it, or leave it out"
-            )
-
-
-def layers_chosen(model, layers):
-    """Return the layers within a model that a regular expression, a function or a list chooses.
-
-    Raises ValueError if there are none, and for one in the list that is not in the model; TypeError for anything else.
-    """
-    is_one = isinstance(layers, type | keras.layers.Layer)  # which can be called, too
-    is_function = callable(layers) and takes(layers, model)
-    if is_one or not (is_function or isinstance(layers, str | list | tuple)):
-        raise TypeError(
-            f"layers={layers!r:.99} must be a regular expression for names, a list of layers, or a function of a layer,"
-            " such as lambda layer: isinstance(layer, keras.layers.Dense)"
-        )
-    within = layers_within(model)[1:]
-    if isinstance(layers, str):
-        chosen = [layer for layer in within if re.fullmatch(layers, layer.name)]
-    elif is_function:
-        chosen = [layer for layer in within if layers(layer)]
-    else:
-        chosen = list(layers)
-        for layer in chosen:
-            if not any(layer is one for one in within):
-                raise ValueError(f"{getattr(layer, 'name', layer)!r} is no layer of {model.name}: take them from it")
-    if not chosen:
-        patterns = Counter(re.sub(r"\d+", r"\\d+", layer.name) for layer in within)
-        repeat = [f'r"{pattern}" ({count})' for pattern, count in patterns.most_common(8) if count > 1]
-        raise ValueError(
-            f"layers={layers!r} chooses none of {model.name}; names that repeat: {', '.join(repeat) or 'none'}"
-        )
-    return chosen
-
-
 def _refuse_one_inside_another(model, chosen):
-    already = [layer for layer in layers_within(model) if isinstance(layer, Recomputed)]
+    already = [layer for layer in layers_within(model) if _is_computed_again(layer)]
     for outer in [*already, *chosen]:
         for inner in layers_within(outer)[1:]:
-            if isinstance(inner, Recomputed) or any(inner is one for one in chosen):
+            if _is_computed_again(inner) or any(inner is one for one in chosen):
                 raise ValueError(
                     f"{inner.name} is inside {outer.name}, and both are to be recomputed: its layers would be computed"
                     " three times. Choose the inner or the outer one"
                 )
+
+
+def _is_computed_again(layer):
+    """Return whether a layer computes again already, also one that is fully sharded."""
+    return getattr(layer, "is_computed_again", False)

@@ -29,6 +29,9 @@ class Mean:
     reduces_logs = True
     """Whether the replicas talk to each other about the logs of a step. What an epoch shows is reduced at its end."""
 
+    all_see_the_same = False
+    """Whether all replicas compute on the same examples, the global batch."""
+
     sum_gradients = staticmethod(sum_over_replicas)
     """How gradients are summed over the replicas: a function of {index: gradient}, which returns their sums, or this
     replica's shards of them. They have been multiplied by the weight of the share, and cast to ``reduce_dtype``."""
@@ -44,6 +47,10 @@ class Mean:
     def batch(self, data):
         """Return what a replica computes on: its share of the global batch."""
         return data if self.replicas == 1 else own_copy(data)
+
+    def share(self, data):
+        """Return what a replica's loss and gradients are multiplied by before they come to `reduce`."""
+        return 1.0
 
     def at_work(self):
         """Return the context in which a replica computes."""

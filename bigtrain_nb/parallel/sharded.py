@@ -1,8 +1,8 @@
 """The state of the optimizer in shards: each replica updates its shard of the weights, then the shards are gathered.
 
 Stage 1 of ZeRO: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models". The
-gradients are reduce-scattered, which together with the gathering sends as much as an all-reduce. (On GPUs and in one
-process `sum_own_row` all-reduces them, and a step sends one and a half times as much.) Clipping and the finite check of
+gradients are reduce-scattered, which together with the gathering sends as much as an all-reduce. (On GPUs
+`sum_into_shards` all-reduces them, and a step sends one and a half times as much.) Clipping and the finite check of
 loss scaling then need one number of each replica for each weight.
 
 Stage 2 would keep only a shard of the sum of gradients, too. That is a reduction after each micro-batch, for which all
@@ -11,7 +11,7 @@ before its forward and its backward pass.
 """
 
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import gather_over_replicas, on_each_replica, sum_own_row
+from bigtrain_nb.common.replicas import join_shards, on_each_replica, sum_into_shards
 from bigtrain_nb.parallel.reduction import Mean
 from bigtrain_nb.parallel.shards import OptimizerOfShards, finish_gradients, mark_shard, own_shard
 
@@ -56,21 +56,11 @@ class ShardedOptimizer(OptimizerOfShards):
         return [shard_of[id(weight)] for weight in weights]
 
     def _gather_weights(self):
-        """Give each weight its new value: the shards of all replicas, joined.
-
-        One all-gather for each type of weights: [numbers] on each replica -> [replicas, numbers].
-        """
-        pairs_of_type = {}
-        for weight, shard in self._weights_and_shards:
-            pairs_of_type.setdefault(shard.dtype, []).append((weight, shard))
-        for pairs in pairs_of_type.values():
-            row = tf.concat([shard.value for _, shard in pairs], axis=0)
-            rows = gather_over_replicas(row[None], axis=0)
-            tables = tf.split(rows, [shard.shape[0] for _, shard in pairs], axis=1)
-            for (weight, _), table in zip(pairs, tables, strict=True):
-                numbers = tf.reshape(table, [-1])[: weight.value.shape.num_elements()]
-                value = tf.reshape(numbers, weight.shape)
-                weight.assign(weight.constraint(value) if weight.constraint else value)
+        """Give each weight its new value: the shards of all replicas, joined."""
+        shards = [shard.value for _, shard in self._weights_and_shards]
+        values = join_shards(shards, [weight.shape for weight, _ in self._weights_and_shards])
+        for (weight, _), value in zip(self._weights_and_shards, values, strict=True):
+            weight.assign(weight.constraint(value) if weight.constraint else value)
 
 
 class ShardedMean(Mean):
@@ -84,23 +74,8 @@ class ShardedMean(Mean):
 
     @staticmethod
     def sum_gradients(gradients):
-        """Return this replica's shards of the sums of the replicas' gradients: reduce-scatter. {index: gradient}."""
-        if not gradients:  # every layer is frozen
-            return {}
-        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        indices_of_type = {}
-        for index, gradient in gradients.items():
-            indices_of_type.setdefault(gradient.dtype, []).append(index)
-        shards = {}
-        for indices in indices_of_type.values():
-            tables = []  # [replicas, numbers in a shard]
-            for index in indices:
-                numbers = tf.reshape(gradients[index], [-1])
-                padded = tf.pad(numbers, [[0, -numbers.shape[0] % replicas]])
-                tables.append(tf.reshape(padded, [replicas, -1]))
-            own = sum_own_row(tf.concat(tables, axis=1))
-            shards.update(zip(indices, tf.split(own, [table.shape[1] for table in tables]), strict=True))
-        return {index: shards[index] for index in gradients}
+        """Return this replica's shards of the sums of the replicas' gradients, {index: gradient}."""
+        return dict(zip(gradients, sum_into_shards(list(gradients.values())), strict=True))
 
     def reduce(self, step, data):
         step = super().reduce(step, data)

@@ -12,12 +12,29 @@ import os
 import secrets
 import tempfile
 import zlib
+from functools import partial
 
 from bigtrain_nb.common.files import write_once
 from bigtrain_nb.common.in_place import become, own_class
-from bigtrain_nb.common.keras_gaps import innermost, same_weight_decay
+from bigtrain_nb.common.keras_gaps import (
+    UnmadeVariables,
+    infers_shapes,
+    innermost,
+    let_stand_for,
+    same_path,
+    same_weight_decay,
+    value_from,
+)
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import all_gather, gather_over_replicas, on_each_replica, sum_over_replicas
+from bigtrain_nb.common.replicas import (
+    all_gather,
+    gather_over_replicas,
+    on_each_replica,
+    on_replicas,
+    several_workers,
+    sum_over_replicas,
+    value_of_first,
+)
 
 ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
 """The optimizers of Keras that treat each number of a weight by itself, so that any part of it can be updated alone."""
@@ -96,19 +113,24 @@ class Unsharded:
         self._variable.assign(own_shard(tf.ensure_shape(value, self.shape), self._variable))
 
 
-def save_unsharded(layer, variables):
-    """Let a layer write whole values of its ``variables`` to files, and take its shards of what it reads."""
+def show_whole_weights(layer):
+    """Let a layer give whole weights in `get_weights`, and take them in `set_weights`."""
+    layer.get_weights = partial(whole_weights, layer)
+    layer.set_weights = partial(give_whole_weights, layer)
 
-    def save_own_variables(store):
-        for index, variable in enumerate(variables):
-            store[str(index)] = unsharded(variable).numpy()
 
-    def load_own_variables(store):
-        for index, variable in enumerate(variables):
-            unsharded(variable).assign(store[str(index)])
+def whole_weights(layer):
+    return [unsharded(variable).numpy() for variable in layer.weights]
 
-    layer.save_own_variables = save_own_variables
-    layer.load_own_variables = load_own_variables
+
+def give_whole_weights(layer, weights):
+    """Give each of the ``layer.weights`` a value; each replica takes its shard of those that are sharded."""
+    wholes = [unsharded(variable) for variable in layer.weights]
+    shapes = [tuple(whole.shape) for whole in wholes]
+    if [tuple(value.shape) for value in weights] != shapes:
+        raise ValueError(f"set_weights of {layer.name} takes arrays of these shapes: {shapes}")
+    for whole, value in zip(wholes, weights, strict=True):
+        whole.assign(value)
 
 
 def save_together(strategy, path, save):
@@ -142,6 +164,123 @@ def save_together(strategy, path, save):
         raise problem
     if not saved.all():
         raise RuntimeError(f"another worker could not save {path}; its own error says why")
+
+
+# Layers: shards stand for their weights
+
+
+def build_sharded(build, shard):
+    """Return the model that ``build()`` makes, some of whose weights are sharded before they are made.
+
+    ``shard(model, unmade)`` does that. So no replica ever has one of these weights whole. They start as they would if
+    the model was built first and sharded then, and with several workers as on the first one.
+    """
+    with tf.device("CPU"), UnmadeVariables() as unmade:
+        model = build()
+    if isinstance(model, keras.Model):
+        shard(model, unmade)
+    with tf.distribute.get_strategy().scope():
+        unmade.make_rest()
+    return model
+
+
+def shard_weights(layer, axes, on_replica, unmade=None):
+    """Let shards stand for weights of a layer itself, in what it trains and what it saves.
+
+    ``axes`` are pairs of a weight and the axis along which it is sharded, or None for all its numbers in one row. Who
+    reads such a weight gets the whole of it, but on a replica what ``on_replica(weight, shard)`` returns. The values
+    are those that the weights have, or those of ``unmade`` variables. Returns pairs of a weight and its shard.
+    """
+    pairs = []
+    for weight, axis in axes:
+        shard = _shard_of(weight, axis, unmade)
+        value_from(weight, partial(_shown, weight, shard, on_replica))
+        pairs.append((weight, shard))
+    let_stand_for(layer, pairs)
+    if pairs:
+        _save_whole(layer, pairs)
+    return pairs
+
+
+def refuse_to_shard(weights, words):
+    """Raise ValueError for weights that are shards already, or are looked at as a whole; ``words`` say what to do."""
+    for weight in weights:
+        if is_shard(weight):
+            raise ValueError(f"{weight.path} is sharded already: shard a layer in one way only")
+        if weight.regularizer or weight.constraint:
+            raise ValueError(
+                f"{weight.path} has a regularizer or a constraint, which would see a shard where it needs the whole:"
+                f" leave it out (the optimizer's weight_decay works), or {words}"
+            )
+
+
+def _shard_of(weight, axis, unmade):
+    """Return a variable for this replica's part of a weight, with its value."""
+    strategy = tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync
+    if axis is None:
+        axis, shape = 0, [-(-math.prod(weight.shape) // replicas)]  # rounded up
+    else:
+        shape = list(weight.shape)
+        shape[axis] //= replicas
+    kind = {"dtype": weight.dtype, "trainable": weight.trainable, "name": weight.name}
+    shard = keras.Variable("zeros", shape=shape, autocast=False, **kind)  # the weight that it stands for is cast
+    same_path(shard, weight)
+    mark_shard(shard, axis, weight.shape)
+    if unmade is None:
+        value = weight.value
+    else:
+        with tf.device("CPU"):
+            value = unmade.take(weight)
+        if several_workers(strategy):
+            value = value_of_first(strategy, value)
+    Unsharded(shard).assign(value)
+    return shard
+
+
+def _shown(weight, shard, on_replica, *_, **__):
+    """Return the value that a sharded weight shows."""
+    if on_replicas():
+        return on_replica(weight, shard)
+    if infers_shapes():
+        return tf.zeros(weight.shape, shard.dtype)
+    strategy = shard.value.distribute_strategy
+    if tf.executing_eagerly():
+        return tf.convert_to_tensor(Unsharded(shard).numpy())
+    if several_workers(strategy):
+        raise ValueError(
+            f"{weight.path} is sharded over the workers, so a function of one worker cannot read it: use fit, evaluate"
+            " or predict, or save the model and load the file in one process"
+        )
+    parts = [tf.convert_to_tensor(part) for part in strategy.experimental_local_results(shard.value)]
+    numbers = tf.reshape(tf.concat(parts, shard.shard_axis), [-1])
+    return tf.reshape(numbers[: math.prod(weight.shape)], weight.shape)
+
+
+def _save_whole(layer, pairs):
+    """Let a layer save and load as ever, with whole weights in the place of shards."""
+    save, load = layer.save_own_variables, layer.load_own_variables
+    back = [(shard, weight) for weight, shard in pairs]
+
+    def save_own_variables(store):
+        let_stand_for(layer, back)
+        try:
+            save(store)
+        finally:
+            let_stand_for(layer, pairs)
+
+    def load_own_variables(store):
+        let_stand_for(layer, back)
+        try:
+            with keras.StatelessScope() as scope:
+                load(store)
+        finally:
+            let_stand_for(layer, pairs)
+        for weight, shard in pairs:
+            Unsharded(shard).assign(scope.get_current_value(weight))
+
+    layer.save_own_variables = save_own_variables
+    layer.load_own_variables = load_own_variables
 
 
 # Optimizers
@@ -208,7 +347,6 @@ def finish_gradients(gradients, are_shards, optimizer):
     replica is so on all, which then skip a step of loss scaling together. Keras clips again, by the norms of the
     shards, which are no larger.
     """
-    refuse_unless_elementwise(innermost(optimizer))
     if not gradients:  # every layer is frozen
         return gradients
     own = tf.stack([tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32))) for gradient in gradients.values()])

@@ -39,6 +39,7 @@ class ClusterPlan(Plan):
     time: Breakdown
     tokens: int
     policy: str
+    recompute: str
     spare: int = 0
 
     @property
@@ -49,7 +50,7 @@ class ClusterPlan(Plan):
     @property
     def missing(self):
         """What of the layout bigtrain_nb cannot build, a list of words; empty if it can."""
-        return self.layout.missing(self.model)
+        return self.layout.missing(self.model, self.recompute)
 
     @property
     def tokens_per_second(self):
@@ -112,7 +113,8 @@ def plan_cluster(
     - ``sequence_parallel``: whether the devices of ``tensor_parallel`` share also the activations between the parts of
       a layer (Korthikanti et al. 2022). No layer of bigtrain_nb does so;
     - ``zero_stage``: what the copies of the model divide among them, each stage with what the one before has: 1 the
-      optimizer's state, 2 gradients, 3 weights (Rajbhandari et al. 2020); 0: each has all;
+      optimizer's state, 2 gradients, 3 weights (Rajbhandari et al. 2020); 0: each has all. bigtrain_nb has 1
+      (``shard_optimizer``) and, with ``recompute="everything"``, 3 (``fully_shard``);
     - ``micro_batches``: slices of the batch that a group of devices takes; default: one for each sequence, but from
       ``zero_stage`` 2 on, which sends in each of them, as few as memory allows;
     - ``policy``, ``optimizer`` ("sgd", "momentum", "rmsprop", "lion", "adam", "adamw");
@@ -183,6 +185,7 @@ def plan_cluster(
         time=step_time(computing, sending, input_seconds, how, ", ".join(how_sent)),
         tokens=batch * model.length,
         policy=policy,
+        recompute=recompute,
         spare=(devices or layout.devices) - layout.devices,
     )
 

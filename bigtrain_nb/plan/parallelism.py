@@ -81,13 +81,15 @@ class Layout:
             text += ", sequence parallel"
         return f"{text}, ZeRO stage {self.zero_stage}" if self.zero_stage else text
 
-    def missing(self, model):
+    def missing(self, model, recompute="none"):
         """Return what bigtrain_nb cannot build of it for a `Transformer`, a list of words; empty if it can."""
         words = []
         if len(self.sizes) > 1:
             words.append(f"{' x '.join(self.sizes)} parallelism (it has each alone)")
-        if self.zero_stage > 1:
-            words.append(f"ZeRO stage {self.zero_stage} (it has stage 1)")
+        if self.zero_stage == 2:
+            words.append("ZeRO stage 2 (it has stages 1 and 3)")
+        if self.zero_stage == 3 and recompute != "everything":
+            words.append('ZeRO stage 3 that keeps activations (fully_shard does not: take recompute="everything")')
         if self.interleave > 1:
             words.append("interleaved runs of layers (bt.Pipelined has one run a stage)")
         if self.sequence_parallel:
@@ -99,13 +101,15 @@ class Layout:
     def words(self):
         """With what of bigtrain_nb it is built, where it can be."""
         if self.tensor_parallel_size > 1:
-            yield "Tensor parallel: bt.ColumnDense, bt.RowDense and bt.TensorParallelAttention, as in bt.gpt."
+            yield "Tensor parallel: bt.Model.of(model, tensor_parallel=...), or bt.gpt(tensor_parallel=...)."
         if self.pipeline_parallel_size > 1:
             yield "Pipeline parallel: bt.Pipelined."
         if self.data_parallel_size > 1:
             yield "Data parallel: bt.strategy() or bt.mirrored(), and fit."
         if self.zero_stage == 1:
             yield "ZeRO stage 1: bt.Model(..., shard_optimizer=True)."
+        if self.zero_stage == 3:
+            yield r'ZeRO stage 3: bt.Model(..., fully_shard=r"transformer_layer_\d+"), or bt.gpt(fully_shard=True).'
 
 
 def memory(model, layout, batch=1, policy="mixed_bfloat16", optimizer="adamw", recompute="none"):
@@ -115,13 +119,16 @@ def memory(model, layout, batch=1, policy="mixed_bfloat16", optimizer="adamw", r
     activations of several micro-batches (`Layout.blocks_in_flight`), but no logits. Tensor parallelism divides the
     states, the embeddings among them, and of the activations what `Transformer.activations_of_a_layer` says. What
     bigtrain_nb can build is counted as it builds it: its tensor parallelism leaves embeddings and logits whole, its
-    ZeRO the float32 weights.
+    ZeRO stage 1 the float32 weights. Its stage 3 shards the blocks and leaves the embeddings, the last normalization
+    and the output projection whole.
 
     Where layers compute in 16 bits, ZeRO counts the float32 weights as part of the optimizer's state. From stage 2 on a
     block's gradients, at 3 also its weights, are in one piece for a moment.
     """
     tensor, pipeline = layout.tensor_parallel_size, layout.pipeline_parallel_size
-    computed_with = "weights" if policy == "float32" else "16-bit copies"
+    is_built_here = not layout.missing(model, recompute)
+    kept_in = "float32" if layout.zero_stage == 3 and is_built_here else policy  # it casts what it has gathered
+    computed_with = "weights" if kept_in == "float32" else "16-bit copies"
     divided_from = {computed_with: 3, "gradients": 2}
     lines = []
 
@@ -132,7 +139,7 @@ def memory(model, layout, batch=1, policy="mixed_bfloat16", optimizer="adamw", r
                 how += f" / {size}"
         lines.append(Line(name, value, how))
 
-    states = model.states(policy, optimizer, pipeline)
+    states = model.states(kept_in, optimizer, pipeline)
     for part in states.lines:
         is_divided = layout.zero_stage >= divided_from.get(part.name, 1)
         add(part.name, part.value, part.how, layout.data_parallel_size if is_divided else 1)
@@ -146,7 +153,7 @@ def memory(model, layout, batch=1, policy="mixed_bfloat16", optimizer="adamw", r
     for part in activations.lines:
         if part.name != "logits" or pipeline == 1:
             lines.append(Line(f"activations: {part.name}", part.value, part.how))
-    if not layout.missing(model):
+    if is_built_here:
         lines += _not_sharded_here(model, layout, policy, states.total, activations["logits"])
     return Breakdown(f"Memory of a device, {layout}", "bytes", lines)
 
@@ -166,6 +173,13 @@ def _not_sharded_here(model, layout, policy, states, logits):
         size = 4 * model.weights if policy != "float32" else 4 * model.weights / copies
         how = "shard_optimizer=True keeps the float32 weights whole, and a shard of them"
         lines.append(Line("weights beside their shards", size, how))
+    if layout.zero_stage == 3:
+        whole = model.weights_outside_of_layers / model.weights * states
+        how = f"({copies} - 1)/{copies} of their state, for fully_shard=... shards the blocks only"
+        lines.append(Line("all but the blocks, whole", whole * (copies - 1) / copies, how))
+        if policy != "float32":
+            how = f"{amount(model.weights_of_a_layer, 'weights')} x 4 bytes, which are gathered before they are cast"
+            lines.append(Line("a block's float32 weights", 4 * model.weights_of_a_layer, how))
     return lines
 
 
@@ -221,7 +235,9 @@ def communication_volume(model, layout, batch, policy="mixed_bfloat16", recomput
 
     - data: for each weight a ring all-reduce of its gradient in float32, 2(d-1)/d * 4 bytes. With ZeRO a reduce-scatter
       of gradients and an all-gather of what layers compute with, each (d-1)/d: at stage 2 the first in each slice, at
-      stage 3 in each slice both, and the gather again for the backward pass (Rajbhandari et al. 2020, section 7);
+      stage 3 in each slice both, and the gather again for the backward pass (Rajbhandari et al. 2020, section 7).
+      Where bigtrain_nb builds stage 3, it gathers the float32 weights of the blocks, and all-reduces the other
+      gradients once;
     - tensor: four all-reduces of the layer's output a layer and micro-batch, two of them forward (Shoeybi et al. 2019),
       and those twice where layers are computed again;
     - pipeline: the layer's output to the next stage and its gradient back (Narayanan et al. 2021), in each run.
@@ -230,7 +246,9 @@ def communication_volume(model, layout, batch, policy="mixed_bfloat16", recomput
     weights = model.weights_of_a_stage(p) / t
     gathered = BYTES_OF[policy]
     each = (2 * 4, 4 + gathered, 4 * slices + gathered, (4 + 2 * gathered) * slices)[layout.zero_stage]
-    data = each * weights * (d - 1) / d
+    data = Line("data", each * weights * (d - 1) / d, f"{each} bytes x {amount(weights, 'weights')} x ({d} - 1)/{d}")
+    if layout.zero_stage == 3 and not layout.missing(model, recompute):
+        data = _sent_here(model, d, slices)
 
     output = gathered * batch * model.length * model.width
     reduces = 6 if recompute == "everything" else 4
@@ -239,11 +257,23 @@ def communication_volume(model, layout, batch, policy="mixed_bfloat16", recomput
 
     ends = 2 * layout.interleave if p > 1 else 0
     lines = [
-        Line("data", data, f"{each} bytes x {amount(weights, 'weights')} x ({d} - 1)/{d}"),
+        data,
         Line("tensor", tensor, how_tensor),
         Line("pipeline", ends * output / t, f"{ends} x {amount(output, 'bytes')} / {t}"),
     ]
     return Breakdown(f"Sent by a device in a step, {layout}", "bytes", lines)
+
+
+def _sent_here(model, copies, slices):
+    """Return what ``fully_shard`` sends: for each weight of the blocks two gatherings and a reduce-scatter a slice."""
+    others = model.weights_outside_of_layers
+    blocks = model.weights - others
+    size = (3 * 4 * slices * blocks + 2 * 4 * others) * (copies - 1) / copies
+    how = (
+        f"({slices} x 12 bytes x {amount(blocks, 'weights')} + 8 bytes x {amount(others, 'weights')})"
+        f" x ({copies} - 1)/{copies}"
+    )
+    return Line("data", size, how)
 
 
 def links(layout, device, network=NETWORK):

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from bigtrain_nb.plan.fully_sharded import IN_ONE_PIECE
 from bigtrain_nb.plan.operations import ALIASES, IN_PLACE, number_of_bytes
 
 OUTSIDE = {"ReadVariableOp", "Placeholder"}
@@ -81,6 +82,8 @@ class Peak:
         kind = "work"
         if graph is self.graph and tensor.name in graph.results:
             kind = "gradients"
+        elif IN_ONE_PIECE in op.node.name:
+            kind = "layer in one piece"
         elif op.kind == "Cast" and op.node.inputs[0].op.type == "ReadVariableOp":
             kind = "cast copies"
         elif tensor.name in graph.read_backward and not op.backward:

@@ -29,7 +29,7 @@ class StepPlan(Plan):
     ``activations``: by layer, at the fullest moment. ``communication_volume``: bytes that a device sends. ``time`` is
     None unless asked for, and a lower bound (``is_bound``) unless it was measured here. ``unseen``: kinds of operations
     of which not all work is counted. ``runtime``: bytes of main memory that the process takes beside the tensors, on a
-    CPU to be added to ``peak``.
+    CPU to be added to ``peak``; as much for each replica, where one process has several.
     """
 
     title: str
@@ -67,8 +67,8 @@ class StepPlan(Plan):
 
 def plan_step(
     model, batch, *, optimizer=None, policy=None, loss=None,
-    micro_batches=None, shard_optimizer=None, reduce_dtype=None, sync_every=None, outer_optimizer=None,
-    on=None, devices=None, link=None, waiting=1, input_seconds=0.0,
+    micro_batches=None, shard_optimizer=None, fully_shard=None, reduce_dtype=None, sync_every=None,
+    outer_optimizer=None, on=None, devices=None, link=None, waiting=1, input_seconds=0.0,
 ):  # fmt: skip
     """Predict memory, operations and, with ``on``, time of one training step of a Keras model; return a `StepPlan`.
 
@@ -76,8 +76,8 @@ def plan_step(
     - ``batch``: the whole batch: a number of examples, or where the model does not tell its shapes one batch (x, y), or
       a dataset as for `bt.profile`, of which the first batch is taken;
     - ``optimizer``, ``loss``: default: those of the model (else AdamW, sparse cross-entropy);
-    - ``micro_batches``, ``shard_optimizer``, ``reduce_dtype``, ``sync_every``, ``outer_optimizer``: as of `bt.Model`;
-      default: the model's;
+    - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``, ``sync_every``, ``outer_optimizer``: as
+      of `bt.Model`; default: the model's;
     - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here", for which the operations of
       the model that weigh most are measured on this machine, alone (some seconds);
     - ``devices``: replicas that share the batch, default: those of the model's strategy; ``waiting``: batches that the
@@ -88,21 +88,24 @@ def plan_step(
     With several devices `bt.Model` weighs each gradient before the all-reduce and divides the sum after; between
     workers TensorFlow also copies them into one message and out of it (cross_device_utils.py, batch_all_reduce). What
     is sent is the mean over the steps with ``sync_every``. With ``shard_optimizer`` it is what GPUs and the devices of
-    one process send; workers on CPUs send a third less.
+    one process send; workers on CPUs send a third less. With ``fully_shard`` each micro-batch gathers the weights of
+    the chosen layers twice and reduce-scatters their gradients once: 1.5 times what an all-reduce sends (Rajbhandari et
+    al. 2020, section 7.2). So do workers on CPUs; GPUs and the devices of one process send a third more.
 
     ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do; what
     else a step does takes its time by the bytes it moves. From published figures the time is a lower bound: nothing is
     counted for starting an operation, of which small models have many. XLA, which Keras uses on GPUs, fuses operations:
     less is kept and moved, and a step can be faster than that.
 
-    Each device holds: all weights and slots, or its shards of the slots, its share of the batch, and at the fullest
-    moment of the traced graph what the backward pass still needs; what `bt.recompute` computes again is alive for one
-    block at a time. What the process takes beside it (tracing, graphs) is the plan's ``runtime``. benchmarks/README.md
-    says how far off predictions were.
+    Each device holds: all weights and slots, or its shards of them, its share of the batch, and at the fullest moment
+    of the traced graph what the backward pass still needs; what `bt.recompute` computes again is alive for one block at
+    a time, and so is what a layer of ``fully_shard`` gathers and computes again. What the process takes beside it
+    (tracing, graphs) is the plan's ``runtime``. benchmarks/README.md says how far off predictions were.
 
-    Raises ValueError for settings that make no sense, for a model that is not built or is tensor-parallel, and where it
-    is called in a strategy's scope; TypeError for no Keras model, for one with a `train_step` of its own, of which the
-    plan would know nothing, and for what is no batch. Whether the optimizer can be sharded, `compile` tells.
+    Raises ValueError for settings that make no sense, for a model that is not built, is tensor-parallel or has layers
+    that are sharded already, and where it is called in a strategy's scope; TypeError for no Keras model, for one with a
+    `train_step` of its own, of which the plan would know nothing, and for what is no batch. Whether the optimizer and
+    the layers can be sharded, `compile` tells.
     """
     whole_number("waiting", waiting, 0)
     not_negative("input_seconds", input_seconds, "seconds")
@@ -113,6 +116,7 @@ def plan_step(
     settings = {
         "micro_batches": micro_batches,
         "shard_optimizer": shard_optimizer,
+        "fully_shard": fully_shard,
         "reduce_dtype": reduce_dtype,
         "sync_every": sync_every,
         "outer_optimizer": outer_optimizer,
@@ -133,7 +137,8 @@ def plan_of(step, on=None, link=None, waiting=1, input_seconds=0.0):
     for (kind, layer), size in gradients.fullest.most_common():
         if kind == "activations" and size:
             layers.append(Line(layer, size))
-    nodes = len(step.gradients.operations) + len(step.update.operations)
+    times = step.slices if step.gathered else 1  # without a loop, in which replicas could not gather
+    nodes = times * len(step.gradients.operations) + len(step.update.operations)
     volume = _communication_volume(step)
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
@@ -149,15 +154,16 @@ def plan_of(step, on=None, link=None, waiting=1, input_seconds=0.0):
 
 
 _HOW = {
-    "weights": "all variables of the model",
+    "weights": "all variables of the model, or the replica's shards of those that are fully sharded",
     "optimizer slots": "all variables of the optimizer, or the replica's shards of them",
     "weight shards": "what a sharded optimizer updates, beside the weights",
     "local steps": "the weights of the last meeting, and the outer optimizer's variables",
     "input": "the batch, those that wait, and a slice where the batch is cut",
     "gradients": "of a slice, and the sums over slices in float32, old ones beside new ones",
     "cast copies": "weights in the layers' own precision",
+    "layer in one piece": "weights of a fully sharded layer as they are gathered, gradients as they are reduced",
     "activations": "what the backward pass reads of what the forward pass made",
-    "work": "what operations hand on and write over, and what bt.recompute makes again",
+    "work": "what operations hand on and write over, and what bt.recompute or fully_shard makes again",
     "folded": "constants that Grappler keeps if it knows the batch's size: not after batch(n) without drop_remainder",
     "idle": f"{IDLE:g} x the largest tensor: between tensors in the allocator",
 }
@@ -213,6 +219,10 @@ def _communication_volume(step):
     if every > 1:
         how += f", in one of {every} steps"
     lines = [Line(what, 2 * ring * step.sent / every, how)]
+    for what, times, size in (("gathered weights", 2, step.gathered), ("scattered gradients", 1, step.scattered)):
+        if size:
+            how = f"{step.slices} x {times}({devices}-1)/{devices} x {amount(size, 'bytes')} of fully sharded layers"
+            lines.append(Line(what, step.slices * times * ring * size, how))
     if settings["shard_optimizer"]:
         how = f"({devices}-1)/{devices} x {amount(step.trainable, 'bytes')}, gathered from their shards"
         lines.append(Line("weights", ring * step.trainable, how))

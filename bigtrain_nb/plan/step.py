@@ -5,8 +5,9 @@ from functools import partial
 from numbers import Number
 
 from bigtrain_nb.common.checks import function, of_kind, one_of, whole_number
-from bigtrain_nb.common.keras_gaps import innermost
+from bigtrain_nb.common.keras_gaps import innermost, layers_within, weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plan.fully_sharded import fully_sharded, layers_to_shard
 from bigtrain_nb.plan.graph import Graph
 from bigtrain_nb.plan.operations import number_of_bytes
 from bigtrain_nb.train.model import SETTINGS, Model
@@ -17,10 +18,12 @@ class Step:
 
     It is traced and not run. ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update.
     ``settings``: {name: value} of those of `bt.Model`.
-    Bytes of ``weights``: all variables of the model; ``trainable``: those that train; ``applied``: the gradients that
-    the update gets; ``sent``: the gradients as they travel; ``slots``: all variables of the optimizer; ``shards``: what
-    a sharded optimizer updates beside the weights; ``local``: what local steps keep; ``batch``, ``slice``: one batch
-    and one slice of it, inputs and targets, 0 where the batch is not cut; ``folded``: constants that Grappler keeps.
+    Bytes of ``weights``: all variables of the model, of fully sharded layers its shards; ``trainable``: those that
+    train; ``applied``: the gradients that the update gets; ``sent``: the gradients as they travel; ``gathered`` and
+    ``scattered``: whole weights and gradients of fully sharded layers as they travel; ``slots``: all variables of the
+    optimizer; ``shards``: what a sharded optimizer updates beside the weights; ``local``: what local steps keep;
+    ``batch``, ``slice``: one batch and one slice of it, inputs and targets, 0 where the batch is not cut; ``folded``:
+    constants that Grappler keeps.
 
     The arguments are those of `plan_step`. Building the optimizer's variables takes their memory for a moment.
     """
@@ -38,7 +41,12 @@ class Step:
             of_kind(
                 "optimizer", optimizer, str | keras.optimizers.Optimizer, "the name of an optimizer, or one of Keras"
             )
-        variables = model.trainable_variables
+        layers = []
+        if self.devices > 1 and self.settings["fully_shard"] is not None:
+            layers = layers_to_shard(model, self.settings["fully_shard"])
+        sharded = {id(weight): weight for layer in layers for weight in weights_to_train(layer)}
+        shards = {key: _shard(weight, self.devices) for key, weight in sharded.items()}
+        variables = [shards.get(id(one), one) for one in model.trainable_variables]
         has_own_loss = loss is None and type(model).compute_loss is not keras.Model.compute_loss
         loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         loss_of = partial(_own_value, model) if has_own_loss else partial(_value, model, loss)
@@ -54,12 +62,19 @@ class Step:
         self.slice = _size(slice_specs) if cut else 0
 
         # Gradients of a slice
-        self.gradients, gradients = _gradients(model, slice_specs, loss_of, keep=not cut)
+        reduce_dtype = self.settings["reduce_dtype"]
+        with fully_sharded(layers, shards, self.devices, reduce_dtype):
+            self.gradients, gradients = _gradients(model, variables, slice_specs, loss_of, keep=not cut)
         if cut or self.settings["shard_optimizer"]:  # sums are dense
             gradients = {place: tf.TensorSpec(one.shape, one.dtype) for place, one in enumerate(variables)}
         self.applied = _size(gradients)
-        self.folded = 0 if cut else self.gradients.folded
-        self.sent = sum(_bytes_on_the_way(one, self.settings["reduce_dtype"]) for one in variables)
+        # Not seen with several replicas, whose shares stand in a loop
+        self.folded = 0 if cut or self.devices > 1 else self.gradients.folded
+        whole = [one for one in model.trainable_variables if id(one) not in sharded]
+        trained = [weight for weight in sharded.values() if weight.trainable]
+        self.sent = sum(_bytes_on_the_way(one, reduce_dtype) for one in whole)
+        self.scattered = sum(_bytes_on_the_way(one, reduce_dtype) for one in trained)
+        self.gathered = sum(_bytes_on_the_way(one, "float32") for one in sharded.values())
 
         # The update
         optimizer = _fresh(optimizer or getattr(model, "optimizer", None) or "adamw")
@@ -74,7 +89,7 @@ class Step:
         self.optimizer = type(optimizer).__name__
         self.policies = sorted({layer.dtype_policy.name for layer in model.layers})
 
-        self.weights = _size(model.variables)
+        self.weights = _size([shards.get(id(one), one) for one in model.variables])
         self.trainable = _size(variables)
         self.slots = _size(optimizer.variables)
         self.shards = _size(updated) if self.settings["shard_optimizer"] else 0
@@ -111,6 +126,11 @@ def _refuse_other_steps(model):
             " one update: plan the Keras models that it is made of, or measure a step by bt.peak_memory and"
             " bt.throughput. A loss of your own is planned if it stands in compute_loss(x, y, y_pred, sample_weight)"
         )
+    if any(hasattr(layer, "_weights_and_shards") for layer in layers_within(model)):
+        raise ValueError(
+            f"the layers of {model.name} are sharded over the replicas already: plan the model as it was before, by the"
+            " function that builds it and outside of the strategy's scope, with devices=2, say, and fully_shard"
+        )
     if isinstance(model, Model) and model.replica_reduction.talks_in_forward:
         raise ValueError(
             f"{model.name} is tensor-parallel, so a replica has but a shard of its layers: build it without"
@@ -130,6 +150,15 @@ def _settings(model, given, devices):
         raise ValueError("outer_optimizer moves the weights where replicas meet: give sync_every=8, say, with it")
     if not isinstance(settings["shard_optimizer"], bool):
         raise ValueError(f"shard_optimizer must be True or False, not {settings['shard_optimizer']!r}")
+    if settings["fully_shard"] is not None:
+        for name in ("shard_optimizer", "sync_every"):
+            if settings[name] and devices > 1:
+                raise ValueError(
+                    f"fully_shard={settings['fully_shard']!r} and {name}={settings[name]} do not go together: leave out"
+                    " one of them"
+                )
+        if given.get("fully_shard") is not None and devices == 1:
+            raise ValueError("fully_shard needs several devices to share the weights: give devices=2 or more")
     if settings["shard_optimizer"]:
         if settings["sync_every"]:
             raise ValueError(f"shard_optimizer=True and sync_every={settings['sync_every']} do not go together")
@@ -206,15 +235,15 @@ def _resized(specs, examples):
 # Gradients
 
 
-def _gradients(model, specs, loss_of, keep):
-    """Return the `Graph` of a slice's gradients, and {variable's index: spec of its gradient}."""
+def _gradients(model, variables, specs, loss_of, keep):
+    """Return the `Graph` of a slice's gradients of some variables, and {variable's index: spec of its gradient}."""
     forward = []
 
     def gradients(x, y, sample_weight):
         with tf.GradientTape() as tape:
             value = loss_of(x, y, model(x, training=True))
         forward.extend(value.graph.get_operations())
-        found = tape.gradient(value, model.trainable_variables)
+        found = tape.gradient(value, variables)
         return {index: gradient for index, gradient in enumerate(found) if gradient is not None}
 
     traced = tf.function(gradients, autograph=False).get_concrete_function(*specs)

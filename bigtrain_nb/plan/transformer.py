@@ -52,6 +52,11 @@ class Transformer:
         return (matrices * self.vocabulary + self.length) * self.width
 
     @property
+    def weights_outside_of_layers(self):
+        """Those of the vocabulary, and 2h of the last normalization."""
+        return self.weights_of_the_vocabulary + 2 * self.width
+
+    @property
     def weights(self):
         """All weights: l(12h² + 13h) + (V + s)h + 2h of the last normalization, + Vh unless tied.
 
@@ -63,7 +68,7 @@ class Transformer:
         """The most weights that one of so many pipeline stages holds: of several, the first has the embeddings too."""
         weights = -(-self.layers // stages) * self.weights_of_a_layer
         if stages == 1:
-            return weights + self.weights_of_the_vocabulary + 2 * self.width
+            return weights + self.weights_outside_of_layers
         return weights + (self.vocabulary + self.length) * self.width
 
     def flops(self, batch, recompute="none"):

@@ -3,6 +3,7 @@
 import json
 import os
 import zipfile
+from functools import partial
 
 import bigtrain_nb.parallel.pipelined
 import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of ours when they have been imported)
@@ -10,7 +11,15 @@ from bigtrain_nb.common.checks import as_path, of_kind, switch
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
 
-_GONE = ("FunctionalModel", "WrappedModel", "Recompute", "ShardedOptimizer", "SplitAttention")
+_GONE = (
+    "FunctionalModel",
+    "WrappedModel",
+    "Recompute",
+    "ShardedOptimizer",
+    "ColumnDense",
+    "RowDense",
+    "SplitAttention",
+)
 
 
 def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settings):
@@ -18,8 +27,7 @@ def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settin
 
     The other arguments are those of `keras.saving.load_model`. A file holds a model and how it was compiled, with the
     state of the optimizer; ``micro_batches`` and the others are given again. Who needs none of them, and no layer of
-    this package (`ColumnDense`, `RowDense`, `TensorParallelAttention`, `Pipelined`, the positions of `gpt`), loads the
-    file with Keras alone.
+    this package (`Pipelined`, the positions of `gpt`), loads the file with Keras alone.
 
     Raises FileNotFoundError for a file that is not there, TypeError and ValueError as Keras and `Model.of` do, and
     ValueError for files of bigtrain_nb 0.2.0 that name classes which are gone.
@@ -33,7 +41,7 @@ def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settin
     _refuse_gone(path, config)
     if config is None:  # the legacy HDF5 format
         return Model.of(keras.saving.load_model(path, custom_objects, compile, safe_mode), **settings)
-    model = Model.of(keras.saving.load_model(path, custom_objects, compile=False, safe_mode=safe_mode), **settings)
+    model = Model.of(partial(keras.saving.load_model, path, custom_objects, False, safe_mode), **settings)
     compiled = json.loads(config).get("compile_config")
     if compile and compiled:
         # Only now the optimizer can take the state that the file has of it: in shards, if that was asked for

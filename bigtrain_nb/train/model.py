@@ -9,6 +9,7 @@ Read it from the top: the settings, how a model is made or taken, how it chooses
 """
 
 import inspect
+import math
 import os
 import warnings
 from contextlib import nullcontext
@@ -29,7 +30,7 @@ from bigtrain_nb.common.batches import (
     sum_written_out,
     weight_of,
 )
-from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.checks import one_of, takes, whole_number
 from bigtrain_nb.common.files import write_once
 from bigtrain_nb.common.keras_gaps import (
     Functional,
@@ -45,13 +46,23 @@ from bigtrain_nb.common.keras_gaps import (
     steps_in_turn,
     synchronized_layers,
 )
+from bigtrain_nb.common.layers import refuse_choice
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import several_workers, sum_over_replicas
+from bigtrain_nb.parallel.fully_shard import FullyShardedMean, shard_layers
 from bigtrain_nb.parallel.local_steps import LocalSteps, checked_outer_optimizer
 from bigtrain_nb.parallel.reduction import Mean
 from bigtrain_nb.parallel.sharded import ShardedMean
-from bigtrain_nb.parallel.shards import is_shard, save_together, taken_optimizer, unsharded
-from bigtrain_nb.parallel.tensor import TensorParallel
+from bigtrain_nb.parallel.shards import (
+    build_sharded,
+    give_whole_weights,
+    is_shard,
+    save_together,
+    taken_optimizer,
+    unsharded,
+    whole_weights,
+)
+from bigtrain_nb.parallel.tensor import TensorParallel, shard_pairs
 from bigtrain_nb.train.loss_scale import scale_of
 
 _OVER_A_BATCH = (keras.losses.Dice, keras.losses.Tversky)
@@ -60,6 +71,8 @@ _OVER_A_BATCH = (keras.losses.Dice, keras.losses.Tversky)
 SETTINGS = {
     "micro_batches": 1,
     "shard_optimizer": False,
+    "fully_shard": None,
+    "tensor_parallel": None,
     "reduce_dtype": "float32",
     "sync_every": None,
     "outer_optimizer": None,
@@ -68,7 +81,7 @@ SETTINGS = {
 
 
 class Model(keras.Model):
-    """A `keras.Model`, functional or subclassed, that trains the same on one device, several, or several workers.
+    r"""A `keras.Model`, functional or subclassed, that trains the same on one device, several, or several workers.
 
     `Model.of` takes a model that exists. The dataset is that for one device. In `fit`, `evaluate`, `predict` and
     `train_on_batch`, without a strategy, under MirroredStrategy and MultiWorkerMirroredStrategy:
@@ -77,6 +90,16 @@ class Model(keras.Model):
       applies the sum of their gradients once. Peak memory falls with K.
     - ``shard_optimizer=True`` (ZeRO stage 1, `ShardedMean`): each of N replicas keeps 1/N of the optimizer's state and
       updates 1/N of each weight. With Keras' SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Ftrl, Lion.
+    - ``fully_shard=r"transformer_layer_\d+"`` (ZeRO stage 3, `FullyShardedMean`): of each weight of these layers, of
+      its gradient and of the optimizer's state, each of N replicas keeps 1/N; a layer is gathered when it is computed,
+      and computed again in the backward pass. A regular expression for whole names, a function of a layer, or a list of
+      layers; with the same optimizers. The layers are changed in place, and stay so.
+    - ``tensor_parallel=r"transformer_layer_\d+"`` (`TensorParallel`, Megatron-LM): each of N replicas keeps 1/N of the
+      heads of attention layers, and of the columns and rows of Dense layers that follow each other; it computes with
+      these on the whole global batch. The layers are chosen and changed as with ``fully_shard``. Taken are
+      `MultiHeadAttention`, `GroupQueryAttention`, Dense layers of a functional or sequential model with only
+      elementwise layers between, and KerasHub's transformer layers of GPT-2's and Llama's kind. What else has a matrix
+      raises, and so does a number of heads or columns that does not divide by N.
     - ``reduce_dtype="bfloat16"``: gradients travel between replicas in half the bytes.
     - ``sync_every=H`` (`LocalSteps`): each replica takes H steps by itself before all meet, and go on from the mean of
       their weights. In `fit` only. ``outer_optimizer``, of Keras, takes how far they have come as a gradient instead.
@@ -115,6 +138,8 @@ class Model(keras.Model):
     # Of a model that another constructor has made
     micro_batches = SETTINGS["micro_batches"]
     shard_optimizer = SETTINGS["shard_optimizer"]
+    fully_shard = SETTINGS["fully_shard"]
+    tensor_parallel = SETTINGS["tensor_parallel"]
     reduce_dtype = SETTINGS["reduce_dtype"]
     sync_every = SETTINGS["sync_every"]
     outer_optimizer = SETTINGS["outer_optimizer"]
@@ -135,6 +160,8 @@ class Model(keras.Model):
         *args,
         micro_batches=1,
         shard_optimizer=False,
+        fully_shard=None,
+        tensor_parallel=None,
         reduce_dtype="float32",
         sync_every=None,
         outer_optimizer=None,
@@ -146,10 +173,12 @@ class Model(keras.Model):
         super().__init__(*args, **kwargs)
         self.micro_batches = micro_batches
         self.shard_optimizer = shard_optimizer
+        self.fully_shard = fully_shard
+        self.tensor_parallel = tensor_parallel
         self.reduce_dtype = reduce_dtype
         self.sync_every = sync_every
         self.outer_optimizer = outer_optimizer
-        _refuse_outer_alone(self.state_in_place())
+        _refuse_together(self.state_in_place())
 
     @classmethod
     def of(cls, model, **settings):
@@ -158,24 +187,31 @@ class Model(keras.Model):
         It stays what it is: its class, methods and preprocessor, its own `call`, `compute_loss` and `compute_metrics`,
         its files, which anybody loads as the stock model without this package. What was compiled stays compiled, with
         the state of the optimizer; one that is already built is copied where ``shard_optimizer`` changes. ``settings``
-        are ``micro_batches``, ``shard_optimizer``, ``reduce_dtype``, ``sync_every`` and ``outer_optimizer``; called
-        again, it changes those that are given.
+        are ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``tensor_parallel``, ``reduce_dtype``,
+        ``sync_every`` and ``outer_optimizer``; called again, it changes those that are given.
+
+        ``model`` may also be a function that builds one, for a model that is larger than the memory of one device: with
+        ``fully_shard`` and ``tensor_parallel`` the weights of these layers are sharded before they are made.
 
         Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
         with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
         """
-        if not isinstance(model, keras.Model):
-            raise TypeError(f"Model.of takes a Keras model, not {model!r}: call a function that builds one first")
         _refuse_unknown("Model.of", settings, tuple(SETTINGS))
+        given = model
+        if (inspect.isroutine(given) or isinstance(given, partial)) and takes(given):
+            shards = _asks_for_shards(settings, tf.distribute.get_strategy())
+            model = build_sharded(given, partial(_shard_chosen, settings)) if shards else given()
+        if not isinstance(model, keras.Model):
+            raise TypeError(f"Model.of takes a Keras model, or a function that builds one, not {given!r}")
         _refuse_same_names(model)
         _refuse_other_strategy(model)
         checked = {name: _checked(model, name, value) for name, value in settings.items()}
         before = model.state_in_place() if isinstance(model, Model) else {}
-        _refuse_outer_alone({**before, **checked})
+        _refuse_together({**before, **checked})
         _refuse_hidden_steps(model, {**before, **checked})
         in_place.become(model, cls, **checked)
         model.train_function = model.test_function = model.predict_function = None
-        if model.compiled:
+        if model.compiled or _asks_for_shards(model.state_in_place(), model.distribute_strategy):
             model.choose_reduction()
         return model
 
@@ -227,7 +263,10 @@ class Model(keras.Model):
         if self._reduction is not None and self._looked_at == looked_at:
             return self._reduction
         self._looked_at = looked_at
-        asked = {kind: kind.asked_for(self) for kind in (ShardedMean, LocalSteps, TensorParallel)}
+        self.train_function = self.test_function = self.predict_function = None  # which may know whole weights only
+        if self.built and _asks_for_shards(self.state_in_place(), self.distribute_strategy):
+            _shard_chosen(self.state_in_place(), self)
+        asked = {kind: kind.asked_for(self) for kind in (ShardedMean, FullyShardedMean, LocalSteps, TensorParallel)}
         chosen = [kind for kind, words in asked.items() if words] or [Mean]
         if len(chosen) > 1:
             raise ValueError(
@@ -266,25 +305,27 @@ class Model(keras.Model):
         The loss of each micro-batch is scaled before its gradients are taken, so that their sum is the share's mean.
         """
         reduction = self.replica_reduction
+        share_of_batch = reduction.share(data)
         one_piece = reduction.replicas == 1 or reduction.talks_in_forward or synchronized_layers(self)
         if self.micro_batches == 1 and one_piece:  # else a share may be empty
-            return self._forward_and_gradients(data)
+            return self._forward_and_gradients(data, share_of_batch)
         kind = loss_reduction(self.loss)
         weight = weight_of(data, kind)
 
         def one_micro_batch(start, length):
             part = data if self.micro_batches == 1 else examples_of(data, start, length)
-            share = tf.math.divide_no_nan(weight_of(part, kind), weight)
+            share = tf.math.divide_no_nan(weight_of(part, kind), weight) * share_of_batch
             step = self._forward_and_gradients(part, share)
             refuse_sum_with_other_losses(self, kind)
             return step
 
         examples = count_examples(data)
         size = -(-examples // self.micro_batches)  # rounded up
+        if reduction.talks_in_forward:
+            may_be_empty = not reduction.all_see_the_same
+            return sum_written_out(one_micro_batch, equal_parts(examples, self.micro_batches, may_be_empty))
         if tf.executing_eagerly():
             return sum_written_out(one_micro_batch, micro_batches_of(int(examples), max(1, int(size))))
-        if reduction.talks_in_forward:
-            return sum_written_out(one_micro_batch, equal_parts(examples, self.micro_batches))
         of_one_size = self.jit_compile and self.micro_batches > 1
         return sum_in_a_loop(one_micro_batch, self.trainable_variables, examples, size, of_one_size)
 
@@ -297,7 +338,7 @@ class Model(keras.Model):
                 y_pred = self(x, training=True) if self._call_has_training_arg else self(x)  # as Keras' step
                 _warn_of_losses(self, y_pred, sample_weight)
                 loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-                loss *= tf.cast(share * self._loss_factor(), loss.dtype)
+                loss = tf.math.multiply_no_nan(loss, tf.cast(share * self._loss_factor(), loss.dtype))
                 scaled_loss = self.optimizer.scale_loss(loss)
 
             # Gradients
@@ -310,7 +351,8 @@ class Model(keras.Model):
             shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
         of_metrics = self.get_metrics_result()
-        logs = {name: share * tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
+        others = {name: tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
+        logs = {name: tf.math.multiply_no_nan(value, tf.cast(share, tf.float32)) for name, value in others.items()}
         return {"loss": loss, "gradients": gradients, "logs": logs}
 
     def _update(self, step, data):
@@ -335,10 +377,15 @@ class Model(keras.Model):
         """Update the metrics, but for an empty share, of which means are not finite; return the other logs."""
         weight = self._weight_in_evaluation(data)
 
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+
         def other_logs():
-            count = in_place_of(self._loss_tracker, "update_state", partial(self._count_loss, weight))
-            with self.replica_reduction.at_work(), self._losses_of_one_device(), count:
-                shown = super(Model, self).test_step(data)
+            with self.replica_reduction.at_work(), losses_of_one_device():
+                y_pred = self(x, training=False) if self._call_has_training_arg else self(x)
+                loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
+                loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # of no examples it is not finite
+                self._loss_tracker.update_state(loss, sample_weight=weight)
+                shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             of_metrics = self.get_metrics_result()
             return {name: tf.convert_to_tensor(log) for name, log in shown.items() if name not in of_metrics}
 
@@ -355,14 +402,11 @@ class Model(keras.Model):
         """Return for how many of the global batch's examples a replica's mean loss stands, by number or by weights."""
         examples = tf.cast(count_examples(data), tf.float32)
         kind = loss_reduction(self.loss) if self.replica_reduction.replicas > 1 else "mean"
-        if kind != "mean_with_sample_weight" or self.replica_reduction.talks_in_forward:
+        if kind != "mean_with_sample_weight" or self.replica_reduction.all_see_the_same:
             return examples
         weight = weight_of(data, kind)
         weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
         return tf.math.divide_no_nan(weight, weight_of_all) * examples_of_all
-
-    def _count_loss(self, weight, loss, sample_weight=None):
-        type(self._loss_tracker).update_state(self._loss_tracker, loss, weight)
 
     def predict_step(self, data):
         """Return the predictions for one replica's share of the global batch."""
@@ -382,7 +426,7 @@ class Model(keras.Model):
 
         That is the number of replicas where losses are sums, because the mean of the replicas is taken; else 1.
         """
-        if self.replica_reduction.replicas == 1 or self.replica_reduction.talks_in_forward:
+        if self.replica_reduction.replicas == 1 or self.replica_reduction.all_see_the_same:
             return 1
         return self.replica_reduction.replicas if loss_reduction(self.loss) == "sum" else 1
 
@@ -424,7 +468,7 @@ class Model(keras.Model):
         and keeps both, which makes the first step of two replicas take more than twice as long.
         """
         self.choose_reduction()
-        _refuse_outer_alone(self.state_in_place())
+        _refuse_together(self.state_in_place())
         _refuse_hidden_steps(self, self.state_in_place())
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
             refuse_what_needs_one_piece(self)
@@ -491,17 +535,19 @@ class Model(keras.Model):
 
     # Whole weights: shown, given, saved and loaded
 
+    def count_params(self):
+        return sum(math.prod(unsharded(weight).shape) for weight in self.weights)
+
     def get_weights(self):
         """Return the weights as NumPy arrays; shards are joined, and all workers must ask."""
-        return [unsharded(variable).numpy() for variable in self.weights]
+        return whole_weights(self)
 
     def set_weights(self, weights):
         """Give all variables of `weights` whole values; each replica takes its shard of those that are sharded."""
-        if not any(is_shard(variable) for variable in self.weights):
+        if any(is_shard(variable) for variable in self.weights):
+            give_whole_weights(self, weights)
+        else:
             super().set_weights(weights)
-            return
-        for variable, value in zip(self.weights, weights, strict=True):
-            unsharded(variable).assign(value)
 
     def save(self, filepath, overwrite=True, zipped=None, **kwargs):
         """Save as `keras.Model.save`, beside the old file and then in its place; workers save one whole file."""
@@ -538,6 +584,20 @@ class Model(keras.Model):
         super().load_own_variables(store)
 
 
+def _asks_for_shards(settings, strategy):
+    """Return whether settings ask for layers whose weights are shards, and there are replicas to have them."""
+    asked = settings.get("fully_shard") is not None or settings.get("tensor_parallel") is not None
+    return asked and strategy.num_replicas_in_sync > 1
+
+
+def _shard_chosen(settings, model, unmade=None):
+    """Shard the layers of a model that settings ask for; ``unmade`` are variables of it without values."""
+    if settings.get("fully_shard") is not None:
+        shard_layers(model, settings["fully_shard"], unmade)
+    if settings.get("tensor_parallel") is not None:
+        shard_pairs(model, settings["tensor_parallel"], unmade)
+
+
 Model.__new__.__signature__ = inspect.signature(Model.__init__)  # which Shift-Tab shows
 
 
@@ -566,6 +626,11 @@ def _checked(model, name, value):
         return whole_number(name, value, 1)
     if name == "outer_optimizer":
         return checked_outer_optimizer(value)
+    if name in ("fully_shard", "tensor_parallel"):
+        if value is not None:
+            refuse_choice(value, name)
+        elif getattr(model, name, None) is not None and any(is_shard(weight) for weight in model.weights):
+            raise ValueError(f"{name}=None: the layers of this model are sharded already and stay so; build it again")
     if name == "reduce_dtype":
         return one_of(name, value, ("float32", "bfloat16"))
     if name == "shard_optimizer" and not isinstance(value, bool):
@@ -578,7 +643,13 @@ def _checked(model, name, value):
     return value
 
 
-def _refuse_outer_alone(settings):
+def _refuse_together(settings):
+    """Raise ValueError for settings that do not go together, or not without another one."""
+    if settings.get("fully_shard") is not None and settings.get("tensor_parallel") is not None:
+        raise ValueError(
+            f"fully_shard={settings['fully_shard']!r} and tensor_parallel={settings['tensor_parallel']!r} do not go"
+            " together, for each decides by itself what the replicas compute on: leave out one of them"
+        )
     if settings.get("outer_optimizer") is not None and settings.get("sync_every") is None:
         raise ValueError(
             f"outer_optimizer={type(settings['outer_optimizer']).__name__} moves the weights where the replicas meet,"
@@ -708,7 +779,7 @@ def _refuse_synchronized_in_micro_batches(model):
 def _warn_of_losses(model, y_pred, sample_weight):
     """Warn of losses of which the mean over micro-batches and shares is not that of the batch."""
     reduction = model.replica_reduction
-    if model.micro_batches == 1 and (reduction.replicas == 1 or reduction.talks_in_forward):
+    if model.micro_batches == 1 and (reduction.replicas == 1 or reduction.all_see_the_same):
         return
     for loss in keras.tree.flatten(model.loss):
         if isinstance(loss, keras.losses.Circle) or (isinstance(loss, _OVER_A_BATCH) and loss.axis is None):

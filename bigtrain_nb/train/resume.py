@@ -61,6 +61,7 @@ class Resume(keras.callbacks.Callback):
         of_kind("model", model, keras.Model, "the Keras model to train, as in Resume(folder, model)")
         self._every = None if every is None else whole_number("every", every, 1)
         keep = whole_number("keep", keep, 1)
+        _refuse_scope_of_workers()
         _build_optimizer(model)
         self.set_model(model)
         strategy = model.distribute_strategy
@@ -241,6 +242,14 @@ class Resume(keras.callbacks.Callback):
             self._ask(tf.constant([0, 0], tf.float32))  # until the chief has saved
             print(f"SIGTERM: saved after {self.epoch} epochs and {self.step} steps, leaving", flush=True)
             leave()
+
+
+def _refuse_scope_of_workers():
+    if tf.distribute.has_strategy() and several_workers(tf.distribute.get_strategy()):
+        raise RuntimeError(
+            "Resume stands within strategy.scope(), where a variable is made on all workers at once, and to save only"
+            " the first one makes some: build and compile the model in the scope, call Resume and fit outside of it"
+        )
 
 
 def _build_optimizer(model):

@@ -6,7 +6,6 @@ from bigtrain_nb.common.checks import one_of, share, switch, whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel.attention import chunk_attention as in_chunks
 from bigtrain_nb.parallel.recompute import recompute as recomputed
-from bigtrain_nb.parallel.tensor import ColumnDense, RowDense, TensorParallelAttention
 from bigtrain_nb.train.model import Model
 
 GROUPS = 8
@@ -54,6 +53,7 @@ def gpt(
     chunk_attention=1,
     tensor_parallel=1,
     micro_batches=1,
+    fully_shard=False,
 ):
     """Return an untrained language model: int32 tokens [batch, length] -> float32 logits [batch, length, vocabulary].
 
@@ -63,9 +63,8 @@ def gpt(
     Matrices start normal with a deviation of 0.02. ``recompute`` lets each block be computed again, and
     ``chunk_attention=K`` each attention layer work in K chunks: see `bigtrain_nb.chunk_attention`.
 
-    ``tensor_parallel=N`` shards the blocks over the N replicas of the strategy in whose scope the model is made: heads
-    by `TensorParallelAttention`, the two matrices after them by `ColumnDense` and `RowDense`. Train it by `fit` with
-    the same dataset as on one device: every replica computes on the whole batch.
+    ``tensor_parallel=N`` shards the heads and the two matrices of each block over the N replicas of the strategy in
+    whose scope the model is made, and ``fully_shard=True`` all weights of the blocks: see `Model`.
 
     The default has 475,776 weights. A head takes ``width // heads`` of the width. Raises ValueError for settings that
     make no sense, for another number of replicas than ``tensor_parallel``, and for ``heads`` and ``4 * width`` that do
@@ -78,18 +77,26 @@ def gpt(
     share("dropout", dropout)
     switch("recompute", recompute)
     _check_replicas(tensor_parallel)
-    tokens = keras.Input((length,), dtype="int32", name="tokens")
-    x = _layers.Embedding(vocabulary, width, embeddings_initializer=_normal())(tokens)
-    x = Positions()(x)
-    x = _layers.Dropout(dropout)(x)
-    transformer_block = partial(
-        _transformer_block, width=width, heads=heads, dropout=dropout, sharded=tensor_parallel > 1
+    switch("fully_shard", fully_shard)
+
+    def build():
+        tokens = keras.Input((length,), dtype="int32", name="tokens")
+        x = _layers.Embedding(vocabulary, width, embeddings_initializer=_normal())(tokens)
+        x = Positions()(x)
+        x = _layers.Dropout(dropout)(x)
+        transformer_block = partial(_transformer_block, width=width, heads=heads, dropout=dropout)
+        for _ in range(layers):
+            x = _block(x, transformer_block, recompute, fully_shard)
+        x = _normalized(x)
+        logits = _matrix(vocabulary, dtype="float32", name="logits")(x)
+        return keras.Model(tokens, logits, name="gpt")
+
+    model = Model.of(
+        build,
+        micro_batches=micro_batches,
+        fully_shard=_is_block if fully_shard else None,
+        tensor_parallel=_is_part_of_a_block if tensor_parallel > 1 else None,
     )
-    for _ in range(layers):
-        x = _block(x, transformer_block, recompute)
-    x = _normalized(x)
-    logits = _matrix(vocabulary, dtype="float32", name="logits")(x)
-    model = Model(tokens, logits, name="gpt", micro_batches=micro_batches)
     return model if chunk_attention == 1 else in_chunks(model, chunks=chunk_attention)
 
 
@@ -104,12 +111,21 @@ class Positions(_layers.Layer):
         return x + self.table
 
 
-def _block(x, make, recompute):
+def _block(x, make, recompute, fully_shard=False):
     """Return what the layers that ``make`` puts on a tensor give for ``x``."""
-    if not recompute:
+    if not (recompute or fully_shard):
         return make(x)
     inputs = keras.Input(x.shape[1:], dtype=x.dtype)
-    return recomputed(keras.Model(inputs, make(inputs)))(x)
+    block = keras.Model(inputs, make(inputs))
+    return recomputed(block)(x) if recompute else block(x)
+
+
+def _is_block(layer):
+    return isinstance(layer, keras.Model)
+
+
+def _is_part_of_a_block(layer):
+    return isinstance(layer, _layers.MultiHeadAttention | _layers.Dense) and layer.name != "logits"
 
 
 def _residual_block(x, channels, norm):
@@ -142,18 +158,16 @@ def _check_replicas(tensor_parallel):
         )
 
 
-def _transformer_block(x, width, heads, dropout, sharded):
-    attention = TensorParallelAttention if sharded else _layers.MultiHeadAttention
-    columns = ColumnDense if sharded else _layers.Dense
-    rows = RowDense if sharded else _layers.Dense
-    attend = attention(heads, width // heads, dropout=dropout, use_bias=False, kernel_initializer=_normal())
+def _transformer_block(x, width, heads, dropout):
+    head_size = width // heads
+    attend = _layers.MultiHeadAttention(heads, head_size, dropout=dropout, use_bias=False, kernel_initializer=_normal())
     entry = _normalized(x)
     attended = attend(entry, entry, use_causal_mask=True)
     x = _layers.Add()([x, _layers.Dropout(dropout)(attended)])
 
     change = _normalized(x)
-    change = _matrix(4 * width, columns, activation="gelu")(change)
-    change = _matrix(width, rows)(change)
+    change = _matrix(4 * width, activation="gelu")(change)
+    change = _matrix(width)(change)
     return _layers.Add()([x, _layers.Dropout(dropout)(change)])
 
 
@@ -161,8 +175,8 @@ def _normalized(x):
     return _layers.LayerNormalization(center=False)(x)
 
 
-def _matrix(width, dense=_layers.Dense, **settings):
-    return dense(width, use_bias=False, kernel_initializer=_normal(), **settings)
+def _matrix(width, **settings):
+    return _layers.Dense(width, use_bias=False, kernel_initializer=_normal(), **settings)
 
 
 def _normal():

@@ -213,6 +213,115 @@ def test_what_a_step_sends(dense, settings, bytes_sent):
     assert plan.time["communication"] == pytest.approx(3 / 4 * bytes_sent / 450e9)
 
 
+FIRST, LAST = 16 * 24 + 24, 24 * 5 + 5  # weights of the two layers of `dense`: 408 and 125
+FIRST_SHARDS = 96 + 6  # a fourth of kernel and bias
+
+
+def test_a_device_keeps_a_part_of_fully_sharded_layers_of_their_gradients_and_slots(dense):
+    whole, sharded = (plan_step(dense, B, devices=4, fully_shard=chosen) for chosen in (None, "first"))
+    assert sharded.memory["weights"] == 4 * (FIRST_SHARDS + LAST)
+    rate_and_count = whole.memory["optimizer slots"] - 2 * 4 * NUMBERS
+    assert sharded.memory["optimizer slots"] == 2 * 4 * (FIRST_SHARDS + LAST) + rate_and_count
+    assert Step(dense, B, devices=4, fully_shard="first", micro_batches=2).applied == 4 * (FIRST_SHARDS + LAST)
+
+
+@pytest.mark.parametrize(
+    ("settings", "a_weight", "others"),
+    [
+        ({}, 3 * 4, 2 * 4),  # two gatherings and a reduce-scatter are 1.5 all-reduces
+        ({"micro_batches": 4}, 4 * 3 * 4, 2 * 4),  # each gathers and scatters; the others are summed up first
+        ({"reduce_dtype": "bfloat16"}, 2 * 4 + 2, 2 * 2),
+    ],
+    ids=["whole share", "micro-batches", "16 bits"],
+)
+def test_what_a_step_with_fully_sharded_layers_sends(dense, settings, a_weight, others):
+    plan = plan_step(dense, B, devices=4, fully_shard="first", **settings)
+    assert plan.communication_volume.total == pytest.approx(3 / 4 * (a_weight * FIRST + others * LAST))
+
+
+SIDE = 512
+MATRIX = 4 * SIDE * SIDE  # bytes
+
+
+def test_of_fully_sharded_layers_one_at_a_time_is_in_one_piece():
+    """Received and split, so twice. By then three of four layers have left half of their gradients and no weights."""
+    stack = [layers.Dense(SIDE, "relu", use_bias=False, name=f"block_{number}") for number in range(4)]
+    model = network(*stack, shape=(SIDE,))
+    plan = plan_step(model, 2, loss="mse", optimizer="sgd", devices=2, fully_shard=r"block_\d", waiting=0)
+    assert plan.memory["weights"] == 4 * MATRIX / 2
+    assert plan.memory["layer in one piece"] == pytest.approx(2 * MATRIX, abs=16)  # and two numbers that say how
+    assert plan.memory["gradients"] == 3 * MATRIX / 2
+    assert plan.memory["work"] < 1.1 * MATRIX / 2  # the layer's own shards, and a few numbers
+
+
+def test_fully_sharded_blocks_keep_their_inputs_only():
+    """A block is computed three times, as often as with bt.recompute; its inputs are [batch, length, width]."""
+    again, sharded = (
+        plan_step(partial(bt.gpt, layers=6, **{setting: True}), 32, devices=2)
+        for setting in ("recompute", "fully_shard")
+    )
+    assert sharded.memory["activations"] == pytest.approx(again.memory["activations"], rel=0.05)
+    assert sharded.memory["activations"] < 8 * 4 * 16 * 128 * 128
+    assert sharded.flops.total == pytest.approx(again.flops.total, rel=0.05)
+    assert sharded.memory["weights"] < 0.6 * again.memory["weights"]
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda model: "first",
+        lambda model: [model.layers[1].layers[0]],
+        lambda model: lambda layer: layer.name == "first",
+    ],
+    ids=["regular expression", "list", "function"],
+)
+def test_layers_to_shard_are_chosen_as_in_a_model(dense, choose):
+    plan = plan_step(dense, B, devices=4, fully_shard=choose(dense))
+    assert plan.memory["weights"] == 4 * (FIRST_SHARDS + LAST)
+
+
+def test_a_plan_leaves_the_layers_as_they_are_and_takes_the_setting_of_a_model(dense):
+    first = dense.layers[1].layers[0]
+    before = [id(weight) for weight in dense.weights], list(vars(first))
+    taken = bt.Model.of(network(layers.Dense(24, name="first"), layers.Dense(5)), fully_shard="first")
+    assert plan_step(taken, B, devices=4).memory["weights"] == 4 * (FIRST_SHARDS + LAST)
+    assert plan_step(taken, B).memory["weights"] == 4 * NUMBERS  # one device has nothing to shard
+    plan_step(dense, B, devices=4, fully_shard="first")
+    assert ([id(weight) for weight in dense.weights], list(vars(first))) == before
+
+
+def test_frozen_and_mixed_layers_are_planned():
+    """Weights that do not train are gathered and have no gradient; a block may compute in 16 bits."""
+
+    def build():
+        frozen = layers.Dense(8, trainable=False)
+        block = keras.Sequential(
+            [keras.Input((8,)), frozen, layers.BatchNormalization(), layers.Dense(8)], name="block"
+        )
+        return network(block, layers.Dense(5), shape=(8,))
+
+    plan = plan_step(build, B, devices=2, fully_shard="block", policy="mixed_bfloat16", optimizer="sgd")
+    matrix, trained, others = 8 * 8 + 8, 8 * 8 + 8 + 16, 8 * 5 + 5
+    assert plan.communication_volume["gathered weights"] == 2 * 4 * (matrix + trained) / 2
+    assert plan.communication_volume["scattered gradients"] == 4 * trained / 2
+    assert plan.communication_volume["gradients"] == 2 * 4 * others / 2
+    assert plan.memory["weights"] == 4 * ((matrix + trained) / 2 + 16 + others)  # and moving statistics
+
+
+def test_a_fully_sharded_embedding_is_gathered_whole():
+    stack = [layers.Embedding(1000, 16, name="words"), layers.Flatten(), layers.Dropout(0.1), layers.Dense(5)]
+    plan = plan_step(network(*stack, shape=(4,), dtype="int32"), B, devices=2, fully_shard="words|dropout.*")
+    assert plan.communication_volume["scattered gradients"] == 4 * 1000 * 16 / 2
+    assert plan.memory["weights"] == pytest.approx(4 * (1000 * 16 / 2 + 4 * 16 * 5 + 5), abs=32)  # and dropout's seed
+
+
+def test_layers_that_are_sharded_already_are_refused():
+    with mirrored(2).scope():
+        model = bt.Model.of(network(layers.Dense(24, name="first"), layers.Dense(5)), fully_shard="first")
+    with pytest.raises(ValueError, match="are sharded over the replicas already: plan the model as it was before"):
+        plan_step(model, B)
+
+
 def test_local_steps_keep_the_weights_of_the_last_meeting_and_the_outer_slots(dense):
     assert plan_step(dense, B, devices=4, sync_every=8).memory["local steps"] == 4 * NUMBERS
     outer = keras.optimizers.SGD(0.7, 0.9, nesterov=True)
@@ -326,6 +435,11 @@ def test_losses_go_to_the_outputs_of_their_name_or_place(as_dict):
         ({"devices": 0}, "devices=0 must be"),
         ({"shard_optimizer": True}, "shard_optimizer=True needs several devices"),
         ({"shard_optimizer": True, "sync_every": 8, "devices": 2}, "do not go together"),
+        ({"fully_shard": "first"}, "fully_shard needs several devices"),
+        ({"fully_shard": "frist", "devices": 2}, "fully_shard='frist' chooses none of"),
+        ({"fully_shard": "first|seq.*", "devices": 2}, "first is inside seq.*, and fully_shard chooses both"),
+        ({"fully_shard": "first", "shard_optimizer": True, "devices": 2}, "shard_optimizer=True do not go together"),
+        ({"fully_shard": "first", "sync_every": 8, "devices": 2}, "sync_every=8 do not go together"),
         ({"shard_optimizer": "yes", "devices": 2}, "shard_optimizer must be True or False"),
         ({"reduce_dtype": "float16"}, "reduce_dtype='float16' must be one of float32, bfloat16"),
         ({"sync_every": 0}, "sync_every=0 must be"),

@@ -194,7 +194,8 @@ BOTH = r"tensor x pipeline parallelism \(it has each alone\)"
         (Layout(2, 2), BOTH),
         (Layout(2, 1, 4), "tensor x data parallelism"),
         (Layout(2, 2, 2), "tensor x pipeline x data parallelism"),
-        (Layout(1, 1, 2, zero_stage=2), r"ZeRO stage 2 \(it has stage 1\)"),
+        (Layout(1, 1, 2, zero_stage=2), r"ZeRO stage 2 \(it has stages 1 and 3\)"),
+        (Layout(1, 1, 2, zero_stage=3), r"ZeRO stage 3 that keeps activations \(.* take recompute=\"everything\"\)"),
         (Layout(1, 2, interleave=2), "interleaved runs"),
         (Layout(2, sequence_parallel=True), "sequence parallelism"),
     ],
@@ -216,6 +217,7 @@ def test_a_plan_says_what_cannot_be_built_and_not_that_it_fits(layout, what):
 def test_what_can_be_built_fits(layout):
     untied = Transformer(layers=4, width=64, heads=4, length=32, tied=False)
     assert layout.missing(untied) == []
+    assert Layout(1, 1, 4, zero_stage=3).missing(untied, recompute="everything") == []
     tied = Transformer(layers=4, width=64, heads=4, length=32)
     assert bool(layout.missing(tied)) == (layout.pipeline_parallel_size > 1)  # Pipelined refuses a weight in two stages
 
@@ -239,6 +241,24 @@ def test_layers_here_leave_embeddings_and_float32_weights_whole():
     assert single["weights"] + single["weights beside their shards"] == (4 + 4 / 8) * SMALL.weights
     published = parallelism.memory(SMALL, Layout(4, 1, 2, zero_stage=1))  # which no layers here build
     assert not {"embeddings and logits, whole", "weights beside their shards"} & set(published.parts)
+
+
+def test_stage_3_here_is_that_of_fully_shard():
+    """It shards the blocks, gathers their float32 weights and computes them again; all else is whole."""
+    layout, block = Layout(1, 1, 8, zero_stage=3), 12 * 128**2 + 13 * 128  # weights of a block of SMALL
+    others = (2 * 256 + 128) * 128 + 2 * 128
+    memory = parallelism.memory(SMALL, layout, 1, recompute="everything").parts
+    assert "16-bit copies" not in memory
+    states = sum(memory[name] for name in ("weights", "gradients", "adamw slots", "all but the blocks, whole"))
+    assert states == pytest.approx(16 * (2 * block / 8 + others))
+    assert memory["a block in one piece"] + memory["a block's float32 weights"] == (4 + 2 + 4) * block
+    for slices in (1, 3):
+        volume = parallelism.communication_volume(SMALL, layout, 6, recompute="everything", slices=slices)
+        assert volume.total == pytest.approx(7 / 8 * (slices * 12 * 2 * block + 8 * others))
+    plan = plan_cluster(
+        SMALL, 8, devices=8, tensor_parallel=1, pipeline_parallel=1, zero_stage=3, recompute="everything"
+    )
+    assert plan.missing == [] and "bt.Model(..., fully_shard=" in " ".join(plan.words())
 
 
 def test_communication_volume_by_hand():

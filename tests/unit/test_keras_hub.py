@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import hub_models
@@ -34,6 +35,12 @@ def trained(build, data, replicas=1, taken=lambda model: model):
     return model
 
 
+@cache
+def stock_of(name):
+    """Return what stock Keras makes of a task: no test changes it."""
+    return trained(*hub_models.TASKS[name])
+
+
 def in_four_and_sharded(model):
     return bt.Model.of(model, micro_batches=4, shard_optimizer=True)
 
@@ -41,7 +48,7 @@ def in_four_and_sharded(model):
 @pytest.mark.parametrize("name", hub_models.TASKS)
 def test_two_replicas_in_four_micro_batches_equal_stock_keras_and_the_file_is_stock(name, tmp_path):
     build, data = hub_models.TASKS[name]
-    stock = trained(build, data)
+    stock = stock_of(name)
     taken = trained(build, data, 2, in_four_and_sharded)
     assert apart(taken, stock) < 2e-5 < apart(stock, built(build, 1))
     for metric, values in stock.history.history.items():
@@ -56,6 +63,40 @@ def test_two_replicas_in_four_micro_batches_equal_stock_keras_and_the_file_is_st
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == [own_class(stock).__name__]
     np.testing.assert_allclose(np.load(tmp_path / "outputs.npy"), stock.predict(x, verbose=0), atol=1e-4)
+
+
+BLOCKS_OF = {
+    "Gemma": r"decoder_block_\d+",
+    "ViT": r"transformer_block_\d+",
+    "BART": r"transformer_(en|de)coder_layer_\d+",
+}
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Gemma", "Qwen with LoRA", "BERT, classes", "BART", "ViT"])
+def test_fully_sharded_on_two_replicas_they_equal_stock_keras(name):
+    build, data = hub_models.TASKS[name]
+    blocks = BLOCKS_OF.get(name, r"transformer_layer_\d+")
+    stock = stock_of(name)
+    taken = trained(build, data, 2, lambda model: bt.Model.of(model, fully_shard=blocks, micro_batches=2))
+    assert apart(taken, stock) < 2e-5 < apart(stock, built(build, 1))
+    x, _, _ = data()
+    np.testing.assert_allclose(taken.predict(x, verbose=0), stock.predict(x, verbose=0), atol=1e-4)
+
+
+def test_a_fully_sharded_model_generates_the_same_tokens_and_its_file_is_stock(tmp_path):
+    stock = of_texts(lambda model: model)
+
+    def sharded(model):
+        bt.chunk_attention(model, chunks=3)
+        return bt.Model.of(model, fully_shard=r"transformer_layer_\d+")
+
+    taken = of_texts(sharded, replicas=2)
+    assert apart(taken, stock) < 2e-5
+    taken.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for model in (taken, loaded):
+        texts = model.generate(["the ca", "a do"], max_length=hub_models.LENGTH)
+        assert texts == stock.generate(["the ca", "a do"], max_length=hub_models.LENGTH)
 
 
 TEXTS = ["the cat sat", "a dog ran on", "the mat", "cat and dog", "on the mat", "dogs ran", "the end", "a cat"]

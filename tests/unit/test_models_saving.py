@@ -143,8 +143,8 @@ def test_of_keeps_the_policy_by_which_compile_adds_loss_scaling():
 
 
 def test_of_takes_models_also_without_weights():
-    with pytest.raises(TypeError, match="Model.of takes a Keras model, not"):
-        bt.Model.of(bt.conv_net)
+    with pytest.raises(TypeError, match="Model.of takes a Keras model, or a function that builds one, not"):
+        bt.Model.of(keras.Sequential)
     model = bt.Model.of(keras.Sequential([layers.Dense(1)]), micro_batches=2)
     assert np.isfinite(fitted(model).get_weights()[0]).all()
 

@@ -1,4 +1,4 @@
-"""A model that is cut over replicas trains as the whole one does, with a part of its bytes on each device."""
+"""A model that is sharded over replicas trains as the whole one does, with a part of its bytes on each device."""
 
 from functools import partial
 
@@ -11,8 +11,7 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel.shards import unsharded
 
 layers = keras.layers
-PLAIN = (layers.Dense, layers.Dense, layers.MultiHeadAttention)
-CUT = (bt.ColumnDense, bt.RowDense, bt.TensorParallelAttention)
+OF_BLOCKS = r"(multi_head_attention|dense)\w*"
 TOKENS = np.random.default_rng(0).integers(0, 20, (45, 9))
 X, Y = TOKENS[:, :-1], TOKENS[:, 1:]
 DATA = batches([16, 12, 16, 1], X, Y)  # the last has nothing for the second replica
@@ -29,15 +28,14 @@ def small_gpt(replicas, **settings):
 
 def small_net(replicas):
     """All that gpt has not: biases, initializers that look at the shape, dropout outside of what is cut."""
-    columns, rows, attention = PLAIN if replicas == 1 else CUT
     inputs = keras.Input((8,), dtype="int32")
     x = layers.Embedding(20, 16, mask_zero=True)(inputs)
     x = layers.Dropout(0.3)(x)
-    x = attention(4, 4, bias_initializer="glorot_uniform")(x, x)
-    x = columns(24, activation="tanh", bias_initializer="normal")(x)
-    x = rows(16, bias_initializer="normal")(x)
+    x = layers.MultiHeadAttention(4, 4, bias_initializer="glorot_uniform")(x, x)
+    x = layers.Dense(24, activation="tanh", bias_initializer="normal")(x)
+    x = layers.Dense(16, bias_initializer="normal")(x)
     x = layers.Dropout(0.3)(x)
-    return bt.Model(inputs, layers.Dense(20, dtype="float32")(x))
+    return bt.Model(inputs, layers.Dense(20, dtype="float32", name="logits")(x), tensor_parallel=OF_BLOCKS)
 
 
 def trained(build, replicas, optimizer=adam, data=DATA, epochs=3, **settings):
@@ -98,11 +96,10 @@ def test_an_overflow_in_one_slice_skips_the_step_on_all_replicas():
     rows[2:] = 6e4  # times tanh(0)
 
     def steps(replicas):
-        dense = PLAIN if replicas == 1 else CUT
         with on(replicas), precision("mixed_float16"):
             inputs = keras.Input((2,))
-            hidden = dense[0](4, activation="tanh", use_bias=False)(inputs)
-            model = bt.Model(inputs, dense[1](1, use_bias=False)(hidden))
+            hidden = layers.Dense(4, activation="tanh", use_bias=False)(inputs)
+            model = bt.Model(inputs, layers.Dense(1, use_bias=False)(hidden), tensor_parallel=OF_BLOCKS)
             model.set_weights([columns, rows])
             model.compile(keras.optimizers.SGD(1e-6), "mse")
             model.fit(x, x[:, :1], epochs=3, batch_size=4, verbose=0)
@@ -120,7 +117,7 @@ def test_a_file_is_cut_by_the_number_of_replicas_that_load_it(cut, tmp_path):
     gone_on = []
     for replicas in (1, 4):
         with on(replicas):
-            model = bt.load_model(tmp_path / "model.keras", micro_batches=1)  # stock trains embeddings in another way
+            model = bt.load_model(tmp_path / "model.keras", tensor_parallel=OF_BLOCKS)
         assert apart(model, cut) == 0
         model.fit(DATA, verbose=0, shuffle=False)
         gone_on.append(model)
@@ -131,9 +128,7 @@ def test_a_file_is_cut_by_the_number_of_replicas_that_load_it(cut, tmp_path):
     ("replicas", "act", "message"),
     [
         (1, lambda: small_gpt(2), "tensor_parallel=2 needs a strategy of as many replicas, and here is one of 1: call"),
-        (4, lambda: bt.gpt(heads=6, width=12, tensor_parallel=4), "num_heads=6 does not divide by the 4 replicas"),
-        (2, lambda: bt.ColumnDense(7), "ColumnDense: units=7 does not divide by the 2 replicas"),
-        (2, lambda: bt.RowDense(8, kernel_regularizer="l2"), "RowDense has no kernel_regularizer"),
+        (4, lambda: bt.gpt(heads=6, width=12, tensor_parallel=4), "has 6 heads, which do not divide by the 4 replicas"),
         (2, lambda: trained(small_gpt, 2, keras.optimizers.Adafactor), "Adafactor is not known to treat each number"),
     ],
 )
@@ -154,9 +149,9 @@ def test_a_checkpoint_of_what_is_cut_is_whole(cut, tmp_path):
         np.testing.assert_array_equal(one.numpy(), unsharded(other).numpy())
 
 
-def test_a_part_of_the_model_is_not_called_as_if_it_were_all(cut):
-    with pytest.raises(ValueError, match="this model is sharded over 2 replicas, and one alone has but a shard of it"):
-        cut(X[:2])
+def test_outside_of_replicas_it_is_whole(cut, plain):
+    np.testing.assert_allclose(cut(X[:2]), plain(X[:2]), atol=1e-5)
+    np.testing.assert_allclose(tf.function(cut)(X[:2]), plain(X[:2]), atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "bfloat16"])
@@ -165,12 +160,11 @@ def test_replicas_gather_inputs_of_types_that_no_collective_takes(dtype):
     y = np.array([[1.0], [2.0], [3.0]], "float32")
 
     def step(replicas):
-        dense = PLAIN if replicas == 1 else CUT
         with on(replicas):
             keras.utils.set_random_seed(1)
             inputs = keras.Input((2,), dtype=dtype)
             numbers = layers.Rescaling(1.0)(inputs)
-            model = bt.Model(inputs, dense[1](1)(dense[0](4)(numbers)))
+            model = bt.Model(inputs, layers.Dense(1)(layers.Dense(4)(numbers)), tensor_parallel=OF_BLOCKS)
             model.compile("sgd", "mse")
             model.fit(batches([3], x, y), verbose=0)
         return model
@@ -179,24 +173,31 @@ def test_replicas_gather_inputs_of_types_that_no_collective_takes(dtype):
         assert apart(step(2), step(1)) < 1e-6
 
 
-def test_texts_are_refused():
-    with on(2):
-        inputs = keras.Input((1,), dtype="string")
-        numbers = layers.Hashing(4, output_mode="one_hot")(inputs)
-        model = bt.Model(inputs, bt.RowDense(1)(bt.ColumnDense(4)(numbers)))
-        model.compile("sgd", "mse")
-    data = tf.data.Dataset.from_tensors((tf.constant([["a"], ["b"]]), tf.ones((2, 1))))
-    with pytest.raises(TypeError, match="a tensor of texts, .* turn texts into tokens in the dataset"):
-        model.fit(data, verbose=0)
+@pytest.mark.usefixtures("each_reduction")
+def test_replicas_gather_texts():
+    texts = np.array([["ä long one", ""], ["b\0", "🐝"], ["", ""]], dtype=object)
+
+    def step(replicas):
+        with on(replicas):
+            keras.utils.set_random_seed(1)
+            inputs = keras.Input((2,), dtype="string")
+            numbers = layers.Flatten()(layers.Embedding(9, 3)(layers.Hashing(9)(inputs)))
+            model = bt.Model(inputs, layers.Dense(1)(layers.Dense(4)(numbers)), tensor_parallel=OF_BLOCKS)
+            model.compile("sgd", "mse")
+            model.fit(tf.data.Dataset.from_tensors((texts, tf.ones((3, 1)))), verbose=0)
+        return model
+
+    assert apart(step(2), step(1)) < 1e-6
 
 
 @pytest.mark.usefixtures("each_reduction")
 def test_dropout_in_attention_differs_from_head_to_head():
     with on(2):
         strategy = tf.distribute.get_strategy()
-        attend = bt.TensorParallelAttention(2, 8, dropout=0.5, use_bias=False)
+        attend = layers.MultiHeadAttention(2, 8, dropout=0.5, use_bias=False)
         inputs = keras.Input((16, 8))
-        model = bt.Model(inputs, attend(inputs, inputs))
+        model = bt.Model(inputs, attend(inputs, inputs), tensor_parallel=OF_BLOCKS)
+        model.choose_reduction()
         head = np.random.default_rng(0).normal(size=(8, 1, 8))
         output = np.zeros((2, 8, 8))
         output[0, :, :4] = output[1, :, 4:] = np.ones((8, 4))  # the first head gives these features, the second those

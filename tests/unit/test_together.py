@@ -12,11 +12,10 @@ DATA = batches([8] * 4, X, Y)
 SHORT, LOCAL = {"reduce_dtype": "bfloat16"}, {"sync_every": 2}
 
 
-def net(recompute=False, cut=False, **options):
+def net(recompute=False, **options):
     keras.utils.set_random_seed(1)
     inputs = keras.Input((6,))
-    columns, rows = (bt.ColumnDense, bt.RowDense) if cut else (keras.layers.Dense, keras.layers.Dense)
-    hidden = rows(8)(columns(8, activation="tanh")(inputs))
+    hidden = keras.layers.Dense(8, name="rows")(keras.layers.Dense(8, "tanh", name="columns")(inputs))
     block = keras.Model(inputs, hidden)
     x = bt.recompute(block)(inputs) if recompute else hidden
     return bt.Model(inputs, keras.layers.Dense(1)(x), **options)
@@ -44,6 +43,8 @@ def test_the_others_change_nothing(both, alone):
 
 
 @pytest.mark.parametrize("option", [{"shard_optimizer": True}, LOCAL])
-def test_a_model_that_is_cut_refuses_what_needs_whole_weights(option):
-    with pytest.raises(ValueError, match=f"{next(iter(option))}.* and tensor-parallel layers do not go together"):
-        weights(cut=True, **option)
+def test_a_tensor_parallel_model_refuses_what_needs_whole_weights(option):
+    with pytest.raises(
+        ValueError, match=rf"{next(iter(option))}.* and tensor_parallel='columns\|rows' do not go together"
+    ):
+        weights(tensor_parallel="columns|rows", **option)

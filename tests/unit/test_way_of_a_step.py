@@ -16,9 +16,13 @@ MEAN = {"train/model", "parallel/reduction", "common/batches", "common/replicas"
 WAYS = {  # settings, and the files that other ways do not pass
     "mean": ({}, set()),
     "sharded": ({"shard_optimizer": True}, {"parallel/sharded", "parallel/shards", "common/in_place"}),
-    "tensor parallel": ({"tensor_parallel": True}, {"parallel/tensor", "parallel/shards", "common/in_place"}),
+    "tensor parallel": ({"tensor_parallel": "wide|narrow"}, {"parallel/tensor", "parallel/shards", "common/in_place"}),
+    "fully sharded": (
+        {"fully_shard": "wide"},
+        {"parallel/fully_shard", "parallel/shards", "common/layers"},
+    ),
     "local steps": ({"sync_every": 2}, {"parallel/local_steps"}),
-    "recomputed": ({"recompute": True}, {"parallel/recompute"}),
+    "recomputed": ({"recompute": True}, {"parallel/recompute", "common/layers"}),
 }
 
 
@@ -41,10 +45,10 @@ def files_passed(run):
     return {path.with_suffix("").as_posix() for path in ours}
 
 
-def compiled(tensor_parallel=False, recompute=False, **settings):
+def compiled(recompute=False, **settings):
     inputs = keras.Input((6,))
-    wide, narrow = (bt.ColumnDense, bt.RowDense) if tensor_parallel else (keras.layers.Dense, keras.layers.Dense)
-    model = bt.Model(inputs, narrow(1)(wide(8, name="wide")(inputs)), micro_batches=4, **settings)
+    wide = keras.layers.Dense(8, name="wide")(inputs)
+    model = bt.Model(inputs, keras.layers.Dense(1, name="narrow")(wide), micro_batches=4, **settings)
     if recompute:
         bt.recompute(model, "wide")
     model.compile("adam", "mse")

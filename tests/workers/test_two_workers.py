@@ -81,6 +81,23 @@ def test_sharded_state_trains_the_same_and_goes_on_in_one_process(found, folder,
             np.testing.assert_array_equal(variable.numpy(), np.asarray(saved, variable.dtype))
 
 
+def test_fully_sharded_they_train_as_one_process_and_it_goes_on_there(found, folder, here, tmp_path):
+    alone, _ = two_workers.train_blocks(here, tmp_path)
+    x, y = two_workers.examples(two_workers.COUNT)
+    for result in found:
+        fully = result["fully"]
+        assert "call Resume and fit outside of it" in fully["refused"]
+        np.testing.assert_allclose(fully["weights"], weights(alone), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(fully["predictions"], alone.predict(x, verbose=0).ravel(), rtol=1e-5, atol=1e-6)
+        assert fully["evaluation"] == pytest.approx(alone.evaluate(x, y, verbose=0), rel=1e-5)
+    resumed = bt.Model.of(two_workers.in_two_blocks())
+    resumed.compile(two_workers.CASES["float32"][0](), "mse")
+    assert bt.Resume(folder / "fully", resumed).restored
+    loaded = [keras.models.load_model(folder / f"fully-{index}.keras") for index in range(2)]
+    for model in (resumed, *loaded):
+        assert weights(model) == found[0]["fully"]["weights"]
+
+
 def test_an_inf_on_one_worker_skips_the_step_on_all(found):
     steps, others = [result["poison"] for result in found]
     assert steps == others

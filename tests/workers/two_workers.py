@@ -92,6 +92,45 @@ def sharded(strategy):
     return {"weights": weights(model), "state": state}
 
 
+def in_two_blocks():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    x = keras.layers.Dense(8)(inputs)
+    for number in range(2):
+        block = keras.Input((8,))
+        y = keras.layers.Dense(8)(keras.layers.Dense(9, "tanh")(block))
+        x = keras.Model(block, keras.layers.Add()([block, y]), name=f"block_{number}")(x)
+    return keras.Model(inputs, keras.layers.Dense(1)(x))
+
+
+def train_blocks(strategy, folder, **settings):
+    """Train a model of two blocks in micro-batches, leave a checkpoint; return it, and why there is none in a scope."""
+    with strategy.scope():
+        model = bt.Model.of(in_two_blocks, micro_batches=2, **settings)
+        model.compile(CASES["float32"][0](), "mse")
+        try:
+            refused = bt.Resume(folder, model) and None
+        except RuntimeError as error:
+            refused = str(error)
+    resume = bt.Resume(folder, model)
+    for epoch in resume.epochs(3):
+        run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
+        model.fit(resume.rest(batched(*examples(COUNT))), callbacks=[resume], **run)
+    return model, refused
+
+
+def fully(strategy):
+    """Train fully sharded, leave a checkpoint and a file; return what fit, evaluate and predict give."""
+    model, refused = train_blocks(strategy, f"{sys.argv[1]}/fully", fully_shard=r"block_\d")
+    model.save(f"{sys.argv[1]}/fully-{strategy.cluster_resolver.task_id}.keras")
+    return {
+        "evaluation": model.evaluate(batched(*examples(COUNT)), verbose=0),
+        "predictions": model.predict(batched(examples(COUNT)[0]), verbose=0).ravel().tolist(),
+        "weights": weights(model),
+        "refused": refused,
+    }
+
+
 class Record(keras.callbacks.Callback):
     """Notes scale, weights and steps after every batch."""
 
@@ -286,7 +325,7 @@ def stock(strategy):
     return raised
 
 
-JOBS = (train, in_turn, sharded, poison, in_slices, scattered, apart, apart_in_16_bits, short, cut, files, stock)
+JOBS = (train, in_turn, sharded, fully, poison, in_slices, scattered, apart, apart_in_16_bits, short, cut, files, stock)
 
 if __name__ == "__main__":
     strategy = bt.strategy()

@@ -1,0 +1,300 @@
+"""`fully_shard`: the weights of one device, a shard of them on each replica, and the files of a stock model."""
+
+import copy
+
+import numpy as np
+import pytest
+from equal_models import batches, distance, examples, on, precision, values_on_replicas
+
+import bigtrain_nb as bt
+from bigtrain_nb.common import replicas
+from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.parallel.recompute import Recomputed
+from bigtrain_nb.parallel.shards import Unsharded, is_shard
+
+layers = keras.layers
+X, Y = examples(60)
+EVEN = batches([16, 12, 16], X, Y)
+UNEVEN = batches([16, 13, 3, 1, 7], X, Y)
+BLOCKS = r"block_\d"
+RANDOM = keras.initializers.GlorotUniform(1)
+
+
+def in_blocks(change):
+    """Return a model of two residual blocks of what ``change`` makes."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    x = layers.Dense(8)(inputs)
+    for number in range(2):
+        block = keras.Input((8,))
+        x = keras.Model(block, layers.Add()([block, change(block)]), name=f"block_{number}")(x)
+    return keras.Model(inputs, layers.Dense(1)(x))
+
+
+def dense():
+    return in_blocks(lambda x: layers.Dense(8)(layers.Dense(33, "tanh")(layers.LayerNormalization()(x))))
+
+
+def normalized():
+    return in_blocks(lambda x: layers.Dense(8)(layers.BatchNormalization()(layers.Dense(9, "tanh")(x))))
+
+
+def attending():
+    def change(x):
+        x = layers.Reshape((4, 2))(x)
+        return layers.Flatten()(layers.MultiHeadAttention(2, 3)(x, x, use_causal_mask=True))
+
+    return in_blocks(change)
+
+
+def convolving():
+    return in_blocks(lambda x: layers.Flatten()(layers.Conv1D(2, 3, padding="same")(layers.Reshape((4, 2))(x))))
+
+
+def sharing():
+    shared = layers.Dense(8, "tanh", kernel_initializer=RANDOM)
+    return in_blocks(lambda x: layers.Dense(8)(shared(shared(x))))
+
+
+def frozen():
+    return in_blocks(lambda x: layers.Dense(8)(layers.Dense(9, "tanh", trainable=False)(x)))
+
+
+def whole_block_frozen():
+    model = dense()
+    model.get_layer("block_0").trainable = False
+    return model
+
+
+def with_lora():
+    model = dense()
+    for layer in model.get_layer("block_1").layers:
+        if isinstance(layer, layers.Dense):
+            layer.enable_lora(2)
+    return model
+
+
+def with_losses():
+    return in_blocks(lambda x: layers.ActivityRegularization(0.1)(layers.Dense(8, "tanh")(x)))
+
+
+def adamw():
+    return keras.optimizers.AdamW(0.01, epsilon=1e-2, weight_decay=0.1, global_clipnorm=0.5)
+
+
+def sgd():
+    return keras.optimizers.SGD(0.01, momentum=0.9, clipnorm=0.5)
+
+
+def trained(count, build=dense, data=UNEVEN, optimizer=adamw, epochs=2, **settings):
+    """Return a model that has trained on ``count`` replicas."""
+    with on(count):
+        model = bt.Model.of(build(), **settings)
+        model.compile(optimizer(), "mse")
+        model.fit(data, verbose=0, shuffle=False, epochs=epochs)
+    return model
+
+
+@pytest.mark.parametrize(("count", "micro_batches", "optimizer"), [(2, 1, adamw), (3, 4, sgd)])
+def test_it_trains_evaluates_and_predicts_as_one_device(count, micro_batches, optimizer):
+    alone = trained(1, optimizer=optimizer)
+    sharded = trained(count, optimizer=optimizer, fully_shard=BLOCKS, micro_batches=micro_batches)
+    assert distance(sharded, alone) < 1e-5
+    assert sharded.history.history["loss"] == pytest.approx(alone.history.history["loss"], rel=1e-5)
+    np.testing.assert_allclose(sharded.predict(X, verbose=0), alone.predict(X, verbose=0), atol=1e-5)
+    assert sharded.evaluate(UNEVEN, verbose=0) == pytest.approx(alone.evaluate(UNEVEN, verbose=0), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [normalized, attending, convolving, sharing, frozen, whole_block_frozen, with_lora, with_losses],
+)
+def test_layers_of_all_kinds_train_as_on_two_replicas_that_are_whole(build):
+    whole, sharded = trained(2, build, EVEN), trained(2, build, EVEN, fully_shard=BLOCKS)
+    assert distance(sharded, whole) < 1e-5
+
+
+def test_each_replica_keeps_half_and_files_are_whole_and_stock(tmp_path):
+    alone, sharded = trained(1), trained(2, fully_shard=BLOCKS)
+    slots = [one._variable for one in sharded.optimizer.variables if isinstance(one, Unsharded)]
+    for mine, theirs in ((sharded.weights, alone.weights), (slots, alone.optimizer.variables)):
+        kept = sum(values_on_replicas(variable)[0].nbytes for variable in mine)
+        assert kept < 0.55 * sum(variable.numpy().nbytes for variable in theirs)
+
+    sharded.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(dense()) and distance(loaded, sharded) == 0
+    for one, other in zip(loaded.optimizer.variables, alone.optimizer.variables, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-5)
+    with on(3):
+        again = bt.load_model(tmp_path / "model.keras", fully_shard=BLOCKS)
+        again.fit(UNEVEN, verbose=0, shuffle=False)
+    with on(1):
+        alone = bt.load_model(tmp_path / "model.keras")
+        alone.fit(UNEVEN, verbose=0, shuffle=False)
+    assert distance(again, alone) < 1e-5
+
+
+def test_a_checkpoint_goes_on_with_any_number_of_replicas(tmp_path):
+    def goes_on(count, **settings):
+        with on(count):
+            model = bt.Model.of(dense(), **settings)
+            model.compile(adamw(), "mse")
+            resume = bt.Resume(tmp_path, model)
+            for epoch in resume.epochs(resume.epoch + 1):
+                model.fit(resume.rest(UNEVEN), initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0)
+        return model
+
+    goes_on(2, fully_shard=BLOCKS)
+    assert distance(goes_on(3, fully_shard=BLOCKS), trained(1)) < 1e-5
+
+
+def test_outside_of_replicas_the_weights_show_themselves_whole():
+    with on(2):
+        model = bt.Model.of(dense())
+        before = model(X[:3]).numpy()
+        kernel = model.get_layer("block_0").layers[2].kernel
+        value = kernel.numpy()
+        bt.Model.of(model, fully_shard=BLOCKS)
+    block = model.get_layer("block_0")
+    assert [each.shape for each in block.get_weights()] == [each.shape for each in dense().layers[2].get_weights()]
+    assert model.count_params() == dense().count_params()
+    block.set_weights([each + 1 for each in block.get_weights()])
+    np.testing.assert_array_equal(kernel.numpy(), value + 1)
+    block.set_weights([each - 1 for each in block.get_weights()])
+    np.testing.assert_allclose(kernel.numpy(), value, atol=1e-6)
+    np.testing.assert_allclose(model(X[:3]).numpy(), before, rtol=1e-6)
+    np.testing.assert_allclose(bt.tf.function(model)(X[:3]).numpy(), before, rtol=1e-6)
+    np.testing.assert_allclose(copy.deepcopy(model)(X[:3]).numpy(), before, rtol=1e-6)
+
+
+def test_the_way_of_gpus_gives_the_same(monkeypatch):
+    expected = trained(2, fully_shard=BLOCKS)
+    monkeypatch.setattr(replicas, "on_cpus", lambda strategy: False)
+    assert distance(trained(2, fully_shard=BLOCKS), expected) < 1e-5
+
+
+def test_step_by_step_it_is_the_same():
+    with on(2):
+        model = bt.Model.of(dense(), fully_shard=BLOCKS, micro_batches=2)
+        model.compile(adamw(), "mse", run_eagerly=True)
+        model.fit(batches([16, 4, 7], X, Y), verbose=0, shuffle=False)
+    alone = trained(1, data=batches([16, 4, 7], X, Y), epochs=1)
+    assert distance(model, alone) < 1e-5
+
+
+def test_an_overflow_on_one_replica_skips_the_step_on_all():
+    x = X.copy()
+    x[16] = np.inf
+    with precision("mixed_float16"):
+        model = trained(2, data=batches([16, 16, 16], x, Y), fully_shard=BLOCKS)
+    steps = model.optimizer.iterations.numpy()
+    assert 0 < steps <= 4 and model.loss_scale == 2.0 ** (15 - (6 - steps))  # halved at each step that is skipped
+    assert np.isfinite(model.evaluate(X, Y, verbose=0))
+
+
+def test_a_layer_of_32_bits_gets_all_bits_of_its_weights():
+    with precision("mixed_bfloat16"), on(2):
+        model = bt.Model.of(in_blocks(layers.Dense(8, dtype="float32", kernel_initializer=RANDOM)))
+        before = model.predict(X, verbose=0)
+        bt.Model.of(model, fully_shard=BLOCKS)
+        np.testing.assert_allclose(model.predict(X, verbose=0), before, rtol=1e-6)
+
+
+def test_gradients_of_shards_travel_in_16_bits():
+    exact, short = trained(2, fully_shard=BLOCKS), trained(2, fully_shard=BLOCKS, reduce_dtype="bfloat16")
+    assert 1e-5 < distance(short, exact) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("build", "settings", "sentence"),
+    [
+        (dense, {"fully_shard": BLOCKS, "shard_optimizer": True}, "do not go together"),
+        (dense, {"fully_shard": "nothing"}, "chooses none of"),
+        (lambda: bt.recompute(dense(), BLOCKS), {"fully_shard": BLOCKS}, "leave out bt.recompute"),
+        (
+            lambda: in_blocks(lambda x: layers.Dense(8, kernel_regularizer="l2")(x)),
+            {"fully_shard": BLOCKS},
+            "has a regularizer or a constraint",
+        ),
+        (dense, {"fully_shard": r"block_\d|dense_.*"}, "is inside block_0, and fully_shard chooses both"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(build, settings, sentence):
+    with on(2), pytest.raises(ValueError, match=sentence):
+        bt.Model.of(build(), **settings).compile("adam", "mse")
+
+
+def test_a_stock_step_on_sharded_layers_is_refused():
+    with on(2):
+        block = keras.Sequential([keras.Input((6,)), layers.Dense(6)], name="block_0")
+        bt.Model.of(keras.Sequential([keras.Input((6,)), block]), fully_shard=BLOCKS)
+        stock = keras.Sequential([keras.Input((6,)), block])
+        stock.compile("sgd", "mse")
+        with pytest.raises(ValueError, match="a keras.Model does not know how to train"):
+            stock.fit(X, X, verbose=0)
+
+
+def test_what_is_sharded_stays_so_and_is_not_computed_a_third_time():
+    with on(2):
+        model = bt.Model.of(dense(), fully_shard=BLOCKS)
+        bt.recompute(model, BLOCKS)
+        assert not any(isinstance(layer, Recomputed) for layer in model.layers)
+        with pytest.raises(ValueError, match="is inside block_0, and both are to be recomputed"):
+            bt.recompute(model, "dense_.*")
+        with pytest.raises(ValueError, match="sharded already and stay so"):
+            bt.Model.of(model, fully_shard=None)
+
+
+def test_an_embedding_and_a_gpt_are_sharded():
+    def trained_gpt(count, **settings):
+        tokens = np.random.default_rng(0).integers(0, 20, (12, 9))
+        keras.utils.set_random_seed(1)
+        with on(count):
+            model = bt.gpt(20, 8, 16, 2, 4, **settings)
+            if settings:
+                bt.Model.of(model, fully_shard=lambda layer: isinstance(layer, layers.Embedding))
+            model.compile(adamw(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(tokens[:, :-1], tokens[:, 1:], batch_size=6, epochs=2, shuffle=False, verbose=0)
+        return model
+
+    sharded = trained_gpt(2, fully_shard=True)
+    assert sum(is_shard(weight) for weight in sharded.weights) == 2 * 8 + 1
+    assert distance(sharded, trained_gpt(1)) < 1e-5
+
+
+def test_one_replica_has_nothing_to_shard():
+    assert distance(trained(1, fully_shard=BLOCKS), trained(1)) == 0
+
+
+def test_a_model_that_a_function_builds_is_never_whole(monkeypatch):
+    """Its weights start as they would have, and no variable of a whole one is made."""
+    with on(2):
+        first = bt.Model.of(dense(), fully_shard=BLOCKS)
+        made = []
+        make = keras.Variable._initialize
+        monkeypatch.setattr(keras.Variable, "_initialize", lambda self, value: (make(self, value), made.append(self)))
+        later = bt.Model.of(dense, fully_shard=BLOCKS)
+    assert distance(later, first) == 0
+    shapes = [tuple(variable.shape) for variable in made]
+    assert (8 * 33 // 2,) in shapes and (8, 33) not in shapes and (33, 8) not in shapes
+    later.compile("sgd", "mse")
+    later.fit(EVEN, verbose=0)
+
+
+def test_a_function_may_load_weights_and_may_fail(tmp_path):
+    alone = trained(1)
+    alone.save_weights(tmp_path / "of.weights.h5")
+
+    def loaded():
+        model = dense()
+        model.load_weights(tmp_path / "of.weights.h5")
+        return model
+
+    with on(2):
+        assert distance(bt.Model.of(loaded, fully_shard=BLOCKS), alone) == 0
+        with pytest.raises(ValueError, match="chooses none of"):
+            bt.Model.of(dense, fully_shard="nothing")
+    with keras.StatelessScope():
+        pass  # Keras makes here all variables that wait for it
+    assert distance(dense(), dense()) == 0
