@@ -61,7 +61,7 @@ def examples_of(data, start, length):
     return keras.tree.map_structure(rows, data)
 
 
-def equal_parts(examples, count, may_be_empty):
+def equal_parts(examples, count, may_be_empty=False):
     """Return the start and the length of ``count`` micro-batches, which differ by one example at most.
 
     In a step, InvalidArgumentError if there are fewer ``examples``, unless micro-batches ``may_be_empty``.

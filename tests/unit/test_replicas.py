@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.launch import strategy
 from bigtrain_nb.train import devices as of_devices
 from bigtrain_nb.train.devices import devices
@@ -96,3 +97,14 @@ def test_a_strategy_over_gpus_has_the_gpus_though_the_cpu_was_split_before(monke
         monkeypatch.delenv(name, raising=False)
     assert strategy.strategy() == ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
     assert capsys.readouterr().out == "MirroredStrategy over 4 GPUs, because they are there\n"
+
+
+def test_sums_are_of_32_bits_or_more_and_keep_their_kind():
+    widened = {name: at_least_32_bits(name).name for name in ("float16", "bfloat16", "float32", "float64", "int32")}
+    assert widened == {
+        "float16": "float32",
+        "bfloat16": "float32",
+        "float32": "float32",
+        "float64": "float64",
+        "int32": "int32",
+    }
