@@ -30,6 +30,7 @@ from bigtrain_nb.parallel.shards import (
     is_shard,
     refuse_to_shard,
     shard_weights,
+    show_whole_weights,
 )
 
 _HUB_ATTENTION = ("LlamaAttention", "CachedMistralAttention", "QwenAttention", "Phi3Attention")
@@ -81,6 +82,8 @@ def shard_pairs(model, layers, unmade=None):
             if pair.attention is not None:
                 _change_class(pair.attention, HeadsSharded)
             _draw_apart(pair.dropouts)
+    for layer in layers_within(model)[1:]:
+        show_whole_weights(layer)
 
 
 def _shard(layer, kind, axes, unmade):

@@ -251,6 +251,9 @@ def test_with_other_settings():
         with pytest.raises(ValueError, match="fully_shard='block' and tensor_parallel='block' do not go together"):
             bt.Model.of(a_pair(), fully_shard="block", tensor_parallel="block")
         model = bt.Model.of(a_pair(), tensor_parallel="block")
+        assert [each.shape for each in model.get_layer("block").get_weights()] == [
+            each.shape for each in a_pair().get_layer("block").get_weights()
+        ]
         with pytest.raises(ValueError, match="tensor_parallel=None: the layers of this model are sharded already"):
             model.tensor_parallel = None
     assert apart(trained(1, a_pair, tensor_parallel="block"), trained(1, a_pair)) == 0  # one replica shards nothing
