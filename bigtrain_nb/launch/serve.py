@@ -1,8 +1,9 @@
 """Tasks that only serve: their TensorFlow runs what the chief sends it, and they end when the chief ends.
 
 A task reports to the chief once its server runs. The last word on that connection is the code to end with; an end
-without a word means that the chief was lost. The chief goes on to listen there, so that a task that is started again
-finds it; its own TensorFlow uses another port.
+without a word means that the chief was lost. Spaces before it say that the chief runs: one that stands still sends
+none, and the task says so. The chief goes on to listen there, so that a task that is started again finds it; its own
+TensorFlow uses another port.
 """
 
 import atexit
@@ -11,10 +12,12 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.launch import silence
 from bigtrain_nb.launch.rendezvous import gather, hear, listening, refusal, report, send
 from bigtrain_nb.launch.same_run import differences
 from bigtrain_nb.launch.supervisor import free_ports
@@ -40,6 +43,7 @@ def lead(spec, runs, patience):
     server = listening(spec, patience)
     guests.update(gather(server, spec, runs, patience))
     threading.Thread(target=_welcome_again, args=(server, spec, runs), daemon=True).start()
+    threading.Thread(target=_beat, daemon=True).start()
     atexit.register(_dismiss)
     addresses = list(spec.addresses)
     addresses[0] = f"{addresses[0].rpartition(':')[0]}:{free_ports(1)[0]}"
@@ -51,7 +55,7 @@ def end_all(code):
 
     An end in order would take long: TensorFlow would still talk to the servers that are gone.
     """
-    _say(code)
+    _say(b"%d" % code)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -68,13 +72,34 @@ def _serve(spec, runs, patience):
     chief = report(spec, runs, patience)
     _notice_a_lost_host(chief)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    chief.settimeout(None)
-    word = b""
-    with suppress(OSError):
-        word = chief.recv(16)
+    word = _last_word(chief, f"the chief ({spec.addresses[0]})")
     if not word:
         print(f"the chief ({spec.addresses[0]}) is gone without a word", flush=True)
     os._exit(int(word or 1))  # at once: TensorFlow's server cannot be ended
+
+
+def _last_word(chief, name):
+    """Return what the chief says in the end, b"" if it is gone; print a line when it has stood still for a minute."""
+    chief.settimeout(silence.SILENT_SECONDS)
+    while True:
+        try:
+            said = chief.recv(16)
+        except TimeoutError:
+            print(f"{silence.sentence(name, silence.SILENT_SECONDS)} This task waits until it is ended", flush=True)
+            continue
+        except OSError:
+            return b""
+        if word := said.strip():
+            return word
+        if not said:
+            return b""
+
+
+def _beat():
+    """Tell all tasks again and again that the chief runs."""
+    while True:
+        time.sleep(silence.SILENT_SECONDS / 4)
+        _say(b" ")
 
 
 def _welcome_again(server, spec, runs):
@@ -93,13 +118,13 @@ def _welcome_again(server, spec, runs):
 def _dismiss():
     """Let the other tasks end, unless an error ends this process: they see that it is gone."""
     if not hasattr(sys, "last_value"):
-        _say(0)
+        _say(b"0")
 
 
-def _say(code):
-    for guest in guests.values():
+def _say(word):
+    for guest in list(guests.values()):
         with suppress(OSError):
-            guest.sendall(b"%d" % code)
+            guest.sendall(word)
 
 
 def _notice_a_lost_host(connection):

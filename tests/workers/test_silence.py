@@ -2,12 +2,13 @@
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from leftovers import eventually
 
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.launch import silence
+from bigtrain_nb.launch import serve, silence
 from bigtrain_nb.launch.cluster_spec import ClusterSpec
 from bigtrain_nb.launch.coordinator import Coordinator
 from bigtrain_nb.launch.supervisor import free_ports
@@ -59,6 +60,32 @@ def test_a_line_names_the_silent_one(mute, answering, monkeypatch, capsys):
     monkeypatch.setattr(silence, "SILENT_SECONDS", 4)
     silence.say(["worker 0", "worker 1"], [answering, mute])
     eventually(lambda: capsys.readouterr().out.startswith("worker 1 has not answered for 4 s: was it stopped, or"))
+
+
+def test_a_chief_that_stands_still_is_told_and_its_last_word_still_counts(monkeypatch, capsys):
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.5)
+    chief, guest = socket.socketpair()
+    with chief, guest, ThreadPoolExecutor(1) as pool:
+        last_word = pool.submit(serve._last_word, guest, "the chief (node-0:1)")
+        chief.sendall(b" ")
+        said = []
+        eventually(lambda: said.append(capsys.readouterr().out) or "".join(said))
+        assert "".join(said).startswith("the chief (node-0:1) has not answered for 0.5 s: was it stopped")
+        chief.sendall(b" 75")
+        assert last_word.result(SECONDS) == b"75"
+
+
+def test_a_chief_that_is_gone_has_no_last_word_and_one_that_runs_beats(monkeypatch):
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.4)
+    chief, guest = socket.socketpair()
+    with chief, guest:
+        monkeypatch.setattr(serve, "guests", {1: chief})
+        threading.Thread(target=serve._beat, daemon=True).start()
+        guest.settimeout(SECONDS)
+        assert guest.recv(1) == b" "
+        monkeypatch.setattr(serve, "guests", {})
+        chief.close()
+        assert serve._last_word(guest, "the chief") == b""
 
 
 @pytest.mark.parametrize("silent_after", [0, -1, None, "60"])
