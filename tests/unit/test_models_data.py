@@ -4,10 +4,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equal_models import aligned, distance, examples, net, on, views
+from equal_models import aligned, distance, examples, net, on, strategy, views
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import own_copy
 
 layers = keras.layers
 MSE = keras.losses.MeanSquaredError
@@ -252,3 +253,16 @@ def test_two_replicas_leave_the_arrays_that_a_generator_yields_as_they_are():
     model.predict(views(8, x), verbose=0)
     np.testing.assert_array_equal(y, wide)
     np.testing.assert_array_equal(x, wide + 1)
+
+
+def test_a_share_is_copied_whatever_it_is_made_of():
+    share = {"dense": tf.ones([2, 3]), "ragged": tf.ragged.constant([[1.0], [2.0, 3.0]]), "none": None}
+
+    def copied():
+        copy = own_copy(share)
+        assert copy["none"] is None
+        return copy["dense"], copy["ragged"]
+
+    dense, ragged = [strategy(2).experimental_local_results(each) for each in strategy(2).run(copied)]
+    assert [each.numpy().tolist() for each in dense] == [[[1.0] * 3] * 2] * 2
+    assert [each.to_list() for each in ragged] == [[[1.0], [2.0, 3.0]]] * 2

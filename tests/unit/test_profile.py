@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -174,3 +175,10 @@ def test_what_it_cannot_run_is_refused_and_leaves_no_profiler(model):
     with pytest.raises(RuntimeError, match="in the middle"):
         bt.profile(fails_later, steps=4)
     assert bt.profile(lambda: None, steps=2).steps == 2
+
+
+def test_time_is_divided_by_how_many_of_each_part_run():
+    """Two multiplications and a sum run for 6 of 10 seconds; for the other 4 Python has the time alone."""
+    multiply, add = SimpleNamespace(rank=0, part="multiply"), SimpleNamespace(rank=0, part="add")
+    changes = [(2, 1, multiply), (2, 1, multiply), (2, 1, add), (8, -1, multiply), (8, -1, multiply), (8, -1, add)]
+    assert trace._shares(changes, 0, 10) == pytest.approx({trace.PYTHON: 0.4, "multiply": 0.4, "add": 0.2})
