@@ -88,15 +88,16 @@ def test_counts_that_make_no_sense_are_refused(count):
         devices(at_least=count)
 
 
-def test_a_strategy_over_gpus_has_the_gpus_though_the_cpu_was_split_before(monkeypatch, capsys):
-    """As after `devices(8)` on a machine with four GPUs; there are none here."""
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_strategy_over_gpus_has_the_gpus_though_the_cpu_was_split_before(count, monkeypatch, capsys):
+    """As after `devices(8)` on a machine with GPUs; there are none here."""
     monkeypatch.setattr(of_devices, "_devices", [f"CPU:{i}" for i in range(8)])
     monkeypatch.setattr(of_devices, "mirrored_with_groups_of_its_own", list)
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: 4 * [kind])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: count * [kind])
     for name in ("TF_CONFIG", "SLURM_STEP_ID", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
-    assert strategy.strategy() == ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
-    assert capsys.readouterr().out == "MirroredStrategy over 4 GPUs, because they are there\n"
+    assert strategy.strategy() == [f"GPU:{index}" for index in range(count)]
+    assert capsys.readouterr().out == f"MirroredStrategy over {count} GPUs, because they are there\n"
 
 
 def test_sums_are_of_32_bits_or_more_and_keep_their_kind():
