@@ -263,8 +263,8 @@ class Model(keras.Model):
         if self._reduction is not None and self._looked_at == looked_at:
             return self._reduction
         self._looked_at = looked_at
-        self.train_function = self.test_function = self.predict_function = None  # which may know whole weights only
         if self.built and _asks_for_shards(self.state_in_place(), self.distribute_strategy):
+            self.train_function = self.test_function = self.predict_function = None  # which may know whole weights only
             _shard_chosen(self.state_in_place(), self)
         asked = {kind: kind.asked_for(self) for kind in (ShardedMean, FullyShardedMean, LocalSteps, TensorParallel)}
         chosen = [kind for kind, words in asked.items() if words] or [Mean]
