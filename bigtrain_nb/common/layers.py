@@ -44,6 +44,17 @@ def layers_chosen(model, layers, setting="layers"):
     return chosen
 
 
+def refuse_nested(chosen, setting):
+    """Raise ValueError for a chosen layer that is inside another one."""
+    for layer in chosen:
+        for inner in layers_within(layer)[1:]:
+            if any(inner is one for one in chosen):
+                raise ValueError(
+                    f"{inner.name} is inside {layer.name}, and {setting} chooses both: choose the inner or the outer"
+                    " one"
+                )
+
+
 def call_as_function(layer, own_call, args, kwargs, wrap):
     """Return what ``own_call`` of a layer gives, run as ``wrap(run)`` of those of its arguments that have gradients.
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from bigtrain_nb.common.batches import loss_reduction, weight_of
 from bigtrain_nb.common.in_place import made_class
 from bigtrain_nb.common.keras_gaps import layers_within, moving_statistics
-from bigtrain_nb.common.layers import call_as_function, layers_chosen
+from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import (
     at_least_32_bits,
@@ -53,6 +53,7 @@ def shard_layers(model, layers, unmade=None):
     chosen = [layer for layer in layers_chosen(model, layers, "fully_shard") if not isinstance(layer, FullySharded)]
     for layer in chosen:
         _refuse(model, layer, chosen)
+    refuse_nested(chosen, "fully_shard")
     sharded = {}  # the weights and shards of each inner layer, which two of the chosen ones may share
     with model.distribute_strategy.scope():
         for layer in chosen:
@@ -81,11 +82,6 @@ def _refuse(model, layer, chosen):
     if not layer.built:
         raise ValueError(f"{layer.name} has no weights yet to shard: call the model once, or build it, first")
     inside = {id(inner) for each in chosen for inner in layers_within(each)}
-    for inner in layers_within(layer)[1:]:
-        if any(inner is one for one in chosen):
-            raise ValueError(
-                f"{inner.name} is inside {layer.name}, and fully_shard chooses both: choose the inner or the outer one"
-            )
     for inner in layers_within(layer):
         if isinstance(inner, (Recomputed, FullySharded)):
             raise ValueError(

@@ -6,8 +6,8 @@ What the replicas send each other is stood in for by operations that read and ma
 import math
 from contextlib import ExitStack, contextmanager
 
-from bigtrain_nb.common.keras_gaps import in_place_of, layers_within, weights_to_train
-from bigtrain_nb.common.layers import call_as_function, layers_chosen
+from bigtrain_nb.common.keras_gaps import in_place_of, weights_to_train
+from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits, by_type
 
@@ -18,13 +18,7 @@ IN_ONE_PIECE = "in_one_piece"
 def layers_to_shard(model, fully_shard):
     """Return the layers that the setting chooses. Raises ValueError for one inside another, as `bt.Model` does."""
     chosen = layers_chosen(model, fully_shard, "fully_shard")
-    for layer in chosen:
-        for inner in layers_within(layer)[1:]:
-            if any(inner is one for one in chosen):
-                raise ValueError(
-                    f"{inner.name} is inside {layer.name}, and fully_shard chooses both: choose the inner or the outer"
-                    " one"
-                )
+    refuse_nested(chosen, "fully_shard")
     return chosen
 
 

@@ -68,7 +68,7 @@ class Step:
         if cut or self.settings["shard_optimizer"]:  # sums are dense
             gradients = {place: tf.TensorSpec(one.shape, one.dtype) for place, one in enumerate(variables)}
         self.applied = _size(gradients)
-        self.folded = 0 if cut or sharded else self.gradients.folded  # not seen there
+        self.folded = 0 if cut or sharded else self.gradients.folded  # not seen in micro-batches and shards
         whole = [one for one in model.trainable_variables if id(one) not in sharded]
         trained = [weight for weight in sharded.values() if weight.trainable]
         self.sent = sum(_bytes_on_the_way(one, reduce_dtype) for one in whole)

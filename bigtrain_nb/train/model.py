@@ -376,7 +376,6 @@ class Model(keras.Model):
     def _evaluate(self, data):
         """Update the metrics, but for an empty share, of which means are not finite; return the other logs."""
         weight = self._weight_in_evaluation(data)
-
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
 
         def other_logs():
@@ -584,6 +583,9 @@ class Model(keras.Model):
         super().load_own_variables(store)
 
 
+Model.__new__.__signature__ = inspect.signature(Model.__init__)  # which Shift-Tab shows
+
+
 def _asks_for_shards(settings, strategy):
     """Return whether settings ask for layers whose weights are shards, and there are replicas to have them."""
     asked = settings.get("fully_shard") is not None or settings.get("tensor_parallel") is not None
@@ -596,9 +598,6 @@ def _shard_chosen(settings, model, unmade=None):
         shard_layers(model, settings["fully_shard"], unmade)
     if settings.get("tensor_parallel") is not None:
         shard_pairs(model, settings["tensor_parallel"], unmade)
-
-
-Model.__new__.__signature__ = inspect.signature(Model.__init__)  # which Shift-Tab shows
 
 
 def _as_list(callbacks):
