@@ -132,8 +132,7 @@ def pipelines(arguments):
 
 def published(arguments):
     """Yield a run, the MFU in percent that its plan predicts, the published one, and where they differ."""
-    sys.path.append(str(Path(__file__).parents[1] / "notebooks"))
-    from workbook.published import RUNS
+    from bigtrain_nb.series.published import RUNS
 
     for run in RUNS:
         yield [run.name, run.put_in], 100 * run.plan().mfu, 100 * run.mfu, (run.source, run.differs)

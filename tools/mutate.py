@@ -1,6 +1,6 @@
 """Do the tests notice a small change? Change the helpers at random, one place at a time, and run the tests.
 
-python tools/mutate.py --seed 2 --count 60                  draws from all of bigtrain_nb
+python tools/mutate.py --seed 2 --count 60                  draws from all rooms of bigtrain_nb but `series`
 python tools/mutate.py --seed 2 --count 60 --under bigtrain_nb/plan bigtrain_nb/measure
 
 Run by hand: sixty changes take about an hour on two cores. The same seed draws the same changes of the same source. All
@@ -36,6 +36,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("tests/unit", "tests/workers")  # the quick ones first
+ROOMS = sorted(path.parent for path in (ROOT / "bigtrain_nb").glob("*/__init__.py") if path.parent.name != "series")
+HELPERS = [path.relative_to(ROOT).as_posix() for path in ROOMS]
 CANDIDATES = 6
 SWAPPED = {
     ast.Lt: ast.LtE,
@@ -286,7 +288,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=60)
-    parser.add_argument("--under", nargs="+", default=["bigtrain_nb"], metavar="PATH", help="folders or files")
+    parser.add_argument("--under", nargs="+", default=HELPERS, metavar="PATH", help="folders or files")
     parser.add_argument("--seconds", type=float, default=120, help="for the tests of one change")
     asked = parser.parse_args()
     noticed = 0

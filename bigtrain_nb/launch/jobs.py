@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from bigtrain_nb.common import cards
+from bigtrain_nb.common import beside, cards
 from bigtrain_nb.common.cards import Shown
 from bigtrain_nb.common.checks import not_negative, of_kind, positive, whole_number
 from bigtrain_nb.common.hardware import nvidia_gpus
@@ -99,7 +99,8 @@ def _script(script_or_code):
     if is_code:
         return worker_main.__file__, script_or_code
     if not Path(script_or_code).is_file():
-        raise FileNotFoundError(f"there is no script {str(script_or_code)!r} in {Path.cwd()}")
+        remedy = beside.remedy_for(script_or_code)
+        raise FileNotFoundError(f"there is no script {str(script_or_code)!r} in {Path.cwd()}{remedy}")
     return str(script_or_code), ""
 
 

@@ -1,7 +1,7 @@
 """What exercises are made of: for each a reference solution, a check, a hint and typical wrong answers.
 
-The exercises of a notebook stand in a module of `workbook/exercises/`, beside the notebooks. The solution comes first,
-then its check, an `exercise` with the hint as its docstring, then what it must refuse.
+The exercises of a notebook stand in a module of `bigtrain_nb.series.exercises`. The solution comes first, then its
+check, an `exercise` with the hint as its docstring, then what it must refuse.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bigtrain_nb.common import beside
+
+EXERCISES = "bigtrain_nb.series.exercises"
 LONGEST_VALUE = 150  # characters of a value in a message
 
 
@@ -20,6 +23,10 @@ class Wrong(Exception):
 
 class NotAttempted(Exception):
     """An answer is still the `...` that the exercise came with."""
+
+
+class NotUnpacked(FileNotFoundError):
+    """The scripts of the series, which an exercise needs, are not beside the notebook."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +70,23 @@ def exercise(reference, minutes, difficulty, seconds=60):
 
 
 def registry(name):
-    """The exercises of one notebook by name: "module.function" means workbook/exercises/module.py beside the notebook.
+    """The exercises of one notebook by name: "module.function" stands in bigtrain_nb/series/exercises/module.py.
 
-    Raises FileNotFoundError, which says where they are looked for, if there are none, ValueError for another module.
+    Raises ValueError for a module that is not there, `NotUnpacked` where it needs the scripts of the series.
     """
-    try:
-        package = import_module("workbook.exercises")
-    except ModuleNotFoundError as error:
-        if error.name not in ("workbook", "workbook.exercises"):
-            raise
-        raise FileNotFoundError(
-            f"there is no folder workbook/exercises in {Path.cwd()}: exercises are looked for in the folder of the"
-            " notebook, so run it, or a script, in the folder `notebooks` of this series"
-        ) from None
     module = name.partition(".")[0]
-    known = [path.stem for folder in package.__path__ for path in sorted(Path(folder).glob("[!_]*.py"))]
+    (folder,) = import_module(EXERCISES).__path__
+    known = [path.stem for path in sorted(Path(folder).glob("[!_]*.py"))]
     if module not in known:
         raise ValueError(f"no exercise named {name!r}: the first part is one of {', '.join(known)}")
-    contents = vars(import_module(f"workbook.exercises.{module}"))
+    try:
+        contents = vars(import_module(f"{EXERCISES}.{module}"))
+    except ModuleNotFoundError as error:
+        if error.name.partition(".")[0] != "scripts":
+            raise
+        raise NotUnpacked(
+            f"this exercise needs the folder `scripts` of the series, which is not in {Path.cwd()}: {beside.REMEDY}"
+        ) from None
     return {one.name: one for one in contents.values() if isinstance(one, Exercise)}
 
 

@@ -184,11 +184,14 @@ def _score_row(row):
 def check(name, answer=None):
     """Check the reader's function `answer` for the exercise of that name: not attempted yet, right, or wrong and why.
 
-    Never raises for an answer, however wrong, and ends one that runs on and on. Raises ValueError for an unknown name,
-    TypeError for a name that is no text and an answer that is no function, FileNotFoundError where there are no
-    exercises.
+    Never raises for an answer, however wrong, and ends one that runs on and on. Where an exercise needs a script that
+    is not beside the notebook, it says what puts it there. Raises ValueError for an unknown name, TypeError for a name
+    that is no text and an answer that is no function.
     """
-    exercise = _exercise(name)
+    try:
+        exercise = _exercise(name)
+    except exercises.NotUnpacked as missing:
+        return Checked(NOT_ATTEMPTED, str(missing))
     function("answer", answer, f"your function itself, without brackets, as in bt.check({name!r}, function)")
     try:
         with time_limit(exercise.seconds):
@@ -211,12 +214,12 @@ def check(name, answer=None):
 
 
 def hint(name=None):
-    """Show the exercise's hint. Raises what `check` does."""
+    """Show the exercise's hint. Raises what `check` does, FileNotFoundError where a script is missing."""
     return cards.note("Hint", _exercise(name).hint)
 
 
 def solution(name=None):
-    """Show the exercise's solution as source code. Raises what `check` does."""
+    """Show the exercise's solution as source code. Raises what `hint` does."""
     source = textwrap.dedent(inspect.getsource(_exercise(name).reference))
     return cards.Card(source, f"<pre>{html.escape(source)}</pre>")
 

@@ -17,12 +17,15 @@ ROOMS = {  # which others a room may use
     "watch": {"common", "plots", "train"},
     "lab": {"common", "plots", "measure", "plan"},
     "workbook": {"common", "plots"},
+    "series": {"common", "plots", "measure", "data", "workbook"},  # and the package's face, as a reader does
+    "unpack": {"common"},
 }
-MODULES = {}  # but the package's own __init__.py, which names all rooms and loads them when they are asked for
-for path in ROOT.glob("bigtrain_nb/*/**/*.py"):
+MODULES = {}
+for path in ROOT.glob("bigtrain_nb/**/*.py"):
     parts = path.relative_to(ROOT).with_suffix("").parts
     MODULES[".".join(parts).removesuffix(".__init__")] = path
-FINDS_EXERCISES = "bigtrain_nb.workbook.exercises"  # beside the notebooks, by name
+del MODULES["bigtrain_nb"]  # which names all rooms, and loads them when they are asked for
+FINDS_EXERCISES = "bigtrain_nb.workbook.exercises"  # in the series, by name
 
 
 def imported(module):
@@ -61,10 +64,12 @@ def test_no_modules_use_each_other_in_a_circle():
 def test_imports_name_a_module_of_the_package_and_none_beside_the_notebooks():
     wrong = []
     for module in MODULES:
+        of_the_series = room(module) == "series"
         for name in imported(module):
             top, _, rest = name.partition(".")
             by_name = top == "importlib" and rest in ("", "import_module") and module != FINDS_EXERCISES
             of_the_face = top == "bigtrain_nb" and "." not in rest and name not in MODULES
-            if by_name or of_the_face or top in ("workbook", "scripts", ""):
+            beside = top == "scripts"
+            if by_name or top == "" or ((of_the_face or beside) and not of_the_series):
                 wrong.append(f"{module} imports {name}")
     assert wrong == []

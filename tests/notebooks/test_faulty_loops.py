@@ -24,7 +24,7 @@ def test_a_loop_that_nobody_repaired_is_refused_for_its_fault(notebook, name):
     loop, lines_deleted = re.subn(" *return .*# delete this line.*\n", "", cell.source)
     assert lines_deleted == 1
     module, _, function = name.partition(".")
-    known = {"bt": bt, **vars(import_module(f"workbook.exercises.{module}"))}
+    known = {"bt": bt, **vars(import_module(f"bigtrain_nb.series.exercises.{module}"))}
     bt.devices()  # splits the CPU, before anything makes TensorFlow run
     exec(loop, known)
     found = bt.check(name, known[function])

@@ -14,8 +14,9 @@ from IPython.core.inputtransformer2 import TransformerManager
 import bigtrain_nb as bt
 from bigtrain_nb.workbook.exercises import registry
 
-FOLDER = Path(__file__).parents[2] / "notebooks"
-NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+ROOT = Path(__file__).parents[2]
+EXERCISES = ROOT / "bigtrain_nb" / "series" / "exercises"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NEEDED = {  # what cells that use an answer build on
     "01-feed-the-model": ("data =", "bad =", "finding =", "off", "jpegs =", "def decode", "decoding =", "microsec")
 }
@@ -74,5 +75,6 @@ def test_as_shipped_no_exercise_is_attempted(path):
 
 def test_every_exercise_stands_in_one_notebook():
     placed = [cell.metadata["exercise"] for path in NOTEBOOKS for cell in exercise_cells(path)]
-    written = [name for path in FOLDER.glob("workbook/exercises/*.py") for name in registry(path.stem)]
+    modules = [path.stem for path in EXERCISES.glob("[!_]*.py")]
+    written = [name for module in modules for name in registry(module)]
     assert sorted(placed) == sorted(written)

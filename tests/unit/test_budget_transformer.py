@@ -3,13 +3,13 @@
 import re
 
 import pytest
-from workbook import published
 
 from bigtrain_nb.plan import parallelism
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 from bigtrain_nb.plan.clusters import plan_cluster
 from bigtrain_nb.plan.parallelism import Layout
 from bigtrain_nb.plan.transformer import SIZES, Transformer
+from bigtrain_nb.series import published
 
 SMALL = Transformer(layers=2, width=128, heads=4, vocabulary=256, length=128, tied=False)
 

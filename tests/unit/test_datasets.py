@@ -7,12 +7,12 @@ import h5py
 import numpy as np
 import pytest
 from PIL import Image
-from workbook.arrays import hdf5_file, numpy_file
 
 from bigtrain_nb import tf
 from bigtrain_nb.data import images as datasets
 from bigtrain_nb.data.images import photo_crops
 from bigtrain_nb.data.records import unpack
+from bigtrain_nb.series.arrays import hdf5_file, numpy_file
 
 SMALL = {"count": 20, "test_count": 2, "size": 32, "shards": 3}
 

@@ -6,9 +6,9 @@ import matplotlib
 import numpy as np
 import pytest
 from ml_dtypes import finfo
-from workbook.drawings import accumulation, handing_on, precision, scaling, searching, workers
 
 from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png, figure_svg
+from bigtrain_nb.series.drawings import accumulation, handing_on, precision, scaling, searching, workers
 
 WRONG = {"sum for mean": 3.0, "one vote for each slice": 0.043}
 RIGHT = {"by hand": 4.2e-7, "exact": 0.0}

@@ -10,7 +10,7 @@ import pytest
 from bigtrain_nb.workbook.exercises import registry
 from bigtrain_nb.workbook.workbook import check
 
-MODULES = (Path(__file__).parents[2] / "notebooks/workbook/exercises").glob("*.py")
+MODULES = (Path(__file__).parents[2] / "bigtrain_nb/series/exercises").glob("[!_]*.py")
 EXERCISES = {}
 for module in sorted(MODULES):
     EXERCISES |= registry(module.stem)

@@ -1,10 +1,10 @@
 """TensorFlow, Keras and the package agree with the exercises' solutions."""
 
 from logical_cpus import mirrored
-from workbook.exercises import all_of_it, many_workers, mirror_it
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.series.exercises import all_of_it, many_workers, mirror_it
 
 
 def test_tensorflow_cuts_batches_as_the_solution_says():

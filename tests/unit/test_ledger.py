@@ -2,10 +2,10 @@
 
 import pytest
 from clocks import Clock
-from workbook.ledger import Ledger
 
 from bigtrain_nb.measure import benchmark
 from bigtrain_nb.measure.results import Comparison, Result
+from bigtrain_nb.series.ledger import Ledger
 from bigtrain_nb.workbook import workbook
 
 

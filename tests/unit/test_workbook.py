@@ -6,12 +6,14 @@ import signal
 import sys
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bigtrain_nb.common.hardware import cores
 from bigtrain_nb.measure.results import Ratio, Result
+from bigtrain_nb.unpack import unpack
 from bigtrain_nb.workbook import exercises, workbook
 from bigtrain_nb.workbook.exercises import Exercise, NotAttempted, Wrong, expect
 
@@ -199,40 +201,29 @@ class TestExpect:
             expect(..., 1, "it")
 
 
-SOURCE = """
-from bigtrain_nb.workbook.exercises import exercise
-
-def double(n):
-    return 2 * n
-
-@exercise(double, minutes=1, difficulty=1)
-def _check_double(answer):
-    "A hint."
-"""
-
-
-def loaded():
-    return [name for name in sys.modules if name.startswith("workbook")]
-
-
-class TestWhereExercisesAreFound:
+class TestScripts:
     @pytest.fixture
-    def notebook_folder(self, tmp_path, monkeypatch):
-        """A reader's folder, with no other exercises about."""
-        others = [path for path in sys.path if not path.endswith("notebooks")]
+    def alone(self, tmp_path, monkeypatch):
+        """A folder with a notebook and nothing else, and nothing of the series loaded yet."""
+        monkeypatch.chdir(tmp_path)
+        others = [path for path in sys.path if not Path(path, "scripts").exists()]
         monkeypatch.setattr(sys, "path", [str(tmp_path), *others])
-        for name in loaded():
-            monkeypatch.delitem(sys.modules, name)
+        for name in list(sys.modules):
+            if name.partition(".")[0] == "scripts" or name.endswith("many_workers"):
+                monkeypatch.delitem(sys.modules, name)
         yield tmp_path
-        for name in loaded():
-            del sys.modules[name]
+        for name in list(sys.modules):
+            if name.partition(".")[0] == "scripts" or name.endswith("many_workers"):
+                del sys.modules[name]
 
-    def test_beside_the_notebook(self, notebook_folder):
-        folder = notebook_folder / "workbook" / "exercises"
-        folder.mkdir(parents=True)
-        (folder / "one.py").write_text(SOURCE)
-        assert "return 2 * n" in str(workbook.solution("one.double"))
+    def test_an_exercise_that_needs_none_is_checked_anywhere(self, alone):
+        assert workbook.check("measure_first.rate", lambda *_: ...).status == "not attempted"
 
-    def test_a_sentence_says_where_they_are_looked_for(self, notebook_folder):
-        with pytest.raises(FileNotFoundError, match="no folder workbook/exercises in .*the folder of the notebook"):
-            workbook.check("one.double", middle)
+    def test_one_that_needs_a_script_says_how_it_comes_there_until_it_does(self, alone):
+        found = workbook.check("many_workers.reads", lambda *_: ...)
+        assert found.status == "not attempted"
+        assert found.message.endswith(f"is not in {alone}: `%run -m bigtrain_nb.unpack` puts it beside your notebook")
+        with pytest.raises(FileNotFoundError, match="`%run -m bigtrain_nb.unpack` puts it beside your notebook"):
+            workbook.hint("many_workers.reads")
+        unpack(alone)
+        assert "bt.hint" in workbook.check("many_workers.reads", lambda *_: ...).message

@@ -20,7 +20,7 @@ from nbformat.v4 import new_markdown_cell
 from bigtrain_nb.workbook.exercises import registry
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-sys.path.append(str(NOTEBOOKS))  # where the exercises are found
+sys.path.append(str(NOTEBOOKS))  # where an exercise finds its script
 
 project = html_title = "Training large models with TensorFlow 2"
 extensions = ["myst_nb"]

@@ -2,10 +2,10 @@
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
-from workbook.drawings.dots import dots_and_line
 
 from bigtrain_nb.common.words import number
 from bigtrain_nb.plots.canvas import MEASURED, canvas, grid, label
+from bigtrain_nb.series.drawings.dots import dots_and_line
 
 
 def segments_figure(measured, predicted) -> Figure:

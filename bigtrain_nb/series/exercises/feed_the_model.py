@@ -2,9 +2,8 @@
 
 import time
 
-from workbook.slow_store import BATCH, COUNT, NAIVE_SECONDS, Store, naive
-
 from bigtrain_nb import tf
+from bigtrain_nb.series.slow_store import BATCH, COUNT, NAIVE_SECONDS, Store, naive
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 

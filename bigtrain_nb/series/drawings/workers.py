@@ -3,9 +3,9 @@
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-from workbook.drawings.dots import dots_and_line
 
 from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label, name_rows, side_text
+from bigtrain_nb.series.drawings.dots import dots_and_line
 
 GAP = 0.9  # between the squares of a ring's pictures, in squares
 

@@ -2,10 +2,10 @@
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from workbook.drawings.dots import dots_and_line
 
 from bigtrain_nb.common.words import number
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
+from bigtrain_nb.series.drawings.dots import dots_and_line
 
 SMALLEST = 1e-8  # distances below it, 0 included, are drawn there: single precision ends before
 

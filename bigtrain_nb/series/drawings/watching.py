@@ -1,9 +1,9 @@
 """What several threads or workers do at a time, and what a checkpoint costs by how often it is written."""
 
 from matplotlib.figure import Figure
-from workbook.drawings.dots import dots_and_line
 
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows
+from bigtrain_nb.series.drawings.dots import dots_and_line
 
 SHADES = ((MEASURED, 1.0), (PREDICTED, 0.9), (INK, 0.45), (MEASURED, 0.4), (PREDICTED, 0.4))
 

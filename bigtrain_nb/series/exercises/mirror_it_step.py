@@ -1,10 +1,10 @@
 """Exercise of notebook 02, "Mirror it": one training step of two replicas, with clipping."""
 
 import numpy as np
-from workbook.exercises.two_replicas import RATE, losses, vector, weights_of_both
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.series.exercises.two_replicas import RATE, losses, vector, weights_of_both
 from bigtrain_nb.workbook.exercises import Wrong, exercise
 
 

@@ -1,6 +1,7 @@
 """Exercises of notebook 03, "Many workers"."""
 
 import base64
+import inspect
 import os
 import random
 import subprocess
@@ -14,7 +15,7 @@ from scripts.forgetful import BATCH, EPOCHS, EXAMPLES, examples, new_model
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
-NOTEBOOKS = Path(__file__).parents[2]
+BESIDE_NOTEBOOK = Path(inspect.getfile(new_model)).parents[1]
 
 
 def reads(policy, files, batch, worker, workers):
@@ -196,7 +197,7 @@ def _told(answer, folder, kill_at):
     """Run an answer in a process of its own; return the losses that it told, by step."""
     command = [sys.executable, "-m", "scripts.forgetful", folder, str(kill_at)]
     packed = base64.b64encode(cloudpickle.dumps(answer)).decode()
-    done = subprocess.run(command, input=packed, cwd=NOTEBOOKS, capture_output=True, text=True)
+    done = subprocess.run(command, input=packed, cwd=BESIDE_NOTEBOOK, capture_output=True, text=True)
     if done.returncode not in (0, -9):
         raise Wrong(f"in a process of its own: {done.stderr.strip().splitlines()[-1]}")
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("told")]

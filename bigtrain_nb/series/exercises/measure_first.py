@@ -1,8 +1,7 @@
 """Exercises of notebook 00, "Measure first"."""
 
-from workbook.drifting import Machine
-
 from bigtrain_nb.measure.intervals import median_interval
+from bigtrain_nb.series.drifting import Machine
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 BUDGET = 30

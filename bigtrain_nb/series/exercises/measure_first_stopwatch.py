@@ -2,8 +2,7 @@
 
 import math
 
-from workbook.drifting import Clock, batches
-
+from bigtrain_nb.series.drifting import Clock, batches
 from bigtrain_nb.workbook.exercises import Wrong, exercise
 
 

@@ -4,9 +4,9 @@ import math
 import threading
 
 import numpy as np
-from workbook.traces import FAULTS, trace
 
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.series.traces import FAULTS, trace
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 PATIENCE = 5

@@ -5,10 +5,10 @@ counts right answers instead.
 """
 
 import numpy as np
-from workbook.exercises.two_replicas import data, expect_weights_of_one_device, losses, net
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.series.exercises.two_replicas import data, expect_weights_of_one_device, losses, net
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 FAULTS_OF_E = (

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-from workbook.drawings.ledger import ledger_figure
-
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
 from bigtrain_nb.common.words import quantity
 from bigtrain_nb.measure.benchmark import compare, throughput
 from bigtrain_nb.measure.results import Comparison, Ratio, Result
+from bigtrain_nb.series.drawings.ledger import ledger_figure
 from bigtrain_nb.workbook import workbook
 
 COLUMN_OF = {"x": "rate", "MiB": "memory", "nats": "loss"}

@@ -1,0 +1,1 @@
+"""Pictures that one notebook draws."""

@@ -1,0 +1,1 @@
+"""The exercises of each notebook: solution, check, hint, and what the check must refuse."""
