@@ -1,5 +1,5 @@
 # make lab     open the workbook in JupyterLab
-# make test    run everything: helpers, exercises, notebooks, a browser session
+# make test    run everything: helpers, exercises, notebooks, a browser session; `pytest -m wheel` has the rest
 # make render  execute the notebooks that changed and store their outputs
 # make book    the executed notebooks as static pages with a search, in build/book
 # make bench   compare pipeline, training and workers with their peers, plans with what was measured (long)
@@ -33,7 +33,7 @@ lab: $(READY)
 	$(PY) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks/00-measure-first.ipynb $(AS_ROOT)
 
 test: $(READY)
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest -m "not wheel" -n 3 --dist loadfile --no-loadscope-reorder
 
 render: $(READY)
 	$(PY) tools/render.py $(NOTEBOOKS)

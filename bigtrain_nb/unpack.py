@@ -7,8 +7,8 @@ A file that is there already and differs is kept, and named.
 """
 
 import argparse
-import importlib
 import shutil
+from importlib import invalidate_caches
 from pathlib import Path
 
 from bigtrain_nb.common import beside
@@ -30,7 +30,7 @@ def unpack(folder="."):
             written.append(path)
         elif not target.is_file() or target.read_bytes() != source.read_bytes():
             kept.append(path)
-    importlib.invalidate_caches()  # a kernel may have looked for `scripts` before
+    invalidate_caches()  # a kernel may have looked for `scripts` before
     return written, kept
 
 

@@ -1,11 +1,7 @@
 """The files that say the same thing in two places say the same thing."""
 
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
-import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -55,7 +51,7 @@ def test_the_python_range_is_the_same_everywhere():
     assert [f"3.{minor}" for minor in range(6, 30) if f"3.{minor}" in allowed] == PYTHONS
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert f"python{PROJECT['requires-python']}" in conda
-    assert conda[-1] == {"pip": ["-c constraints.txt", "-e .[workbook,book,test]"]}
+    assert conda[-1] == {"pip": ["-c constraints.txt", "-e .[workbook]"]}
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == [PYTHONS[0], PYTHONS[-1]]
     for file in ("README.md", "Makefile"):
@@ -69,14 +65,3 @@ def test_links_and_commands_exist(file):
     assert [link for link in links if not (ROOT / link).exists()] == []
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"(?:^|`)make (\w+)", text, re.MULTILINE)) <= set(targets)
-
-
-def test_the_wheel_holds_every_room_and_nothing_else(tmp_path):
-    project = tmp_path / "project"
-    shutil.copytree(ROOT, project, ignore=shutil.ignore_patterns(".*", "build", "artifacts", "*.egg-info"))
-    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
-    subprocess.run([*pip, "--wheel-dir", tmp_path, project], check=True, timeout=120)
-    (wheel,) = tmp_path.glob("*.whl")
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    files = [path for path in (ROOT / "bigtrain_nb").rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert held == {str(path.relative_to(ROOT)) for path in files}
