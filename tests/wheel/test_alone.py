@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 CELLS = 10
-QUICK = "08-cut-the-model"
+QUICK = "02-mirror-it"
 WHOLE = ("00-measure-first", "05-a-batch-that-does-not-fit", "07-pay-with-time")
 IS_THE_WHEELS = "import bigtrain_nb\nassert bigtrain_nb.__file__.startswith({folder!r}), bigtrain_nb.__file__"
 
