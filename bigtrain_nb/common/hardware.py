@@ -15,11 +15,16 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 @functools.cache
-def machine():
+def machine() -> dict:
     """Return a dictionary: processor, cores, memory in GiB, system, Python, library versions.
 
     Cores and memory are what this process may use. Where that is less than the machine has, as in a container, the
     latter stands beside them as "cores_of_host" and "memory_gib_of_host".
+
+    Example::
+
+        here = bt.machine()
+        print(here["processor"], here["cores"], here["memory_gib"])
     """
     of_host = {}
     if cores() < (os.cpu_count() or 1):
@@ -39,10 +44,15 @@ def machine():
     }
 
 
-def cores():
+def cores() -> int:
     """Return how many cores this process may use: those that it may run on, or fewer where a container has a limit.
 
     A limit of 1.5 cores' time keeps two threads busy: it counts as 2 cores.
+
+    Example::
+
+        numbers = tf.data.Dataset.range(100)
+        squares = numbers.map(lambda n: n * n, num_parallel_calls=bt.cores())
     """
     return math.ceil(core_limit())
 

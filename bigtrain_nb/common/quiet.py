@@ -2,6 +2,12 @@
 
 TensorFlow writes them to file descriptor 2 before any log level applies, so they are caught there, and shown after all
 if the import fails. Python's own warnings and whatever comes later are not touched.
+
+Example::
+
+    from bigtrain_nb import tf
+
+    print(tf.reduce_sum(tf.ones([3])))
 """
 
 import gc

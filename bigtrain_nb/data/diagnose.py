@@ -47,12 +47,12 @@ class Stage:
     thread: tuple
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         """Seconds per example that this stage takes, its calls side by side."""
         return max(self.microseconds, 1e-6) / 1e6 / self.calls
 
     @property
-    def rate(self):
+    def rate(self) -> float:
         """Examples/s that this stage alone would allow."""
         return 1 / self.seconds
 
@@ -68,19 +68,19 @@ class Diagnosis(Shown):
     """
 
     rate: float
-    stages: tuple
+    stages: tuple[Stage, ...]
     ceiling: float
     autotuned: dict
     cores: float
     free_cores: float
 
     @property
-    def binding(self):
+    def binding(self) -> Stage:
         """The stage that takes the most time per example in the thread that has the most to do."""
         return max(_slowest_thread(self.stages), key=lambda stage: stage.seconds)
 
     @property
-    def next_best(self):
+    def next_best(self) -> float:
         """Examples/s that the rest would allow if the binding stage cost nothing (the cores allow `ceiling`).
 
         Infinite where no other stage takes any time.
@@ -88,7 +88,7 @@ class Diagnosis(Shown):
         rest = [stage for stage in self.stages if stage is not self.binding and stage.microseconds > 0]
         return 1 / sum(stage.seconds for stage in _slowest_thread(rest)) if rest else math.inf
 
-    def words(self):
+    def words(self) -> list[str]:
         """The finding as a list of plain sentences."""
         binding = self.binding
         words = [f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once)."]
@@ -123,7 +123,7 @@ def _slowest_thread(stages):
     return max(threads.values(), key=lambda group: sum(stage.seconds for stage in group))
 
 
-def diagnose(pipeline, *, seconds=3.0):
+def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> Diagnosis:
     """Run a `Pipeline` or a `tf.data.Dataset` for ``seconds`` and return a `Diagnosis`.
 
     The pipeline runs as it is, with the rewrites that its options allow; a finite one starts again. A stage's time is
@@ -133,6 +133,12 @@ def diagnose(pipeline, *, seconds=3.0):
     "map 2" is the second `map` of the pipeline as it runs.
 
     Raises TypeError for anything else, and ValueError for a dataset that yields nothing or unbatched elements.
+
+    Example::
+
+        squares = tf.data.Dataset.range(1000).map(lambda n: n * n).batch(10)
+        found = bt.diagnose(squares, seconds=0.5)
+        print(found.binding.name, found.rate, found.ceiling)
     """
     ours = pipeline if isinstance(pipeline, Pipeline) else None
     dataset = ours.dataset() if ours else pipeline

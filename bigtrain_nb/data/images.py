@@ -1,6 +1,7 @@
 """Real images on disk: crops of photographs, or a reader's own folder, as JPEG files and TFRecord shards."""
 
 import io
+import os
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,30 +39,37 @@ class ImageData:
     """
 
     root: Path = field(repr=False)
-    classes: tuple
-    shards: tuple = field(repr=False)
-    test_shards: tuple = field(repr=False)
-    files: tuple = field(repr=False)
-    test_files: tuple = field(repr=False)
-    skipped: tuple = ()
+    classes: tuple[str, ...]
+    shards: tuple[str, ...] = field(repr=False)
+    test_shards: tuple[str, ...] = field(repr=False)
+    files: tuple[str, ...] = field(repr=False)
+    test_files: tuple[str, ...] = field(repr=False)
+    skipped: tuple[str, ...] = ()
 
     @property
-    def count(self):
+    def count(self) -> int:
         """How many train images there are."""
         return len(self.files)
 
     @property
-    def test_count(self):
+    def test_count(self) -> int:
         """How many test images there are."""
         return len(self.test_files)
 
-    def labels(self):
+    def labels(self) -> np.ndarray:
         """Return the labels of ``files``: int64 [count]."""
         names = [Path(file).parent.name for file in self.files]
         return np.searchsorted(self.classes, names)
 
 
-def photo_crops(count=2048, test_count=256, *, size=320, shards=8, cache=None):
+def photo_crops(
+    count: int = 2048,
+    test_count: int = 256,
+    *,
+    size: int = 320,
+    shards: int = 8,
+    cache: str | os.PathLike | None = None,
+) -> ImageData:
     """Return `ImageData`: crops of eight photographs, to tell from which photograph each comes.
 
     Square crops of random place and scale become JPEG images of ``size`` x ``size`` pixels. Train and test crops
@@ -69,6 +77,11 @@ def photo_crops(count=2048, test_count=256, *, size=320, shards=8, cache=None):
     BIGTRAIN_NB_CACHE or else the user's cache folder, and again if a file is missing or has another size.
 
     Raises ValueError for settings that make no sense, OSError when the disk is full.
+
+    Example::
+
+        data = bt.photo_crops(count=16, test_count=8, size=48)
+        print(data.classes, data.files[0])
     """
     for setting, value in (("count", count), ("test_count", test_count), ("size", size), ("shards", shards)):
         whole_number(setting, value, 1)
@@ -112,7 +125,14 @@ def _jpeg_bytes(image, quality):
     return jpeg.getvalue()
 
 
-def image_folder(folder, *, shards=8, test_fraction=0.1, skip_damaged=False, cache=None):
+def image_folder(
+    folder: str | os.PathLike,
+    *,
+    shards: int = 8,
+    test_fraction: float = 0.1,
+    skip_damaged: bool = False,
+    cache: str | os.PathLike | None = None,
+) -> ImageData:
     """Return `ImageData` of a reader's own images: each subfolder of ``folder`` is a class, its name the label.
 
     JPEG files are packed byte for byte; other formats that Pillow reads are encoded as JPEG of quality 95. Gray images
@@ -123,6 +143,12 @@ def image_folder(folder, *, shards=8, test_fraction=0.1, skip_damaged=False, cac
     Raises ValueError that names the files that cannot be decoded, unless ``skip_damaged``, which leaves them out and
     lists them in ``.skipped``; ValueError for a folder without images in subfolders and for settings that make no
     sense; FileNotFoundError for a folder that is not there; OSError when the disk is full.
+
+    Example::
+
+        crops = bt.photo_crops(count=16, test_count=8, size=48)
+        data = bt.image_folder(crops.root / "train")  # a folder with a folder for each class
+        print(data.classes, data.count)
     """
     whole_number("shards", shards, 1)
     fraction("test_fraction", test_fraction)

@@ -25,49 +25,58 @@ class Pipeline:
     cache the shuffle comes before the parse: what waits in its buffer is small then. With a ``service`` the stages up
     to the batch run in its workers, and batches of parsed examples travel: uint8 images by default, not compressed.
 
-    data: an `ImageData` (from `photo_crops` or `image_folder`), or a sequence of paths with your own ``parse``.
-    split: "train" or "test", which files of an `ImageData` are read.
-    source: "shards" reads the TFRecord shards, "files" the same JPEGs from a folder, one file each.
-    parse: one record (a scalar string; with "files" the path) -> one example (any nest of tensors). By default a
-        uint8 image [image_size, image_size, 3] and an int64 label [].
-    finish: cheap work after the cache, on examples or batches alike; by default `scale_pixels` (float32 in -1..1).
-    image_size: pixels, for the default ``parse``.
-    exact: decode every pixel before resizing. Otherwise the default ``parse`` lets the JPEG decoder shrink the image by
-        2, 4 or 8 first, where that leaves ``image_size`` pixels. That is less work, and shows the same region. On our
-        photographs a pixel differs by 0.7 of 255 on average at half the size, by 2 to 3 where a resize follows, and by
-        up to 11 at a tenth of the size, where the exact way looks at some pixels only. Take ``exact`` for images that
-        must equal those of another program: in an evaluation of a published model, say.
-    augment: in each epoch, cut another random part out of each image and mirror half of them ("random resized crop and
-        flip": 8 to 100 % of the area, sides of 3:4 to 4:3). Only that part is decoded. The same ``seed`` gives the same
-        parts in the same epochs, counted from when the dataset was built. A ``cache`` keeps the JPEG bytes then, for
-        the images change. Only for the default ``parse``.
-    cycle_length: shards read in turns: 1 reads one after the other, more interleaves them, "AUTOTUNE" lets the runtime
-        choose how many of them it reads at once.
-    num_parallel_calls: examples parsed at once, or batches with ``vectorize``: 1 is a plain `map`, more, or "AUTOTUNE",
-        a parallel one.
-    vectorize: work on whole batches: one call of ``finish`` for each, and one in which the default ``parse`` makes all
-        its images. (Before a cache, and with ``skip_damaged``, they are made one by one.)
-    cache: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in it),
-        whose folder is made if it is not there.
-    shuffle: size of the shuffle buffer in examples, 0 for the order of the files.
-    seed: of the shuffle and of ``augment``; None draws a new one at each start.
-    batch: examples in a batch; the last batch may be shorter.
-    repeat: start again after the last batch, for ever, without the pause that a new iterator costs. (With a ``service``
-        and the sharding "data" or "file" each pass begins about a second late.)
-    prefetch: batches made ahead, 0 for none, or "AUTOTUNE".
-    deterministic: keep the order although work runs in parallel.
-    rewrites: let the runtime rewrite the pipeline by its own rules (False shows what each setting does by itself).
-    service: the address of a tf.data service, "grpc://host:port" (`run_data_service` starts one); None runs all stages
-        in this process.
-    sharding: which of the service's workers reads what. "dynamic": each file goes to the worker that is free; each
-        example comes once, and those that a lost worker had read may be missing. "data": worker i of n reads each n-th
-        example, and "file" each n-th file; what a lost worker had sent comes again; one that registers after
-        the first batches were asked for may lose its share without an error, so begin when all run. "off": each worker
-        reads all, so that each example comes once for each worker. A damaged record raises DataLossError, which gives
-        its place but not its file: read the shards one by one, with `tf.data.TFRecordDataset`, to find it.
-    job_name: trainings that give the same name share the examples of one epoch; without one, each gets all.
-    skip_damaged: leave out records that cannot be parsed instead of raising, and of a shard that is cut off all that
-        follows.
+    - ``data``: an `ImageData` (from `photo_crops` or `image_folder`), or a sequence of paths with your own ``parse``.
+    - ``split``: "train" or "test", which files of an `ImageData` are read.
+    - ``source``: "shards" reads the TFRecord shards, "files" the same JPEGs from a folder, one file each.
+    - ``parse``: one record (a scalar string; with "files" the path) -> one example (any nest of tensors). By default a
+      uint8 image [image_size, image_size, 3] and an int64 label [].
+    - ``finish``: cheap work after the cache, on examples or batches alike; by default `scale_pixels` (float32 in
+      -1..1).
+    - ``image_size``: pixels, for the default ``parse``.
+    - ``exact``: decode every pixel before resizing. Otherwise the default ``parse`` lets the JPEG decoder shrink the
+      image by 2, 4 or 8 first, where that leaves ``image_size`` pixels. That is less work, and shows the same region.
+      On our photographs a pixel differs by 0.7 of 255 on average at half the size, by 2 to 3 where a resize follows,
+      and by up to 11 at a tenth of the size, where the exact way looks at some pixels only. Take ``exact`` for images
+      that must equal those of another program: in an evaluation of a published model, say.
+    - ``augment``: in each epoch, cut another random part out of each image and mirror half of them ("random resized
+      crop and flip": 8 to 100 % of the area, sides of 3:4 to 4:3). Only that part is decoded. The same ``seed`` gives
+      the same parts in the same epochs, counted from when the dataset was built. A ``cache`` keeps the JPEG bytes then,
+      for the images change. Only for the default ``parse``.
+    - ``cycle_length``: shards read in turns: 1 reads one after the other, more interleaves them, "AUTOTUNE" lets the
+      runtime choose how many of them it reads at once.
+    - ``num_parallel_calls``: examples parsed at once, or batches with ``vectorize``: 1 is a plain `map`, more, or
+      "AUTOTUNE", a parallel one.
+    - ``vectorize``: work on whole batches: one call of ``finish`` for each, and one in which the default ``parse``
+      makes all its images. (Before a cache, and with ``skip_damaged``, they are made one by one.)
+    - ``cache``: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in
+      it), whose folder is made if it is not there.
+    - ``shuffle``: size of the shuffle buffer in examples, 0 for the order of the files.
+    - ``seed``: of the shuffle and of ``augment``; None draws a new one at each start.
+    - ``batch``: examples in a batch; the last batch may be shorter.
+    - ``repeat``: start again after the last batch, for ever, without the pause that a new iterator costs. (With a
+      ``service`` and the sharding "data" or "file" each pass begins about a second late.)
+    - ``prefetch``: batches made ahead, 0 for none, or "AUTOTUNE".
+    - ``deterministic``: keep the order although work runs in parallel.
+    - ``rewrites``: let the runtime rewrite the pipeline by its own rules (False shows what each setting does by
+      itself).
+    - ``service``: the address of a tf.data service, "grpc://host:port" (`run_data_service` starts one); None runs all
+      stages in this process.
+    - ``sharding``: which of the service's workers reads what. "dynamic": each file goes to the worker that is free;
+      each example comes once, and those that a lost worker had read may be missing. "data": worker i of n reads each
+      n-th example, and "file" each n-th file; what a lost worker had sent comes again; one that registers after the
+      first batches were asked for may lose its share without an error, so begin when all run. "off": each worker reads
+      all, so that each example comes once for each worker. A damaged record raises DataLossError, which gives its place
+      but not its file: read the shards one by one, with `tf.data.TFRecordDataset`, to find it.
+    - ``job_name``: trainings that give the same name share the examples of one epoch; without one, each gets all.
+    - ``skip_damaged``: leave out records that cannot be parsed instead of raising, and of a shard that is cut off all
+      that follows.
+
+    Example::
+
+        data = bt.photo_crops(count=16, test_count=8, size=48)
+        pipeline = bt.Pipeline(data=data, image_size=32, shuffle=16, batch=4, prefetch=2)
+        for images, labels in pipeline.dataset():
+            print(images.shape, labels.numpy())
     """
 
     data: Any
@@ -98,7 +107,7 @@ class Pipeline:
         _check(self)
 
     @property
-    def files(self):
+    def files(self) -> tuple[str, ...]:
         """Paths of the files that are read, in order."""
         if not isinstance(self.data, ImageData):
             return tuple(os.fspath(path) for path in self.data)
@@ -106,11 +115,11 @@ class Pipeline:
         return getattr(self.data, prefix + self.source)
 
     @property
-    def caches_files(self):
+    def caches_files(self) -> bool:
         """Whether a stage before the cache reads the files, for there the records are paths only."""
         return bool(self.source == "files" and self.augment and self.cache)
 
-    def dataset(self):
+    def dataset(self) -> tf.data.Dataset:
         """Build the `tf.data.Dataset`; its elements are what ``finish`` makes of a batch of parsed examples.
 
         Raises FileNotFoundError for a shard that is not there, RuntimeError for a service that does not answer.

@@ -1,5 +1,6 @@
 """Text on disk for language models: the running Python's own source code, or a reader's own folder."""
 
+import os
 import platform
 import sysconfig
 from dataclasses import dataclass, field
@@ -27,9 +28,9 @@ class TextData:
     train_bytes: int
     test_bytes: int
     files: int
-    skipped: tuple = ()
+    skipped: tuple[str, ...] = ()
 
-    def array(self, split="train"):
+    def array(self, split: str = "train") -> np.ndarray:
         """Return the bytes of the "train" or the "test" text: uint8 [bytes], read from disk as they are used.
 
         Raises ValueError for another ``split``.
@@ -38,13 +39,18 @@ class TextData:
         return np.memmap(getattr(self, split), np.uint8, mode="r")
 
 
-def source_text(megabytes=8.0, *, cache=None):
+def source_text(megabytes: float = 8.0, *, cache: str | os.PathLike | None = None) -> TextData:
     """Return `TextData` of the running Python's standard library, at most ``megabytes`` (10^6 bytes) in all.
 
     Whole files in random order, the same each time; about a tenth of the bytes is the test text. Made on the first
     call, as `photo_crops` is, and kept for this version of Python.
 
     Raises ValueError for a size that makes no sense, OSError when the disk is full.
+
+    Example::
+
+        text = bt.source_text(megabytes=0.1)
+        print(text.train_bytes, bytes(text.array()[:60]).decode())
     """
     positive("megabytes", megabytes)
 
@@ -65,7 +71,14 @@ def source_text(megabytes=8.0, *, cache=None):
     return _text_data(*storage.made(name, fill, cache))
 
 
-def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, skip_damaged=False, cache=None):
+def text_folder(
+    folder: str | os.PathLike,
+    pattern: str = "**/*.txt",
+    *,
+    test_fraction: float = 0.1,
+    skip_damaged: bool = False,
+    cache: str | os.PathLike | None = None,
+) -> TextData:
     """Return `TextData` of a reader's own UTF-8 files: those below ``folder`` that match ``pattern``.
 
     Random whole files with about ``test_fraction`` of the bytes are the test text; of a single file it is the end.
@@ -74,6 +87,14 @@ def text_folder(folder, pattern="**/*.txt", *, test_fraction=0.1, skip_damaged=F
     Raises ValueError that names the files that are not UTF-8, unless ``skip_damaged``, which leaves them out and lists
     them in ``.skipped``; ValueError if no file matches and for settings that make no sense; FileNotFoundError for a
     folder that is not there; OSError when the disk is full.
+
+    Example::
+
+        from pathlib import Path
+
+        Path("poem.txt").write_text("Tyger Tyger, burning bright, in the forests of the night\\n" * 9)
+        text = bt.text_folder(".", "poem*.txt")
+        print(text.train_bytes, text.test_bytes)
     """
     of_kind("pattern", pattern, str, 'a pattern of paths below the folder, like "**/*.txt"')
     if not pattern or pattern.startswith("/"):

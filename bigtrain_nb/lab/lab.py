@@ -4,18 +4,22 @@ The first run is measured alone and becomes the baseline. Every later run is mea
 baseline, so that its verdict rests on moments they shared.
 """
 
+import os
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+from bigtrain_nb.common.cards import Card
 from bigtrain_nb.common.checks import as_path, positive
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure import benchmark
-from bigtrain_nb.measure.race import looks
+from bigtrain_nb.measure.race import Race, looks
 from bigtrain_nb.plots import Picture
 
 LONGEST_STATUS = 600  # characters; TensorFlow's errors can be pages long
@@ -30,8 +34,6 @@ class Stopped(Exception):
 class Lab:
     """Controls for the choices of a function, whose pipelines or steps are measured and compared.
 
-        bt.Lab(build, batch=[16, 32, 64], prefetch=[0, 2, "AUTOTUNE"], shuffle=True, workers=range(1, 9))
-
     `build(**settings)` returns an iterable of batches, a step function, or an object with `.dataset()`. Each choice
     is a list, a range of whole numbers, or True or False. `seconds` is the time to measure each pipeline: a first run
     takes it once, a later one twice, as the baseline is measured again beside it.
@@ -44,9 +46,18 @@ class Lab:
     and before that those with which they start.
 
     Raises ValueError for settings that make no sense, TypeError for a `build` that is no function.
+
+    Example::
+
+        def build(batch, prefetch):
+            return tf.data.Dataset.range(1000).batch(batch).prefetch(prefetch)
+
+        lab = bt.Lab(build, seconds=0.5, batch=[10, 100], prefetch=[0, 2])  # alone at the end of a cell: the controls
+        lab.run(batch=100)
+        print(lab.table())
     """
 
-    def __init__(self, build, *, seconds=4.0, **choices):
+    def __init__(self, build: Callable, *, seconds: float = 4.0, **choices: Any):
         if not callable(build):
             raise TypeError(f"Lab takes a function that builds what is measured from the choices, not {build!r:.99}")
         self.build = build
@@ -62,10 +73,10 @@ class Lab:
         self._view = None
 
     @property
-    def running(self):
+    def running(self) -> bool:
         return self._job is not None
 
-    def settings(self, **given):
+    def settings(self, **given: Any) -> dict:
         """A value for every control: the given one, or what it shows.
 
         Raises ValueError for an unknown name or value.
@@ -73,15 +84,15 @@ class Lab:
         shown = self._view.chosen() if self._view else {}
         return controls.settings(self.controls, {**shown, **given})
 
-    def run(self, **given):
+    def run(self, **given: Any) -> Run:
         """Measure these settings and wait for the result, a `Run`; whatever `build` raises comes through."""
         return self._measure(self._begin(None, given))[0]
 
-    def sweep(self, control, /, **given):
+    def sweep(self, control: str, /, **given: Any) -> list[Run]:
         """Measure all values of one control and the baseline in the same rounds; wait for the results, `Run`s."""
         return self._measure(self._begin(control, given))
 
-    def race(self):
+    def race(self) -> Race:
         """Let all combinations race, as `bigtrain_nb.race` does, with a third of `seconds` for each of them.
 
         All become runs, and the fastest one the baseline. Returns the `Race`, whose `best` has the settings that cannot
@@ -89,34 +100,34 @@ class Lab:
         """
         return self._measure(self._begin(ALL, {}))[0].comparison
 
-    def start(self, sweep=None, /, **given):
+    def start(self, sweep: Any = None, /, **given: Any) -> None:
         """Do `run`, the sweep of the named control or the race of `ALL` in the background. `status` shows errors."""
         job = self._begin(sweep, given)
         threading.Thread(target=self._in_background, args=[job], daemon=True, name="lab-run").start()
 
-    def stop(self):
+    def stop(self) -> None:
         """End the run that is going on and keep nothing of it; returns at once, even if its source blocks."""
         with self._lock:
             if self._job:
                 self._end("Stopped; nothing of that run was kept.")
 
-    def picture(self):
+    def picture(self) -> Picture:
         """The last 24 runs as image/png. Raises RuntimeError if nothing was measured yet."""
         if not self.runs:
             raise RuntimeError("there is no picture yet: run something first")
         return Picture(runs.figure(self.runs, self.baseline), repr(self.runs[-1]))
 
-    def table(self):
+    def table(self) -> Card:
         """The last 24 runs as a table."""
         return runs.table(self.runs, self.baseline)
 
-    def export(self, path):
+    def export(self, path: str | os.PathLike) -> str:
         """Write all runs as CSV, a line for each, and return the file's full path."""
         path = Path(as_path("path", path)).absolute()
         write_text(path, runs.csv_lines(self.runs))
         return str(path)
 
-    def say(self, status):
+    def say(self, status: str) -> None:
         """Show a line of words as the Lab's status."""
         self.status = status
         if self._view:

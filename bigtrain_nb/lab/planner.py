@@ -8,6 +8,7 @@ Every control acts at once. `planner.plan(batch=64, on="H100")` is the same path
 
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any
 
 import ipywidgets as widgets
 
@@ -16,9 +17,9 @@ from bigtrain_nb.common.words import amount
 from bigtrain_nb.lab.controls import Choices, settings
 from bigtrain_nb.lab.fields import chosen_in, colored, field, row, said
 from bigtrain_nb.plan.accelerators import ACCELERATORS
-from bigtrain_nb.plan.clusters import plan_cluster
+from bigtrain_nb.plan.clusters import ClusterPlan, plan_cluster
 from bigtrain_nb.plan.parallelism import USABLE
-from bigtrain_nb.plan.plans import plan_of
+from bigtrain_nb.plan.plans import StepPlan, plan_of
 from bigtrain_nb.plan.step import Step
 from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SIZES, SLOTS
 from bigtrain_nb.plots import Picture, figure_svg, stacked_figure
@@ -33,9 +34,15 @@ class Planner:
 
     Raises what `plan_step` raises for a model that it cannot plan. Settings that do not fit together are said in the
     status line.
+
+    Example::
+
+        planner = bt.Planner()  # alone at the end of a cell: the controls
+        print(planner.plan(size="7 B", batch=64, on="H100"))
+        print(planner.fits(size="7 B", batch=64))
     """
 
-    def __init__(self, model=None):
+    def __init__(self, model: Any = None):
         self.model = model
         self.controls = _for_transformers() if model is None else _for_keras(model)
         self._traced = lru_cache(maxsize=1)(partial(Step, model))  # another accelerator needs no new trace
@@ -47,7 +54,7 @@ class Planner:
         self.results = widgets.HTML()
         self.box = widgets.VBox([row(*self.fields.values()), self.status, self.results])
 
-    def plan(self, **given):
+    def plan(self, **given: Any) -> StepPlan | ClusterPlan:
         """Return the plan for these settings, the others at their defaults. Raises ValueError for what cannot be."""
         chosen = settings(self.controls, given)
         if self.model is None:
@@ -55,12 +62,12 @@ class Planner:
         on = chosen.pop("on")
         return plan_of(self._traced(**chosen), on)
 
-    def picture(self, **given):
+    def picture(self, **given: Any) -> Picture:
         """The memory of a device by part as image/png."""
         plan = self.plan(**given)
         return Picture(_memory_figure(plan, settings(self.controls, given)["on"]), _words(plan))
 
-    def fits(self, **given):
+    def fits(self, **given: Any) -> cards.Card:
         """A table: does it fit on each accelerator, on how many, and how long is a step?"""
         rows = [self._row(device, {**given, "on": name}) for name, device in ACCELERATORS.items()]
         closing = "Times from published figures; nothing was measured."

@@ -1,5 +1,7 @@
 """The devices of all workers, for one process to use."""
 
+from collections.abc import Sequence
+
 from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch import silence
@@ -10,7 +12,7 @@ from bigtrain_nb.launch.serve import lead
 from bigtrain_nb.train.devices import devices
 
 
-def cluster_devices(at_least=2, timeout=600, may_differ=()):
+def cluster_devices(at_least: int = 2, timeout: float = 600, may_differ: Sequence[str] = ()) -> list[str]:
     """Return the names of the devices of all workers, in the chief; in another worker, serve the chief until it ends.
 
     With TF_CONFIG or in a task of SLURM's srun the devices are the GPUs of all workers, or one CPU of each if there are
@@ -21,6 +23,11 @@ def cluster_devices(at_least=2, timeout=600, may_differ=()):
     A worker that has not answered for a minute, because it was stopped or its machine hangs, is named in a line.
 
     Raises as `strategy` does, which says what ``may_differ`` is.
+
+    Example::
+
+        for name in bt.cluster_devices(at_least=2):
+            print(name)
     """
     positive("timeout", timeout, "seconds")
     spec = cluster_spec()

@@ -3,8 +3,10 @@
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from bigtrain_nb.common.addresses import answers
 from bigtrain_nb.common.checks import as_path, function, of_kind, positive, whole_number
@@ -51,10 +53,6 @@ class Coordinator:
             ...
             return loss
 
-        coordinator = bt.Coordinator(strategy, step, batches, folder="checkpoints", model=model, optimizer=optimizer)
-        for done in coordinator.rounds(steps=1000, every=100):
-            print(done, evaluate(model))
-
     ``step`` takes a batch and returns a loss []; it is made a `tf.function`. ``batches`` takes nothing and returns a
     `tf.data.Dataset`; each worker calls it for itself, and starts again at the dataset's end: shuffle it without a
     seed, or give the workers shares of one epoch by a `Pipeline` with ``service`` and ``job_name``.
@@ -74,9 +72,24 @@ class Coordinator:
     Raises TypeError for what is no such strategy or function, ValueError for an optimizer that is not built, whose
     variables could not be made on a worker, and for a checkpoint of other variables; RuntimeError if another training
     uses the folder and, from `rounds`, when a server is lost: it names which.
+
+    Example::
+
+        coordinator = bt.Coordinator(strategy, step, batches, folder="checkpoints", model=model, optimizer=optimizer)
+        for done in coordinator.rounds(steps=20, every=10):
+            print(done.steps, done.loss, done.staleness)
     """
 
-    def __init__(self, strategy, step, batches, *, folder=None, silent_after=silence.SILENT_SECONDS, **saved):
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        step: Callable,
+        batches: Callable,
+        *,
+        folder: str | os.PathLike | None = None,
+        silent_after: float = silence.SILENT_SECONDS,
+        **saved: Any,
+    ):
         of_kind("strategy", strategy, tf.distribute.ParameterServerStrategy, _STRATEGY)
         function("step", step, "a function of a batch that returns a loss")
         function("batches", batches, "a function without arguments that returns a tf.data.Dataset", arguments=[])
@@ -102,11 +115,11 @@ class Coordinator:
         self._preemption = Preemption()
 
     @property
-    def steps(self):
+    def steps(self) -> int:
         """How many steps were done, those before a restart included."""
         return int(self._done.numpy())
 
-    def rounds(self, steps, every):
+    def rounds(self, steps: int, every: int) -> Iterator[Round]:
         """Train until ``steps`` are done; yield a `Round` after each ``every`` steps, when all workers are at rest."""
         steps, every = whole_number("steps", steps, 1), whole_number("every", every, 1)
         in_use = self._files.in_use() if self._files else nullcontext()

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import Self
 
 from bigtrain_nb.common.addresses import answers, host_and_port
 from bigtrain_nb.common.checks import positive, whole_number
@@ -20,13 +21,8 @@ HEARTBEAT_MILLISECONDS = 1000  # of workers: so soon a dispatcher that was start
 DISPATCHER_SECONDS = 30.0
 
 
-def run_data_service(workers=2, silent_after=silence.SILENT_SECONDS):
+def run_data_service(workers: int = 2, silent_after: float = silence.SILENT_SECONDS) -> "DataService":
     """Start a tf.data service on this machine: a dispatcher and so many workers, as processes. Return `DataService`.
-
-    ::
-
-        with bt.run_data_service(workers=2) as service:
-            dataset = bt.Pipeline(data=data, batch=64, service=service.address).dataset()
 
     Each process that is lost is started again, on its port. A dataset waits for that, some seconds, and goes on. A
     process that does not answer for ``silent_after`` seconds, because it was stopped, is named, killed, and started
@@ -34,6 +30,14 @@ def run_data_service(workers=2, silent_after=silence.SILENT_SECONDS):
 
     Raises ValueError for bad settings, OSError with the system's reason for a process that cannot be started,
     RuntimeError if the service is not ready within two minutes.
+
+    Example::
+
+        data = bt.photo_crops(count=16, test_count=8, size=48)
+        with bt.run_data_service(workers=1) as service:
+            pipeline = bt.Pipeline(data=data, batch=4, service=service.address)
+            for images, labels in pipeline.dataset():
+                print(images.shape, labels.numpy())
     """
     count = whole_number("workers", workers, 1, MOST_PROCESSES)
     silent_after = positive("silent_after", silent_after, "seconds")
@@ -72,16 +76,16 @@ class DataService(Job):
         silence.watch(self.addresses, silent_after, _end_a_silent_one(weakref.ref(self), silent_after), self._over)
 
     @property
-    def address(self):
+    def address(self) -> str:
         return f"grpc://{self.addresses[0]}"
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_):
         self.stop()
 
-    def stop(self):
+    def stop(self) -> list[int | None]:
         """End all processes, by SIGTERM and if need be by SIGKILL 5 s later; return their exit codes."""
         self._over.set()
         return super().stop()

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,8 +28,16 @@ ONLY_FATAL = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # a chief would complain of a lost w
 
 
 def run_workers(
-    script_or_code, workers=2, *, servers=0, arguments=(), env=None, timeout=None, restarts=0, patience=2.0
-):
+    script_or_code: str | os.PathLike,
+    workers: int = 2,
+    *,
+    servers: int = 0,
+    arguments: Sequence = (),
+    env: Mapping | None = None,
+    timeout: float | None = None,
+    restarts: int = 0,
+    patience: float = 2.0,
+) -> "Job":
     """Start ``workers`` processes that train together, and return their `Job` at once.
 
     ``script_or_code`` is a script, given as a path or a string that ends in ".py", and run with ``arguments`` in the
@@ -56,6 +65,11 @@ def run_workers(
 
     Raises FileNotFoundError for a script that is not there, ValueError for other bad settings, OSError with the
     system's reason for a process that cannot be started.
+
+    Example::
+
+        job = bt.run_workers("import os; print(os.environ['TF_CONFIG'])", workers=2)
+        print(job.wait())  # [0, 0]
     """
     workers = whole_number("workers", workers, 1, MOST_PROCESSES)
     servers = whole_number("servers", servers, 0, MOST_PROCESSES)
@@ -166,14 +180,14 @@ class Job(Shown):
 
     def __init__(self, order):
         tasks = order["tasks"]
-        self.names = [task["name"] for task in tasks]
-        self.addresses = []
-        self.pids = []
-        self.codes = [None] * len(tasks)
-        self.failed = None
+        self.names: list[str] = [task["name"] for task in tasks]
+        self.addresses: list[str] = []
+        self.pids: list[int] = []
+        self.codes: list[int | None] = [None] * len(tasks)
+        self.failed: int | None = None
         self.restarted = 0
         self.timed_out = False
-        self.exit_code = None
+        self.exit_code: int | None = None
         self._how = "run"
         self._needed = [index for index, task in enumerate(tasks) if not task["alone"]]
         self._logs = [Lines() for _ in tasks]
@@ -196,7 +210,7 @@ class Job(Shown):
         if not self.pids:
             raise OSError(self._cannot_start or "the process that starts the workers has ended")
 
-    def wait(self, show=True):
+    def wait(self, show: bool = True) -> list[int | None]:
         """Print the workers' lines as they come, unless not ``show``; return the exit codes once all have ended.
 
         Once a worker has failed only its lines are printed, so that the others' complaints do not bury the reason;
@@ -218,21 +232,21 @@ class Job(Shown):
         finally:
             self._unprinted.keeps_all = False
 
-    def logs(self, worker):
+    def logs(self, worker: int | str) -> str:
         """Return what a worker, given by index or name, has printed: output and errors together, over all starts.
 
         Of more than 20,000 lines the first and the last 10,000 are kept; a line between them says how many are not.
         """
         return "".join(f"{line}\n" for line in self._logs[self._index(worker)].all())
 
-    def kill(self, worker):
+    def kill(self, worker: int | str) -> None:
         """Send SIGKILL to a worker, given by index or name, and what it has started; nothing if it has ended."""
         worker = self._index(worker)
         if self.codes[worker] is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pids[worker], signal.SIGKILL)
 
-    def stop(self):
+    def stop(self) -> list[int | None]:
         """End all workers, by SIGTERM and if need be by SIGKILL 5 s later; return their exit codes."""
         self._end()
         while self.exit_code is None:

@@ -1,6 +1,8 @@
 """The strategy for wherever this process runs: one device, several, or one of several workers."""
 
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.quiet import tf
@@ -11,7 +13,12 @@ from bigtrain_nb.launch.serve import lead
 from bigtrain_nb.train.devices import mirrored_over
 
 
-def strategy(timeout=600, communication_options=None, variable_partitioner=None, may_differ=()):
+def strategy(
+    timeout: float = 600,
+    communication_options: Any = None,
+    variable_partitioner: Any = None,
+    may_differ: Sequence[str] = (),
+) -> tf.distribute.Strategy:
     """Return the `tf.distribute` strategy for where this process runs, and print which it is and why.
 
     With TF_CONFIG or in a task of SLURM's srun: a `MultiWorkerMirroredStrategy` over all workers, once all have come;
@@ -32,6 +39,11 @@ def strategy(timeout=600, communication_options=None, variable_partitioner=None,
     Raises ValueError for a TF_CONFIG, or SLURM's variables, that cannot be; RuntimeError if this task's port is
     taken, if TensorFlow has run already, if the tasks do not run the same or do not reach each other, or if they have
     not all come after ``timeout`` seconds: it names those that differ or do not answer.
+
+    Example::
+
+        with bt.strategy().scope():
+            model = bt.conv_net(image_size=16)
     """
     positive("timeout", timeout, "seconds")
     spec = cluster_spec()

@@ -9,8 +9,9 @@ rests on the ratios of rounds that ran side by side.
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral
+from typing import Any
 
 import psutil
 
@@ -35,7 +36,7 @@ SPENT = 16
 _now = time.perf_counter
 
 
-def throughput(source, *, seconds=3.0, name="source", progress=None):
+def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progress: Callable | None = None) -> Result:
     """Measure how many examples a second ``source`` gives; return a `Result`.
 
     ``source`` is an iterable of batches (a `tf.data.Dataset`, a list, a PyTorch loader), iterated again and again if
@@ -53,6 +54,11 @@ def throughput(source, *, seconds=3.0, name="source", progress=None):
     Raises ValueError for a source that yields nothing, for batches without examples or a leading dimension, for a step
     function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a
     source that is neither iterable nor callable.
+
+    Example::
+
+        batches = tf.data.Dataset.range(10_000).batch(100)
+        print(bt.throughput(batches, seconds=0.5))
     """
     of_kind("name", name, str, "a text")
     budget = Budget(seconds, progress)
@@ -66,7 +72,9 @@ def throughput(source, *, seconds=3.0, name="source", progress=None):
     return meter.result()
 
 
-def compare(factories, *, seconds=10.0, progress=None):
+def compare(
+    factories: Mapping[str, Callable], *, seconds: float = 10.0, progress: Callable | None = None
+) -> Comparison:
     """Measure several sources in interleaved rounds; return a `Comparison`.
 
     ``factories`` is a dictionary from a name to a function without arguments that returns a fresh source (an iterable
@@ -82,6 +90,12 @@ def compare(factories, *, seconds=10.0, progress=None):
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for
     what is no dictionary and for a factory that is no function, and whatever `throughput` raises, with the source's
     name.
+
+    Example::
+
+        sources = {"short": lambda: [[0] * 8] * 50, "long": lambda: [[0] * 64] * 50}
+        both = bt.compare(sources, seconds=0.5)
+        print(both.ratio("long", "short"))
     """
     budget = Budget(seconds, progress)
     meters, slot = line_up(factories, budget, ROUNDS)

@@ -7,6 +7,7 @@ that is allowed, one race in twenty, is divided by the number of both (Bonferron
 
 import json
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -32,32 +33,32 @@ class Race(Comparison):
     rounds}.
     """
 
-    settings: dict
-    left: dict
+    settings: dict[str, dict]
+    left: dict[str, int]
 
     @property
-    def still_in(self):
+    def still_in(self) -> list[str]:
         """The names of those that cannot be told apart, the highest median first."""
         return [name for name in self.names if name not in self.left]
 
     @property
-    def best(self):
+    def best(self) -> list[dict]:
         """Their settings: `build(**race.best[0])`."""
         return [self.settings[name] for name in self.still_in]
 
-    def ratio(self, a, b):
+    def ratio(self, a: str, b: str) -> Ratio:
         """Return the `Ratio` of a's rate over b's. All intervals of a race hold together, so they are wide."""
         error = (1 - CONFIDENCE) / LOOKS / (len(self.results) - 1)
         centre, low, high = strict_interval(self.log_ratios(a, b), error)
         return Ratio(a, b, math.exp(centre), math.exp(low), math.exp(high))
 
     @property
-    def answer(self):
+    def answer(self) -> str:
         """Who is still in, in a sentence."""
         what = "Cannot be told apart" if len(self.best) > 1 else "The fastest"
         return f"{what} ({len(self.best)} of {len(self.results)}): {', '.join(self.still_in)}."
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         """Raises ValueError for settings that JSON would not give back as they are, such as functions and tuples."""
         for chosen in self.settings.values():
             for choice, value in chosen.items():
@@ -72,11 +73,8 @@ class Race(Comparison):
         return cards.stacked(cards.note(self.answer, ""), super()._card())
 
 
-def race(build, *, seconds=60.0, progress=None, **choices):
+def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = None, **choices: Sequence) -> Race:
     """Measure all combinations of the choices in interleaved rounds; return a `Race`, whose `best` is the answer.
-
-        found = bt.race(build, batch=[32, 128], num_parallel_calls=[1, 2, "AUTOTUNE"])
-        source = build(**found.best[0])
 
     `build(**settings)` returns a source as for `throughput`; each choice is a list. After every sixth round, those that
     are slower than the leader by more than 2 % leave: the whole interval says so, and it is so wide that the fastest
@@ -84,6 +82,14 @@ def race(build, *, seconds=60.0, progress=None, **choices):
     suffice for six more, but not before the first look. `progress` is as for `throughput`.
 
     Raises ValueError for fewer than two combinations and for a choice that is no list, and whatever `compare` raises.
+
+    Example::
+
+        def build(batch):
+            return tf.data.Dataset.range(10_000).batch(batch)
+
+        found = bt.race(build, seconds=1, batch=[10, 100])
+        source = build(**found.best[0])
     """
     for choice, values in choices.items():
         if not isinstance(values, list | tuple | range) or not values:

@@ -2,9 +2,10 @@
 
 import json
 import math
+import os
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import one_of
@@ -20,7 +21,7 @@ PRACTICALLY_SAME = 0.02
 class Saved:
     """Can be written to a file."""
 
-    def save(self, path):
+    def save(self, path: str | os.PathLike) -> None:
         """Write all rounds and the machine's description as JSON; `bigtrain_nb.load` reads it back."""
         write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
@@ -33,10 +34,16 @@ class Result(Saved, cards.Shown):
     iterator to its first batch, in seconds; ``examples`` and ``seconds`` are what all rounds counted together;
     ``note`` says what a reader should know, or is empty. ``machine`` describes the machine of a loaded result; None
     means this one.
+
+    Example::
+
+        result = bt.throughput([[0] * 8] * 50, seconds=0.5)
+        print(result.median, result.low, result.high, result.unit)
+        result.save("lists.json")
     """
 
     name: str
-    rounds: tuple
+    rounds: tuple[float, ...]
     unit: str
     first_seconds: float
     examples: int
@@ -45,25 +52,25 @@ class Result(Saved, cards.Shown):
     machine: dict | None = field(default=None, compare=False)
 
     @property
-    def median(self):
+    def median(self) -> float:
         return median(self.rounds)
 
     @property
-    def low(self):
+    def low(self) -> float:
         return median_interval(self.rounds)[0]
 
     @property
-    def high(self):
+    def high(self) -> float:
         return median_interval(self.rounds)[1]
 
     def _card(self):
         note = f" ({self.note})" if self.note else ""
         return cards.note(self.name, f"{interval(self)} {self.unit}{note}")
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         return {**asdict(self), "machine": self.machine or machine()}
 
-    def figure(self):
+    def figure(self) -> Any:
         from bigtrain_nb.plots import throughput_figure
 
         return throughput_figure(self)
@@ -71,7 +78,14 @@ class Result(Saved, cards.Shown):
 
 @dataclass(frozen=True, repr=False)
 class Ratio(cards.Shown):
-    """How many times faster ``a`` is than ``b``: the paired rounds' ratio, its 95 % interval and a verdict."""
+    """How many times faster ``a`` is than ``b``: the paired rounds' ratio, its 95 % interval and a verdict.
+
+    Example::
+
+        sources = {"short": lambda: [[0] * 8] * 50, "long": lambda: [[0] * 64] * 50}
+        ratio = bt.compare(sources, seconds=0.5).ratio("long", "short")
+        print(ratio.median, ratio.low, ratio.high, ratio.verdict)
+    """
 
     a: str
     b: str
@@ -81,7 +95,7 @@ class Ratio(cards.Shown):
     unit: ClassVar[str] = "x"
 
     @property
-    def verdict(self):
+    def verdict(self) -> str:
         """Return "faster" or "slower" where the whole interval is more than 2 % off 1, else "same"."""
         if self.low > 1 + PRACTICALLY_SAME:
             return "faster"
@@ -101,15 +115,22 @@ class Comparison(Saved, cards.Shown):
     """Several sources measured in interleaved rounds: round i of each ran within the same moments.
 
     ``results``: {name: `Result`}, all with as many rounds.
+
+    Example::
+
+        sources = {"short": lambda: [[0] * 8] * 50, "long": lambda: [[0] * 64] * 50}
+        both = bt.compare(sources, seconds=0.5)
+        print(both.names, both.results["long"].median, both.ratio("long", "short"))
+        both.save("lists.json")
     """
 
-    results: dict
+    results: dict[str, Result]
 
     @property
-    def names(self):
+    def names(self) -> tuple[str, ...]:
         return tuple(self.results)
 
-    def ratio(self, a, b):
+    def ratio(self, a: str, b: str) -> Ratio:
         """Return the `Ratio` of a's rate over b's, from the rounds that ran side by side.
 
         Raises ValueError for a name that is not among `names`.
@@ -117,7 +138,7 @@ class Comparison(Saved, cards.Shown):
         centre, low, high = paired_interval(self.log_ratios(a, b))
         return Ratio(a, b, math.exp(centre), math.exp(low), math.exp(high))
 
-    def log_ratios(self, a, b):
+    def log_ratios(self, a: str, b: str) -> list[float]:
         """Return the logarithm of a's rate over b's for each round that both took part in."""
         one_of("a", a, self.names)
         one_of("b", b, self.names)
@@ -137,10 +158,10 @@ class Comparison(Saved, cards.Shown):
         closing = f"{', '.join(unsure)}: {self.results[unsure[0]].note}" if unsure else ""
         return cards.table("", head, rows, closing)
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         return {"results": [result.to_dict() for result in self.results.values()]}
 
-    def figure(self):
+    def figure(self) -> Any:
         from bigtrain_nb.plots import comparison_figure
 
         return comparison_figure(list(self.results.values()))

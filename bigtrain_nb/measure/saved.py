@@ -1,16 +1,22 @@
 """Measurements that were saved are read back as what they were."""
 
 import json
+import os
 from pathlib import Path
 
 from bigtrain_nb.measure.race import Race
 from bigtrain_nb.measure.results import Comparison, Result
 
 
-def load(path):
+def load(path: str | os.PathLike) -> Result | Comparison | Race:
     """Read a `Result`, a `Comparison` or a `Race` that was saved.
 
     Raises ValueError for a file that holds none, FileNotFoundError if there is no file.
+
+    Example::
+
+        bt.throughput([[0] * 8] * 50, seconds=0.5).save("lists.json")
+        print(bt.load("lists.json"))
     """
     try:
         fields = json.loads(Path(path).read_bytes())

@@ -1,7 +1,9 @@
 """Attention that works on some rows of the queries at a time, so that the table of scores is never whole."""
 
 import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bigtrain_nb.common.checks import of_kind, whole_number
 from bigtrain_nb.common.in_place import become, own_class
@@ -19,7 +21,7 @@ _SEED_STEP = 1_000_003
 """The seed of a chunk is so much larger than that of the one before. (Within a seed, Keras counts the draws.)"""
 
 
-def chunk_attention(model, layers=None, *, chunks):
+def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None, *, chunks: int) -> Any:
     """Let attention layers of a model compute ``chunks`` blocks of query rows, one after the other; return ``model``.
 
     A layer compares every place in a text of length L with every other: [batch, heads, L, L] scores, which the backward
@@ -38,6 +40,11 @@ def chunk_attention(model, layers=None, *, chunks):
 
     Raises ValueError for ``chunks`` that is not a whole number of at least 1, for a model without attention, and for
     layers that cannot be taken, by name; in a call, for scores that are to be returned. TypeError as `recompute`.
+
+    Example::
+
+        model = bt.gpt(length=64, width=32, layers=1)
+        bt.chunk_attention(model, chunks=8)
     """
     of_kind("model", model, keras.layers.Layer, "a Keras model or layer")
     chunks = whole_number("chunks", chunks, 1)

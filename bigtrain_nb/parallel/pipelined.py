@@ -1,6 +1,8 @@
 """A model that is cut into stages, each on a device of its own, which work on different micro-batches at a time."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from bigtrain_nb.common.batches import (
     count_examples,
@@ -43,9 +45,25 @@ class Pipelined(keras.Model):
     between stages, for too few devices, for another schedule and under a strategy's scope; in training, ValueError for
     stages that do not fit each other and for an optimizer that accumulates by itself, InvalidArgumentError for a batch
     of fewer examples than ``micro_batches``. With ``jit_compile=True`` Keras warns, and goes on without.
+
+    Example::
+
+        devices = bt.devices(at_least=2)
+        first = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu")])
+        last = keras.Sequential([keras.Input((16,)), keras.layers.Dense(1)])
+        model = bt.Pipelined([first, last], micro_batches=4, devices=devices[:2])
+        model.compile("sgd", "mse")
+        model.fit(tf.ones([64, 8]), tf.ones([64, 1]), batch_size=32)
     """
 
-    def __init__(self, stages, micro_batches, schedule="1f1b", devices=None, **kwargs):
+    def __init__(
+        self,
+        stages: Sequence[keras.Model],
+        micro_batches: int,
+        schedule: str = "1f1b",
+        devices: Sequence[str] | None = None,
+        **kwargs: Any,
+    ):
         if not isinstance(stages, list | tuple) or not stages:
             raise ValueError(f"stages={stages!r:.99} must be a list of Keras models, one for each device")
         stages = list(stages)

@@ -1,5 +1,8 @@
 """Layers that keep only their inputs for the backward pass, and compute the rest again there."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from bigtrain_nb.common.checks import of_kind
 from bigtrain_nb.common.in_place import become
 from bigtrain_nb.common.keras_gaps import layers_within
@@ -7,7 +10,7 @@ from bigtrain_nb.common.layers import call_as_function, layers_chosen
 from bigtrain_nb.common.quiet import keras, tf
 
 
-def recompute(model, layers=None):
+def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> Any:
     """Let layers of a model be computed again in the backward pass: less memory, more time, the same results.
 
     Between the forward and the backward pass only the inputs of such a layer are kept. The backward pass runs it again,
@@ -32,6 +35,12 @@ def recompute(model, layers=None):
     Raises ValueError if no layer is found, with the names that repeat; for a layer inside another that is recomputed;
     in a call, for a layer that assigns its own trainable weights, as `SpectralNormalization` does. TypeError for what
     is no model or layer, and for ``layers`` of another kind.
+
+    Example::
+
+        blocks = [keras.layers.Dense(8, "relu", name=f"block_{n}") for n in range(4)]
+        model = keras.Sequential([keras.Input((8,)), *blocks])
+        bt.recompute(model, "block_[1-3]")
     """
     of_kind("model", model, keras.layers.Layer, "a Keras model or layer")
     chosen = [model] if layers is None else layers_chosen(model, layers)

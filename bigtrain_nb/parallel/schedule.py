@@ -20,7 +20,9 @@ class Pass:
     end: float
 
 
-def pipeline_schedule(schedule, stages, micro_batches, forward=1.0, backward=2.0):
+def pipeline_schedule(
+    schedule: str, stages: int, micro_batches: int, forward: float = 1.0, backward: float = 2.0
+) -> list[Pass]:
     """Return the passes of one training step, a list of `Pass` in the order in which they start.
 
     "gpipe" (Huang et al. 2019): every stage runs all micro-batches forward, then all backward, and so holds the
@@ -33,6 +35,11 @@ def pipeline_schedule(schedule, stages, micro_batches, forward=1.0, backward=2.0
     equal stages each is idle for (p - 1) / (m + p - 1) of the time, in both schedules.
 
     Raises ValueError for another schedule, and for counts below 1.
+
+    Example::
+
+        for each in bt.pipeline_schedule("1f1b", stages=2, micro_batches=4):
+            print(each.stage, each.kind, each.micro_batch, each.start, each.end)
     """
     one_of("schedule", schedule, _ORDERS)
     stages = whole_number("stages", stages, 1)

@@ -24,7 +24,7 @@ class Accelerator:
     bfloat16: bool = True
     turns = 1  # as of `Rates`: replicas that share it
 
-    def flops(self, policy):
+    def flops(self, policy: str) -> float:
         """FLOP/s for a Keras dtype policy. Raises ValueError for bfloat16 on a device that has none."""
         if policy == "float32":
             return self.flops_32
@@ -72,5 +72,11 @@ class _ByName(dict):
         raise KeyError(f"{name!r} is none of {', '.join(self)}")
 
 
-ACCELERATORS = _ByName((one.name, one) for one in _ALL)
-"""{name: `Accelerator`}, the smallest first."""
+ACCELERATORS: dict[str, Accelerator] = _ByName((one.name, one) for one in _ALL)
+"""{name: `Accelerator`}, the smallest first.
+
+Example::
+
+    for name, one in bt.ACCELERATORS.items():
+        print(name, one.memory, one.flops_16, one.source)
+"""

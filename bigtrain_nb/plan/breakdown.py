@@ -25,23 +25,23 @@ class Breakdown(cards.Shown):
 
     title: str
     unit: str
-    lines: list
+    lines: list[Line]
     total_is: float | None = None
     total_how: str = ""
 
     @property
-    def parts(self):
+    def parts(self) -> dict[str, float]:
         """{name: value} of all lines."""
         return {line.name: line.value for line in self.lines}
 
     @property
-    def total(self):
+    def total(self) -> float:
         return sum(self.parts.values()) if self.total_is is None else self.total_is
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> float:
         return self.parts[name]
 
-    def explain(self):
+    def explain(self) -> cards.Card:
         """The arithmetic line by line, as a table in a notebook and as text everywhere else."""
         return cards.table(self.title, ["part", "amount", "how"], self._rows())
 
@@ -60,7 +60,7 @@ class Plan(cards.Shown):
     """
 
     @property
-    def binding(self):
+    def binding(self) -> str | None:
         """What must be less for a shorter step: "computing", "communication" or "input"; None without times."""
         if self.time is None:
             return None
@@ -69,7 +69,7 @@ class Plan(cards.Shown):
             return "input"
         return "computing" if computing >= communication else "communication"
 
-    def explain(self):
+    def explain(self) -> cards.Card:
         """The arithmetic of everything, line by line."""
         parts = [value for value in vars(self).values() if isinstance(value, Breakdown)]
         return cards.stacked(*self._notes(), *[part.explain() for part in parts])

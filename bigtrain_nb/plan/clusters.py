@@ -43,21 +43,21 @@ class ClusterPlan(Plan):
     spare: int = 0
 
     @property
-    def fits(self):
+    def fits(self) -> bool:
         """Whether the memory suffices, with a tenth left to the runtime. Not whether it can be built: see `missing`."""
         return self.memory.total <= USABLE * self.device.memory
 
     @property
-    def missing(self):
+    def missing(self) -> list[str]:
         """What of the layout bigtrain_nb cannot build, a list of words; empty if it can."""
         return self.layout.missing(self.model, self.recompute)
 
     @property
-    def tokens_per_second(self):
+    def tokens_per_second(self) -> float:
         return self.tokens / self.time.total
 
     @property
-    def mfu(self):
+    def mfu(self) -> float:
         """Model FLOPs utilization (Chowdhery et al. 2022): the share of the published FLOP/s that the step needs.
 
         What is computed again does not count.
@@ -83,24 +83,24 @@ class ClusterPlan(Plan):
 
 
 def plan_cluster(
-    model,
-    batch,
+    model: Transformer,
+    batch: int,
     *,
-    on="H100",
-    devices=None,
-    tensor_parallel=None,
-    pipeline_parallel=None,
-    interleave=1,
-    sequence_parallel=False,
-    zero_stage=0,
-    micro_batches=None,
-    policy="mixed_bfloat16",
-    optimizer="adamw",
-    recompute="none",
-    efficiency=EFFICIENCY,
-    network=NETWORK,
-    input_seconds=0.0,
-):
+    on: str = "H100",
+    devices: int | None = None,
+    tensor_parallel: int | None = None,
+    pipeline_parallel: int | None = None,
+    interleave: int = 1,
+    sequence_parallel: bool = False,
+    zero_stage: int = 0,
+    micro_batches: int | None = None,
+    policy: str = "mixed_bfloat16",
+    optimizer: str = "adamw",
+    recompute: str = "none",
+    efficiency: float = EFFICIENCY,
+    network: float = NETWORK,
+    input_seconds: float = 0.0,
+) -> ClusterPlan:
     """Predict a training step of a `Transformer` on devices of a kind; return a `ClusterPlan`.
 
     - ``batch``: sequences in a step, over all devices; ``on``: a name of `bt.ACCELERATORS`;
@@ -127,6 +127,11 @@ def plan_cluster(
 
     Raises ValueError for settings that make no sense, and where no layout holds the model; TypeError for what is no
     `Transformer`.
+
+    Example::
+
+        plan = bt.plan_cluster(bt.SIZES["7 B"], batch=512, on="H100")
+        print(plan.layout, plan.memory.total, plan.time.total, plan.mfu)
     """
     if not isinstance(model, Transformer):
         raise TypeError(f"plan_cluster takes a bt.Transformer(layers, width, heads, ...), not {type(model).__name__}")

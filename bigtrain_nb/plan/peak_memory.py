@@ -7,8 +7,10 @@ import re
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import psutil
@@ -25,7 +27,7 @@ ANSWER = "bigtrain_nb.peak_memory: "
 CODE = "from bigtrain_nb.plan.peak_memory import measure; measure({packed!r})"
 
 
-def peak_memory(function, /, **arguments):
+def peak_memory(function: Callable, /, **arguments: Any) -> float:
     """Run ``function(**arguments)`` in a fresh Python and return the peak memory that it took, in MiB.
 
     Function and arguments are sent there by cloudpickle, with the variables around the function and, from a notebook,
@@ -41,6 +43,13 @@ def peak_memory(function, /, **arguments):
     Raises TypeError for what is no function of these arguments and for what cloudpickle cannot send, RuntimeError with
     the end of the traceback if the function raises, and with what is known if the process dies; TimeoutError after 10
     minutes.
+
+    Example::
+
+        def work(size):
+            return tf.reduce_sum(tf.ones([size]))
+
+        print(bt.peak_memory(work, size=25_000_000))  # about 95 MiB
     """
     name = getattr(function, "__name__", repr(function))
     if not callable(function) or not takes(function, **arguments):

@@ -1,7 +1,9 @@
 """`plan_step`: what one training step of a Keras model will take, from its graph."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_number
 from bigtrain_nb.common.words import amount
@@ -40,15 +42,15 @@ class StepPlan(Plan):
     time: Breakdown | None
     is_bound: bool
     runtime: float
-    unseen: list
+    unseen: list[str]
 
     @property
-    def peak(self):
+    def peak(self) -> float:
         """Bytes of memory at the fullest moment of the step, without what the runtime itself takes."""
         return self.memory.total
 
     @property
-    def seconds(self):
+    def seconds(self) -> float | None:
         """Seconds of a step, or None."""
         return self.time and self.time.total
 
@@ -66,10 +68,24 @@ class StepPlan(Plan):
 
 
 def plan_step(
-    model, batch, *, optimizer=None, policy=None, loss=None,
-    micro_batches=None, shard_optimizer=None, fully_shard=None, reduce_dtype=None, sync_every=None,
-    outer_optimizer=None, on=None, devices=None, link=None, waiting=1, input_seconds=0.0,
-):  # fmt: skip
+    model: Any,
+    batch: Any,
+    *,
+    optimizer: Any = None,
+    policy: str | None = None,
+    loss: Any = None,
+    micro_batches: int | None = None,
+    shard_optimizer: bool | None = None,
+    fully_shard: str | Callable | Sequence | None = None,
+    reduce_dtype: str | None = None,
+    sync_every: int | None = None,
+    outer_optimizer: Any = None,
+    on: str | None = None,
+    devices: int | None = None,
+    link: float | None = None,
+    waiting: int = 1,
+    input_seconds: float = 0.0,
+) -> StepPlan:
     """Predict memory, operations and, with ``on``, time of one training step of a Keras model; return a `StepPlan`.
 
     - ``model``: a built Keras model, or a function without arguments that returns one, called under ``policy``;
@@ -106,6 +122,12 @@ def plan_step(
     that are sharded already, and where it is called in a strategy's scope; TypeError for no Keras model, for one with a
     `train_step` of its own, of which the plan would know nothing, and for what is no batch. Whether the optimizer and
     the layers can be sharded, `compile` tells.
+
+    Example::
+
+        plan = bt.plan_step(bt.conv_net(image_size=16), batch=64, on="A100 80 GB")
+        print(plan.peak, plan.seconds, plan.binding)
+        print(plan.memory.explain())
     """
     whole_number("waiting", waiting, 0)
     not_negative("input_seconds", input_seconds, "seconds")

@@ -25,6 +25,12 @@ class Transformer:
     The hidden layer of a block is four times as wide. ``tied``: the output projection is the embedding (as in GPT-2);
     `bt.gpt` has one of its own, and no biases. Raises ValueError for what is not a whole number from 1 to a million,
     and for a width that is not a multiple of the heads.
+
+    Example::
+
+        model = bt.Transformer(layers=12, width=768, heads=12, length=1024)
+        print(model.weights)  # 124,439,808
+        print(model.flops(batch=8), model.states(optimizer="adamw"))
     """
 
     layers: int
@@ -41,37 +47,37 @@ class Transformer:
             raise ValueError(f"width={self.width} must be a multiple of heads={self.heads}")
 
     @property
-    def weights_of_a_layer(self):
+    def weights_of_a_layer(self) -> int:
         """12 h² + 13 h: four matrices of attention, two of four times the size, their biases, two normalizations."""
         return 12 * self.width**2 + 13 * self.width
 
     @property
-    def weights_of_the_vocabulary(self):
+    def weights_of_the_vocabulary(self) -> int:
         """(V + s)h of the embeddings of words and places, + Vh of the output projection unless tied."""
         matrices = 1 if self.tied else 2
         return (matrices * self.vocabulary + self.length) * self.width
 
     @property
-    def weights_outside_of_layers(self):
+    def weights_outside_of_layers(self) -> int:
         """Those of the vocabulary, and 2h of the last normalization."""
         return self.weights_of_the_vocabulary + 2 * self.width
 
     @property
-    def weights(self):
+    def weights(self) -> int:
         """All weights: l(12h² + 13h) + (V + s)h + 2h of the last normalization, + Vh unless tied.
 
         Narayanan et al. 2021, equation 2, which leaves out the 2h.
         """
         return self.weights_of_a_stage(1)
 
-    def weights_of_a_stage(self, stages):
+    def weights_of_a_stage(self, stages: int) -> int:
         """The most weights that one of so many pipeline stages holds: of several, the first has the embeddings too."""
         weights = -(-self.layers // stages) * self.weights_of_a_layer
         if stages == 1:
             return weights + self.weights_outside_of_layers
         return weights + (self.vocabulary + self.length) * self.width
 
-    def flops(self, batch, recompute="none"):
+    def flops(self, batch: int, recompute: str = "none") -> Breakdown:
         """Return a `Breakdown` of the FLOPs of one training step on ``batch`` sequences.
 
         A matrix of N numbers takes 2N FLOPs a token forward and twice that backward: 6N (Kaplan et al. 2020).
@@ -96,8 +102,13 @@ class Transformer:
         return Breakdown(f"Operations of a training step, {batch} x {s:,} tokens", "FLOP", lines)
 
     def activations_of_a_layer(
-        self, batch, policy="mixed_bfloat16", recompute="none", tensor_parallel=1, sequence_parallel=False
-    ):
+        self,
+        batch: int,
+        policy: str = "mixed_bfloat16",
+        recompute: str = "none",
+        tensor_parallel: int = 1,
+        sequence_parallel: bool = False,
+    ) -> float:
         """Return the bytes that the backward pass needs of one block, on each of t ``tensor_parallel`` devices.
 
         In 16 bits sbh(10 + 24/t + 5as/(ht)), which for one device is sbh(34 + 5as/h); with ``sequence_parallel`` a t-th
@@ -122,13 +133,13 @@ class Transformer:
 
     def activations(
         self,
-        batch,
-        policy="mixed_bfloat16",
-        recompute="none",
-        tensor_parallel=1,
-        sequence_parallel=False,
-        blocks=None,
-    ):
+        batch: int,
+        policy: str = "mixed_bfloat16",
+        recompute: str = "none",
+        tensor_parallel: int = 1,
+        sequence_parallel: bool = False,
+        blocks: float | None = None,
+    ) -> Breakdown:
         """Return a `Breakdown` of the activations of ``batch`` sequences on a device: of the blocks and of the logits.
 
         In bytes. ``blocks``: of how many blocks a device keeps them at a time, default: all.
@@ -151,7 +162,7 @@ class Transformer:
         ]
         return Breakdown(f"Activations of {batch} x {self.length:,} tokens", "bytes", lines)
 
-    def states(self, policy="mixed_bfloat16", optimizer="adamw", stages=1):
+    def states(self, policy: str = "mixed_bfloat16", optimizer: str = "adamw", stages: int = 1) -> Breakdown:
         """Return a `Breakdown` of the bytes that weights take in training, before any activation.
 
         With pipeline ``stages``: those of the fullest.
@@ -173,11 +184,17 @@ class Transformer:
         return Breakdown(f"Training state of {count}", "bytes", lines)
 
 
-SIZES = {
+SIZES: dict[str, Transformer] = {
     "GPT-2": Transformer(12, 768, 12, 50_257, 1024),
     "7 B": Transformer(32, 4096, 32, 32_000, 2048),
     "70 B": Transformer(80, 8192, 64, 32_000, 4096),
     "GPT-3": Transformer(96, 12_288, 96, 50_257, 2048),
     "1 T": Transformer(128, 25_600, 160, 51_200, 2048),
 }
-"""Sizes to ask about. GPT-2: Radford et al. 2019; GPT-3: Brown et al. 2020; 1 T: Narayanan et al. 2021, table 1."""
+"""Sizes to ask about. GPT-2: Radford et al. 2019; GPT-3: Brown et al. 2020; 1 T: Narayanan et al. 2021, table 1.
+
+Example::
+
+    for name, model in bt.SIZES.items():
+        print(name, model.weights)
+"""

@@ -7,7 +7,7 @@ from bigtrain_nb.common.quiet import hear_of_16_bits, tf
 _devices = []
 
 
-def devices(at_least=2):
+def devices(at_least: int = 2) -> list[str]:
     """Return the names of ``at_least`` devices or more: ["GPU:0", ...], or parts of the CPU, ["CPU:0", ...].
 
     All GPUs where there are enough of them; else the CPU is split into ``at_least`` logical devices, which share its
@@ -15,6 +15,12 @@ def devices(at_least=2):
     that sizes compared with each other run on devices of one kind: calls that ask for no more return the same list.
 
     Raises RuntimeError if the CPU must be split after TensorFlow has run something: call this first.
+
+    Example::
+
+        first, second, *others = bt.devices(at_least=2)
+        with tf.device(second):
+            print(tf.ones([3]).device)
     """
     at_least = whole_number("at_least", at_least, 1)
     if len(_devices) < at_least:
@@ -22,10 +28,17 @@ def devices(at_least=2):
     return list(_devices)
 
 
-def mirrored(count=None):
+def mirrored(count: int | None = None) -> tf.distribute.MirroredStrategy:
     """Return a `tf.distribute.MirroredStrategy` over the first ``count`` of `devices`, by default over all of them.
 
     Several sizes can live in one process. Raises as `devices` does, and ValueError for a ``count`` below 1.
+
+    Example::
+
+        with bt.mirrored(2).scope():
+            model = bt.conv_net(image_size=16, classes=2)
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(tf.zeros([8, 16, 16, 3]), tf.zeros([8], "int32"), batch_size=4)
     """
     if count is not None:
         count = whole_number("count", count, 1)

@@ -4,12 +4,13 @@ import json
 import os
 import zipfile
 from functools import partial
+from typing import Any, Unpack
 
 import bigtrain_nb.parallel.pipelined
 import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of ours when they have been imported)
 from bigtrain_nb.common.checks import as_path, of_kind, switch
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train.model import Model
+from bigtrain_nb.train.model import Model, Settings, naming_settings
 
 _GONE = (
     "FunctionalModel",
@@ -22,7 +23,13 @@ _GONE = (
 )
 
 
-def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settings):
+def load_model(
+    path: str | os.PathLike,
+    custom_objects: dict | None = None,
+    compile: bool = True,
+    safe_mode: bool = True,
+    **settings: Unpack[Settings],
+) -> Any:
     """Load what `save` has written, as a `Model` with ``settings``, which are those of `Model.of`.
 
     The other arguments are those of `keras.saving.load_model`. A file holds a model and how it was compiled, with the
@@ -31,6 +38,13 @@ def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settin
 
     Raises FileNotFoundError for a file that is not there, TypeError and ValueError as Keras and `Model.of` do, and
     ValueError for files of bigtrain_nb 0.2.0 that name classes which are gone.
+
+    Example::
+
+        model = bt.conv_net(image_size=16)
+        model.save("model.keras")
+        again = bt.load_model("model.keras", micro_batches=4)
+        print(again.micro_batches)
     """
     if not tf.io.gfile.exists(as_path("path", path)):
         raise FileNotFoundError(f"{path}: there is no such file")
@@ -50,6 +64,9 @@ def load_model(path, custom_objects=None, compile=True, safe_mode=True, **settin
         model.replica_reduction.before_files()
         model.load_weights(path)
     return model
+
+
+load_model.__signature__ = naming_settings(load_model)  # which Shift-Tab shows
 
 
 def _config(path):

@@ -1,5 +1,7 @@
 """The loss scale of "mixed_float16", watched step by step."""
 
+from typing import Any
+
 from bigtrain_nb.common.quiet import keras
 
 
@@ -12,12 +14,20 @@ class LossScaleHistory(keras.callbacks.Callback):
     since the entry before or none of the steps was applied. Reading the scale waits for the step to end.
 
     `fit` raises ValueError if the model has no loss scaling.
+
+    Example::
+
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
+        history = bt.LossScaleHistory()
+        model.fit(tf.ones([64, 8]), tf.ones([64, 1]), callbacks=[history])
+        print(history.scale, history.skipped)
     """
 
     def __init__(self):
         super().__init__()
-        self.scale = []
-        self.skipped = []
+        self.scale: list[float] = []
+        self.skipped: list[bool] = []
         self._steps = 1
 
     def on_train_begin(self, logs=None):
@@ -37,7 +47,7 @@ class LossScaleHistory(keras.callbacks.Callback):
         self.skipped.append(scale < last_scale or applied == last_applied)
         self._before = scale, applied
 
-    def figure(self):
+    def figure(self) -> Any:
         """Return the scale, step by step, as a figure; skipped steps are marked."""
         from bigtrain_nb.plots import stairs_figure
 

@@ -12,9 +12,11 @@ import inspect
 import math
 import os
 import warnings
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
 from functools import partial, wraps
+from typing import Any, Self, TypedDict, Unpack
 
 from bigtrain_nb.common import in_place
 from bigtrain_nb.common.batches import (
@@ -80,6 +82,18 @@ SETTINGS = {
 """The arguments of `Model` that `keras.Model` does not have, and their defaults."""
 
 
+class Settings(TypedDict, total=False):
+    """Their types, for type checkers."""
+
+    micro_batches: int
+    shard_optimizer: bool
+    fully_shard: str | Callable | Sequence | None
+    tensor_parallel: str | Callable | Sequence | None
+    reduce_dtype: str
+    sync_every: int | None
+    outer_optimizer: keras.optimizers.Optimizer | None
+
+
 class Model(keras.Model):
     r"""A `keras.Model`, functional or subclassed, that trains the same on one device, several, or several workers.
 
@@ -133,6 +147,13 @@ class Model(keras.Model):
     losses whose reductions cannot be weighed together, for stateful RNNs and batches that are not dense in
     micro-batches, for synchronized `BatchNormalization` in micro-batches on several replicas, and in `train_on_batch`
     on several replicas for losses that are sums.
+
+    Example::
+
+        inputs = keras.Input((8,))
+        model = bt.Model(inputs, keras.layers.Dense(1)(inputs), micro_batches=4)
+        model.compile("adam", "mse")
+        model.fit(tf.ones([64, 8]), tf.ones([64, 1]), batch_size=32)
     """
 
     # Of a model that another constructor has made
@@ -148,7 +169,7 @@ class Model(keras.Model):
 
     # Made, or taken as it is
 
-    def __new__(cls, *args, **kwargs):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if cls is not Model or not _is_functional(args, kwargs):
             return super().__new__(cls)
         _refuse_unknown("Model(inputs, outputs)", kwargs, ("inputs", "outputs", "name", "trainable", *SETTINGS))
@@ -157,15 +178,15 @@ class Model(keras.Model):
 
     def __init__(
         self,
-        *args,
-        micro_batches=1,
-        shard_optimizer=False,
-        fully_shard=None,
-        tensor_parallel=None,
-        reduce_dtype="float32",
-        sync_every=None,
-        outer_optimizer=None,
-        **kwargs,
+        *args: Any,
+        micro_batches: int = 1,
+        shard_optimizer: bool = False,
+        fully_shard: str | Callable | Sequence | None = None,
+        tensor_parallel: str | Callable | Sequence | None = None,
+        reduce_dtype: str = "float32",
+        sync_every: int | None = None,
+        outer_optimizer: keras.optimizers.Optimizer | None = None,
+        **kwargs: Any,
     ):
         if _is_functional(args, kwargs):
             # Only its constructor can tell that a subclass is functional. Keras would rewrite the bases of its classes
@@ -181,7 +202,7 @@ class Model(keras.Model):
         _refuse_together(self.state_in_place())
 
     @classmethod
-    def of(cls, model, **settings):
+    def of(cls, model: Any, **settings: Unpack[Settings]) -> Any:
         """Take a Keras model in place, and return it: *the same object* that trains as a `Model` from now on.
 
         It stays what it is: its class, methods and preprocessor, its own `call`, `compute_loss` and `compute_metrics`,
@@ -229,7 +250,7 @@ class Model(keras.Model):
         super().__setattr__(name, value)
 
     @property
-    def loss_scale(self):
+    def loss_scale(self) -> float | None:
         """The factor on the loss under "mixed_float16", as a float; None without loss scaling."""
         optimizer = getattr(self, "optimizer", None)
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -583,7 +604,17 @@ class Model(keras.Model):
         super().load_own_variables(store)
 
 
-Model.__new__.__signature__ = inspect.signature(Model.__init__)  # which Shift-Tab shows
+def naming_settings(function):
+    """Return the signature of a function of ``**settings`` with the settings themselves in their place."""
+    signature = inspect.signature(function)
+    *others, _ = signature.parameters.values()
+    named = [inspect.signature(Model.__init__).parameters[name] for name in SETTINGS]
+    return signature.replace(parameters=[*others, *named])
+
+
+# Which Shift-Tab shows
+Model.__new__.__signature__ = inspect.signature(Model.__init__)
+Model.of.__func__.__signature__ = naming_settings(Model.of.__func__)
 
 
 def _asks_for_shards(settings, strategy):

@@ -13,7 +13,13 @@ from contextlib import contextmanager
 from bigtrain_nb.common.quiet import tf
 
 PREEMPTED = 75
-"""The exit code after SIGTERM: EX_TEMPFAIL of sysexits.h, "try again later"."""
+"""The exit code after SIGTERM: EX_TEMPFAIL of sysexits.h, "try again later".
+
+Example::
+
+    job = bt.run_workers("raise SystemExit(75)", workers=1)
+    print(job.wait() == [bt.PREEMPTED])
+"""
 
 ROUND_SECONDS = 0.5
 

@@ -5,6 +5,7 @@ Keras' `BackupAndRestore` does not: after a save in the middle of an epoch it tr
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 from bigtrain_nb.common.checks import as_path, of_kind, whole_number
@@ -23,13 +24,8 @@ class Resume(keras.callbacks.Callback):
     """Saves a training in ``folder`` and, in a new process, goes on from there as if it had never stopped.
 
     Make it after `compile`. It restores the newest checkpoint in ``folder``, if there is one: weights, the state of the
-    optimizer and of loss scaling, each replica's seeds for dropout, epoch and step. Then, with `fit`::
-
-        model.compile(...)
-        resume = bt.Resume("checkpoints", model, every=100)
-        for epoch in resume.epochs(5):
-            data = examples.shuffle(10_000, seed=epoch, reshuffle_each_iteration=False).batch(64)
-            model.fit(resume.rest(data), initial_epoch=epoch, epochs=epoch + 1, shuffle=False, callbacks=[resume])
+    optimizer and of loss scaling, each replica's seeds for dropout, epoch and step. Then go through `epochs`, as in the
+    example.
 
     An epoch that is resumed must have the same order again: the same seeds, and no reshuffling, for `fit` may begin to
     read a dataset twice. In a loop of your own, call ``resume.step_done()`` after each step.
@@ -53,9 +49,16 @@ class Resume(keras.callbacks.Callback):
     TypeError for what is no Keras model;
     OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError if another training
     uses the folder, or if the workers do not share it. If one worker cannot start, all raise.
+
+    Example::
+
+        resume = bt.Resume("checkpoints", model, every=100)  # of a model that is compiled
+        for epoch in resume.epochs(2):
+            data = examples.shuffle(1000, seed=epoch, reshuffle_each_iteration=False).batch(8)
+            model.fit(resume.rest(data), initial_epoch=epoch, epochs=epoch + 1, shuffle=False, callbacks=[resume])
     """
 
-    def __init__(self, folder, model, every=50, keep=2):
+    def __init__(self, folder: str | os.PathLike, model: keras.Model, every: int | None = 50, keep: int = 2):
         super().__init__()
         self._folder = as_path("folder", folder)
         of_kind("model", model, keras.Model, "the Keras model to train, as in Resume(folder, model)")
@@ -78,16 +81,16 @@ class Resume(keras.callbacks.Callback):
         self.restored = self._restore() > 0
 
     @property
-    def epoch(self):
+    def epoch(self) -> int:
         """The epoch to train, counted from 0: so many are done."""
         return self._state.epoch
 
     @property
-    def step(self):
+    def step(self) -> int:
         """Number of steps of this epoch that are done."""
         return self._state.step
 
-    def epochs(self, count):
+    def epochs(self, count: int) -> Iterator[int]:
         """Yield the epochs from `epoch` to ``count - 1``. After the loop's body an epoch is done, and saved.
 
         In this loop SIGTERM is heard.
@@ -106,7 +109,7 @@ class Resume(keras.callbacks.Callback):
                 self._state.step = 0
                 self._save(stop=self._preemption.came())
 
-    def rest(self, dataset):
+    def rest(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Return what is left of this epoch: ``dataset``, in whole batches, without the first `step`.
 
         The skipped batches are read again, but not trained on. Several workers each read all of the dataset and keep
@@ -130,7 +133,7 @@ class Resume(keras.callbacks.Callback):
             dataset = _sharded_by_batches(dataset)
         return dataset.skip(self.step)
 
-    def step_done(self, steps=1):
+    def step_done(self, steps: int = 1) -> None:
         """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came.
 
         Raises RuntimeError outside the loop over `epochs`, ValueError for what is no whole number of steps.

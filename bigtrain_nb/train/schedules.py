@@ -4,16 +4,20 @@ from bigtrain_nb.common.checks import positive, whole_number
 from bigtrain_nb.common.quiet import keras
 
 
-def scaled_rate(rate, batch, base_batch):
+def scaled_rate(rate: float, batch: int, base_batch: int) -> float:
     """Return ``rate``, good for ``base_batch`` examples a step, scaled to ``batch``: rate * batch / base_batch.
 
     The linear rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD", found for SGD with momentum, together with a
     warm-up. Raises ValueError for a rate that is not above 0 and for batches that are not whole numbers of at least 1.
+
+    Example::
+
+        print(bt.scaled_rate(0.1, batch=1024, base_batch=256))  # 0.4
     """
     return positive("rate", rate) * whole_number("batch", batch, 1) / whole_number("base_batch", base_batch, 1)
 
 
-def warmup_cosine(peak, warmup_steps, total_steps):
+def warmup_cosine(peak: float, warmup_steps: int, total_steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
     """Return a Keras learning-rate schedule: a straight rise to ``peak``, then half a cosine down to 0.
 
     The rate of step t, from 0, is peak * (t + 1) / (warmup_steps + 1) while t < warmup_steps, so that the first step
@@ -21,6 +25,12 @@ def warmup_cosine(peak, warmup_steps, total_steps):
     cosine Loshchilov & Hutter 2017, "SGDR". Pass it as an optimizer's learning_rate.
 
     Raises ValueError for a peak that is not above 0 and unless 0 <= warmup_steps < total_steps.
+
+    Example::
+
+        rate = bt.warmup_cosine(0.4, warmup_steps=10, total_steps=100)
+        optimizer = keras.optimizers.SGD(rate, momentum=0.9)
+        print(float(rate(10)), float(rate(100)))  # 0.4 and 0
     """
     peak = positive("peak", peak)
     total_steps = whole_number("total_steps", total_steps, 1)

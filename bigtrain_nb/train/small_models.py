@@ -14,7 +14,15 @@ GROUPS = 8
 _layers = keras.layers
 
 
-def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", recompute=False, micro_batches=1):
+def conv_net(
+    classes: int = 8,
+    image_size: int = 64,
+    width: int = 16,
+    blocks: int = 3,
+    norm: str = "group",
+    recompute: bool = False,
+    micro_batches: int = 1,
+) -> Model:
     """Return an untrained residual net: float32 images [batch, s, s, 3] in -1..1 -> float32 logits [batch, classes].
 
     A convolution to ``width`` channels, then ``blocks`` residual blocks, each of which halves the sides; from the
@@ -25,6 +33,11 @@ def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", recompu
 
     The default has 77,976 weights. Raises ValueError for settings that make no sense, and, from Keras, with "group" for
     a ``width`` that is no multiple of 8.
+
+    Example::
+
+        model = bt.conv_net(classes=10, image_size=32)
+        print(model(tf.zeros([4, 32, 32, 3])).shape)  # (4, 10)
     """
     sizes = {"classes": classes, "image_size": image_size, "width": width, "blocks": blocks}
     for name, value in sizes.items():
@@ -43,18 +56,18 @@ def conv_net(classes=8, image_size=64, width=16, blocks=3, norm="group", recompu
 
 
 def gpt(
-    vocabulary=256,
-    length=128,
-    width=128,
-    layers=2,
-    heads=4,
-    dropout=0.0,
-    recompute=False,
-    chunk_attention=1,
-    tensor_parallel=1,
-    micro_batches=1,
-    fully_shard=False,
-):
+    vocabulary: int = 256,
+    length: int = 128,
+    width: int = 128,
+    layers: int = 2,
+    heads: int = 4,
+    dropout: float = 0.0,
+    recompute: bool = False,
+    chunk_attention: int = 1,
+    tensor_parallel: int = 1,
+    micro_batches: int = 1,
+    fully_shard: bool = False,
+) -> Model:
     """Return an untrained language model: int32 tokens [batch, length] -> float32 logits [batch, length, vocabulary].
 
     The logits at place i see tokens 0 to i and are for token i + 1; by default tokens are bytes. A pre-norm causal
@@ -69,6 +82,11 @@ def gpt(
     The default has 475,776 weights. A head takes ``width // heads`` of the width. Raises ValueError for settings that
     make no sense, for another number of replicas than ``tensor_parallel``, and for ``heads`` and ``4 * width`` that do
     not divide by it.
+
+    Example::
+
+        model = bt.gpt(length=16, width=32, layers=1)
+        print(model(tf.zeros([4, 16], "int32")).shape)  # (4, 16, 256)
     """
     sizes = {"vocabulary": vocabulary, "length": length, "width": width, "layers": layers}
     for name, value in sizes.items():

@@ -1,6 +1,7 @@
 """Where did the NaN come from? The first layer that gives a value that is not finite, with what went in."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.loss_scale import scale_of
 from bigtrain_nb.watch.profile import batches_of, has_batches
-from bigtrain_nb.watch.watched_step import ARRIVES, Look, WatchedStep, is_floating, values_of
+from bigtrain_nb.watch.watched_step import ARRIVES, Look, Values, WatchedStep, is_floating, values_of
 
 LEAST_SCALE = 2.0**-14
 """What overflows at this loss scale too, is no matter of the scale."""
@@ -20,28 +21,28 @@ LEAST_SCALE = 2.0**-14
 class Overflow(Shown):
     """What `find_overflow` found.
 
-    layer: the name of the layer, or "loss", or of the batch "inputs", "targets", "sample weights".
-    where: "forward" or "backward"; "batch" where that is not finite before anything is computed.
-    dtype: in which the first value that is not finite was computed.
-    values: {what went in and what came out: its `Values`}.
-    scale: the loss scale; None without loss scaling. finite_from: the largest loss scale, by halves, at which the
-    step is finite; None if there is none.
+    - ``layer``: the name of the layer, or "loss", or of the batch "inputs", "targets", "sample weights".
+    - ``where``: "forward" or "backward"; "batch" where that is not finite before anything is computed.
+    - ``dtype``: in which the first value that is not finite was computed.
+    - ``values``: {what went in and what came out: its `Values`}.
+    - ``scale``: the loss scale; None without loss scaling. finite_from: the largest loss scale, by halves, at which the
+      step is finite; None if there is none.
     """
 
     layer: str
     where: str
     dtype: str
-    values: dict
+    values: dict[str, Values]
     scale: float | None = None
     finite_from: float | None = None
     remark: str = ""
 
     @property
-    def handled(self):
+    def handled(self) -> bool:
         """Whether loss scaling gets over it: it skips the step and halves the scale until gradients are finite."""
         return self.finite_from is not None
 
-    def words(self):
+    def words(self) -> list[str]:
         """The finding as a list of plain sentences."""
         found = {
             "batch": f"The {self.layer} of the batch hold values that are not finite.",
@@ -65,7 +66,7 @@ class Overflow(Shown):
         return table("\n".join(self.words()), ["", "dtype", "values"], rows)
 
 
-def find_overflow(model, batch):
+def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
     """Return the `Overflow` that says which layer first gives a value that is not finite; None for a healthy step.
 
     One training step of a compiled ``model`` is run on ``batch``, which is what a dataset for `fit` yields: (inputs,
@@ -82,6 +83,12 @@ def find_overflow(model, batch):
 
     Raises TypeError for what is no Keras model and for what is no batch, ValueError for a model that is not compiled,
     has several replicas or needs targets that are not there.
+
+    Example::
+
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, "exponential", name="too_much")])
+        model.compile("sgd", "mse")
+        print(bt.find_overflow(model, (1000 * tf.ones([4, 8]), tf.ones([4, 1]))))
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"find_overflow takes a compiled Keras model, not {type(model).__name__}")

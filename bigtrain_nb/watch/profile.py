@@ -1,10 +1,12 @@
 """Where does a step's time go? Some steps under TensorFlow's profiler, between others without it."""
 
+import os
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bigtrain_nb.common.cards import Shown, note, stacked, table
 from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
@@ -36,17 +38,17 @@ class Profile(Shown):
     folder: str
 
     @property
-    def shares(self):
+    def shares(self) -> dict[str, float]:
         """{kind of operation: share of a step}, with "input", "between operations" and "Python", adds up to 1."""
         return self._by("operation")
 
     @property
-    def layers(self):
+    def layers(self) -> dict[str, float]:
         """{layer: share of a step}, with the same three, adds up to 1. The optimizer stands there by its name."""
         return self._by("layer")
 
     @property
-    def places(self):
+    def places(self) -> dict[str, float]:
         """{"CPU", "GPU:0", ...: share of a step}, with the same three, adds up to 1."""
         return self._by("place")
 
@@ -56,7 +58,7 @@ class Profile(Shown):
             shares[getattr(part, what)] += share
         return dict(shares.most_common())
 
-    def words(self):
+    def words(self) -> list[str]:
         """The finding as a list of plain sentences."""
         mean = amount(self.seconds / max(1, self.operations), "s")
         return [
@@ -76,7 +78,7 @@ class Profile(Shown):
             tables.append(table("", [name, "share", "in a step"], rows))
         return stacked(*notes, *tables)
 
-    def figure(self):
+    def figure(self) -> Any:
         """Return a figure: one bar for each layer, cut by the kinds of operations."""
         from bigtrain_nb.plots import stacked_figure
 
@@ -96,7 +98,7 @@ def _largest(shares, count):
     return {**largest, OTHERS: rest} if len(shares) > count else largest
 
 
-def profile(step, dataset=None, *, steps=20, folder=None):
+def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os.PathLike | None = None) -> Profile:
     """Profile ``steps`` training steps and return a `Profile`: where their time goes.
 
     ``step`` is one of
@@ -122,6 +124,12 @@ def profile(step, dataset=None, *, steps=20, folder=None):
 
     Raises TypeError for another kind of ``step`` or ``dataset``, ValueError for ``steps`` that is no whole number of at
     least 1, for a model that is not compiled and for a dataset that yields nothing.
+
+    Example::
+
+        matrix = tf.ones([256, 256])
+        found = bt.profile(lambda: tf.matmul(matrix, matrix), steps=5)
+        print(found.shares, found.seconds)
     """
     steps = whole_number("steps", steps, 1)
     if folder is not None:

@@ -8,7 +8,9 @@ import difflib
 import html
 import inspect
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
@@ -85,10 +87,14 @@ class Checked(Shown):
         return cards.note(self.status.capitalize() + yet, self.message)
 
 
-def predict(name, value, unit=""):
+def predict(name: str, value: float, unit: str = "") -> cards.Card:
     """Note what you expect before you measure it; `value` is a number above zero in `unit` ("x" for a ratio).
 
     Raises ValueError for anything else, TypeError for a name or a unit that is no text.
+
+    Example::
+
+        bt.predict("two workers", 1.8, "x")
     """
     of_kind("name", name, str, "a text")
     of_kind("unit", unit, str, "a text")
@@ -96,11 +102,16 @@ def predict(name, value, unit=""):
     return cards.note("Your prediction", f"{name} = {quantity(value, unit)}")
 
 
-def reveal(name, measured):
+def reveal(name: str, measured: Any) -> cards.Card:
     """Set what was measured beside the prediction of that name; an interval is shown in a picture too.
 
     `measured`: a `Ratio`, a `Result` or a plain number. Raises TypeError for anything else, ValueError if there is no
     such prediction, or if what was measured is not above zero or has another unit.
+
+    Example::
+
+        bt.predict("lists", 1e6, "examples/s")
+        bt.reveal("lists", bt.throughput([[0] * 8] * 50, seconds=0.5))
     """
     said = _look_up(name, _predictions, "prediction")
     if hasattr(measured, "median"):
@@ -132,11 +143,17 @@ def predicted(name):
     return _predictions.get(name)
 
 
-def score(series=False):
+def score(series: bool = False) -> cards.Card:
     """Every prediction beside its measurement, with a picture, and every exercise that was checked.
 
     Below it, for a prediction made on several days, how far off it was the first time and the last; with ``series``
     also a line for each notebook that the reader has scored in this folder.
+
+    Example::
+
+        bt.predict("workers", 1.8, "x")
+        bt.reveal("workers", 1.5)
+        bt.score()
     """
     switch("series", series)
     if not _predictions and not _checked:
@@ -181,12 +198,19 @@ def _score_row(row):
     return [row.name, said, row.measured, quantity(row.factor, "x"), row.verdict]
 
 
-def check(name, answer=None):
+def check(name: str, answer: Callable | None = None) -> Checked:
     """Check the reader's function `answer` for the exercise of that name: not attempted yet, right, or wrong and why.
 
     Never raises for an answer, however wrong, and ends one that runs on and on. Where an exercise needs a script that
     is not beside the notebook, it says what puts it there. Raises ValueError for an unknown name, TypeError for a name
     that is no text and an answer that is no function.
+
+    Example::
+
+        def rate(batch_sizes, seconds):
+            return sum(batch_sizes) / seconds
+
+        bt.check("measure_first.rate", rate)
     """
     try:
         exercise = _exercise(name)
@@ -213,13 +237,23 @@ def check(name, answer=None):
     return found
 
 
-def hint(name=None):
-    """Show the exercise's hint. Raises what `check` does, FileNotFoundError where a script is missing."""
+def hint(name: str | None = None) -> cards.Card:
+    """Show the exercise's hint. Raises what `check` does, FileNotFoundError where a script is missing.
+
+    Example::
+
+        bt.hint("measure_first.rate")
+    """
     return cards.note("Hint", _exercise(name).hint)
 
 
-def solution(name=None):
-    """Show the exercise's solution as source code. Raises what `hint` does."""
+def solution(name: str | None = None) -> cards.Card:
+    """Show the exercise's solution as source code. Raises what `hint` does.
+
+    Example::
+
+        bt.solution("measure_first.rate")
+    """
     source = textwrap.dedent(inspect.getsource(_exercise(name).reference))
     return cards.Card(source, f"<pre>{html.escape(source)}</pre>")
 

@@ -1,7 +1,7 @@
 """The book: the executed notebooks as static pages that need no Jupyter and no network. `make book` calls Sphinx.
 
 Nothing is executed: the pages show the outputs that the notebooks hold, and under each exercise its hint and solution,
-folded.
+folded. The reference stands behind the notebooks.
 """
 
 import inspect
@@ -21,6 +21,8 @@ from bigtrain_nb.workbook.exercises import registry
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 sys.path.append(str(NOTEBOOKS))  # where an exercise finds its script
+sys.path.append(str(NOTEBOOKS.parent / "tools"))
+from reference_pages import PAGES  # noqa: E402
 
 project = html_title = "Training large models with TensorFlow 2"
 extensions = ["myst_nb"]
@@ -42,7 +44,25 @@ html_copy_source = False
 html_show_copyright = False
 html_use_index = False
 
-CONTENTS = "\n\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+CONTENTS = (
+    """
+
+```{toctree}
+:hidden:
+:glob:
+
+*
+```
+
+```{toctree}
+:hidden:
+:caption: Reference
+
+reference/README
+"""
+    + "".join(f"reference/{page}\n" for page in PAGES)
+    + "```\n"
+)
 CONTROLS = re.compile(r"\w+|bt\.(?:Lab|Planner)\(.*\)")  # the last line of a cell that shows controls
 FOLDED = """<details class="hint"><summary>Hint</summary>
 

@@ -1,0 +1,61 @@
+# What type checkers and editors read in place of __init__.py. Written by tools/stub.py from the map of names there.
+# ruff: noqa: I001
+
+from bigtrain_nb.measure.benchmark import compare as compare
+from bigtrain_nb.measure.benchmark import throughput as throughput
+from bigtrain_nb.measure.race import race as race
+from bigtrain_nb.measure.results import Comparison as Comparison
+from bigtrain_nb.measure.results import Ratio as Ratio
+from bigtrain_nb.measure.results import Result as Result
+from bigtrain_nb.measure.saved import load as load
+from bigtrain_nb.common.hardware import cores as cores
+from bigtrain_nb.common.hardware import machine as machine
+from bigtrain_nb.data.images import image_folder as image_folder
+from bigtrain_nb.data.images import photo_crops as photo_crops
+from bigtrain_nb.data.text import source_text as source_text
+from bigtrain_nb.data.text import text_folder as text_folder
+from bigtrain_nb.data.pipeline import Pipeline as Pipeline
+from bigtrain_nb.common.quiet import tf as tf
+from bigtrain_nb.data.diagnose import diagnose as diagnose
+from bigtrain_nb.lab.lab import Lab as Lab
+from bigtrain_nb.train.model import Model as Model
+from bigtrain_nb.train.files import load_model as load_model
+from bigtrain_nb.train.small_models import conv_net as conv_net
+from bigtrain_nb.train.small_models import gpt as gpt
+from bigtrain_nb.train.devices import devices as devices
+from bigtrain_nb.train.devices import mirrored as mirrored
+from bigtrain_nb.launch.jobs import run_workers as run_workers
+from bigtrain_nb.launch.strategy import strategy as strategy
+from bigtrain_nb.launch.cluster_devices import cluster_devices as cluster_devices
+from bigtrain_nb.launch.data_service import run_data_service as run_data_service
+from bigtrain_nb.launch.coordinator import Coordinator as Coordinator
+from bigtrain_nb.train.preemption import PREEMPTED as PREEMPTED
+from bigtrain_nb.train.resume import Resume as Resume
+from bigtrain_nb.train.schedules import scaled_rate as scaled_rate
+from bigtrain_nb.train.schedules import warmup_cosine as warmup_cosine
+from bigtrain_nb.train.loss_scale import LossScaleHistory as LossScaleHistory
+from bigtrain_nb.plan.peak_memory import peak_memory as peak_memory
+from bigtrain_nb.plan.plans import plan_step as plan_step
+from bigtrain_nb.plan.clusters import plan_cluster as plan_cluster
+from bigtrain_nb.plan.transformer import SIZES as SIZES
+from bigtrain_nb.plan.transformer import Transformer as Transformer
+from bigtrain_nb.plan.accelerators import ACCELERATORS as ACCELERATORS
+from bigtrain_nb.plan.parallelism import all_reduce_seconds as all_reduce_seconds
+from bigtrain_nb.plan.pipeline_ceiling import pipeline_ceiling as pipeline_ceiling
+from bigtrain_nb.parallel.recompute import recompute as recompute
+from bigtrain_nb.parallel.attention import chunk_attention as chunk_attention
+from bigtrain_nb.parallel.pipelined import Pipelined as Pipelined
+from bigtrain_nb.parallel.schedule import pipeline_schedule as pipeline_schedule
+from bigtrain_nb.watch.profile import profile as profile
+from bigtrain_nb.watch.overflow import find_overflow as find_overflow
+from bigtrain_nb.lab.planner import Planner as Planner
+from bigtrain_nb.workbook.workbook import check as check
+from bigtrain_nb.workbook.workbook import hint as hint
+from bigtrain_nb.workbook.workbook import predict as predict
+from bigtrain_nb.workbook.workbook import reveal as reveal
+from bigtrain_nb.workbook.workbook import score as score
+from bigtrain_nb.workbook.workbook import solution as solution
+
+__version__: str
+
+def load_ipython_extension(shell) -> None: ...

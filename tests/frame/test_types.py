@@ -1,0 +1,67 @@
+"""What a type checker sees: all public names, no error in README's examples, and an error for each typo."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import stub
+from test_readme_examples import EXAMPLES, KERAS
+
+import bigtrain_nb as bt
+
+ROOT = Path(__file__).parents[2]
+GIVEN = "from typing import Any\nfaster: Any\nbatches: Any\n"
+BEFORE_A_TYPO = """
+import bigtrain_nb as bt
+import keras
+both = bt.compare({"a": lambda: [[1]], "b": lambda: [[1]]})
+model = keras.Sequential()
+"""
+TYPOS = {
+    'bt.compare({"a": lambda: [[1]]}, secnds=5)': "secnds",
+    'bt.comparee({"a": lambda: [[1]]})': "comparee",
+    "both.ratios": "ratios",
+    "bt.Pipeline(data=[], prefetsch=2)": "prefetsch",
+    "bt.Model.of(model, micro_batchs=4)": "micro_batchs",
+}
+
+
+@pytest.fixture(scope="module")
+def errors_in(tmp_path_factory):
+    """Return a function: {name: code} -> {name: the checker's errors, as sentences}."""
+
+    def check(files):
+        folder = tmp_path_factory.mktemp("types")
+        for name, code in files.items():
+            (folder / f"{name}.py").write_text(code)
+        settings = {"extraPaths": [str(ROOT)], "typeCheckingMode": "standard", "reportMissingModuleSource": False}
+        (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+        command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
+        done = subprocess.run([*command, "--project", folder], capture_output=True, text=True, timeout=300)
+        found = {name: [] for name in files}
+        for each in json.loads(done.stdout)["generalDiagnostics"]:
+            if each["severity"] == "error":
+                found[Path(each["file"]).stem].append(each["message"])
+        return found
+
+    return check
+
+
+def test_the_stub_has_the_names_that_there_are():
+    text = stub.FILE.read_text(encoding="utf-8")
+    assert text == stub.stub(), "run tools/stub.py"
+    assert sorted(re.findall(r" as (\w+)$", text, re.MULTILINE)) == bt.__all__
+    assert (stub.FILE.parent / "py.typed").exists()
+
+
+def test_a_checker_takes_readmes_examples_and_finds_typos(errors_in):
+    files = {"readme": KERAS + GIVEN + "\n".join(EXAMPLES.values())}
+    for number, typo in enumerate(TYPOS):
+        files[f"typo_{number}"] = BEFORE_A_TYPO + typo + "\n"
+    found = errors_in(files)
+    assert found.pop("readme") == []
+    for errors, (typo, word) in zip(found.values(), TYPOS.items(), strict=True):
+        assert len(errors) == 1 and f'"{word}"' in errors[0], (typo, errors)

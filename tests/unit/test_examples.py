@@ -1,0 +1,63 @@
+"""The docstring of every public name ends with an example of at most six lines, and it runs."""
+
+import linecache
+
+import pytest
+from reference_pages import example_of
+
+import bigtrain_nb as bt
+from bigtrain_nb.workbook import workbook
+
+BEGINNING = "import bigtrain_nb as bt\nfrom bigtrain_nb import tf\nimport keras\n"
+TAKEN_TO_BE_THERE = {
+    "Resume": """
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+examples = tf.data.Dataset.from_tensor_slices((tf.ones([32, 8]), tf.ones([32, 1])))
+""",
+    "Coordinator": """
+strategy = bt.strategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+def batches():
+    return tf.data.Dataset.from_tensor_slices((tf.ones([32, 8]), tf.ones([32, 1]))).batch(8)
+def step(batch):
+    x, y = batch
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - y) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+""",
+}
+
+
+@pytest.fixture(autouse=True)
+def a_place_of_its_own(tmp_path, tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BIGTRAIN_NB_CACHE", str(tmp_path_factory.getbasetemp() / "cache-of-examples"))
+    monkeypatch.setattr(workbook, "_predictions", {})
+    monkeypatch.setattr(workbook, "_checked", {})
+
+
+@pytest.mark.parametrize("name", bt.__all__)
+def test_the_example_is_short_and_runs(name):
+    example = example_of(name)
+    assert 1 <= len([line for line in example.splitlines() if line]) <= 6
+    assert f"bt.{name}" in example or f"import {name}" in example or name in ("Comparison", "Ratio", "Result")
+    code = BEGINNING + TAKEN_TO_BE_THERE.get(name, "") + example
+    if name == "Coordinator":
+        job = bt.run_workers(code, workers=1, servers=1)
+        assert job.wait(show=False)[0] == 0, job.logs("chief")
+        assert job.logs("chief").splitlines()[-1].startswith("20 ")
+        return
+    file = f"example of {name}"
+    linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file  # AutoGraph reads it
+    exec(compile(code, file, "exec"), {"__name__": "__main__"})
+
+
+def test_what_the_comments_say_is_so(capsys):
+    for name, said in {"scaled_rate": "0.4", "all_reduce_seconds": "0.07", "Transformer": "124439808"}.items():
+        exec(BEGINNING + example_of(name), {})
+        assert capsys.readouterr().out.startswith(said), name
