@@ -67,7 +67,7 @@ class Coordinator:
     and ends all with code 75. Which examples were read is not saved.
 
     A worker or a server that stands still, because it was stopped or its machine hangs, would hold up all for ever. One
-    that has not answered for ``silent_after`` seconds is named, and the chief ends with code 1.
+    that has not answered for ``silent_after`` seconds (60) is named, and the chief ends with code 1.
 
     Raises TypeError for what is no such strategy or function, ValueError for an optimizer that is not built, whose
     variables could not be made on a worker, and for a checkpoint of other variables; RuntimeError if another training

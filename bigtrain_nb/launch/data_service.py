@@ -25,8 +25,8 @@ def run_data_service(workers: int = 2, silent_after: float = silence.SILENT_SECO
     """Start a tf.data service on this machine: a dispatcher and so many workers, as processes. Return `DataService`.
 
     Each process that is lost is started again, on its port. A dataset waits for that, some seconds, and goes on. A
-    process that does not answer for ``silent_after`` seconds, because it was stopped, is named, killed, and started
-    again.
+    process that does not answer for ``silent_after`` seconds (60), because it was stopped, is named, killed, and
+    started again.
 
     Raises ValueError for bad settings, OSError with the system's reason for a process that cannot be started,
     RuntimeError if the service is not ready within two minutes.

@@ -119,8 +119,8 @@ def plan_cluster(
       ``zero_stage`` 2 on, which sends in each of them, as few as memory allows;
     - ``policy``, ``optimizer`` ("sgd", "momentum", "rmsprop", "lion", "adam", "adamw");
     - ``recompute``: "none", "attention" or "everything" is computed again in the backward pass instead of kept;
-    - ``efficiency``: the share of the published FLOP/s that a device reaches while it computes; ``network``: bytes/s
-      between nodes; ``input_seconds``: the time that it takes to make a batch.
+    - ``efficiency``: the share of the published FLOP/s that a device reaches while it computes (0.6); ``network``:
+      bytes/s between nodes (50e9); ``input_seconds``: the time that it takes to make a batch.
 
     Computing, waiting for the pipeline to fill and sending are added up: nothing overlaps but the input. The plan says
     what bigtrain_nb cannot build of the layout (`ClusterPlan.missing`), as more than one kind of parallelism at once.

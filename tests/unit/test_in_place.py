@@ -12,6 +12,7 @@ from equal_models import apart_of_weights, batches, examples, on
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.model import SETTINGS, Settings
 
 layers = keras.layers
 X, Y = examples(16)
@@ -144,9 +145,14 @@ def test_bad_settings_leave_the_model_as_it_was():
     assert type(model) is keras.Sequential
 
 
-def test_the_signature_shows_the_settings():
-    names = {"micro_batches", "shard_optimizer", "reduce_dtype", "sync_every"}
-    assert names < set(inspect.signature(bt.Model).parameters)
+@pytest.mark.parametrize("function", [bt.Model, bt.Model.of, bt.load_model], ids=["Model", "Model.of", "load_model"])
+def test_the_signature_shows_the_settings(function):
+    shown = inspect.signature(function).parameters
+    assert {name: shown[name].default for name in SETTINGS} == SETTINGS
+
+
+def test_a_type_checker_knows_each_setting():
+    assert list(Settings.__annotations__) == list(SETTINGS)
 
 
 @keras.saving.register_keras_serializable("tests")
