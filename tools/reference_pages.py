@@ -247,9 +247,8 @@ def _markdown(words, name):
     words = re.sub(r"^::\n\n", "", words.strip(), flags=re.MULTILINE)
     blocks = []
     for block in re.split(r"\n\n(?=\S)", words):
-        first, *rest = block.split("\n\n    ", 1) if not block.startswith("    ") else ["", block[4:]]
-        blocks.append(_marked(first, name))
-        blocks += [_code(cleandoc("    " + code)) for code in rest]
+        first, _, code = block.partition("\n\n    ")
+        blocks += [_marked(first, name), _code(cleandoc("    " + code))]
     return "\n\n".join(filter(None, blocks))
 
 
