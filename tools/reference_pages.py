@@ -11,6 +11,7 @@ import re
 from functools import cache
 from inspect import cleandoc
 from pathlib import Path
+from textwrap import dedent
 
 from bigtrain_nb import _MODULE_OF
 
@@ -84,7 +85,7 @@ def pages():
 def example_of(name):
     """Return the example in a public name's docstring, as code; "" if there is none."""
     _, _, code = _docstring(_MODULE_OF[name], name).partition(EXAMPLE)
-    return cleandoc(code)
+    return dedent(code).strip()
 
 
 def section(name, seen):
@@ -248,7 +249,7 @@ def _markdown(words, name):
     blocks = []
     for block in re.split(r"\n\n(?=\S)", words):
         first, _, code = block.partition("\n\n    ")
-        blocks += [_marked(first, name), _code(cleandoc("    " + code))]
+        blocks += [_marked(first, name), _code(dedent("    " + code))]
     return "\n\n".join(filter(None, blocks))
 
 

@@ -36,9 +36,9 @@ def mirrored(count: int | None = None) -> tf.distribute.MirroredStrategy:
     Example::
 
         with bt.mirrored(2).scope():
-            model = bt.conv_net(image_size=16, classes=2)
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        model.fit(tf.zeros([8, 16, 16, 3]), tf.zeros([8], "int32"), batch_size=4)
+            model = bt.Model.of(keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)]))
+            model.compile("sgd", "mse")
+        model.fit(tf.ones([64, 8]), tf.ones([64, 1]), batch_size=32)
     """
     if count is not None:
         count = whole_number("count", count, 1)

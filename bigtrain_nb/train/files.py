@@ -4,7 +4,7 @@ import json
 import os
 import zipfile
 from functools import partial
-from typing import Any, Unpack
+from typing import Unpack
 
 import bigtrain_nb.parallel.pipelined
 import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of ours when they have been imported)
@@ -29,7 +29,7 @@ def load_model(
     compile: bool = True,
     safe_mode: bool = True,
     **settings: Unpack[Settings],
-) -> Any:
+) -> Model:
     """Load what `save` has written, as a `Model` with ``settings``, which are those of `Model.of`.
 
     The other arguments are those of `keras.saving.load_model`. A file holds a model and how it was compiled, with the

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
 from functools import partial, wraps
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from bigtrain_nb.common import in_place
 from bigtrain_nb.common.batches import (
@@ -92,6 +92,14 @@ class Settings(TypedDict, total=False):
     reduce_dtype: str
     sync_every: int | None
     outer_optimizer: keras.optimizers.Optimizer | None
+
+
+_Method = TypeVar("_Method", bound=Callable)
+
+
+def _shown_as(method: _Method) -> Callable[[Callable], _Method]:
+    """Let a method of ours be shown as that of Keras, by type checkers too."""
+    return wraps(method)
 
 
 class Model(keras.Model):
@@ -202,7 +210,7 @@ class Model(keras.Model):
         _refuse_together(self.state_in_place())
 
     @classmethod
-    def of(cls, model: Any, **settings: Unpack[Settings]) -> Any:
+    def of(cls, model: Any, **settings: Unpack[Settings]) -> "Model":
         """Take a Keras model in place, and return it: *the same object* that trains as a `Model` from now on.
 
         It stays what it is: its class, methods and preprocessor, its own `call`, `compute_loss` and `compute_metrics`,
@@ -259,7 +267,7 @@ class Model(keras.Model):
 
     # Compiled: what replicas do together is chosen
 
-    @wraps(keras.Model.compile)
+    @_shown_as(keras.Model.compile)
     def compile(self, *args, **kwargs):
         super().compile(*args, **kwargs)
         self._reduction = None
@@ -456,7 +464,7 @@ class Model(keras.Model):
 
     # What Keras' `fit` and `evaluate` need around it: made, built and traced at the right time
 
-    @wraps(keras.Model.fit)
+    @_shown_as(keras.Model.fit)
     def fit(self, *args, **kwargs):
         first = self.choose_reduction().callbacks() if self.compiled else []
         if not first:
@@ -467,7 +475,7 @@ class Model(keras.Model):
         given.arguments["callbacks"] = [*first, *_as_list(given.arguments["callbacks"])]
         return super().fit(*given.args, **given.kwargs)
 
-    @wraps(keras.Model.train_on_batch)
+    @_shown_as(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):
         if self.sync_every:
             raise ValueError(

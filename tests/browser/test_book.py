@@ -1,6 +1,7 @@
 """The book: every notebook is in it, its links lead somewhere, and a browser shows it from the disk, on a phone too."""
 
 import inspect
+import posixpath
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import notebook_rules as rules
 import pytest
 from bs4 import BeautifulSoup
 from playwright.sync_api import expect
+from reference_pages import PAGES, example_of
 
 from bigtrain_nb.workbook.exercises import registry
 
@@ -19,6 +21,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NOT_LOADED = "() => [...document.images].filter(i => !i.naturalWidth).map(i => i.src)"
 TOO_WIDE = """() => Math.max(...[...document.querySelectorAll("html, .content")]
     .map(e => e.scrollWidth - e.clientWidth))"""
+CUT_OFF = """() => [...document.querySelectorAll(".content pre")]
+    .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"""
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -34,7 +38,10 @@ def book(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(book):
-    return {path.name: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in book.glob("*.html")}
+    found = {}
+    for path in book.rglob("*.html"):
+        found[path.relative_to(book).as_posix()] = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+    return found
 
 
 def test_every_link_and_picture_is_there(pages, book):
@@ -46,7 +53,7 @@ def test_every_link_and_picture_is_there(pages, book):
                 assert tag.name == "a", f"{name} loads {target.geturl()}: the book must need no network"
                 continue
             links += 1
-            file = unquote(target.path) or name
+            file = posixpath.normpath(posixpath.join(name, "..", unquote(target.path))) if target.path else name
             assert (book / file).is_file(), f"{name}: {target.geturl()}"
             if target.fragment:
                 assert pages[file].find(id=unquote(target.fragment)), f"{name}: {target.geturl()}"
@@ -78,6 +85,17 @@ def test_hints_and_solutions_are_folded_under_their_exercises(path, pages):
         assert f'bt.check("{name}"' in hint.find_previous(class_="cell_input").get_text()
 
 
+def test_every_public_name_has_its_call_and_an_example_in_the_reference(pages):
+    for page, (_, names) in PAGES.items():
+        sections = {
+            section.find(re.compile("h[23]")).contents[0]: section
+            for section in pages[f"reference/{page}.html"].select("section")[1:]
+        }
+        for name in names:
+            call, *_, example = sections[name].select("pre")[:3]
+            assert name in call.get_text() and example_of(name).splitlines()[0] in sections[name].get_text()
+
+
 def test_formulas_are_shown_without_a_script(pages):
     page = pages["03-many-workers.html"]
     assert page.select("math[display=block] mfrac") and page.select("math mi")
@@ -87,10 +105,11 @@ def test_formulas_are_shown_without_a_script(pages):
 @pytest.mark.parametrize("width", [390, 1280], ids=["phone", "desk"])
 def test_pages_fit_and_show_their_pictures(book, page, width):
     page.set_viewport_size({"width": width, "height": 900})
-    for path in sorted(book.glob("*.html")):
+    for path in sorted(book.rglob("*.html")):
         page.goto(path.as_uri())
         assert page.evaluate(TOO_WIDE) <= 0, f"{path.name} is wider than the screen"
         assert page.evaluate(NOT_LOADED) == [], path.name
+        assert page.evaluate(CUT_OFF) == [], f"{path.name}: lines of code run out of their column"
 
 
 def test_the_search_finds_a_word(book, page, errors):

@@ -20,6 +20,21 @@ import keras
 both = bt.compare({"a": lambda: [[1]], "b": lambda: [[1]]})
 model = keras.Sequential()
 """
+NO_ERROR = """
+import bigtrain_nb as bt
+import keras
+inputs = keras.Input((8,))
+model = bt.Model(inputs, keras.layers.Dense(1)(inputs), micro_batches=4)
+model.compile("adam", loss="mse")
+model.fit([], epochs=2)
+bt.conv_net().compile("adam")
+bt.Model.of(model, sync_every=None, fully_shard=r"block_.*").generate("what a model of KerasHub has")
+bt.load_model("model.keras", micro_batches=2).save("again.keras")
+class Own(bt.Model):
+    def train_step(self, data):
+        return super().train_step(data)
+Own(micro_batches=2).fit([])
+"""
 TYPOS = {
     'bt.compare({"a": lambda: [[1]]}, secnds=5)': "secnds",
     'bt.comparee({"a": lambda: [[1]]})': "comparee",
@@ -57,11 +72,11 @@ def test_the_stub_has_the_names_that_there_are():
     assert (stub.FILE.parent / "py.typed").exists()
 
 
-def test_a_checker_takes_readmes_examples_and_finds_typos(errors_in):
-    files = {"readme": KERAS + GIVEN + "\n".join(EXAMPLES.values())}
+def test_a_checker_takes_what_is_right_and_finds_typos(errors_in):
+    files = {"readme": KERAS + GIVEN + "\n".join(EXAMPLES.values()), "models": NO_ERROR}
     for number, typo in enumerate(TYPOS):
         files[f"typo_{number}"] = BEFORE_A_TYPO + typo + "\n"
     found = errors_in(files)
-    assert found.pop("readme") == []
+    assert (found.pop("readme"), found.pop("models")) == ([], [])
     for errors, (typo, word) in zip(found.values(), TYPOS.items(), strict=True):
         assert len(errors) == 1 and f'"{word}"' in errors[0], (typo, errors)
