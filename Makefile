@@ -16,7 +16,7 @@ PYTHON := $(shell head -n 1 $(READY) 2>/dev/null || \
     for name in python3.13 python3.12 python3.11 python3; do $$name -c "$(FITS)" 2>/dev/null && break; done)
 endif
 # CUDA's libraries come with it where there is an NVIDIA GPU.
-EXTRAS = workbook,book,test$(shell nvidia-smi >/dev/null 2>&1 && echo ,gpu)
+EXTRAS = workbook,book,test,hub$(shell nvidia-smi >/dev/null 2>&1 && echo ,gpu)
 PY := .venv/bin/python
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 

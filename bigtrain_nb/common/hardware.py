@@ -4,8 +4,10 @@ import functools
 import math
 import os
 import platform
+import sys
 from glob import glob
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -19,7 +21,8 @@ def machine() -> dict:
     """Return a dictionary: processor, cores, memory in GiB, system, Python, library versions.
 
     Cores and memory are what this process may use. Where that is less than the machine has, as in a container, the
-    latter stands beside them as "cores_of_host" and "memory_gib_of_host".
+    latter stands beside them as "cores_of_host" and "memory_gib_of_host". The version of a library that is not
+    installed is None.
 
     Example::
 
@@ -38,10 +41,26 @@ def machine() -> dict:
         **of_host,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "tensorflow": version("tensorflow"),
-        "keras": version("keras"),
-        "numpy": version("numpy"),
+        "tensorflow": version_of("tensorflow"),
+        "keras": version_of("keras"),
+        "numpy": version_of("numpy"),
     }
+
+
+def version_of(package):
+    """Return the version of what is imported by this name, without importing it; None if it is not installed.
+
+    What brings it may have another name: tensorflow-cpu, tf-nightly and keras-nightly.
+    """
+    if loaded := sys.modules.get(package):
+        return loaded.__version__
+    if find_spec(package) is None:
+        return None
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        brought_by = packages_distributions().get(package)  # takes a while
+        return version(brought_by[0]) if brought_by else None
 
 
 def cores() -> int:

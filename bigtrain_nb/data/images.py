@@ -3,13 +3,13 @@
 import io
 import os
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from bigtrain_nb.common.checks import as_path, fraction, whole_number
+from bigtrain_nb.common.optional import needed_by
 from bigtrain_nb.data import cache as storage
 from bigtrain_nb.data.folders import copied
 
@@ -76,7 +76,8 @@ def photo_crops(
     share no pixel. The same arguments give the same bytes. Made on the first call, in ``cache`` or else the folder in
     BIGTRAIN_NB_CACHE or else the user's cache folder, and again if a file is missing or has another size.
 
-    Raises ValueError for settings that make no sense, OSError when the disk is full.
+    Raises ValueError for settings that make no sense, ModuleNotFoundError if the photographs are not there, for want of
+    scikit-image, and OSError when the disk is full.
 
     Example::
 
@@ -103,7 +104,9 @@ def photo_crops(
 
 
 def _photo(file):
-    path = Path(find_spec("skimage").submodule_search_locations[0], "data", file)
+    with needed_by("bt.photo_crops"):
+        import skimage
+    path = Path(skimage.__file__).parent / "data" / file
     with Image.open(path) as image:
         return image.convert("RGB")
 

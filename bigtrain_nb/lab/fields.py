@@ -2,17 +2,20 @@
 
 import html
 
-import ipywidgets as widgets
-
+from bigtrain_nb.common.optional import needed_by
 from bigtrain_nb.lab.controls import text
 
+with needed_by("the screen of bt.Lab and bt.Planner"):
+    import ipywidgets as widgets
+
+TOOLTIP = "tooltip" if "tooltip" in widgets.Dropdown.class_trait_names() else "description_tooltip"  # ipywidgets 7
 LOOK = {"style": {"description_width": "11em"}, "layout": {"width": "24em", "max_width": "100%"}}
 
 
 def field(name, control):
     """Return a labelled widget for a control."""
     values = control.values
-    common = {"description": name, "tooltip": control.allowed, **LOOK}
+    common = {"description": name, TOOLTIP: control.allowed, **LOOK}
     if isinstance(values, range):
         limits = {"min": values[0], "max": values[-1], "step": values.step}
         return widgets.BoundedIntText(control.default, **limits, **common)
@@ -34,6 +37,21 @@ def chosen_in(fields, controls):
 def row(*parts):
     """Return the widgets side by side, in several lines where the page is narrow."""
     return widgets.HBox(parts, layout={"flex_flow": "row wrap", "grid_gap": "0.3em"})
+
+
+def mime_bundle(widget, words):
+    """Return what a notebook shows: the widget, or the words where there are no widgets.
+
+    ipywidgets 7 has no method for it. The format is that of Jupyter's widgets, version 2.0.
+    """
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {"application/vnd.jupyter.widget-view+json": view, "text/plain": words}
+
+
+def focus(widget):
+    """Let the keyboard act on a widget; ipywidgets 7 cannot."""
+    if hasattr(widget, "focus"):
+        widget.focus()
 
 
 def colored(markup):

@@ -137,10 +137,11 @@ class Lab:
         return f"Lab of {controls.text(self.build)}, {len(self.runs)} runs. {self.status}"
 
     def _repr_mimebundle_(self, **kwargs):
+        from bigtrain_nb.lab.fields import mime_bundle  # loads ipywidgets
         from bigtrain_nb.lab.view import View
 
         self._view = self._view or View(self)
-        return {**self._view.box._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
+        return mime_bundle(self._view.box, repr(self))
 
     def _begin(self, swept, given):
         """Take the Lab for one job, a run, the sweep of the named control or the race of `ALL`; return the job."""

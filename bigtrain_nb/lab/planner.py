@@ -10,12 +10,10 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-import ipywidgets as widgets
-
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.lab.controls import Choices, settings
-from bigtrain_nb.lab.fields import chosen_in, colored, field, row, said
+from bigtrain_nb.lab.fields import chosen_in, colored, field, mime_bundle, row, said, widgets
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 from bigtrain_nb.plan.clusters import ClusterPlan, plan_cluster
 from bigtrain_nb.plan.parallelism import USABLE
@@ -80,7 +78,7 @@ class Planner:
 
     def _repr_mimebundle_(self, **kwargs):
         self._show()
-        return {**self.box._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
+        return mime_bundle(self.box, repr(self))
 
     def _row(self, device, given):
         try:

@@ -4,10 +4,8 @@ The view shows the Lab's state and calls its methods; it measures nothing. Its w
 change their values, so that nothing piles up over many runs.
 """
 
-import ipywidgets as widgets
-
 from bigtrain_nb.lab import runs
-from bigtrain_nb.lab.fields import LOOK, chosen_in, colored, field, row, said
+from bigtrain_nb.lab.fields import LOOK, chosen_in, colored, field, focus, row, said, widgets
 from bigtrain_nb.plots import figure_svg
 
 EXPORTED = "lab-runs.csv"
@@ -98,18 +96,18 @@ class View:
 
     def _start(self, sweep=None):
         self.lab.start(sweep, **self.chosen())
-        self.stop.focus()  # or the focus would be lost with the button that is switched off
+        focus(self.stop)  # or the focus would be lost with the button that is switched off
 
     def _sweep(self):
         self._start(self.swept.value)
 
     def _race(self):
         self.lab.start(runs.ALL)
-        self.stop.focus()
+        focus(self.stop)
 
     def _stop(self):
         self.lab.stop()
-        self.run.focus()
+        focus(self.run)
 
     def _export(self):
         self.lab.say(f"Wrote {self.lab.export(EXPORTED)}")

@@ -7,12 +7,12 @@ import hashlib
 import os
 import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from bigtrain_nb.common.hardware import version_of
 from bigtrain_nb.common.quiet import keras
 
-PACKAGES = ["tensorflow", "keras", "keras-hub", "bigtrain_nb"]
+PACKAGES = ["tensorflow", "keras", "keras_hub", "bigtrain_nb"]
 VARIABLES = ["BIGTRAIN_SERVERS", "KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "NVIDIA_TF32_OVERRIDE"]
 
 
@@ -30,7 +30,7 @@ def what_runs(may_differ=()):
     runs = {f"argument {name}": value for name, value in given.items()}
     runs |= {f"file {name}": hashed for name, hashed in _own_files().items()}
     runs["Python"] = ".".join(platform.python_version_tuple()[:2])
-    runs |= {package: _version(package) for package in PACKAGES}
+    runs |= {package: version_of(package) for package in PACKAGES}
     return runs | {variable: os.environ.get(variable) for variable in VARIABLES} | _of_keras()
 
 
@@ -90,13 +90,6 @@ def _of_keras():
         "Keras' dtype policy": keras.config.dtype_policy().name,
         "Keras' image data format": keras.config.image_data_format(),
     }
-
-
-def _version(package):
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _is_number(word):

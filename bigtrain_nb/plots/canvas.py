@@ -6,7 +6,6 @@ import re
 import threading
 
 import matplotlib
-from IPython.display import Image
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -51,14 +50,19 @@ def figure_svg(figure, label):
     return opening + body.replace(INK, "currentColor")
 
 
-class Picture(Image):
+class Picture:
     """A figure as image/png, with what it says in words for those who cannot see it."""
 
     def __init__(self, figure, words):
-        super().__init__(figure_png(figure), format="png", width=round(96 * figure.get_figwidth()), alt=words)
+        self.data = figure_png(figure)
+        self.width = round(96 * figure.get_figwidth())  # in the browser's pixels, 96 an inch
+        self.alt = words
 
     def __repr__(self):
         return f"[picture: {self.alt}]"
+
+    def _repr_png_(self):
+        return self.data, {"width": self.width, "alt": self.alt}
 
 
 class _Card(Figure):

@@ -544,7 +544,7 @@ class Model(keras.Model):
         if self._distribute_strategy is None and not self.sync_every:
             return
         if iterator is not None:
-            _, _, epoch = next(iter(iterator))
+            *_, epoch = next(iter(iterator))  # before it the number of the step, in newer Keras of two
             data_batch = next(epoch, None)
             if data_batch is None:
                 return  # nothing to train on, as at the end of an epoch that is resumed: Keras warns

@@ -7,6 +7,7 @@ notes a summary beside the notebook (see `scores`), so that the last notebook ca
 import difflib
 import html
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -294,6 +295,8 @@ def _look_up(name, known, kind):
 
 def _show(figure, words):
     """Display where there is a notebook or an IPython shell; a plain script prints only what it asks for."""
+    if "IPython" not in sys.modules:
+        return
     import IPython.display
 
     if IPython.get_ipython():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-VENV, PIP, RUFF = "-m venv .venv", "-e .[workbook,book,test]", "python -m ruff check ."
+VENV, PIP, RUFF = "-m venv .venv", "-e .[workbook,book,test,hub]", "python -m ruff check ."
 FAKE_PYTHON = """#!/bin/sh
 echo "$(basename "$0") $*" >> ../calls
 case "$1 $2" in
@@ -65,7 +65,7 @@ def test_a_set_up_that_did_not_end_begins_again(lint):
 
 def test_a_gpu_brings_cudas_libraries(lint):
     Path("gpu").touch()
-    assert "-e .[workbook,book,test,gpu]" in lint()[0]
+    assert "-e .[workbook,book,test,hub,gpu]" in lint()[0]
 
 
 @pytest.mark.parametrize("python, named", [("", "none on PATH"), ("/usr/bin/false", "/usr/bin/false")])

@@ -51,6 +51,7 @@ def clock(monkeypatch):
 
 @pytest.fixture(scope="session")
 def crops(tmp_path_factory):
+    pytest.importorskip("skimage")
     return photo_crops(COUNT, TESTS, size=48, shards=3, cache=tmp_path_factory.mktemp("cache"))
 
 

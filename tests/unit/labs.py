@@ -3,6 +3,8 @@
 import threading
 import time
 
+import pytest
+
 from bigtrain_nb.measure.race import Race
 from bigtrain_nb.measure.results import Comparison, Result
 
@@ -49,6 +51,7 @@ def quick_looks(build, settings, seconds, progress):
 
 def shown(lab):
     """Display the Lab as a notebook would, and return its widgets."""
+    pytest.importorskip("ipywidgets")
     assert "application/vnd.jupyter.widget-view+json" in lab._repr_mimebundle_()
     return lab._view
 

@@ -14,6 +14,7 @@ from bigtrain_nb.data.images import photo_crops
 from bigtrain_nb.data.records import unpack
 from bigtrain_nb.series.arrays import hdf5_file, numpy_file
 
+pytest.importorskip("skimage")
 SMALL = {"count": 20, "test_count": 2, "size": 32, "shards": 3}
 
 

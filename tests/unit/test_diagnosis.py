@@ -14,6 +14,7 @@ SLOW = 0.004
 
 @pytest.fixture(scope="module")
 def crops(tmp_path_factory):
+    pytest.importorskip("skimage")
     return photo_crops(64, 8, size=32, shards=4, cache=tmp_path_factory.mktemp("cache"))
 
 

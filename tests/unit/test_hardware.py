@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +98,31 @@ def test_the_machine_shows_what_the_host_has_only_where_that_is_more(host):
     hardware.machine.cache_clear()
     host("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"})
     assert not {"cores_of_host", "memory_gib_of_host"} & set(hardware.machine())
+
+
+def test_a_version_is_found_by_the_name_of_the_import_without_the_import(tmp_path, monkeypatch):
+    """As tensorflow-cpu and tf-nightly bring "tensorflow"."""
+    (tmp_path / "swiftflow").mkdir()
+    (tmp_path / "swiftflow" / "__init__.py").write_text("raise RuntimeError")
+    facts = tmp_path / "swiftflow_cpu-2.99.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: swiftflow-cpu\nVersion: 2.99.0\n")
+    (facts / "RECORD").write_text("swiftflow/__init__.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert hardware.version_of("swiftflow") == "2.99.0"
+    assert hardware.version_of("swiftflow_cpu") is None
+
+
+def test_what_is_loaded_tells_its_version_itself(host, monkeypatch):
+    def not_here(name):
+        raise hardware.PackageNotFoundError(name)
+
+    host("0::/\n", {})
+    monkeypatch.setattr(hardware, "version", not_here)
+    for name in ("tensorflow", "keras"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(__version__=f"{name} of tomorrow"))
+    here = hardware.machine()
+    assert (here["tensorflow"], here["keras"]) == ("tensorflow of tomorrow", "keras of tomorrow")
 
 
 START = """

@@ -5,13 +5,13 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
-from scipy.stats import wilcoxon
 
 from bigtrain_nb.measure.intervals import _lag1_of_ranks, median_interval, paired_interval, strict_interval
 
 
 @pytest.mark.parametrize("n", [6, 14])
 def test_the_paired_interval_holds_just_the_shifts_that_the_signed_rank_test_accepts(n):
+    wilcoxon = pytest.importorskip("scipy.stats").wilcoxon
     values = np.random.default_rng(n).normal(size=n)
     centre, low, high = paired_interval(list(values))
     means = sorted((a + b) / 2 for a, b in combinations_with_replacement(values, 2))

@@ -6,8 +6,10 @@ import pytest
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras
-from bigtrain_nb.lab.planner import Planner
 from bigtrain_nb.plan.accelerators import ACCELERATORS
+
+pytest.importorskip("ipywidgets")
+Planner = bt.Planner
 
 
 @pytest.fixture

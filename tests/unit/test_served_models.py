@@ -9,11 +9,12 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 from publishing import publish
-from scripts import model_server
-from scripts.model_server import Grpc, Models, NotServed, array_of, run_together
-from tensorflow_serving.apis import predict_pb2
 
 from bigtrain_nb import tf
+
+predict_pb2 = pytest.importorskip("tensorflow_serving.apis.predict_pb2")
+from scripts import model_server  # noqa: E402
+from scripts.model_server import Grpc, Models, NotServed, array_of, run_together  # noqa: E402
 
 ROWS = np.arange(8, dtype="float32").reshape(2, 4)
 

@@ -169,6 +169,22 @@ def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():
     assert logs["a_loss"] != pytest.approx(logs["a_mse"], rel=1e-3)
 
 
+def test_fit_hands_on_an_epoch_as_numbers_of_steps_and_last_the_iterator_of_its_batches():
+    """Keras 3.13 hands on one number, 3.15 two. If the iterator is elsewhere, `Model._maybe_symbolic_build` must take
+    it from there.
+    """
+    seen = []
+
+    class Seen(keras.Model):
+        def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+            *steps, epoch = next(iter(iterator))
+            seen.append((steps, [tuple(value.shape) for value in next(epoch)]))
+
+    trained(partial(net, Seen), DATA, SGD)
+    ((steps, shapes),) = seen
+    assert steps in ([0], [0, 0]) and shapes == [(12, 6), (12, 1)]
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_first_step_is_traced_twice(replicas):
     """Mended, the optimizer's variables are made before, and most of `Model.make_train_function` can be deleted."""

@@ -16,9 +16,11 @@ import numpy as np
 import psutil
 import pytest
 from publishing import publish
-from scripts.model_client import GrpcClient, Refused, RestClient
 
 import bigtrain_nb as bt
+
+pytest.importorskip("tensorflow_serving")
+from scripts.model_client import GrpcClient, Refused, RestClient  # noqa: E402
 
 SCRIPT = Path(__file__).parents[2] / "notebooks" / "scripts" / "model_server.py"
 ROWS = np.arange(8, dtype="float32").reshape(2, 4)

@@ -9,6 +9,8 @@ from leftovers import eventually
 
 import bigtrain_nb as bt
 
+pytest.importorskip("keras_tuner")
+pytest.importorskip("optuna")
 pytestmark = pytest.mark.slow
 SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
 SECONDS = 400
