@@ -81,6 +81,13 @@ def test_a_notebook_shows_a_figure_with_all_that_is_written_in_it_as_its_alterna
         assert text in metadata["alt"]
 
 
+def test_a_picture_is_a_png_with_the_words_that_it_was_given():
+    picture = plots.Picture(FIGURES["comparison"](), "b is faster")
+    data, metadata = picture._repr_png_()
+    assert data == picture.data and data.startswith(b"\x89PNG")
+    assert metadata == {"width": 672, "alt": "b is faster"} and repr(picture) == "[picture: b is faster]"
+
+
 def test_figures_are_narrow_legible_opaque_cards(figure):
     assert min(text.get_fontsize() for text in figure.findobj(matplotlib.text.Text) if text.get_text()) >= 9
     picture = Image.open(io.BytesIO(plots.figure_png(figure))).convert("RGBA")

@@ -8,6 +8,18 @@ from bigtrain_nb.lab.lab import Lab
 pytestmark = pytest.mark.usefixtures("quick")
 
 
+def test_a_notebook_gets_the_widgets_and_words_for_where_there_are_none(lab):
+    bundle = lab._repr_mimebundle_()
+    view = {"version_major": 2, "version_minor": 0, "model_id": lab._view.box.model_id}
+    assert bundle == {"application/vnd.jupyter.widget-view+json": view, "text/plain": repr(lab)}
+
+
+def test_each_control_says_what_it_takes(lab):
+    view = shown(lab)
+    tips = [field.trait_values().get("tooltip") or field.description_tooltip for field in view.fields.values()]
+    assert tips[0] == "one of 4, 32, 320" and tips[3] == "a whole number from 1 to 4 in steps of 1"
+
+
 def test_buttons_and_progress_follow_the_state(gate):
     lab = Lab(gate)
     view = shown(lab)
