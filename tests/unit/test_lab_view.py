@@ -9,9 +9,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_a_notebook_gets_the_widgets_and_words_for_where_there_are_none(lab):
-    bundle = lab._repr_mimebundle_()
-    view = {"version_major": 2, "version_minor": 0, "model_id": lab._view.box.model_id}
-    assert bundle == {"application/vnd.jupyter.widget-view+json": view, "text/plain": repr(lab)}
+    view = {"version_major": 2, "version_minor": 0, "model_id": shown(lab).box.model_id}
+    assert lab._repr_mimebundle_() == {"application/vnd.jupyter.widget-view+json": view, "text/plain": repr(lab)}
 
 
 def test_each_control_says_what_it_takes(lab):
