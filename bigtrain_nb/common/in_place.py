@@ -40,7 +40,8 @@ def made_class(bases, own, ours=None):
     def from_config(cls, *args, **kwargs):
         return own.from_config(*args, **kwargs)
 
-    initialized_already.__signature__ = inspect.signature(own.__init__)  # by it Keras tells functional models
+    # By its arguments Keras tells functional models, of a wrapped constructor by those of the wrapper
+    initialized_already.__signature__ = inspect.signature(own.__init__, follow_wrapped=False)
     made = type(
         own.__name__,
         bases,

@@ -134,6 +134,7 @@ hardware.os.sched_getaffinity = lambda _: set(range(16))
 from bigtrain_nb import tf
 tf.random.normal([64, 64]) @ tf.ones([64, 64])
 names = [Path("/proc/self/task", thread, "comm").read_text().strip() for thread in os.listdir("/proc/self/task")]
+assert any(name.startswith("tf_") for name in names), "no names"
 print(names.count("tf_Compute"), *(os.environ.get(f"TF_NUM_{kind}_THREADS") for kind in ("INTRAOP", "INTEROP")))
 """
 
@@ -154,4 +155,6 @@ def test_tensorflow_starts_as_many_threads_as_the_container_has_cores_unless_tol
     done = subprocess.run(
         [sys.executable, "-c", START, str(tmp_path)], env={**clean, **own}, capture_output=True, text=True, timeout=120
     )
+    if "AssertionError: no names" in done.stderr:
+        pytest.skip("TensorFlow 2.20 gives its threads no names")
     assert done.stdout.strip() == said, done

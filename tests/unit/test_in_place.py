@@ -1,6 +1,7 @@
 """What is changed in place stays what it was: by name, in files, for Keras; and what is made from it is stock."""
 
 import copy
+import functools
 import inspect
 import json
 import pickle
@@ -11,6 +12,7 @@ import pytest
 from equal_models import apart_of_weights, batches, examples, on
 
 import bigtrain_nb as bt
+from bigtrain_nb.common.in_place import made_class
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import SETTINGS, Settings
 
@@ -27,6 +29,19 @@ class Own(keras.Model):
 
     def call(self, x):
         return self.dense(x)
+
+
+def test_the_constructor_has_the_arguments_by_which_keras_tells_functional_models():
+    """Keras does not look into a wrapper, such as that of `Functional` in Keras 3.13, and neither may what we make."""
+
+    class Wrapped(layers.Layer):
+        @functools.wraps(Own.__init__)
+        def __init__(self, *args, **options):
+            super().__init__(**options)
+
+    for own in (Wrapped, type(functional())):
+        ours = made_class((type("Ours", (), {}), own), own=own)
+        assert inspect.getfullargspec(ours.__init__).args == inspect.getfullargspec(own.__init__).args
 
 
 def functional():
