@@ -196,7 +196,8 @@ def test_a_loss_and_logs_of_its_own_mean_what_they_do_on_one_device(replicas, se
     assert mine.keys() == stock.keys() == {"loss", "mean of x"} and stock["loss"][0] > 1000
     for name, values in stock.items():
         assert mine[name] == pytest.approx(values, rel=1e-5), name
-    assert evaluated == pytest.approx(stock_evaluated, rel=1e-5)
+    for name, value in stock_evaluated.items():
+        assert float(evaluated[name]) == pytest.approx(float(value), rel=1e-5), name  # Keras 3.13 gives a tensor
     assert apart_of_weights(other, one) < 1e-6
 
 
