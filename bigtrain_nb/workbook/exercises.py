@@ -82,7 +82,7 @@ def registry(name):
     try:
         contents = vars(import_module(f"{EXERCISES}.{module}"))
     except ModuleNotFoundError as error:
-        if error.name.partition(".")[0] != "scripts":
+        if str(error.name).partition(".")[0] != "scripts":
             raise
         raise NotUnpacked(
             f"this exercise needs the folder `scripts` of the series, which is not in {Path.cwd()}: {beside.REMEDY}"

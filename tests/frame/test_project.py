@@ -12,7 +12,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] != "#"]
 PINNED = {canonicalize_name(pin.name): pin for pin in PINS}
@@ -32,7 +33,8 @@ def needs(name, extras):
 def test_everything_that_is_needed_is_pinned_exactly_within_its_bounds():
     assert len(PINNED) == len(PINS)
     assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin in PINS)
-    queue = [Requirement(text) for text in PROJECT["dependencies"] + sum(EXTRAS.values(), [])]
+    named = PROJECT["dependencies"] + sum(EXTRAS.values(), SETTINGS["build-system"]["requires"])
+    queue = [Requirement(text) for text in named]
     of_peers = {Requirement(text).name for text in EXTRAS["peers"]}  # only they are pinned, not what they need
     seen = set()
     while queue:
