@@ -1,4 +1,4 @@
-"""What budgets predict of memory, time and pipelines beside what fresh processes and timed runs show."""
+"""What budgets predict beside what is measured: memory of processes of one replica or several, time, pipelines."""
 
 import argparse
 import sys

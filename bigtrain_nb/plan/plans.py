@@ -119,9 +119,9 @@ def plan_step(
     (tracing, graphs) is the plan's ``runtime``. benchmarks/README.md says how far off predictions were.
 
     Raises ValueError for settings that make no sense, for a model that is not built, is tensor-parallel or has layers
-    that are sharded already, and where it is called in a strategy's scope; TypeError for no Keras model, for one with a
-    `train_step` of its own, of which the plan would know nothing, and for what is no batch. Whether the optimizer and
-    the layers can be sharded, `compile` tells.
+    that are sharded already, for an optimizer that cannot be sharded, and where it is called in a strategy's scope;
+    TypeError for no Keras model, for one with a `train_step` of its own, of which the plan would know nothing, and for
+    what is no batch. Whether the layers can be sharded, `compile` tells.
 
     Example::
 

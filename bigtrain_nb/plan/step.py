@@ -7,6 +7,7 @@ from numbers import Number
 from bigtrain_nb.common.checks import function, of_kind, one_of, whole_number
 from bigtrain_nb.common.keras_gaps import innermost, layers_within, weights_to_train
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.plan.fully_sharded import fully_sharded, layers_to_shard
 from bigtrain_nb.plan.graph import Graph
 from bigtrain_nb.plan.operations import number_of_bytes
@@ -44,6 +45,9 @@ class Step:
         layers = []
         if self.devices > 1 and self.settings["fully_shard"] is not None:
             layers = layers_to_shard(model, self.settings["fully_shard"])
+        optimizer = _fresh(optimizer or getattr(model, "optimizer", None) or "adamw")
+        if layers or self.settings["shard_optimizer"]:
+            refuse_unless_elementwise(optimizer)
         sharded = {id(weight): weight for layer in layers for weight in weights_to_train(layer)}
         shards = {key: _shard(weight, self.devices) for key, weight in sharded.items()}
         variables = [shards.get(id(one), one) for one in model.trainable_variables]
@@ -68,7 +72,7 @@ class Step:
         if cut or self.settings["shard_optimizer"]:  # sums are dense
             gradients = {place: tf.TensorSpec(one.shape, one.dtype) for place, one in enumerate(variables)}
         self.applied = _size(gradients)
-        self.folded = 0 if cut or sharded else self.gradients.folded  # not seen in micro-batches and shards
+        self.folded = 0 if cut or self.devices > 1 else self.gradients.folded  # no size is known there beforehand
         whole = [one for one in model.trainable_variables if id(one) not in sharded]
         trained = [weight for weight in sharded.values() if weight.trainable]
         self.sent = sum(_bytes_on_the_way(one, reduce_dtype) for one in whole)
@@ -76,7 +80,6 @@ class Step:
         self.gathered = sum(_bytes_on_the_way(one, "float32") for one in sharded.values())
 
         # The update
-        optimizer = _fresh(optimizer or getattr(model, "optimizer", None) or "adamw")
         updated = variables
         if self.settings["shard_optimizer"]:
             updated = [_shard(one, self.devices) for one in variables]

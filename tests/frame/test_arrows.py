@@ -13,7 +13,7 @@ ROOMS = {  # which others a room may use
     "parallel": {"common"},
     "train": {"common", "plots", "parallel"},
     "launch": {"common", "train"},
-    "plan": {"common", "plots", "train", "launch"},
+    "plan": {"common", "plots", "parallel", "train", "launch"},
     "watch": {"common", "plots", "train"},
     "lab": {"common", "plots", "measure", "plan"},
     "workbook": {"common", "plots"},

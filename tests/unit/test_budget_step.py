@@ -322,6 +322,19 @@ def test_layers_that_are_sharded_already_are_refused():
         plan_step(model, B)
 
 
+@pytest.mark.parametrize("settings", [{"shard_optimizer": True}, {"fully_shard": "first"}], ids=["state", "weights"])
+def test_an_optimizer_that_compile_refuses_to_shard_is_refused(dense, settings):
+    words = "Lamb is not known to treat each number of a weight by itself"
+    with mirrored(2).scope():
+        model = bt.Model.of(network(layers.Dense(24, name="first"), layers.Dense(5)), **settings)
+        with pytest.raises(ValueError, match=words) as of_compile:
+            model.compile("lamb", CLASSES)
+    with pytest.raises(ValueError, match=words) as of_plan:
+        plan_step(dense, B, optimizer="lamb", devices=2, **settings)
+    assert str(of_plan.value) == str(of_compile.value)
+    assert plan_step(dense, B, optimizer="lamb", devices=2).memory["optimizer slots"] > 0  # with nothing sharded
+
+
 def test_local_steps_keep_the_weights_of_the_last_meeting_and_the_outer_slots(dense):
     assert plan_step(dense, B, devices=4, sync_every=8).memory["local steps"] == 4 * NUMBERS
     outer = keras.optimizers.SGD(0.7, 0.9, nesterov=True)
