@@ -157,7 +157,9 @@ def sum_written_out(one_micro_batch, parts):
     """
     sums = None
     for start, length in parts:
-        with tf.control_dependencies(tf.nest.flatten(sums or [])):
+        # One node to wait for: an edge from each sum to each node of a part would fill the memory of the graph
+        sums_are_there = [] if sums is None else [tf.group(*tf.nest.flatten(sums))]
+        with tf.control_dependencies(sums_are_there):
             result = one_micro_batch(start, length)
             sums = result if sums is None else _add(sums, result)
     return sums
