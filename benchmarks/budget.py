@@ -13,6 +13,7 @@ from training_workers import chiefs_answer
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.words import amount
+from bigtrain_nb.plan.plans import PROCESS
 from bigtrain_nb.plots import figure_png
 
 MEMORY_CASES = [
@@ -73,13 +74,14 @@ RESULT = ("predicted", "measured", "ratio", "verdict")
 def memories(arguments):
     """Yield a case, what its plan predicts together with the runtime's own, and the peak of fresh processes.
 
-    That of several replicas in one process is the sum of what each is predicted to take.
+    That of several replicas in one process is the sum of what each is predicted to take, with one process.
     """
     for case in MEMORY_CASES:
         plan = bt.plan_step(case.build, case.batch, **case.settings, devices=case.devices, waiting=0)
         measured = median(peak_of(case) for _ in range(arguments.repeats))
         folded = 0 if case.sized else plan.memory.parts.get("folded", 0)
-        yield case.row, case.devices * (plan.peak - folded + plan.runtime), 2**20 * measured, ()
+        predicted = case.devices * (plan.peak - folded + plan.runtime - PROCESS) + PROCESS
+        yield case.row, predicted, 2**20 * measured, ()
 
 
 def planned(case, **more):

@@ -52,13 +52,13 @@ class Graph:
     """The nodes of a `tf.Graph` that its results need, in the order in which TensorFlow starts them.
 
     ``first_backward``: how many nodes there were when the tape was asked for gradients. ``layers``: names of the Keras
-    layers. ``times``: how often a step runs it. ``keep``: whether results are still needed after the last node.
+    layers. ``times``: how often a step runs it.
     """
 
-    def __init__(self, graph, results, first_backward=0, layers=(), times=1, keep=True):
+    def __init__(self, graph, results, first_backward=0, layers=(), times=1):
         self.inputs = [tensor.name for tensor in graph.inputs]
         self.results = [tensor.name for tensor in results]
-        self.readers = Counter(self.results if keep else ())
+        self.readers = Counter(self.results)
         self.read_backward = set()
         self.nodes = []
         backward = set(graph.get_operations()[first_backward:])

@@ -68,7 +68,7 @@ class Step:
         # Gradients of a slice
         reduce_dtype = self.settings["reduce_dtype"]
         with fully_sharded(layers, shards, self.devices, reduce_dtype):
-            self.gradients, gradients = _gradients(model, variables, slice_specs, loss_of, keep=not cut)
+            self.gradients, gradients = _gradients(model, variables, slice_specs, loss_of)
         if cut or self.settings["shard_optimizer"]:  # sums are dense
             gradients = {place: tf.TensorSpec(one.shape, one.dtype) for place, one in enumerate(variables)}
         self.applied = _size(gradients)
@@ -237,7 +237,7 @@ def _resized(specs, examples):
 # Gradients
 
 
-def _gradients(model, variables, specs, loss_of, keep):
+def _gradients(model, variables, specs, loss_of):
     """Return the `Graph` of a slice's gradients of some variables, and {variable's index: spec of its gradient}."""
     forward = []
 
@@ -253,7 +253,7 @@ def _gradients(model, variables, specs, loss_of, keep):
         raise ValueError(
             f"the loss depends on no weight of {model.name}: nothing is trained, or the batch has no targets"
         )
-    graph = Graph(traced.graph, traced.outputs, len(forward), _layer_names(model), keep=keep)
+    graph = Graph(traced.graph, traced.outputs, len(forward), _layer_names(model))
     return graph, tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)
 
 

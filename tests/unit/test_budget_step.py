@@ -112,6 +112,23 @@ def test_tensorflow_still_keeps_what_it_folds():
     assert used() - before > 0.9 * SUM_BYTES
 
 
+def test_nothing_is_folded_where_no_size_is_known_beforehand():
+    """Not in micro-batches, and not on several replicas, whose shares may be empty and so stand in a loop."""
+    model = bt.conv_net()
+    for settings in ({"devices": 2}, {"micro_batches": 2}):
+        plan = plan_step(model, 2 * SUMS, **settings)
+        assert "folded" not in plan.memory.parts
+
+
+def test_micro_batches_add_one_copy_of_the_gradients():
+    """The sums of those before, also where none of a slice's own gradients is there yet."""
+    model = bt.gpt()
+    whole, cut = (plan_step(model, 16 * slices, micro_batches=slices) for slices in (1, 2))
+    assert "logits" in whole.memory.total_how and "logits" in cut.memory.total_how  # where the backward pass begins
+    assert "gradients" not in whole.memory.parts
+    assert cut.memory["gradients"] == 4 * model.count_params()
+
+
 def recurrent():
     return bt.Model.of(network(layers.LSTM(128, return_sequences=True), layers.LSTM(128), shape=(100, 64)))
 
@@ -328,11 +345,13 @@ def test_an_optimizer_that_compile_refuses_to_shard_is_refused(dense, settings):
     with mirrored(2).scope():
         model = bt.Model.of(network(layers.Dense(24, name="first"), layers.Dense(5)), **settings)
         with pytest.raises(ValueError, match=words) as of_compile:
-            model.compile("lamb", CLASSES)
+            model.compile(keras.optimizers.Lamb(), CLASSES)
     with pytest.raises(ValueError, match=words) as of_plan:
-        plan_step(dense, B, optimizer="lamb", devices=2, **settings)
+        plan_step(dense, B, optimizer=keras.optimizers.Lamb(), devices=2, **settings)
     assert str(of_plan.value) == str(of_compile.value)
-    assert plan_step(dense, B, optimizer="lamb", devices=2).memory["optimizer slots"] > 0  # with nothing sharded
+    assert (
+        plan_step(dense, B, optimizer=keras.optimizers.Lamb(), devices=2).memory["optimizer slots"] > 0
+    )  # with nothing sharded
 
 
 def test_local_steps_keep_the_weights_of_the_last_meeting_and_the_outer_slots(dense):
