@@ -120,11 +120,11 @@ def plan_step(
     (tracing, graphs) is the plan's ``runtime``. benchmarks/README.md says how far off predictions were.
 
     Not in the plan is what workers take to talk to each other, which lives in main memory: the gradients joined into
-    one message and split again, the buffers in which gRPC sends and receives them (it copies each byte about five
-    times, and the process keeps that memory), and the operations of the collectives. Of two workers on CPUs that train
-    a GPT with 73 MiB of weights each took 1,037 MiB where 546 were planned: 340 are buffers, 91 the message, 60 the
-    operations. With ``shard_optimizer`` it was 1,048 for 509, with ``fully_shard``, where no message is larger than a
-    layer, 589 for 386. With next to no weights, 213 for 169. Joining took 49 MiB before that.
+    one message and split again, the buffers in which gRPC sends and receives that, which the process keeps, and the
+    operations of the collectives. Each of two workers on CPUs that trained a GPT of 73 MiB of weights on eight examples
+    took 1,037 MiB where 546 were planned: 340 more for buffers, 91 for the message and 60 for operations. With
+    ``shard_optimizer`` it was 1,048 for 509; with ``fully_shard``, where most messages are of one layer, 589 for 386;
+    with next to no weights 213 for 169. Joining had taken 49 MiB before that.
 
     Raises ValueError for settings that make no sense, for a model that is not built, is tensor-parallel or has layers
     that are sharded already, for an optimizer that cannot be sharded, and where it is called in a strategy's scope;
