@@ -16,8 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 ON_GITHUB = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+")
 ELSEWHERE = (
     "**On a hosted service** ([open in Colab](https://colab.research.google.com/github/{place}/blob/main/notebooks/{name}))"
-    ' run this first: `%pip install -q "bigtrain-nb[workbook]"`, then `%run -m bigtrain_nb.unpack`.'
+    " run this first: `%pip install -q {package}`, then `%run -m bigtrain_nb.unpack`."
 )
+PACKAGES = {"11-choose-it-shrink-it-hand-it-on.ipynb": '"bigtrain-nb[workbook]"'}
+"""A hosted service has what the others need beside the package itself; more would replace packages of its own."""
 
 
 def address(root=ROOT):
@@ -29,7 +31,8 @@ def opening(source, name, repository):
     """The first cell of the notebook of that file name, with how to open it on a hosted service as its last line."""
     said = source.partition("\n\n**On a hosted service**")[0]
     place = repository.removeprefix("https://github.com/")
-    return f"{said}\n\n{ELSEWHERE.format(place=place, name=name)}"
+    package = PACKAGES.get(name, "bigtrain-nb")
+    return f"{said}\n\n{ELSEWHERE.format(place=place, name=name, package=package)}"
 
 
 def main(arguments=None, root=ROOT):
