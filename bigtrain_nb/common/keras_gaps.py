@@ -9,7 +9,6 @@ from copy import copy
 from itertools import count
 
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import several_workers
 
 # isort: split
 from keras.src import api_export
@@ -114,7 +113,7 @@ def compiled_loss(model, y, y_pred, sample_weight):
 
 def logs_to_reduce(logs, strategy):
     """Give logs the axis over which Keras reduces them with several workers; scalars raise (keras issue 20585)."""
-    if not several_workers(strategy):
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return logs
     if strategy.num_replicas_in_sync == len(strategy.extended.worker_devices):
         return logs
@@ -164,6 +163,54 @@ def mirrored_with_groups_of_its_own(devices):
     """
     start = {"_collective_key_base": 100_000 * next(_groups)}
     return type("MirroredStrategy", (tf.distribute.MirroredStrategy,), start)(devices)
+
+
+def launcher_here():
+    """Return what launches TensorFlow's collectives on the device of this replica; None where it launches none.
+
+    It knows the group, numbers the exchanges, and keeps their order on each device, without which NCCL would wait for
+    ever. It launches none step by step: the replicas run one after the other then, and the first would wait.
+    """
+    context = tf.distribute.get_replica_context()
+    launchers = getattr(context.strategy.extended._cross_device_ops, "_launchers", None)
+    return None if launchers is None or tf.executing_eagerly() else launchers[context._replica_id]
+
+
+def has_nccl(launcher):
+    """Return whether a launcher's collectives go by NCCL: those of GPUs in one process, of workers if they ask for it.
+
+    Of one card that is divided into several devices they do not.
+    """
+    return launcher._options.implementation == tf.distribute.experimental.CommunicationImplementation.NCCL
+
+
+def all_gather_rows(launcher, row):
+    """Return the replicas' rows, all of one length, as a table [replicas, numbers]: all-gather.
+
+    The public one first tells all how long each is, and makes the table of a hundred operations.
+    """
+    rows = launcher._all_gather(row[None], options=None)
+    return tf.reshape(rows, [launcher._group_size, *row.shape])
+
+
+def reduce_scatter(launcher, table):
+    """Return this replica's row of the sum of all tables [replicas, numbers]: NCCL's reduce-scatter, not public.
+
+    Written after the documentation of NCCL and TensorFlow's collective_ops.cc and *not run*: no machine of ours has two
+    GPUs, and for CPUs TensorFlow has none.
+    """
+    with tf.device(launcher._device):
+        row = tf.raw_ops.CollectiveReduceScatterV2(
+            input=table,
+            group_size=launcher._group_size,
+            group_key=launcher._group_key,
+            instance_key=launcher._next_instance_key(),
+            ordering_token=[launcher._get_ordering_token()],
+            merge_op="Add",
+            final_op="Id",
+            communication_hint="nccl",
+        )
+    return tf.reshape(row, table.shape[1:])
 
 
 def function_graph(node, name):

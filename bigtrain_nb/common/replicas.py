@@ -5,6 +5,7 @@ from functools import partial
 from itertools import count
 from weakref import WeakKeyDictionary
 
+from bigtrain_nb.common.keras_gaps import all_gather_rows, has_nccl, launcher_here, reduce_scatter
 from bigtrain_nb.common.quiet import tf
 
 OWN_GROUPS = 1_000_000_000
@@ -139,28 +140,42 @@ def _gather_texts(texts, axis):
 def sum_into_shards(tensors):
     """Return this replica's shards of the sums of some tensors over the replicas: reduce-scatter.
 
-    A shard is one row of 1/N of a tensor's numbers, rounded up; the last one ends in zeros. TensorFlow has a
-    reduce-scatter for GPUs only. Workers on CPUs send each row to its replica, which adds them up: half of what an
-    all-reduce sends.
+    A shard is one row of 1/N of a tensor's numbers, rounded up; the last one ends in zeros. Workers on CPUs send each
+    row to its replica, which adds them up; GPUs reduce-scatter by NCCL. Both is half of what an all-reduce sends. GPUs
+    all-reduce where the strategy does not ask for NCCL, step by step, and bfloat16, which TensorFlow's NCCL does not
+    take.
     """
     context = tf.distribute.get_replica_context()
     replicas = context.num_replicas_in_sync
 
-    def table_of(tensor):  # [replicas, numbers in a shard]
-        numbers = tf.reshape(tensor, [-1])
-        missing = -numbers.shape[0] % replicas
-        return tf.reshape(tf.pad(numbers, [[0, missing]]) if missing else numbers, [replicas, -1])
-
-    def from_all_to_all(of_type):
-        tables = [table_of(tensor) for tensor in of_type]
-        own = tf.reduce_sum(_all_to_all(tf.concat(tables, axis=1)), axis=0)
+    def in_one_table(of_type):
+        tables = [in_rows(tensor, replicas) for tensor in of_type]
+        own = _own_row_of_sum(tf.concat(tables, axis=1))
         return tf.split(own, [table.shape[1] for table in tables])
 
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    if several_workers(context.strategy) and on_cpus(context.strategy):
-        return by_type(tensors, from_all_to_all)
-    sums = _once_for_all(tf.add_n, tensors) if on_cpus(context.strategy) else sum_over_replicas(tensors)
-    return [table_of(total)[context.replica_id_in_sync_group] for total in sums]
+    if several_workers(context.strategy) or not on_cpus(context.strategy):
+        return by_type(tensors, in_one_table)
+    sums = _once_for_all(tf.add_n, tensors)
+    return [in_rows(total, replicas)[context.replica_id_in_sync_group] for total in sums]
+
+
+def in_rows(tensor, count):
+    """Return the numbers of a tensor, and zeros where they do not suffice, as a table [count, numbers in a row]."""
+    numbers = tf.reshape(tensor, [-1])
+    missing = -numbers.shape[0] % count
+    return tf.reshape(tf.pad(numbers, [[0, missing]]) if missing else numbers, [count, -1])
+
+
+def _own_row_of_sum(table):
+    """Return this replica's row of the sum of the replicas' tables [replicas, numbers]."""
+    context = tf.distribute.get_replica_context()
+    if on_cpus(context.strategy):
+        return tf.reduce_sum(_all_to_all(table), axis=0)
+    launcher = launcher_here()
+    if launcher is not None and has_nccl(launcher) and table.dtype != tf.bfloat16:
+        return reduce_scatter(launcher, table)
+    return sum_over_replicas(table)[context.replica_id_in_sync_group]
 
 
 def _all_to_all(table):
@@ -180,7 +195,7 @@ def join_shards(shards, shapes):
     strategy = tf.distribute.get_strategy()
 
     def gather(of_type):
-        rows = gather_over_replicas(tf.concat(of_type, axis=0)[None], axis=0)  # [replicas, numbers]
+        rows = _gather_rows(tf.concat(of_type, axis=0))
         return tf.split(rows, [shard.shape[0] for shard in of_type], axis=1)
 
     shards = [tf.convert_to_tensor(shard) for shard in shards]
@@ -193,6 +208,15 @@ def join_shards(shards, shapes):
         numbers, size = tf.reshape(numbers, [-1]), math.prod(shape)
         wholes.append(tf.reshape(numbers if numbers.shape[0] == size else numbers[:size], shape))
     return wholes
+
+
+def _gather_rows(row):
+    """Return the replicas' rows, all of one length, as a table [replicas, numbers]."""
+    launcher = launcher_here()
+    if launcher is None:
+        return gather_over_replicas(row[None], axis=0)
+    sent = tf.cast(row, _GATHERED_AS.get(row.dtype, row.dtype))
+    return tf.cast(all_gather_rows(launcher, sent), row.dtype)
 
 
 def _once_for_all(function, tensors):

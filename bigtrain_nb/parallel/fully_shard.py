@@ -6,10 +6,12 @@ runs, forward and once more backward; in the backward pass its gradients are red
 layer's inputs are kept, as with `recompute`. Each replica computes on its own share of the batch.
 
 A layer is gathered when its inputs are there, in the backward pass when the gradients of its outputs are. So one layer
-is whole at a time, or two while the gradients of the first are on their way; none is gathered ahead.
+is whole at a time, or two while the gradients of the first are on their way. None is gathered ahead: what a link takes
+to send a layer is not hidden behind the layer before.
 
 A step sends 1.5 times what an all-reduce of the gradients does, in each micro-batch: two gatherings and a
-reduce-scatter. On GPUs it is twice as much, for there `sum_into_shards` all-reduces.
+reduce-scatter. Where GPUs all-reduce in its place (`sum_into_shards` says when) it is twice as much. Weights travel in
+their own type, which is float32 under a mixed policy too; gradients in ``reduce_dtype``.
 """
 
 import threading
@@ -27,8 +29,8 @@ from bigtrain_nb.common.replicas import (
     sum_into_shards,
     sum_over_replicas,
 )
-from bigtrain_nb.parallel.recompute import Recomputed
-from bigtrain_nb.parallel.reduction import Mean
+from bigtrain_nb.parallel.recompute import is_computed_again
+from bigtrain_nb.parallel.reduction import Mean, assign_means
 from bigtrain_nb.parallel.shards import (
     OptimizerOfShards,
     finish_gradients,
@@ -83,7 +85,7 @@ def _refuse(model, layer, chosen):
         raise ValueError(f"{layer.name} has no weights yet to shard: call the model once, or build it, first")
     inside = {id(inner) for each in chosen for inner in layers_within(each)}
     for inner in layers_within(layer):
-        if isinstance(inner, (Recomputed, FullySharded)):
+        if is_computed_again(inner):
             raise ValueError(
                 f"{inner.name} is recomputed or sharded already, and fully_shard recomputes by itself: leave out"
                 " bt.recompute"
@@ -208,7 +210,6 @@ class FullyShardedMean(Mean):
         return tf.math.divide_no_nan(weight, sum_over_replicas(tf.identity(weight)))
 
     def reduce(self, step, data):
-        share = self.share(data)
         weights = self.model.trainable_variables
         are_shards = {index: is_shard(weights[index]) for index in step["gradients"]}
         dtype = self.model.reduce_dtype
@@ -218,12 +219,10 @@ class FullyShardedMean(Mean):
             if not are_shards[index]
         }
         statistics = moving_statistics(self.model)
-        of_statistics = [tf.math.multiply_no_nan(tf.cast(one.value, tf.float32), share) for one in statistics]
-        others = {"loss": step["loss"], "logs": step["logs"], "statistics": of_statistics, "share": share}
-        sums = sum_over_replicas({**others, "whole": whole})
-        for variable, mean in zip(statistics, sums["statistics"], strict=True):
-            kept = tf.cast(variable.value, mean.dtype)
-            variable.assign(tf.cast(tf.where(sums["share"] > 0, mean, kept), variable.dtype))
+        of_statistics = [tf.math.multiply_no_nan(tf.cast(one.value, tf.float32), step["share"]) for one in statistics]
+        others = {name: step[name] for name in ("loss", "logs", "share")}
+        sums = sum_over_replicas({**others, "statistics": of_statistics, "whole": whole})
+        assign_means(statistics, sums["statistics"], sums["share"])
         gradients = {
             index: own if are_shards[index] else tf.cast(sums["whole"][index], own.dtype)
             for index, own in step["gradients"].items()

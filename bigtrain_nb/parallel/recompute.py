@@ -46,7 +46,7 @@ def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> An
     chosen = [model] if layers is None else layers_chosen(model, layers)
     _refuse_one_inside_another(model, chosen)
     for layer in chosen:
-        if not _is_computed_again(layer):
+        if not is_computed_again(layer):
             become(layer, Recomputed)
     return model
 
@@ -61,16 +61,16 @@ class Recomputed:
 
 
 def _refuse_one_inside_another(model, chosen):
-    already = [layer for layer in layers_within(model) if _is_computed_again(layer)]
+    already = [layer for layer in layers_within(model) if is_computed_again(layer)]
     for outer in [*already, *chosen]:
         for inner in layers_within(outer)[1:]:
-            if _is_computed_again(inner) or any(inner is one for one in chosen):
+            if is_computed_again(inner) or any(inner is one for one in chosen):
                 raise ValueError(
                     f"{inner.name} is inside {outer.name}, and both are to be recomputed: its layers would be computed"
                     " three times. Choose the inner or the outer one"
                 )
 
 
-def _is_computed_again(layer):
+def is_computed_again(layer):
     """Return whether a layer computes again already, also one that is fully sharded."""
     return getattr(layer, "is_computed_again", False)

@@ -1,9 +1,9 @@
 """What replicas do with their gradients: a model has one reduction, chosen in `compile` and when it is built.
 
 `Mean` is that of an ordinary model. The others derive from it, each in a file of its own: `ShardedMean`,
-`TensorParallel` and `LocalSteps`. A step is handed to `reduce` as one replica has computed it:
-{"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}. What comes back is
-applied by the optimizer. A variable that the loss does not depend on is not in it.
+`FullyShardedMean`, `TensorParallel` and `LocalSteps`. A step is handed to `reduce` as one replica has computed it:
+{"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}, "share": by what they
+were multiplied}. What comes back is applied by the optimizer. A variable that the loss does not depend on is not in it.
 """
 
 from contextlib import nullcontext
@@ -61,12 +61,11 @@ class Mean:
         if self.replicas == 1:
             return step
         statistics = moving_statistics(self.model)
-        mine = {**step, "statistics": [variable.value for variable in statistics]}
+        mine = {name: step[name] for name in ("loss", "gradients", "logs")}
+        mine["statistics"] = [variable.value for variable in statistics]
         weight = weight_of(data, loss_reduction(self.model.loss))
         means, total = mean_over_replicas(mine, weight, self.model.reduce_dtype, self.sum_gradients)
-        for variable, mean in zip(statistics, means.pop("statistics"), strict=True):
-            kept = tf.cast(variable.value, mean.dtype)
-            variable.assign(tf.cast(tf.where(total > 0, mean, kept), variable.dtype))
+        assign_means(statistics, means.pop("statistics"), total)
         return means
 
     def own_outputs(self, outputs, data):
@@ -79,3 +78,10 @@ class Mean:
 
     def before_files(self):
         """Make the variables that Keras is about to save or load."""
+
+
+def assign_means(statistics, means, total):
+    """Give moving statistics their means over the replicas, unless these have no examples, in ``total`` 0."""
+    for variable, mean in zip(statistics, means, strict=True):
+        kept = tf.cast(variable.value, mean.dtype)
+        variable.assign(tf.cast(tf.where(total > 0, mean, kept), variable.dtype))

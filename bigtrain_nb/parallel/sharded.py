@@ -1,13 +1,13 @@
 """The state of the optimizer in shards: each replica updates its shard of the weights, then the shards are gathered.
 
 Stage 1 of ZeRO: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models". The
-gradients are reduce-scattered, which together with the gathering sends as much as an all-reduce. (On GPUs
-`sum_into_shards` all-reduces them, and a step sends one and a half times as much.) Clipping and the finite check of
+gradients are reduce-scattered, which together with the gathering sends as much as an all-reduce. (Where GPUs all-reduce
+in its place, `sum_into_shards` says when, a step sends one and a half times as much.) Clipping and the finite check of
 loss scaling then need one number of each replica for each weight.
 
 Stage 2 would keep only a shard of the sum of gradients, too. That is a reduction after each micro-batch, for which all
-replicas would need as many of them. Stage 3 would keep only a shard of the weights, and gather those of each layer
-before its forward and its backward pass.
+replicas would need as many of them. Stage 3, `fully_shard`, keeps only a shard of the weights, and gathers those of
+each layer before its forward and its backward pass.
 """
 
 from bigtrain_nb.common.quiet import keras, tf

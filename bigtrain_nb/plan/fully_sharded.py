@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from bigtrain_nb.common.keras_gaps import in_place_of, weights_to_train
 from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.common.replicas import at_least_32_bits, by_type
+from bigtrain_nb.common.replicas import at_least_32_bits, by_type, in_rows
 
 IN_ONE_PIECE = "in_one_piece"
 """In the names of the operations that gather the weights of a layer, and that reduce-scatter their gradients."""
@@ -91,9 +91,7 @@ def _reduce_scattered(gradients, devices, reduce_dtype):
     tables = []  # [devices, numbers in a shard]
     for gradient in gradients:
         on_the_way = tf.bfloat16 if reduce_dtype == "bfloat16" else at_least_32_bits(gradient.dtype)
-        numbers = tf.reshape(tf.cast(gradient, on_the_way), [-1])
-        missing = -numbers.shape[0] % devices
-        tables.append(tf.reshape(tf.pad(numbers, [[0, missing]]) if missing else numbers, [devices, -1]))
+        tables.append(in_rows(tf.cast(gradient, on_the_way), devices))
 
     def received_and_split(of_type):
         with tf.name_scope(IN_ONE_PIECE):

@@ -104,10 +104,10 @@ def plan_step(
 
     With several devices `bt.Model` weighs each gradient before the all-reduce and divides the sum after; between
     workers TensorFlow also copies them into one message and out of it (cross_device_utils.py, batch_all_reduce). What
-    is sent is the mean over the steps with ``sync_every``. With ``shard_optimizer`` it is what GPUs and the devices of
-    one process send; workers on CPUs send a third less. With ``fully_shard`` each micro-batch gathers the weights of
-    the chosen layers twice and reduce-scatters their gradients once: 1.5 times what an all-reduce sends (Rajbhandari et
-    al. 2020, section 7.2). So do workers on CPUs; GPUs and the devices of one process send a third more.
+    is sent is the mean over the steps with ``sync_every``. With ``shard_optimizer`` it is what an all-reduce and a
+    gathering send; workers on CPUs, and GPUs by NCCL, reduce-scatter and send a third less. With ``fully_shard`` each
+    micro-batch gathers the weights of the chosen layers twice and reduce-scatters their gradients once: 1.5 times what
+    an all-reduce sends (Rajbhandari et al. 2020, section 7.2). GPUs without NCCL send a third more.
 
     ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do; what
     else a step does takes its time by the bytes it moves. From published figures the time is a lower bound: nothing is

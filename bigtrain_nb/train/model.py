@@ -45,6 +45,7 @@ from bigtrain_nb.common.keras_gaps import (
     logs_to_reduce,
     losses_of_one_device,
     mask_of,
+    moving_statistics,
     steps_in_turn,
     synchronized_layers,
 )
@@ -323,18 +324,20 @@ class Model(keras.Model):
         self._ours_was_called = True
         self._build_before_tracing(data, always=self.micro_batches > 1)
         data = self.replica_reduction.batch(data)
-        step = self._sum_over_micro_batches(data)
-        step = self.replica_reduction.reduce(step, data)
+        share = self.replica_reduction.share(data)
+        step = self._sum_over_micro_batches(data, share)
+        step = self.replica_reduction.reduce({**step, "share": share}, data)
         self._update(step, data)
         return logs_to_reduce({**step["logs"], **self.get_metrics_result()}, self.distribute_strategy)
 
-    def _sum_over_micro_batches(self, data):
-        """Return the loss, gradients and logs of what a replica computes on.
+    def _sum_over_micro_batches(self, data, share_of_batch):
+        """Return the loss, gradients and logs of what a replica computes on, times its share of the global batch.
 
         The loss of each micro-batch is scaled before its gradients are taken, so that their sum is the share's mean.
         """
         reduction = self.replica_reduction
-        share_of_batch = reduction.share(data)
+        if reduction.talks_in_forward and not reduction.all_see_the_same:
+            _refuse_statistics_of_no_examples(self, count_examples(data))
         one_piece = reduction.replicas == 1 or reduction.talks_in_forward or synchronized_layers(self)
         if self.micro_batches == 1 and one_piece:  # else a share may be empty
             return self._forward_and_gradients(data, share_of_batch)
@@ -811,6 +814,18 @@ def _refuse_synchronized_in_micro_batches(model):
             f"{layer.name}: synchronized=True on several replicas needs micro_batches=1. Its forward pass waits for"
             " every replica, and one with a smaller share of the batch has fewer micro-batches. Leave it out (moving"
             " statistics are averaged all the same) or use GroupNormalization"
+        )
+
+
+def _refuse_statistics_of_no_examples(model, examples):
+    """Raise, when the step runs, where a replica has fewer examples than micro-batches and normalizes over them."""
+    if moving_statistics(model):
+        tf.debugging.assert_greater_equal(
+            examples,
+            model.micro_batches,
+            f"fully_shard runs every layer in each of micro_batches={model.micro_batches} on every replica, and one of"
+            " them has fewer examples: BatchNormalization over no examples gives NaN. Give larger batches, leave out a short"
+            " last one by batch(..., drop_remainder=True), or use GroupNormalization",
         )
 
 

@@ -59,3 +59,14 @@ def test_what_is_taken_out_of_a_list_goes_after_its_last_use():
         return repeated(tf.reduce_sum(popped(pushed(x))), 512)
 
     assert peak(function) == 2 * KIB + 2 * NUMBER  # the sum, and how often
+
+
+def test_what_a_function_is_called_with_goes_after_the_last_use():
+    @tf.function(autograph=False)
+    def total(x):
+        return tf.reduce_sum(x)
+
+    def function(x):
+        return repeated(total(tf.exp(x)), 512)
+
+    assert peak(function) == 2 * KIB + 2 * NUMBER  # the sum, and how often

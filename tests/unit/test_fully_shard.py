@@ -1,16 +1,18 @@
 """`fully_shard`: the weights of one device, a shard of them on each replica, and the files of a stock model."""
 
 import copy
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from equal_models import batches, distance, examples, on, precision, values_on_replicas
+from equal_models import batches, distance, examples, on, precision, reducing, strategy, values_on_replicas
 
 import bigtrain_nb as bt
 from bigtrain_nb.common import replicas
-from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel.recompute import Recomputed
 from bigtrain_nb.parallel.shards import Unsharded, is_shard
+from bigtrain_nb.plan.graph import before
 
 layers = keras.layers
 X, Y = examples(60)
@@ -168,10 +170,80 @@ def test_outside_of_replicas_the_weights_show_themselves_whole():
     np.testing.assert_allclose(copy.deepcopy(model)(X[:3]).numpy(), before, rtol=1e-6)
 
 
+@pytest.mark.usefixtures("each_reduction")
 def test_the_way_of_gpus_gives_the_same(monkeypatch):
     expected = trained(2, fully_shard=BLOCKS)
     monkeypatch.setattr(replicas, "on_cpus", lambda strategy: False)
     assert distance(trained(2, fully_shard=BLOCKS), expected) < 1e-5
+
+
+def launched(graph, replica):
+    """Return the collectives of a graph that a replica takes part in, in order."""
+    operations = [each for each in graph.get_operations() if each.type.startswith("Collective")]
+    return [each for each in operations if each.device.endswith(f"CPU:{replica}")]
+
+
+def test_between_gpus_nccl_reduce_scatters_what_is_no_bfloat16(monkeypatch):
+    """Here are no GPUs, so it is looked at and not run: TensorFlow has no reduce-scatter for CPUs."""
+    monkeypatch.setattr(replicas, "on_cpus", lambda strategy: False)
+    monkeypatch.setattr(replicas, "has_nccl", lambda launcher: True)
+
+    def sums():
+        total = replicas.sum_over_replicas(tf.ones([2]))
+        return total, replicas.sum_into_shards([tf.ones([3, 3]), tf.ones([5]), tf.ones([2], "bfloat16")])
+
+    with reducing("by collectives"):
+        of_two = strategy(2)
+    traced = tf.function(lambda: of_two.run(sums), autograph=False).get_concrete_function()
+    assert [shard.shape.as_list() for shard in tf.nest.flatten(traced.outputs)[2:]] == [[5], [5], [3], [3], [1], [1]]
+    for replica in range(2):
+        total, scatter, short = launched(traced.graph, replica)
+        assert (total.type, scatter.type) == ("CollectiveReduceV2", "CollectiveReduceScatterV2")
+        assert (short.type, short.inputs[0].dtype) == ("CollectiveReduceV2", tf.bfloat16)
+        assert scatter.inputs[0].shape == [2, 5 + 3]  # half of nine numbers, and of five
+        group_size, group_key = (tf.get_static_value(each) for each in scatter.inputs[1:3])
+        assert (group_size, group_key) == (2, tf.get_static_value(total.inputs[2]))
+        assert scatter.inputs[3] is not total.inputs[3]  # exchanges have numbers of their own
+        assert scatter.inputs[4] is total.inputs[4] and total in before(scatter)  # one after the other
+        assert [scatter.get_attr(name) for name in ("merge_op", "final_op")] == [b"Add", b"Id"]
+        assert scatter.get_attr("communication_hint") == b"nccl"
+
+
+def waits_for(operation):
+    """Return all operations that must run before one."""
+    found, left = set(), [operation]
+    while left:
+        new = [each for each in before(left.pop()) if each not in found]
+        found.update(new)
+        left += new
+    return found
+
+
+def test_a_layer_is_gathered_when_the_one_before_it_is_computed(monkeypatch):
+    """Forward and backward, so that one is whole at a time."""
+    monkeypatch.setattr(replicas, "on_cpus", lambda strategy: False)
+    with reducing("by collectives"):
+        model = trained(2, data=batches([16], X, Y), epochs=1, fully_shard=BLOCKS)
+
+    def step(*data):
+        return model.distribute_strategy.run(model.train_step, (data,))
+
+    graph = tf.function(step, autograph=False).get_concrete_function(X[:8], Y[:8]).graph
+    gathered = [each for each in launched(graph, 0) if each.type == "CollectiveGatherV2"]
+    assert len(gathered) == 4  # two blocks, forward and backward
+    for first, second in pairwise(gathered):
+        products = [each for each in waits_for(second) if each.type == "MatMul"]
+        assert any(first in waits_for(product) for product in products)
+
+
+@pytest.mark.parametrize(("size", "micro_batches"), [(3, 2), (1, 1)])
+def test_batch_statistics_of_no_examples_are_refused(size, micro_batches):
+    """A replica has one example for two micro-batches, or none for one."""
+    data = batches([size], X, Y)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="BatchNormalization over no examples gives NaN"):
+        trained(2, normalized, data, epochs=1, fully_shard=BLOCKS, micro_batches=micro_batches)
+    model = trained(2, dense, data, epochs=1, fully_shard=BLOCKS, micro_batches=micro_batches)
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
 
 
 def test_step_by_step_it_is_the_same():

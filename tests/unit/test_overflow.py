@@ -99,6 +99,13 @@ def test_a_healthy_model_gives_nothing_and_stays_as_it_is(kind, policy):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
+def test_a_model_that_its_first_batch_builds_is_built_and_stays_as_it_starts():
+    normalized = layers.BatchNormalization()
+    model = compiled(Deep([layers.Dense(6), normalized, layers.Dense(1)]))
+    assert bt.find_overflow(model, BATCH) is None
+    assert not normalized.moving_mean.numpy().any() and (normalized.moving_variance.numpy() == 1).all()
+
+
 def test_weights_too_large_for_float16_overflow_forward():
     with precision("mixed_float16"):
         model = compiled(functional(twelve(1)))

@@ -1,13 +1,15 @@
 """What one of two workers trains: ``python resume_worker.py FOLDER DATA RESULTS [SIGNAL,RANK,STEPS ...]``.
 
 On the first start, worker RANK sends itself the first SIGNAL after so many steps, on the second start the second.
-RESULTS gets each worker's final state, and a line for each step: the position before it and the examples of it that
-this worker trained. With FOLDER alone it saves a larger model over and over.
+RESULTS gets each worker's final state, and a line for each step: the position before it, the examples of it that this
+worker trained, and a checksum of what the worker keeps after it. With FULLY_SHARD in the environment the weights of
+these layers are sharded. With FOLDER alone it saves a larger model over and over.
 """
 
 import json
 import os
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +58,17 @@ class Log(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         line = {"epoch": self.resume.epoch, "step": self.resume.step, "examples": self.model.seen[:]}
+        line["checksum"] = checksum(self.model)
         self.model.seen.clear()
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def checksum(model):
+    """Return a number of all bits that this worker has of a model's and its optimizer's variables."""
+    variables = [*model.variables, *model.optimizer.variables]
+    local = model.distribute_strategy.experimental_local_results
+    return zlib.crc32(b"".join(local(variable.value)[0].numpy().tobytes() for variable in variables))
 
 
 class End(keras.callbacks.Callback):
@@ -80,7 +90,7 @@ def model_of(strategy):
         inputs = {"number": keras.Input((), dtype="int64", name="number"), "x": keras.Input((5,), name="x")}
         x = keras.layers.Dropout(0.3)(keras.layers.Dense(8, activation="tanh")(inputs["x"]))
         outputs = keras.layers.Dense(1)(keras.layers.BatchNormalization()(x))
-        model = Recording(inputs, outputs, micro_batches=3)
+        model = Recording(inputs, outputs, micro_batches=3, fully_shard=os.environ.get("FULLY_SHARD"))
         model.compile(keras.optimizers.AdamW(0.01, global_clipnorm=0.5), "mse")
     model.seen = []
     tf.random.set_seed(0)  # the order of examples depends on it

@@ -30,8 +30,8 @@ def trained(folder, data, *ends, **settings):
     """Return the ended job of two workers."""
     (folder / "results").mkdir()
     arguments = [folder / "checkpoints", data, folder / "results", *ends]
-    run = {"arguments": arguments, "timeout": SECONDS, "env": ON_CPUS}
-    return ended(bt.run_workers(resume_worker.__file__, **run, **settings))
+    run = {"arguments": arguments, "timeout": SECONDS, "env": ON_CPUS} | settings
+    return ended(bt.run_workers(resume_worker.__file__, **run))
 
 
 def logs(job):
@@ -50,6 +50,11 @@ def difference(ours, theirs):
     return largest, all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
 
 
+def steps(folder, worker, restart):
+    """Return what a worker has noted of its steps in one of its starts."""
+    return [json.loads(line) for line in (folder / "results" / f"steps{worker}-{restart}").open()]
+
+
 def counted(folder, restarts):
     """Return how often each example was trained in each epoch, on both workers, by steps that are in the result."""
     counts = [Counter() for _ in range(EPOCHS)]
@@ -57,8 +62,7 @@ def counted(folder, restarts):
         starts = [tuple(map(int, line.split())) for line in (folder / "results" / f"starts{worker}").open()]
         for restart in range(restarts + 1):
             lost_from = starts[restart + 1] if restart < restarts else (EPOCHS, 0)
-            for line in (folder / "results" / f"steps{worker}-{restart}").open():
-                step = json.loads(line)
+            for step in steps(folder, worker, restart):
                 if (step["epoch"], step["step"]) < lost_from:
                     counts[step["epoch"]].update(step["examples"])
     return counts
@@ -91,6 +95,26 @@ def test_workers_ended_by_sigterm_and_the_chief_by_kill_9_go_on_to_the_same_bits
     left = sorted(path.name.partition(".")[0] for path in (tmp_path / "checkpoints").iterdir())
     assert len(left) == 6
     assert left.count("checkpoint") == left.count("owner") == 1
+
+
+def test_fully_sharded_workers_take_the_same_steps_again_after_the_chief_was_killed(data, tmp_path):
+    """The steps since the last save are trained twice, and what a worker keeps after each has the same bits."""
+    killed_after = EVERY + 3
+    shards = {"env": {**ON_CPUS, "FULLY_SHARD": r"dense.*"}}
+    job = trained(tmp_path, data, f"{int(signal.SIGKILL)},0,{killed_after}", restarts=1, **shards)
+    assert (job.codes, job.restarted) == ([0, 0], 1), logs(job)
+    first_states = set()
+    for worker in range(2):
+        first, again = (
+            {(step["epoch"], step["step"]): step["checksum"] for step in steps(tmp_path, worker, restart)}
+            for restart in range(2)
+        )
+        twice = sorted(first.keys() & again.keys())
+        assert [step for _, step in twice] == list(range(EVERY, EVERY + len(twice))) and len(twice) >= 2
+        assert [first[step] for step in twice] == [again[step] for step in twice]
+        first_states.add(first[0, 0])
+    assert len(first_states) == 2  # each worker has its own shards
+    assert counted(tmp_path, 1) == [Counter(range(EXAMPLES))] * EPOCHS
 
 
 def test_a_folder_that_is_not_shared_or_that_the_chief_cannot_write_is_an_error_on_both(whole):
