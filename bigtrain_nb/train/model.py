@@ -824,8 +824,8 @@ def _refuse_statistics_of_no_examples(model, examples):
             examples,
             model.micro_batches,
             f"fully_shard runs every layer in each of micro_batches={model.micro_batches} on every replica, and one of"
-            " them has fewer examples: BatchNormalization over no examples gives NaN. Give larger batches, leave out a short"
-            " last one by batch(..., drop_remainder=True), or use GroupNormalization",
+            " them has fewer examples: BatchNormalization over no examples gives NaN. Give larger batches, leave out a"
+            " short last one by batch(..., drop_remainder=True), or use GroupNormalization",
         )
 
 
