@@ -114,6 +114,7 @@ def test_fully_sharded_workers_take_the_same_steps_again_after_the_chief_was_kil
         assert [first[step] for step in twice] == [again[step] for step in twice]
         first_states.add(first[0, 0])
     assert len(first_states) == 2  # each worker has its own shards
+    assert all(np.isfinite(state).all() for state in np.load(tmp_path / "results" / "state0.npz").values())
     assert counted(tmp_path, 1) == [Counter(range(EXAMPLES))] * EPOCHS
 
 
