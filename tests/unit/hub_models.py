@@ -1,6 +1,6 @@
 """Models of KerasHub as people train them, small and with random weights: builders, and a batch of data for each.
 
-`python hub_models.py load path inputs.npz outputs.npy` loads one in a process that cannot import bigtrain_nb.
+`python hub_models.py` loads those that it reads of, in a process that cannot import bigtrain_nb.
 """
 
 import sys
@@ -132,18 +132,20 @@ TASKS = {
 }
 
 
-def load_without_us(path, inputs, outputs):
-    """Load a file with Keras and KerasHub alone, and predict."""
+def load_without_us():
+    """Load files with Keras and KerasHub alone, and predict: three paths from each line, a model, inputs, outputs."""
     sys.modules["bigtrain_nb"] = None  # an import of it raises
     import keras
     import keras_hub  # noqa: F401  (which tells Keras of its classes)
 
-    model = keras.saving.load_model(path)
-    arrays = dict(np.load(inputs))
-    x = arrays["x"] if "x" in arrays else arrays
-    np.save(outputs, model.predict(x, verbose=0))
-    print(type(model).__name__)
+    for line in sys.stdin:
+        path, inputs, outputs = line.split()
+        model = keras.saving.load_model(path)
+        arrays = dict(np.load(inputs))
+        x = arrays["x"] if "x" in arrays else arrays
+        np.save(outputs, model.predict(x, verbose=0))
+        print(type(model).__name__, flush=True)
 
 
 if __name__ == "__main__":
-    load_without_us(*sys.argv[1:])
+    load_without_us()

@@ -45,8 +45,27 @@ def in_four_and_sharded(model):
     return bt.Model.of(model, micro_batches=4, shard_optimizer=True)
 
 
+@pytest.fixture(scope="module")
+def without_us():
+    """Return a function that loads a model in a process without bigtrain_nb, and returns its class and predictions."""
+    command = [sys.executable, HERE / "hub_models.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def load(path, x):
+            inputs, outputs = path.with_suffix(".npz"), path.with_suffix(".npy")
+            np.savez(inputs, **(x if isinstance(x, dict) else {"x": x}))
+            process.stdin.write(f"{path} {inputs} {outputs}\n")
+            process.stdin.flush()
+            name = process.stdout.readline().strip()
+            assert name, "the process has ended: its error is above"
+            return name, np.load(outputs)
+
+        yield load
+        process.stdin.close()
+
+
 @pytest.mark.parametrize("name", hub_models.TASKS)
-def test_two_replicas_in_four_micro_batches_equal_stock_keras_and_the_file_is_stock(name, tmp_path):
+def test_two_replicas_in_four_micro_batches_equal_stock_keras_and_the_file_is_stock(name, tmp_path, without_us):
     build, data = hub_models.TASKS[name]
     stock = stock_of(name)
     taken = trained(build, data, 2, in_four_and_sharded)
@@ -56,13 +75,9 @@ def test_two_replicas_in_four_micro_batches_equal_stock_keras_and_the_file_is_st
 
     x, _, _ = data()
     taken.save(tmp_path / "model.keras")
-    np.savez(tmp_path / "inputs.npz", **(x if isinstance(x, dict) else {"x": x}))
-    command = [sys.executable, HERE / "hub_models.py"]
-    paths = [tmp_path / "model.keras", tmp_path / "inputs.npz", tmp_path / "outputs.npy"]
-    done = subprocess.run([*command, *paths], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == [own_class(stock).__name__]
-    np.testing.assert_allclose(np.load(tmp_path / "outputs.npy"), stock.predict(x, verbose=0), atol=1e-4)
+    loaded, predicted = without_us(tmp_path / "model.keras", x)
+    assert loaded == own_class(stock).__name__
+    np.testing.assert_allclose(predicted, stock.predict(x, verbose=0), atol=1e-4)
 
 
 BLOCKS_OF = {
