@@ -109,6 +109,12 @@ class Pipelined(keras.Model):
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
+    def reset_metrics(self):
+        """Reset all metrics, and wait until it is done: one may stand in another process."""
+        super().reset_metrics()
+        for variable in self.metrics_variables:
+            variable.numpy()
+
     def train_step(self, data):
         """Train on one batch; return the metrics."""
         parts = self._parts(data)

@@ -27,8 +27,19 @@ def trained(devices):
     return model, (x, y), {"weights": sums, "history": history}
 
 
+def at_rest(model, data):
+    """Return the metric of many epochs in which no weight moves."""
+    from bigtrain_nb.common.quiet import keras, tf
+
+    model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"])
+    batches = tf.data.Dataset.from_tensor_slices(data).batch(8)
+    return model.fit(batches, epochs=300, shuffle=False, verbose=0).history["mae"]
+
+
 if __name__ == "__main__":
     model, data, found = trained(bt.cluster_devices(2))
+    if not sys.argv[1:]:
+        found["mae at rest"] = at_rest(model, data)
     stands = [stage.weights[0].value.device for stage in model.stages]
     print(json.dumps(found | {"devices": stands}), flush=True)
     if sys.argv[1:] == ["endless"]:

@@ -31,6 +31,8 @@ def test_two_processes_train_as_one(watch):
     assert there["weights"] == pytest.approx(here["weights"], rel=1e-5)
     for name, values in here["history"].items():
         assert there["history"][name] == pytest.approx(values, rel=1e-5)
+    first, *others = there["mae at rest"]
+    assert others == pytest.approx([first] * len(others), rel=1e-5), "each epoch begins with metrics at zero"
     assert "Traceback" not in job.logs(1)
     watch.nothing_left()
 
