@@ -9,7 +9,7 @@ from pathlib import Path
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.files import write_text
-from bigtrain_nb.measure.intervals import paired_interval
+from bigtrain_nb.measure.intervals import mean_interval
 from bigtrain_nb.measure.results import Ratio
 
 README = Path(__file__).with_name("README.md")
@@ -47,7 +47,7 @@ def in_words(facts):
 def paired_ratio(name, other, values, others):
     """Return how many times ``values`` are ``others``, from rounds that ran side by side."""
     logs = [math.log(a / b) for a, b in zip(values, others, strict=True)]
-    return Ratio(name, other, *map(math.exp, paired_interval(logs)))
+    return Ratio(name, other, *map(math.exp, mean_interval(logs)))
 
 
 def say(words):

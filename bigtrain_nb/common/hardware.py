@@ -96,6 +96,28 @@ def memory_limit():
     return min([psutil.virtual_memory().total, *map(_memory_of, _control_groups("memory"))])
 
 
+def lost_seconds():
+    """Return for how many seconds, in all, cores wanted to work and could not; 0 where the system does not tell.
+
+    Of all processes together: time that the host of this virtual machine gave to others ("steal" in /proc/stat, man 5
+    proc_stat), and that a limit of a control group took ("throttled" in its cpu.stat).
+    """
+    stolen = 0.0
+    try:
+        with open("/proc/stat", encoding="utf-8") as lines:
+            stolen = int(lines.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        pass  # not Linux
+    return stolen + max([0.0, *map(_throttled, _control_groups("cpu"))])
+
+
+def _throttled(group):
+    """Return for how many seconds a control group had to wait: microseconds in version 2, nanoseconds in version 1."""
+    words = _words(group / "cpu.stat")
+    told = dict(zip(words[::2], words[1::2], strict=False))
+    return int(told.get("throttled_usec", 0)) / 1e6 + int(told.get("throttled_time", 0)) / 1e9
+
+
 def _control_groups(controller):
     """Return the folders of the control group that this process is in and of all above it, as far as they are seen.
 

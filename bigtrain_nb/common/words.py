@@ -59,7 +59,7 @@ def fitting_unit(value, unit):
 
 def interval(row):
     """A median with its interval, "2,350 (2,300 to 2,410)" or "1.80x (1.70x to 1.90x)"; no brackets without one."""
-    if row.low == row.high:
+    if row.low == row.high or not math.isfinite(row.high):
         return quantity(row.median, "x" if row.unit == "x" else "")
     if row.unit == "x":
         return f"{quantity(row.median, 'x')} ({quantity(row.low, 'x')} to {quantity(row.high, 'x')})"

@@ -16,7 +16,7 @@ from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.hardware import core_limit, usable_cores
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.pipeline import Pipeline
-from bigtrain_nb.measure.benchmark import Budget, Meter
+from bigtrain_nb.measure.instance import Budget, Instance
 
 _SAMPLE_SECONDS = 0.1
 _WARM_UP = 0.3
@@ -144,14 +144,14 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     dataset = ours.dataset() if ours else pipeline
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
-    meter = Meter(dataset, "the dataset", Budget(seconds, None))
+    reader = Instance(dataset, "the dataset", Budget(seconds, None))
     times = _StageTimes()
-    _pull(meter, times, seconds * _WARM_UP)
+    _pull(reader, times, seconds * _WARM_UP)
     times.nanoseconds.clear()
 
     _busy_cores()
     began, processor = time.perf_counter(), time.process_time()
-    examples = _pull(meter, times, seconds * (1 - _WARM_UP))
+    examples = _pull(reader, times, seconds * (1 - _WARM_UP))
     took, processor = time.perf_counter() - began, time.process_time() - processor
 
     busy_elsewhere = max(0.0, _busy_cores() - processor / took)
@@ -168,22 +168,22 @@ def _busy_cores():
     return sum(percent[core] for core in usable_cores() if core < len(percent)) / 100
 
 
-def _pull(meter, times, seconds):
+def _pull(reader, times, seconds):
     """Iterate for ``seconds`` and at least one batch; return the number of examples."""
     began = sampled = now = time.perf_counter()
     examples = 0
     while not examples or now - began < seconds:
-        count = meter.pull()
+        count = reader.pull()
         examples += count
         now = time.perf_counter()
         if not count:
-            times.sample(meter.spent[-1])
+            times.sample(reader.ended)
             times.before = {}  # the next pass has a new iterator, which starts from nothing
         elif now - sampled > _SAMPLE_SECONDS:
-            times.sample(meter.iterator)
+            times.sample(reader.iterator)
             sampled = now
-    if meter.iterator is not None:
-        times.sample(meter.iterator)
+    if reader.iterator is not None:
+        times.sample(reader.iterator)
     return examples
 
 

@@ -1,7 +1,7 @@
 """The Lab: any function and its choices become controls over an honest measurement.
 
-The first run is measured alone and becomes the baseline. Every later run is measured in interleaved rounds with the
-baseline, so that its verdict rests on moments they shared.
+The first run is measured alone and becomes the baseline. Every later run takes turns with the baseline, so that its
+verdict rests on moments they shared.
 """
 
 import os
@@ -19,10 +19,13 @@ from bigtrain_nb.common.files import write_text
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure import benchmark
+from bigtrain_nb.measure.instance import is_source
 from bigtrain_nb.measure.race import Race, looks
 from bigtrain_nb.plots import Picture
 
 LONGEST_STATUS = 600  # characters; TensorFlow's errors can be pages long
+MOST_MORE = 10
+"""Going on takes at most so many times as long as the run itself, if nobody says how long."""
 
 _machine = threading.Lock()  # for one measurement at a time, of all Labs: two at once would mislead
 
@@ -37,6 +40,8 @@ class Lab:
     `build(**settings)` returns an iterable of batches, a step function, or an object with `.dataset()`. Each choice
     is a list, a range of whole numbers, or True or False. `seconds` is the time to measure each pipeline: a first run
     takes it once, a later one twice, as the baseline is measured again beside it.
+
+    Where a verdict is "unclear", `go_on` measures the last run longer.
 
     `runs` has all runs so far, `baseline` the one that others are compared with: the first, the fastest of a race, or
     what you set it to.
@@ -89,21 +94,39 @@ class Lab:
         return self._measure(self._begin(None, given))[0]
 
     def sweep(self, control: str, /, **given: Any) -> list[Run]:
-        """Measure all values of one control and the baseline in the same rounds; wait for the results, `Run`s."""
+        """Measure all values of one control and the baseline in turns; wait for the results, `Run`s."""
         return self._measure(self._begin(control, given))
+
+    def go_on(self, seconds: float | None = None) -> list[Run]:
+        """Measure those of the last run or sweep for so many seconds more; wait for the results, `Run`s.
+
+        By default as long as its verdicts ask for, at most ten times as long as it took; if all are clear, as long
+        again. Raises RuntimeError where there is nothing to go on with: after a first run, and after a race.
+        """
+        return self._measure_on(*self._begin_to_go_on(seconds))
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the last run was a comparison, which `go_on` can measure longer."""
+        comparison = self.runs[-1].comparison if self.runs else None
+        return comparison is not None and comparison.go_on_with is not None
 
     def race(self) -> Race:
         """Let all combinations race, as `bigtrain_nb.race` does, with a third of `seconds` for each of them.
 
-        All become runs, and the fastest one the baseline. Returns the `Race`, whose `best` has the settings that cannot
-        be told apart.
+        All become runs, and the fastest one the baseline. Returns the `Race`, whose `finalists` are the settings that
+        cannot be told apart.
         """
         return self._measure(self._begin(ALL, {}))[0].comparison
 
     def start(self, sweep: Any = None, /, **given: Any) -> None:
         """Do `run`, the sweep of the named control or the race of `ALL` in the background. `status` shows errors."""
         job = self._begin(sweep, given)
-        threading.Thread(target=self._in_background, args=[job], daemon=True, name="lab-run").start()
+        self._in_background(self._measure, job)
+
+    def start_to_go_on(self) -> None:
+        """Do `go_on` in the background. `status` shows errors."""
+        self._in_background(self._measure_on, *self._begin_to_go_on(None))
 
     def stop(self) -> None:
         """End the run that is going on and keep nothing of it; returns at once, even if its source blocks."""
@@ -165,35 +188,81 @@ class Lab:
             self.say("Starting.")
             return job
 
-    def _in_background(self, job):
-        with suppress(Exception):  # the status has said it
-            self._measure(job)
+    def _begin_to_go_on(self, seconds):
+        """Take the Lab for measuring the last comparison longer; return the job and for how long."""
+        if seconds is not None:
+            positive("seconds", seconds, "seconds")
+        with self._lock:
+            if self._job:
+                raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
+            if not self.can_go_on:
+                raise RuntimeError("there is nothing to go on with: run something beside the baseline first")
+            comparison = self.runs[-1].comparison
+            settings = {run.name: run.settings for run in self.runs}
+            self._is_race = False
+            self._job = {name: settings[name] for name in comparison.names}
+            self.say("Starting.")
+            return self._job, seconds or self._seconds_to_go_on(comparison)
+
+    def _seconds_to_go_on(self, comparison):
+        """As long as the verdicts ask for, from once to ten times as long as a run of so many takes."""
+        usual = self.seconds * len(comparison.names)
+        first, *others = comparison.names
+        asked = [comparison.ratio(name, first).seconds_more or 0 for name in others]
+        return min(max(usual, *asked), MOST_MORE * usual)
+
+    def _in_background(self, measure, *given):
+        def quietly():
+            with suppress(Exception):  # the status has said it
+                measure(*given)
+
+        threading.Thread(target=quietly, daemon=True, name="lab-run").start()
 
     def _measure(self, job):
         """Measure, keep the new runs and return them."""
+        with self._on_the_machine(job):
+            measured = self._in_turns(job)
+        with self._still(job):
+            before = {run.name for run in self.runs}
+            new = [run for run in measured if run.name not in before]
+            self.runs = [*self.runs, *new]
+            if self._is_race or not self.baseline:
+                self.baseline = new[0]
+            self._end(new[0].comparison.answer if self._is_race else repr(new[-1]))
+        return new
+
+    def _measure_on(self, job, seconds):
+        """Measure the last comparison longer, put what is known then into its runs, and return them."""
+        with self._on_the_machine(job):
+            self._tell(job, f"Measuring {', '.join(job)}, about {seconds:.0f} s more.")
+            comparison = self.runs[-1].comparison.go_on(seconds, partial(self._progress, job))
+        with self._still(job):
+            before = self.runs[-1].comparison
+            again = [run for run in self.runs if run.comparison is before]
+            for run in again:
+                run.comparison = comparison
+                run.result = comparison.results[run.name]
+            self._end(repr(again[-1]))
+        return again
+
+    @contextmanager
+    def _on_the_machine(self, job):
+        """Hold the machine while the job measures; end the job with a word where that fails."""
         try:
             while not _machine.acquire(timeout=0.05):
                 self._tell(job, "Waiting for an earlier run to let go of the machine.")
             try:
-                measured = self._in_rounds(job)
+                yield
             finally:
                 _machine.release()
-            with self._still(job):
-                before = {run.name for run in self.runs}
-                new = [run for run in measured if run.name not in before]
-                self.runs = [*self.runs, *new]
-                if self._is_race or not self.baseline:
-                    self.baseline = new[0]
-                self._end(new[0].comparison.answer if self._is_race else repr(new[-1]))
-            return new
         except BaseException as error:  # a kernel's interrupt too
             with suppress(Stopped), self._still(job):
                 notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
                 self._end(f"This run failed{notes}. {type(error).__name__}: {error}"[:LONGEST_STATUS])
             raise
 
-    def _in_rounds(self, job):
-        """Measure the settings of a job, in interleaved rounds if they are several; return all as runs."""
+    def _in_turns(self, job):
+        """Measure the settings of a job, in turns if they are several; return all as runs."""
         sources = {name: partial(self._source, **settings) for name, settings in job.items()}
         seconds = self.seconds * len(job) / (3 if self._is_race else 1)
         self._tell(job, f"Measuring {', '.join(job)}, about {seconds:.0f} s.")
@@ -214,7 +283,7 @@ class Lab:
         """Return what `build` makes of the settings; a note on its error names them."""
         try:
             source = self.build(**settings)
-            if not benchmark.is_source(source):
+            if not is_source(source):
                 raise TypeError(
                     f"{controls.text(self.build)} returned {source!r:.99}; a Lab measures what its function returns: an"
                     " iterable of batches, a step function, or what has .dataset()"

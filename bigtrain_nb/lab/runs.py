@@ -1,6 +1,6 @@
 """The runs of a Lab: what was measured with which settings, and how to say it, draw it and write it down.
 
-A run has a ratio only to runs that were measured in interleaved rounds with it; anything else was "measured apart".
+A run has a ratio only to runs that it took turns with; anything else was "measured apart".
 """
 
 import csv
@@ -22,8 +22,8 @@ ALL = object()
 class Run:
     """One measurement.
 
-    `comparison` holds all that was measured in the same interleaved rounds, the baseline first (in a race the fastest),
-    or is None for a run that was measured alone. `ratio` is the rate over that one's, or None for that one itself.
+    `comparison` holds all that took turns with it, the baseline first (in a race the fastest), or is None for a run
+    that was measured alone. `ratio` is the rate over that one's, or None for that one itself.
     """
 
     settings: dict
@@ -40,8 +40,11 @@ class Run:
         return None if baseline == self.name else self.comparison.ratio(self.name, baseline)
 
     def __repr__(self):
-        against = f"; against {self.ratio.b}: {_ratio_words(self.ratio)}" if self.ratio else ""
-        return f"{self.name} ({describe(self.settings)}): {_rate(self.result)}{against}"
+        words = f"{self.name} ({describe(self.settings)}): {_rate(self.result)}"
+        ratio = self.ratio
+        if ratio:
+            words += f"; against {ratio.b}: {ratio}"
+        return f"{words}. {ratio.advice}" if ratio and ratio.advice else words
 
 
 def standings(race):
@@ -60,11 +63,11 @@ def shown(runs, baseline):
 
 
 def verdict(run, baseline):
-    """In words, with the ratio if the two were measured in interleaved rounds."""
+    """In words, with the ratio if the two took turns."""
     if run is baseline:
         return "baseline"
     together = _measured_together(run, baseline)
-    return _ratio_words(together.ratio(run.name, baseline.name)) if together else "measured apart"
+    return str(together.ratio(run.name, baseline.name)) if together else "measured apart"
 
 
 def table(runs, baseline):
@@ -125,7 +128,3 @@ def _measured_together(run, other):
 def _rate(result):
     note = f" ({result.note})" if result.note else ""
     return f"{interval(result)} {result.unit}{note}"
-
-
-def _ratio_words(ratio):
-    return str(ratio) if ratio.verdict == "same" else f"{ratio.verdict}, {ratio}"

@@ -21,10 +21,11 @@ class View:
         self.run = self._button("Run", "Measure these settings", self._start)
         self.run.button_style = "primary"
         self.stop = self._button("Stop", "End the run that is going on; nothing of it is kept", self._stop)
+        self.more = self._button("Go on", "Measure the last run longer: where a verdict is unclear", self._go_on)
         self.progress = widgets.FloatProgress(max=1.0, description="Progress", **LOOK)
 
         self.swept = widgets.Dropdown(options=list(lab.controls), description="Try all values of", **LOOK)
-        self.sweep = self._button("Try all", "Measure all these values in the same rounds", self._sweep)
+        self.sweep = self._button("Try all", "Measure all these values in turns", self._sweep)
         self.race = self._button("Find the best", "All combinations take turns; the slower ones leave", self._race)
 
         self.baseline = widgets.Dropdown(description="Baseline", **LOOK)
@@ -37,7 +38,7 @@ class View:
         self.box = widgets.VBox(
             [
                 row(*self.fields.values()),
-                row(self.run, self.stop, self.progress),
+                row(self.run, self.stop, self.more, self.progress),
                 row(self.swept, self.sweep, self.race),
                 row(self.baseline, self.export),
                 self.status,
@@ -53,11 +54,12 @@ class View:
         for button in (self.run, self.sweep, self.race):
             button.disabled = not idle
         self.stop.disabled = idle
+        self.more.disabled = not (idle and lab.can_go_on)
         self.export.disabled = not lab.runs
         if idle:
             self.progress.value = 0.0
         self.status.value = said(lab.status)
-        state = (len(lab.runs), lab.baseline, lab.standings)
+        state = (len(lab.runs), lab.runs and lab.runs[-1].result, lab.baseline, lab.standings)
         if self.drawn != state:
             self.drawn = state
             self._draw()
@@ -100,6 +102,10 @@ class View:
 
     def _sweep(self):
         self._start(self.swept.value)
+
+    def _go_on(self):
+        self.lab.start_to_go_on()
+        focus(self.stop)
 
     def _race(self):
         self.lab.start(runs.ALL)

@@ -1,7 +1,6 @@
-"""The intervals of this package: for a median of rounds, for a ratio of paired rounds, for many such ratios at once."""
+"""The intervals of this package: for the median of one measurement's rounds, and for the mean of blocks of several."""
 
 import math
-from statistics import NormalDist, median
 
 import numpy as np
 
@@ -28,53 +27,47 @@ def median_interval(rounds):
     return ordered[max(low - 1, 0)], ordered[min(high, n - 1)]
 
 
-def paired_interval(logs):
-    """Return ``(centre, low, high)`` for the shift of paired differences, such as logarithms of ratios.
+def mean_interval(values, error=1 - CONFIDENCE):
+    """Return ``(mean, low, high)`` for the mean of independent values, such as logarithms of ratios, one for each block.
 
-    It inverts Wilcoxon's signed-rank test: the centre is the median of all means of two differences (the Hodges-Lehmann
-    estimate), the ends are two order statistics of these means, with exact 95 % coverage for any number of pairs from
-    six up (J. L. Hodges and E. L. Lehmann, 1963; M. Hollander, D. Wolfe and E. Chicken, "Nonparametric Statistical
-    Methods", 3rd ed., section 3.3). Why it suits rounds of a measurement: both members of a pair run within
-    moments of each other, so drift cancels; a difference of two equally skewed noises is symmetric, which is all that
-    the test assumes; and one wild round moves it little. With fewer than six pairs no 95 % interval exists
-    and the ends are infinite.
+    Student's interval: the true mean lies outside in a share ``error`` of all cases, also with few values, unless some
+    of them are far from all others on one side. With fewer than two values its ends are infinite.
     """
-    n = len(logs)
-    means = np.sort(np.add.outer(logs, logs)[np.triu_indices(n)] / 2).tolist()
-    cut = _signed_rank_cut(n)
-    if cut < 0:
-        return median(means), -math.inf, math.inf
-    return median(means), means[cut], means[len(means) - 1 - cut]
+    values = np.asarray(values, float)
+    if len(values) < 2:
+        return float(values.mean()), -math.inf, math.inf
+    half = student_quantile(error, len(values)) * values.std(ddof=1) / math.sqrt(len(values))
+    return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
 
 
-def strict_interval(logs, error):
-    """Return ``(centre, low, high)`` for paired differences, each end wrong with a chance of about ``error``.
+def student_quantile(error, n):
+    """Return how many standard errors lie between the mean of ``n`` values and each end of its interval."""
+    from scipy.special import stdtrit  # takes a tenth of a second, which `import bigtrain_nb` need not
 
-    A race looks at many ratios many times, so each single look must err far less often than in 5 % of all cases. The
-    signed ranks above cannot promise that from a few pairs: six of them are all positive by chance once in 64.
-    Student's interval can, as it asks how far the differences lie from 0 beside how much they scatter. Its quantile is
-    the normal one, stretched (D. L. Wallace, "Bounds on normal approximations to Student's and the chi-square
-    distributions", 1959). Wild rounds would widen it, so they are first pulled in to four standard deviations of the
-    others (1.48 median absolute deviations are one: P. J. Huber, "Robust Statistics", 1981). With six pairs it then
-    errs up to 2.6 times as often as said, with twelve 1.3 times; among 24 equals a race still loses a given one in
-    1 to 2 % of simulations.
+    return float(stdtrit(n - 1, 1 - error / 2))
+
+
+def blocks_needed(values, error, half_width, most):
+    """Return after how many blocks like these the interval of their mean is ``half_width`` or less to each side.
+
+    Few values tell little about how much they scatter. So it counts with the upper end of an interval for their
+    standard deviation, under which the true one lies in four of five cases. None where ``most`` blocks are too few.
     """
-    middle = np.median(logs)
-    reach = 4 * 1.48 * np.median(np.abs(logs - middle))
-    tame = np.clip(logs, middle - reach, middle + reach)
-    freedom = len(logs) - 1
-    z = NormalDist().inv_cdf(1 - error) * (8 * freedom + 3) / (8 * freedom + 1)
-    quantile = math.sqrt(freedom * math.expm1(z**2 / freedom))
-    half_width = quantile * tame.std(ddof=1) / math.sqrt(len(logs))
-    return tame.mean(), tame.mean() - half_width, tame.mean() + half_width
+    from scipy.special import chdtri
+
+    n = len(values)
+    freedom = n - 1
+    spread = np.std(values, ddof=1) * math.sqrt(freedom / chdtri(freedom, 0.8))
+    for blocks in range(n, most + 1):
+        if student_quantile(error, blocks) * spread / math.sqrt(blocks) <= half_width:
+            return blocks
+    return None
 
 
-def _signed_rank_cut(n):
-    """The largest c with P(signed-rank statistic <= c) <= 2.5 % for n pairs, or -1."""
-    chances = np.ones(1)
-    for rank in range(1, n + 1):  # with even chances it counts for the statistic, or does not
-        chances = np.convolve(chances, [0.5, *[0] * (rank - 1), 0.5])
-    return int(np.searchsorted(chances.cumsum(), (1 - CONFIDENCE) / 2, side="right")) - 1
+def neighbours_alike(values):
+    """Return the correlation of each value with the next, from -1 to 1: 0 where they are independent."""
+    away = np.asarray(values, float) - np.mean(values)
+    return float(away[:-1] @ away[1:] / (away @ away or 1))
 
 
 def _lag1_of_ranks(values):

@@ -1,8 +1,9 @@
 """Which of many settings is the fastest? All take turns, and those that are surely slower leave the race.
 
-To measure 24 settings equally long is a waste: most are far behind after a few rounds. What a race must not do is lose
-the best one by bad luck, and luck has many chances: each of the others may look faster, at each look. So the error
-that is allowed, one race in twenty, is divided by the number of both (Bonferroni's correction).
+To measure 24 settings equally long is a waste: most are far behind after a few rounds. A round is a block of one visit
+each (see `blocks`). What a race must not do is lose the best one by bad luck, and luck has many chances: each of the
+others may look faster, at each look. So the error that is allowed, one race in twenty, is divided by the number of both
+(Bonferroni's correction).
 """
 
 import json
@@ -14,18 +15,18 @@ from itertools import product
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.measure.benchmark import Budget, line_up, take_turns
-from bigtrain_nb.measure.intervals import CONFIDENCE, strict_interval
+from bigtrain_nb.measure.benchmark import refuse_no_factories
+from bigtrain_nb.measure.blocks import Blocks
+from bigtrain_nb.measure.instance import Budget
+from bigtrain_nb.measure.intervals import CONFIDENCE, mean_interval
+from bigtrain_nb.measure.notes import notes_of
 from bigtrain_nb.measure.results import Comparison, Ratio
 
-LOOKS = 7
-FINALISTS = 4
-"""So many are expected to run all rounds, which decides how long a round is."""
-ROUNDS = 6
-"""From one look to the next. An even number: a drift within a round cancels with the next one, which runs backwards."""
+LOOKS = (6, 8, 12, 18, 28, 40)
+"""After so many rounds. Even numbers: a drift within a round cancels with the next one, which runs backwards."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Race(Comparison):
     """What is known of many settings that took turns, until those that were surely slower had left.
 
@@ -38,25 +39,29 @@ class Race(Comparison):
 
     @property
     def still_in(self) -> list[str]:
-        """The names of those that cannot be told apart, the highest median first."""
+        """The names of those that cannot be told apart, the highest mean first."""
         return [name for name in self.names if name not in self.left]
 
     @property
-    def best(self) -> list[dict]:
-        """Their settings: `build(**race.best[0])`."""
+    def finalists(self) -> list[dict]:
+        """Their settings: `build(**race.finalists[0])`."""
         return [self.settings[name] for name in self.still_in]
 
     def ratio(self, a: str, b: str) -> Ratio:
         """Return the `Ratio` of a's rate over b's. All intervals of a race hold together, so they are wide."""
-        error = (1 - CONFIDENCE) / LOOKS / (len(self.results) - 1)
-        centre, low, high = strict_interval(self.log_ratios(a, b), error)
-        return Ratio(a, b, math.exp(centre), math.exp(low), math.exp(high))
+        error_of_one_end = (1 - CONFIDENCE) / len(LOOKS) / (len(self.results) - 1)
+        mean, low, high = mean_interval(self.log_ratios(a, b), 2 * error_of_one_end)
+        return Ratio(a, b, math.exp(mean), math.exp(low), math.exp(high))
 
     @property
     def answer(self) -> str:
         """Who is still in, in a sentence."""
-        what = "Cannot be told apart" if len(self.best) > 1 else "The fastest"
-        return f"{what} ({len(self.best)} of {len(self.results)}): {', '.join(self.still_in)}."
+        what = "Cannot be told apart" if len(self.still_in) > 1 else "The fastest"
+        return f"{what} ({len(self.still_in)} of {len(self.results)}): {', '.join(self.still_in)}."
+
+    def go_on(self, seconds, progress=None):
+        """Raises RuntimeError: a race is over. Compare those that are still in by `bt.compare`."""
+        raise RuntimeError("a race is over: compare those that are still in (.finalists) by bt.compare")
 
     def to_dict(self) -> dict:
         """Raises ValueError for settings that JSON would not give back as they are, such as functions and tuples."""
@@ -72,14 +77,18 @@ class Race(Comparison):
     def _card(self):
         return cards.stacked(cards.note(self.answer, ""), super()._card())
 
+    def _promise(self):
+        return "In 95 % of such races the fastest one is still in at the end."
+
 
 def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = None, **choices: Sequence) -> Race:
-    """Measure all combinations of the choices in interleaved rounds; return a `Race`, whose `best` is the answer.
+    """Measure all combinations of the choices in turns; return a `Race`, whose `finalists` are the answer.
 
-    `build(**settings)` returns a source as for `throughput`; each choice is a list. After every sixth round, those that
-    are slower than the leader by more than 2 % leave: the whole interval says so, and it is so wide that the fastest
-    one leaves in at most one race of twenty. The race ends when one is left, after 42 rounds, or when `seconds` do not
-    suffice for six more, but not before the first look. `progress` is as for `throughput`.
+    `build(**settings)` returns a source as for `throughput`; each choice is a list. In a round each setting is built
+    anew, warmed up and measured. After 6, 8, 12, 18, 28 and 40 rounds those leave that are slower than the leader: the
+    whole interval says so, and it is so wide that the fastest one leaves in at most one race of twenty. The race ends
+    when one is left, after 40 rounds, or when `seconds` do not suffice until the next look, but not before the first
+    look. `progress` is as for `throughput`.
 
     Raises ValueError for fewer than two combinations and for a choice that is no list, and whatever `compare` raises.
 
@@ -89,7 +98,7 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
             return tf.data.Dataset.range(10_000).batch(batch)
 
         found = bt.race(build, seconds=1, batch=[10, 100])
-        source = build(**found.best[0])
+        source = build(**found.finalists[0])
     """
     for choice, values in choices.items():
         if not isinstance(values, list | tuple | range) or not values:
@@ -108,29 +117,36 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
 
 def looks(build, settings, seconds, progress=None):
     """Yield the `Race` as it stands at each look; `settings`: {name: settings}."""
-    budget = Budget(seconds, progress)
     factories = {name: partial(build, **chosen) for name, chosen in settings.items()}
-    expected = ROUNDS + ROUNDS * LOOKS * FINALISTS / len(settings)  # rounds of one, on average
-    meters, slot = line_up(factories, budget, expected)
-    running = list(meters)
+    refuse_no_factories(factories)
+    budget = Budget(seconds, progress)
+    blocks = Blocks(factories, there_and_back=False)
+    blocks.probe(budget)
     left = {}
-    for look in range(1, LOOKS + 1):
-        for _ in range(ROUNDS):
-            take_turns(running, slot)
-        seen = _standings(meters, settings, left)
+    for rounds in LOOKS:
+        if blocks.done and budget.left() < (rounds - blocks.done) * blocks.next_seconds:
+            return
+        while blocks.done < rounds:
+            blocks.add(budget)
+        seen = _standings(blocks, settings, left)
         leader, *others = seen.still_in
-        slower = [name for name in others if seen.ratio(name, leader).verdict == "slower"]
-        left = {**left, **dict.fromkeys(slower, look * ROUNDS)}
-        running = [meter for meter in running if meter.name not in left]
-        yield _standings(meters, settings, left)
-        if len(running) == 1 or budget.left() < ROUNDS * len(running) * slot:
+        left = left | {name: rounds for name in others if seen.ratio(name, leader).high < 1}
+        blocks.running = [entrant for entrant in blocks.running if entrant.name not in left]
+        yield _standings(blocks, settings, left)
+        if len(blocks.running) == 1:
             return
 
 
-def _standings(meters, settings, left):
-    results = [meter.result() for meter in meters]
-    results.sort(key=lambda result: (left.get(result.name, math.inf), result.median), reverse=True)
-    return Race({result.name: result for result in results}, settings, left)
+def _standings(blocks, settings, left):
+    """Those that are still in come first, and those that ran longer before others, in the order of their mean rates."""
+
+    def place(entrant):
+        logs = [math.log(rate) for [rate] in entrant.blocks]
+        return left.get(entrant.name, math.inf), sum(logs) / len(logs)
+
+    entrants = sorted(blocks.entrants, key=place, reverse=True)
+    results = {entrant.name: entrant.result() for entrant in entrants}
+    return Race(results, 1, None, notes_of(blocks), settings=settings, left=left)
 
 
 def _is_kept_by_json(value):

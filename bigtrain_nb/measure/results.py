@@ -1,9 +1,14 @@
-"""What a measurement gives back: rates with intervals, ratios with verdicts, and their JSON."""
+"""What a measurement gives back: rates with intervals, ratios with one of four verdicts, and their JSON.
+
+A verdict is "faster" or "slower" where the whole interval lies more than 2 % off 1, "same" where it lies within 2 % of
+1, and "unclear" in all other cases: nobody can tell yet, and measuring longer may.
+"""
 
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any, ClassVar
 
@@ -11,11 +16,13 @@ from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import one_of
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import machine
-from bigtrain_nb.common.words import interval, number, quantity
-from bigtrain_nb.measure.intervals import median_interval, paired_interval
+from bigtrain_nb.common.words import amount, interval, number
+from bigtrain_nb.measure.intervals import CONFIDENCE, blocks_needed, mean_interval, median_interval
 
 PRACTICALLY_SAME = 0.02
-"""A ratio whose interval reaches within 2 % of 1 is called the same: smaller differences are not worth a change."""
+"""Ratios within 2 % of 1 are called the same: smaller differences are not worth a change."""
+LONGEST_ADVICE = 20
+"""Nobody is advised to measure more than so many times as long."""
 
 
 class Saved:
@@ -78,7 +85,11 @@ class Result(Saved, cards.Shown):
 
 @dataclass(frozen=True, repr=False)
 class Ratio(cards.Shown):
-    """How many times faster ``a`` is than ``b``: the paired rounds' ratio, its 95 % interval and a verdict.
+    """How many times faster ``a`` is than ``b``, between ``low`` and ``high``, with a verdict.
+
+    ``median`` is the middle of what was measured: in a comparison the geometric mean over blocks, that is over fresh
+    instances of both and moments of this run. Where the verdict is "unclear", ``advice`` says how much longer would
+    tell, and ``seconds_more`` is that in seconds, or None if nobody can say or it would be more than 20 times as long.
 
     Example::
 
@@ -92,74 +103,161 @@ class Ratio(cards.Shown):
     median: float
     low: float
     high: float
+    advice: str = ""
+    seconds_more: float | None = None
     unit: ClassVar[str] = "x"
 
     @property
     def verdict(self) -> str:
-        """Return "faster" or "slower" where the whole interval is more than 2 % off 1, else "same"."""
-        if self.low > 1 + PRACTICALLY_SAME:
+        """Return "faster", "slower", "same" (the whole interval lies within 2 % of 1) or "unclear"."""
+        most = 1 + PRACTICALLY_SAME
+        if self.low > most:
             return "faster"
-        return "slower" if self.high < 1 / (1 + PRACTICALLY_SAME) else "same"
+        if self.high < 1 / most:
+            return "slower"
+        return "same" if self.low >= 1 / most and self.high <= most else "unclear"
 
     def __str__(self):
-        if self.verdict == "same" and self.low <= 1 <= self.high:
-            return f"no difference larger than the noise ({quantity(self.low, 'x')} to {quantity(self.high, 'x')})"
-        return interval(self)
+        return f"{interval(self)}, {self.verdict}"
 
     def _card(self):
-        return cards.note(f"{self.a} against {self.b}", str(self))
+        advice = f". {self.advice}" if self.advice else ""
+        return cards.note(f"{self.a} against {self.b}", f"{self}{advice}")
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Saved, cards.Shown):
-    """Several sources measured in interleaved rounds: round i of each ran within the same moments.
+    """Several sources that took turns in blocks, each time with fresh instances.
 
-    ``results``: {name: `Result`}, all with as many rounds.
+    ``results``: {name: `Result`}; round i of each is its rate in block i. ``looks``: how many times it was looked at,
+    which `go_on` counts. ``block_seconds``: how long one block of all takes. ``notes``: sentences on what makes these
+    intervals worse than they say.
 
     Example::
 
         sources = {"short": lambda: [[0] * 8] * 50, "long": lambda: [[0] * 64] * 50}
         both = bt.compare(sources, seconds=0.5)
         print(both.names, both.results["long"].median, both.ratio("long", "short"))
+        both = both.go_on(seconds=0.5)
         both.save("lists.json")
     """
 
     results: dict[str, Result]
+    looks: int = 1
+    block_seconds: float | None = None
+    notes: tuple[str, ...] = ()
+    go_on_with: Callable | None = field(default=None, compare=False)
+    """Measures on: a function of seconds and progress that returns the `Comparison` of all blocks, or None."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.results)
 
+    @property
+    def error(self) -> float:
+        """In which share of comparisons like this any interval against the first source misses the truth.
+
+        2.5 % at the first look, half of that at each further one: together at most 5 %, however often one goes on.
+        """
+        return (1 - CONFIDENCE) / 2**self.looks
+
     def ratio(self, a: str, b: str) -> Ratio:
-        """Return the `Ratio` of a's rate over b's, from the rounds that ran side by side.
+        """Return the `Ratio` of a's rate over b's.
+
+        Its interval is Student's over the blocks, and so wide that those of all sources against the first one hold
+        together (Bonferroni's correction); if neither is the first, those of all pairs.
 
         Raises ValueError for a name that is not among `names`.
         """
-        centre, low, high = paired_interval(self.log_ratios(a, b))
-        return Ratio(a, b, math.exp(centre), math.exp(low), math.exp(high))
+        logs = self.log_ratios(a, b)
+        error = self._error_of_one(a, b)
+        mean, low, high = mean_interval(logs, error)
+        found = Ratio(a, b, math.exp(mean), math.exp(low), math.exp(high))
+        if found.verdict != "unclear" or not self.block_seconds:
+            return found
+        advice, seconds = self._advice(logs, mean, error / 2)
+        return replace(found, advice=advice, seconds_more=seconds)
+
+    def go_on(self, seconds: float, progress: Callable | None = None) -> "Comparison":
+        """Measure on for so many seconds, and return the `Comparison` of all blocks so far.
+
+        Its intervals pay for looking once more: see `error`. ``progress`` is as for `throughput`.
+
+        Raises RuntimeError where the sources are gone: for a comparison that was loaded, and for a race.
+        """
+        if self.go_on_with is None:
+            raise RuntimeError(
+                "only what bt.compare returned in this process can go on; compare the same sources again, for longer:"
+                " bt.compare({name: function}, seconds=...)"
+            )
+        return self.go_on_with(seconds, progress)
 
     def log_ratios(self, a: str, b: str) -> list[float]:
-        """Return the logarithm of a's rate over b's for each round that both took part in."""
+        """Return the logarithm of a's rate over b's for each block that both took part in."""
         one_of("a", a, self.names)
         one_of("b", b, self.names)
         pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=False)
         return [math.log(rate / other) for rate, other in pairs]
 
+    def _error_of_one(self, a, b):
+        others = len(self.names) - 1
+        pairs = others if self.names[0] in (a, b) else others * (others + 1) / 2
+        return self.error / max(1, pairs)
+
+    def _advice(self, logs, mean, next_error):
+        """How much longer would tell, in a sentence and in seconds; the next look allows ``next_error``."""
+        blocks = len(logs)
+        if blocks < 2:
+            three, five = (amount(count * self.block_seconds, "s") for count in (3, 5))
+            return f"One instance of each fits into the time: three need about {three}, five about {five}.", None
+        same = math.log1p(PRACTICALLY_SAME)
+        beyond = abs(mean) - same
+        half_width = same / 2 if beyond <= 0 else max(0.7 * beyond, same / 2)
+        needed = blocks_needed(logs, next_error, half_width, most=LONGEST_ADVICE * blocks)
+        if needed is None:
+            return f"More than {LONGEST_ADVICE} times as long would be needed to tell.", None
+        seconds = math.ceil(max(1, needed - blocks) * self.block_seconds)
+        unless = f", which tells unless the truth is near {100 * PRACTICALLY_SAME:.0f} %"
+        return f"About {amount(seconds, 's')} more narrow it to ±{100 * math.expm1(half_width):.1f} %{unless}.", seconds
+
     def _card(self):
         first = self.names[0]
-        head = ["", self.results[first].unit, "95 % interval", "rounds", "first batch (s)", f"against {first}"]
+        head = ["", self.results[first].unit, "95 % interval", "blocks", "first batch (s)", f"against {first}"]
         rows = []
         for name, result in self.results.items():
             ends = f"{number(result.low)} to {number(result.high)}"
             against = "" if name == first else str(self.ratio(name, first))
             cells = [number(result.median), ends, str(len(result.rounds)), f"{result.first_seconds:.2f}", against]
             rows.append([name, *cells])
+        return cards.table("", head, rows, "\n".join(self._closing()))
+
+    def _closing(self):
+        """The sentences below a table: what is unclear and until when, and what to know about the intervals."""
+        first, *others = self.names
+        ratios = [self.ratio(name, first) for name in others]
+        lines = [self._promise()]
+        unclear = [ratio for ratio in ratios if ratio.advice]
+        if unclear:
+            longest = max(unclear, key=lambda ratio: ratio.seconds_more or math.inf)
+            lines.append(f"Unclear: {', '.join(ratio.a for ratio in unclear)}. {longest.advice}")
         unsure = [name for name, result in self.results.items() if result.note]
-        closing = f"{', '.join(unsure)}: {self.results[unsure[0]].note}" if unsure else ""
-        return cards.table("", head, rows, closing)
+        if unsure:
+            lines.append(f"{', '.join(unsure)}: {self.results[unsure[0]].note}.")
+        return [*lines, *(f"{note}." for note in self.notes)]
+
+    def _promise(self):
+        confidence = f"{100 * (1 - self.error):g} % of such comparisons"
+        if len(self.names) > 2:
+            return f"The intervals against {self.names[0]} hold all together in {confidence}."
+        return f"The interval against {self.names[0]} holds in {confidence}."
 
     def to_dict(self) -> dict:
-        return {"results": [result.to_dict() for result in self.results.values()]}
+        return {
+            "results": [result.to_dict() for result in self.results.values()],
+            "looks": self.looks,
+            "block_seconds": self.block_seconds,
+            "notes": list(self.notes),
+        }
 
     def figure(self) -> Any:
         from bigtrain_nb.plots import comparison_figure

@@ -29,9 +29,14 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
         ) from None
     if several is None:
         return results[fields["name"]]
+    known = {
+        "looks": fields.get("looks", 1),
+        "block_seconds": fields.get("block_seconds"),
+        "notes": tuple(fields.get("notes", ())),
+    }
     if "settings" not in fields:
-        return Comparison(results)
-    return Race(results, fields["settings"], fields["left"])
+        return Comparison(results, **known)
+    return Race(results, **known, settings=fields["settings"], left=fields["left"])
 
 
 def _result(fields):

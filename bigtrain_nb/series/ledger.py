@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
-from bigtrain_nb.common.words import quantity
+from bigtrain_nb.common.words import interval, quantity
 from bigtrain_nb.measure.benchmark import compare, throughput
 from bigtrain_nb.measure.results import Comparison, Ratio, Result
 from bigtrain_nb.series.drawings.ledger import ledger_figure
@@ -45,7 +45,7 @@ class Ledger(Shown):
         ledger.measure("bfloat16", step_in_bfloat16, loss=2.3)
 
     Shows itself as a table; `figure` draws it. A machine drifts, so rates of different rows can differ though nothing
-    has changed; a gain is of the rate beside it, ``before``, which was measured in the same rounds.
+    has changed; a gain is of the rate beside it, ``before``, which took turns with it.
     """
 
     def __init__(self):
@@ -161,7 +161,7 @@ def _cell(value, unit=""):
     if value is None:
         return ""
     if isinstance(value, Ratio):
-        return str(value)
+        return interval(value)
     return quantity(getattr(value, "median", value), unit)
 
 

@@ -9,7 +9,7 @@ from small_crops import COUNT, TESTS, examples, pipeline
 
 from bigtrain_nb import photo_crops
 from bigtrain_nb.lab.lab import Lab
-from bigtrain_nb.measure import benchmark as measure
+from bigtrain_nb.measure import benchmark, blocks, instance
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def lab():
 @pytest.fixture
 def quick(monkeypatch):
     """The Lab's measurements take no time, and the same thing has the same rate every time."""
-    monkeypatch.setattr(measure, "throughput", quick_throughput)
-    monkeypatch.setattr(measure, "compare", quick_compare)
+    monkeypatch.setattr(benchmark, "throughput", quick_throughput)
+    monkeypatch.setattr(benchmark, "compare", quick_compare)
     monkeypatch.setattr("bigtrain_nb.lab.lab.looks", quick_looks)
 
 
@@ -44,8 +44,9 @@ def gate():
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(measure, "_now", clock)
-    monkeypatch.setattr(measure, "_settle", lambda *_: clock.spend(0.003))
+    monkeypatch.setattr(instance, "_now", clock)
+    monkeypatch.setattr(blocks, "let_rest", lambda *_: clock.spend(0.003))
+    monkeypatch.setattr(blocks, "lost_seconds", lambda: 0.0)
     return clock
 
 

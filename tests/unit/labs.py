@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -34,7 +35,11 @@ def quick_compare(factories, *, seconds, progress):
     results = {}
     for name, factory in factories.items():
         results[name] = quick_throughput(factory(), seconds=seconds, name=name, progress=progress)
-    return Comparison(results)
+
+    def go_on(seconds, progress):
+        return replace(quick_compare(factories, seconds=seconds, progress=progress), looks=2)
+
+    return Comparison(results, block_seconds=seconds / 9, go_on_with=go_on)
 
 
 def quick_looks(build, settings, seconds, progress):
@@ -44,9 +49,9 @@ def quick_looks(build, settings, seconds, progress):
         results.append(quick_throughput(build(**chosen), seconds=seconds, name=name, progress=progress))
     results.sort(key=lambda result: -result.median)
     ordered = {result.name: result for result in results}
-    yield Race(ordered, settings, {})
+    yield Race(ordered, settings=settings, left={})
     slower = [result.name for result in results if result.median < results[0].median]
-    yield Race(ordered, settings, dict.fromkeys(slower, 12))
+    yield Race(ordered, settings=settings, left=dict.fromkeys(slower, 12))
 
 
 def shown(lab):

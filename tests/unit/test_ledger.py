@@ -3,7 +3,7 @@
 import pytest
 from clocks import Clock
 
-from bigtrain_nb.measure import benchmark
+from bigtrain_nb.measure import blocks, instance
 from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.series.ledger import Ledger
 from bigtrain_nb.workbook import workbook
@@ -75,8 +75,8 @@ def test_it_shows_itself_as_a_table_and_in_words(ledger):
 def steps(monkeypatch):
     """Make step functions of so many seconds by a clock that only they move."""
     clock = Clock()
-    monkeypatch.setattr(benchmark, "_now", clock)
-    monkeypatch.setattr(benchmark, "_settle", lambda *_: None)
+    monkeypatch.setattr(instance, "_now", clock)
+    monkeypatch.setattr(blocks, "let_rest", lambda *_: None)
 
     def step_of(seconds):
         def step():

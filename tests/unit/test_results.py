@@ -18,7 +18,7 @@ def result(name="a", rounds=(90.0, 100.0, 110.0, 95.0, 105.0, 100.0), note=""):
 def comparison():
     rates = [100.0, 101.0, 99.0, 102.0, 98.0, 100.0, 103.0]
     fast = [2 * rate for rate in rates]
-    return Comparison({"slow": result("slow", rates), "fast": result("fast", fast)})
+    return Comparison({"slow": result("slow", rates), "fast": result("fast", fast)}, looks=2, block_seconds=1.5)
 
 
 @pytest.mark.parametrize(
@@ -26,26 +26,29 @@ def comparison():
     [
         (1.021, 1.03, "faster"),
         (0.5, 0.979, "slower"),
-        (1.02, 1.5, "same"),
-        (0.5, 0.99, "same"),
-        (0.0, math.inf, "same"),
+        (0.985, 1.015, "same"),
+        (1.001, 1.019, "same"),
+        (1.02, 1.5, "unclear"),
+        (0.5, 0.99, "unclear"),
+        (0.97, 1.01, "unclear"),
+        (0.0, math.inf, "unclear"),
     ],
 )
-def test_only_what_is_more_than_2_percent_off_is_ranked(low, high, verdict):
-    assert Ratio("a", "b", 1.0, low, high).verdict == verdict
+def test_a_verdict_is_that_of_the_whole_interval(low, high, verdict):
+    ratio = Ratio("a", "b", 1.0, low, high)
+    assert ratio.verdict == verdict and str(ratio).endswith(f", {verdict}")
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "said"),
-    [
-        (0.97, 1.11, "no difference larger than the noise (0.97x to 1.11x)"),
-        (1.0, 1.3, "no difference larger than the noise (1.00x to 1.30x)"),
-        (0.57, 0.985, "0.75x (0.57x to 0.98x)"),
-        (1.001, 1.015, "0.75x (1.00x to 1.01x)"),
-    ],
-)
-def test_only_an_interval_that_holds_1_is_called_noise(low, high, said):
-    assert str(Ratio("a", "b", 0.75, low, high)) == said
+def test_a_ratio_says_its_advice():
+    ratio = Ratio("a", "b", 1.1, 0.9, 1.3, "About 9 s more narrow it.", 9)
+    assert str(ratio) == "1.10x (0.90x to 1.30x), unclear"
+    assert repr(ratio) == "a against b: 1.10x (0.90x to 1.30x), unclear. About 9 s more narrow it."
+
+
+def test_what_was_loaded_cannot_go_on(tmp_path, comparison):
+    comparison.save(tmp_path / "saved.json")
+    with pytest.raises(RuntimeError, match="only what bt.compare returned in this process can go on; compare .* again"):
+        bt.load(tmp_path / "saved.json").go_on(5)
 
 
 def test_a_comparison_pairs_the_rounds(comparison):
@@ -77,7 +80,8 @@ def found():
     rates = {"n=1": [100.0, 140.0, 90.0, 120.0, 80.0, 110.0], "n=2": [105.0, 130.0, 99.0, 119.0, 88.0, 111.0]}
     results = {name: result(name, rounds) for name, rounds in rates.items()}
     results["n=3"] = result("n=3", [50.0, 70.0, 45.0, 60.0, 40.0, 55.0])
-    return Race(results, {name: {"n": int(name[-1]), "cache": None} for name in results}, {"n=3": 6})
+    settings = {name: {"n": int(name[-1]), "cache": None} for name in results}
+    return Race(results, notes=("noted",), settings=settings, left={"n=3": 6})
 
 
 def test_a_race_is_loaded_as_a_race_with_its_wide_intervals_and_what_it_found(tmp_path, found):
@@ -85,7 +89,7 @@ def test_a_race_is_loaded_as_a_race_with_its_wide_intervals_and_what_it_found(tm
     loaded = bt.load(tmp_path / "race.json")
     assert loaded == found and type(loaded) is Race
     assert loaded.ratio("n=1", "n=2") == found.ratio("n=1", "n=2") != Comparison(found.results).ratio("n=1", "n=2")
-    assert (loaded.best, loaded.left) == ([{"n": 1, "cache": None}, {"n": 2, "cache": None}], {"n=3": 6})
+    assert (loaded.finalists, loaded.left) == ([{"n": 1, "cache": None}, {"n": 2, "cache": None}], {"n=3": 6})
 
 
 @pytest.mark.parametrize("value", [min, (1, 2), {1: 2}])
@@ -114,7 +118,7 @@ def test_a_name_that_was_not_measured_is_refused_with_those_that_were(comparison
 def test_a_table_has_the_numbers_and_the_verdict_and_every_result_a_figure(comparison):
     table = comparison._repr_html_()
     assert table.count('scope="row"') == 2
-    for cell in ("100", "95 % interval", "0.25", "against slow", "2.00x"):
+    for cell in ("100", "95 % interval", "0.25", "against slow", "2.00x, faster"):
         assert f">{cell}<" in table
     for what in (result(), comparison):
         assert what.figure().axes, type(what)

@@ -1,0 +1,199 @@
+"""Sources take turns in blocks, with fresh instances in each.
+
+A machine drifts, and an instance has luck: with its memory, its threads, its place among the others. So a block builds
+a new instance of each source, warms them up, and visits them there and back, as in A B B A, so that a drift hurts all
+alike. The order is random in one block and the reverse of it in the next. What a block says of two sources is one
+number: the logarithm of the ratio of their rates, each the mean of both visits. Blocks are independent of each other as
+far as the machine lets them be, and `intervals` has what follows from that.
+
+The lengths come from simulations: so long a slot beside so long a warm-up gives the narrowest intervals.
+"""
+
+import math
+import random
+import weakref
+
+from bigtrain_nb.common.hardware import core_limit, lost_seconds
+from bigtrain_nb.measure import instance
+from bigtrain_nb.measure.instance import SHORTEST_WARM_UP, Budget, Instance, let_rest
+from bigtrain_nb.measure.results import Result
+
+SHORTEST_SLOT = 0.1
+"""Seconds that a source is measured at each visit, at least, and at least one batch."""
+DRAIN = 0.25
+"""Of a slot: before it, batches are taken that do not count, as they waited ready in buffers."""
+LONGEST_REST = 1.0
+LONGEST_WHOLE = 0.5
+"""Seconds. Where the passes of all sources are shorter, slots end with a pass: in each is the same work."""
+FEW_BLOCKS = 5
+PROBED = 0.2
+"""Of the time: so much may be spent, for all together, on seeing whether first passes end."""
+
+
+class Entrant:
+    """One source among others: how to build it, and what was measured of it.
+
+    ``blocks`` has a list for each block: the rate at each visit. ``cost`` is how many seconds the last instance took to
+    be built and warmed up, without the seconds that it ``waited`` for a first pass that did not end: only the first
+    instance waits for it.
+    """
+
+    def __init__(self, name, factory):
+        self.name = name
+        self.factory = factory
+        self.unit = None
+        self.is_step = False
+        self.cost = self.waited = 0.0
+        self.first_seconds = None
+        self.pass_seconds = math.inf
+        self.is_pass_awaited = True
+        self.is_one_instance = False
+        self.blocks = []
+        self.examples = 0
+        self.seconds = 0.0
+        self._last_source = None
+
+    def build(self, budget, longest):
+        """Return a new instance that is warm, after ``longest`` seconds or twice what the last one took at most."""
+        began = instance._now()
+        source = self.factory()
+        self._see_whether_it_is_new(source)
+        made = Instance(source, self.name, budget)
+        is_pass_awaited = self.is_pass_awaited and not (made.is_step or made.is_endless)
+        made.warm_up(max(SHORTEST_WARM_UP, longest, 2 * self.cost), is_pass_awaited)
+        self.cost = instance._now() - began
+        if self.first_seconds is None:
+            self.first_seconds = made.first_seconds
+            self.unit = made.unit
+            self.is_step = made.is_step
+            self.is_pass_awaited = bool(made.passes)
+        if is_pass_awaited and not made.passes:
+            self.waited = self.cost - made.first_seconds - SHORTEST_WARM_UP
+            self.cost -= self.waited
+        self.pass_seconds = made.pass_seconds
+        return made
+
+    def measure(self, made, seconds, whole):
+        """Return the rate of an instance over at least so many seconds."""
+        if whole:
+            made.end_pass()
+        examples, took = made.pull_for(seconds, whole)
+        self.examples += examples
+        self.seconds += took
+        self.pass_seconds = made.pass_seconds
+        return examples / took
+
+    def result(self):
+        rounds = tuple(math.exp(sum(map(math.log, rates)) / len(rates)) for rates in self.blocks)
+        is_sure = self.is_step or self.is_pass_awaited
+        note = "" if is_sure else "measured before its first pass had ended"
+        return Result(self.name, rounds, self.unit, self.first_seconds, self.examples, self.seconds, note)
+
+    def _see_whether_it_is_new(self, source):
+        self.is_one_instance = self._last_source is not None and self._last_source() is source
+        try:
+            self._last_source = weakref.ref(source)
+        except TypeError:  # a list, for example
+            self._last_source = lambda: source
+
+
+class Blocks:
+    """Blocks of all sources that are still ``running``; more of them can be added at any time.
+
+    ``there_and_back``: all instances of a block are alive at once, and each is visited twice. Otherwise one is alive at
+    a time and visited once, as where settings are many; then `probe` comes first.
+
+    ``done`` counts the blocks, which took ``seconds``, and the next one takes about ``next_seconds``. ``lost_share`` is
+    the share of the cores' time that somebody wanted and did not get.
+    """
+
+    def __init__(self, factories, there_and_back=True):
+        self.entrants = [Entrant(name, factory) for name, factory in factories.items()]
+        self.running = list(self.entrants)
+        self.there_and_back = there_and_back
+        self.done = 0
+        self._order = []
+        self._random = random.Random(0)
+        self.seconds = 0.0
+        self._lost = 0.0
+        self._seconds_of_one = 0.0
+
+    @property
+    def next_seconds(self):
+        return self._seconds_of_one * len(self.running)
+
+    @property
+    def lost_share(self):
+        return self._lost / self.seconds / core_limit() if self.seconds else 0.0
+
+    def probe(self, budget: Budget):
+        """Build and warm up each source once, without measuring it: this tells how long it takes."""
+        for entrant in self.running:
+            self._build(entrant, budget)
+        self._refuse_two_units()
+
+    def add(self, budget: Budget):
+        """Measure one more block of all that are running."""
+        began, lost = instance._now(), lost_seconds()
+        visits = self._there_and_back(budget) if self.there_and_back else self._one_way(budget)
+        for entrant, rates in visits.items():
+            entrant.blocks.append(rates)
+        took = instance._now() - began
+        self.done += 1
+        self.seconds += took
+        waited = sum(entrant.waited for entrant in self.running) if self.done == 1 else 0.0
+        self._seconds_of_one = (took - waited) / len(self.running)
+        self._lost += lost_seconds() - lost
+
+    def _there_and_back(self, budget):
+        order = self._next_order()
+        made = {entrant: self._build(entrant, budget) for entrant in order}
+        self._refuse_two_units()
+        slots = self._slots(budget)
+        is_whole = self._is_whole()
+        visits = {entrant: [] for entrant in order}
+        for entrant in [*order, *reversed(order)]:
+            let_rest(budget, min(LONGEST_REST, 2 * slots[entrant]))
+            if not entrant.is_step:
+                made[entrant].pull_for(slots[entrant] * DRAIN)
+            visits[entrant].append(entrant.measure(made[entrant], slots[entrant], is_whole))
+        return visits
+
+    def _one_way(self, budget):
+        slots = self._slots(budget)
+        is_whole = self._is_whole()
+        visits = {}
+        for entrant in self._next_order():
+            made = self._build(entrant, budget)
+            visits[entrant] = [entrant.measure(made, slots[entrant], is_whole)]
+            del made  # before the next one is built
+            let_rest(budget, slots[entrant])
+        return visits
+
+    def _next_order(self):
+        """A random order, and the next time its reverse."""
+        if self.done % 2:
+            return [entrant for entrant in reversed(self._order) if entrant in self.running]
+        self._order = self._random.sample(self.running, len(self.running))
+        return self._order
+
+    def _build(self, entrant, budget):
+        return entrant.build(budget, longest=PROBED * budget.seconds / len(self.running))
+
+    def _slots(self, budget):
+        """How many seconds each source is measured at a visit: as short as may be where few blocks fit."""
+        slots = {entrant: max(SHORTEST_SLOT, 0.5 * math.sqrt(entrant.cost)) for entrant in self.running}
+        visits = 2 + DRAIN if self.there_and_back else 1
+        block = sum(entrant.cost + visits * slots[entrant] for entrant in self.running)
+        if self.done + budget.left() / block < FEW_BLOCKS:
+            return dict.fromkeys(self.running, SHORTEST_SLOT)
+        return slots
+
+    def _is_whole(self):
+        return all(entrant.is_step or entrant.pass_seconds <= LONGEST_WHOLE for entrant in self.running)
+
+    def _refuse_two_units(self):
+        if len({entrant.unit for entrant in self.entrants}) > 1:
+            raise ValueError(
+                "cannot compare steps/s with examples/s: let each step function return how many examples it processed"
+            )

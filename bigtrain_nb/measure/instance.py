@@ -1,0 +1,187 @@
+"""One instance of what is measured: it is built, warmed up, and then timed by the batch.
+
+No TensorFlow is imported here; where somebody else has loaded it, a measurement waits for its GPUs.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Mapping
+from numbers import Integral
+
+import psutil
+
+from bigtrain_nb.common.checks import function, positive, takes
+from bigtrain_nb.measure.counting import count_examples
+
+SHORTEST_WARM_UP = 0.1
+SHORTEST_SLICE = 0.05
+"""Seconds. A warm-up is seen in slices: the rate is steady once two that follow each other agree within 10 %."""
+INFINITE = -1
+"""What a `tf.data.Dataset` with `.repeat()` gives as its cardinality."""
+
+_now = time.perf_counter
+
+
+def is_source(thing):
+    """Tell whether this can be measured: batches, a step function, or what has `.dataset()`."""
+    is_model = hasattr(thing, "train_on_batch")  # of Keras: what a step of it is, is for a step function to say
+    if callable(getattr(thing, "dataset", None)) or (callable(thing) and not is_model and takes(thing)):
+        return True
+    is_one_thing = isinstance(thing, str | bytes | Mapping) or getattr(thing, "shape", None) == ()
+    return hasattr(thing, "__iter__") and not is_one_thing
+
+
+class Budget:
+    """The time that a measurement may take, and the news of it."""
+
+    def __init__(self, seconds, progress):
+        self.seconds = positive("seconds", seconds, "seconds")
+        if progress is not None:
+            function("progress", progress, "a function of the fraction that is done", arguments=[0.5])
+        self.progress = progress
+        self.started = self.told = _now()
+
+    def left(self):
+        return self.started + self.seconds - _now()
+
+    def tell(self):
+        if self.progress and _now() - self.told >= 0.1:
+            self.told = _now()
+            self.progress(min(1.0, (self.told - self.started) / self.seconds))
+
+
+class Instance:
+    """A source that is read again and again, or a step that is called again and again, and whose examples are counted.
+
+    ``unit`` is "examples/s" or "steps/s", known after the first batch; ``first_seconds`` is the time to that batch;
+    ``passes`` counts those that have ended, and the last one took ``pass_seconds`` (infinite before).
+    """
+
+    def __init__(self, source, name, budget):
+        if not is_source(source):
+            hint = ": a step function takes no arguments, as lambda: train_step(batch)" if callable(source) else ""
+            raise TypeError(f"{name} must be an iterable of batches or a step function, not {source!r:.99}{hint}")
+        if callable(getattr(source, "dataset", None)):
+            source = source.dataset()
+        self.source = source
+        self.name = name
+        self.budget = budget
+        self.is_step = not hasattr(source, "__iter__")
+        self.is_endless = hasattr(source, "cardinality") and int(source.cardinality()) == INFINITE
+        self.unit = None if self.is_step else "examples/s"
+        self.iterator = None
+        self.ended = None
+        """The iterator whose pass has ended last. TensorFlow may take long to tear one down: not in the next batch."""
+        self.passes = 0
+        self.pass_seconds = math.inf
+        began = _now()
+        self.pull()
+        _wait_for_gpus()
+        self.first_seconds = _now() - began
+
+    def pull(self):
+        """Take one batch, or step, and return how many examples it held; 0 where a pass has just ended."""
+        count = self._step() if self.is_step else self._batch()
+        self.budget.tell()
+        return count
+
+    def pull_for(self, seconds, whole=False):
+        """Pull for at least ``seconds`` and one batch, then on to the end of a pass if ``whole``.
+
+        Return how many examples came and how many seconds that took, until all of them were worked out.
+        """
+        _wait_for_gpus()
+        began = _now()
+        examples, took = 0, 0.0
+        while not examples or took < seconds or (whole and self.iterator is not None):
+            examples += self.pull()
+            took = _now() - began
+        _wait_for_gpus()
+        return examples, max(_now() - began, 1e-9)
+
+    def warm_up(self, longest, is_pass_awaited):
+        """Pull until the rate is steady, at most ``longest`` seconds.
+
+        First to the end of one pass if ``is_pass_awaited`` and the source is finite: a cache is full only then. Then
+        until two slices agree, and twice as long again, at least 0.1 s.
+        """
+        until = _now() + longest
+        while is_pass_awaited and not (self.is_step or self.passes) and _now() < until:
+            self.pull()
+
+        began = _now()
+        settled = None
+        previous_rate = previous_took = 0.0
+        while _now() < until:
+            elapsed = _now() - began
+            if settled is not None and elapsed >= max(SHORTEST_WARM_UP, 3 * settled):
+                return
+            examples, took = self.pull_for(SHORTEST_SLICE)
+            rate = examples / took
+            if settled is None and abs(rate - previous_rate) < 0.1 * previous_rate:
+                settled = elapsed - previous_took
+            previous_rate, previous_took = rate, took
+
+    def end_pass(self):
+        """Finish the pass that is going on."""
+        if self.iterator is not None:
+            self.pull_for(0, whole=True)
+
+    def _batch(self):
+        if self.iterator is None:
+            self.pass_began = _now()
+            self.pass_is_empty = True
+            self.iterator = iter(self.source)
+        for batch in self.iterator:
+            self.pass_is_empty = False
+            return count_examples(batch, self.name)
+        if self.pass_is_empty:
+            again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
+            raise ValueError(f"{self.name} yielded no batch{again}")
+        self.passes += 1
+        self.pass_seconds = _now() - self.pass_began
+        self.ended, self.iterator = self.iterator, None
+        return 0
+
+    def _step(self):
+        done = self.source()
+        is_count = isinstance(done, Integral) and not isinstance(done, bool)
+        unit = "examples/s" if is_count else "steps/s"
+        self.unit = self.unit or unit
+        if unit != self.unit or (is_count and done < 1):
+            raise ValueError(
+                f"{self.name} returned {done!r:.99}: a step function returns how many examples it processed, at least"
+                " 1, every time or never"
+            )
+        return int(done) if is_count else 1
+
+
+def let_rest(budget, longest):
+    """Wait until this process and its children rest, as their buffers are full; at most ``longest`` seconds."""
+    until, used = _now() + longest, _cpu_seconds()
+    while _now() < until:
+        time.sleep(0.01)
+        budget.tell()
+        used, before = _cpu_seconds(), used
+        if used - before < 0.002:
+            return
+
+
+def _wait_for_gpus():
+    """Wait until the GPUs have worked out what they were given; a CPU has done so when TensorFlow's call returns."""
+    tf = sys.modules.get("tensorflow")
+    if tf and hasattr(tf, "config") and tf.config.list_physical_devices("GPU"):
+        tf.test.experimental.sync_devices()
+
+
+def _cpu_seconds():
+    """Processor time of this process and its children, without this thread's (it only watches), in seconds."""
+    total = time.process_time() - time.thread_time()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            times = child.cpu_times()
+            total += times.user + times.system
+        except psutil.Error:
+            continue
+    return total

@@ -1,0 +1,104 @@
+"""What a comparison cannot see by itself, said in sentences: where its intervals hold less than they promise.
+
+Each of these cases was simulated: benchmarks/README.md says how often intervals then miss.
+"""
+
+import math
+
+import numpy as np
+
+from bigtrain_nb.measure.intervals import mean_interval, neighbours_alike
+
+SPEEDING_UP = 0.02
+ALIKE = 0.4
+LEAST_BLOCKS = 6
+"""With fewer, stalls and blocks that resemble each other cannot be told from luck."""
+LOST = 0.03
+
+
+def notes_of(blocks):
+    """Return the sentences about these `Blocks`."""
+    notes = [
+        _few_blocks(blocks),
+        _one_instance(blocks),
+        _still_speeding_up(blocks),
+        _stalls(blocks),
+        _blocks_alike(blocks),
+        _lost_time(blocks),
+    ]
+    return tuple(note for note in notes if note)
+
+
+def _few_blocks(blocks):
+    if blocks.done in (2, 3):
+        return f"few instances: {blocks.done} of each were built, so the intervals are wide"
+
+
+def _one_instance(blocks):
+    names = [entrant.name for entrant in blocks.entrants if entrant.is_one_instance]
+    if names:
+        return (
+            f"always the same instance of {_listed(names)}: how lucky it is cannot be seen, let the function build one"
+        )
+
+
+def _still_speeding_up(blocks):
+    """A return visit is faster than the first one, which in a source that is warm it is in half of the blocks."""
+    names = []
+    for entrant in blocks.entrants:
+        if len(entrant.blocks) >= 3 and len(entrant.blocks[0]) == 2:
+            gains = [math.log(back / there) for there, back in entrant.blocks]
+            _, low, _ = mean_interval(gains, error=0.01)
+            if low > SPEEDING_UP:
+                names.append(entrant.name)
+    if names and len(names) < len(blocks.entrants):  # all of them: the machine
+        return f"{_listed(names)} still speeds up after the warm-up: let the function that builds it warm it up longer"
+
+
+def _stalls(blocks):
+    """Seldom, one source is much slower than it mostly is: Student's interval for its mean then misses more often."""
+    logs = {
+        entrant.name: np.log(np.mean(entrant.blocks, axis=1))
+        for entrant in blocks.entrants
+        if len(entrant.blocks) >= LEAST_BLOCKS
+    }
+    spreads = {name: values.std() for name, values in logs.items()}
+    names = []
+    for name, values in logs.items():
+        is_wide = spreads[name] > 3 * min(spreads.values())
+        if is_wide and _skewness(values) < -1:
+            names.append(name)
+    if names:
+        return (
+            f"{_listed(names)} stalls now and then: the interval may miss the truth twice as often, take 60 s or more"
+        )
+
+
+def _blocks_alike(blocks):
+    first, *others = blocks.entrants
+    names = []
+    for entrant in others:
+        pairs = list(zip(first.blocks, entrant.blocks, strict=False))
+        if len(pairs) >= LEAST_BLOCKS:
+            ratios = [np.mean(np.log(rates)) - np.mean(np.log(other)) for other, rates in pairs]
+            if neighbours_alike(ratios) > max(ALIKE, 2 / math.sqrt(len(ratios))):
+                names.append(entrant.name)
+    if names:
+        return (
+            f"blocks of {_listed(names)} resemble their neighbours, so they tell less than their number: measure longer"
+        )
+
+
+def _lost_time(blocks):
+    if blocks.lost_share > LOST:
+        lost = f"{100 * blocks.lost_share:.0f} % of the cores' time"
+        return f"{lost} went to others or was taken by a limit: wait, or measure longer"
+
+
+def _skewness(values):
+    away = values - values.mean()
+    return (away**3).mean() / ((away**2).mean() ** 1.5 or 1)
+
+
+def _listed(names):
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
