@@ -34,15 +34,15 @@ class Entrant:
     """One source among others: how to build it, and what was measured of it.
 
     ``blocks`` has a list for each block: the rate at each visit. ``cost`` is how many seconds the last instance took to
-    be built and warmed up, without the seconds that it ``waited`` for a first pass that did not end: only the first
-    instance waits for it.
+    be built and warmed up, without the seconds that it ``waited`` in vain for the end of a first pass: it did not come,
+    or nothing was faster after it. Only the first instance waits for it then.
     """
 
     def __init__(self, name, factory):
         self.name = name
         self.factory = factory
         self.unit = None
-        self.is_step = False
+        self.is_step = self.is_first_pass_over = False
         self.cost = self.waited = 0.0
         self.first_seconds = None
         self.pass_seconds = math.inf
@@ -60,17 +60,18 @@ class Entrant:
         self._see_whether_it_is_new(source)
         made = Instance(source, self.name, budget)
         is_pass_awaited = self.is_pass_awaited and not (made.is_step or made.is_endless)
-        made.warm_up(max(SHORTEST_WARM_UP, longest, 2 * self.cost), is_pass_awaited)
+        was_worth_it = made.warm_up(max(SHORTEST_WARM_UP, longest, 2 * self.cost), is_pass_awaited)
         self.cost = instance._now() - began
         if self.first_seconds is None:
             self.first_seconds = made.first_seconds
             self.unit = made.unit
             self.is_step = made.is_step
-            self.is_pass_awaited = bool(made.passes)
-        if is_pass_awaited and not made.passes:
-            self.waited = self.cost - made.first_seconds - SHORTEST_WARM_UP
+            self.is_first_pass_over = made.is_step or made.passes > 0
+            self.is_pass_awaited = was_worth_it
+        if is_pass_awaited and not was_worth_it:
+            self.waited = max(0.0, self.cost - made.first_seconds - SHORTEST_WARM_UP)
             self.cost -= self.waited
-        self.pass_seconds = made.pass_seconds
+        self._note_pass(made)
         return made
 
     def measure(self, made, seconds, whole):
@@ -80,14 +81,17 @@ class Entrant:
         examples, took = made.pull_for(seconds, whole)
         self.examples += examples
         self.seconds += took
-        self.pass_seconds = made.pass_seconds
+        self._note_pass(made)
         return examples / took
 
     def result(self):
         rounds = tuple(math.exp(sum(map(math.log, rates)) / len(rates)) for rates in self.blocks)
-        is_sure = self.is_step or self.is_pass_awaited
-        note = "" if is_sure else "measured before its first pass had ended"
+        note = "" if self.is_first_pass_over else "measured before its first pass had ended"
         return Result(self.name, rounds, self.unit, self.first_seconds, self.examples, self.seconds, note)
+
+    def _note_pass(self, made):
+        if made.passes:
+            self.pass_seconds = made.pass_seconds
 
     def _see_whether_it_is_new(self, source):
         self.is_one_instance = self._last_source is not None and self._last_source() is source

@@ -17,6 +17,8 @@ from bigtrain_nb.measure.counting import count_examples
 SHORTEST_WARM_UP = 0.1
 SHORTEST_SLICE = 0.05
 """Seconds. A warm-up is seen in slices: the rate is steady once two that follow each other agree within 10 %."""
+FASTER = 1.25
+"""So many times as fast after its first pass as in it is a source with a cache, or one whose passes are very short."""
 INFINITE = -1
 """What a `tf.data.Dataset` with `.repeat()` gives as its cardinality."""
 
@@ -105,23 +107,34 @@ class Instance:
 
         First to the end of one pass if ``is_pass_awaited`` and the source is finite: a cache is full only then. Then
         until two slices agree, and twice as long again, at least 0.1 s.
-        """
-        until = _now() + longest
-        while is_pass_awaited and not (self.is_step or self.passes) and _now() < until:
-            self.pull()
 
+        Return whether that pass was worth its time: it ended, and from then on the source was faster.
+        """
+        began = _now()
+        until = began + longest
+        examples = 0
+        while is_pass_awaited and not (self.is_step or self.passes) and _now() < until:
+            examples += self.pull()
+        first_rate = examples / max(_now() - began, 1e-9)
+
+        rate = self._until_steady(until)
+        return self.passes > 0 and rate > FASTER * first_rate
+
+    def _until_steady(self, until):
+        """Pull until two slices agree, and twice as long again; return the rate of the last one."""
         began = _now()
         settled = None
         previous_rate = previous_took = 0.0
         while _now() < until:
             elapsed = _now() - began
             if settled is not None and elapsed >= max(SHORTEST_WARM_UP, 3 * settled):
-                return
+                break
             examples, took = self.pull_for(SHORTEST_SLICE)
             rate = examples / took
             if settled is None and abs(rate - previous_rate) < 0.1 * previous_rate:
                 settled = elapsed - previous_took
             previous_rate, previous_took = rate, took
+        return previous_rate
 
     def end_pass(self):
         """Finish the pass that is going on."""
