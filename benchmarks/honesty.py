@@ -1,141 +1,353 @@
-"""How often do bt.compare and bt.race err? Counted on real input pipelines.
+"""How often do bt.compare and bt.race err, and how large is the luck of an instance? Counted on real sources.
 
-False alarms: two identical pipelines are compared; any verdict but "same" is one.
-Detection: two identical pipelines make batches of 66 images, but of one only 60 count: it makes 6 in vain. So it does
-10 % more work for each image that counts, whatever binds the pipeline, and the true ratio is 1.10 by construction.
-Races: 24 settings of a pipeline race again and again. The truth is one comparison of all of them, five times as long.
+luck: several processes with several instances each take turns. How much do instances of one process differ, how much
+    processes, beyond the noise of a single visit?
+alike: the same source twice. How many intervals miss 1? (Not verdicts: those forgive 2 %.)
+different: both sides make batches of 66 examples, of which on one side only 60 count (or 64). It works 10 % (3 %) more
+    for each example that counts, whatever binds the source, so the true ratio is 1.10 (1.03) by construction.
+advice: where the verdict is "unclear" and says how many seconds more would tell, these are measured. Is it clear then?
+races: 24 settings of a pipeline race again and again. The truth is one comparison of all of them, six times as long.
+
+Each result is written to a file as it comes. A run that was stopped goes on there; --again begins anew.
 """
 
 import argparse
+import json
+import math
+import random
+import subprocess
 import sys
 import time
-from dataclasses import asdict
 from functools import partial
-from statistics import median
+from pathlib import Path
+from statistics import mean, median
 
-from report import add_arguments, facts, finish, in_words, table
+import numpy as np
+from report import add_arguments, facts, finish, in_words, say, table
 from scipy.stats import binomtest
 
 import bigtrain_nb as bt
-from bigtrain_nb.measure.race import LOOKS, ROUNDS
+from bigtrain_nb.measure.instance import Budget, Instance, let_rest
+from bigtrain_nb.measure.race import LOOKS
 from bigtrain_nb.measure.results import PRACTICALLY_SAME
 
-BATCH, USEFUL = 66, 60
-PIPELINES = {
-    "tuned": {"num_parallel_calls": bt.cores(), "vectorize": True, "prefetch": 2},
-    "one step after the other": {"rewrites": False},
-    "cached in memory": {"cache": "memory", "vectorize": True, "prefetch": 2},
-}
+PARTS = ("luck", "alike", "different", "advice", "races")
+BATCH = 66
+USEFUL = {"true 10 %": 60, "true 3 %": 64}
+TRUE_RATIOS = {"true 0 %": 66, "true 5 %": 63, "true 10 %": 60}
 CHOICES = {
     "cycle_length": [1, 2],
     "num_parallel_calls": [1, 2, "AUTOTUNE"],
     "vectorize": [False, True],
     "prefetch": [0, 2],
 }
+PROCESSES, INSTANCES, VISITS = 4, 3, 8
+VISIT_SECONDS = 0.25
 
 
-def counted(pipeline, examples):
-    """Return the pipeline's batches as labels, of which the first ``examples`` of each batch count."""
-    return pipeline.dataset().map(lambda images, labels: labels[:examples])
+def step(counted):
+    """Return a new step function: a dense net of its own is trained on one batch."""
+    tf, keras = bt.tf, bt.tf.keras
+    net = keras.Sequential([keras.Input((256,)), keras.layers.Dense(256, "relu"), keras.layers.Dense(8)])
+    net.compile("sgd", "mse")
+    x, y = tf.random.normal([BATCH, 256]), tf.zeros([BATCH, 8])
+    train = tf.function(lambda: net.train_step((x, y)))
+
+    def one():
+        for _ in range(8):
+            train()
+        return 8 * counted
+
+    return one
 
 
-def measure(pipeline, seconds):
-    """Measure two identical pipelines, and one that is truly 10 % faster than the other.
+def short_passes(counted):
+    """Return a new dataset whose passes take some milliseconds."""
+    numbers = bt.tf.data.Dataset.range(20 * BATCH).batch(BATCH)
+    return numbers.map(lambda n: bt.tf.sort(bt.tf.cast(n, bt.tf.float32) * 7 % 13)[:counted])
 
-    Return for each of both the ratio and the number of rounds that it rests on.
+
+def pipeline(counted, **settings):
+    """Return the batches of a new `Pipeline` as labels, of which the first ``counted`` count."""
+    data = bt.photo_crops()
+    return bt.Pipeline(data=data, batch=BATCH, **settings).dataset().map(lambda images, labels: labels[:counted])
+
+
+SOURCES = {
+    "training step": step,
+    "short passes": short_passes,
+    "cached pipeline": partial(pipeline, cache="memory", vectorize=True, prefetch=2),
+    "tuned pipeline": partial(pipeline, num_parallel_calls=bt.cores(), vectorize=True, prefetch=2),
+    "one stage after the other": partial(pipeline, rewrites=False),
+}
+
+
+class Store:
+    """Results, a line of JSON each, written as they come; those that are there already are not measured again."""
+
+    def __init__(self, path, again):
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if again or not path.exists():
+            path.write_text("")
+        self.found = [json.loads(line) for line in path.read_text().splitlines()]
+
+    def of(self, part, kind=None):
+        return [each for each in self.found if each["part"] == part and kind in (None, each["kind"])]
+
+    def add(self, part, kind, fields):
+        found = {"part": part, "kind": kind, **fields}
+        self.found.append(found)
+        with self.path.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+        say(f"{part}, {kind}, {len(self.of(part, kind))}: {json.dumps(fields)[:120]}")
+
+
+def fields_of(comparison):
+    ratio = comparison.ratio("a", "b")
+    return {
+        "ratio": ratio.median,
+        "low": ratio.low,
+        "high": ratio.high,
+        "verdict": ratio.verdict,
+        "blocks": len(comparison.results["a"].rounds),
+        "seconds_more": ratio.seconds_more,
+        "notes": list(comparison.notes),
+    }
+
+
+def compared(build, counted, seconds):
+    return bt.compare({"a": partial(build, BATCH), "b": partial(build, counted)}, seconds=seconds)
+
+
+def measure_alike(store, repeats, seconds):
+    for repeat in range(repeats):
+        for kind, build in SOURCES.items():
+            if len(store.of("alike", kind)) <= repeat:
+                store.add("alike", kind, fields_of(compared(build, BATCH, seconds)))
+
+
+def measure_different(store, repeats, seconds):
+    for repeat in range(repeats):
+        for kind, build in SOURCES.items():
+            for truth, counted in USEFUL.items():
+                name = f"{kind}: {truth}"
+                if len(store.of("different", name)) <= repeat:
+                    store.add("different", name, fields_of(compared(build, counted, seconds)))
+
+
+def measure_advice(store, repeats, seconds):
+    """Compare until the verdict is "unclear" and says for how long; then do so, once."""
+    for repeat in range(repeats):
+        for truth, counted in TRUE_RATIOS.items():
+            for kind in ("training step", "cached pipeline"):
+                name = f"{kind}: {truth}"
+                if len(store.of("advice", name)) > repeat:
+                    continue
+                comparison = compared(SOURCES[kind], counted, seconds)
+                first = fields_of(comparison)
+                then = None
+                if first["verdict"] == "unclear" and first["seconds_more"]:
+                    then = fields_of(comparison.go_on(first["seconds_more"]))
+                store.add("advice", name, {"first": first, "then": then})
+
+
+def measure_races(store, repeats, seconds):
+    build = partial(bt.Pipeline, data=bt.photo_crops(), batch=64, rewrites=False)
+    if not store.of("races", "truth"):
+        found = bt.race(build, seconds=seconds, **CHOICES)
+        factories = {name: partial(build, **chosen) for name, chosen in found.settings.items()}
+        truth = bt.compare(factories, seconds=6 * seconds)
+        middles = {name: result.median for name, result in truth.results.items()}
+        store.add("races", "truth", {"best": max(middles, key=middles.get), "rates": middles})
+    while len(store.of("races", "race")) < repeats:
+        began = time.perf_counter()
+        found = bt.race(build, seconds=seconds, **CHOICES)
+        rounds = sum(len(result.rounds) for result in found.results.values())
+        share = rounds / len(found.results) / LOOKS[-1]
+        took = time.perf_counter() - began
+        store.add("races", "race", {"still_in": found.still_in, "share": share, "seconds": took})
+
+
+def measure_luck(store, repeats, seconds):
+    """``seconds`` does not matter here: each visit takes a quarter of a second."""
+    for repeat in range(max(1, repeats // 20)):
+        for kind in SOURCES:
+            if len(store.of("luck", kind)) <= repeat:
+                store.add("luck", kind, {"logs": rates_of_processes(kind).tolist()})
+
+
+def rates_of_processes(kind):
+    """Return logarithms of rates [visits, processes, instances]: all are alive, and visited in a random order."""
+    command = [sys.executable, __file__, "--serve", kind]
+    processes = []
+    try:
+        for _ in range(PROCESSES):
+            processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            processes[-1].stdout.readline()  # it is ready
+        logs = np.zeros([VISITS, PROCESSES, INSTANCES])
+        places = [(process, number) for process in range(PROCESSES) for number in range(INSTANCES)]
+        for visit in range(VISITS):
+            for process, number in random.sample(places, len(places)):
+                processes[process].stdin.write(f"{number}\n")
+                processes[process].stdin.flush()
+                logs[visit, process, number] = math.log(float(processes[process].stdout.readline()))
+        return logs
+    finally:
+        for process in processes:
+            process.stdin.close()
+            process.wait(timeout=30)
+
+
+def serve(kind):
+    """Answer each number on standard input by the rate of that instance."""
+    budget = Budget(3600, None)
+    instances = [Instance(SOURCES[kind](BATCH), kind, budget) for _ in range(INSTANCES)]
+    for instance in instances:
+        instance.warm_up(5.0, is_pass_awaited=True)
+    let_rest(budget, 1.0)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        instance = instances[int(line)]
+        instance.pull_for(VISIT_SECONDS / 4)
+        examples, took = instance.pull_for(VISIT_SECONDS)
+        print(examples / took, flush=True)
+        let_rest(budget, 0.5)
+
+
+def luck_of(logs):
+    """Return the standard deviations of instances, of processes, and of a visit: the parts of a nested design.
+
+    Each visit is first freed of what all had in common, the machine's speed then. What a mean of visits (of instances)
+    owes to their noise is taken off its variance (analysis of variance; H. Scheffé, 1959, section 7.3).
     """
-    alike = {"a": lambda: counted(pipeline, BATCH), "b": lambda: counted(pipeline, BATCH)}
-    different = {"a": lambda: counted(pipeline, BATCH), "b": lambda: counted(pipeline, USEFUL)}
-    found = []
-    for pair in (alike, different):
-        comparison = bt.compare(pair, seconds=seconds)
-        found.append((comparison.ratio("a", "b"), len(comparison.results["a"].rounds)))
-    return found
+    logs = np.asarray(logs) - np.mean(logs, axis=(1, 2), keepdims=True)
+    visits, _, instances = logs.shape
+    noise = logs.var(axis=0, ddof=1).mean()
+    of_instances = logs.mean(axis=0)
+    between_instances = max(0.0, of_instances.var(axis=1, ddof=1).mean() - noise / visits)
+    of_processes = of_instances.mean(axis=1)
+    taken_off = between_instances / instances + noise / visits / instances
+    between_processes = max(0.0, of_processes.var(ddof=1) - taken_off)
+    return [math.sqrt(part) for part in (between_instances, between_processes, noise)]
 
 
-def half_width(ratio):
-    return (ratio.high / ratio.low - 1) / 2
-
-
-def rounds_needed(ratio, rounds):
-    """Return after how many rounds the half width would be 2 %: it falls with the square root of their number."""
-    return rounds * (half_width(ratio) / PRACTICALLY_SAME) ** 2
-
-
-def share(count, total):
+def share(found, wanted):
     """Return "3 of 40 (2 to 20 %)" with the exact (Clopper-Pearson) 95 % interval."""
+    count, total = sum(map(bool, wanted)), len(found)
     interval = binomtest(count, total).proportion_ci()
     return f"{count} of {total} ({100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
 
 
-def row(name, pairs):
-    """Return the counts of one kind of pipeline from its pairs (alike, different), each of a ratio and its rounds."""
-    alike = [ratio for (ratio, _), _ in pairs]
-    different = [ratio for _, (ratio, _) in pairs]
-    alarms = sum(ratio.verdict != "same" for ratio in alike)
-    seen = sum(ratio.verdict == "faster" for ratio in different)
-    widths = [f"{median(100 * half_width(ratio) for ratio in ratios):.1f} %" for ratios in (alike, different)]
-    measured = f"{median(ratio.median for ratio in different):.3f}"
-    needed = median(rounds_needed(ratio, rounds) for pair in pairs for ratio, rounds in pair)
-    counts = [share(alarms, len(pairs)), share(seen, len(pairs))]
-    return [name, *counts, measured, " and ".join(widths), f"{needed:.0f}"]
+def verdicts(found):
+    words = ("faster", "slower", "same", "unclear")
+    return "/".join(str(sum(each["verdict"] == word for each in found)) for word in words)
 
 
-def races(data, repeats, seconds):
-    """Return the row of the races, and for each whether it kept the true best, its finalists, rounds and seconds."""
-    build = partial(bt.Pipeline, data=data, batch=64, rewrites=False)
-    kept = []
-    finalists = []
-    shares = []
-    took = []
-    truth = None
-    for repeat in range(repeats):
-        began = time.perf_counter()
-        found = bt.race(build, seconds=seconds, **CHOICES)
-        took.append(time.perf_counter() - began)
-        if truth is None:
-            factories = {name: partial(build, **chosen) for name, chosen in found.settings.items()}
-            truth = bt.compare(factories, seconds=5 * seconds)
-            best = max(truth.names, key=lambda name: truth.results[name].median)
-        kept.append(best in found.still_in)
-        finalists.append(len(found.best))
-        rounds = [len(result.rounds) for result in found.results.values()]
-        shares.append(sum(rounds) / len(rounds) / (LOOKS * ROUNDS))
-        print(f"{repeat + 1}/{repeats} races: {found.answer} The best: {best}.", file=sys.stderr)
-    row = [str(len(found.results)), share(sum(kept), repeats), f"{median(finalists):.0f}"]
-    row += [f"{100 * median(shares):.0f} %", f"{median(took):.0f}"]
-    return row, {"kept": kept, "finalists": finalists, "shares": shares, "seconds": took, "truth": truth.to_dict()}
+def half_width(found):
+    widths = [(each["high"] / each["low"] - 1) / 2 for each in found if each["low"] > 0]
+    return f"{100 * median(widths):.1f} %" if widths else "none"
+
+
+def luck_table(store):
+    head = ("source", "luck of an instance", "luck of a process", f"noise of a visit of {VISIT_SECONDS} s")
+    rows = []
+    for kind in SOURCES:
+        parts = [luck_of(each["logs"]) for each in store.of("luck", kind)]
+        if parts:
+            rows.append([kind, *(f"{100 * mean(part):.1f} %" for part in zip(*parts, strict=True))])
+    return head, rows
+
+
+def alike_table(store):
+    head = ("source, twice", "intervals that miss 1", "faster/slower/same/unclear", "half width", "blocks")
+    rows = []
+    for kind in (*SOURCES, None):
+        found = store.of("alike", kind)
+        if found:
+            missed = [not each["low"] <= 1 <= each["high"] for each in found]
+            blocks = f"{median(each['blocks'] for each in found):.0f}"
+            rows.append([kind or "all", share(found, missed), verdicts(found), half_width(found), blocks])
+    return head, rows
+
+
+def different_table(store):
+    head = ("source", "seen", "faster/slower/same/unclear", "called same", "its measured ratio", "half width")
+    rows = []
+    for kind in SOURCES:
+        for truth in USEFUL:
+            found = store.of("different", f"{kind}: {truth}")
+            if found:
+                seen = share(found, [each["verdict"] == "faster" for each in found])
+                same = str(sum(each["verdict"] == "same" for each in found))
+                ratio = f"{median(each['ratio'] for each in found):.3f}"
+                rows.append([f"{kind}: {truth}", seen, verdicts(found), same, ratio, half_width(found)])
+    return head, rows
+
+
+def advice_table(store):
+    head = ("source", "clear at once", "told for how long", "clear after that", "told, median")
+    rows = []
+    for kind in dict.fromkeys(each["kind"] for each in store.of("advice")):
+        found = store.of("advice", kind)
+        told = [each for each in found if each["then"]]
+        at_once = share(found, [each["first"]["verdict"] != "unclear" for each in found])
+        if told:
+            after = share(told, [each["then"]["verdict"] != "unclear" for each in told])
+            seconds = f"{median(each['first']['seconds_more'] for each in told):.0f} s"
+            rows.append([kind, at_once, str(len(told)), after, seconds])
+        else:
+            rows.append([kind, at_once, "0", "", ""])
+    return head, rows
+
+
+def race_table(store):
+    head = ("settings", "the true best is in the final set", "finalists", f"rounds, of {LOOKS[-1]} for each", "seconds")
+    found = store.of("races", "race")
+    if not found:
+        return head, []
+    [truth] = store.of("races", "truth")
+    kept = share(found, [truth["best"] in each["still_in"] for each in found])
+    finalists = f"{median(len(each['still_in']) for each in found):.0f}"
+    shares = f"{100 * median(each['share'] for each in found):.0f} %"
+    seconds = f"{median(each['seconds'] for each in found):.0f}"
+    return head, [[str(len(truth["rates"])), kept, finalists, shares, seconds]]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=20, help="of both comparisons per pipeline (default: 20)")
-    parser.add_argument("--seconds", type=float, default=20, help="for each comparison (default: 20)")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS)
+    parser.add_argument("--repeats", type=int, default=60, help="alike, for each of five sources (default: 60)")
+    parser.add_argument("--seconds", type=float, default=10, help="for each comparison (default: 10)")
     parser.add_argument("--races", type=int, default=20, help="of 24 settings (default: 20)")
+    parser.add_argument("--file", type=Path, default=Path("build/honesty.jsonl"), help="where results are kept")
+    parser.add_argument("--again", action="store_true", help="begin anew, without the results in the file")
+    parser.add_argument("--serve", choices=SOURCES, help=argparse.SUPPRESS)
     add_arguments(parser)
     arguments = parser.parse_args()
-    data = bt.photo_crops()
-    pipelines = {name: bt.Pipeline(data=data, batch=BATCH, **s) for name, s in PIPELINES.items()}
-    pairs = {name: [] for name in pipelines}
-    for repeat in range(arguments.repeats):
-        for name, pipeline in pipelines.items():
-            pairs[name].append(measure(pipeline, arguments.seconds))
-            (alike, rounds), (different, _) = pairs[name][-1]
-            news = f"alike {alike}; different {different}; {rounds} rounds"
-            print(f"{repeat + 1}/{arguments.repeats} {name}: {news}", file=sys.stderr)
-    rows = [row(name, found) for name, found in pairs.items()]
-    rows.append(row("all", [pair for found in pairs.values() for pair in found]))
-    head = ("pipeline", "false alarms", "true 10 % seen", "its measured ratio", "half widths of the intervals")
-    head += ("rounds that 2 % need",)
+    if arguments.serve:
+        serve(arguments.serve)
+        return
+    store = Store(arguments.file, arguments.again)
+    repeats, seconds = arguments.repeats, arguments.seconds
+    if "luck" in arguments.only:
+        measure_luck(store, repeats, seconds)
+    if "alike" in arguments.only:
+        measure_alike(store, repeats, seconds)
+    if "different" in arguments.only:
+        measure_different(store, max(1, repeats // 3), seconds)
+    if "advice" in arguments.only:
+        measure_advice(store, max(1, repeats // 3), seconds)
+    if "races" in arguments.only:
+        measure_races(store, arguments.races, 12 * seconds)
     about = facts()
-    race_head = ("settings", "the true best is in the final set", "finalists", "rounds, of 42 for each", "seconds")
-    race_seconds = 6 * arguments.seconds
-    race_row, raced = races(data, arguments.races, race_seconds)
-    text = f"{in_words(about)} {arguments.seconds:.0f} s a comparison, {race_seconds:.0f} s a race at most."
-    text += f"\n\n{table(head, rows)}\n\n{table(race_head, [race_row])}"
-    ratios = {name: [[asdict(ratio) for ratio, _ in pair] for pair in found] for name, found in pairs.items()}
-    facts_found = {"facts": about, "head": head, "rows": rows, "ratios": ratios, "races": raced}
-    finish(arguments, "honesty", text, facts_found)
+    same = f"{100 * PRACTICALLY_SAME:.0f} %"
+    text = f"{in_words(about)} {seconds:.0f} s a comparison, {12 * seconds:.0f} s a race at most; same within {same}."
+    for made in (luck_table, alike_table, different_table, advice_table, race_table):
+        head, rows = made(store)
+        if rows:
+            text += f"\n\n{table(head, rows)}"
+    finish(arguments, "honesty", text, {"facts": about, "found": store.found})
 
 
 if __name__ == "__main__":
