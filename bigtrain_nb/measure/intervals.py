@@ -28,7 +28,7 @@ def median_interval(rounds):
 
 
 def mean_interval(values, error=1 - CONFIDENCE):
-    """Return ``(mean, low, high)`` for the mean of independent values, such as logarithms of ratios, one for each block.
+    """Return ``(mean, low, high)`` for the mean of independent values, such as the logarithm of a ratio in each block.
 
     Student's interval: the true mean lies outside in a share ``error`` of all cases, also with few values, unless some
     of them are far from all others on one side. With fewer than two values its ends are infinite.

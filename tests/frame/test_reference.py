@@ -26,5 +26,5 @@ def test_a_section_has_the_call_the_errors_the_example_and_what_is_returned():
     assert "Raises ValueError for fewer than two combinations" in section
     assert "[`throughput`](measure.md#throughput)" in section
     assert "found = bt.race(build, seconds=1, batch=[10, 100])" in section
-    assert "### Race\n" in section and "- `best: list[dict]`" in section
+    assert "### Race\n" in section and "- `finalists: list[dict]`" in section
     assert "- `save(path: str | os.PathLike) -> None`" in section, "which a base of its base has"
