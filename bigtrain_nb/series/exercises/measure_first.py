@@ -45,30 +45,44 @@ def say(low, high, margin=0.02):
         return "faster"
     if high < 1 / (1 + margin):
         return "slower"
-    return "same"
+    if low >= 1 / (1 + margin) and high <= 1 + margin:
+        return "same"
+    return "unclear"
 
 
 @exercise(say, minutes=3, difficulty=1)
 def _check_say(answer):
-    """Both ends of the interval must lie on the same side of 1, and further off than the margin."""
+    """What does the *whole* interval say? It lies on one side of 1, further off than the margin; or within it; or
+    neither."""
     expect(answer(1.30, 1.41), "faster", "the verdict on 1.30x to 1.41x")
     expect(answer(0.70, 0.82), "slower", "the verdict on 0.70x to 0.82x")
-    expect(answer(0.96, 1.33), "same", "the verdict on 0.96x to 1.33x, which holds 1")
+    expect(answer(0.96, 1.33), "unclear", "the verdict on 0.96x to 1.33x, which holds 1 and much else")
+    expect(answer(0.96, 0.99), "unclear", "the verdict on 0.96x to 0.99x, which the margin of 2 % cuts in two")
+    expect(answer(1.01, 1.33), "unclear", "the verdict on 1.01x to 1.33x, which the margin of 2 % cuts in two")
     expect(answer(1.005, 1.015), "same", "the verdict on 1.005x to 1.015x, within the margin of 2 %")
+    expect(answer(0.985, 0.995), "same", "the verdict on 0.985x to 0.995x, within the margin of 2 %")
+    expect(answer(0.93, 1.04, margin=0.1), "same", "the verdict on 0.93x to 1.04x with a margin of 10 %")
+    expect(answer(1.05, 1.08, margin=0.04), "faster", "the verdict on 1.05x to 1.08x with a margin of 4 %")
 
 
-@_check_say.refuses("which holds 1: expected 'same', got 'faster'")
+@_check_say.refuses("which holds 1 and much else: expected 'unclear', got 'faster'")
 def _looks_at_the_middle(low, high, margin=0.02):
     centre = (low + high) / 2
     return "faster" if centre > 1 else "slower"
 
 
-@_check_say.refuses("within the margin of 2 %: expected 'same', got 'faster'")
+@_check_say.refuses("which the margin of 2 % cuts in two: expected 'unclear', got 'faster'")
 def _forgets_the_margin(low, high, margin=0.02):
-    return say(low, high, margin=0.0)
+    return "faster" if low > 1 else "slower" if high < 1 - margin else "unclear"
 
 
-@_check_say.refuses("which holds 1: expected 'same', got 'faster'")
+@_check_say.refuses("which holds 1 and much else: expected 'unclear', got 'same'")
+def _takes_unclear_for_the_same(low, high, margin=0.02):
+    verdict = say(low, high, margin)
+    return "same" if verdict == "unclear" else verdict
+
+
+@_check_say.refuses("which holds 1 and much else: expected 'unclear', got 'faster'")
 def _mixes_up_the_ends(low, high, margin=0.02):
     return say(high, low, margin)
 
@@ -88,7 +102,7 @@ def honest_compare(measure):
         return "a"
     if high < 1 / 1.02:
         return "b"
-    return "same"
+    return "unclear"
 
 
 @exercise(honest_compare, minutes=20, difficulty=4)
@@ -102,10 +116,10 @@ def _check_honest_compare(answer):
         for seed in range(MACHINES):
             advantage = advantages[seed % 2]
             machine = Machine(f"{kind} {seed}", advantage, BUDGET)
-            truth = "same" if advantage == 1 else ("a" if advantage > 1 else "b")
+            truth = "unclear" if advantage == 1 else ("a" if advantage > 1 else "b")
             verdict = answer(machine.measure)
-            if verdict not in ("a", "b", "same"):
-                raise Wrong(f'expected "a", "b" or "same", got {verdict!r:.50}')
+            if verdict not in ("a", "b", "unclear"):
+                raise Wrong(f'expected "a", "b" or "unclear", got {verdict!r:.50}')
             right += verdict == truth
             turns.append("".join(machine.turns))
         verdicts[kind] = right / MACHINES
@@ -113,7 +127,7 @@ def _check_honest_compare(answer):
     found = verdicts["different"]
     if alarms > 0.05 or found < 0.9:
         raise Wrong(
-            f"of {MACHINES} pairs that were alike, {100 * alarms:.3g} % were called different (at most 5 %); of"
+            f"of {MACHINES} pairs that were alike, {100 * alarms:.3g} % got a winner (at most 5 %); of"
             f" {MACHINES} true differences of 1.2x, {100 * found:.3g} % were found (at least 90 %)."
             f" {_reason(turns, alarms)}"
         )
@@ -157,7 +171,7 @@ def _in_turns(measure, rounds, seconds):
 
 
 def _by_interval(low, high):
-    return {"faster": "a", "slower": "b", "same": "same"}[say(low, high)]
+    return {"faster": "a", "slower": "b"}.get(say(low, high), "unclear")
 
 
 @_check_honest_compare.refuses("One source ran after the other")
@@ -200,7 +214,7 @@ def _peeks(measure):
         low, high = median_interval(ratios)
         if len(ratios) >= 5 and not low <= 1 <= high:
             return "a" if low > 1 else "b"
-    return "same"
+    return "unclear"
 
 
 @_check_honest_compare.refuses("50 runs took 30.0 s, and the next one does not fit into 30 s")
