@@ -14,6 +14,7 @@ _HOME = {
     "common.hardware": ("cores", "machine"),
     "data.images": ("image_folder", "photo_crops"),
     "data.text": ("source_text", "text_folder"),
+    "data.token_rows": ("TokenRows",),
     "data.pipeline": ("Pipeline",),
     "common.quiet": ("tf",),
     "data.diagnose": ("diagnose",),

@@ -14,6 +14,7 @@ from bigtrain_nb.data.images import image_folder as image_folder
 from bigtrain_nb.data.images import photo_crops as photo_crops
 from bigtrain_nb.data.text import source_text as source_text
 from bigtrain_nb.data.text import text_folder as text_folder
+from bigtrain_nb.data.token_rows import TokenRows as TokenRows
 from bigtrain_nb.data.pipeline import Pipeline as Pipeline
 from bigtrain_nb.common.quiet import tf as tf
 from bigtrain_nb.data.diagnose import diagnose as diagnose

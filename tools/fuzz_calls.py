@@ -80,6 +80,7 @@ CALLS = {
         {"pattern": "'*.txt'", "test_fraction": "0.5", "skip_damaged": "True", "cache": "'cache'"},
     ),
     "text().array": ({"split": "'test'"}, {}),
+    "bt.TokenRows": ({"tokens": "[1, 2, 3]", "lengths": "[2, 1]", "length": "4"}, {"vocabulary": "9"}),
     "read(bt.Pipeline": (
         {"data": "crops()", "image_size": "8", "batch": "4"},
         {

@@ -24,7 +24,10 @@ PAGES = {  # file: its question, and the names that answer it
     ),
     "feed": (
         "Does the data keep up?",
-        ("Pipeline", "diagnose", "pipeline_ceiling", "photo_crops", "image_folder", "source_text", "text_folder"),
+        (
+            *("Pipeline", "diagnose", "pipeline_ceiling", "photo_crops", "image_folder", "source_text", "text_folder"),
+            "TokenRows",
+        ),
     ),
     "train": (
         "Train one model on whatever is there",

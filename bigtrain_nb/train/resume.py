@@ -5,6 +5,7 @@ Keras' `BackupAndRestore` does not: after a save in the middle of an epoch it tr
 
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -18,6 +19,9 @@ from bigtrain_nb.train.train_state import TrainState
 
 SEEN_SECONDS = 10.0
 """So late a worker may see what the chief has written in a folder that they share."""
+LONG_SKIP_SECONDS = 10.0
+FEW_SKIPPED = 100
+"""So few batches are read again quickly: what took long then was compiling the first step."""
 
 
 class Resume(keras.callbacks.Callback):
@@ -29,6 +33,10 @@ class Resume(keras.callbacks.Callback):
 
     An epoch that is resumed must have the same order again: the same seeds, and no reshuffling, for `fit` may begin to
     read a dataset twice. In a loop of your own, call ``resume.step_done()`` after each step.
+
+    Going on in the middle of an epoch, `rest` reads again what was trained before, with all the work in the pipeline:
+    hours, where that work is large and a million batches are done. It costs nothing where a batch is made from its
+    number: ``resume.rest(tf.data.Dataset.range(steps)).map(read)``, where ``read`` makes batch ``n`` of the epoch.
 
     Saves every ``every`` steps, and at the end of each epoch (``every=None``: only then); keeps the newest ``keep``
     checkpoints.
@@ -78,6 +86,7 @@ class Resume(keras.callbacks.Callback):
         self._length = None  # batches in this epoch, where known
         self._in_loop = False
         self._skipped = False
+        self._skips_since = None  # when `rest` was called, until the first step after it
         self.restored = self._restore() > 0
 
     @property
@@ -112,7 +121,11 @@ class Resume(keras.callbacks.Callback):
     def rest(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Return what is left of this epoch: ``dataset``, in whole batches, without the first `step`.
 
-        The skipped batches are read again, but not trained on. Several workers each read all of the dataset and keep
+        The skipped batches are read again, but not trained on, and whatever the pipeline does to them is done again: a
+        warning says so where more than a hundred took more than ten seconds. What comes after `rest` is not done for them, so give it
+        the numbers of batches, and read behind it: ``resume.rest(tf.data.Dataset.range(steps)).map(read)``.
+
+        Several workers each read all of the dataset and keep
         their share (AutoShardPolicy.DATA): only so the number of steps tells which examples are done.
 
         Raises TypeError for what is no `tf.data.Dataset`, ValueError for one without end, with fewer batches than are
@@ -129,6 +142,7 @@ class Resume(keras.callbacks.Callback):
             )
         self._length = length if length >= 0 else None
         self._skipped = True
+        self._skips_since = time.monotonic() if self.step else None
         if self._several_workers:
             dataset = _sharded_by_batches(dataset)
         return dataset.skip(self.step)
@@ -141,6 +155,7 @@ class Resume(keras.callbacks.Callback):
         if not self._in_loop:
             raise RuntimeError("train inside `for epoch in resume.epochs(count):`, which counts the epochs")
         before = self.step
+        self._warn_of_a_long_skip(before)
         self._state.step += whole_number("steps", steps, 0)
         if self.step == self._length:
             return  # the epoch's end saves
@@ -148,6 +163,19 @@ class Resume(keras.callbacks.Callback):
         is_time = self._every and self.step // self._every > before // self._every
         if stop or is_time:
             self._save(stop)
+
+    def _warn_of_a_long_skip(self, skipped):
+        if self._skips_since is None:
+            return
+        took = time.monotonic() - self._skips_since
+        self._skips_since = None
+        if took > LONG_SKIP_SECONDS and skipped > FEW_SKIPPED:
+            warnings.warn(
+                f"{took:.0f} s passed from resume.rest(dataset) to the end of the first step: {skipped} batches were"
+                " read again in that time, and skipped. Numbers are skipped in no time:"
+                " resume.rest(tf.data.Dataset.range(steps)).map(read), where read(n) makes batch n",
+                stacklevel=2,
+            )
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch != self.epoch:

@@ -67,6 +67,7 @@ def gpt(
     tensor_parallel: int = 1,
     micro_batches: int = 1,
     fully_shard: bool = False,
+    packed: bool = False,
 ) -> Model:
     """Return an untrained language model: int32 tokens [batch, length] -> float32 logits [batch, length, vocabulary].
 
@@ -75,6 +76,10 @@ def gpt(
     Learners", but for an output projection of its own, and without biases, as in Chowdhery et al. 2022, "PaLM".
     Matrices start normal with a deviation of 0.02. ``recompute`` lets each block be computed again, and
     ``chunk_attention=K`` each attention layer work in K chunks: see `bigtrain_nb.chunk_attention`.
+
+    ``packed=True`` takes rows of several documents, {"tokens", "segments", "positions"}, int32 [batch, length] each, as
+    `bigtrain_nb.TokenRows` gives them: a token sees those before it in its own segment, and its position is the place
+    in the document. So a document's logits are those that it has alone.
 
     ``tensor_parallel=N`` shards the heads and the two matrices of each block over the N replicas of the strategy in
     whose scope the model is made, and ``fully_shard=True`` all weights of the blocks: see `Model`.
@@ -96,18 +101,28 @@ def gpt(
     switch("recompute", recompute)
     _check_replicas(tensor_parallel)
     switch("fully_shard", fully_shard)
+    switch("packed", packed)
 
     def build():
         tokens = keras.Input((length,), dtype="int32", name="tokens")
         x = _layers.Embedding(vocabulary, width, embeddings_initializer=_normal())(tokens)
-        x = Positions()(x)
+        if packed:
+            segments = keras.Input((length,), dtype="int32", name="segments")
+            places = keras.Input((length,), dtype="int32", name="positions")
+            inputs = {"tokens": tokens, "segments": segments, "positions": places}
+            x = Positions(name="position_embedding")(x, places)
+            same_segment = keras.ops.equal(segments[:, :, None], segments[:, None, :])
+        else:
+            inputs = tokens
+            x = Positions()(x)
+            same_segment = None
         x = _layers.Dropout(dropout)(x)
         transformer_block = partial(_transformer_block, width=width, heads=heads, dropout=dropout)
         for _ in range(layers):
-            x = _block(x, transformer_block, recompute, fully_shard)
+            x = _block(x, transformer_block, recompute, fully_shard, same_segment)
         x = _normalized(x)
         logits = _matrix(vocabulary, dtype="float32", name="logits")(x)
-        return keras.Model(tokens, logits, name="gpt")
+        return keras.Model(inputs, logits, name="gpt")
 
     model = Model.of(
         build,
@@ -120,22 +135,26 @@ def gpt(
 
 @keras.saving.register_keras_serializable("bigtrain_nb")
 class Positions(_layers.Layer):
-    """Adds a learned vector for its place to each token: [batch, length, width] -> the same shape."""
+    """Adds a learned vector for its place to each token: [batch, length, width] -> the same shape.
+
+    ``places`` are int32 [batch, length]; without them the first token of a row has place 0, the next one 1.
+    """
 
     def build(self, shape):
         self.table = self.add_weight(shape[1:], initializer=_normal(), name="positions")
 
-    def call(self, x):
-        return x + self.table
+    def call(self, x, places=None):
+        return x + (self.table if places is None else keras.ops.take(self.table, places, axis=0))
 
 
-def _block(x, make, recompute, fully_shard=False):
-    """Return what the layers that ``make`` puts on a tensor give for ``x``."""
+def _block(x, make, recompute, fully_shard=False, mask=None):
+    """Return what the layers that ``make`` puts on a tensor, and on a mask if there is one, give for ``x``."""
+    given = [x] if mask is None else [x, mask]
     if not (recompute or fully_shard):
-        return make(x)
-    inputs = keras.Input(x.shape[1:], dtype=x.dtype)
-    block = keras.Model(inputs, make(inputs))
-    return recomputed(block)(x) if recompute else block(x)
+        return make(*given)
+    inputs = [keras.Input(each.shape[1:], dtype=each.dtype) for each in given]
+    block = keras.Model(inputs, make(*inputs))
+    return recomputed(block)(given) if recompute else block(given)
 
 
 def _is_block(layer):
@@ -176,11 +195,11 @@ def _check_replicas(tensor_parallel):
         )
 
 
-def _transformer_block(x, width, heads, dropout):
+def _transformer_block(x, mask=None, *, width, heads, dropout):
     head_size = width // heads
     attend = _layers.MultiHeadAttention(heads, head_size, dropout=dropout, use_bias=False, kernel_initializer=_normal())
     entry = _normalized(x)
-    attended = attend(entry, entry, use_causal_mask=True)
+    attended = attend(entry, entry, attention_mask=mask, use_causal_mask=True)
     x = _layers.Add()([x, _layers.Dropout(dropout)(attended)])
 
     change = _normalized(x)
