@@ -122,8 +122,9 @@ class Resume(keras.callbacks.Callback):
         """Return what is left of this epoch: ``dataset``, in whole batches, without the first `step`.
 
         The skipped batches are read again, but not trained on, and whatever the pipeline does to them is done again: a
-        warning says so where more than a hundred took more than ten seconds. What comes after `rest` is not done for them, so give it
-        the numbers of batches, and read behind it: ``resume.rest(tf.data.Dataset.range(steps)).map(read)``.
+        warning says so where more than a hundred took more than ten seconds. What comes after `rest` is not done for
+        them. So give it the numbers of batches, and read behind it:
+        ``resume.rest(tf.data.Dataset.range(steps)).map(read)``.
 
         Several workers each read all of the dataset and keep
         their share (AutoShardPolicy.DATA): only so the number of steps tells which examples are done.
