@@ -13,6 +13,7 @@ from equal_models import (
     distance,
     examples,
     net,
+    on,
     precision,
     reducing,
     scores_of_words,
@@ -25,6 +26,7 @@ from logical_cpus import CPUS
 
 from bigtrain_nb.common.keras_gaps import compiled_loss, full_name, known_as, mask_of, move
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.model import Model
 
 layers = keras.layers
 SGD = partial(keras.optimizers.SGD, 0.1)
@@ -87,6 +89,28 @@ def test_loss_scaling_looks_at_the_first_replica_only():
         model = trained(stock, tf.data.Dataset.from_tensors((x, Y[:12])), SGD, 2)
     assert model.optimizer.dynamic_scale.numpy() == 2**15
     assert not all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
+def moved_by_a_weighted_step(make, replicas=1, accumulate=None, **settings):
+    """Return by how much a step moves the weights; of the first 12 examples two count, of the last 12 all."""
+    counted = np.where(np.arange(24) < 12, np.arange(24) % 6 == 0, 1).astype("float32")
+    with on(replicas):
+        model = net(make, **settings)
+        optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=accumulate)
+        model.compile(optimizer, keras.losses.MeanSquaredError("mean_with_sample_weight"))
+        before = model.get_weights()
+        model.fit(X, Y, sample_weight=counted, batch_size=24 // (accumulate or 1), shuffle=False, verbose=0)
+    return np.concatenate([np.ravel(new - old) for new, old in zip(model.get_weights(), before, strict=True)])
+
+
+@pytest.mark.parametrize("stock_way", [{"replicas": 2}, {"accumulate": 2}])
+def test_a_weighted_mean_is_taken_of_each_part_by_itself(stock_way):
+    """The accumulation bug of 2024: parts with few weighted examples count as much as those with many."""
+    whole = moved_by_a_weighted_step(keras.Model)
+    assert np.abs(moved_by_a_weighted_step(keras.Model, **stock_way) - whole).max() > 0.05 * np.abs(whole).max()
+    for replicas, parts in ((1, 3), (2, 1), (2, 3)):
+        moved = moved_by_a_weighted_step(Model, replicas, micro_batches=parts)
+        assert np.abs(moved - whole).max() < 1e-5 * np.abs(whole).max()
 
 
 def test_clipping_comes_before_the_reduction():
