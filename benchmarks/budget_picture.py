@@ -1,7 +1,5 @@
 """The picture of budget.py: what was predicted beside what was measured."""
 
-from textwrap import fill
-
 from matplotlib.ticker import LogLocator, NullLocator
 
 from bigtrain_nb.common.words import amount
@@ -12,7 +10,7 @@ def predicted_figure(rows, tolerance, unit):
     """Predicted over measured on logarithmic axes, with the line of equals and a band of ``tolerance`` around it.
 
     `rows`: (name, measured, predicted), all above zero; names of rows outside the band are written. `tolerance`: 0.15
-    for 15 %; `unit`: "bytes", "s" or "examples/s".
+    for 15 %; `unit`: "bytes", "s" or one that has no multiples of its own, "examples/s".
     """
     figure, (axes,) = canvas(4.2)
     values = [value for _, *pair in rows for value in pair]
@@ -21,30 +19,47 @@ def predicted_figure(rows, tolerance, unit):
     upper = [(1 + tolerance) * end for end in ends]
     axes.fill_between(ends, lower, upper, color=INK, alpha=0.1)
     axes.plot(ends, ends, color=INK, linewidth=1.2)
-    within = 0
-    for name, measured, predicted in rows:
-        is_inside = abs(predicted / measured - 1) <= tolerance
-        within += is_inside
-        colour = MEASURED if is_inside else PREDICTED
-        axes.plot(measured, predicted, "o", color=colour, markersize=7, alpha=0.85)
-        if not is_inside:
-            _name(axes, fill(name, 18), measured, predicted)
+    outside = [row for row in rows if abs(row[2] / row[1] - 1) > tolerance]
+    for row in rows:
+        colour = PREDICTED if row in outside else MEASURED
+        axes.plot(*row[1:], "o", color=colour, markersize=7, alpha=0.85)
+    _names(axes, outside)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    fits_itself = unit in ("bytes", "s")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(10, (1, 2, 5), numticks=8))
         if unit == "bytes":
             axis.set_major_locator(LogLocator(2, numticks=8))
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(lambda value, _: amount(value, unit))
-    key = f"line: equal, band: {100 * tolerance:.0f} %; {within} of {len(rows)} within it"
-    label(axes, f"measured\n{key}", "predicted")
+        axis.set_major_formatter(lambda value, _: amount(value, unit if fits_itself else ""))
+    key = f"line: equal, band: {100 * tolerance:.0f} %; {len(rows) - len(outside)} of {len(rows)} within it"
+    of_axes = "" if fits_itself else f" ({unit})"
+    label(axes, f"measured{of_axes}\n{key}", f"predicted{of_axes}")
     return figure
 
 
-def _name(axes, name, measured, predicted):
-    """Write a name next to its dot, on the side away from the line."""
-    away, side = (-9, "top") if predicted < measured else (9, "bottom")
-    at = (measured, predicted)
+def _names(axes, rows):
+    """Write the names one below the other in the corners that have no dots, each with a line to its dot.
+
+    They stand in the order of the dots' heights, so that lines rarely cross.
+    """
+    too_low = sorted((row for row in rows if row[2] < row[1]), key=lambda row: row[2])
+    for place, (name, *dot) in enumerate(too_low):
+        _name(axes, name, dot, (0.6, 0.05 + 0.08 * place), "left")
+    too_high = sorted((row for row in rows if row[2] > row[1]), key=lambda row: -row[2])
+    for place, (name, *dot) in enumerate(too_high):
+        _name(axes, name, dot, (0.4, 0.95 - 0.08 * place), "right")
+
+
+def _name(axes, name, dot, at, side):
+    """Write a name that begins or ends at a place in the axes, with a line from there to its dot."""
+    line = {
+        "arrowstyle": "-",
+        "color": INK,
+        "linewidth": 0.6,
+        "relpos": (0 if side == "left" else 1, 0.5),
+        "shrinkB": 4,
+    }
     axes.annotate(
-        name, at, (0, away), textcoords="offset points", ha="center", va=side, color=INK, fontsize=9
+        name, dot, at, textcoords="axes fraction", ha=side, va="center", color=INK, fontsize=9, arrowprops=line
     )  # fmt: skip
