@@ -52,6 +52,19 @@ def same_weight_decay(optimizer, other):
             vars(optimizer)[name] = vars(other)[name]
 
 
+def is_undecayed(optimizer, weight):
+    """Return whether an optimizer with weight decay was told to leave this weight as it is."""
+    if hasattr(optimizer, "_is_excluded_from_weight_decay"):  # since Keras 3.16, which asks it in `build`
+        return optimizer._is_excluded_from_weight_decay(weight)
+    return not optimizer._use_weight_decay(weight)
+
+
+def leave_undecayed(optimizer, variables):
+    """Let an optimizer that is not built, nor asked about them, leave these variables undecayed too."""
+    known = getattr(optimizer, "_exclude_from_weight_decay", set())
+    optimizer._exclude_from_weight_decay = known | {optimizer._var_key(variable) for variable in variables}
+
+
 def after(data):
     """Let what is done in this context wait for the batch. Keras decays weights and counts a step also when a dataset
     of unknown size has come to its end, for neither needs a value of the batch that is not there.

@@ -10,6 +10,7 @@ replicas would need as many of them. Stage 3, `fully_shard`, keeps only a shard 
 each layer before its forward and its backward pass.
 """
 
+from bigtrain_nb.common.keras_gaps import is_undecayed, leave_undecayed
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import join_shards, on_each_replica, sum_into_shards
 from bigtrain_nb.parallel.reduction import Mean
@@ -29,7 +30,7 @@ class ShardedOptimizer(OptimizerOfShards):
         shards = [_shard_of(weight, f"shard{index}_of_{weight.name}") for index, weight in enumerate(variables)]
         # Keras tracks any other attribute that holds variables
         object.__setattr__(self, "_weights_and_shards", list(zip(variables, shards, strict=True)))
-        object.__setattr__(self, "_weight_of", {id(shard): weight for weight, shard in self._weights_and_shards})
+        leave_undecayed(self, [shard for weight, shard in self._weights_and_shards if is_undecayed(self, weight)])
         super().build(shards)
 
     def apply(self, grads, trainable_variables):
@@ -44,9 +45,6 @@ class ShardedOptimizer(OptimizerOfShards):
             super().finalize_variable_values(self._shards_of(var_list))
             strategy = var_list[0].value.distribute_strategy  # `fit` may be called outside of its scope
             on_each_replica(strategy, self._gather_weights)()
-
-    def _use_weight_decay(self, variable):
-        return super()._use_weight_decay(self._weight_of.get(id(variable), variable))
 
     def _shards_of(self, weights):
         shard_of = {id(weight): shard for weight, shard in self._weights_and_shards}

@@ -75,6 +75,19 @@ def test_it_trains_as_without_and_shows_the_same_state(name):
         assert all(np.array_equal(value, weight.numpy()) for value in values_on_replicas(weight))
 
 
+def test_a_weight_that_is_left_undecayed_itself_and_not_by_its_name_stays_so():
+    models = []
+    for sharded in (False, True):
+        with on(2):
+            model = net(shard_optimizer=sharded)
+            optimizer = optimizers.AdamW(0.01, weight_decay=0.5, epsilon=1e-4)
+            optimizer.exclude_from_weight_decay(var_list=[model.weights[0]])
+            model.compile(optimizer, "mse")
+        model.fit(DATA, verbose=0, shuffle=False)
+        models.append(model)
+    assert apart(*models) < 1e-6
+
+
 @pytest.mark.usefixtures("each_reduction")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_weights_of_two_types_are_sharded_each_type_by_itself(dtype):

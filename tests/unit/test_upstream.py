@@ -24,7 +24,15 @@ from equal_models import (
 )
 from logical_cpus import CPUS
 
-from bigtrain_nb.common.keras_gaps import compiled_loss, full_name, known_as, mask_of, move
+from bigtrain_nb.common.keras_gaps import (
+    compiled_loss,
+    full_name,
+    is_undecayed,
+    known_as,
+    leave_undecayed,
+    mask_of,
+    move,
+)
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
 
@@ -66,13 +74,14 @@ def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched
     assert not calls
 
 
-def test_an_optimizer_decides_on_weight_decay_in_a_private_method_and_its_config_does_not_hold_it():
-    """Decided elsewhere, `ShardedOptimizer` must do it there; held by the config, `same_weight_decay` can go."""
+def test_an_optimizer_decides_on_weight_decay_in_private_and_its_config_does_not_hold_it():
+    """If others decide, `keras_gaps.is_undecayed` must ask those; held by the config, `same_weight_decay` can go."""
     optimizer = keras.optimizers.AdamW(weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
-    bias = keras.Variable([1.0], name="bias")
-    assert not optimizer._use_weight_decay(bias)
-    assert keras.optimizers.AdamW.from_config(optimizer.get_config())._use_weight_decay(bias)
+    bias, kernel, other = (keras.Variable([1.0], name=name) for name in ("bias", "kernel", "other"))
+    leave_undecayed(optimizer, [other])
+    assert [is_undecayed(optimizer, weight) for weight in (bias, kernel, other)] == [True, False, True]
+    assert not is_undecayed(keras.optimizers.AdamW.from_config(optimizer.get_config()), bias)
 
 
 def test_gradient_accumulation_raises_under_a_mirrored_strategy():
