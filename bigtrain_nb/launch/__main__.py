@@ -54,16 +54,15 @@ def _run(chosen):
 
 
 def _add_data_service(commands):
-    what = "be one process of a tf.data service, the dispatcher if it is the first of TF_CONFIG's or SLURM's tasks"
+    what = "be one process of a tf.data service: the dispatcher, if it is the first task"
     parser = commands.add_parser("data-service", help=what, description=what)
     what = "a private one, where the dispatcher keeps what it must know after a restart"
     parser.add_argument("--folder", required=True, help=what)
-    parser.add_argument("--ports", type=int, nargs="+", help="under SLURM, on one node: the dispatcher's, the workers'")
     parser.set_defaults(command=_serve_data)
 
 
 def _serve_data(chosen):
-    data_service.serve(chosen.folder, chosen.ports)
+    data_service.serve(chosen.folder)
     return 0
 
 

@@ -1,16 +1,25 @@
-"""Which task is this process, and where are the others? Read from TF_CONFIG or from SLURM's variables."""
+"""Which task is this process? Read from TF_CONFIG, which says where the others are too, or from variables that say a
+rank, a count and the chief's address: then the tasks tell each other where they are (`rendezvous.locate`).
+"""
 
 import json
 import os
 import re
-import subprocess
+import zlib
 from dataclasses import dataclass
 
 from bigtrain_nb.common.addresses import host_and_port
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 KINDS = ["chief", "worker", "ps"]
-FIRST_PORT, PORTS, PORTS_OF_A_JOB = 20_000, 12_000, 64  # below the ports that Linux gives to clients
+# What names the chief's host and port (or both in one), this task's rank and the number of tasks.
+VARIABLES = {
+    "JAX_*": (["JAX_COORDINATOR_ADDRESS"], "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),  # Kubeflow's runtime for JAX
+    "MASTER_ADDR, RANK and WORLD_SIZE": (["MASTER_ADDR", "MASTER_PORT"], "RANK", "WORLD_SIZE"),  # torchrun's names
+    "PET_*": (["PET_MASTER_ADDR", "PET_MASTER_PORT"], "PET_NODE_RANK", "PET_NNODES"),  # Kubeflow's runtime for Torch
+}
+SLURM = "SLURM's variables"
+SLURM_PORTS = range(20_000, 32_000)  # below those that Linux gives to clients
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,21 @@ class ClusterSpec:
     has_chief: bool
     servers: int
     source: str
+
+    @property
+    def count(self):
+        """How many tasks there are."""
+        return len(self.addresses)
+
+    @property
+    def chief(self):
+        """The chief's address."""
+        return self.addresses[0]
+
+    @property
+    def group(self):
+        """What all tasks of one training say alike when they meet, and others do not."""
+        return ", ".join(self.addresses)
 
     @property
     def port(self):
@@ -62,24 +86,123 @@ class ClusterSpec:
         return f"{kind} {task['index']} ({self.addresses[rank]})"
 
 
-def cluster_spec(environment=os.environ):
-    """Return this process' `ClusterSpec`, or None if it is on its own. TF_CONFIG comes before SLURM's variables.
+@dataclass(frozen=True)
+class Place:
+    """A task that knows its ``rank``, the ``count`` of all, and where the ``chief`` waits for them, "host:port".
 
-    BIGTRAIN_SERVERS=n, where a cluster's file sets it, makes parameter servers of the last n tasks, and a chief of the
-    first. BIGTRAIN_PORT is, under SLURM, the port of the first task, which our sbatch file draws at random; without it
-    the port is made from the job's number.
-
-    Raises ValueError for a TF_CONFIG that no group of workers can be made from, and where SLURM has placed the tasks
-    so that their addresses cannot be told. A list of several nodes is read with SLURM's scontrol.
+    The last ``servers`` of them are parameter servers; the first is a chief beside the workers then. ``source`` says
+    which variables this is from, ``group`` what all tasks of one training say alike when they meet.
     """
-    servers = int(environment.get("BIGTRAIN_SERVERS", "0"))
+
+    rank: int
+    count: int
+    chief: str
+    servers: int
+    source: str
+    group: str
+
+    def name(self, rank):
+        """Return what messages call a task whose address is not known yet."""
+        return f"task {rank} of {self.count}"
+
+
+def cluster_spec(environment=os.environ):
+    """Return this process' `ClusterSpec`, its `Place` where it is told no more, or None if it is on its own.
+
+    TF_CONFIG comes first, then JAX_*, torchrun's names, PET_*, and SLURM's variables, which srun sets in each task.
+    BIGTRAIN_SERVERS=n makes parameter servers of the last n tasks, and a chief of the first.
+
+    Raises ValueError for variables that no group of workers can be made from.
+    """
+    servers = _number("BIGTRAIN_SERVERS", environment) if environment.get("BIGTRAIN_SERVERS") else 0
     if environment.get("TF_CONFIG", "").strip():
-        spec = _from_tf_config(environment["TF_CONFIG"], servers)
+        found = _from_tf_config(environment["TF_CONFIG"], servers)
+    elif source := next((source for source in VARIABLES if _are_set(source, environment)), None):
+        found = _from_variables(source, environment, servers)
     elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:  # set by srun, not by sbatch
-        spec = _from_slurm(environment, servers)
+        found = _from_slurm(environment, servers)
     else:
         return None
-    return spec if len(spec.addresses) > 1 else None
+    return found if found.count > 1 else None
+
+
+def why_alone(environment=os.environ):
+    """Return why this process trains alone although it looks like one of several, or None."""
+    if "SLURM_STEP_ID" not in environment:
+        tasks = int(environment.get("SLURM_NTASKS") or 1)
+        nodes = int(environment.get("SLURM_JOB_NUM_NODES") or 1)
+        if max(tasks, nodes) > 1:
+            what = f"{tasks} tasks" if tasks > 1 else f"{nodes} nodes"
+            return f"This SLURM job has {what}, but srun did not start this process. Start it by srun python3 ..."
+    for chief, rank, count in VARIABLES.values():
+        names = [*chief, rank, count]
+        missing = [name for name in names if not environment.get(name)]
+        if environment.get(chief[0]) and missing:
+            return f"{chief[0]} is set, but {' and '.join(missing)} is not. Several processes need {', '.join(names)}"
+    return None
+
+
+def _are_set(source, environment):
+    chief, rank, count = VARIABLES[source]
+    return all(environment.get(name) for name in [*chief, rank, count])
+
+
+def _from_variables(source, environment, servers):
+    chief_names, rank_name, count_name = VARIABLES[source]
+    chief = ":".join(environment[name] for name in chief_names)
+    if not _is_address(chief):
+        raise ValueError(f"{' and '.join(chief_names)} must give a host and a port, like host1:2222, not {chief!r}")
+    if "RANK" == rank_name and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise ValueError(
+            f"torchrun itself listens at MASTER_PORT, {chief}, where the tasks would meet. Start the script by python3"
+            " instead, with MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE set in each task"
+        )
+    rank, count = _number(rank_name, environment), _number(count_name, environment)
+    if not rank < count:
+        raise ValueError(f"{rank_name}={rank} must be less than {count_name}={count}: ranks are counted from 0")
+    return _place(rank, count, chief, servers, source, f"{count} tasks")
+
+
+def _from_slurm(environment, servers):
+    """Return the place of a task that srun started. SLURM has no port for us: the number of the step chooses one."""
+    rank, count = _number("SLURM_PROCID", environment), _number("SLURM_STEP_NUM_TASKS", environment)
+    step = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
+    host = _first_host(environment["SLURM_STEP_NODELIST"])
+    here = environment.get("SLURMD_NODENAME", host)
+    if rank == 0 and here != host:
+        raise ValueError(
+            f"SLURM has put task 0 on {here}, not on {host}, the first node, where the others look for it: leave out"
+            " --distribution=arbitrary"
+        )
+    port = SLURM_PORTS[zlib.crc32(step.encode()) % len(SLURM_PORTS)]
+    return _place(rank, count, f"{host}:{port}", servers, SLURM, f"{count} tasks of SLURM's step {step}")
+
+
+def _place(rank, count, chief, servers, source, group):
+    if servers and count < servers + 2:
+        raise ValueError(
+            f"BIGTRAIN_SERVERS={servers} needs at least {servers + 2} tasks, a chief and a worker beside the servers:"
+            f" there are {count}, because of {source}"
+        )
+    return Place(rank, count, chief, servers, source, group)
+
+
+def _number(name, environment):
+    """Return a variable's whole number, 0 or more."""
+    text = environment[name]
+    if not re.fullmatch(r"\d+", text):
+        raise ValueError(f"{name}={text!r} must be a whole number of 0 or more, such as 2")
+    return int(text)
+
+
+def _first_host(nodes):
+    """Return the first of SLURM's nodes: of "node[09-11,14],login" that is node09."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)[0]
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first)
+
+
+def _is_address(text):
+    return re.fullmatch(r".+:\d{1,5}", text) is not None and 0 < host_and_port(text)[1] < 65536
 
 
 def _from_tf_config(text, servers):
@@ -137,9 +260,7 @@ def _check_kinds(kinds):
 def _check_addresses(cluster):
     addresses = [address for some in cluster.values() for address in some]
     for address in addresses:
-        if not (
-            isinstance(address, str) and re.fullmatch(r".+:\d{1,5}", address) and 0 < host_and_port(address)[1] < 65536
-        ):
+        if not (isinstance(address, str) and _is_address(address)):
             raise ValueError(f"TF_CONFIG's address {address!r} must be a host and a port, like host1:2222")
         if addresses.count(address) > 1:
             raise ValueError(f"TF_CONFIG has the address {address} twice: each task needs a host:port of its own")
@@ -159,34 +280,3 @@ def _check_task(cluster, task):
         raise ValueError(
             f"TF_CONFIG's task is {kind} {index}, but there are {len(cluster[kind])} of that kind, counted from 0"
         )
-
-
-def _from_slurm(environment, servers):
-    """Return the cluster of a task that srun started.
-
-    Each task has a port of its own, counted from the first: two nodes may be one host.
-    """
-    rank = int(environment["SLURM_PROCID"])
-    hosts = _hosts_of_tasks(environment["SLURM_STEP_NODELIST"], environment["SLURM_STEP_TASKS_PER_NODE"])
-    here = environment.get("SLURMD_NODENAME", hosts[rank])
-    if here != hosts[rank]:
-        raise ValueError(f"SLURM has put task {rank} on {here}, not on {hosts[rank]}: use srun --distribution=block")
-    drawn = environment.get("BIGTRAIN_PORT")
-    first = int(drawn) if drawn else FIRST_PORT + PORTS_OF_A_JOB * int(environment["SLURM_JOB_ID"]) % PORTS
-    addresses = [f"{host}:{first + task % PORTS_OF_A_JOB}" for task, host in enumerate(hosts)]
-    return ClusterSpec(addresses, rank, servers > 0, servers, "SLURM's variables")
-
-
-def _hosts_of_tasks(nodes, tasks_per_node):
-    """Return the host of each task: nodes "n[1-3]" with "2(x2),1" tasks are n1, n1, n2, n2 and n3.
-
-    TensorFlow's SlurmClusterResolver would sort the names as text, n10 before n2, and so give a task another's address.
-    """
-    names = nodes.split(",")
-    if "[" in nodes:
-        names = subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True).split()
-    hosts = []
-    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_node):
-        for _ in range(int(times or 1)):
-            hosts += [names.pop(0)] * int(tasks)
-    return hosts

@@ -11,8 +11,9 @@ from typing import Self
 
 from bigtrain_nb.common.addresses import answers, host_and_port
 from bigtrain_nb.common.checks import positive, whole_number
+from bigtrain_nb.common.files import write_text
 from bigtrain_nb.launch import silence
-from bigtrain_nb.launch.cluster_spec import cluster_spec
+from bigtrain_nb.launch.cluster_spec import Place, cluster_spec
 from bigtrain_nb.launch.jobs import MOST_PROCESSES, Job, task
 
 START_SECONDS = 120.0
@@ -104,17 +105,16 @@ def _end_a_silent_one(reference, silent_after):
     return end
 
 
-def serve(folder, ports=None):
+def serve(folder):
     """Be one process of a service, until it is ended: the first task of the cluster is the dispatcher.
 
     ``folder``, private to the service, keeps what the dispatcher must know after a restart, and has a file
-    "registered-<rank>" for each process that the others can use. ``ports``, one for each process, are for a service
-    whose processes SLURM's srun has started on one node; otherwise TF_CONFIG has the addresses.
+    "registered-<rank>" for each process that the others can use, with the address of the service.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf  # without Keras: a lost worker is back sooner
 
-    addresses, rank = _place(ports)
+    addresses, rank = _all_addresses(folder)
     service = tf.data.experimental.service
     _, port = host_and_port(addresses[rank])
     if rank == 0:
@@ -136,22 +136,29 @@ def serve(folder, ports=None):
         )
         _wait_for(addresses[0])
         server = service.WorkerServer(config)  # has its first answer from the dispatcher then
-    _registered(folder, rank).touch()
+    _registered(folder, rank).write_text(f"grpc://{addresses[0]}")
     server.join()
 
 
-def _place(ports):
-    """Return the addresses of all processes of the service, and which of them this one is."""
-    if ports and "SLURM_PROCID" in os.environ:
-        addresses = [f"{os.environ['SLURMD_NODENAME']}:{port}" for port in ports]
-        return addresses, int(os.environ["SLURM_PROCID"])
-    spec = cluster_spec()
-    if spec is None or ports:
+def _all_addresses(folder):
+    """Return the addresses of all processes of the service, and which of them this one is.
+
+    One that is started again must have its port again: where no TF_CONFIG has it, it stands in the folder.
+    """
+    found = cluster_spec()
+    if found is None:
         raise ValueError(
-            "a process of a data service finds its place in TF_CONFIG, or under SLURM's srun by its rank and --ports:"
-            " it has neither"
+            "a process of a data service finds its place in TF_CONFIG, or in a rank, a count and the first process'"
+            " address, as bt.strategy() does: it has neither"
         )
-    return spec.addresses, spec.rank
+    if isinstance(found, Place):
+        kept = Path(folder, f"tf-config-{found.rank}")
+        if not kept.exists():
+            from bigtrain_nb.launch.rendezvous import Patience, locate  # loads Keras, which a restart need not
+
+            write_text(kept, locate(found, Patience(START_SECONDS)).tf_config)
+        found = cluster_spec({"TF_CONFIG": kept.read_text()})
+    return found.addresses, found.rank
 
 
 def _wait_for(dispatcher):

@@ -4,12 +4,16 @@ TensorFlow's own wait is an hour long and says nothing meanwhile, and it trains 
 its port in TF_CONFIG; each other task reports there, says what it runs, and then tries whether it reaches all the
 others. The chief lets all go, or refuses all with one sentence. They keep the connection until they end.
 
+Where no TF_CONFIG says where all are, they meet once before that, at the address of the chief that each was told. Each
+holds a free port, and tells the chief its rank and that port; the chief sees from which address it came, and tells all.
+
 Workers that train in step are done then: their chief's TensorFlow uses the same port a moment later. At its end the
 chief waits for theirs: it serves them, and TensorFlow prints alarms when it goes first.
 """
 
 import atexit
 import errno
+import ipaddress
 import json
 import os
 import queue
@@ -22,7 +26,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from bigtrain_nb.common.addresses import host_and_port
+from bigtrain_nb.launch.cluster_spec import ClusterSpec, Place
 from bigtrain_nb.launch.same_run import differences
+from bigtrain_nb.launch.supervisor import free_ports
 
 GREETING = "bigtrain_nb"  # begins each message: the server of a TensorFlow that still runs may have the chief's port
 LONGEST_MESSAGE = 2**20  # bytes
@@ -31,24 +37,103 @@ PAUSE_SECONDS = 0.2
 TALK_SECONDS = 5.0
 TELL_SECONDS = 30.0
 LEAVE_SECONDS = 20.0  # on a busy machine the others may be that late
+ALL_ADDRESSES = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
 
 to_the_chief = []  # this worker's connection, open until the process ends
 
 
-def come_together(how, spec, runs, seconds):
-    """Return what ``how(spec, runs, patience)`` gives, `meet` or `lead`; name this task's port if it is taken.
+def come_together(how, found, runs, seconds):
+    """Return the `ClusterSpec` of all tasks, and what ``how(spec, runs, patience)`` gives, `meet` or `lead`.
 
-    ``runs`` is what this task runs, by `what_runs`; the `Patience` lasts for ``seconds``.
+    ``found`` is this task's `ClusterSpec` or `Place`, ``runs`` what it runs, by `what_runs`; the `Patience` lasts for
+    ``seconds``. Sets TF_CONFIG. Raises RuntimeError that names this task's port if it is taken.
     """
+    patience = Patience(seconds)
+    spec = locate(found, patience) if isinstance(found, Place) else found
     os.environ["TF_CONFIG"] = spec.tf_config
     try:
         socket.create_server(("", spec.port)).close()  # where TensorFlow will listen
-        return how(spec, runs, Patience(seconds))
+        return spec, how(spec, runs, patience)
     except OSError as error:
         raise RuntimeError(
             f"port {spec.port} of this task ({spec.source}) cannot be used: {error.strerror}; end the process that"
             " has it, or choose another port for this task, the same in every task's TF_CONFIG"
         ) from None
+
+
+def locate(place, patience):
+    """Return the `ClusterSpec` of all tasks, each of which calls this with its `Place`: they tell where they are.
+
+    Raises RuntimeError when the patience is over, naming those that are missing.
+    """
+    with _held_port() as held:
+        port = held.getsockname()[1]
+        if place.rank == 0:
+            addresses = _gather_addresses(place, port, patience)
+        else:
+            chief, answer = report(place, {"port": port}, patience)
+            chief.close()
+            addresses = answer["addresses"]
+    return ClusterSpec(addresses, place.rank, place.servers > 0, place.servers, place.source)
+
+
+def _gather_addresses(place, port, patience):
+    """As the chief, whose TensorFlow will listen on this port: return the address of each task, and tell all.
+
+    Those that came by this host's loopback are on it too; they, and the chief, get the address at which others reached
+    the chief, or its name.
+    """
+    with _server_at(place) as server:
+        guests, said = _all_guests(server, place, patience)
+        reached_at = [_host(guest.getsockname()) for guest in guests.values()]
+        here = next((host for host in reached_at if not _is_loopback(host)), host_and_port(place.chief)[0])
+        addresses = [_address(here, port)]
+        for rank, guest in sorted(guests.items()):
+            host = _host(guest.getpeername())
+            addresses.append(_address(here if _is_loopback(host) else host, said[rank]["port"]))
+        for guest in guests.values():
+            send(guest, go=True, addresses=addresses)
+            guest.close()
+    return addresses
+
+
+def _server_at(place):
+    """Return a server where the chief was told to wait for the others."""
+    host, port = host_and_port(place.chief)
+    try:
+        if host == "localhost" or _is_loopback(host):
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server(("", port), **ALL_ADDRESSES, backlog=BACKLOG)
+    except OSError as error:
+        raise RuntimeError(
+            f"the tasks cannot meet at {place.chief} (because of {place.source}): {error.strerror}. End the process"
+            " that listens there, or name another port"
+        ) from None
+
+
+def _held_port():
+    """Return a server on a free port of all addresses, outside those that the system gives to clients."""
+    while True:
+        with suppress(OSError):  # taken on another address
+            return socket.create_server(("", free_ports(1)[0]), **ALL_ADDRESSES)
+
+
+def _address(host, port):
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _host(address):
+    """Return a socket's host; an IPv4 address in IPv6's clothes as IPv4."""
+    host = ipaddress.ip_address(address[0].partition("%")[0])
+    return str(getattr(host, "ipv4_mapped", None) or host)
+
+
+def _is_loopback(host):
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def meet(spec, runs, patience):
@@ -59,7 +144,8 @@ def meet(spec, runs, patience):
     """
     with listening(spec, patience) as server:  # so that the others can try whether they reach this task
         if spec.rank > 0:
-            to_the_chief.append(report(spec, runs, patience))
+            chief, _ = report(spec, runs, patience)
+            to_the_chief.append(chief)
         else:
             atexit.register(_leave_last, gather(server, spec, runs, patience))
 
@@ -116,7 +202,7 @@ def _all_guests(server, spec, patience):
     came = queue.Queue()
     server.settimeout(PAUSE_SECONDS)
     while True:
-        missing = [rank for rank in range(1, len(spec.addresses)) if rank not in guests or _has_hung_up(guests[rank])]
+        missing = [rank for rank in range(1, spec.count) if rank not in guests or _has_hung_up(guests[rank])]
         if not missing:
             server.settimeout(None)
             return guests, runs_of
@@ -125,7 +211,7 @@ def _all_guests(server, spec, patience):
             raise refusal(
                 guests.values(),
                 f"{names} did not come within {patience.seconds:g} s. Was it started, with the same cluster, and can"
-                f" it reach {spec.addresses[0]}?",
+                f" it reach {spec.chief}?",
             )
         patience.tell(f"{spec.name(0)} waits for {names}")
         with suppress(TimeoutError):
@@ -143,33 +229,34 @@ def hear(guest, spec):
     with suppress(OSError, TypeError, LookupError):
         said = heard(guest, time.monotonic() + TALK_SECONDS)
         rank, runs = said["rank"], said["runs"]
-        if said["cluster"] == spec.addresses and rank in range(1, len(spec.addresses)) and isinstance(runs, dict):
+        if said["group"] == spec.group and rank in range(1, spec.count) and isinstance(runs, dict):
             return rank, guest, runs
+        send(guest, waits_for=spec.group)
     guest.close()
     return None
 
 
 def report(spec, runs, patience):
-    """As another task: return the connection to the chief, once it says that all have come.
+    """As another task: return the connection to the chief, once it says that all have come, and its message.
 
     Raises RuntimeError with the chief's sentence if it refuses, or where it does not answer in time.
     """
-    chief_at = spec.addresses[0]
     while True:
         try:
-            chief = socket.create_connection(host_and_port(chief_at), TALK_SECONDS)
-            send(chief, rank=spec.rank, cluster=spec.addresses, runs=runs)
-            if _is_let_go(chief, spec, patience):
-                return chief
-            reason = "it hung up"
+            chief = socket.create_connection(host_and_port(spec.chief), TALK_SECONDS)
+            send(chief, rank=spec.rank, group=spec.group, runs=runs)
+            answer = _last_answer(chief, spec, patience)
+            if "go" in answer:
+                return chief, answer
+            reason = f"it waits for {answer['waits_for']}" if "waits_for" in answer else "it hung up"
         except OSError as error:
             reason = error.strerror or str(error)
         if patience.is_over():
             raise RuntimeError(
-                f"the chief, {chief_at}, did not answer within {patience.seconds:g} s ({reason}). Was it started,"
+                f"the chief, {spec.chief}, did not answer within {patience.seconds:g} s ({reason}). Was it started,"
                 " with the same cluster, and is its port open to this host?"
             )
-        patience.tell(f"{spec.name(spec.rank)} waits for the chief, {chief_at} ({reason})")
+        patience.tell(f"{spec.name(spec.rank)} waits for the chief, {spec.chief} ({reason})")
         time.sleep(PAUSE_SECONDS)
 
 
@@ -218,15 +305,15 @@ class Patience:
             print(f"{text}, for {now - self.began:.0f} s", flush=True)
 
 
-def _is_let_go(chief, spec, patience):
-    """Do what the chief says until it lets this task go; return False if it hangs up."""
+def _last_answer(chief, spec, patience):
+    """Do what the chief asks until it lets this task go or waits for others; return that message, {} if it hangs up."""
     while said := heard(chief, patience.until + TALK_SECONDS):  # so that the chief's wait ends first
         if "refused" in said:
             raise RuntimeError(said["refused"])
-        if "go" in said:
-            return True
+        if "go" in said or "waits_for" in said:
+            return said
         send(chief, unreachable=_unreachable(spec, patience))
-    return False
+    return {}
 
 
 def _unreachable_from_guests(guests, spec, patience):

@@ -69,7 +69,7 @@ def _serve(spec, runs, patience):
     """
     task = spec.tasks[spec.rank]
     _ = tf.distribute.Server(spec.cluster, task["type"], task["index"], protocol="grpc")
-    chief = report(spec, runs, patience)
+    chief, _ = report(spec, runs, patience)
     _notice_a_lost_host(chief)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     word = _last_word(chief, f"the chief ({spec.addresses[0]})")

@@ -1,12 +1,11 @@
 """The strategy for wherever this process runs: one device, several, or one of several workers."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.launch.cluster_spec import cluster_spec
+from bigtrain_nb.launch.cluster_spec import cluster_spec, why_alone
 from bigtrain_nb.launch.rendezvous import come_together, meet
 from bigtrain_nb.launch.same_run import what_runs
 from bigtrain_nb.launch.serve import lead
@@ -21,10 +20,16 @@ def strategy(
 ) -> tf.distribute.Strategy:
     """Return the `tf.distribute` strategy for where this process runs, and print which it is and why.
 
-    With TF_CONFIG or in a task of SLURM's srun: a `MultiWorkerMirroredStrategy` over all workers, once all have come;
-    under SLURM it also sets TF_CONFIG, for those who read it, and each task needs GPUs of its own (--gpus-per-task).
-    Where there are parameter servers among them, this returns in the chief only, with a `ParameterServerStrategy`; a
-    worker or a server serves the chief until that has ended, and then ends, with code 0.
+    As one of several workers: a `MultiWorkerMirroredStrategy` over all of them, once all have come. A worker is told
+    where all are by TF_CONFIG; or only its rank, how many there are, and the chief's address, by
+    JAX_COORDINATOR_ADDRESS, JAX_PROCESS_ID and JAX_NUM_PROCESSES; by MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE; by
+    the same four that Kubeflow calls PET_MASTER_ADDR, PET_MASTER_PORT, PET_NODE_RANK and PET_NNODES; or by SLURM's
+    srun. Then each listens on a free port, they tell each other where, and TF_CONFIG is set. Each process takes all
+    GPUs that it sees: under SLURM each task needs its own (--gpus-per-task).
+
+    With BIGTRAIN_SERVERS=n, or with "ps" in TF_CONFIG, there are parameter servers among them. This returns in the
+    chief only then, with a `ParameterServerStrategy`; a worker or a server serves the chief until that has ended, and
+    then ends, with code 0.
 
     With several GPUs: a `MirroredStrategy` over them. Otherwise TensorFlow's default for one device. Call it before
     TensorFlow runs anything. On the CPU each worker is one device. ``communication_options``, a
@@ -36,9 +41,9 @@ def strategy(
     arguments, versions, Keras' settings, and the number of GPUs. ``may_differ`` has the arguments for which each task
     may have a value of its own, like ["--log-dir"]. Each task also tries whether it reaches all others.
 
-    Raises ValueError for a TF_CONFIG, or SLURM's variables, that cannot be; RuntimeError if this task's port is
-    taken, if TensorFlow has run already, if the tasks do not run the same or do not reach each other, or if they have
-    not all come after ``timeout`` seconds: it names those that differ or do not answer.
+    Raises ValueError for a TF_CONFIG, or other variables, that cannot be; RuntimeError if this task's port is taken, if
+    TensorFlow has run already, if the tasks do not run the same or do not reach each other, or if they have not all
+    come after ``timeout`` seconds: it names those that differ or do not answer.
 
     Example::
 
@@ -46,38 +51,33 @@ def strategy(
             model = bt.conv_net(image_size=16)
     """
     positive("timeout", timeout, "seconds")
-    spec = cluster_spec()
-    if spec is None:
+    found = cluster_spec()
+    if found is None:
         return _alone()
-    if spec.servers:
-        return _with_servers(spec, what_runs(may_differ), timeout, variable_partitioner)
+    if found.servers:
+        return _with_servers(found, what_runs(may_differ), timeout, variable_partitioner)
     gpus = tf.config.get_visible_devices("GPU")
-    come_together(meet, spec, what_runs(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
+    spec, _ = come_together(meet, found, what_runs(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication_options)
     chief = ", the chief" if spec.rank == 0 else ""
-    role = f"worker {spec.rank} of {len(spec.addresses)}{chief}, with {len(gpus)} GPUs"
+    role = f"worker {spec.rank} of {spec.count}{chief}, with {len(gpus)} GPUs"
     print(f"MultiWorkerMirroredStrategy: {role}, because of {spec.source}", flush=True)
     return made
 
 
 def _alone():
-    tasks = int(os.environ.get("SLURM_NTASKS", "1"))
-    if tasks > 1 and "SLURM_STEP_ID" not in os.environ:
-        print(
-            f"This SLURM job has {tasks} tasks, but srun did not start this process: it trains alone. Start it by srun"
-            " python3 ...",
-            flush=True,
-        )
+    if reason := why_alone():
+        print(f"Warning: this process trains alone. {reason}", flush=True)
     gpus = tf.config.get_visible_devices("GPU")
     if len(gpus) > 1:
         print(f"MirroredStrategy over {len(gpus)} GPUs, because they are there", flush=True)
         return mirrored_over([f"GPU:{i}" for i in range(len(gpus))])
-    print(f"No strategy is needed: one {'GPU' if gpus else 'CPU'}, and neither TF_CONFIG nor SLURM's tasks", flush=True)
+    print(f"No strategy is needed: one {'GPU' if gpus else 'CPU'}, and no variables of several workers", flush=True)
     return tf.distribute.get_strategy()
 
 
-def _with_servers(spec, runs, seconds, variable_partitioner):
-    reached = come_together(lead, spec, runs, seconds)
+def _with_servers(found, runs, seconds, variable_partitioner):
+    spec, reached = come_together(lead, found, runs, seconds)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         reached, task_type="chief", task_id=0, rpc_layer="grpc"
     )

@@ -1,10 +1,10 @@
-"""Which worker is this process? What TF_CONFIG and SLURM's variables say, and what is wrong with them."""
+"""Which worker is this process? What TF_CONFIG, SLURM's and other variables say, and what is wrong with them."""
 
 import json
 
 import pytest
 
-from bigtrain_nb.launch.cluster_spec import cluster_spec
+from bigtrain_nb.launch.cluster_spec import cluster_spec, why_alone
 
 TWO = ["one:2222", "two:2222"]
 TASK = {"type": "worker", "index": 0}
@@ -77,67 +77,104 @@ def test_what_is_wrong_in_a_tf_config_has_a_sentence_of_its_own(environment, sen
     assert str(caught.value).startswith("TF_CONFIG") and sentence in str(caught.value)
 
 
-def in_slurm(nodes, tasks, rank, job=4711, **more):
+JAX = {"JAX_COORDINATOR_ADDRESS": "one:1234", "JAX_PROCESS_ID": "2", "JAX_NUM_PROCESSES": "3"}
+TORCHRUN = {"MASTER_ADDR": "one", "MASTER_PORT": "1234", "RANK": "2", "WORLD_SIZE": "3"}
+PET = {"PET_MASTER_ADDR": "one", "PET_MASTER_PORT": "1234", "PET_NODE_RANK": "2", "PET_NNODES": "3"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "source"),
+    [
+        (JAX, "JAX_*"),
+        (TORCHRUN, "MASTER_ADDR, RANK and WORLD_SIZE"),
+        (PET, "PET_*"),
+        ({**PET, **TORCHRUN, "PET_NODE_RANK": "1"}, "MASTER_ADDR, RANK and WORLD_SIZE"),  # as torchrun hands both on
+    ],
+    ids=["JAX", "torchrun", "PET", "torchrun and PET"],
+)
+def test_a_rank_a_count_and_the_chiefs_address_are_enough(environment, source):
+    place = cluster_spec(environment)
+    assert (place.rank, place.count, place.chief, place.servers) == (2, 3, "one:1234", 0)
+    assert place.source == source
+    assert cluster_spec({**environment, "BIGTRAIN_SERVERS": "1"}).servers == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({**JAX, "JAX_PROCESS_ID": "3"}, "JAX_PROCESS_ID=3 must be less than JAX_NUM_PROCESSES=3"),
+        ({**JAX, "JAX_COORDINATOR_ADDRESS": "one"}, "JAX_COORDINATOR_ADDRESS must give a host and a port"),
+        ({**PET, "PET_NNODES": "1:4"}, "PET_NNODES='1:4' must be a whole number"),
+        ({**TORCHRUN, "RANK": "-1"}, "RANK='-1' must be a whole number of 0 or more"),
+        ({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True"}, "torchrun itself listens at MASTER_PORT, one:1234"),
+        ({**JAX, "BIGTRAIN_SERVERS": "2"}, "BIGTRAIN_SERVERS=2 needs at least 4 tasks"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_variables_that_cannot_be_are_named(environment, sentence):
+    with pytest.raises(ValueError) as caught:
+        cluster_spec(environment)
+    assert sentence in str(caught.value)
+
+
+def in_slurm(nodes, count, rank, step="4711.0", **more):
     """Return what a task finds in the variables that srun sets."""
+    job, _, number = step.partition(".")
     variables = {
-        "SLURM_JOB_ID": str(job),
-        "SLURM_STEP_ID": "0",
+        "SLURM_JOB_ID": job,
+        "SLURM_STEP_ID": number,
         "SLURM_STEP_NODELIST": nodes,
-        "SLURM_STEP_TASKS_PER_NODE": tasks,
+        "SLURM_STEP_NUM_TASKS": str(count),
         "SLURM_PROCID": str(rank),
     }
     return cluster_spec(variables | more)
 
 
-@pytest.fixture
-def scontrol(monkeypatch, tmp_path):
-    """Put a stand-in for SLURM's command in its place; it knows the nodes of one list."""
-    path = tmp_path / "scontrol"
-    path.write_text('#!/bin/sh\n[ "$*" = "show hostnames node[9-11],login" ] && echo node9 node10 node11 login\n')
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return path
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("zebra,ant", "zebra"),
+        ("node[9-11],login", "node9"),
+        ("node[009,011]", "node009"),
+        ("rack[2-3]node[1,4-5]-ib,login", "rack2node1-ib"),
+    ],
+)
+def test_slurms_first_node_is_told_without_a_command_of_slurm(nodes, first, monkeypatch):
+    monkeypatch.setenv("PATH", "")  # as in a container
+    places = [in_slurm(nodes, 4, rank) for rank in range(4)]
+    assert {place.chief for place in places} == {places[0].chief} and places[0].chief.startswith(f"{first}:")
+    assert [place.rank for place in places] == [0, 1, 2, 3] and places[0].source == "SLURM's variables"
+
+
+def test_jobs_and_steps_on_one_node_meet_at_ports_of_their_own_below_those_for_clients():
+    chiefs = [in_slurm("node1", 4, 0, f"{job}.{step}").chief for job in (4711, 4712, 67043328) for step in range(3)]
+    assert len(set(chiefs)) == 9
+    assert all(20_000 <= int(chief.rpartition(":")[2]) < 32_000 for chief in chiefs)
+
+
+def test_the_first_task_checks_that_it_is_where_the_others_look_for_it():
+    with pytest.raises(ValueError, match="SLURM has put task 0 on node2, not on node1.*distribution=arbitrary"):
+        in_slurm("node1,node2", 2, 0, SLURMD_NODENAME="node2")
+    assert in_slurm("node1,node2", 4, 1, SLURMD_NODENAME="node2").rank == 1  # cyclic
+
+
+def test_tf_config_comes_before_all_and_slurm_last():
+    mine = in_slurm("node1,node2", 2, 1, **config({"worker": TWO}), **JAX)
+    assert mine.addresses == TWO and mine.rank == 0
+    assert in_slurm("node1,node2", 2, 1, **JAX).source == "JAX_*"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "tasks", "hosts"),
+    ("environment", "sentence"),
     [
-        ("zebra,ant", "1,2", ["zebra", "ant", "ant"]),
-        ("node[9-11],login", "1,2(x2),1", ["node9", "node10", "node10", "node11", "node11", "login"]),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, "This SLURM job has 4 tasks, but srun did not start"),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, "This SLURM job has 2 nodes, but srun did not start"),
+        ({"MASTER_ADDR": "one", "WORLD_SIZE": "2"}, "MASTER_ADDR is set, but MASTER_PORT and RANK is not"),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"}, None),
+        ({"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}, None),
+        ({}, None),
     ],
 )
-def test_slurms_ranks_are_in_the_order_of_its_nodes(nodes, tasks, hosts, scontrol):
-    for rank in range(len(hosts)):
-        mine = in_slurm(nodes, tasks, rank, SLURMD_NODENAME=hosts[rank])
-        assert [address.rpartition(":")[0] for address in mine.addresses] == hosts
-        assert mine.rank == rank and mine.source.startswith("SLURM")
-        assert len(set(mine.addresses)) == len(hosts)
-        assert json.loads(mine.tf_config) == {
-            "cluster": {"worker": mine.addresses},
-            "task": {"type": "worker", "index": rank},
-        }
-
-
-def test_all_tasks_of_a_job_agree_jobs_on_a_node_differ_and_ports_are_below_those_for_clients():
-    tasks = [in_slurm("node1", "4", rank) for rank in range(4)]
-    assert all(mine.addresses == tasks[0].addresses for mine in tasks)
-    addresses = []
-    for job in [*range(4711, 4722), 65000, 67043328]:
-        addresses += in_slurm("node1", "4", 0, job).addresses
-    assert len(set(addresses)) == 52
-    assert all(1024 < int(address.rpartition(":")[2]) < 32768 for address in addresses)
-
-
-def test_the_jobs_file_can_draw_the_first_port():
-    mine = in_slurm("node1,node2", "1(x2)", 1, BIGTRAIN_PORT="23456")
-    assert mine.addresses == ["node1:23456", "node2:23457"]
-
-
-def test_a_task_checks_that_it_is_where_it_is_expected():
-    with pytest.raises(ValueError, match="SLURM has put task 2 on node3, not on node2.*distribution=block"):
-        in_slurm("node1,node2", "2(x2)", 2, SLURMD_NODENAME="node3")
-
-
-def test_tf_config_comes_before_slurm():
-    mine = in_slurm("node1,node2", "1(x2)", 1, **config({"worker": TWO}))
-    assert mine.addresses == TWO and mine.rank == 0
+def test_who_trains_alone_by_mistake_is_told(environment, sentence):
+    said = why_alone(environment)
+    assert said is None if sentence is None else said.startswith(sentence)

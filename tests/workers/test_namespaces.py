@@ -1,6 +1,5 @@
 """Two hosts: network namespaces with addresses of their own and a cable between them. Needs root."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -46,12 +45,11 @@ def hosts():
 
 
 def test_workers_on_two_hosts_train_to_the_weights_of_one_process(hosts, tmp_path, trained_here):
-    cluster = {"worker": [f"{address}:2222" for address in ADDRESSES]}
     workers = []
     try:
         for index, host in enumerate(hosts):
-            config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            environment = {**os.environ, "TF_CONFIG": json.dumps(config), "CUDA_VISIBLE_DEVICES": "-1"}
+            torchruns = {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "2222", "RANK": str(index), "WORLD_SIZE": "2"}
+            environment = {**os.environ, **torchruns, "CUDA_VISIBLE_DEVICES": "-1"}
             command = ["ip", "netns", "exec", host, sys.executable, slurm_train.__file__, tmp_path]
             with open(tmp_path / f"{index}.log", "w", encoding="utf-8") as log:
                 workers.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))

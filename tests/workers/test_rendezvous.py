@@ -14,7 +14,7 @@ import pytest
 from leftovers import eventually, listens
 
 from bigtrain_nb.launch import rendezvous
-from bigtrain_nb.launch.cluster_spec import ClusterSpec
+from bigtrain_nb.launch.cluster_spec import ClusterSpec, Place
 from bigtrain_nb.launch.supervisor import free_ports
 
 SECONDS = 60  # a net: these meetings take a second
@@ -46,7 +46,7 @@ def meet(spec, seconds=SECONDS, **runs):
 
 def greeting(spec, **runs):
     """What a task says to the chief first."""
-    message = {"rank": spec.rank, "cluster": spec.addresses, "runs": runs}
+    message = {"rank": spec.rank, "group": spec.group, "runs": runs}
     return f"bigtrain_nb {json.dumps(message)}\n".encode()
 
 
@@ -83,7 +83,7 @@ def test_strangers_at_the_chiefs_port_do_no_harm(pool):
     chief, worker = specs(2)
     met = [pool.submit(meet, chief)]
     eventually(lambda: listens(chief.addresses[0]))
-    odd = {"rank": 1, "cluster": worker.addresses, "runs": 7}, {"rank": [], "cluster": 1, "runs": {}}, {"rank": 7}, []
+    odd = {"rank": 1, "group": worker.group, "runs": 7}, {"rank": [], "group": 1, "runs": {}}, {"rank": 7}, []
     for words in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 9000, b"bigtrain_nb " + b"[" * 100_000 + b"\n"):
         say(chief.port, words)
     for message in odd:
@@ -246,8 +246,8 @@ def test_a_task_that_meets_the_others_hands_its_cluster_to_tensorflow(monkeypatc
         assert os.environ["TF_CONFIG"] == spec.tf_config
         return given
 
-    met, runs, patience = rendezvous.come_together(how, spec, {"keras": "3"}, 7.0)
-    assert (met, runs, patience.seconds) == (spec, {"keras": "3"}, 7.0)
+    whom, (met, runs, patience) = rendezvous.come_together(how, spec, {"keras": "3"}, 7.0)
+    assert (whom, met, runs, patience.seconds) == (spec, spec, {"keras": "3"}, 7.0)
     with create_server(("", spec.port)), pytest.raises(RuntimeError, match=f"^port {spec.port} of this task"):
         rendezvous.come_together(how, spec, {}, 7.0)
 
@@ -265,3 +265,73 @@ def test_one_that_says_nothing_says_half_a_line_or_too_much_is_heard_out_until_t
         assert rendezvous.heard(mine, time.monotonic() + SECONDS) is None
         rendezvous.send(theirs, rank=2)
         assert rendezvous.heard(mine, time.monotonic() + SECONDS) == {"rank": 2}
+
+
+def places(count, servers=0, host="127.0.0.1"):
+    """Tasks that know their rank, their number and where the chief waits."""
+    chief = f"{host}:{free_ports(1)[0]}"
+    return [Place(rank, count, chief, servers, "JAX_*", f"{count} tasks") for rank in range(count)]
+
+
+def locate(place, seconds=SECONDS):
+    return rendezvous.locate(place, rendezvous.Patience(seconds))
+
+
+def test_tasks_that_know_the_chief_only_tell_each_other_where_they_are(pool):
+    chief, *others = places(4, servers=1, host="localhost")
+    specs = [pool.submit(locate, place) for place in reversed(others)]
+    specs = [locate(chief), *(one.result() for one in reversed(specs))]
+    assert [spec.rank for spec in specs] == [0, 1, 2, 3]
+    assert all(spec.addresses == specs[0].addresses and spec.source == "JAX_*" for spec in specs)
+    assert len(set(specs[0].addresses)) == 4 and chief.chief not in specs[0].addresses
+    assert [len(some) for some in specs[0].cluster.values()] == [1, 2, 1]
+    assert all(address.startswith("localhost:") for address in specs[0].addresses)  # by its name, not its loopback
+
+
+def test_those_beside_the_chief_are_where_the_others_reach_the_chief(pool, monkeypatch):
+    chief, beside, far = places(3)
+    host_of, of_another_host = rendezvous._host, []
+
+    def host(address):
+        return "192.0.2.7" if address[1] in of_another_host else host_of(address)
+
+    assert host_of(("::ffff:192.0.2.1", 1)) == "192.0.2.1"
+    monkeypatch.setattr(rendezvous, "_host", host)
+    met = [pool.submit(locate, chief), pool.submit(locate, beside)]
+    eventually(lambda: listens(chief.chief))
+    with create_connection(("127.0.0.1", int(chief.chief.rpartition(":")[2]))) as guest:
+        of_another_host.append(guest.getsockname()[1])
+        rendezvous.send(guest, rank=2, group=far.group, runs={"port": 4000})
+        answer = rendezvous.heard(guest, time.monotonic() + SECONDS)
+    assert answer["addresses"][2] == "192.0.2.7:4000"
+    assert [one.result().addresses for one in met] == [answer["addresses"]] * 2
+
+
+def test_who_does_not_come_and_who_comes_to_another_group_is_named(pool, monkeypatch, capsys):
+    monkeypatch.setattr(rendezvous, "TELL_SECONDS", 0.3)
+    chief, worker, _ = places(3)
+    other = Place(1, 2, chief.chief, 0, "JAX_*", "2 tasks")
+    met = [pool.submit(locate, chief, 2), pool.submit(locate, worker, 60), pool.submit(locate, other, 1)]
+    with pytest.raises(RuntimeError, match=r"^the chief, .* \(it waits for 3 tasks\)"):
+        met.pop().result()
+    assert refused(*met).startswith("task 2 of 3 did not come within 2 s")
+    assert "task 0 of 3 waits for task 2 of 3, for" in capsys.readouterr().out
+
+
+def test_tasks_that_have_told_where_they_are_are_compared_by_what_they_run(pool, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "")  # which is set in meeting, and put back after the test
+    met = []
+    for place, rate in zip(places(2), ("0.1", "0.2"), strict=True):
+        runs = {"argument --rate": rate, "file train.py": rate, "keras": f"3.{rate}"}
+        met.append(pool.submit(rendezvous.come_together, rendezvous.meet, place, runs, SECONDS))
+    said = refused(*met)
+    for what in ("argument --rate is '0.2', the chief's is '0.1'", "file train.py is", "keras is '3.0.2'"):
+        assert what in said
+    assert said.startswith("the tasks do not run the same: worker 1 (127.0.0.1:")
+
+
+def test_where_the_chief_cannot_listen_the_address_and_its_source_are_named():
+    chief, _ = places(2)
+    with create_server(("127.0.0.1", int(chief.chief.rpartition(":")[2]))):
+        with pytest.raises(RuntimeError, match=rf"cannot meet at {chief.chief} \(because of JAX_\*\): Address already"):
+            locate(chief)

@@ -9,6 +9,7 @@ import sys
 from textwrap import dedent
 
 import pytest
+import slurm_train
 from launching import ON_CPUS, run
 
 import bigtrain_nb as bt
@@ -64,7 +65,7 @@ def one_of_two(peer, index=0, port=None):
 def test_one_device_needs_none():
     code = "import bigtrain_nb as bt; print(bt.strategy().num_replicas_in_sync)"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | ON_CPUS, capture_output=True, text=True)
-    assert done.stdout == "No strategy is needed: one CPU, and neither TF_CONFIG nor SLURM's tasks\n1\n", done
+    assert done.stdout == "No strategy is needed: one CPU, and no variables of several workers\n1\n", done
 
 
 def test_workers_come_together_at_different_times_and_the_chief_goes_last():
@@ -143,4 +144,24 @@ def test_a_slurm_job_whose_script_forgot_srun_is_told_that_it_trains_alone():
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | ON_CPUS | in_slurm, capture_output=True, text=True
     )
-    assert "This SLURM job has 4 tasks, but srun did not start this process: it trains alone." in done.stdout, done
+    assert done.stdout.startswith("Warning: this process trains alone. This SLURM job has 4 tasks, but srun did"), done
+
+
+def test_a_whole_training_by_a_rank_a_count_and_the_chiefs_address(tmp_path, trained_here):
+    workers = []
+    chief = f"localhost:{free_ports(1)[0]}"
+    try:
+        for rank in range(2):
+            told = {"JAX_COORDINATOR_ADDRESS": chief, "JAX_PROCESS_ID": str(rank), "JAX_NUM_PROCESSES": "2"}
+            command = [sys.executable, slurm_train.__file__, tmp_path]
+            with open(tmp_path / f"{rank}.log", "w", encoding="utf-8") as log:
+                workers.append(subprocess.Popen(command, env=os.environ | ON_CPUS | told, stdout=log, stderr=log))
+        codes = [worker.wait(200) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    logs = [(tmp_path / f"{rank}.log").read_text(encoding="utf-8") for rank in range(2)]
+    assert codes == [0, 0], "\n".join(logs)
+    assert all("because of JAX_*\n" in log for log in logs)
+    assert slurm_train.weights_in(tmp_path) == pytest.approx(trained_here, rel=1e-5, abs=1e-6)
