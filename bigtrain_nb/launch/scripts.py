@@ -15,15 +15,40 @@ FOR_SLURM = {
 }
 FOR_KUBERNETES = {
     "--workers": (2, "how many"),
-    "--servers": (0, "parameter servers, with a chief beside the workers"),
+    "--servers": (0, "parameter servers, with a chief beside the workers; both without GPUs"),
 }
 FOR_BOTH = {
-    "--cpus": (4, "cores for each worker"),
+    "--cpus": (4, "cores for each task"),
     "--gpus": (0, "NVIDIA GPUs for each worker"),
     "--data-workers": (0, "of a tf.data service beside"),
     "--restarts": (3, "how often to start again"),
 }
-MOST_LETTERS = 47  # a StatefulSet's name may have 52, and ours ends with "-data"
+MOST_LETTERS = 40  # a pod's name may have 63, and JobSet makes NAME-worker-0-12345-abcde of it
+DISRUPTED = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+SAVED = {"action": "FailJob", "onExitCodes": {"containerName": "task", "operator": "In", "values": [75]}}
+# What the tasks of a role have, unless it says otherwise. One that fails ends the Job of its role, and so all others.
+ONE_START = {
+    "failures": 0,
+    "restart_policy": "Never",
+    "saved": {"rules": [DISRUPTED, SAVED]},
+    "after": None,
+    "ready": None,
+    "gpus": None,
+    "shared_memory": None,
+    "log_level": None,
+}
+# A process of the data service comes back in its pod, where /tmp has what the dispatcher must know then.
+DATA_SERVICE = {
+    "role": "data",
+    "kind": "worker",
+    "arguments": ["-m", "bigtrain_nb.launch", "data-service", "--folder", "/tmp"],
+    "failures": 1000,
+    "restart_policy": "OnFailure",
+    "saved": None,
+    "after": None,
+    "data_service": None,
+    "ready": {"exec": {"command": ["sh", "-c", "test -e /tmp/registered-$TASK_INDEX"]}, "periodSeconds": 2},
+}
 
 
 def add_script_parser(commands):
@@ -31,7 +56,7 @@ def add_script_parser(commands):
     parser = commands.add_parser("script", help="write the file that a cluster runs")
     kinds = parser.add_subparsers(required=True, metavar="slurm | kubernetes")
     _add_kind(kinds, "slurm", "a batch file for SLURM's sbatch", slurm_file, FOR_SLURM)
-    what = "a headless Service, a NetworkPolicy and an indexed Job, for Kubernetes 1.29 or later"
+    what = "a JobSet and a NetworkPolicy, for Kubernetes 1.29 or later with JobSet"
     kubernetes = _add_kind(kinds, "kubernetes", what, kubernetes_file, FOR_KUBERNETES)
     kubernetes.add_argument("--image", required=True, help="with script, Python and bigtrain-nb, by a fixed tag")
 
@@ -59,7 +84,6 @@ def _write(chosen):
     values = {
         **vars(chosen),
         "name": chosen.name or plain.strip("-"),
-        "gpus": chosen.gpus or None,
         "servers": chosen.servers or None,
         "data_tasks": 1 + chosen.data_workers,
         "data_service": None,
@@ -70,6 +94,7 @@ def _write(chosen):
 
 def slurm_file(chosen, values):
     """Return the text of a batch file for ``sbatch``."""
+    values["gpus"] = chosen.gpus or None
     values["memory"] = chosen.memory.removesuffix("i")  # sbatch knows 32G only, and takes it for GiB
     values["tasks"] = chosen.nodes * chosen.tasks_per_node
     values["command"] = shlex.join(["python3", chosen.script, *chosen.arguments])
@@ -81,32 +106,35 @@ def slurm_file(chosen, values):
 def kubernetes_file(chosen, values):
     """Return the text of a file for ``kubectl apply``. Every value is written as JSON, which is YAML too.
 
-    Raises ValueError for a name that Kubernetes refuses, and for servers beside GPUs.
+    Raises ValueError for a name that Kubernetes refuses.
     """
-    _check_name(values["name"])
-    if chosen.servers and chosen.gpus:
-        raise ValueError(
-            "--servers cannot have --gpus beside it: the pods of a Job are all alike, so that the chief and the servers"
-            " would take GPUs too. Leave out one of the two"
-        )
-    tasks = chosen.workers
+    name = values["name"]
+    _check_name(name)
+    values |= ONE_START
+    cluster = {"worker": _addresses(name, "worker", chosen.workers)}
     if chosen.servers:
-        tasks += 1 + chosen.servers  # a chief too
-    values["tasks"] = tasks
-    values["failures"] = chosen.restarts * tasks
-    values["shared_memory"] = "1Gi" if chosen.gpus > 1 else None
-    values["addresses"] = _addresses(values["name"], tasks)
-    # Kubernetes takes $(NAME) for a variable, and $$ for a dollar.
-    values["arguments"] = [word.replace("$", "$$") for word in [chosen.script, *chosen.arguments]]
-    values["pods"] = [values["name"]]
-    beside = ""
+        servers = _addresses(name, "server", chosen.servers)
+        cluster = {"chief": _addresses(name, "chief", 1), **cluster, "ps": servers}
+        values["log_level"] = "3"
+    data_addresses = _addresses(name, "data", values["data_tasks"])
     if chosen.data_workers:
-        values["data_name"] = f"{values['name']}-data"
-        values["pods"].append(values["data_name"])
-        values["data_addresses"] = _addresses(values["data_name"], values["data_tasks"])
-        values["data_service"] = f"grpc://{values['data_addresses'][0]}"
-        beside = _filled("data.yaml", values, json.dumps)
-    return _filled("train.yaml", values, json.dumps) + beside
+        values["data_service"] = f"grpc://{data_addresses[0]}"
+        values["after"] = [{"name": "data", "status": "Ready"}]
+    # Kubernetes takes $(NAME) for a variable, and $$ for a dollar.
+    arguments = [word.replace("$", "$$") for word in [chosen.script, *chosen.arguments]]
+    training = {**values, "cluster": cluster, "arguments": arguments}
+    roles = []
+    if chosen.data_workers:
+        roles.append({**values, **DATA_SERVICE, "tasks": values["data_tasks"], "cluster": {"worker": data_addresses}})
+    for kind, addresses in cluster.items():
+        role = "server" if kind == "ps" else kind
+        roles.append({**training, "role": role, "kind": kind, "tasks": len(addresses)})
+        if kind == "worker" and chosen.gpus:
+            roles[-1] |= {"gpus": chosen.gpus, "shared_memory": "1Gi" if chosen.gpus > 1 else None}
+    values["leader"] = "chief" if chosen.servers else "worker"
+    return "".join(
+        [_filled("jobset.yaml", values, json.dumps), *(_filled("role.yaml", role, json.dumps) for role in roles)]
+    )
 
 
 def _check_name(name):
@@ -117,8 +145,9 @@ def _check_name(name):
         )
 
 
-def _addresses(name, count):
-    return [f"{name}-{index}.{name}:2222" for index in range(count)]
+def _addresses(name, role, count):
+    """Return where each task of a role is: JobSet's host names, of the first and only Job of that role."""
+    return [f"{name}-{role}-0-{index}.{name}:2222" for index in range(count)]
 
 
 def _filled(template, values, written):
