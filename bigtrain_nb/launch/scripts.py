@@ -10,7 +10,6 @@ USAGE = "%(prog)s TRAIN.py [settings] [-- the script's own arguments] > FILE"
 FOR_SLURM = {
     "--nodes": (2, "how many"),
     "--tasks-per-node": (1, "workers on each node"),
-    "--time": ("04:00:00", "of one start at most"),
     "--servers": (0, "so many of the tasks are parameter servers"),
 }
 FOR_KUBERNETES = {
@@ -23,6 +22,7 @@ FOR_BOTH = {
     "--data-workers": (0, "of a tf.data service beside"),
     "--restarts": (3, "how often to start again"),
 }
+LEAST_SECONDS = 600  # of a start under SLURM
 MOST_LETTERS = 40  # a pod's name may have 63, and JobSet makes NAME-worker-0-12345-abcde of it
 DISRUPTED = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 SAVED = {"action": "FailJob", "onExitCodes": {"containerName": "task", "operator": "In", "values": [75]}}
@@ -55,7 +55,8 @@ def add_script_parser(commands):
     """Add ``script slurm | kubernetes`` to the command line."""
     parser = commands.add_parser("script", help="write the file that a cluster runs")
     kinds = parser.add_subparsers(required=True, metavar="slurm | kubernetes")
-    _add_kind(kinds, "slurm", "a batch file for SLURM's sbatch", slurm_file, FOR_SLURM)
+    slurm = _add_kind(kinds, "slurm", "a batch file for SLURM's sbatch", slurm_file, FOR_SLURM)
+    slurm.add_argument("--time", type=time_limit, default="04:00:00", help="of one start at most (default: 04:00:00)")
     what = "a JobSet and a NetworkPolicy, for Kubernetes 1.29 or later with JobSet"
     kubernetes = _add_kind(kinds, "kubernetes", what, kubernetes_file, FOR_KUBERNETES)
     kubernetes.add_argument("--image", required=True, help="with script, Python and bigtrain-nb, by a fixed tag")
@@ -79,6 +80,27 @@ def memory(text):
     return text
 
 
+def time_limit(text):
+    """An argument's type. sbatch takes minutes[:seconds], hours:minutes:seconds and days-hours[:minutes[:seconds]].
+
+    Two minutes before that time, at most three, SLURM tells the tasks to save: a start must have time to train too.
+    """
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be like 30 (minutes), 04:00:00 or 1-12:00:00")
+    units = {1: [60], 2: [60, 1], 3: [3600, 60, 1]}[len(parts)]
+    if dash:
+        units = [3600, 60, 1]
+    seconds = int(days or 0) * 86400 + sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
+    if seconds < LEAST_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is {seconds} s: give at least {LEAST_SECONDS // 60} minutes, of which SLURM takes the last two"
+            " or three to let the tasks save"
+        )
+    return text
+
+
 def _write(chosen):
     plain = re.sub(r"[^a-z0-9]+", "-", Path(chosen.script).stem.lower())  # in the letters that every cluster takes
     values = {
@@ -95,6 +117,7 @@ def _write(chosen):
 def slurm_file(chosen, values):
     """Return the text of a batch file for ``sbatch``."""
     values["gpus"] = chosen.gpus or None
+    values["without_gpus"] = None if chosen.gpus else ""
     values["memory"] = chosen.memory.removesuffix("i")  # sbatch knows 32G only, and takes it for GiB
     values["tasks"] = chosen.nodes * chosen.tasks_per_node
     values["command"] = shlex.join(["python3", chosen.script, *chosen.arguments])

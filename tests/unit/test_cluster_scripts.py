@@ -44,13 +44,27 @@ def test_slurm_says_every_setting_to_sbatch(capsys):
 def test_bash_can_read_it_and_python_gets_the_very_arguments(capsys):
     text = written(capsys, "slurm", "my train.py", "--data-workers=20", "--", *ODD)
     assert subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True).stderr == ""
-    command = text.partition('in_task "$@"\' in_task ')[2].partition(" || code=$?")[0]
+    command = text.partition('in_task "${container[@]}" ')[2].partition(" || code=$?")[0]
     assert shlex.split(command) == ["python3", "my train.py", *ODD]
+
+
+@pytest.mark.parametrize("time", ["10", "10:00", "00:10:00", "0-1", "1-12", "1-00:30", "1-12:00:00"])
+def test_times_in_all_forms_of_sbatch_are_taken(time, capsys):
+    assert options(written(capsys, "slurm", "train.py", f"--time={time}"))["time"] == time
+
+
+def test_a_line_for_gpus_stands_ready_where_none_are_asked_for(capsys):
+    line = "# For GPUs, one for each task: #SBATCH --gpus-per-task=1\n"
+    assert line in written(capsys, "slurm", "train.py")
+    assert line not in written(capsys, "slurm", "train.py", "--gpus=2")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["slurm", "train.py", "--time=00:02:00"], "argument --time: '00:02:00' is 120 s: give at least 10 minutes"),
+        (["slurm", "train.py", "--time=9"], "'9' is 540 s"),
+        (["slurm", "train.py", "--time=soon"], "'soon' must be like 30 (minutes), 04:00:00 or 1-12:00:00"),
         (["slurm", "train.py", "--memory=32"], "argument --memory: '32' must be a whole number and M, G or T"),
         (["kubernetes", "3-train.py", IMAGE], "--name=3-train must have letters from a to z"),
         (["kubernetes", "train.py", IMAGE, "--name=UPPER_case"], "--name=UPPER_case must have letters from a to z"),

@@ -80,10 +80,12 @@ def submit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # python3 is this one
     jobs = []
 
-    def submitted(script, *arguments, settings=()):
+    def submitted(script, *arguments, settings=(), container=""):
         settings = [*settings, "--nodes=2", "--cpus=1", "--memory=1G", "--time=00:10:00"]
         words = [sys.executable, "-m", "bigtrain_nb.launch", "script", "slurm", script, *settings, "--", *arguments]
-        Path("train.sbatch").write_text(command(*words))
+        text = command(*words)
+        assert "container=()\n" in text
+        Path("train.sbatch").write_text(text.replace("container=()\n", f"container=({container})\n"))
         jobs.append(SlurmJob("train.sbatch", tmp_path))
         return jobs[-1]
 
@@ -92,12 +94,31 @@ def submit(tmp_path, monkeypatch):
         job.cancel()
 
 
-def test_two_nodes_save_at_sigterm_and_end_with_the_weights_of_one_process(submit, tmp_path, trained_here):
-    job = submit(slurm_train.__file__, tmp_path, "--pause=0.2")
+def only_python(folder):
+    """Return a folder in which python3 is all there is."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python3").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+    (folder / "bin" / "python3").chmod(0o755)
+    return folder / "bin"
+
+
+def start_again(job, restart):
+    """Wait until the job is back in the queue; let it start soon, not in two minutes. The nodes need a moment."""
+    job.until(lambda facts, log: facts["Restarts"] == str(restart) and facts["JobState"] == "PENDING")
+    command("scontrol", "update", f"JobId={job.id}", "StartTime=now+5")
+
+
+def test_two_nodes_that_are_told_to_end_and_put_back_end_with_the_weights_of_one_process(
+    submit, tmp_path, trained_here
+):
+    """The tasks find nothing of SLURM's, as in a container."""
+    job = submit(slurm_train.__file__, tmp_path, "--pause=0.2", container=f"env PATH={only_python(tmp_path)}")
     job.until(lambda facts, log: "step 5" in log)
     command("scancel", "--signal=TERM", job.id)
-    job.until(lambda facts, log: facts["Restarts"] == "1" and facts["JobState"] == "PENDING")
-    command("scontrol", "update", f"JobId={job.id}", "StartTime=now+5")  # not in two minutes; the nodes need a moment
+    start_again(job, 1)
+    job.until(lambda facts, log: "step 17" in log)
+    command("scontrol", "requeue", job.id)
+    start_again(job, 2)
     assert job.code() == 0, job.log
     assert weights_in(tmp_path) == pytest.approx(trained_here, rel=1e-5, abs=1e-6)
     said = [line for line in job.log.splitlines() if "because of SLURM's variables" in line]
@@ -108,7 +129,8 @@ def test_two_nodes_save_at_sigterm_and_end_with_the_weights_of_one_process(submi
     assert steps == list(range(1, len(steps) + 1)) and len(steps) == 3 * slurm_train.STEPS
 
 
-def test_parameter_servers_and_a_data_service(submit, tmp_path):
+def test_parameter_servers_and_a_data_service_whatever_the_distribution(submit, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_DISTRIBUTION", "cyclic")  # tasks 0 and 2 on one node, 1 and 3 on the other
     settings = ["--tasks-per-node=2", "--servers=1", "--data-workers=1"]
     job = submit(servers_train.__file__, tmp_path, "50", settings=settings)
     assert job.code() == 0, job.log
