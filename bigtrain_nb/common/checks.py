@@ -23,6 +23,12 @@ def positive(name, value, unit=""):
     return float(value)
 
 
+def finite(name, value, allowed="a finite number"):
+    """Return ``value`` as a float; raise ValueError unless it is a finite number, of any sign."""
+    _check(name, value, _is_number(value), allowed)
+    return float(value)
+
+
 def not_negative(name, value, unit):
     """Return ``value`` as a float; raise ValueError unless it is a finite number, 0 or more."""
     _check(name, value, _is_number(value) and value >= 0, f"a finite number of {unit}, 0 or more")

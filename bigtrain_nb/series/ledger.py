@@ -117,7 +117,8 @@ class Ledger(Shown):
                     f"{name!r} was predicted in {said.unit!r}, and that was not measured: predict in x, MiB or nats"
                 )
             workbook.reveal(name, measured)
-            predicted[column] = said.predicted * (base.median if column == "rate" else 1)
+            if said.predicted is not None:
+                predicted[column] = said.predicted * (base.median if column == "rate" else 1)
 
         entry = Entry(name, rate, before, gain, memory, loss, predicted, kept, source)
         card = cards.note("Entered", f"{name}: {_words(entry)}.")

@@ -1,7 +1,7 @@
 """The reader's side of a notebook: predictions and how far off they were, exercises with check, hint, solution.
 
-What was predicted and checked lasts as long as the kernel; running a cell again replaces what it said before. `score`
-notes a summary beside the notebook (see `scores`), so that the last notebook can show the whole series.
+What was predicted and checked is noted beside the notebook (see `record`), so that the last notebook can show the whole
+series, and so that a prediction counts only if it was made before its measurement was seen.
 """
 
 import difflib
@@ -9,71 +9,28 @@ import html
 import inspect
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
+from types import EllipsisType
 from typing import Any
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
-from bigtrain_nb.common.checks import function, of_kind, positive, switch
+from bigtrain_nb.common.checks import finite, function, of_kind, switch
 from bigtrain_nb.common.hardware import machine
-from bigtrain_nb.common.words import interval, quantity
+from bigtrain_nb.common.words import quantity
 from bigtrain_nb.plots import Picture, comparison_figure, prediction_figure
-from bigtrain_nb.workbook import exercises, scores
+from bigtrain_nb.workbook import exercises, record
+from bigtrain_nb.workbook.predictions import Prediction
 from bigtrain_nb.workbook.time_limit import TookTooLong, time_limit
 
 NOT_ATTEMPTED, RIGHT, WRONG = "not attempted", "right", "wrong"
-CLOSE = 1.1
-"""Times: as near to what was measured as a prediction can be asked to be."""
+SECOND_TIME = "second time"
 
-_predictions = {}
-_checked = {}
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What the reader said, and, once revealed, what was measured: median with interval, all in `unit`."""
-
-    name: str
-    predicted: float
-    unit: str
-    median: float | None = None
-    low: float | None = None
-    high: float | None = None
-    rounds: tuple = ()
-
-    @property
-    def factor(self):
-        """How many times the prediction is what was measured."""
-        return self.predicted / self.median
-
-    @property
-    def times_off(self):
-        """The same for predictions too high and too low: 2 for a half as for a double."""
-        return max(self.factor, 1 / self.factor)
-
-    @property
-    def inside(self):
-        """Whether the prediction lies in the measured interval."""
-        return self.low <= self.predicted <= self.high
-
-    @property
-    def hit(self):
-        """Whether the prediction lies in the interval or within 10 % of the median: a narrow interval is no harder."""
-        return self.inside or self.times_off <= CLOSE
-
-    @property
-    def verdict(self):
-        """In words: "inside the interval", "within 10 %" or "off by 1.4x, too low"."""
-        if self.hit:
-            return "inside the interval" if self.inside and self.low < self.high else "within 10 %"
-        side = "high" if self.factor > 1 else "low"
-        return f"off by {quantity(self.times_off, 'x')}, too {side}"
-
-    @property
-    def measured(self):
-        """What was measured, in words, with its unit."""
-        return interval(self) if self.unit == "x" else f"{interval(self)} {self.unit}".strip()
+_named = set()
+"""The predictions that cells of this kernel have asked for, so that a misspelt name is noticed."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,8 +45,11 @@ class Checked(Shown):
         return cards.note(self.status.capitalize() + yet, self.message)
 
 
-def predict(name: str, value: float, unit: str = "") -> cards.Card:
-    """Note what you expect before you measure it; `value` is a number above zero in `unit` ("x" for a ratio).
+def predict(name: str, value: float | EllipsisType, unit: str = "") -> cards.Card:
+    """Note what you expect before you measure it; `value` is a number in `unit` ("x" for a ratio), or `...` for none.
+
+    The first number before the first `reveal` counts, also after a restart of the kernel. A number that comes after it
+    is compared too, and marked "second time".
 
     Raises ValueError for anything else, TypeError for a name or a unit that is no text.
 
@@ -99,37 +59,82 @@ def predict(name: str, value: float, unit: str = "") -> cards.Card:
     """
     of_kind("name", name, str, "a text")
     of_kind("unit", unit, str, "a text")
-    _predictions[name] = Prediction(name, positive("value", value), unit)
-    return cards.note("Your prediction", f"{name} = {quantity(value, unit)}")
+    number = None if value is ... else finite("value", value, "a finite number, or ... for no prediction")
+    said = None if number is None else _now()
+    new = Prediction(name, unit, number, said)
+    _named.add(name)
+    with record.opened() as notes:
+        rounds = notes.predictions.setdefault(name, [new])
+        last = rounds[-1]
+        if last.revealed:
+            if number is not None:
+                rounds[1:] = [new]
+        elif last.predicted is None or last.unit != unit:
+            rounds[-1] = new
+        elif number not in (None, last.predicted):
+            words = f"{name} = {last.in_words} stands: the first number counts, not {new.in_words}"
+            return cards.note("Your prediction", words)
+        is_late = len(rounds) > 1 or bool(last.revealed)
+    if number is None:
+        return cards.note("Your prediction", f"{name}: none yet; write {_kind(unit)} in the place of ...")
+    late = f" ({SECOND_TIME}: it was revealed before, so the score does not count it)" if is_late else ""
+    return cards.note("Your prediction", f"{name} = {new.in_words}{late}")
+
+
+def _kind(unit):
+    if unit == "x":
+        return "how many times, such as 1.5 for 1.50x,"
+    return f"a number, in {unit}," if unit else "a number"
 
 
 def reveal(name: str, measured: Any) -> cards.Card:
     """Set what was measured beside the prediction of that name; an interval is shown in a picture too.
 
-    `measured`: a `Ratio`, a `Result` or a plain number. Raises TypeError for anything else, ValueError if there is no
-    such prediction, or if what was measured is not above zero or has another unit.
+    Where none was made, only what was measured is shown. `measured`: a `Ratio`, a `Result` or a plain number. Raises
+    TypeError for anything else, ValueError if no `predict` asked for that name, or if what was measured is not finite
+    or has another unit.
 
     Example::
 
         bt.predict("lists", 1e6, "examples/s")
         bt.reveal("lists", bt.throughput([[0] * 8] * 50, seconds=0.5))
     """
-    said = _look_up(name, _predictions, "prediction")
-    if hasattr(measured, "median"):
-        median, low, high, unit = measured.median, measured.low, measured.high, measured.unit
-    else:
-        median = low = high = _number(measured)
-        unit = said.unit
-    positive("measured", median)
-    if said.unit and said.unit != unit:
-        raise ValueError(f"{name!r} was predicted in {said.unit} and measured in {unit}: predict in {unit}")
-    rounds = getattr(measured, "rounds", ())
-    row = replace(said, unit=unit, median=median, low=low, high=high, rounds=rounds)
-    _predictions[name] = row
-    line = f"{name}: you said {quantity(row.predicted, unit)}, measured {row.measured}: {row.verdict}."
+    _known(name, _named, "prediction")
+    with record.opened() as notes:
+        rounds = notes.predictions[name]
+        said = rounds[-1]
+        if hasattr(measured, "median"):
+            median, low, high, unit = measured.median, measured.low, measured.high, measured.unit
+        else:
+            median = low = high = _number(measured)
+            unit = said.unit
+        finite("measured", median, "a finite number")
+        if said.unit and said.unit != unit:
+            raise ValueError(f"{name!r} was predicted in {said.unit} and measured in {unit}: predict in {unit}")
+        row = replace(said, unit=unit, median=median, low=low, high=high, revealed=_now())
+        rounds[-1] = row
+        is_late = len(rounds) > 1
+        notes.machine = machine()
+    if row.predicted is None:
+        return cards.note("Measured", f"{name}: {row.measured}.")
+    late = f" ({SECOND_TIME})" if is_late else ""
+    line = f"{name}: you said {row.in_words}{late}, measured {row.measured}: {row.verdict}."
     if low < high:
-        _show(comparison_figure([row], prediction=row.predicted), line)
+        result = _Drawn(name, median, low, high, unit, getattr(measured, "rounds", ()))
+        _show(comparison_figure([result], prediction=row.predicted), line)
     return cards.note("Measured", line)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A measurement under the name of its prediction, as a chart of rows takes it."""
+
+    name: str
+    median: float
+    low: float
+    high: float
+    unit: str
+    rounds: tuple
 
 
 def _number(measured):
@@ -139,16 +144,24 @@ def _number(measured):
         raise TypeError(f"measured={measured!r:.99} must be a Ratio, a Result or a number") from None
 
 
+def _now():
+    return datetime.now().isoformat(timespec="seconds")
+
+
 def predicted(name):
-    """What was predicted under that name, or None."""
-    return _predictions.get(name)
+    """The last `Prediction` under that name; None if no cell of this kernel asked for one."""
+    if name not in _named:
+        return None
+    with record.opened() as notes:
+        return notes.predictions[name][-1]
 
 
 def score(series: bool = False) -> cards.Card:
     """Every prediction beside its measurement, with a picture, and every exercise that was checked.
 
-    Below it, for a prediction made on several days, how far off it was the first time and the last; with ``series``
-    also a line for each notebook that the reader has scored in this folder.
+    Counted are the predictions that were made before their measurement was revealed; one that was made after it stands
+    below, as "second time". With ``series`` there is also a line for each notebook that the reader has worked through
+    in this folder.
 
     Example::
 
@@ -157,46 +170,80 @@ def score(series: bool = False) -> cards.Card:
         bt.score()
     """
     switch("series", series)
-    if not _predictions and not _checked:
+    notes, series_notes = record.noted()
+    if not notes.predictions and not notes.exercises:
         return cards.note("Score", "nothing was predicted and no exercise was checked yet")
-    revealed = [row for row in _predictions.values() if row.median is not None]
-    summary = {
-        "predictions": len(revealed),
-        "hits": sum(row.hit for row in revealed),
-        "within_twice": sum(row.times_off <= 2 for row in revealed),
-        "exercises": len(_checked),
-        "right": sum(found.status == RIGHT for found in _checked.values()),
-        "off": {row.name: row.times_off for row in revealed},
-    }
-    notebook, history = scores.note(summary)
-
-    closing = f"{summary['hits']} of {len(revealed)} predictions inside the interval, or within 10 %"
-    if summary["hits"] < len(revealed):
-        worst = max(revealed, key=lambda row: row.times_off)
+    counted = notes.in_time
+    counts = _counts(notes)
+    closing = "no prediction was made before its measurement"
+    if counted:
+        closing = f"{counts['hits']} of {len(counted)} predictions inside the interval, or within 10 %"
+    if counts["hits"] < len(counted):
+        worst = max(counted, key=lambda row: 1 if row.hit else row.times_off)
         closing += f" (furthest off: {worst.name})"
-    if revealed:
-        _show(prediction_figure(revealed), f"predictions as multiples of what was measured; {closing}")
-    if _checked:
-        closing += f"; {summary['right']} of {len(_checked)} exercises right"
+    drawn = [row for row in counted if row.factor]
+    if drawn:
+        _show(prediction_figure(drawn), f"predictions as multiples of what was measured; {closing}")
+    if notes.exercises:
+        closing += f"; {counts['right']} of {counts['exercises']} exercises right"
     here = machine()
     closing += f". Measured on {here['processor']}, {here['cores']} cores, TensorFlow {here['tensorflow']}."
 
-    rows = [_score_row(row) for row in _predictions.values()]
-    rows += [[name, "exercise", "", "", found.status] for name, found in _checked.items()]
-    shown = [cards.table("Score", ["", "predicted", "measured", "predicted / measured", "verdict"], rows, closing)]
-    trend = scores.trend(history[notebook])
-    if trend:
-        shown.append(cards.table("Your predictions over the days", ["", "the first time", "the last time"], trend))
+    shown = [cards.table("Score", HEAD, score_rows(notes), closing)]
     if series:
-        shown.append(scores.table(history))
+        shown.append(_series_table(series_notes))
     return cards.stacked(*shown)
 
 
-def _score_row(row):
-    said = quantity(row.predicted, row.unit)
-    if row.median is None:
-        return [row.name, said, "not yet", "", ""]
-    return [row.name, said, row.measured, quantity(row.factor, "x"), row.verdict]
+HEAD = ["", "predicted", "measured", "predicted / measured", "verdict"]
+
+
+def score_rows(notes):
+    """A row of `HEAD` for each prediction, first and second time, and for each exercise of a notebook's `Notes`."""
+    rows = []
+    for name, (first, *again) in notes.predictions.items():
+        rows.append(_score_row(name, first))
+        rows += [_score_row(f"{name}, {SECOND_TIME}", one) for one in again]
+    return rows + [[name, "exercise", "", "", status] for name, status in notes.exercises.items()]
+
+
+def _score_row(name, row):
+    if row.predicted is None or not row.revealed:
+        return [name, row.in_words, row.measured, "", ""]
+    return [name, row.in_words, row.measured, quantity(row.factor, "x") if row.factor else "", row.verdict]
+
+
+def _counts(notes):
+    counted = notes.in_time
+    return Counter(
+        predictions=len(counted),
+        hits=sum(row.hit for row in counted),
+        within_twice=sum(row.within_twice for row in counted),
+        exercises=len(notes.exercises),
+        right=sum(status == RIGHT for status in notes.exercises.values()),
+    )
+
+
+def _series_table(notebooks):
+    """A line for each notebook, and one for all."""
+    together = Counter()
+    rows = []
+    for name, notes in sorted(notebooks.items()):
+        counts = _counts(notes)
+        together.update(counts)
+        rows.append(_series_row(name, counts))
+    rows.append(_series_row("together", together))
+    head = ["", "predictions that hit", "within a factor of 2", "exercises right"]
+    return cards.table("The whole series, as far as you have come", head, rows)
+
+
+def _series_row(name, counts):
+    return [
+        name,
+        f"{counts['hits']} of {counts['predictions']}",
+        f"{counts['within_twice']} of {counts['predictions']}",
+        f"{counts['right']} of {counts['exercises']}",
+    ]
 
 
 def check(name: str, answer: Callable | None = None) -> Checked:
@@ -234,7 +281,8 @@ def check(name: str, answer: Callable | None = None) -> Checked:
     except Exception as error:
         words = f"the check can do nothing with what your function returned ({_raised(error)})"
         found = Checked(WRONG, words)
-    _checked[name] = found
+    with record.opened() as notes:
+        notes.exercises[name] = found.status
     return found
 
 
@@ -282,15 +330,16 @@ def _raised(error):
 
 def _exercise(name):
     of_kind("name", name, str, 'the name of an exercise, like "measure_first.rate"')
-    return _look_up(name, exercises.registry(name), "exercise")
+    known = exercises.registry(name)
+    _known(name, known, "exercise")
+    return known[name]
 
 
-def _look_up(name, known, kind):
+def _known(name, known, kind):
     of_kind("name", name, str, f"the name of {kind}")
     if name not in known:
-        near = difflib.get_close_matches(name, known) or known
+        near = difflib.get_close_matches(name, known) or sorted(known)
         raise ValueError(f"no {kind} named {name!r}: there is {', '.join(near) or 'none yet'}")
-    return known[name]
 
 
 def _show(figure, words):

@@ -10,6 +10,7 @@ from small_crops import COUNT, TESTS, examples, pipeline
 from bigtrain_nb import photo_crops
 from bigtrain_nb.lab.lab import Lab
 from bigtrain_nb.measure import benchmark, blocks, instance
+from bigtrain_nb.workbook import record, workbook
 
 
 @pytest.fixture
@@ -17,6 +18,14 @@ def lab():
     made = Lab(build, seconds=SECONDS, batch=[4, 32, 320], prefetch=[0, 2, None], cache=False, workers=range(1, 5))
     yield made
     made.stop()
+
+
+@pytest.fixture
+def fresh_notes(monkeypatch):
+    """A kernel in which nothing was predicted or checked, and which writes nothing."""
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    monkeypatch.setattr(record, "_own", record.Notes())
+    monkeypatch.setattr(workbook, "_named", set())
 
 
 @pytest.fixture

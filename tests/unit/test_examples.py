@@ -6,7 +6,6 @@ import pytest
 from reference_pages import example_of
 
 import bigtrain_nb as bt
-from bigtrain_nb.workbook import workbook
 
 BEGINNING = "import bigtrain_nb as bt\nfrom bigtrain_nb import tf\nimport keras\n"
 TAKEN_TO_BE_THERE = {
@@ -34,11 +33,9 @@ def step(batch):
 
 
 @pytest.fixture(autouse=True)
-def a_place_of_its_own(tmp_path, tmp_path_factory, monkeypatch):
+def a_place_of_its_own(tmp_path, tmp_path_factory, monkeypatch, fresh_notes):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BIGTRAIN_NB_CACHE", str(tmp_path_factory.getbasetemp() / "cache-of-examples"))
-    monkeypatch.setattr(workbook, "_predictions", {})
-    monkeypatch.setattr(workbook, "_checked", {})
 
 
 @pytest.mark.parametrize("name", bt.__all__)

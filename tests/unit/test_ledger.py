@@ -8,10 +8,7 @@ from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.series.ledger import Ledger
 from bigtrain_nb.workbook import workbook
 
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch):
-    monkeypatch.setattr(workbook, "_predictions", {})
+pytestmark = pytest.mark.usefixtures("fresh_notes")
 
 
 def result(rate, name="one"):
@@ -37,6 +34,14 @@ def test_a_gain_is_of_the_rate_beside_it_and_so_is_its_prediction(ledger):
     assert entry.gain.median == pytest.approx(3, rel=0.05)
     assert entry.rate.median == 150 and entry.before.median == 50
     assert entry.predicted == {"rate": 100}
+    assert workbook.predicted("batch").median == entry.gain.median
+
+
+def test_a_blank_prediction_is_revealed_and_drawn_nowhere(ledger):
+    workbook.predict("batch", ..., "x")
+    ledger.enter("batch", comparison(50, 150))
+    entry = ledger.entries[1]
+    assert entry.predicted == {}
     assert workbook.predicted("batch").median == entry.gain.median
 
 

@@ -32,20 +32,67 @@ def check_middle(answer):
 MIDDLE = Exercise("fake.middle", middle, check_middle, "Sort first.\nThen look in the middle.", minutes=3, difficulty=1)
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch):
-    monkeypatch.setattr(workbook, "_predictions", {})
-    monkeypatch.setattr(workbook, "_checked", {})
+pytestmark = pytest.mark.usefixtures("fresh_notes")
 
 
 class TestPredictions:
-    @pytest.mark.parametrize("value", [0, math.nan, "2"])
-    def test_a_prediction_and_a_measurement_are_numbers_above_zero(self, value):
-        with pytest.raises(ValueError, match="value=.* must be a positive, finite number"):
+    @pytest.mark.parametrize("value", [math.nan, math.inf, "2", None, True])
+    def test_a_prediction_and_a_measurement_are_finite_numbers(self, value):
+        with pytest.raises(ValueError, match=r"value=.* must be a finite number, or \.\.\. for no prediction"):
             workbook.predict("speedup", value)
         workbook.predict("speedup", 2.0)
-        with pytest.raises(ValueError, match="measured=.* must be a positive, finite number"):
-            workbook.reveal("speedup", -3)
+        with pytest.raises(ValueError, match="measured=nan must be a finite number"):
+            workbook.reveal("speedup", math.nan)
+
+    def test_a_blank_one_shows_what_was_measured_and_no_more(self):
+        card = str(workbook.predict("speedup", ..., "x"))
+        assert (
+            card
+            == "Your prediction: speedup: none yet; write how many times, such as 1.5 for 1.50x, in the place of ..."
+        )
+        assert str(workbook.reveal("speedup", THREE)) == "Measured: speedup: 3.0x (2.80x to 3.2x)."
+        assert workbook.predicted("speedup").predicted is None
+        text = str(workbook.score())
+        assert "no prediction was made before its measurement. Measured on" in text and "none" in text
+
+    @pytest.mark.parametrize(
+        ("said", "measured", "verdict"),
+        [
+            (0, 0, "right"),
+            (10, 0, "off by 10 requests, too high"),
+            (0, 4, "off by 4 requests, too low"),
+            (-0.5, 0.5, "off by 1 requests, too low"),
+        ],
+    )
+    def test_where_a_number_is_not_above_zero_the_difference_tells(self, said, measured, verdict):
+        workbook.predict("lost", said, "requests")
+        assert str(workbook.reveal("lost", measured)).endswith(f": {verdict}.")
+        hits = "1 of 1" if said == measured else "0 of 1"
+        assert f"{hits} predictions inside the interval" in str(workbook.score())
+
+    def test_the_first_number_before_the_reveal_counts(self):
+        workbook.predict("speedup", ..., "x")
+        workbook.predict("speedup", 1.5, "x")
+        assert "speedup = 1.50x stands" in str(workbook.predict("speedup", 3.0, "x"))
+        workbook.predict("speedup", ..., "x")
+        assert "you said 1.50x, measured" in str(workbook.reveal("speedup", THREE))
+
+    def test_one_after_the_reveal_is_compared_and_does_not_count(self):
+        workbook.predict("late", ..., "x")
+        workbook.reveal("late", THREE)
+        assert "second time: it was revealed before" in str(workbook.predict("late", 3.0, "x"))
+        workbook.predict("again", 9.0, "x")
+        for _ in range(2):
+            workbook.reveal("again", THREE)
+        workbook.predict("again", 3.0, "x")
+        said = "you said 3.0x (second time), measured 3.0x (2.80x to 3.2x): inside the interval"
+        assert said in str(workbook.reveal("late", THREE)) and said in str(workbook.reveal("again", THREE))
+        text = str(workbook.score())
+        lines = [" ".join(line.split()) for line in text.splitlines()]
+        assert "late none 3.0x (2.80x to 3.2x)" in lines
+        assert "late, second time 3.0x 3.0x (2.80x to 3.2x) 1.00x inside the interval" in lines
+        assert "again 9.0x 3.0x (2.80x to 3.2x) 3.0x off by 3.0x, too high" in lines
+        assert "0 of 1 predictions inside the interval" in text
 
     @pytest.mark.parametrize(
         ("said", "measured", "words"),
@@ -70,7 +117,7 @@ class TestPredictions:
     def test_reveal_needs_a_prediction_and_names_close_ones(self):
         with pytest.raises(ValueError, match="no prediction named 'speedup': there is none yet"):
             workbook.reveal("speedup", 2.0)
-        workbook.predict("prefetch_speedup", 2.0)
+        workbook.predict("prefetch_speedup", ...)
         with pytest.raises(ValueError, match="no prediction named 'prefetch_speed': there is prefetch_speedup"):
             workbook.reveal("prefetch_speed", 2.0)
 
@@ -94,17 +141,17 @@ class TestPredictions:
 class TestScore:
     def test_table_and_closing_line(self, exercise):
         assert "nothing was predicted" in str(workbook.score())
-        for name, said in {"hit": 3.0, "miss": 5.0, "far": 9.0, "again": 0.3}.items():
+        for name, said in {"hit": 3.0, "miss": 5.0, "far": 9.0}.items():
             workbook.predict(name, said, unit="x")
             workbook.reveal(name, THREE)
-        workbook.predict("again", 4.0)
+        workbook.predict("waits", 4.0)
         workbook.check("fake.middle", middle)
         workbook.check("fake.middle", max)
         text = str(workbook.score())
         lines = {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines()}
         assert lines["hit"] == "3.0x 3.0x (2.80x to 3.2x) 1.00x inside the interval"
         assert lines["miss"] == "5.0x 3.0x (2.80x to 3.2x) 1.67x off by 1.67x, too high"
-        assert lines["again"] == "4 not yet"
+        assert lines["waits"] == "4 not yet"
         assert lines["fake.middle"] == "exercise wrong"
         assert "1 of 3 predictions inside the interval, or within 10 % (furthest off: far)" in text
         assert "; 0 of 1 exercises right. Measured on " in text

@@ -1,0 +1,77 @@
+"""A prediction beside what was measured, and how far off it was."""
+
+import math
+from dataclasses import dataclass
+
+from bigtrain_nb.common.words import interval, quantity
+
+CLOSE = 1.1
+"""Times: as near to what was measured as a prediction can be asked to be."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the reader said, and, once revealed, what was measured: median with interval, all in `unit`.
+
+    `predicted` is None for one that was left blank. `said` and `revealed` are when that was, in ISO 8601.
+    """
+
+    name: str
+    unit: str = ""
+    predicted: float | None = None
+    said: str | None = None
+    median: float | None = None
+    low: float | None = None
+    high: float | None = None
+    revealed: str | None = None
+
+    @property
+    def factor(self):
+        """How many times the prediction is what was measured; None where one of them is not above zero."""
+        return self.predicted / self.median if self.predicted > 0 and self.median > 0 else None
+
+    @property
+    def times_off(self):
+        """The same for predictions too high and too low: 2 for a half as for a double. Infinite without a factor."""
+        return max(self.factor, 1 / self.factor) if self.factor else math.inf
+
+    @property
+    def inside(self):
+        """Whether the prediction lies in the measured interval."""
+        return self.low <= self.predicted <= self.high
+
+    @property
+    def hit(self):
+        """Whether the prediction lies in the interval or within 10 % of the median: a narrow interval is no harder.
+
+        Where nothing was measured, 0 alone is right: there is no tenth of it.
+        """
+        return self.inside or self.times_off <= CLOSE
+
+    @property
+    def within_twice(self):
+        """Whether the prediction is a hit, or off by a factor of 2 at most."""
+        return self.hit or self.times_off <= 2
+
+    @property
+    def verdict(self):
+        """In words: "inside the interval", "within 10 %", "off by 1.4x, too low", "off by 10 requests, too high"."""
+        if self.hit:
+            if not self.factor:
+                return "right"
+            return "inside the interval" if self.inside and self.low < self.high else "within 10 %"
+        side = "high" if self.predicted > self.median else "low"
+        off = quantity(self.times_off, "x") if self.factor else quantity(abs(self.predicted - self.median), self.unit)
+        return f"off by {off}, too {side}"
+
+    @property
+    def in_words(self):
+        """What was said, in words, with its unit; "none" for one that was left blank."""
+        return "none" if self.predicted is None else quantity(self.predicted, self.unit)
+
+    @property
+    def measured(self):
+        """What was measured, in words, with its unit; "not yet" before that."""
+        if self.median is None:
+            return "not yet"
+        return interval(self) if self.unit == "x" else f"{interval(self)} {self.unit}".strip()

@@ -1,0 +1,136 @@
+"""What a reader predicted, in time or too late, and solved: noted in one file beside the notebooks.
+
+The file lasts longer than a kernel, so a prediction that is made after its measurement was seen stays too late. Only a
+kernel that a Jupyter server started for a notebook writes it: not one of the tests, nor of `make render`. It has
+{notebook: {"predictions": {name: rounds}, "exercises": {name: status}, "machine": facts}}, where the rounds are the
+first prediction, which counts, and the last one that was made after its reveal, if there is one.
+"""
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from pathlib import Path
+
+from bigtrain_nb.common.files import write_text
+from bigtrain_nb.workbook.predictions import Prediction
+
+FILE, LOCK = ".bigtrain-record.json", ".bigtrain-record.lock"
+
+
+@dataclass
+class Notes:
+    """What is noted of one notebook; `machine` is the one that measured last, as `bt.machine` tells of it."""
+
+    predictions: dict[str, list[Prediction]] = field(default_factory=dict)
+    exercises: dict[str, str] = field(default_factory=dict)
+    machine: dict = field(default_factory=dict)
+
+    @property
+    def in_time(self):
+        """The predictions that count: made before their first reveal, and revealed."""
+        firsts = [rounds[0] for rounds in self.predictions.values()]
+        return [one for one in firsts if one.predicted is not None and one.revealed]
+
+
+_own = Notes()  # of this kernel, where nothing is written
+
+
+def notebook():
+    """The name of the notebook that this kernel was started for by a Jupyter server; None for any other process."""
+    session = os.environ.get("JPY_SESSION_NAME")
+    return Path(session).stem if session else None
+
+
+@contextmanager
+def opened():
+    """Give the `Notes` of this notebook, to read and to change; what was changed is written at the end."""
+    global _own
+    if not notebook():
+        yield _own
+        return
+    with locked(Path()):
+        record = read(Path())
+        _own = record.setdefault(notebook(), _own)
+        yield _own
+        with contextlib.suppress(OSError):  # a folder that cannot be written keeps no record
+            write(Path(), record)
+
+
+def noted():
+    """The `Notes` of this notebook, and {notebook: Notes} of all that are noted beside it, this one among them."""
+    if not notebook():
+        return _own, {"this notebook": _own}
+    with locked(Path()):
+        record = read(Path())
+    return record.setdefault(notebook(), _own), record
+
+
+@contextmanager
+def locked(folder):
+    """Let nobody else change the record of a folder meanwhile: what another kernel notes then would be lost."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a folder that cannot be written keeps no record
+            lock = stack.enter_context(open(folder / LOCK, "w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def read(folder):
+    """{notebook: Notes} of a folder; nothing where there is no file yet.
+
+    A damaged file is said, and kept under another name.
+    """
+    file = folder / FILE
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        return {name: _notes(**parts) for name, parts in record.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        print(f"{file} cannot be read ({error!r}): what was predicted and solved is noted anew.")
+        _keep_damaged(file)
+        return {}
+
+
+def write(folder, record):
+    """Write {notebook: Notes} as the record of a folder, whole or not at all."""
+    plain = {name: asdict(notes) for name, notes in record.items()}
+    write_text(folder / FILE, json.dumps(plain, indent=1) + "\n")
+
+
+def begin_again(folder, name):
+    """Let a notebook's predictions count afresh; what was noted of it stays, under a name with today's date."""
+    with locked(folder):
+        record = read(folder)
+        if name in record:
+            names = itertools.chain([""], (f", {number}" for number in itertools.count(2)))
+            until = (f"{name} (until {date.today().isoformat()}{number})" for number in names)
+            record[next(free for free in until if free not in record)] = record.pop(name)
+            write(folder, record)
+
+
+def _notes(predictions, exercises, machine):
+    """The `Notes` of what stands in a file. Raises ValueError, TypeError or AttributeError for what is damaged."""
+    found = {}
+    for name, rounds in predictions.items():
+        found[name] = [Prediction(**one) for one in rounds]
+        for one in found[name]:
+            _ = one.measured, one.in_words, one.predicted is None or not one.revealed or one.verdict
+        if not found[name]:
+            raise ValueError(f"no round of {name}")
+    if not all(isinstance(status, str) for status in exercises.values()):
+        raise ValueError("the status of an exercise is no text")
+    return Notes(found, exercises, dict(machine))
+
+
+def _keep_damaged(file):
+    names = (file.with_name(f".bigtrain-record-damaged-{number}.json") for number in itertools.count(1))
+    free = next(name for name in names if not name.exists())
+    with contextlib.suppress(OSError):  # then nothing is written over it either
+        os.rename(file, free)
+        print(f"It is kept as {free}. If you can repair it, give it its name back.")
