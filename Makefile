@@ -1,4 +1,5 @@
-# make lab     open the workbook in JupyterLab
+# make lab     make or update your copies of the notebooks, in my/, and open the first in JupyterLab
+# make report  one page of what you predicted and solved in them: my/report.html
 # make test    run everything: helpers, exercises, notebooks, a browser session; `pytest -m wheel` has the rest
 # make render  execute the notebooks that changed and store their outputs
 # make book    the executed notebooks as static pages with a search, in build/book
@@ -23,14 +24,18 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # The kernels of this environment come before any that the user has installed elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: lab test render book bench lint
+.PHONY: lab report test render book bench lint
 # With another Python, or in another place than last time, what is ready is so no more.
 ifneq "$(shell cat $(READY) 2>/dev/null)" "$(PYTHON) $(CURDIR)"
 .PHONY: $(READY)
 endif
 
 lab: $(READY)
-	$(PY) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/notebooks/00-measure-first.ipynb $(AS_ROOT)
+	$(PY) -m bigtrain_nb.unpack notebooks/*.ipynb my
+	$(PY) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/my/00-measure-first.ipynb $(AS_ROOT)
+
+report: $(READY)
+	$(PY) -m bigtrain_nb.report my
 
 test: $(READY)
 	$(PY) -m pytest -m "not wheel" -n 3 --dist loadfile --no-loadscope-reorder

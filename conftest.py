@@ -2,6 +2,7 @@
 
 import signal
 
+collect_ignore = ["my"]  # the reader's copies
 pytest_plugins = ["longest_first", "notebook_guard", "pytester"]
 
 # A shell's background jobs ignore Ctrl-C, and so does all that they start: tests of interrupts would hang.

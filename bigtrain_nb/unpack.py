@@ -1,44 +1,74 @@
-"""Put what the notebooks of the series read beside a notebook: the scripts, the pictures and the glossary.
+"""Put what the notebooks of the series read beside a notebook: the scripts, the pictures and the glossary; or make a
+copy of a notebook to work in, without outputs.
 
-    %run -m bigtrain_nb.unpack              in a notebook: into its folder
-    python -m bigtrain_nb.unpack FOLDER     in a shell
+    %run -m bigtrain_nb.unpack                          in a notebook: into its folder
+    python -m bigtrain_nb.unpack FOLDER                 in a shell
+    python -m bigtrain_nb.unpack NOTEBOOK.ipynb my      a copy of the notebook, and the rest, in the folder `my`
 
-A file that is there already and differs is kept, and named.
+Called again with a new version, it brings what is new. A file that you have changed is kept, and named; in a copy,
+what you have written is kept, cell by cell.
 """
 
 import argparse
-import shutil
+import hashlib
+import json
+import sys
 from importlib import invalidate_caches
 from pathlib import Path
 
 from bigtrain_nb.common import beside
+from bigtrain_nb.common.files import write_text
+from bigtrain_nb.workbook import copies
+
+WRITTEN = "beside.json"
+"""In the folder of `copies.BASES`: what of each file was written, by which one that the reader has changed is known."""
 
 
-def unpack(folder="."):
-    """Copy all that stands beside the notebooks into ``folder``, which is made if need be; write over nothing.
+def unpack(folder=".", names=beside.NAMES):
+    """Copy all that stands beside the notebooks into ``folder``, which is made if need be; write over no change.
 
     Returns the paths that were written, and those that were there and differ, both from ``folder`` on. Raises OSError
     with the path where a file cannot be written.
     """
     folder = Path(folder)
+    notes = folder / copies.BASES / WRITTEN
+    known = _read(notes)
     written, kept = [], []
-    for path in _carried():
-        source, target = beside.folder() / path, folder / path
-        if not target.exists():
+    for path in _carried(names):
+        content = (beside.folder() / path).read_bytes()
+        target = folder / path
+        there = target.read_bytes() if target.is_file() else None
+        if there != content:
+            if target.exists() and (there is None or known.get(str(path)) != _digest(there)):
+                kept.append(path)
+                continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            target.write_bytes(content)
             written.append(path)
-        elif not target.is_file() or target.read_bytes() != source.read_bytes():
-            kept.append(path)
+        known[str(path)] = _digest(content)
+    notes.parent.mkdir(exist_ok=True)
+    write_text(notes, json.dumps(known, indent=1) + "\n")
     invalidate_caches()  # a kernel may have looked for `scripts` before
     return written, kept
 
 
-def _carried():
+def _read(notes):
+    """{path: digest} of what was written; nothing where it is not known: then what differs is the reader's."""
+    try:
+        return dict(json.loads(notes.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return {}
+
+
+def _digest(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def _carried(names):
     """Return the paths of all files to copy, from their folder on."""
     root = beside.folder()
     files = []
-    for name in beside.NAMES:
+    for name in names:
         place = root / name
         files += [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
     paths = [file.relative_to(root) for file in files]
@@ -51,15 +81,37 @@ def main(arguments=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folder", nargs="?", default=".", help="where the notebook is; the current folder if not said")
-    folder = Path(parser.parse_args(arguments).folder)
-    written, kept = unpack(folder)
-    names = ", ".join(beside.NAMES)
+    help = (
+        "notebooks to make copies of, or to update the copies, and the folder for it all; if not said, the current one"
+    )
+    parser.add_argument("paths", nargs="*", metavar="NOTEBOOK.ipynb or FOLDER", help=help)
+    given = parser.parse_args(arguments).paths
+    notebooks = [Path(path) for path in given if path.endswith(".ipynb")]
+    folders = [Path(path) for path in given if not path.endswith(".ipynb")]
+    if len(folders) > 1:
+        parser.error(f"one folder is enough: {', '.join(map(str, folders))}")
+    folder = folders[0] if folders else Path()
+    said = []
+    try:
+        for path in notebooks:
+            said += copies.update(path, folder)
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+    print(*said, sep="\n", end="\n" if said else "")
+    if any("brought to the new version" in sentence for sentence in said):
+        print(copies.RELOAD)
+    _unpack_and_tell(folder, [path.parent.resolve() for path in notebooks])
+
+
+def _unpack_and_tell(folder, sources):
+    of_series = beside.folder().resolve() in sources
+    names = (*beside.NAMES, *beside.INDEX) if of_series else beside.NAMES
+    written, kept = unpack(folder, names)
     if written:
         files = "1 file" if len(written) == 1 else f"{len(written)} files"
-        print(f"{files} written into {folder.resolve()}: {names}")
-    elif not kept:
-        print(f"All is there already: {names}")
+        print(f"{files} written into {folder.resolve()}: {', '.join(names)}")
+    elif not kept and not sources:
+        print(f"All is there already: {', '.join(names)}")
     if kept:
         print(
             f"Kept, because they differ from those of the series: {', '.join(map(str, kept))}."

@@ -18,7 +18,7 @@ ROOMS = {  # which others a room may use
     "lab": {"common", "plots", "measure", "plan"},
     "workbook": {"common", "plots"},
     "series": {"common", "plots", "measure", "data", "workbook"},  # and the package's face, as a reader does
-    "unpack": {"common"},
+    "unpack": {"common", "workbook"},
 }
 MODULES = {}
 for path in ROOT.glob("bigtrain_nb/**/*.py"):

@@ -10,7 +10,8 @@ from bigtrain_nb.unpack import main, unpack
 def test_scripts_pictures_and_glossary_come_once(tmp_path, capsys):
     folder = tmp_path / "mine"
     main([str(folder)])
-    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    files = sorted(path.relative_to(folder) for path in folder.glob("[!.]*/**/*") if path.is_file())
+    files += [path.relative_to(folder) for path in folder.glob("*.md")]
     assert sorted({path.parts[0] for path in files}) == sorted(beside.NAMES)
     assert all((folder / path).read_bytes() == (beside.folder() / path).read_bytes() for path in files)
     assert {"scripts/__init__.py", "scripts/train_photos.py", "scripts/serving/Dockerfile"} <= set(map(str, files))
@@ -31,6 +32,22 @@ def test_a_file_that_differs_is_kept_and_named(tmp_path, monkeypatch, capsys):
     assert first.startswith("1 file written into ")
     assert second.startswith("Kept, because they differ from those of the series: scripts/train_photos.py. To get")
     assert mine.read_text() == "# mine" and (tmp_path / "glossary.md").exists()
+
+
+def test_a_file_that_nobody_changed_becomes_the_new_one(tmp_path, monkeypatch):
+    series, folder = tmp_path / "series", tmp_path / "mine"
+    (series / "scripts").mkdir(parents=True)
+    for name in ("same", "changed"):
+        (series / "scripts" / name).write_text("first")
+    monkeypatch.setattr(beside, "folder", lambda: series)
+    unpack(folder)
+    (folder / "scripts" / "changed").write_text("mine")
+    for name in ("same", "changed"):
+        (series / "scripts" / name).write_text("second")
+    written, kept = unpack(folder)
+    assert [str(path) for path in written] == ["scripts/same"] and [str(path) for path in kept] == ["scripts/changed"]
+    assert (folder / "scripts" / "same").read_text() == "second"
+    assert (folder / "scripts" / "changed").read_text() == "mine"
 
 
 def test_a_script_of_the_series_that_is_not_there_is_told_of(tmp_path, monkeypatch):
