@@ -47,9 +47,7 @@ def update(notebook, folder):
     old_version = mine["metadata"].get("bigtrain", {}).get("version")
     if old_version == version:
         return []
-    old_base = base.with_name(f"{notebook.stem}.{old_version}.json")
-    old_cells = read(old_base)["cells"] if old_base.exists() else []
-    cells, said = merge(old_cells, mine["cells"], new["cells"])
+    cells, said = merge(shipped_cells(copy), mine["cells"], new["cells"])
     base.parent.mkdir(parents=True, exist_ok=True)
     write_text(base, _text(new))
     metadata = new["metadata"] | {name: value for name, value in mine["metadata"].items() if name != "widgets"}
@@ -58,6 +56,14 @@ def update(notebook, folder):
         if other != base:
             other.unlink()
     return [f"{copy}: brought to the new version", *(f"  {sentence}" for sentence in said)]
+
+
+def shipped_cells(copy):
+    """The cells that a reader's copy was made from; none where that is not known any more."""
+    copy = Path(copy)
+    version = read(copy)["metadata"].get("bigtrain", {}).get("version")
+    base = copy.parent / BASES / f"{copy.stem}.{version}.json"
+    return read(base)["cells"] if base.exists() else []
 
 
 def read(path):

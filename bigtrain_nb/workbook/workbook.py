@@ -9,7 +9,6 @@ import html
 import inspect
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,17 +19,19 @@ from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
 from bigtrain_nb.common.checks import finite, function, of_kind, switch
 from bigtrain_nb.common.hardware import machine
-from bigtrain_nb.common.words import quantity
 from bigtrain_nb.plots import Picture, comparison_figure, prediction_figure
 from bigtrain_nb.workbook import exercises, record
 from bigtrain_nb.workbook.predictions import Prediction
+from bigtrain_nb.workbook.tables import HEAD, RIGHT, SECOND_TIME, counts, of_notebooks, prediction_rows
 from bigtrain_nb.workbook.time_limit import TookTooLong, time_limit
 
-NOT_ATTEMPTED, RIGHT, WRONG = "not attempted", "right", "wrong"
-SECOND_TIME = "second time"
+NOT_ATTEMPTED, WRONG = "not attempted", "wrong"
 
 _named = set()
 """The predictions that cells of this kernel have asked for, so that a misspelt name is noticed."""
+
+found_here = {}
+"""{exercise: what its last check in this kernel found}."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,76 +175,27 @@ def score(series: bool = False) -> cards.Card:
     if not notes.predictions and not notes.exercises:
         return cards.note("Score", "nothing was predicted and no exercise was checked yet")
     counted = notes.in_time
-    counts = _counts(notes)
+    count = counts(notes)
     closing = "no prediction was made before its measurement"
     if counted:
-        closing = f"{counts['hits']} of {len(counted)} predictions inside the interval, or within 10 %"
-    if counts["hits"] < len(counted):
+        closing = f"{count['hits']} of {len(counted)} predictions inside the interval, or within 10 %"
+    if count["hits"] < len(counted):
         worst = max(counted, key=lambda row: 1 if row.hit else row.times_off)
         closing += f" (furthest off: {worst.name})"
     drawn = [row for row in counted if row.factor]
     if drawn:
         _show(prediction_figure(drawn), f"predictions as multiples of what was measured; {closing}")
     if notes.exercises:
-        closing += f"; {counts['right']} of {counts['exercises']} exercises right"
+        closing += f"; {count['right']} of {count['exercises']} exercises right"
     here = machine()
     closing += f". Measured on {here['processor']}, {here['cores']} cores, TensorFlow {here['tensorflow']}."
 
-    shown = [cards.table("Score", HEAD, score_rows(notes), closing)]
+    rows = prediction_rows(notes) + [[name, "exercise", "", "", status] for name, status in notes.exercises.items()]
+    shown = [cards.table("Score", HEAD, rows, closing)]
     if series:
-        shown.append(_series_table(series_notes))
+        counted = {name: counts(of_one) for name, of_one in series_notes.items()}
+        shown.append(of_notebooks(counted, "The whole series, as far as you have come"))
     return cards.stacked(*shown)
-
-
-HEAD = ["", "predicted", "measured", "predicted / measured", "verdict"]
-
-
-def score_rows(notes):
-    """A row of `HEAD` for each prediction, first and second time, and for each exercise of a notebook's `Notes`."""
-    rows = []
-    for name, (first, *again) in notes.predictions.items():
-        rows.append(_score_row(name, first))
-        rows += [_score_row(f"{name}, {SECOND_TIME}", one) for one in again]
-    return rows + [[name, "exercise", "", "", status] for name, status in notes.exercises.items()]
-
-
-def _score_row(name, row):
-    if row.predicted is None or not row.revealed:
-        return [name, row.in_words, row.measured, "", ""]
-    return [name, row.in_words, row.measured, quantity(row.factor, "x") if row.factor else "", row.verdict]
-
-
-def _counts(notes):
-    counted = notes.in_time
-    return Counter(
-        predictions=len(counted),
-        hits=sum(row.hit for row in counted),
-        within_twice=sum(row.within_twice for row in counted),
-        exercises=len(notes.exercises),
-        right=sum(status == RIGHT for status in notes.exercises.values()),
-    )
-
-
-def _series_table(notebooks):
-    """A line for each notebook, and one for all."""
-    together = Counter()
-    rows = []
-    for name, notes in sorted(notebooks.items()):
-        counts = _counts(notes)
-        together.update(counts)
-        rows.append(_series_row(name, counts))
-    rows.append(_series_row("together", together))
-    head = ["", "predictions that hit", "within a factor of 2", "exercises right"]
-    return cards.table("The whole series, as far as you have come", head, rows)
-
-
-def _series_row(name, counts):
-    return [
-        name,
-        f"{counts['hits']} of {counts['predictions']}",
-        f"{counts['within_twice']} of {counts['predictions']}",
-        f"{counts['right']} of {counts['exercises']}",
-    ]
 
 
 def check(name: str, answer: Callable | None = None) -> Checked:
@@ -281,6 +233,7 @@ def check(name: str, answer: Callable | None = None) -> Checked:
     except Exception as error:
         words = f"the check can do nothing with what your function returned ({_raised(error)})"
         found = Checked(WRONG, words)
+    found_here[name] = found
     with record.opened() as notes:
         notes.exercises[name] = found.status
     return found

@@ -18,6 +18,7 @@ ROOMS = {  # which others a room may use
     "lab": {"common", "plots", "measure", "plan"},
     "workbook": {"common", "plots"},
     "series": {"common", "plots", "measure", "data", "workbook"},  # and the package's face, as a reader does
+    "report": {"common", "plots", "train", "workbook"},
     "unpack": {"common", "workbook"},
 }
 MODULES = {}

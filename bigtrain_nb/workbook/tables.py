@@ -1,0 +1,56 @@
+"""What was predicted and solved as rows of tables, for the score of a notebook and for the report of all."""
+
+from collections import Counter
+
+from bigtrain_nb.common import cards
+from bigtrain_nb.common.words import quantity
+
+SECOND_TIME = "second time"
+RIGHT = "right"
+HEAD = ["", "predicted", "measured", "predicted / measured", "verdict"]
+
+
+def prediction_rows(notes):
+    """A row of `HEAD` for each prediction of a notebook's `Notes`, first and second time."""
+    rows = []
+    for name, (first, *again) in notes.predictions.items():
+        rows.append(_row(name, first))
+        rows += [_row(f"{name}, {SECOND_TIME}", one) for one in again]
+    return rows
+
+
+def _row(name, one):
+    if one.predicted is None or not one.revealed:
+        return [name, one.in_words, one.measured, "", ""]
+    return [name, one.in_words, one.measured, quantity(one.factor, "x") if one.factor else "", one.verdict]
+
+
+def counts(notes):
+    """How many predictions counted, how many of them hit or were within twice, and how many exercises were right."""
+    counted = notes.in_time
+    return {
+        "predictions": len(counted),
+        "hits": sum(one.hit for one in counted),
+        "within_twice": sum(one.within_twice for one in counted),
+        "exercises": len(notes.exercises),
+        "right": list(notes.exercises.values()).count(RIGHT),
+    }
+
+
+def of_notebooks(counted, caption=""):
+    """A table with a line for each notebook of {name: its `counts`}, and one for all."""
+    together = Counter()
+    for of_one in counted.values():
+        together.update(of_one)
+    head = ["", "predictions that hit", "within a factor of 2", "exercises right"]
+    rows = [_counts_row(name, of_one) for name, of_one in sorted(counted.items())]
+    return cards.table(caption, head, [*rows, _counts_row("together", together)])
+
+
+def _counts_row(name, count):
+    return [
+        name,
+        f"{count['hits']} of {count['predictions']}",
+        f"{count['within_twice']} of {count['predictions']}",
+        f"{count['right']} of {count['exercises']}",
+    ]
