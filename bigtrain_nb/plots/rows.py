@@ -60,16 +60,15 @@ def draw_rows(axes, rows):
     return marks
 
 
-def comparison_figure(results, prediction=None, beside=None):
+def comparison_figure(results, beside=None):
     """One row for each result: dot = median, thick line = interval if there is one, faint ticks = rounds.
 
     `results`: a list of `Result` (anything with name, median, low, high, unit and rounds).
-    `prediction`: what was expected of all rows.
     `beside`: for each row the baseline's rate as measured together with it, or None.
     """
     rows = []
     for result, other in zip_longest(results, beside or ()):
-        row = Row(result.name, result.median, _ends(result), result.rounds, other, prediction, interval(result))
+        row = Row(result.name, result.median, _ends(result), result.rounds, other, words=interval(result))
         rows.append(row)
     unit = results[0].unit
     figure, axes = rows_figure(rows, "times" if unit == "x" else unit)

@@ -19,7 +19,7 @@ from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
 from bigtrain_nb.common.checks import finite, function, of_kind, switch
 from bigtrain_nb.common.hardware import machine
-from bigtrain_nb.plots import Picture, comparison_figure, prediction_figure
+from bigtrain_nb.plots import Picture, prediction_figure
 from bigtrain_nb.workbook import exercises, record
 from bigtrain_nb.workbook.predictions import Prediction
 from bigtrain_nb.workbook.tables import HEAD, RIGHT, SECOND_TIME, counts, of_notebooks, prediction_rows
@@ -89,7 +89,7 @@ def _kind(unit):
 
 
 def reveal(name: str, measured: Any) -> cards.Card:
-    """Set what was measured beside the prediction of that name; an interval is shown in a picture too.
+    """Set what was measured beside the prediction of that name.
 
     Where none was made, only what was measured is shown. `measured`: a `Ratio`, a `Result` or a plain number. Raises
     TypeError for anything else, ValueError if no `predict` asked for that name, or if what was measured is not finite
@@ -120,22 +120,7 @@ def reveal(name: str, measured: Any) -> cards.Card:
         return cards.note("Measured", f"{name}: {row.measured}.")
     late = f" ({SECOND_TIME})" if is_late else ""
     line = f"{name}: you said {row.in_words}{late}, measured {row.measured}: {row.verdict}."
-    if low < high:
-        result = _Drawn(name, median, low, high, unit, getattr(measured, "rounds", ()))
-        _show(comparison_figure([result], prediction=row.predicted), line)
     return cards.note("Measured", line)
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """A measurement under the name of its prediction, as a chart of rows takes it."""
-
-    name: str
-    median: float
-    low: float
-    high: float
-    unit: str
-    rounds: tuple
 
 
 def _number(measured):
