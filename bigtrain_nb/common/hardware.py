@@ -4,7 +4,9 @@ import functools
 import math
 import os
 import platform
+import subprocess
 import sys
+from contextlib import suppress
 from glob import glob
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
@@ -22,7 +24,8 @@ def machine() -> dict:
 
     Cores and memory are what this process may use. Where that is less than the machine has, as in a container, the
     latter stands beside them as "cores_of_host" and "memory_gib_of_host". The version of a library that is not
-    installed is None.
+    installed is None. With NVIDIA GPUs there are also "gpus" (a list of their names, with their memory), "driver" and
+    "cuda" (the version of the CUDA runtime that is installed beside TensorFlow).
 
     Example::
 
@@ -44,6 +47,7 @@ def machine() -> dict:
         "tensorflow": version_of("tensorflow"),
         "keras": version_of("keras"),
         "numpy": version_of("numpy"),
+        **_gpus(),
     }
 
 
@@ -164,11 +168,41 @@ def _gib(size):
 
 
 def nvidia_gpus():
-    """Return the names of the NVIDIA GPUs that this process may use, without loading TensorFlow, which takes them."""
+    """Return the numbers or names, as in CUDA_VISIBLE_DEVICES, of the NVIDIA GPUs that this process may use.
+
+    TensorFlow, which would take them, is not loaded.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return [str(number) for number in range(len(glob("/dev/nvidia[0-9]*")))]
-    return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
+    if visible is not None:
+        return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
+    if found := glob("/dev/nvidia[0-9]*"):
+        return [str(number) for number in range(len(found))]
+    in_wsl = os.path.exists("/dev/dxg")  # which has no /dev/nvidia*
+    return [str(number) for number, _ in enumerate(_nvidia_smi("name"))] if in_wsl else []
+
+
+def _gpus():
+    """What a figure needs beside it of the GPUs; nothing where there are none."""
+    if not nvidia_gpus():
+        return {}
+    found = _nvidia_smi("name,memory.total")
+    drivers = _nvidia_smi("driver_version")
+    runtimes = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")  # the names of CUDA 12 and of those after it
+    cuda = None
+    for runtime in runtimes:
+        with suppress(PackageNotFoundError):
+            cuda = cuda or version(runtime)
+    return {"gpus": found, "driver": drivers[0] if drivers else None, "cuda": cuda}
+
+
+def _nvidia_smi(query):
+    """Return what NVIDIA's own tool answers, a line for each GPU; nothing where it is not there or fails."""
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.splitlines()
 
 
 def _processor():

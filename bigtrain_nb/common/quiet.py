@@ -79,6 +79,21 @@ if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
         stacklevel=2,
     )
 
+# Another one is hidden by the log level, and explains minutes of waiting.
+
+_build = tf.sysconfig.get_build_info()
+for _gpu in tf.config.list_physical_devices("GPU"):
+    _major, _minor = tf.config.experimental.get_device_details(_gpu).get("compute_capability", (0, 0))
+    _fitting = {f"sm_{_major}{least}" for least in range(_minor + 1)}
+    if not _fitting & set(_build.get("cuda_compute_capabilities", ())):
+        warnings.warn(
+            f"TensorFlow {tf.__version__} brings no kernels for {_gpu.name} (compute capability {_major}.{_minor}):"
+            " they are compiled when they are first used, which can take many minutes, once for each TensorFlow. Let a"
+            " first step end before you judge. CUDA_CACHE_MAXSIZE=4294967296 keeps them all.",
+            stacklevel=2,
+        )
+        break
+
 # One message comes later than the start: oneDNN's, with the first operation on a 16-bit type.
 
 

@@ -37,6 +37,7 @@ def run_workers(
     timeout: float | None = None,
     restarts: int = 0,
     patience: float = 2.0,
+    gpus_each: int | None = None,
 ) -> "Job":
     """Start ``workers`` processes that train together, and return their `Job` at once.
 
@@ -61,7 +62,8 @@ def run_workers(
     TensorFlow listens on all addresses of this machine, and asks for no password: whoever reaches its port can read and
     write the files that you can.
 
-    GPUs are divided evenly among the workers; where there are fewer than workers, all run on the CPU.
+    GPUs are divided evenly among the workers, or each gets ``gpus_each`` of them, 0 for none. Where there are too few,
+    as on a machine without any, all run on the CPU; the job's card says who has which.
 
     Raises FileNotFoundError for a script that is not there, ValueError for other bad settings, OSError with the
     system's reason for a process that cannot be started.
@@ -80,8 +82,10 @@ def run_workers(
     of_kind("script_or_code", script_or_code, str | os.PathLike, "the path of a script, or Python code as a string")
     of_kind("arguments", arguments, list | tuple, 'a list, like ["--steps", 100]')
     of_kind("env", env, dict | None, "a dictionary {name of a variable: value}")
+    if gpus_each is not None:
+        whole_number("gpus_each", gpus_each, 0)
     script, source = _script(script_or_code)
-    shares = _shares_of_gpus(workers)
+    shares, gpus_in_words = _shares_of_gpus(workers, gpus_each)
     tasks = [task("worker", index, alone=servers > 0, environment=shares[index]) for index in range(workers)]
     if servers:
         chief = task("chief", 0, name="chief", environment=NO_GPU | ONLY_FATAL)
@@ -98,7 +102,7 @@ def run_workers(
         "patience": patience,
         "scratch": None,
     }
-    return Job(order)
+    return Job(order, gpus_in_words)
 
 
 def task(kind, index, name=None, alone=False, environment=NO_GPU):
@@ -118,14 +122,21 @@ def _script(script_or_code):
     return str(script_or_code), ""
 
 
-def _shares_of_gpus(workers):
-    """Return for each worker the variables that say which GPUs are its own."""
+def _shares_of_gpus(workers, gpus_each):
+    """Return for each worker the variables that say which GPUs are its own, and a sentence on it, "" without GPUs."""
     gpus = nvidia_gpus()
     if not gpus:
-        return [{}] * workers
-    each = len(gpus) // workers
-    shares = [gpus[index * each : (index + 1) * each] for index in range(workers)]
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(share) or "-1"} for share in shares]
+        return [{}] * workers, ""
+    each = len(gpus) // workers if gpus_each is None else gpus_each
+    if each * workers > len(gpus) or each == 0:
+        asked = "" if gpus_each is None else f", {gpus_each} for each"
+        return [
+            NO_GPU
+        ] * workers, f"All workers run on the CPU: {len(gpus)} GPUs are here for {workers} workers{asked}."
+    shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(workers)]
+    idle = len(gpus) - each * workers
+    words = f"Of {len(gpus)} GPUs each worker has {each}" + (f", and {idle} are idle." if idle else ".")
+    return [{"CUDA_VISIBLE_DEVICES": share} for share in shares], words
 
 
 class Lines:
@@ -178,8 +189,9 @@ class Job(Shown):
     None while the job runs, 0, the first failure's code, 128 + n for signal n, 124 after the timeout.
     """
 
-    def __init__(self, order):
+    def __init__(self, order, gpus_in_words=""):
         tasks = order["tasks"]
+        self._gpus_in_words = gpus_in_words
         self.names: list[str] = [task["name"] for task in tasks]
         self.addresses: list[str] = []
         self.pids: list[int] = []
@@ -263,7 +275,8 @@ class Job(Shown):
         rows = []
         for name, pid, code, lines in zip(self.names, self.pids, self.codes, self._logs, strict=True):
             rows.append([name, str(pid), _in_words(code), lines.newest()])
-        return cards.table(caption, ["", "process", "state", "last line"], rows, self._who_can_reach_it())
+        closing = "\n".join(filter(None, [self._gpus_in_words, self._who_can_reach_it()]))
+        return cards.table(caption, ["", "process", "state", "last line"], rows, closing)
 
     def _who_can_reach_it(self):
         if self.exit_code is not None:

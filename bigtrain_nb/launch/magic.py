@@ -31,13 +31,14 @@ def register(shell):
 
         The code sees no variable of the notebook but those named after --give. Those named after --take come back: in
         the notebook ``losses[1]`` is then what worker 1 had in ``losses`` at its end. Both are numbers, strings, lists
-        and dictionaries, by value, as JSON. Raises RuntimeError if a worker fails.
+        and dictionaries, by value, as JSON. Each worker has one GPU, if there are enough. Raises RuntimeError if a
+        worker fails.
         """
         chosen = magic_arguments.parse_argstring(workers, line)
         first = GIVE.format(given=json.dumps({name: shell.user_ns[name] for name in chosen.give}))
         with TemporaryDirectory() as folder:
             last = TAKE.format(folder=folder, names=chosen.take)
-            job = run_workers(f"{first}\n{cell}\n{last}", chosen.workers)
+            job = run_workers(f"{first}\n{cell}\n{last}", chosen.workers, gpus_each=1)
             job.wait()
             if job.exit_code:
                 raise RuntimeError(

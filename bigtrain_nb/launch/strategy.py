@@ -32,8 +32,9 @@ def strategy(
     then ends, with code 0.
 
     With several GPUs: a `MirroredStrategy` over them. Otherwise TensorFlow's default for one device. Call it before
-    TensorFlow runs anything. On the CPU each worker is one device. ``communication_options``, a
-    `tf.distribute.experimental.CommunicationOptions`, says how several workers sum their gradients;
+    TensorFlow runs anything. On the CPU each worker is one device. Workers with GPUs sum their gradients by NCCL, and
+    others by a ring of TensorFlow's own over gRPC; the printed line says which. ``communication_options``, a
+    `tf.distribute.experimental.CommunicationOptions`, chooses another way;
     ``variable_partitioner``, one of `tf.distribute.experimental.partitioners`, which variables are cut into shards that
     stand on several parameter servers.
 
@@ -58,11 +59,20 @@ def strategy(
         return _with_servers(found, what_runs(may_differ), timeout, variable_partitioner)
     gpus = tf.config.get_visible_devices("GPU")
     spec, _ = come_together(meet, found, what_runs(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
-    made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication_options)
+    options = communication_options or _options_for(gpus)
+    made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     chief = ", the chief" if spec.rank == 0 else ""
-    role = f"worker {spec.rank} of {spec.count}{chief}, with {len(gpus)} GPUs"
+    role = (
+        f"worker {spec.rank} of {spec.count}{chief}, with {len(gpus)} GPUs, summing by {options.implementation.value}"
+    )
     print(f"MultiWorkerMirroredStrategy: {role}, because of {spec.source}", flush=True)
     return made
+
+
+def _options_for(gpus):
+    """NCCL where there are GPUs: left to itself TensorFlow takes its ring even there (tensorflow issue 50178)."""
+    ways = tf.distribute.experimental.CommunicationImplementation
+    return tf.distribute.experimental.CommunicationOptions(implementation=ways.NCCL if gpus else ways.RING)
 
 
 def _alone():

@@ -3,6 +3,7 @@
 import os
 import tempfile
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,8 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
     A share is a part of the wall time. At each moment the time is given to what runs then: on an accelerator; if
     nothing does, operations on the host; if none runs, waiting for a batch; if nobody waits, "between operations" where
     TensorFlow was called, and "Python" where it was not. What runs side by side gets equal parts, so shares add up
-    to 1. Work of the pipeline that the model does not wait for is not in them. Operations of XLA have no layers.
+    to 1. Work of the pipeline that the model does not wait for is not in them. Operations of XLA have no layers. Where
+    TensorFlow sees GPUs and the trace has none of their work, a warning says what to do: shares are the host's then.
 
     The steps are those in the middle of as many without the profiler, which tell how much it slows them. It writes
     down each operation, some microseconds each, so shares of many small operations are too large.
@@ -144,7 +146,19 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
 
     newest = max(Path(place).glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     parts, operations, seconds = trace.divide(trace.read(newest), steps_are_input=is_dataset)
+    _warn_of_unseen_gpus(parts, is_dataset)
     return Profile(parts, steps, seconds, plain / steps, operations, place)
+
+
+def _warn_of_unseen_gpus(parts, is_dataset):
+    gpus = tf.config.get_visible_devices("GPU")
+    if gpus and not is_dataset and not any(part.place.startswith("GPU") for part in parts):
+        warnings.warn(
+            f"the trace has no work of the {len(gpus)} GPUs that TensorFlow sees: all shares are the host's. Most often"
+            " this user may not read the GPU's counters (NVIDIA: NVreg_RestrictProfilingToAdminUsers=0, or be root), or"
+            " CUPTI is missing (pip install 'tensorflow[and-cuda]'); or nothing of this step runs on a GPU",
+            stacklevel=3,
+        )
 
 
 def has_batches(source):

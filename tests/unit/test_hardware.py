@@ -100,6 +100,34 @@ def test_the_machine_shows_what_the_host_has_only_where_that_is_more(host):
     assert not {"cores_of_host", "memory_gib_of_host"} & set(hardware.machine())
 
 
+def test_gpus_are_named_with_their_driver(host, monkeypatch):
+    answers = {"name,memory.total": ["NVIDIA H100, 81559 MiB"], "driver_version": ["570.1"], "name": ["NVIDIA H100"]}
+    host("0::/\n", {})
+    monkeypatch.setattr(hardware, "_nvidia_smi", answers.get)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(hardware, "glob", lambda _: ["/dev/nvidia0"])
+    here = hardware.machine()
+    assert (here["gpus"], here["driver"]) == (["NVIDIA H100, 81559 MiB"], "570.1") and "cuda" in here
+
+    monkeypatch.setattr(hardware, "glob", lambda _: [])
+    monkeypatch.setattr(hardware.os.path, "exists", lambda path: path == "/dev/dxg")
+    assert hardware.nvidia_gpus() == ["0"], "in WSL2"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    hardware.machine.cache_clear()
+    assert hardware.nvidia_gpus() == [] and "gpus" not in hardware.machine()
+
+
+def test_without_nvidia_smi_nothing_is_said(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert hardware._nvidia_smi("name") == []
+
+
+def test_lost_seconds_are_those_of_the_host_and_of_a_limit(host):
+    before = hardware.lost_seconds()
+    host("0::/pods/one\n", {"pods/one/cpu.stat": "usage_usec 9\nthrottled_usec 2500000\n"})
+    assert hardware.lost_seconds() - before == pytest.approx(2.5, abs=0.5)
+
+
 def test_a_version_is_found_by_the_name_of_the_import_without_the_import(tmp_path, monkeypatch):
     """As tensorflow-cpu and tf-nightly bring "tensorflow"."""
     (tmp_path / "swiftflow").mkdir()

@@ -159,6 +159,12 @@ def test_a_gpu_comes_before_the_host_and_what_runs_side_by_side_gets_equal_parts
     assert operations == 2 and seconds == pytest.approx(100e-12)
 
 
+def test_a_trace_without_the_gpus_that_are_there_is_said(monkeypatch):
+    monkeypatch.setattr(bt.tf.config, "get_visible_devices", lambda kind: [kind])
+    with pytest.warns(UserWarning, match="no work of the 1 GPUs that TensorFlow sees: all shares are the host's"):
+        bt.profile(lambda: bt.tf.ones([4, 4]) @ bt.tf.ones([4, 4]), steps=2)
+
+
 def test_what_it_cannot_run_is_refused_and_leaves_no_profiler(model):
     with pytest.raises(TypeError, match="profile takes a step function, a compiled Keras model or a dataset, not 3"):
         bt.profile(3)
