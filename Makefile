@@ -5,6 +5,7 @@
 # make book    the executed notebooks as static pages with a search, in build/book
 # make bench   compare pipeline, training and workers with their peers, plans with what was measured (long)
 # make lint    style
+# make gpu     the first hour on a machine with NVIDIA GPUs: does what is promised hold there?
 # Each sets up .venv first when that is needed. PYTHON=/path/to/python3.12 chooses what .venv is made from.
 
 # .venv/ready is written when a set-up has ended. It holds the Python that .venv was made from, and the folder.
@@ -24,7 +25,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # The kernels of this environment come before any that the user has installed elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: lab report test render book bench lint
+.PHONY: lab report test render book bench lint gpu
 # With another Python, or in another place than last time, what is ready is so no more.
 ifneq "$(shell cat $(READY) 2>/dev/null)" "$(PYTHON) $(CURDIR)"
 .PHONY: $(READY)
@@ -61,6 +62,9 @@ bench: $(READY)
 
 lint: $(READY)
 	$(PY) -m ruff check .
+
+gpu: $(READY)
+	$(PY) tools/gpu_first_hour.py
 
 $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c "$(FITS)" >/dev/null 2>&1 || { echo "Python 3.11 to 3.13 with its venv module is needed, and" \
