@@ -10,7 +10,7 @@ import notebook_rules as rules
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 DRAWN_BY = {  # a part of the cell whose largest picture is taken
-    "00-measure-first": 'bt.reveal("a_against_a"',
+    "00-measure-first": "measured.figure()",
     "01-feed-the-model": "cached.figure()",
     "02-mirror-it": "efficiency_figure(rows",
     "03-many-workers": "resumed_figure(",

@@ -3,6 +3,7 @@
 The rules are functions that return a list of problems, each a sentence that names the cell.
 """
 
+import ast
 import copy
 import hashlib
 import json
@@ -27,6 +28,7 @@ UNWANTED = {  # in what a cell shows
     ),
     "an address": re.compile(r"\bat 0x[0-9a-f]{6,}"),
 }
+REVEALS = re.compile(r"""\b(?:bt\.reveal|ledger\.(?:enter|measure|overall))\(\s*["']([^"']+)""")
 EMBEDDED = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+")
 
 
@@ -171,3 +173,47 @@ def source_problems(notebook):
                 "deterministic, timeout=120 and NBVAL_CHECK_OUTPUT"
             )
     return problems
+
+
+def prediction_problems(notebook):
+    """Predictions that are not the reader's own.
+
+    Each is asked for by a blank cell of its own, right below its question, and before anything reveals it.
+    """
+    problems = []
+    asked, revealed = {}, {}
+    above = None  # the kind of the last cell that asks for no prediction
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type != "code" or "bt.predict(" not in cell.source:
+            above = cell.cell_type
+            if cell.cell_type == "code":
+                for name in REVEALS.findall(cell.source):
+                    revealed.setdefault(name, number)
+            continue
+        name = _blank_prediction(cell.source)
+        if name is None:
+            problems.append(f'cell {number} must be bt.predict("name", ..., "unit") and nothing else')
+            continue
+        if above != "markdown":
+            problems.append(f"cell {number} does not stand below the question about {name!r}")
+        asked[name] = number
+    for name, number in asked.items():
+        if number > revealed.get(name, number):
+            problems.append(f"cell {revealed[name]} reveals {name!r}, for which cell {number} asks only then")
+        if not any(f'"{name}"' in cell.source for cell in code_cells(notebook)[1:] if "bt.predict(" not in cell.source):
+            problems.append(f"nothing reveals {name!r}")
+    return problems
+
+
+def _blank_prediction(source):
+    """The name in a cell that asks for a prediction, also under a condition; None if it is not blank, or does more."""
+    try:
+        (statement,) = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return None
+    if isinstance(statement, ast.If) and len(statement.body) == 1 and not statement.orelse:
+        (statement,) = statement.body
+    match statement:
+        case ast.Expr(ast.Call(ast.Attribute(attr="predict"), [ast.Constant(str(name)), ast.Constant(value), *_])):
+            return name if value is ... else None
+    return None

@@ -15,4 +15,5 @@ def test_it_stands_as_rendering_left_it_and_keeps_the_rules(path):
     assert rules.form_problems(notebook) == []
     assert rules.output_problems(notebook) == []
     assert rules.source_problems(notebook) == []
+    assert rules.prediction_problems(notebook) == []
     assert path.read_text(encoding="utf-8") == rules.text(notebook)

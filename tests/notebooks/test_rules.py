@@ -77,3 +77,37 @@ def test_cleaning_drops_what_changes_from_run_to_run_and_keeps_the_rest():
     assert notebook.cells[0].metadata == kept
     assert notebook.metadata == {"kernelspec": rules.KERNELSPEC, "language_info": {"name": "python"}}
     assert rules.clean(notebook) == notebook
+
+
+ASK, MEASURE = 'bt.predict("speed", ..., "x")', 'bt.reveal("speed", ratio)'
+ON_GPUS = 'if kind == "GPU":\n    bt.predict("speed", ..., "x")'
+
+
+@pytest.mark.parametrize("ask", [ASK, ON_GPUS, 'bt.predict("speed", ...)'])
+def test_a_blank_prediction_between_its_question_and_its_measurement_keeps_the_rule(ask):
+    cells = ["# How fast?", 'bt.predict("other", ...)', ask, "other = 3", 'bt.reveal("other", 1)', MEASURE]
+    assert rules.prediction_problems(asking(cells)) == []
+
+
+def asking(sources):
+    return new_notebook(cells=[(new_markdown_cell if one.startswith("#") else new_code_cell)(one) for one in sources])
+
+
+@pytest.mark.parametrize(
+    "sources, expected",
+    [
+        (["# How fast?", 'bt.predict("speed", 2, "x")', MEASURE], "cell 1 must be bt.predict"),
+        (["# How fast?", 'guess = ...\nbt.predict("speed", guess, "x")', MEASURE], "cell 1 must be bt.predict"),
+        (["# How fast?", f"{ASK}\n{MEASURE}"], "cell 1 must be bt.predict"),
+        (["# How fast?", "ratio = 3", ASK, MEASURE], "cell 2 does not stand below the question about 'speed'"),
+        (
+            ["# How fast?", MEASURE, "# How fast was it?", ASK],
+            "cell 1 reveals 'speed', for which cell 3 asks only then",
+        ),
+        (["# How fast?", 'ledger.enter("speed", 3)', "# So?", ASK], "cell 1 reveals 'speed'"),
+        (["# How fast?", ASK, 'bt.reveal("sped", 3)'], "nothing reveals 'speed'"),
+    ],
+)
+def test_a_prediction_that_is_not_the_readers_own_is_named(sources, expected):
+    problems = rules.prediction_problems(asking(sources))
+    assert any(problem.startswith(expected) for problem in problems), problems
