@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import symtable
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from bigtrain_nb.train.devices import devices
 from bigtrain_nb.workbook import copies, workbook
 
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
 SECONDS_TO_START, SECONDS_EACH = 120, 90
 """TensorFlow loads beside other programs; a check ends by itself after `Exercise.seconds`, and says more."""
 
@@ -60,7 +62,7 @@ def code_for(cells):
         bound = _bound_by(statement)
         if wanted.isdisjoint(bound):
             continue
-        if not isinstance(statement, ast.If | ast.Try):  # which may bind the name, or leave it to what stands above
+        if isinstance(statement, DEFINITIONS) or _gives_names_only(statement):
             wanted -= bound
         wanted |= _read_by(statement)
         needed.insert(0, statement)
@@ -72,22 +74,39 @@ def _statements(source):
 
 
 def _read_by(statement):
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    """The global names that a statement reads, also inside the functions and classes that it defines."""
+    tables = [symtable.symtable(ast.unparse(statement), "cell", "exec")]
+    names = set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
+                names.add(symbol.get_name())
+    return names
 
 
 def _bound_by(statement):
-    """The names that a statement gives a value to, outside of the functions and classes that it defines."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {statement.name}
+    """The names that a statement gives a value to, or to a part of what they stand for, outside of its functions."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+    if isinstance(statement, DEFINITIONS):
+        return {statement.name}
+    if isinstance(statement, ast.Lambda):
+        return set()
     bound = set()
-    if isinstance(statement, ast.Name) and isinstance(statement.ctx, ast.Store):
-        bound.add(statement.id)
-    if not isinstance(statement, ast.Lambda):
-        for part in ast.iter_child_nodes(statement):
-            bound |= _bound_by(part)
+    if isinstance(statement, ast.Name | ast.Subscript | ast.Attribute) and isinstance(statement.ctx, ast.Store):
+        while isinstance(statement, ast.Subscript | ast.Attribute):
+            statement = statement.value
+        return {statement.id} if isinstance(statement, ast.Name) else set()
+    for part in ast.iter_child_nodes(statement):
+        bound |= _bound_by(part)
     return bound
+
+
+def _gives_names_only(statement):
+    """Whether an assignment gives names a value, whatever they stood for before."""
+    return isinstance(statement, ast.Assign) and all(isinstance(target, ast.Name) for target in statement.targets)
 
 
 def _in_a_process(folder, attempted, seconds):

@@ -67,23 +67,22 @@ def test_answers_that_hang_or_end_the_process_are_wrong_and_those_before_are_tol
     assert checked["measure_first.rate"] == Checked("wrong", "the exercises of this notebook did not end within 1 s")
 
 
-def test_the_names_that_code_needs():
-    cells = [
-        "import a\nimport b.c as d\nfrom e import f",
-        "x = d(1)\ny = measured = f(2)",
-        "x = x + 1",
-        "for i in range(3):\n    z = i",
-        "def g():\n    inner = 4\n    return x",
-        "inner = a",
-        "y = 3",
-        "g(), y, z",
-    ]
-    needed = again.code_for([code(cell) for cell in cells])
-    assert needed.splitlines()[0] == "import b.c as d"
-    for line in ("x = d(1)", "x = x + 1", "    z = i", "y = 3"):
-        assert line in needed
-    for line in ("import a", "inner = a", "measured", "from e"):
-        assert line not in needed
+def needed(*cells):
+    """The lines that the last of some cells needs, and its own."""
+    return again.code_for([code(cell) for cell in cells]).splitlines()
+
+
+def test_the_names_that_code_reads_and_no_others_are_needed():
+    above = ["import a\nimport b.c as d\nfrom e import f", "x = d(1)\ny = measured = f(2)", "inner = a", "y = 3"]
+    lines = ["def g():", "    inner = 4", "    return x + inner"]
+    assert needed(*above, "\n".join(lines), "g()") == ["import b.c as d", "x = d(1)", *lines, "g()"]
+    assert needed(*above, "y") == ["y = 3", "y"], "the last value is enough"
+
+
+def test_what_changes_a_value_is_needed_too():
+    changes = ["x = {}", "x['a'] = 1", "for i in range(3):", "    x[i] = i", "x |= {}", "x.y.z = 2", "x"]
+    cells = [*changes[:2], "\n".join(changes[2:4]), "other = 1\nother[0] = x", *changes[4:]]
+    assert needed(*cells) == changes
 
 
 class Page(HTMLParser):
