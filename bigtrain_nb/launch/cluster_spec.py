@@ -12,11 +12,11 @@ from bigtrain_nb.common.addresses import host_and_port
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 KINDS = ["chief", "worker", "ps"]
-# What names the chief's host and port (or both in one), this task's rank and the number of tasks.
+# Variables that tell the chief's host and port (or both in one), then this task's rank, then the number of tasks.
 VARIABLES = {
-    "JAX_*": (["JAX_COORDINATOR_ADDRESS"], "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),  # Kubeflow's runtime for JAX
-    "MASTER_ADDR, RANK and WORLD_SIZE": (["MASTER_ADDR", "MASTER_PORT"], "RANK", "WORLD_SIZE"),  # torchrun's names
-    "PET_*": (["PET_MASTER_ADDR", "PET_MASTER_PORT"], "PET_NODE_RANK", "PET_NNODES"),  # Kubeflow's runtime for Torch
+    "JAX_*": ["JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"],  # Kubeflow's runtime for JAX
+    "MASTER_ADDR, RANK and WORLD_SIZE": ["MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"],  # torchrun's names
+    "PET_*": ["PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NODE_RANK", "PET_NNODES"],  # Kubeflow's runtime for Torch
 }
 SLURM = "SLURM's variables"
 SLURM_PORTS = range(20_000, 32_000)  # below those that Linux gives to clients
@@ -115,10 +115,11 @@ def cluster_spec(environment=os.environ):
     Raises ValueError for variables that no group of workers can be made from.
     """
     servers = _number("BIGTRAIN_SERVERS", environment) if environment.get("BIGTRAIN_SERVERS") else 0
+    told = [source for source, names in VARIABLES.items() if all(environment.get(name) for name in names)]
     if environment.get("TF_CONFIG", "").strip():
         found = _from_tf_config(environment["TF_CONFIG"], servers)
-    elif source := next((source for source in VARIABLES if _are_set(source, environment)), None):
-        found = _from_variables(source, environment, servers)
+    elif told:
+        found = _from_variables(told[0], environment, servers)
     elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:  # set by srun, not by sbatch
         found = _from_slurm(environment, servers)
     else:
@@ -129,36 +130,31 @@ def cluster_spec(environment=os.environ):
 def why_alone(environment=os.environ):
     """Return why this process trains alone although it looks like one of several, or None."""
     if "SLURM_STEP_ID" not in environment:
-        tasks = int(environment.get("SLURM_NTASKS") or 1)
-        nodes = int(environment.get("SLURM_JOB_NUM_NODES") or 1)
-        if max(tasks, nodes) > 1:
-            what = f"{tasks} tasks" if tasks > 1 else f"{nodes} nodes"
-            return f"This SLURM job has {what}, but srun did not start this process. Start it by srun python3 ..."
-    for chief, rank, count in VARIABLES.values():
-        names = [*chief, rank, count]
+        for name, what in [("SLURM_NTASKS", "tasks"), ("SLURM_JOB_NUM_NODES", "nodes")]:
+            count = environment.get(name) or "1"
+            if count != "1":
+                return (
+                    f"This SLURM job has {count} {what}, but srun did not start this process. Start it by srun python3"
+                )
+    for names in VARIABLES.values():
         missing = [name for name in names if not environment.get(name)]
-        if environment.get(chief[0]) and missing:
-            return f"{chief[0]} is set, but {' and '.join(missing)} is not. Several processes need {', '.join(names)}"
+        if names[0] not in missing and missing:
+            return f"{names[0]} is set, but not {' and '.join(missing)}. Several processes need {', '.join(names)}"
     return None
 
 
-def _are_set(source, environment):
-    chief, rank, count = VARIABLES[source]
-    return all(environment.get(name) for name in [*chief, rank, count])
-
-
 def _from_variables(source, environment, servers):
-    chief_names, rank_name, count_name = VARIABLES[source]
+    *chief_names, rank_name, count_name = VARIABLES[source]
     chief = ":".join(environment[name] for name in chief_names)
     if not _is_address(chief):
         raise ValueError(f"{' and '.join(chief_names)} must give a host and a port, like host1:2222, not {chief!r}")
-    if "RANK" == rank_name and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if rank_name == "RANK" and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         raise ValueError(
             f"torchrun itself listens at MASTER_PORT, {chief}, where the tasks would meet. Start the script by python3"
             " instead, with MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE set in each task"
         )
     rank, count = _number(rank_name, environment), _number(count_name, environment)
-    if not rank < count:
+    if rank >= count:
         raise ValueError(f"{rank_name}={rank} must be less than {count_name}={count}: ranks are counted from 0")
     return _place(rank, count, chief, servers, source, f"{count} tasks")
 

@@ -165,8 +165,9 @@ def listening(spec, patience):
             patience.tell(f"{spec.name(spec.rank)} waits for its own name to resolve ({error.strerror})")
             time.sleep(PAUSE_SECONDS)
     hosts = {host_and_port(one)[0] for one in spec.addresses}
-    is_loopback = address[0].startswith("127.") or address[0] == "::1"
-    if len(hosts) > 1 and is_loopback:  # as some systems have it in /etc/hosts; others cannot reach it there
+    if len(hosts) > 1 and _is_loopback(
+        address[0]
+    ):  # as some systems have it in /etc/hosts; others cannot reach it there
         return socket.create_server(("", port), backlog=BACKLOG)
     try:
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)

@@ -169,7 +169,7 @@ def test_tf_config_comes_before_all_and_slurm_last():
     [
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, "This SLURM job has 4 tasks, but srun did not start"),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, "This SLURM job has 2 nodes, but srun did not start"),
-        ({"MASTER_ADDR": "one", "WORLD_SIZE": "2"}, "MASTER_ADDR is set, but MASTER_PORT and RANK is not"),
+        ({"MASTER_ADDR": "one", "WORLD_SIZE": "2"}, "MASTER_ADDR is set, but not MASTER_PORT and RANK. Several"),
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"}, None),
         ({"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}, None),
         ({}, None),
