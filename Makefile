@@ -4,6 +4,7 @@
 # make render  execute the notebooks that changed and store their outputs
 # make book    the executed notebooks as static pages with a search, in build/book
 # make bench   compare pipeline, training and workers with their peers, plans with what was measured (long)
+# make engines install Ray, and run by hand what needs it or a firewall (long)
 # make lint    style
 # make gpu     the first hour on a machine with NVIDIA GPUs: does what is promised hold there?
 # Each sets up .venv first when that is needed. PYTHON=/path/to/python3.12 chooses what .venv is made from.
@@ -25,7 +26,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # The kernels of this environment come before any that the user has installed elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: lab report test render book bench lint gpu
+.PHONY: lab report test render book bench engines lint gpu
 # With another Python, or in another place than last time, what is ready is so no more.
 ifneq "$(shell cat $(READY) 2>/dev/null)" "$(PYTHON) $(CURDIR)"
 .PHONY: $(READY)
@@ -59,6 +60,10 @@ bench: $(READY)
 	$(PY) benchmarks/parallel.py
 	$(PY) benchmarks/budget.py
 	$(PY) benchmarks/honesty.py
+
+engines: $(READY)
+	$(PY) -m pip install --quiet -c constraints.txt "ray[train]==2.60.0"
+	$(PY) -m pytest -rs tests/engines
 
 lint: $(READY)
 	$(PY) -m ruff check .

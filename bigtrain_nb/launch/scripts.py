@@ -1,28 +1,36 @@
-"""The file that a cluster runs, for SLURM or for Kubernetes: a template, filled. The training script stays as it is."""
+"""The file that a cluster runs, for SLURM, Kubernetes or Ray: a template, filled. The training script stays."""
 
 import argparse
 import json
 import re
 import shlex
 from pathlib import Path
+from textwrap import indent
 
 USAGE = "%(prog)s TRAIN.py [settings] [-- the script's own arguments] > FILE"
 FOR_SLURM = {
     "--nodes": (2, "how many"),
     "--tasks-per-node": (1, "workers on each node"),
     "--servers": (0, "so many of the tasks are parameter servers"),
+    "--data-workers": (0, "of a tf.data service beside"),
+    "--memory": ("16G", "for each node"),
 }
 FOR_KUBERNETES = {
     "--workers": (2, "how many"),
     "--servers": (0, "parameter servers, with a chief beside the workers; both without GPUs"),
+    "--data-workers": (0, "of a tf.data service beside"),
+    "--memory": ("16G", "for each pod"),
 }
-FOR_BOTH = {
+FOR_RAY = {
+    "--workers": (2, "how many at most"),
+    "--at-least": (1, "with how many to go on while there is room for no more"),
+}
+FOR_ALL = {
     "--cpus": (4, "cores for each task"),
     "--gpus": (0, "NVIDIA GPUs for each worker"),
-    "--data-workers": (0, "of a tf.data service beside"),
     "--restarts": (3, "how often to start again"),
 }
-LEAST_SECONDS = 600  # of a start under SLURM
+LEAST_MINUTES = 10  # of a start under SLURM
 MOST_LETTERS = 40  # a pod's name may have 63, and JobSet makes NAME-worker-0-12345-abcde of it
 DISRUPTED = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 SAVED = {"action": "FailJob", "onExitCodes": {"containerName": "task", "operator": "In", "values": [75]}}
@@ -52,23 +60,27 @@ DATA_SERVICE = {
 
 
 def add_script_parser(commands):
-    """Add ``script slurm | kubernetes`` to the command line."""
+    """Add ``script slurm | kubernetes | ray`` to the command line."""
     parser = commands.add_parser("script", help="write the file that a cluster runs")
-    kinds = parser.add_subparsers(required=True, metavar="slurm | kubernetes")
+    kinds = parser.add_subparsers(required=True, metavar="slurm | kubernetes | ray")
     slurm = _add_kind(kinds, "slurm", "a batch file for SLURM's sbatch", slurm_file, FOR_SLURM)
     slurm.add_argument("--time", type=time_limit, default="04:00:00", help="of one start at most (default: 04:00:00)")
     what = "a JobSet and a NetworkPolicy, for Kubernetes 1.29 or later with JobSet"
     kubernetes = _add_kind(kinds, "kubernetes", what, kubernetes_file, FOR_KUBERNETES)
     kubernetes.add_argument("--image", required=True, help="with script, Python and bigtrain-nb, by a fixed tag")
+    ray = _add_kind(kinds, "ray", "train_on_ray.py, or with --image a RayJob for KubeRay", ray_file, FOR_RAY)
+    ray.add_argument("--storage", required=True, help="a folder for Ray's own notes, which all nodes see")
+    ray.add_argument("--image", help="with script, Python, bigtrain-nb and ray[train], by a fixed tag")
+    ray.add_argument("--memory", type=memory, help="for each worker's pod, with --image (default: 16G)")
 
 
-def _add_kind(kinds, kind, what, file, settings):
-    parser = kinds.add_parser(kind, help=what, description=f"Write {what}. The rest is edited there.", usage=USAGE)
+def _add_kind(kinds, name, what, file, settings):
+    parser = kinds.add_parser(name, help=what, description=f"Write {what}. The rest is edited there.", usage=USAGE)
     parser.add_argument("script", metavar="TRAIN.py")
     parser.add_argument("--name", help="the job's (default: the script's)")
-    parser.add_argument("--memory", type=memory, default="16G", help="for each node, or pod (default: 16G)")
-    for name, (default, words) in {**settings, **FOR_BOTH}.items():
-        parser.add_argument(name, type=type(default), default=default, help=f"{words} (default: {default})")
+    for setting, (default, words) in {**settings, **FOR_ALL}.items():
+        kind = memory if setting == "--memory" else type(default)
+        parser.add_argument(setting, type=kind, default=default, help=f"{words} (default: {default})")
     parser.set_defaults(command=_write, file=file)
     return parser
 
@@ -81,41 +93,30 @@ def memory(text):
 
 
 def time_limit(text):
-    """An argument's type. sbatch takes minutes[:seconds], hours:minutes:seconds and days-hours[:minutes[:seconds]].
-
-    Two minutes before that time, at most three, SLURM tells the tasks to save: a start must have time to train too.
-    """
-    days, dash, rest = text.rpartition("-")
-    parts = rest.split(":")
-    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} must be like 30 (minutes), 04:00:00 or 1-12:00:00")
-    units = {1: [60], 2: [60, 1], 3: [3600, 60, 1]}[len(parts)]
-    if dash:
-        units = [3600, 60, 1]
-    seconds = int(days or 0) * 86400 + sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
-    if seconds < LEAST_SECONDS:
+    """An argument's type. SLURM tells the tasks to save two or three minutes before; before that they must train."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):\d\d", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} must be hours:minutes:seconds, like 04:00:00, or like 1-12:00:00")
+    days, hours, minutes = (int(part or 0) for part in found.groups())
+    if (days * 24 + hours) * 60 + minutes < LEAST_MINUTES:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is {seconds} s: give at least {LEAST_SECONDS // 60} minutes, of which SLURM takes the last two"
-            " or three to let the tasks save"
+            f"{text!r} is too short: give at least {LEAST_MINUTES} minutes, of which SLURM takes the last two or three"
+            " to let the tasks save"
         )
     return text
 
 
 def _write(chosen):
     plain = re.sub(r"[^a-z0-9]+", "-", Path(chosen.script).stem.lower())  # in the letters that every cluster takes
-    values = {
-        **vars(chosen),
-        "name": chosen.name or plain.strip("-"),
-        "servers": chosen.servers or None,
-        "data_tasks": 1 + chosen.data_workers,
-        "data_service": None,
-    }
+    values = {**vars(chosen), "name": chosen.name or plain.strip("-")}
     print(chosen.file(chosen, values), end="")
     return 0
 
 
 def slurm_file(chosen, values):
     """Return the text of a batch file for ``sbatch``."""
+    values |= _of_data_service(chosen)
+    values["servers"] = chosen.servers or None
     values["gpus"] = chosen.gpus or None
     values["without_gpus"] = None if chosen.gpus else ""
     values["memory"] = chosen.memory.removesuffix("i")  # sbatch knows 32G only, and takes it for GiB
@@ -133,7 +134,7 @@ def kubernetes_file(chosen, values):
     """
     name = values["name"]
     _check_name(name)
-    values |= ONE_START
+    values |= ONE_START | _of_data_service(chosen)
     cluster = {"worker": _addresses(name, "worker", chosen.workers)}
     if chosen.servers:
         servers = _addresses(name, "server", chosen.servers)
@@ -155,9 +156,40 @@ def kubernetes_file(chosen, values):
         if kind == "worker" and chosen.gpus:
             roles[-1] |= {"gpus": chosen.gpus, "shared_memory": "1Gi" if chosen.gpus > 1 else None}
     values["leader"] = "chief" if chosen.servers else "worker"
-    return "".join(
-        [_filled("jobset.yaml", values, json.dumps), *(_filled("role.yaml", role, json.dumps) for role in roles)]
+    return _filled("jobset.yaml", values, json.dumps) + "".join(
+        _filled("role.yaml", role, json.dumps) for role in roles
     )
+
+
+def ray_file(chosen, values):
+    """Return the text of a Python program that trains on Ray, or with an image that of a file for ``kubectl apply``.
+
+    Raises ValueError for numbers of workers, a name and memory that cannot be.
+    """
+    if not 1 <= chosen.at_least <= chosen.workers:
+        raise ValueError(f"--at-least={chosen.at_least} must be from 1 to --workers={chosen.workers}")
+    program = _filled("train_on_ray.py.template", values, repr)
+    if not chosen.image:
+        if chosen.memory:
+            raise ValueError("--memory is for the pods of --image: Ray alone does not hold a worker to its memory")
+        return program
+    _check_name(values["name"])
+    pods = {
+        "gpus": chosen.gpus or None,
+        "memory": chosen.memory or "16G",
+        "who": {
+            "runAsNonRoot": True,
+            "runAsUser": 1000,
+            "fsGroup": 1000,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "may": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    return _filled("rayjob.yaml", values | pods, json.dumps) + indent(program, "    ")
+
+
+def _of_data_service(chosen):
+    return {"data_tasks": 1 + chosen.data_workers, "data_service": None}
 
 
 def _check_name(name):
@@ -175,7 +207,7 @@ def _addresses(name, role, count):
 
 def _filled(template, values, written):
     """Return the template with a value ``written`` for each <name>, without the lines whose value is None."""
-    text = Path(__file__).with_name("templates").joinpath(template).read_text()
+    text = Path(__file__).with_name("templates").joinpath(template).read_text(encoding="utf-8")
     lines = []
     for line in text.splitlines(keepends=True):
         names = re.findall(r"<(\w+)>", line)

@@ -1,11 +1,14 @@
 """SIGTERM, which a scheduler sends to a job that must end: noted on any worker, and acted on by all.
 
+Ray sends none; it says in another way that it is about to take a node from a training.
+
 TensorFlow's `PreemptionCheckpointHandler` is for this too. It asks Google's metadata server where it runs, by HTTP, and
 on Google's CPU machines then hears no SIGTERM; it keeps the signal, and a thread, after the training has ended.
 """
 
 import atexit
 import signal
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -25,14 +28,15 @@ ROUND_SECONDS = 0.5
 
 
 class Preemption:
-    """Notes SIGTERM, on this worker or any other.
+    """Notes SIGTERM, on this worker or any other; in a training of Ray's also what Ray says.
 
     ``ask`` gives a tensor from every worker, as `all_gather` does; None on one worker. It is not done after every step,
     but about every `ROUND_SECONDS`; all workers count the steps between in the same way.
     """
 
     def __init__(self, ask=None):
-        self._ask = ask
+        self._ray = _ray_train()
+        self._ask = _alone if ask is None and self._ray else ask
         self._came = False
         self._steps_between = 1
         self._steps_left = 1
@@ -52,6 +56,8 @@ class Preemption:
 
     def came(self):
         """Return whether SIGTERM came to any worker. All must call it, and get the same answer."""
+        if self._ray and self._ray.get_preemption_info():  # which all workers must ask together too
+            self._came = True
         if self._ask is None:
             return self._came
         now = time.monotonic()
@@ -74,6 +80,22 @@ class Preemption:
 
     def _note(self, *_):
         self._came = True
+
+
+def _ray_train():
+    """Return the module `ray.train` in a worker that Ray Train has started, else None. Ray need not be installed."""
+    module = sys.modules.get("ray.train")
+    if module is None or not hasattr(module, "get_preemption_info"):
+        return None
+    try:
+        module.get_context()
+    except RuntimeError:  # Ray is loaded, but has not started this
+        return None
+    return module
+
+
+def _alone(answer):
+    return answer.numpy()[None]
 
 
 def leave():

@@ -1,0 +1,149 @@
+"""train_on_ray.py on a cluster of two nodes here, each with room for one worker: `make engines` installs Ray before."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import bigtrain_nb as bt
+from bigtrain_nb import tf
+
+pytest.importorskip("ray")
+from ray.cluster_utils import Cluster
+
+SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
+SECONDS = 1200  # a net: to the first step of two workers it takes two minutes on a busy machine
+A_NODE = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
+pytestmark = pytest.mark.timeout(2 * SECONDS)
+
+
+@pytest.fixture
+def cluster():
+    made = Cluster(initialize_head=True, head_node_args={**A_NODE, "include_dashboard": False})
+    made.second = made.add_node(**A_NODE)
+    yield made
+    made.shutdown()
+
+
+class Training:
+    """A script of the notebooks, unchanged, on the cluster; what it prints is read in ``lines``."""
+
+    def __init__(self, cluster, folder, script, *arguments, at_least=1):
+        words = ["script", "ray", script, "--cpus", 1, "--at-least", at_least, "--storage", folder / "ray", "--"]
+        words = [sys.executable, "-m", "bigtrain_nb.launch", *words, folder / "checkpoints", *arguments]
+        program = folder / "train_on_ray.py"
+        program.write_text(subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True).stdout)
+        environment = os.environ | {
+            "RAY_ADDRESS": cluster.address,
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, program],
+            cwd=SCRIPTS,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+            print(line, end="", flush=True)
+
+    @property
+    def steps(self):
+        return [told["step"] for told in map(as_told, list(self.lines)) if told and "step" in told]
+
+    def until(self, condition):
+        end = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < end and self.process.poll() is None, "".join(self.lines[-200:])
+            time.sleep(0.2)
+
+    def code(self):
+        try:
+            return self.process.wait(SECONDS)
+        finally:
+            self.process.kill()
+
+
+def as_told(line):
+    """Return the dictionary that the script printed; before it stands which worker printed it."""
+    found = re.search(r"\{.*\}", line)
+    try:
+        return found and json.loads(found[0])
+    except ValueError:
+        return None
+
+
+def workers_here():
+    """Return the processes that train."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any("RayTrainWorker" in word for word in process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def weights_in(folder):
+    """Return all weights of the newest checkpoint in a folder, as one row."""
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
+    names = sorted(name for name in reader.get_variable_to_shape_map() if name.startswith("weights/"))
+    assert names
+    return np.concatenate([reader.get_tensor(name).ravel() for name in names])
+
+
+def of_two_workers(folder, script, *arguments):
+    """Return the weights that two workers of our launcher end with."""
+    job = bt.run_workers(SCRIPTS / script, arguments=[folder, *arguments], env={"CUDA_VISIBLE_DEVICES": "-1"})
+    job.wait(show=False)
+    assert job.codes == [0, 0], job.logs(0)
+    return weights_in(folder)
+
+
+def test_two_workers_end_with_the_weights_of_ours_after_2048_steps(cluster, tmp_path):
+    settings = ["--examples", "16384", "--batch", "8", "--text", str(SCRIPTS.parents[1] / "bigtrain_nb")]
+    training = Training(cluster, tmp_path, "train_source.py", *settings, at_least=2)
+    assert training.code() == 0
+    assert training.steps[-1] == 2048
+    assert any("worker 1 of 2, with 0 GPUs, because of TF_CONFIG" in line for line in training.lines)
+    expected = of_two_workers(tmp_path / "ours", "train_source.py", *settings)
+    assert np.abs(weights_in(tmp_path / "checkpoints") - expected).max() < 1e-4
+
+
+def test_a_killed_worker_a_lost_node_and_one_that_comes_back(cluster, tmp_path):
+    epochs = 60
+    training = Training(cluster, tmp_path, "train_photos.py", "--epochs", str(epochs), "--every", "10")
+    training.until(lambda: len(training.steps) > 30)
+    workers_here()[-1].kill()
+    seen = len(training.lines)
+
+    def started(count):
+        """Tell whether so many workers have begun since the last event, and trained on."""
+        since = "".join(training.lines[seen:])
+        begun = "of 2, the chief" in since if count == 2 else "No strategy is needed" in since
+        return begun and any(as_told(line) for line in training.lines[-5:])
+
+    training.until(lambda: started(2))
+    seen = len(training.lines)
+    cluster.remove_node(cluster.second, allow_graceful=False)
+    training.until(lambda: started(1))
+    seen = len(training.lines)
+    cluster.add_node(**A_NODE)
+    training.until(lambda: started(2))
+    assert training.code() == 0
+    assert sorted(set(training.steps)) == list(range(1, 24 * epochs + 1))
+    expected = of_two_workers(tmp_path / "ours", "train_photos.py", "--epochs", str(epochs), "--every", "10")
+    assert np.abs(weights_in(tmp_path / "checkpoints") - expected).max() < 1e-4
