@@ -161,7 +161,7 @@ def test_a_model_that_is_cut_over_them_trains_as_the_whole_one(found, folder, he
 def test_both_save_to_one_path_and_every_file_is_whole(found, folder):
     for result in found:
         assert result["files"] == [True] * len(result["files"])
-    assert len(found[0]["files"]) == 2 * (4 * 5 + 1)
+    assert len(found[0]["files"]) == 2 * (2 * 5 + 1)
     assert not list(folder.rglob(".part-of-*"))
 
 

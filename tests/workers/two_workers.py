@@ -288,7 +288,7 @@ def files(strategy):
             keras.callbacks.ModelCheckpoint(f"{folder}/best.weights.h5", save_weights_only=True),
             keras.callbacks.BackupAndRestore(f"{folder}/backup", delete_checkpoint=False),
         ]
-        for _ in range(4):
+        for _ in range(2):
             model.fit(data, verbose=0, shuffle=False, callbacks=callbacks[:2])
             model.save(f"{folder}/model.keras")
             model.save(f"{folder}/model.h5")
