@@ -15,6 +15,7 @@ def by_hand(models, shares, sync_every, epochs, rate=1.0, momentum=0.0):
         epoch = []
         for step in range(len(shares[0])):
             for model, share in zip(models, shares, strict=True):
+                model.reset_metrics()  # as Keras does by itself since 3.14
                 logs = model.train_on_batch(*share[step], return_dict=True)
                 epoch.append(logs["loss"])
             if (step + 1) % sync_every and step + 1 < len(shares[0]):

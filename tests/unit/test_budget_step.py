@@ -122,7 +122,7 @@ def test_nothing_is_folded_where_no_size_is_known_beforehand():
 
 def test_micro_batches_add_one_copy_of_the_gradients():
     """The sums of those before, also where none of a slice's own gradients is there yet."""
-    model = bt.gpt()
+    model = bt.gpt(4096, 32, 64, 1, 2)  # of many words, so that the most is where their gradients are in any Keras
     whole, cut = (plan_step(model, 16 * slices, micro_batches=slices) for slices in (1, 2))
     assert "logits" in whole.memory.total_how and "logits" in cut.memory.total_how  # where the backward pass begins
     assert "gradients" not in whole.memory.parts
