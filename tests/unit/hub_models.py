@@ -1,5 +1,7 @@
 """Models of KerasHub as people train them, small and with random weights: builders, and a batch of data for each.
 
+GPT-2 has two blocks; one is enough for the others, for it is the kind of block that they differ in.
+
 `python hub_models.py` loads those that it reads of, in a process that cannot import bigtrain_nb.
 """
 
@@ -23,24 +25,24 @@ def gpt2(dropout=0.0):
 
 def llama():
     models = keras_hub()
-    return models.LlamaCausalLM(models.LlamaBackbone(VOCABULARY, 2, 4, 16, 32, 2), preprocessor=None)
+    return models.LlamaCausalLM(models.LlamaBackbone(VOCABULARY, 1, 4, 16, 32, 2), preprocessor=None)
 
 
 def gemma():
     models = keras_hub()
-    backbone = models.GemmaBackbone(VOCABULARY, 2, 2, 1, 16, 32, 8)
+    backbone = models.GemmaBackbone(VOCABULARY, 1, 2, 1, 16, 32, 8)
     return models.GemmaCausalLM(backbone, preprocessor=None)
 
 
 def qwen_lora():
     models = keras_hub()
-    backbone = models.QwenBackbone(VOCABULARY, 2, 4, 2, 16, 32)
+    backbone = models.QwenBackbone(VOCABULARY, 1, 4, 2, 16, 32)
     backbone.enable_lora(2)
     return models.QwenCausalLM(backbone, preprocessor=None)
 
 
 def _bert():
-    return keras_hub().BertBackbone(VOCABULARY, 2, 2, 16, 32, dropout=0.0, max_sequence_length=LENGTH, num_segments=2)
+    return keras_hub().BertBackbone(VOCABULARY, 1, 2, 16, 32, dropout=0.0, max_sequence_length=LENGTH, num_segments=2)
 
 
 def bert_classifier():
@@ -59,7 +61,7 @@ def bart():
 
 def vit():
     models = keras_hub()
-    backbone = models.ViTBackbone((16, 16, 3), 4, 2, 2, 16, 32, dropout_rate=0.0, attention_dropout=0.0)
+    backbone = models.ViTBackbone((16, 16, 3), 4, 1, 2, 16, 32, dropout_rate=0.0, attention_dropout=0.0)
     return models.ViTImageClassifier(backbone, 3, preprocessor=None, dropout=0.0)
 
 

@@ -141,7 +141,7 @@ def test_what_was_traced_before_a_model_is_sharded_is_traced_anew(setting):
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
-GPT_2_AND_LLAMA = [(hub_models.gpt2, 20), (hub_models.llama, 14)]
+GPT_2_AND_LLAMA = [(hub_models.gpt2, 20), (hub_models.llama, 7)]
 
 
 @pytest.mark.parametrize(("build", "shards"), GPT_2_AND_LLAMA, ids=["GPT-2", "Llama"])
