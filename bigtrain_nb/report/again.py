@@ -16,11 +16,13 @@ import tempfile
 from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
+from IPython.display import display
 
 from bigtrain_nb.train.devices import devices
 from bigtrain_nb.workbook import copies, workbook
 
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+OWN_NAMES = ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 SECONDS_TO_START, SECONDS_EACH = 120, 90
 """TensorFlow loads beside other programs; a check ends by itself after `Exercise.seconds`, and says more."""
 
@@ -56,11 +58,11 @@ def code_for(cells):
         if cell["cell_type"] == "code":
             with contextlib.suppress(SyntaxError):
                 statements += _statements(cell["source"])
-    needed = _statements(cells[-1]["source"])
-    wanted = set().union(*map(_read_by, needed))
-    for statement in reversed(statements):
+    own = _statements(cells[-1]["source"])
+    needed, wanted = [], set()
+    for statement in reversed([*statements, *own]):
         bound = _bound_by(statement)
-        if wanted.isdisjoint(bound):
+        if statement not in own and wanted.isdisjoint(bound):
             continue
         if isinstance(statement, DEFINITIONS) or _gives_names_only(statement):
             wanted -= bound
@@ -92,7 +94,7 @@ def _bound_by(statement):
         return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
     if isinstance(statement, DEFINITIONS):
         return {statement.name}
-    if isinstance(statement, ast.Lambda):
+    if isinstance(statement, OWN_NAMES):
         return set()
     bound = set()
     if isinstance(statement, ast.Name | ast.Subscript | ast.Attribute) and isinstance(statement.ctx, ast.Store):
@@ -154,7 +156,7 @@ def main():
 def _checked(name, code):
     """What the check in the code says of the exercise of that name."""
     try:
-        exec(compile(code, name, "exec"), {"__name__": "__main__"})
+        exec(compile(code, name, "exec"), {"__name__": "__main__", "display": display})
     except Exception as error:
         return workbook.Checked(workbook.WRONG, f"{type(error).__name__}: {error}")
     unchecked = workbook.Checked(workbook.NOT_ATTEMPTED, "its cell does not call its check")
