@@ -6,20 +6,20 @@ from bigtrain_nb.common.words import amount
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, label
 
 
-def predicted_figure(rows, tolerance, unit):
-    """Predicted over measured on logarithmic axes, with the line of equals and a band of ``tolerance`` around it.
+def predicted_figure(rows, band, unit):
+    """Predicted over measured on logarithmic axes, with the line of equals and a band at it.
 
-    `rows`: (name, measured, predicted), all above zero; names of rows outside the band are written. `tolerance`: 0.15
-    for 15 %; `unit`: "bytes", "s" or one that has no multiples of its own, "examples/s".
+    `rows`: (name, measured, predicted), all above zero; names of rows outside the band are written. `band`: the least
+    and the largest ratio, (0.85, 1.15) for 15 %; `unit`: "bytes", "s" or one that has no multiples of its own,
+    "examples/s".
     """
     figure, (axes,) = canvas(4.2)
     values = [value for _, *pair in rows for value in pair]
     ends = [min(values) / 1.4, max(values) * 1.4]
-    lower = [(1 - tolerance) * end for end in ends]
-    upper = [(1 + tolerance) * end for end in ends]
+    lower, upper = ([edge * end for end in ends] for edge in band)
     axes.fill_between(ends, lower, upper, color=INK, alpha=0.1)
     axes.plot(ends, ends, color=INK, linewidth=1.2)
-    outside = [row for row in rows if abs(row[2] / row[1] - 1) > tolerance]
+    outside = [row for row in rows if not band[0] <= row[2] / row[1] <= band[1]]
     for row in rows:
         colour = PREDICTED if row in outside else MEASURED
         axes.plot(*row[1:], "o", color=colour, markersize=7, alpha=0.85)
@@ -32,7 +32,7 @@ def predicted_figure(rows, tolerance, unit):
             axis.set_major_locator(LogLocator(2, numticks=8))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: amount(value, unit if fits_itself else ""))
-    key = f"line: equal, band: {100 * tolerance:.0f} %; {len(rows) - len(outside)} of {len(rows)} within it"
+    key = f"line: equal, band: {band[0]:.2f} to {band[1]:.2f}; {len(rows) - len(outside)} of {len(rows)} within it"
     of_axes = "" if fits_itself else f" ({unit})"
     label(axes, f"measured{of_axes}\n{key}", f"predicted{of_axes}")
     return figure

@@ -65,6 +65,45 @@ def large_embedding(words=200_000, width=128):
     return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
 
 
+def gru():
+    """Return two GRUs, one on the other: float32 [batch, 64, 32] -> logits [batch, 10]."""
+    inputs = keras.Input((64, 32))
+    x = keras.layers.GRU(128, return_sequences=True)(inputs)
+    x = keras.layers.GRU(128)(x)
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
+
+
+def text_branches(words=5000, width=128):
+    """Return convolutions of three widths side by side: int32 [batch, 256] -> logits [batch, 10]."""
+    inputs = keras.Input((256,), dtype="int32")
+    x = keras.layers.Embedding(words, width)(inputs)
+    branches = [keras.layers.Conv1D(width, window, activation="relu")(x) for window in (3, 4, 5)]
+    x = keras.layers.Concatenate()([keras.layers.GlobalMaxPooling1D()(branch) for branch in branches])
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(keras.layers.Dropout(0.5)(x)))
+
+
+def volumes():
+    """Return three 3-D convolutions: float32 [batch, 16, 32, 32, 3] -> logits [batch, 10]."""
+    inputs = keras.Input((16, 32, 32, 3))
+    x = inputs
+    for filters in (16, 32, 64):
+        x = keras.layers.Conv3D(filters, 3, padding="same", activation="relu")(x)
+        x = keras.layers.MaxPooling3D()(x)
+    x = keras.layers.GlobalAveragePooling3D()(x)
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
+
+
+def separable():
+    """Return three separable convolutions after a plain one: float32 [batch, 32, 32, 3] -> logits [batch, 10]."""
+    inputs = keras.Input((32, 32, 3))
+    x = keras.layers.Conv2D(32, 3, padding="same")(inputs)
+    for filters in (64, 128, 128):
+        x = keras.layers.SeparableConv2D(filters, 3, padding="same", use_bias=False)(x)
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
+
+
 NETWORKS = {
     "conv net": bt.conv_net,
     "conv net, batch norm": partial(bt.conv_net, norm="batch"),
@@ -81,6 +120,10 @@ NETWORKS = {
     "LSTM": recurrent,
     "1-D convolutions": text_convolutions,
     "large embedding": large_embedding,
+    "GRU": gru,
+    "text branches": text_branches,
+    "3-D convolutions": volumes,
+    "separable": separable,
 }
 
 REDUCES, STEPS, ROUNDS = 8, 10, 5

@@ -70,7 +70,7 @@ class Planner:
         rows = [self._row(device, {**given, "on": name}) for name, device in ACCELERATORS.items()]
         closing = "Times from published figures; nothing was measured."
         if self.model is not None:
-            closing += " They are lower bounds: what it takes to start each operation comes on top."
+            closing += " They are lower bounds: no step is faster."
         return cards.table("Does it fit?", ["device", "needed", "fits?", "how", "a step"], rows, closing)
 
     def __repr__(self):

@@ -1,4 +1,4 @@
-"""Published figures of accelerators: memory, bandwidth, and FLOP/s of dense matrices (not "with sparsity")."""
+"""Published figures of accelerators: memory, bandwidth, caches, and FLOP/s of dense matrices (not "with sparsity")."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,11 @@ class Accelerator:
 
     ``flops_32``: FLOP/s in float32, with TF32 where there is such a thing, for TensorFlow uses it unless told otherwise
     (`tf.config.experimental.enable_tensor_float_32_execution`); ``link``: bytes/s in one direction to the others of its
-    node, half of what makers print for both; ``node``: how many are usually linked like that; ``bfloat16``: whether it
-    has that.
+    node, half of what makers print for both; ``node``: how many are usually linked like that; ``cache``: bytes
+    beside the arithmetic, L2 of GPUs (white papers; B200: Chips and Cheese 2025), vector memory and CMEM of TPUs
+    (Jouppi et al. 2023, documentation of JAX); ``bfloat16``: whether it has that. ``start``: seconds, the least between
+    two operations: kernels in a CUDA graph took half a microsecond longer than they ran (Gray, "Getting Started with
+    CUDA Graphs", 2019). ``fuses``: XLA, which Keras uses there, makes one operation of several.
     """
 
     name: str
@@ -20,9 +23,11 @@ class Accelerator:
     flops_32: float
     link: float
     node: int
+    cache: float
     source: str
     bfloat16: bool = True
-    turns = 1  # as of `Rates`: replicas that share it
+    start: float = 5e-7
+    fuses = True
 
     def flops(self, policy: str) -> float:
         """FLOP/s for a Keras dtype policy. Raises ValueError for bfloat16 on a device that has none."""
@@ -32,20 +37,9 @@ class Accelerator:
             raise ValueError(f"{self.name} has no bfloat16: use mixed_float16 or float32")
         return self.flops_16
 
-    def seconds(self, graph):
-        """Seconds of a `Graph`, whose operations each take the longer of FLOPs and bytes (Williams et al. 2009).
-
-        What it takes to start an operation is not in it.
-        """
-        total = 0.0
-        for op in graph.operations:
-            seconds = op.moved / self.bandwidth
-            if op.flops:
-                dtype = op.node.outputs[0].dtype
-                policy = "float32" if dtype.size > 2 else f"mixed_{dtype.name}"
-                seconds = max(seconds, op.flops / self.flops(policy))
-            total += op.times * seconds
-        return total
+    def moving(self, size: float) -> float:
+        """Seconds in which an operation reads and writes so many bytes, of which a cache may hold some at both ends."""
+        return max(0.0, size - 2 * self.cache) / self.bandwidth
 
 
 _HALF = "half of its figures with sparsity"
@@ -53,17 +47,21 @@ _TPU = "Google Cloud documentation; node: a pod; float32 in one pass of bfloat16
 
 
 _ALL = (
-    Accelerator("T4", 16e9, 320e9, 65e12, 8.1e12, 16e9, 1, "NVIDIA T4 datasheet; link: PCIe 3.0 x16", bfloat16=False),
-    Accelerator("L4", 24e9, 300e9, 121e12, 60.5e12, 32e9, 1, f"NVIDIA L4 datasheet, {_HALF}; link: PCIe 4.0 x16"),
-    Accelerator("V100", 32e9, 900e9, 125e12, 15.7e12, 150e9, 8, "NVIDIA V100 datasheet, SXM2", bfloat16=False),
-    Accelerator("A100 40 GB", 40e9, 1555e9, 312e12, 156e12, 300e9, 8, "NVIDIA A100 datasheet, SXM"),
-    Accelerator("A100 80 GB", 80e9, 2039e9, 312e12, 156e12, 300e9, 8, "NVIDIA A100 datasheet, SXM"),
-    Accelerator("H100", 80e9, 3350e9, 989e12, 494.5e12, 450e9, 8, f"NVIDIA H100 datasheet, SXM, {_HALF}"),
-    Accelerator("H200", 141e9, 4800e9, 989e12, 494.5e12, 450e9, 8, f"NVIDIA H200 datasheet, SXM, {_HALF}"),
-    Accelerator("B200", 180e9, 8000e9, 2250e12, 1125e12, 900e9, 8, f"NVIDIA Blackwell architecture brief, {_HALF}"),
-    Accelerator("TPU v4", 32e9, 1200e9, 275e12, 275e12, 300e9, 4096, _TPU),
-    Accelerator("TPU v5e", 16e9, 819e9, 197e12, 197e12, 200e9, 256, _TPU),
-    Accelerator("TPU v5p", 95e9, 2765e9, 459e12, 459e12, 600e9, 8960, _TPU),
+    Accelerator(
+        "T4", 16e9, 320e9, 65e12, 8.1e12, 16e9, 1, 4e6, "NVIDIA T4 datasheet; link: PCIe 3.0 x16", bfloat16=False
+    ),
+    Accelerator("L4", 24e9, 300e9, 121e12, 60.5e12, 32e9, 1, 48e6, f"NVIDIA L4 datasheet, {_HALF}; link: PCIe 4.0 x16"),
+    Accelerator("V100", 32e9, 900e9, 125e12, 15.7e12, 150e9, 8, 6e6, "NVIDIA V100 datasheet, SXM2", bfloat16=False),
+    Accelerator("A100 40 GB", 40e9, 1555e9, 312e12, 156e12, 300e9, 8, 40e6, "NVIDIA A100 datasheet, SXM"),
+    Accelerator("A100 80 GB", 80e9, 2039e9, 312e12, 156e12, 300e9, 8, 40e6, "NVIDIA A100 datasheet, SXM"),
+    Accelerator("H100", 80e9, 3350e9, 989e12, 494.5e12, 450e9, 8, 50e6, f"NVIDIA H100 datasheet, SXM, {_HALF}"),
+    Accelerator("H200", 141e9, 4800e9, 989e12, 494.5e12, 450e9, 8, 50e6, f"NVIDIA H200 datasheet, SXM, {_HALF}"),
+    Accelerator(
+        "B200", 180e9, 8000e9, 2250e12, 1125e12, 900e9, 8, 126e6, f"NVIDIA Blackwell architecture brief, {_HALF}"
+    ),
+    Accelerator("TPU v4", 32e9, 1200e9, 275e12, 275e12, 300e9, 4096, 160e6, _TPU),
+    Accelerator("TPU v5e", 16e9, 819e9, 197e12, 197e12, 200e9, 256, 128e6, _TPU),
+    Accelerator("TPU v5p", 95e9, 2765e9, 459e12, 459e12, 600e9, 8960, 128e6, _TPU),
 )
 
 

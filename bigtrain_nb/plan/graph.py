@@ -11,9 +11,8 @@ from graphlib import TopologicalSorter
 
 from bigtrain_nb.common.keras_gaps import function_graph
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.plan.operations import LOOPS, bytes_moved, flops, is_sized, number_of_bytes
+from bigtrain_nb.plan.operations import IN_PLACE, LOOPS, WRITES, bytes_moved, flops, is_sized, number_of_bytes
 
-WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 UNSEEN = LOOPS | CALLS | {"If", "StatelessIf", "Case", "StatelessCase", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
 """Do work that does not stand in their own graph, or in one that is not looked into."""
@@ -27,8 +26,10 @@ COPIES = 4
 class Operation:
     """One node of a graph.
 
-    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops`` and ``moved``, bytes read
-    and written: of one run, too few unless ``is_sized``. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
+    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops`` and ``moved``, bytes surely
+    read and written: of one run, too few unless ``is_sized``. ``is_fused``: TensorFlow may do it within the product or
+    convolution before it, whose result nothing else reads. A loop or a call runs its ``body``, a `Graph`, in
+    ``rounds``.
     """
 
     def __init__(self, node, backward, layers, times):
@@ -40,6 +41,7 @@ class Operation:
         self.flops = flops(node)
         self.moved = bytes_moved(node)
         self.is_sized = is_sized(node)
+        self.is_fused = False
         self.body = None
         self.rounds = _rounds(node)
         if self.rounds is not None:
@@ -49,8 +51,9 @@ class Operation:
 
 
 class Graph:
-    """The nodes of a `tf.Graph` that its results need, in the order in which TensorFlow starts them.
+    """The nodes of a `tf.Graph` that its results need, in orders in which TensorFlow may start them.
 
+    ``nodes``: on one thread; ``side_by_side``: on two, which run branches at the same time.
     ``first_backward``: how many nodes there were when the tape was asked for gradients. ``layers``: names of the Keras
     layers. ``times``: how often a step runs it.
     """
@@ -62,13 +65,26 @@ class Graph:
         self.read_backward = set()
         self.nodes = []
         backward = set(graph.get_operations()[first_backward:])
-        for node in _in_running_order(graph, results):
+        needed = _needed(graph, results)
+        for node in _in_running_order(needed, threads=1):
             op = Operation(node, node in backward, layers, times)
             self.nodes.append(op)
             read = [tensor.name for tensor in node.inputs]
             self.readers.update(read)
             if op.backward:
                 self.read_backward.update(read)
+        ops = {op.node: op for op in self.nodes}
+        self.side_by_side = [ops[node] for node in _in_running_order(needed, threads=2)]
+        self._fuse()
+
+    def _fuse(self):
+        """Mark what Grappler's remapper (remapper.cc) may fuse: biases, activations, sums after a product."""
+        ends = set()
+        for op in self.nodes:
+            alone = [tensor for tensor in op.node.inputs if tensor.op in ends and self.readers[tensor.name] == 1]
+            op.is_fused = op.kind in IN_PLACE and not op.backward and bool(alone)
+            if op.flops or op.is_fused:
+                ends.add(op.node)
 
     @cached_property
     def operations(self):
@@ -142,12 +158,8 @@ def _layer_of(name, layers):
     return "the rest"
 
 
-def _in_running_order(graph, results):
-    """Return the nodes that results or variables depend on, as TensorFlow's executor tends to run them.
-
-    What has become ready last comes first: a thread goes on with what its last node made ready, so that the updates of
-    variables run nearly one by one.
-    """
+def _needed(graph, results):
+    """Return {node: those before it} of the nodes that results or variables depend on."""
     needed = {}
     left = [tensor.op for tensor in results]
     left += [node for node in graph.get_operations() if node.type in WRITES]
@@ -156,14 +168,27 @@ def _in_running_order(graph, results):
         if node not in needed:
             needed[node] = before(node)
             left += needed[node]
-    sorter = TopologicalSorter({node: needed[node] for node in graph.get_operations() if node in needed})
+    return {node: needed[node] for node in graph.get_operations() if node in needed}
+
+
+def _in_running_order(needed, threads):
+    """Return the nodes as TensorFlow's executor tends to run them on so many threads, one node each in turn.
+
+    What has become ready last comes first: a thread goes on with what its last node made ready, so that the updates of
+    variables run nearly one by one. A thread that has nothing left takes what has waited longest.
+    """
+    sorter = TopologicalSorter(needed)
     sorter.prepare()
-    ready = []
+    ready = [[] for _ in range(threads)]
     order = []
+    ready[0] += reversed(sorter.get_ready())
     while sorter.is_active():
-        ready += reversed(sorter.get_ready())
-        order.append(ready.pop())
-        sorter.done(order[-1])
+        for own in ready:
+            longest = max(ready, key=len)
+            if own or longest:
+                order.append(own.pop() if own else longest.pop(0))
+                sorter.done(order[-1])
+                own += reversed(sorter.get_ready())
     return order
 
 

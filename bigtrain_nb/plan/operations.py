@@ -19,6 +19,15 @@ IN_PLACE = set(
     " SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy".split()
 )
 """Write a result over an input of its size and type that nothing else needs (forward_input in C++)."""
+COUNTED = {
+    *IN_PLACE,
+    *"ArgMax AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad Cast ConcatV2 Cumsum FusedBatchNormGradV3 FusedBatchNormV3 Max"
+    " MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad Mean Min MirrorPad Pack Pad PadV2 Prod ResourceGather SelectV2 Sum"
+    " Tile Transpose UnsortedSegmentSum".split(),
+}
+"""Read all of their inputs and write all of their outputs: others may share memory, or read but a part."""
+ADDING = {"AssignAddVariableOp", "AssignSubVariableOp"}
+WRITES = {"AssignVariableOp", *ADDING}
 MATRICES = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
 
 
@@ -30,13 +39,21 @@ def number_of_bytes(tensor):
 
 
 def bytes_moved(node):
-    """Return the bytes that a node reads and writes."""
-    if node.type in MOVE_NOTHING:
-        return 0
+    """Return the bytes that a node reads and writes at least; 0 where that is not known, and for single numbers.
+
+    TensorFlow works out once what several nodes do on the same single numbers.
+    """
     moved = sum(number_of_bytes(tensor) for tensor in (*node.inputs, *node.outputs))
-    if node.type in ("AssignAddVariableOp", "AssignSubVariableOp"):
-        moved *= 3  # the variable, which is no input, is read and written
-    return moved
+    if node.type in ADDING:
+        return 3 * moved  # the variable, which is no input, is read and written
+    if all(tensor.shape.rank == 0 for tensor in node.outputs):
+        return 0
+    return moved if node.type in COUNTED or flops(node) else 0
+
+
+def written_bytes(node):
+    """Return the bytes of a variable that a node reads and writes."""
+    return (2 if node.type in ADDING else 1) * number_of_bytes(node.inputs[1])
 
 
 def is_sized(node):
@@ -73,7 +90,36 @@ def _flops_of_a_convolution(node):
 
     A depthwise one, whose kernel is [window, channels in, multiplier], adds up the window. Gradients take as many.
     """
-    kernel = node.outputs[0] if "BackpropFilter" in node.type else node.inputs[1]
-    result = node.inputs[2] if "Backprop" in node.type else node.outputs[0]
-    summed = kernel.shape[:-2] if "Depthwise" in node.type else kernel.shape[:-1]
-    return 2 * math.prod(summed) * result.shape.num_elements()
+    _, kernel, result = _convolved(node)
+    summed = kernel[:-2] if "Depthwise" in node.type else kernel[:-1]
+    return 2 * math.prod(summed) * result.num_elements()
+
+
+def _convolved(node):
+    """Return the shapes of a convolution's input, kernel and result, also where the node makes their gradients."""
+    given, kernel, result = (tensor.shape for tensor in (*node.inputs, *node.outputs)[:3])
+    if "BackpropInput" in node.type:
+        given, result = node.outputs[0].shape, node.inputs[2].shape
+    elif "BackpropFilter" in node.type:
+        kernel, result = node.outputs[0].shape, node.inputs[2].shape
+    return given, kernel, result
+
+
+def useful_share(node):
+    """Return the share of a node's `flops` that are not on zeros of a padding, which a convolution may leave out."""
+    if "Conv2" not in node.type and "Conv3" not in node.type:
+        return 1.0
+    given, kernel, result = _convolved(node)
+    channels_first = node.get_attr("data_format").startswith(b"NC")
+    share = 1.0
+    for window, axis in enumerate(range(2, given.rank) if channels_first else range(1, given.rank - 1)):
+        stride, dilation = node.get_attr("strides")[axis], node.get_attr("dilations")[axis]
+        reach = dilation * (kernel[window] - 1) + 1
+        before = max(0, (result[axis] - 1) * stride + reach - given[axis]) // 2
+        if node.get_attr("padding") == b"EXPLICIT":
+            before = node.get_attr("explicit_paddings")[2 * axis]
+        reads = [
+            place * stride - before + tap * dilation for place in range(result[axis]) for tap in range(kernel[window])
+        ]
+        share *= sum(0 <= place < given[axis] for place in reads) / len(reads)
+    return share

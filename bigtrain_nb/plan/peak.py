@@ -10,6 +10,8 @@ OUTSIDE = {"ReadVariableOp", "Placeholder"}
 """What their outputs show lives outside of the run."""
 PUT = {"TensorListPushBack", "TensorListSetItem"}
 TAKE = {"TensorListPopBack", "TensorListGetItem"}
+SMALL = 2**18
+"""Bytes up to which TensorFlow on CPUs calls malloc (mkl_cpu_allocator.h)."""
 
 
 @dataclass(eq=False)
@@ -22,18 +24,26 @@ class Buffer:
     items: list = field(default_factory=list)
 
 
-class Peak:
-    """What a `Graph` takes at its fullest moment, without variables and inputs.
+def peak_of(graph):
+    """Return the `Peak` of the fuller one of the two orders in which the nodes may run."""
+    return max((Peak(graph, side_by_side) for side_by_side in (False, True)), key=lambda peak: peak.total)
 
-    ``fullest``: {(kind of buffer, layer): bytes}; ``at``: the node that runs then; ``largest``: bytes of a buffer.
+
+class Peak:
+    """What a `Graph` takes at its fullest moment, without variables and inputs, its branches ``side_by_side`` or not.
+
+    ``fullest``: {(kind of buffer, layer): bytes}; ``at``: the node that runs then; ``largest``: bytes of a buffer;
+    ``small``: bytes of those that are no larger than `SMALL`, at most.
     """
 
-    def __init__(self, graph):
+    def __init__(self, graph, side_by_side):
         self.graph = graph
+        self.side_by_side = side_by_side
         self.alive = Counter()
         self.fullest = Counter()
         self.at = ""
         self.largest = 0
+        self.small = self._small_alive = 0
         self._run(graph, {})
         self.total = self.fullest.total()
 
@@ -49,7 +59,7 @@ class Peak:
         """Run a graph on {name of an input: `Buffer`}; return the buffers of its results, each held once."""
         for name, buffer in buffers.items():
             buffer.readers += graph.readers[name]
-        for op in graph.nodes:
+        for op in graph.side_by_side if self.side_by_side else graph.nodes:
             outputs = op.node.outputs
             if op.kind == "Placeholder" and outputs[0].name in buffers:
                 continue
@@ -133,6 +143,9 @@ class Peak:
         buffer = Buffer(0 if op.kind in OUTSIDE else number_of_bytes(tensor))
         self.alive[buffer.label] += buffer.size
         self.largest = max(self.largest, buffer.size)
+        if buffer.size <= SMALL:
+            self._small_alive += buffer.size
+            self.small = max(self.small, self._small_alive)
         return buffer
 
     def _label(self, buffer, kind, layer):
@@ -145,4 +158,6 @@ class Peak:
             buffer.readers -= 1
             if buffer.readers == 0:
                 self.alive[buffer.label] -= buffer.size
+                if buffer.size <= SMALL:
+                    self._small_alive -= buffer.size
                 self._release(buffer.items)

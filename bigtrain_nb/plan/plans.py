@@ -8,31 +8,38 @@ from typing import Any
 from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_number
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan.accelerators import ACCELERATORS
+from bigtrain_nb.plan.bound import least_seconds
 from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan, step_time
-from bigtrain_nb.plan.peak import Peak
-from bigtrain_nb.plan.rates import measure_rates
+from bigtrain_nb.plan.peak import peak_of
 from bigtrain_nb.plan.step import Step
+from bigtrain_nb.plan.this_machine import this_machine
 
 IDLE = 1.25
 """What lies idle between tensors in TensorFlow's best-fit allocator (bfc_allocator.cc), in tensors of the largest size:
-it takes the smallest free chunk that is large enough and splits it only if that is twice as large. Operations that run
-side by side are in it too. Chosen on the networks of benchmarks/budget.py, which need from 0.2 to 8."""
+it takes the smallest free chunk that is large enough and splits it only if that is twice as large. Chosen on the
+networks of benchmarks/budget.py, which need from 0.2 to 8."""
+IDLE_SMALL = 0.25
+"""What lies idle beside tensors below 256 KiB, as a part of them: on CPUs they come from malloc, of which each thread
+keeps memory (mkl_cpu_allocator.h). Chosen on GRUs and LSTMs."""
 
 PROCESS, NODE = 20 * 2**20, 29 * 2**10
 """Bytes of main memory that TensorFlow takes for threads and libraries, and for each node that it traces, optimizes and
-runs: steps of one example took 71 MiB with 1,900 nodes, 88 with 2,660 and 226 with 7,160 (TensorFlow 2.21), and 12 to
-19 % more with four slices. That is for `bt.Model`; where TensorFlow traces a step twice, as stock Keras', 95 to 327."""
+runs: steps of one example took 71 MiB with 1,900 nodes, 88 with 2,660 and 226 with 7,160 (TensorFlow 2.21). That is for
+`bt.Model`; where TensorFlow traces a step twice, as stock Keras', 95 to 327."""
+IN_A_LOOP = 3
+"""How often a node counts in the body of a loop, of which TensorFlow keeps functions too. Chosen on GRUs and LSTMs."""
+SLICES = 1.15
+"""With four slices 12 to 19 % more."""
 
 
 @dataclass(frozen=True, repr=False)
 class StepPlan(Plan):
     """What a training step will take on each device. ``memory`` and ``activations`` in bytes, ``flops``, ``time``.
 
-    ``activations``: by layer, at the fullest moment. ``communication_volume``: bytes that a device sends. ``time`` is
-    None unless asked for, and a lower bound (``is_bound``) unless it was measured here. ``unseen``: kinds of operations
-    of which not all work is counted. ``runtime``: bytes of main memory that the process takes beside the tensors, on a
-    CPU to be added to ``peak``. Where one process has several replicas it is that for each, but for 20 MiB, which it
-    takes once.
+    ``activations``: by layer, at the fullest moment. ``communication_volume``: bytes that a device sends. ``time``: a
+    lower bound, None unless asked for. ``unseen``: kinds of operations of which not all work is counted. ``runtime``:
+    bytes of main memory that the process takes beside the tensors, on a CPU to be added to ``peak``. Where one process
+    has several replicas it is that for each, but for 20 MiB, which it takes once.
     """
 
     title: str
@@ -41,7 +48,6 @@ class StepPlan(Plan):
     flops: Breakdown
     communication_volume: Breakdown
     time: Breakdown | None
-    is_bound: bool
     runtime: float
     unseen: list[str]
 
@@ -52,20 +58,15 @@ class StepPlan(Plan):
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of a step, or None."""
+        """Seconds below which no step is done, or None."""
         return self.time and self.time.total
 
     def words(self):
         if self.unseen:
             yield f"Not looked into, or of no known size, so more is needed: {', '.join(self.unseen)}."
         yield f"{self.title}: {amount(self.peak, 'bytes')} of memory, {amount(self.flops.total, 'FLOP')}."
-        if self.time and self.is_bound:
-            yield (
-                f"At least {amount(self.seconds, 's')} a step, bound by {self.binding}: no step is faster that runs one"
-                " operation after the other, and what it takes to start each comes on top."
-            )
-        elif self.time:
-            yield f"{amount(self.seconds, 's')} a step, bound by {self.binding}."
+        if self.time:
+            yield f"At least {amount(self.seconds, 's')} a step, bound by {self.binding}: no step is faster."
 
 
 def plan_step(
@@ -87,7 +88,9 @@ def plan_step(
     waiting: int = 1,
     input_seconds: float = 0.0,
 ) -> StepPlan:
-    """Predict memory, operations and, with ``on``, time of one training step of a Keras model; return a `StepPlan`.
+    """Predict memory and operations of one training step of a Keras model, and with ``on`` its least time.
+
+    Returns a `StepPlan`.
 
     - ``model``: a built Keras model, or a function without arguments that returns one, called under ``policy``;
     - ``batch``: the whole batch: a number of examples, or where the model does not tell its shapes one batch (x, y), or
@@ -95,24 +98,25 @@ def plan_step(
     - ``optimizer``, ``loss``: default: those of the model (else AdamW, sparse cross-entropy);
     - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``, ``sync_every``, ``outer_optimizer``: as
       of `bt.Model`; default: the model's;
-    - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here", for which the operations of
-      the model that weigh most are measured on this machine, alone (some seconds);
+    - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here": products of matrices and
+      memory are measured on this machine, once in a process (some seconds). Each device is a machine like this one;
     - ``devices``: replicas that share the batch, default: those of the model's strategy; ``waiting``: batches that the
       input pipeline holds ready; ``input_seconds``: the time that it takes to make a batch;
     - ``link``: bytes/s that a device sends to the next, as measured between workers; default: what is published, or
-      for "here" what a copy takes.
+      for "here" what memory allows.
 
-    With several devices `bt.Model` weighs each gradient before the all-reduce and divides the sum after; between
-    workers TensorFlow also copies them into one message and out of it (cross_device_utils.py, batch_all_reduce). What
-    is sent is the mean over the steps with ``sync_every``. With ``shard_optimizer`` it is what an all-reduce and a
+    What is sent is the mean over the steps with ``sync_every``. With ``shard_optimizer`` it is what an all-reduce and a
     gathering send; workers on CPUs, and GPUs by NCCL, reduce-scatter and send a third less. With ``fully_shard`` each
     micro-batch gathers the weights of the chosen layers twice and reduce-scatters their gradients once: 1.5 times what
     an all-reduce sends (Rajbhandari et al. 2020, section 7.2). GPUs without NCCL send a third more.
 
-    ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do; what
-    else a step does takes its time by the bytes it moves. From published figures the time is a lower bound: nothing is
-    counted for starting an operation, of which small models have many. XLA, which Keras uses on GPUs, fuses operations:
-    less is kept and moved, and a step can be faster than that.
+    ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do.
+
+    The time is a lower bound: no step is faster. An operation takes at least its FLOPs at the rate of large products of
+    matrices, the bytes that it surely moves, or its start (a roofline, Williams et al. 2009). Here, bytes count at the
+    bandwidth of as many, in a cache or not; on an accelerator, what its cache may hold does not count. XLA, which Keras
+    uses on GPUs, fuses operations: there only products, convolutions and the update of the variables count. Not true is
+    the bound for convolutions by Winograd's method, which take fewer FLOPs. benchmarks/README.md says how near it is.
 
     Each device holds: all weights and slots, or its shards of them, its share of the batch, and at the fullest moment
     of the traced graph what the backward pass still needs; what `bt.recompute` computes again is alive for one block at
@@ -162,13 +166,11 @@ def plan_of(step, on=None, link=None, waiting=1, input_seconds=0.0):
         title += f" on each of {step.devices} devices"
     if step.slices > 1:
         title += f" in {step.slices} slices of {step.slice_examples}"
-    gradients = Peak(step.gradients)
+    gradients = peak_of(step.gradients)
     layers = []
     for (kind, layer), size in gradients.fullest.most_common():
         if kind == "activations" and size:
             layers.append(Line(layer, size))
-    times = step.slices if step.gathered else 1  # without a loop, in which replicas could not gather
-    nodes = times * len(step.gradients.operations) + len(step.update.operations)
     volume = _communication_volume(step)
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
@@ -177,10 +179,17 @@ def plan_of(step, on=None, link=None, waiting=1, input_seconds=0.0):
         flops=_flops(step),
         communication_volume=volume,
         time=_time(step, volume.total, on, link, input_seconds) if on else None,
-        is_bound=on in ACCELERATORS,
-        runtime=PROCESS + NODE * nodes,
+        runtime=PROCESS + NODE * _nodes(step),
         unseen=step.gradients.unseen,
     )
+
+
+def _nodes(step):
+    """Return how many nodes TensorFlow keeps for a step."""
+    nodes = IN_A_LOOP * len(step.gradients.operations) - (IN_A_LOOP - 1) * len(step.gradients.nodes)
+    if step.slices > 1:
+        nodes *= SLICES if step.in_a_loop else step.slices
+    return nodes + len(step.update.operations)
 
 
 _HOW = {
@@ -195,7 +204,7 @@ _HOW = {
     "activations": "what the backward pass reads of what the forward pass made",
     "work": "what operations hand on and write over, and what bt.recompute or fully_shard makes again",
     "folded": "constants that Grappler keeps if it knows the batch's size: not after batch(n) without drop_remainder",
-    "idle": f"{IDLE:g} x the largest tensor: between tensors in the allocator",
+    "idle": f"between tensors in the allocator: {IDLE:g} x the largest tensor, {IDLE_SMALL:g} x those below 256 KiB",
 }
 """The parts of a step's memory in the order in which they are shown."""
 
@@ -204,13 +213,14 @@ def _memory(step, gradients, waiting):
     """Return the breakdown of the fuller one of two moments: within the gradients of a slice, or in the update."""
     moment = gradients.kinds
     if step.slices > 1:
-        moment["gradients"] += step.trainable  # the sums of the slices before
-    largest = gradients.largest
+        sums = 2 if step.in_a_loop else 1  # of the slices before and, in a loop, those that it returns
+        moment["gradients"] += sums * step.trainable
+    fullest = gradients
     total_how = f"most at {gradients.at}"
-    update = Peak(step.update)
+    update = peak_of(step.update)
     if step.applied + update.total > moment.total():
         moment = Counter(gradients=step.applied, work=update.total)
-        largest = update.largest
+        fullest = update
         total_how = "most when weights are updated"
     parts = {
         "weights": step.weights,
@@ -220,7 +230,7 @@ def _memory(step, gradients, waiting):
         "input": step.batch * (1 + waiting) + step.slice,
         **moment,
         "folded": step.folded,
-        "idle": IDLE * largest,
+        "idle": IDLE * fullest.largest + IDLE_SMALL * fullest.small,
     }
     lines = [Line(name, parts[name], how) for name, how in _HOW.items() if parts.get(name)]
     return Breakdown("Memory of a step", "bytes", lines, total_how=total_how)
@@ -260,16 +270,9 @@ def _communication_volume(step):
 
 
 def _time(step, sent, on, link, input_seconds):
-    rates = measure_rates(step.devices, step.gradients, step.update) if on == "here" else ACCELERATORS[on]
+    machine = this_machine() if on == "here" else ACCELERATORS[on]
     slices = step.examples / step.slice_examples
-    computing = slices * rates.seconds(step.gradients) + rates.seconds(step.update)
-    speed = link or rates.link
-    sending = sent / speed
-    how_sent = f"{amount(sent, 'bytes')} / {amount(speed, 'B/s')}"
-    if step.devices > 1:
-        copies = rates.turns * 4 * step.trainable / rates.bandwidth / (step.settings["sync_every"] or 1)
-        computing += copies
-        if link:
-            sending += copies
-            how_sent += ", and copying into one message and out of it"
-    return step_time(computing, sending, input_seconds, f"each operation alone, by {rates.source}", how_sent)
+    computing = slices * least_seconds(step.gradients, machine) + least_seconds(step.update, machine)
+    speed = link or machine.link
+    how = f"each operation at its fastest, by {machine.source}"
+    return step_time(computing, sent / speed, input_seconds, how, f"{amount(sent, 'bytes')} / {amount(speed, 'B/s')}")

@@ -18,7 +18,7 @@ class Step:
     """What each of ``devices`` does in a step of ``examples`` examples in ``slices`` of ``slice_examples``.
 
     It is traced and not run. ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update.
-    ``settings``: {name: value} of those of `bt.Model`.
+    ``settings``: {name: value} of those of `bt.Model`; ``in_a_loop``: whether slices are run by a loop.
     Bytes of ``weights``: all variables of the model, of fully sharded layers its shards; ``trainable``: those that
     train; ``applied``: the gradients that the update gets; ``sent``: the gradients as they travel; ``gathered`` and
     ``scattered``: whole weights and gradients of fully sharded layers as they travel; ``slots``: all variables of the
@@ -61,6 +61,7 @@ class Step:
         self.slice_examples = -(-self.examples // self.settings["micro_batches"])
         self.slices = -(-self.examples // self.slice_examples)
         cut = self.slices > 1
+        self.in_a_loop = cut and not layers  # else written out: replicas cannot talk within a loop
         slice_specs = _resized(specs, self.slice_examples)
         self.batch = _size(_resized(specs, self.examples))
         self.slice = _size(slice_specs) if cut else 0

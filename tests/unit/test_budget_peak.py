@@ -2,7 +2,7 @@
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.plan.graph import Graph
-from bigtrain_nb.plan.peak import Peak
+from bigtrain_nb.plan.peak import peak_of
 
 KIB = 1024  # float32 [256]
 NUMBER = 4  # float32 or int32
@@ -11,7 +11,7 @@ NUMBER = 4  # float32 or int32
 def peak(function):
     """Return the bytes at the fullest moment of a function of [256] float32, which is not counted itself."""
     traced = tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec([256]))
-    return Peak(Graph(traced.graph, traced.outputs)).total
+    return peak_of(Graph(traced.graph, traced.outputs)).total
 
 
 def repeated(scalar, times):

@@ -1,0 +1,153 @@
+"""The time of a plan is a bound: no step is faster. How near it is, benchmarks/budget.py measures."""
+
+import time
+from functools import partial
+from statistics import median
+from types import SimpleNamespace
+
+import pytest
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plan.bound import least_seconds
+from bigtrain_nb.plan.graph import Graph
+from bigtrain_nb.plan.operations import flops, useful_share
+from bigtrain_nb.plan.plans import plan_step
+from bigtrain_nb.plan.step import Step
+from bigtrain_nb.plan.this_machine import this_machine
+
+layers = keras.layers
+NOISE = 1.3
+"""The measured rates may be those of a busy moment, and the step's that of a calm one."""
+
+
+def network(*stack, shape, dtype="float32"):
+    return keras.Sequential([keras.Input(shape, dtype=dtype), *stack, layers.Dense(10)])
+
+
+def volumes():
+    convolutions = [layers.Conv3D(16, 3, padding="same", activation="relu") for _ in range(2)]
+    return network(*convolutions, layers.GlobalAveragePooling3D(), shape=(8, 16, 16, 16))
+
+
+def text():
+    words, convolution = layers.Embedding(1000, 64), layers.Conv1D(128, 5, activation="relu")
+    return network(words, convolution, layers.GlobalMaxPooling1D(), shape=(128,), dtype="int32")
+
+
+def separable():
+    block = [layers.SeparableConv2D(64, 3, padding="same"), layers.BatchNormalization(), layers.ReLU()]
+    return network(*block, layers.GlobalAveragePooling2D(), shape=(32, 32, 16))
+
+
+NETWORKS = {
+    "volumes": (volumes, 16),
+    "text": (text, 64),
+    "recurrent": (lambda: network(layers.GRU(64), shape=(20, 16)), 128),
+    "separable": (separable, 32),
+    "dense": (lambda: network(layers.Dense(1024, "relu"), layers.Dense(1024, "relu"), shape=(1024,)), 64),
+    "attention": (partial(bt.gpt, layers=1), 16),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_step_is_faster(name):
+    build, batch = NETWORKS[name]
+    model = build()
+    model.compile("adamw", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x = tf.ones((batch, *model.input_shape[1:]), model.inputs[0].dtype)
+    y = tf.zeros((batch, *model.output_shape[1:-1]), "int32")
+    batches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
+    model.make_train_function()
+    took = []
+    for _ in range(6):
+        began = time.perf_counter()
+        float(model.train_function(batches)["loss"])
+        took.append(time.perf_counter() - began)
+    plan = plan_step(model, batch, on="here")
+    assert 0 < plan.seconds < NOISE * median(took[1:])
+    assert plan.binding == "computing" and "no step is faster" in repr(plan)
+
+
+class Machine(SimpleNamespace):
+    """One FLOP and one byte a second."""
+
+    def flops(self, policy):
+        return 1.0
+
+    def moving(self, size):
+        return size
+
+
+def traced(function, *shapes):
+    graph = tf.function(function, autograph=False).get_concrete_function(*[tf.TensorSpec(one) for one in shapes]).graph
+    return Graph(graph, graph.outputs, first_backward=len(graph.get_operations()))
+
+
+def test_an_operation_takes_its_flops_its_bytes_or_its_start():
+    product = traced(lambda a, b: tf.matmul(a, b), (2, 30), (30, 4))
+    plain = Machine(start=0.0, fuses=False)
+    assert least_seconds(product, plain) == 4 * (60 + 120 + 8)  # moved, more than 2 x 30 x 8 FLOPs
+    wide = traced(lambda a, b: tf.matmul(a, b), (40, 40), (40, 40))
+    assert least_seconds(wide, plain) == 2 * 40**3
+    assert least_seconds(product, Machine(start=1e6, fuses=False)) == 1e6
+
+
+def test_what_tensorflow_or_xla_fuses_moves_nothing():
+    def layer(a, b, c):
+        return tf.tanh(tf.nn.relu(tf.nn.bias_add(tf.matmul(a, b), c)) * tf.ones([40, 1]))
+
+    graph = traced(layer, (40, 40), (40, 40), (40,))
+    alone = traced(lambda a: tf.reduce_sum(a), (40,))
+    for fuses in (False, True):
+        assert least_seconds(graph, Machine(start=0.0, fuses=fuses)) == 2 * 40**3
+    graph = traced(lambda a: tf.transpose(a), (40, 40))
+    assert least_seconds(graph, Machine(start=0.0, fuses=False)) == 2 * 4 * 40**2 + 8  # and the order of axes
+    assert least_seconds(graph, Machine(start=0.0, fuses=True)) == 0
+    assert least_seconds(alone, Machine(start=1.0, fuses=False)) == 0  # a single number: worked out once for several
+
+
+def test_an_update_reads_and_writes_each_variable_where_all_else_is_fused():
+    step = Step(network(layers.Dense(8, use_bias=False), shape=(8,)), 4, "adamw")
+    numbers = 8 * 8 + 8 * 10 + 10
+    assert least_seconds(step.update, Machine(start=0.0, fuses=True)) == pytest.approx(3 * 2 * 4 * numbers, abs=64)
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_zeros_of_a_padding_need_no_flops(strides, padding):
+    """A convolution of ones by a kernel of ones counts the places that are no padding."""
+    image, kernel = tf.ones([1, 5, 4, 1]), tf.ones([3, 3, 1, 1])
+    counted = tf.nn.conv2d(image, kernel, strides, padding.upper())
+
+    def gradients(image, kernel):
+        with tf.GradientTape() as tape:
+            tape.watch([image, kernel])
+            total = tf.reduce_sum(tf.nn.conv2d(image, kernel, strides, padding.upper()) ** 2)
+        return tape.gradient(total, [image, kernel])
+
+    nodes = [op.node for op in traced(gradients, image.shape, kernel.shape).nodes if op.flops]
+    assert len(nodes) == 3
+    for node in nodes:
+        assert useful_share(node) * flops(node) == pytest.approx(2 * float(tf.reduce_sum(counted)))
+
+
+def test_what_a_loop_does_takes_its_time_each_time():
+    short, long = (network(layers.LSTM(64), shape=(length, 16)) for length in (10, 200))
+    short, long = (least_seconds(Step(model, 64).gradients, Machine(start=0.0, fuses=False)) for model in (short, long))
+    assert 15 < long / short < 25
+
+
+def test_this_machine_moves_no_less_from_caches_and_is_measured_once():
+    machine = this_machine()
+    assert machine is this_machine()
+    sizes = [2**n for n in range(10, 34, 2)]
+    rates = [size / machine.moving(size) for size in sizes]
+    assert rates == sorted(rates, reverse=True) and rates[-1] > 1e8
+    assert 0 < machine.start < 1e-3
+    assert machine.flops("mixed_bfloat16") >= machine.flops("float32") > 1e8
+
+
+def test_what_an_accelerator_holds_in_its_cache_is_not_read_from_memory():
+    device = bt.ACCELERATORS["H100"]
+    assert device.moving(1e6) == 0 and device.moving(4e9) == pytest.approx(3.9e9 / 3350e9)
