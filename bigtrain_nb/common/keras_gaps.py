@@ -90,6 +90,30 @@ def _counting(tracker, examples):
     return update_state
 
 
+def examples_counted(model):
+    """Return how many examples each replica of this process has trained on since the metrics were reset, as floats.
+
+    Keras' step, and ours, count them in the tracker of the loss, the first of the public ``metrics``: but a model may
+    have others there, and other trackers count batches.
+    """
+    counts = model.distribute_strategy.experimental_local_results(model._loss_tracker.count.value)
+    return [float(count.numpy()) for count in counts]
+
+
+def tracings_of(train_function):
+    """Return a function that says how often what `fit` calls for an execution has been traced so far.
+
+    Keras hands out a plain function around those that TensorFlow traces.
+    """
+    inside = [cell.cell_contents for cell in train_function.__closure__ or ()]
+    traced = [one for one in (train_function, *inside) if hasattr(one, "experimental_get_tracing_count")]
+
+    def tracings():
+        return sum(one.experimental_get_tracing_count() for one in traced)
+
+    return tracings
+
+
 class _LossesOfOneDevice:
     """How many replicas, which are threads, are in `losses_of_one_device`, and what Keras has in its place."""
 

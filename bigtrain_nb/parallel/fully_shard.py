@@ -210,8 +210,7 @@ class FullyShardedMean(Mean):
         return tf.math.divide_no_nan(weight, sum_over_replicas(tf.identity(weight)))
 
     def reduce(self, step, data):
-        weights = self.model.trainable_variables
-        are_shards = {index: is_shard(weights[index]) for index in step["gradients"]}
+        are_shards = dict(zip(step["gradients"], self.are_shards(step["gradients"]), strict=True))
         dtype = self.model.reduce_dtype
         whole = {
             index: tf.cast(gradient, dtype) if dtype != "float32" else gradient
@@ -227,8 +226,13 @@ class FullyShardedMean(Mean):
             index: own if are_shards[index] else tf.cast(sums["whole"][index], own.dtype)
             for index, own in step["gradients"].items()
         }
-        gradients = finish_gradients(gradients, list(are_shards.values()), self.model.optimizer)
         return {"loss": sums["loss"], "logs": sums["logs"], "gradients": gradients}
+
+    def are_shards(self, gradients):
+        return [is_shard(self.model.trainable_variables[index]) for index in gradients]
+
+    def finish(self, gradients):
+        return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
 
 
 def is_fully_sharded(model):

@@ -68,6 +68,14 @@ class Mean:
         assign_means(statistics, means.pop("statistics"), total)
         return means
 
+    def are_shards(self, gradients):
+        """Return of each gradient that `reduce` has returned, {index: gradient}, whether it is a replica's shard."""
+        return [False] * len(gradients)
+
+    def finish(self, gradients):
+        """Return the gradients that the optimizer gets, which clips by the norms of what it is given."""
+        return gradients
+
     def own_outputs(self, outputs, data):
         """Return the predictions for a replica's share, ``data``, from those for what it computed on."""
         return outputs

@@ -75,10 +75,11 @@ class ShardedMean(Mean):
         """Return this replica's shards of the sums of the replicas' gradients, {index: gradient}."""
         return dict(zip(gradients, sum_into_shards(list(gradients.values())), strict=True))
 
-    def reduce(self, step, data):
-        step = super().reduce(step, data)
-        are_shards = [True] * len(step["gradients"])
-        return {**step, "gradients": finish_gradients(step["gradients"], are_shards, self.model.optimizer)}
+    def are_shards(self, gradients):
+        return [True] * len(gradients)
+
+    def finish(self, gradients):
+        return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
 
 
 def _shard_of(weight, name):

@@ -340,6 +340,18 @@ def refuse_unless_elementwise(optimizer):
         )
 
 
+def square_norms(gradients, are_shards=None):
+    """Return the squared norms of whole gradients, {index: float32 scalar}; those of shards are summed over the replicas.
+
+    ``are_shards`` says of each gradient whether it is a replica's shard; None for what each replica has.
+    """
+    if not gradients:  # every layer is frozen
+        return {}
+    own = tf.stack([tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32))) for gradient in gradients.values()])
+    squares = tf.where(are_shards, sum_over_replicas(own), own) if are_shards and any(are_shards) else own
+    return dict(zip(gradients, tf.unstack(squares, len(gradients)), strict=True))
+
+
 def finish_gradients(gradients, are_shards, optimizer):
     """Return gradients, of which replicas may have shards, clipped by the norms of the whole weights.
 
@@ -349,8 +361,7 @@ def finish_gradients(gradients, are_shards, optimizer):
     """
     if not gradients:  # every layer is frozen
         return gradients
-    own = tf.stack([tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32))) for gradient in gradients.values()])
-    squares = tf.where(are_shards, sum_over_replicas(own), own)
+    squares = tf.stack(list(square_norms(gradients, are_shards).values()))
     factors = tf.where(tf.math.is_finite(tf.reduce_sum(squares)), tf.ones_like(squares), float("nan"))
 
     limit, norms = innermost(optimizer).clipnorm, tf.sqrt(squares)

@@ -366,9 +366,13 @@ class TensorParallel(Mean):
             _here.last_copied = (None, None)
 
     def reduce(self, step, data):
-        weights = self.model.trainable_variables
-        are_shards = [is_shard(weights[index]) for index in step["gradients"]]
-        return {**step, "gradients": finish_gradients(step["gradients"], are_shards, self.model.optimizer)}
+        return step
+
+    def are_shards(self, gradients):
+        return [is_shard(self.model.trainable_variables[index]) for index in gradients]
+
+    def finish(self, gradients):
+        return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
 
     def own_outputs(self, outputs, data):
         context = tf.distribute.get_replica_context()

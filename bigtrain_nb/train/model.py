@@ -66,6 +66,7 @@ from bigtrain_nb.parallel.shards import (
     whole_weights,
 )
 from bigtrain_nb.parallel.tensor import TensorParallel, shard_pairs
+from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_scale import scale_of
 
 _OVER_A_BATCH = (keras.losses.Dice, keras.losses.Tversky)
@@ -175,6 +176,7 @@ class Model(keras.Model):
     outer_optimizer = SETTINGS["outer_optimizer"]
     _reduction = None
     _looked_at = None  # when it was chosen
+    _noise = None  # what a step measures of its gradients
 
     # Made, or taken as it is
 
@@ -272,6 +274,7 @@ class Model(keras.Model):
     def compile(self, *args, **kwargs):
         super().compile(*args, **kwargs)
         self._reduction = None
+        object.__setattr__(self, "_noise", None)
         self.choose_reduction()
 
     def compile_from_config(self, config):
@@ -311,6 +314,17 @@ class Model(keras.Model):
                     self.optimizer = taken_optimizer(self.optimizer, kind, self.trainable_variables)
         return self._reduction
 
+    def measure_gradients(self):
+        """Let steps measure how noisy their gradients are, until `compile`; return the `GradientNoise`.
+
+        Raises ValueError for losses that are sums, and for a batch that stays in one piece.
+        """
+        refuse_unmeasurable(self)
+        if self._noise is None:
+            object.__setattr__(self, "_noise", GradientNoise(self))  # Keras tracks any other attribute
+            self.train_function = None
+        return self._noise
+
     @property
     def replica_reduction(self):
         return self._reduction or self.choose_reduction()
@@ -326,8 +340,11 @@ class Model(keras.Model):
         data = self.replica_reduction.batch(data)
         share = self.replica_reduction.share(data)
         step = self._sum_over_micro_batches(data, share)
+        pieces = step["logs"].pop(PIECES, None)
         step = self.replica_reduction.reduce({**step, "share": share}, data)
-        self._update(step, data)
+        if self._noise is not None:
+            self._noise.add(pieces, step["gradients"], data)
+        self._update({**step, "gradients": self.replica_reduction.finish(step["gradients"])}, data)
         return logs_to_reduce({**step["logs"], **self.get_metrics_result()}, self.distribute_strategy)
 
     def _sum_over_micro_batches(self, data, share_of_batch):
@@ -385,6 +402,8 @@ class Model(keras.Model):
         of_metrics = self.get_metrics_result()
         others = {name: tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
         logs = {name: tf.math.multiply_no_nan(value, tf.cast(share, tf.float32)) for name, value in others.items()}
+        if self._noise is not None:
+            logs[PIECES] = self._noise.of_a_piece(gradients, share)
         return {"loss": loss, "gradients": gradients, "logs": logs}
 
     def _update(self, step, data):
@@ -702,7 +721,7 @@ def _refuse_same_names(model):
     """Raise TypeError for a model with an attribute or a method of its own that ours would hide."""
     if isinstance(model, Model):
         return
-    for name in (*SETTINGS, "loss_scale", "replica_reduction", "choose_reduction", "state_in_place"):
+    for name in (*SETTINGS, "loss_scale", "replica_reduction", "choose_reduction", "state_in_place", "measure_gradients"):
         if hasattr(model, name):
             raise TypeError(
                 f"{type(model).__name__} has {name!r} of its own, and bt.Model needs that name: call yours otherwise"

@@ -1,0 +1,139 @@
+"""How noisy a gradient is: what a step of `Model` measures for `bt.Meter(gradients=True)`.
+
+The squared norm of a gradient of b examples is |G|² + tr(Σ) / b on average, with G the true gradient and Σ the
+covariance of one example's. A step has a large gradient, of all B examples, and small ones, of its pieces: a
+micro-batch on a replica, or on all of them. The two squares give tr(Σ) and |G|² without bias (McCandlish et al. 2018,
+"An Empirical Model of Large-Batch Training", appendix A.1). Both are sums over weights, so weights of which replicas
+have shards, whose pieces are others, are counted by themselves.
+"""
+
+from bigtrain_nb.common.batches import count_examples, loss_reduction, weight_of
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.replicas import sum_over_replicas
+from bigtrain_nb.parallel.local_steps import LocalSteps
+from bigtrain_nb.parallel.shards import is_shard, square_norms
+
+PIECES = "gradient_pieces"
+"""Among the logs of a replica's step: weighted squares of whole weights and of shards, then how many pieces each is."""
+
+
+class GradientNoise:
+    """Sums over the steps since the last `restart`, float32 [5], on each replica.
+
+    tr(Σ), |G|² and their number of steps; the norm of the applied gradient before clipping, and its number of steps. A
+    step that is not finite, which loss scaling skips, is in none of them; one in a single piece only in the last two.
+    """
+
+    def __init__(self, model):
+        self._model = model
+        with model.distribute_strategy.scope():
+            self._sums = tf.Variable(
+                tf.zeros([5]),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+
+    def restart(self):
+        self._sums.assign(tf.zeros([5]))
+
+    def sums(self):
+        """Return the mean of the sums over the replicas of this process, NumPy [5]."""
+        own = self._model.distribute_strategy.experimental_local_results(self._sums)
+        return sum(value.numpy() for value in own) / len(own)
+
+    # In a step
+
+    def of_a_piece(self, gradients, share):
+        """Return what a piece adds to `PIECES`, where ``gradients`` have been multiplied by its ``share``.
+
+        A piece of b of B examples has the share b / B, and its square counts so much: however unevenly n pieces cut the
+        batch, the mean is |G|² + tr(Σ) n / B on average.
+        """
+        reduction = self._model.replica_reduction
+        weights = self._model.trainable_variables
+        own = square_norms(gradients)
+        shards = [square for index, square in own.items() if is_shard(weights[index])]
+        whole = [square for index, square in own.items() if not is_shard(weights[index])]
+        share = share_of_shards = tf.cast(share, tf.float32)
+        square_of_shards, replicas = _sum(shards), 1
+        if shards:
+            square_of_shards = sum_over_replicas(square_of_shards)
+            if not reduction.all_see_the_same:  # then their gradients are sums over the replicas
+                share_of_shards = sum_over_replicas(tf.identity(share))
+                replicas = reduction.replicas  # all have the same, and it is summed
+        return tf.stack(
+            [
+                tf.math.divide_no_nan(_sum(whole), share),
+                tf.math.divide_no_nan(square_of_shards, share_of_shards) / replicas,
+                tf.cast(share > 0, tf.float32),
+                tf.cast(share_of_shards > 0, tf.float32) / replicas,
+            ]
+        )
+
+    def add(self, pieces, gradients, data):
+        """Count a step: `PIECES` of this replica, and the gradients of the global batch that it has, {index: gradient},
+        before they are clipped."""
+        reduction, optimizer = self._model.replica_reduction, self._model.optimizer
+        weights = self._model.trainable_variables
+        pieces, examples = self._of_all_replicas(pieces, data)
+        small, count = pieces[:2], pieces[2:]
+
+        squares = square_norms(gradients, reduction.are_shards(gradients))
+        shards = [square for index, square in squares.items() if is_shard(weights[index])]
+        whole = [square for index, square in squares.items() if not is_shard(weights[index])]
+        large = tf.stack([_sum(whole), _sum(shards)])
+
+        unscaled = tf.square(tf.cast(optimizer.scale_loss(tf.constant(1.0)), tf.float32))
+        small, large = small / unscaled, large / unscaled
+        covariance = tf.math.divide_no_nan((small - large) * examples, count - 1)
+        true_square = large - covariance / examples
+        is_finite = tf.reduce_all(tf.math.is_finite([small, large]))
+        is_cut = is_finite & tf.reduce_all((count > 1) | (large == 0))
+        of_the_step = tf.stack(
+            [
+                *_where(is_cut, tf.reduce_sum(covariance), tf.reduce_sum(true_square), tf.constant(1.0)),
+                *_where(is_finite, tf.sqrt(tf.reduce_sum(large)), tf.constant(1.0)),
+            ]
+        )
+        self._sums.assign_add(of_the_step)
+
+    def _of_all_replicas(self, pieces, data):
+        """Return the pieces of the batch whose gradient is applied, and how many examples it has."""
+        reduction = self._model.replica_reduction
+        examples = tf.cast(count_examples(data), tf.float32)
+        if reduction.replicas == 1 or reduction.all_see_the_same or isinstance(reduction, LocalSteps):
+            return pieces, examples
+        if reduction.talks_in_forward:  # where a share is that of the global batch
+            return sum_over_replicas([pieces, examples])
+        weight = weight_of(data, loss_reduction(self._model.loss))
+        weighted = tf.math.multiply_no_nan(pieces[:2], weight)
+        squares, count, examples, weight = sum_over_replicas([weighted, pieces[2:], examples, weight])
+        return tf.concat([tf.math.divide_no_nan(squares, weight), count], axis=0), examples
+
+
+def refuse_unmeasurable(model):
+    """Raise ValueError for a model whose steps do not tell how noisy the gradient is."""
+    reduction = model.replica_reduction
+    if loss_reduction(model.loss) == "sum":
+        raise ValueError(
+            'gradients=True needs losses that are means, and the reduction is "sum": use "sum_over_batch_size"'
+        )
+    by_replica = not reduction.talks_in_forward and not isinstance(reduction, LocalSteps)
+    if model.micro_batches * (reduction.replicas if by_replica else 1) > 1:
+        return
+    asked = type(reduction).asked_for(model)
+    where = f"with {asked}, " if asked else ""
+    raise ValueError(
+        "gradients=True compares the gradient of a batch with those of its pieces, and"
+        f" {where}micro_batches=1 leaves it in one piece: set model.micro_batches = 2 or more"
+        f"{'' if not by_replica else ', or train on several replicas'}"
+    )
+
+
+def _sum(numbers):
+    return tf.add_n(numbers) if numbers else tf.constant(0.0)
+
+
+def _where(condition, *numbers):
+    return [tf.where(condition, number, tf.zeros_like(number)) for number in numbers]

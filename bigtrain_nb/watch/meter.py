@@ -1,0 +1,371 @@
+"""How fast is it inside `fit`? A callback that counts, and leaves out what is no training."""
+
+import math
+import time
+from contextlib import ExitStack
+from functools import partial
+
+from bigtrain_nb.common.cards import Shown, note, stacked
+from bigtrain_nb.common.keras_gaps import examples_counted, in_place_of, layers_within, tracings_of
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import all_gather, several_workers
+from bigtrain_nb.common.words import amount, interval, number
+from bigtrain_nb.measure.results import Result
+from bigtrain_nb.plan.utilization import accelerator_here, flops_of_an_example
+from bigtrain_nb.train.model import Model
+from bigtrain_nb.watch.waiting import Waiting
+
+ROUND = 0.25
+"""Seconds of training in a round, at least."""
+MEETS = 600
+"""Seconds after which a worker no longer waits for the meters of the others."""
+
+_now = time.perf_counter
+
+
+class Meter(Shown, keras.callbacks.Callback):
+    """A Keras callback that measures inside `fit`: examples/s, waiting for input, MFU, and how noisy gradients are.
+
+    For any Keras model that trains by Keras' step or by that of `bt.Model`, with any of its settings. Several calls of
+    `fit` with one meter add up. With several workers give a meter to each: they meet at the end of each epoch, and all
+    say the same, for all together.
+
+    - ``result``: examples/s as a `Result` that `.save` and `.figure` take, and `bt.load` reads. A round has at least
+      0.25 s of training, and the devices have done all work at both of its ends. Examples are those that the steps have
+      seen. What Keras and other callbacks do between batches counts; what is done between epochs, validation, the first
+      execution and each in which something was traced do not. ``first_seconds`` is the time from the begin of the first
+      `fit` to the end of its first execution. It was measured alone, not in turns with others: a ratio of two such
+      results is no `bt.compare`, and its name says "not paired".
+    - ``waiting``: the share of the time, from 0 to 1, in which a step waits for input, as `bt.profile` counts it. Five
+      executions or half a second are looked at from the 16th, the 256th, the 4,096th execution on, and do not count as
+      training. Of several workers it is the largest share: the others wait for that one. None before.
+    - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of forward and backward pass, as `bt.plan_step` counts
+      them, without what is recomputed, over what the devices can do at most (Chowdhery et al. 2022, "PaLM"). None where
+      the plan does not know the model, or `bt.ACCELERATORS` the device, as for CPUs.
+    - ``tokens_per_second``: median, where the model has an embedding and its input is whole numbers [batch, length];
+      padding counts. None for others, and where the length differs from batch to batch.
+
+    With ``gradients=True``, for `bt.Model`, over the steps of the last epoch:
+
+    - ``gradient_norm``: the mean of the global gradient's norm, before clipping.
+    - ``noise_scale``: the simple gradient noise scale tr(Σ) / |G|², in examples: the batch at which the noise of the
+      gradient is as large as the gradient (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training",
+      appendix A.1). Both are estimated without bias in each step, from the gradients of micro-batches and of replicas,
+      and their means are divided. NaN where the mean of |G|² comes out at zero or below: more steps would tell.
+
+    The step goes on to compute them in later calls of `fit`, until `compile`. With ``sync_every`` they are of each
+    replica's own batch, on average.
+
+    At the end of an epoch ``logs`` get what is known: "examples_per_second", "waiting", "mfu", "tokens_per_second",
+    "gradient_norm", "noise_scale". Callbacks that come after it show them, as TensorBoard's, and so does the history.
+
+    The weights that come out are the same, to the bit, as without a meter. Asked for, `result` raises ValueError where
+    there is no round yet, or where steps of somebody's own count no examples. `fit` raises TypeError for
+    ``gradients=True`` and a model that is no `bt.Model`; ValueError for one whose batch stays in one piece (micro-batches
+    or replicas make several), and whose losses are sums.
+
+    Example::
+
+        model = bt.Model.of(keras.Sequential([keras.layers.Dense(1)]), micro_batches=2)
+        model.compile("sgd", "mse")
+        meter = bt.Meter(gradients=True)
+        model.fit(tf.ones([8192, 8]), tf.ones([8192, 1]), batch_size=8, verbose=0, callbacks=[meter])
+        print(meter)
+    """
+
+    def __init__(self, *, gradients: bool = False):
+        super().__init__()
+        if not isinstance(gradients, bool):
+            raise ValueError(f"gradients must be True or False, not {gradients!r}")
+        self._gradients = gradients
+        self._rounds = []  # (examples of this process, seconds)
+        self._examples, self._seconds = 0.0, 0.0  # of the round that is not complete
+        self._since = None  # the moment from which on that goes on; None in a pause
+        self._base = None  # what the counter of examples said then
+        self._is_training = False
+        self._of_all = None  # how many examples all processes have seen for one of this
+        self._first_seconds = None
+        self._waiting = Waiting()
+        self._waiting_of_all = None
+        self._tokens = None  # in an example
+        self._flops = None  # of an example
+        self._sums = None  # of `GradientNoise`
+        self._gather = None
+
+    # What it found
+
+    @property
+    def result(self) -> Result:
+        """Examples/s inside `fit`, of all workers together."""
+        rounds = self._rounds
+        if not rounds and self._seconds > 0:
+            rounds = [(self._examples, self._seconds)]  # better than nothing
+        if not rounds:
+            raise ValueError(
+                "there is no round yet: after the first execution, which does not count, train for a quarter of a second"
+            )
+        examples = sum(count for count, _ in rounds)
+        if examples == 0:
+            raise ValueError(
+                f"the train_step of {type(self.model).__name__} counts no examples, as Keras' own does in the tracker of"
+                " its loss: override compute_loss in its place"
+            )
+        return Result(
+            name=f"{self.model.name} in fit, not paired",
+            rounds=tuple(self._of_all * count / seconds for count, seconds in rounds),
+            unit="examples/s",
+            first_seconds=self._first_seconds,
+            examples=round(self._of_all * examples),
+            seconds=sum(seconds for _, seconds in rounds),
+            note="" if self._rounds else f"less than {ROUND} s of training",
+        )
+
+    @property
+    def waiting(self) -> float | None:
+        """The share of the time in which a step waits for input."""
+        return self._waiting_of_all
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization."""
+        device = accelerator_here()
+        if self._flops is None or device is None:
+            return None
+        replicas = self.model.distribute_strategy.num_replicas_in_sync
+        peak = device.flops(self.model.dtype_policy.name) * replicas
+        return self.result.median * self._flops / peak
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self.result.median * self._tokens if self._tokens else None
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """The mean norm of the global gradient; None without ``gradients=True``, or before a step."""
+        if self._sums is None or self._sums[4] == 0:
+            return None
+        return float(self._sums[3] / self._sums[4])
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale, in examples; None without ``gradients=True``, or before a step."""
+        if self._sums is None or self._sums[2] == 0:
+            return None
+        covariance, true_square = self._sums[:2]
+        return float(covariance / true_square) if true_square > 0 else math.nan
+
+    def _facts(self):
+        """Return what is known, by the names that logs have."""
+        facts = {}
+        if sum(count for count, _ in self._rounds) + self._examples > 0:
+            facts["examples_per_second"] = self.result.median
+            facts["tokens_per_second"] = self.tokens_per_second
+            facts["mfu"] = self.mfu
+        facts["waiting"] = self.waiting
+        facts["gradient_norm"] = self.gradient_norm
+        facts["noise_scale"] = self.noise_scale
+        return {name: value for name, value in facts.items() if value is not None}
+
+    def _card(self):
+        facts = self._facts()
+        if "examples_per_second" not in facts:
+            return note("Meter", "nothing is measured yet: give it to fit(..., callbacks=[meter])")
+        result = self.result
+        few = f", {result.note}" if result.note else ""
+        rounds = f"{len(result.rounds)} rounds, inside fit, not paired{few}"
+        notes = [note("examples/s", f"{interval(result)} ({rounds})")]
+        if "tokens_per_second" in facts:
+            notes.append(note("tokens/s", number(facts["tokens_per_second"])))
+        if "waiting" in facts:
+            notes.append(note("waiting for input", f"{facts['waiting']:.1%} of the time"))
+        else:
+            notes.append(note("waiting for input", f"not known: {self._waiting.why_not}"))
+        if "mfu" in facts:
+            notes.append(note("MFU", f"{facts['mfu']:.1%} of what {accelerator_here().name} can do"))
+        if "gradient_norm" in facts:
+            notes.append(note("norm of the gradient", number(facts["gradient_norm"])))
+        if "noise_scale" in facts:
+            notes.append(note("gradient noise scale", amount(facts["noise_scale"], "examples")))
+        return stacked(*notes)
+
+    # In `fit`
+
+    def set_model(self, model):
+        """Keras calls this before it makes what `fit` calls for an execution."""
+        super().set_model(model)
+        if self._gradients:
+            if not isinstance(model, Model):
+                raise TypeError(
+                    f"gradients=True looks at micro-batches and replicas, which {type(model).__name__} does not tell"
+                    " apart: train bt.Model.of(model), or leave out gradients"
+                )
+            self._noise = model.measure_gradients()
+
+    def on_train_begin(self, logs=None):
+        model = self.model
+        before = getattr(model.train_function, "__self__", None)
+        if isinstance(before, Meter):  # whose `fit` was interrupted
+            before._leave()
+        replicas, here = model.distribute_strategy.num_replicas_in_sync, len(examples_counted(model))
+        self._all_see_the_same = isinstance(model, Model) and model.replica_reduction.all_see_the_same
+        if self._of_all is None:
+            self._of_all = (1 if self._all_see_the_same else replicas) / here
+        self._drop()
+        self._began = _now()
+        self._train_function = model.train_function
+        self._tracings = tracings_of(model.train_function)
+        self._hooked = ExitStack()
+        reset = partial(self._count_and_reset, model.reset_metrics)
+        self._hooked.enter_context(in_place_of(model, "reset_metrics", reset))
+        model.train_function = self._execute
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self._gradients:
+            self._noise.restart()
+
+    def on_test_begin(self, logs=None):
+        self._pause()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._pause()
+        self._waiting.read()
+        self._waiting_of_all = self._waiting.share
+        if self._gradients:
+            self._sums = self._noise.sums()
+        if several_workers(self.model.distribute_strategy):
+            self._meet()
+        if logs is not None:
+            logs.update(self._facts())
+
+    def on_train_end(self, logs=None):
+        self._leave()
+
+    def _leave(self):
+        self._waiting.stop()
+        if self.model.train_function == self._execute:
+            self.model.train_function = self._train_function
+        self._hooked.close()
+
+    def _execute(self, iterator):
+        """What `fit` calls for an execution."""
+        self._is_training = True
+        counts = self._waiting.counts()
+        if counts:
+            self._resume()
+        else:
+            self._pause()
+        traced = self._tracings()
+        try:
+            logs = self._waiting.run(self._train_function, iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise
+        except BaseException:
+            self._leave()
+            raise
+        if self._first_seconds is None:
+            self._first_seconds = _now() - self._began
+            self._look_at(iterator)
+            self._drop()
+        elif self._tracings() != traced:
+            self._drop()
+        elif counts and self._seconds + _now() - self._since >= ROUND:
+            self._collect()
+            self._rounds.append((self._examples, self._seconds))
+            self._examples, self._seconds = 0.0, 0.0
+        return logs
+
+    # The round that is not complete
+
+    def _resume(self):
+        """Go on with it, after a pause or after the metrics were reset."""
+        if self._since is None:
+            tf.test.experimental.sync_devices()
+            self._base, self._since = sum(examples_counted(self.model)), _now()
+        elif self._base is None:
+            self._base = sum(examples_counted(self.model))
+
+    def _collect(self):
+        """Add what was done since it went on."""
+        tf.test.experimental.sync_devices()
+        now = _now()
+        self._seconds += now - self._since
+        self._since = now
+        self._count()
+        self._base = sum(examples_counted(self.model))
+
+    def _count(self):
+        if self._base is not None:
+            self._examples += sum(examples_counted(self.model)) - self._base
+            self._base = None
+
+    def _pause(self):
+        if self._since is not None:
+            self._collect()
+            self._since = None
+        if self._is_training:
+            self._share_of_process = examples_counted(self.model)  # which validation resets
+            self._is_training = False
+
+    def _drop(self):
+        self._examples, self._seconds = 0.0, 0.0
+        self._since = None
+
+    def _count_and_reset(self, reset):
+        """What `model.reset_metrics` does meanwhile: the counter of examples is one of them."""
+        if self._since is not None:
+            self._count()
+        reset()
+
+    # What else it must know
+
+    def _look_at(self, iterator):
+        """Note from a batch's shapes how many tokens and FLOPs an example has."""
+        spec = getattr(iterator, "element_spec", None)
+        self._tokens = _tokens_of_an_example(self.model, spec)
+        if accelerator_here() is not None:
+            try:
+                self._flops = flops_of_an_example(self.model, _one_example(spec))
+            except (TypeError, ValueError):
+                self._flops = None  # no model that the plan knows
+
+    def _meet(self):
+        """Exchange with the meters of other workers what is to be said for all."""
+        own = self._share_of_process
+        waiting = -1.0 if self._waiting.share is None else self._waiting.share
+        sums = [0.0] * 5 if self._sums is None else self._sums
+        if self._gather is None:
+            self._gather = all_gather(self.model.distribute_strategy, tf.identity, seconds=MEETS)
+        rows = self._gather(tf.constant([sum(own) / len(own), waiting, *sums], tf.float32))
+        if sum(own) > 0 and not self._all_see_the_same:
+            self._of_all = float(rows[:, 0].sum()) / sum(own)
+        self._waiting_of_all = float(rows[:, 1].max()) if rows[:, 1].max() >= 0 else None
+        if self._sums is not None:
+            self._sums = rows[:, 2:].mean(axis=0)
+
+
+def _tokens_of_an_example(model, spec):
+    """Return how long a model's input of tokens is; None if it has none, or one of any length."""
+    if not any(isinstance(layer, keras.layers.Embedding) for layer in layers_within(model)):
+        return None
+    shapes = [one.shape for one in _specs_of_inputs(spec) if one.dtype.is_integer]
+    for one in getattr(model, "inputs", None) or []:
+        if tf.as_dtype(one.dtype).is_integer:
+            shapes.append(one.shape)
+    return next((shape[1] for shape in shapes if len(shape) == 2 and shape[1] is not None and shape[1] > 1), None)
+
+
+def _specs_of_inputs(spec):
+    """Return the `tf.TensorSpec`s of what goes into the model, of a batch's; under a strategy those of a replica."""
+    if not isinstance(spec, tuple) or not spec:
+        return []
+    inputs = tf.nest.flatten(spec[0], expand_composites=True)
+    return [one for one in inputs if isinstance(one, tf.TensorSpec) and one.shape.rank is not None]
+
+
+def _one_example(spec):
+    """Return a batch of one example for `flops_of_an_example`: its specs, or where they do not tell, its number."""
+    parts = tf.nest.flatten(spec)
+    told = parts and all(isinstance(one, tf.TensorSpec) and one.shape[1:].is_fully_defined() for one in parts)
+    if not told:
+        return 1
+    return tf.nest.map_structure(lambda one: tf.TensorSpec([1, *one.shape[1:]], one.dtype), spec)
