@@ -44,6 +44,7 @@ _HOME = {
     "parallel.pipelined": ("Pipelined",),
     "parallel.schedule": ("pipeline_schedule",),
     "watch.profile": ("profile",),
+    "watch.meter": ("Meter",),
     "watch.overflow": ("find_overflow",),
     "lab.planner": ("Planner",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),

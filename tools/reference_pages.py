@@ -47,7 +47,7 @@ PAGES = {  # file: its question, and the names that answer it
     ),
     "watch": (
         "Where does the time go, and where the NaN comes from",
-        ("profile", "find_overflow", "LossScaleHistory"),
+        ("profile", "Meter", "find_overflow", "LossScaleHistory"),
     ),
     "lab": (
         "Controls, predictions, exercises",

@@ -341,9 +341,9 @@ def refuse_unless_elementwise(optimizer):
 
 
 def square_norms(gradients, are_shards=None):
-    """Return the squared norms of whole gradients, {index: float32 scalar}; those of shards are summed over the replicas.
+    """Return the squared norms of gradients, {index: float32 scalar}; those of shards are summed over the replicas.
 
-    ``are_shards`` says of each gradient whether it is a replica's shard; None for what each replica has.
+    ``are_shards`` says of each gradient whether it is a replica's shard; None for the norms of what this replica has.
     """
     if not gradients:  # every layer is frozen
         return {}

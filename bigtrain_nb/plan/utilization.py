@@ -1,4 +1,4 @@
-"""What the share of a device's peak needs, that a training reaches: the FLOPs of an example, the peak of this device."""
+"""What model FLOPs utilization needs: the FLOPs of an example, and what the device of this machine can do."""
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.plan.accelerators import ACCELERATORS

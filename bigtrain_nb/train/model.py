@@ -721,7 +721,14 @@ def _refuse_same_names(model):
     """Raise TypeError for a model with an attribute or a method of its own that ours would hide."""
     if isinstance(model, Model):
         return
-    for name in (*SETTINGS, "loss_scale", "replica_reduction", "choose_reduction", "state_in_place", "measure_gradients"):
+    for name in (
+        *SETTINGS,
+        "loss_scale",
+        "replica_reduction",
+        "choose_reduction",
+        "state_in_place",
+        "measure_gradients",
+    ):
         if hasattr(model, name):
             raise TypeError(
                 f"{type(model).__name__} has {name!r} of its own, and bt.Model needs that name: call yours otherwise"

@@ -8,7 +8,7 @@ from functools import partial
 from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.keras_gaps import examples_counted, in_place_of, layers_within, tracings_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import all_gather, several_workers
+from bigtrain_nb.common.replicas import all_gather, several_workers, wait_for_devices
 from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.plan.utilization import accelerator_here, flops_of_an_example
@@ -17,6 +17,8 @@ from bigtrain_nb.watch.waiting import Waiting
 
 ROUND = 0.25
 """Seconds of training in a round, at least."""
+FACTS = ("examples_per_second", "tokens_per_second", "mfu", "waiting", "gradient_norm", "noise_scale")
+"""What it adds to the logs of an epoch."""
 MEETS = 600
 """Seconds after which a worker no longer waits for the meters of the others."""
 
@@ -42,8 +44,9 @@ class Meter(Shown, keras.callbacks.Callback):
     - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of forward and backward pass, as `bt.plan_step` counts
       them, without what is recomputed, over what the devices can do at most (Chowdhery et al. 2022, "PaLM"). None where
       the plan does not know the model, or `bt.ACCELERATORS` the device, as for CPUs.
-    - ``tokens_per_second``: median, where the model has an embedding and its input is whole numbers [batch, length];
-      padding counts. None for others, and where the length differs from batch to batch.
+    - ``examples_per_second``: the median of ``result``, or None; it may be asked for at any time.
+    - ``tokens_per_second``: the same in tokens, where the model has an embedding and its input is whole numbers
+      [batch, length]; padding counts. None for others, and where the length differs from batch to batch.
 
     With ``gradients=True``, for `bt.Model`, over the steps of the last epoch:
 
@@ -56,13 +59,13 @@ class Meter(Shown, keras.callbacks.Callback):
     The step goes on to compute them in later calls of `fit`, until `compile`. With ``sync_every`` they are of each
     replica's own batch, on average.
 
-    At the end of an epoch ``logs`` get what is known: "examples_per_second", "waiting", "mfu", "tokens_per_second",
-    "gradient_norm", "noise_scale". Callbacks that come after it show them, as TensorBoard's, and so does the history.
+    At the end of an epoch the numbers that are known go into ``logs``, by these names. Callbacks that come after the
+    meter show them, as TensorBoard's does, and so does the history.
 
     The weights that come out are the same, to the bit, as without a meter. Asked for, `result` raises ValueError where
     there is no round yet, or where steps of somebody's own count no examples. `fit` raises TypeError for
-    ``gradients=True`` and a model that is no `bt.Model`; ValueError for one whose batch stays in one piece (micro-batches
-    or replicas make several), and whose losses are sums.
+    ``gradients=True`` and a model that is no `bt.Model`; ValueError for one whose batch stays in one piece, where
+    micro-batches or replicas make several, and for losses that are sums.
 
     Example::
 
@@ -88,7 +91,7 @@ class Meter(Shown, keras.callbacks.Callback):
         self._waiting = Waiting()
         self._waiting_of_all = None
         self._tokens = None  # in an example
-        self._flops = None  # of an example
+        self._busy_seconds = None  # that all devices need for an example at their peak
         self._sums = None  # of `GradientNoise`
         self._gather = None
 
@@ -97,18 +100,20 @@ class Meter(Shown, keras.callbacks.Callback):
     @property
     def result(self) -> Result:
         """Examples/s inside `fit`, of all workers together."""
+        if not self._rounds and self._since is not None:
+            self._collect()
         rounds = self._rounds
         if not rounds and self._seconds > 0:
             rounds = [(self._examples, self._seconds)]  # better than nothing
         if not rounds:
             raise ValueError(
-                "there is no round yet: after the first execution, which does not count, train for a quarter of a second"
+                f"there is no round yet: train for {ROUND} s or more after the first execution, which does not count"
             )
         examples = sum(count for count, _ in rounds)
         if examples == 0:
             raise ValueError(
-                f"the train_step of {type(self.model).__name__} counts no examples, as Keras' own does in the tracker of"
-                " its loss: override compute_loss in its place"
+                f"the train_step of {type(self.model).__name__} counts no examples, as that of Keras does in the"
+                " tracker of its loss: override compute_loss in its place"
             )
         return Result(
             name=f"{self.model.name} in fit, not paired",
@@ -128,16 +133,22 @@ class Meter(Shown, keras.callbacks.Callback):
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilization."""
-        device = accelerator_here()
-        if self._flops is None or device is None:
+        rate = self.examples_per_second
+        return rate * self._busy_seconds if rate and self._busy_seconds else None
+
+    @property
+    def examples_per_second(self) -> float | None:
+        """The median of `result`; None as long as that raises."""
+        try:
+            return self.result.median
+        except ValueError:
             return None
-        replicas = self.model.distribute_strategy.num_replicas_in_sync
-        peak = device.flops(self.model.dtype_policy.name) * replicas
-        return self.result.median * self._flops / peak
 
     @property
     def tokens_per_second(self) -> float | None:
-        return self.result.median * self._tokens if self._tokens else None
+        """`examples_per_second` times the length of an example; None where the data are no tokens."""
+        rate = self.examples_per_second
+        return rate * self._tokens if rate and self._tokens else None
 
     @property
     def gradient_norm(self) -> float | None:
@@ -156,14 +167,7 @@ class Meter(Shown, keras.callbacks.Callback):
 
     def _facts(self):
         """Return what is known, by the names that logs have."""
-        facts = {}
-        if sum(count for count, _ in self._rounds) + self._examples > 0:
-            facts["examples_per_second"] = self.result.median
-            facts["tokens_per_second"] = self.tokens_per_second
-            facts["mfu"] = self.mfu
-        facts["waiting"] = self.waiting
-        facts["gradient_norm"] = self.gradient_norm
-        facts["noise_scale"] = self.noise_scale
+        facts = {name: getattr(self, name) for name in FACTS}
         return {name: value for name, value in facts.items() if value is not None}
 
     def _card(self):
@@ -256,7 +260,7 @@ class Meter(Shown, keras.callbacks.Callback):
             self._pause()
         traced = self._tracings()
         try:
-            logs = self._waiting.run(self._train_function, iterator)
+            logs = self._waiting.run(self._train_function, iterator, self.model.distribute_strategy)
         except (StopIteration, tf.errors.OutOfRangeError):
             raise
         except BaseException:
@@ -279,14 +283,14 @@ class Meter(Shown, keras.callbacks.Callback):
     def _resume(self):
         """Go on with it, after a pause or after the metrics were reset."""
         if self._since is None:
-            tf.test.experimental.sync_devices()
+            wait_for_devices(self.model.distribute_strategy)
             self._base, self._since = sum(examples_counted(self.model)), _now()
         elif self._base is None:
             self._base = sum(examples_counted(self.model))
 
     def _collect(self):
         """Add what was done since it went on."""
-        tf.test.experimental.sync_devices()
+        wait_for_devices(self.model.distribute_strategy)
         now = _now()
         self._seconds += now - self._since
         self._since = now
@@ -320,13 +324,14 @@ class Meter(Shown, keras.callbacks.Callback):
 
     def _look_at(self, iterator):
         """Note from a batch's shapes how many tokens and FLOPs an example has."""
-        spec = getattr(iterator, "element_spec", None)
-        self._tokens = _tokens_of_an_example(self.model, spec)
-        if accelerator_here() is not None:
+        model, spec, device = self.model, getattr(iterator, "element_spec", None), accelerator_here()
+        self._tokens = _tokens_of_an_example(model, spec)
+        if device is not None:
             try:
-                self._flops = flops_of_an_example(self.model, _one_example(spec))
+                peak = device.flops(model.dtype_policy.name) * model.distribute_strategy.num_replicas_in_sync
+                self._busy_seconds = flops_of_an_example(model, _one_example(spec)) / peak
             except (TypeError, ValueError):
-                self._flops = None  # no model that the plan knows
+                self._busy_seconds = None  # no model that the plan knows, or no type that the device has
 
     def _meet(self):
         """Exchange with the meters of other workers what is to be said for all."""

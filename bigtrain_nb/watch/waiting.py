@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.replicas import wait_for_devices
 from bigtrain_nb.watch import trace
 
 FIRST, GROWTH = 16, 16
@@ -30,7 +31,7 @@ class Waiting:
         """Return whether the executions now are as if nobody looked."""
         return self._folder is None and self._executions != self._next and time.perf_counter() >= self._count_from
 
-    def run(self, train_function, iterator):
+    def run(self, train_function, iterator, strategy):
         """Run one execution."""
         if self._executions == self._next:
             self._next *= GROWTH
@@ -39,14 +40,14 @@ class Waiting:
         if self._folder is None or time.perf_counter() < self._count_from:
             return train_function(iterator)
         if self._marked == 0:
-            tf.test.experimental.sync_devices()
+            wait_for_devices(strategy)
             self._began = time.perf_counter()
         with tf.profiler.experimental.Trace(trace.STEP, step_num=self._marked, _r=1):
             logs = train_function(iterator)
             self._marked += 1
             is_last = self._marked == MOST or time.perf_counter() - self._began > LONG
             if is_last:
-                tf.test.experimental.sync_devices()
+                wait_for_devices(strategy)
         if is_last:
             self.stop()
         return logs

@@ -5,7 +5,6 @@ FOLDER keeps the checkpoints; all workers must see the same one. Started again, 
 
 import argparse
 import json
-import time
 
 import numpy as np
 
@@ -45,21 +44,20 @@ def new_model(strategy, rate, micro_batches=1, policy="float32"):
 
 
 class Tell(keras.callbacks.Callback):
-    """The chief prints the loss and the rate of the last steps, as one line of JSON."""
+    """The chief prints the loss of the last steps and the rate so far, as one line of JSON."""
 
-    def __init__(self, chief, batch):
+    def __init__(self, chief, meter):
         super().__init__()
-        self.chief, self.batch, self.told = chief, batch, None
+        self.chief, self.meter = chief, meter
 
     def on_train_begin(self, logs=None):
         self.step = int(self.model.optimizer.iterations.numpy())
 
     def on_train_batch_end(self, batch, logs=None):
-        step, now = int(self.model.optimizer.iterations.numpy()), time.perf_counter()
+        step = int(self.model.optimizer.iterations.numpy())
         if step // TELL > self.step // TELL:
-            rate = self.told and (step - self.step) * self.batch / (now - self.told)
-            say(self.chief, step=step, loss=float(logs["loss"]), examples_per_second=rate)
-            self.step, self.told = step, now
+            say(self.chief, step=step, loss=float(logs["loss"]), examples_per_second=self.meter.examples_per_second)
+            self.step = step
             self.model.reset_metrics()  # Keras' own loss is a mean over the epoch so far
 
 
@@ -82,10 +80,10 @@ def train(strategy, folder, text, examples=8192, epochs=1, batch=16, rate=0.005,
     """Train up to so many epochs of random examples, those before the last checkpoint included; return the model."""
     chief, steps = strategy.extended.should_checkpoint, epochs * -(-examples // batch)
     model = new_model(strategy, bt.warmup_cosine(rate, min(WARM_UP, steps // 4), steps), **settings)
-    resume = bt.Resume(folder, model, every=every)
+    resume, meter = bt.Resume(folder, model, every=every), bt.Meter()
     for epoch in resume.epochs(epochs):
         rest = resume.rest(windows(text.array("train"), examples, batch, seed=epoch))
-        told = [Tell(chief, batch), resume]
+        told = [meter, Tell(chief, meter), resume]
         model.fit(rest, initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0, callbacks=told)
     return model
 

@@ -14,7 +14,7 @@ ROOMS = {  # which others a room may use
     "train": {"common", "plots", "parallel"},
     "launch": {"common", "train"},
     "plan": {"common", "plots", "parallel", "train", "launch"},
-    "watch": {"common", "plots", "train"},
+    "watch": {"common", "plots", "measure", "train", "plan"},
     "lab": {"common", "plots", "measure", "plan"},
     "workbook": {"common", "plots"},
     "series": {"common", "plots", "measure", "data", "workbook"},  # and the package's face, as a reader does

@@ -26,12 +26,14 @@ from logical_cpus import CPUS
 
 from bigtrain_nb.common.keras_gaps import (
     compiled_loss,
+    examples_counted,
     full_name,
     is_undecayed,
     known_as,
     leave_undecayed,
     mask_of,
     move,
+    tracings_of,
 )
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
@@ -335,3 +337,23 @@ def test_keras_computes_attention_in_a_method_that_can_be_overridden_and_has_no_
     assert calls[-2:] == ["mask", "attention"]
     with pytest.raises(ValueError, match="(?i)flash attention is not supported in tensorflow"):
         keras.ops.dot_product_attention(x[:, :, None], x[:, :, None], x[:, :, None], flash_attention=True)
+
+
+def test_the_tracker_of_the_loss_counts_examples_and_no_public_name_is_sure_to_find_it():
+    """If there is one, take it in `keras_gaps.examples_counted`."""
+    model = stock()
+    model.compile("sgd", "mse")
+    model.fit(DATA, verbose=0)
+    assert examples_counted(model) == [24.0]
+    assert not hasattr(keras.Model, "loss_tracker")
+
+
+def test_what_fit_calls_does_not_say_how_often_it_was_traced():
+    """If it does, delete `keras_gaps.tracings_of`."""
+    model = stock()
+    model.compile("sgd", "mse")
+    model.make_train_function()
+    tracings = tracings_of(model.train_function)
+    assert tracings() == 0 and not hasattr(model.train_function, "experimental_get_tracing_count")
+    model.fit(DATA, verbose=0)
+    assert tracings() > 0

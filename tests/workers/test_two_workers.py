@@ -13,7 +13,7 @@ import pytest
 import two_workers
 from launching import ON_CPUS, ended
 from local_training import by_hand
-from two_workers import BATCH, EVERY, STEPS, net, weights
+from two_workers import BATCH, COUNT, EVERY, STEPS, net, weights
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -144,6 +144,16 @@ def test_gradients_in_16_bits_lead_to_the_same_weights_within_their_rounding(fou
     first, second = [result["short"] for result in found]
     assert first == second
     assert 0 < np.abs(np.subtract(first["bfloat16"], first["float32"])).max() < 0.02
+
+
+def test_their_meters_say_it_for_both(found):
+    first, second = [result["metered"] for result in found]
+    assert first["gradients"] == second["gradients"] and len(first["gradients"][0]) == 3
+    here, there = COUNT // 2 + 1, COUNT // 2
+    assert first["for one here"] == pytest.approx(COUNT / here)
+    assert second["for one here"] == pytest.approx(COUNT / there)
+    for result in (first, second):
+        assert result["examples of all"] == round(result["examples here"] * result["for one here"])
 
 
 def test_a_model_that_is_cut_over_them_trains_as_the_whole_one(found, folder, here):

@@ -325,7 +325,38 @@ def stock(strategy):
     return raised
 
 
-JOBS = (train, in_turn, sharded, fully, poison, in_slices, scattered, apart, apart_in_16_bits, short, cut, files, stock)
+def metered(strategy):
+    """Return what the meters of all workers say; the last batch has one example, which the second worker has not."""
+    with strategy.scope():
+        model = bt.Model.of(in_two_blocks(), micro_batches=2)
+        model.compile("sgd", "mse")
+    meter = bt.Meter(gradients=True)
+    history = model.fit(batched(*examples(COUNT)), epochs=3, verbose=0, shuffle=False, callbacks=[meter]).history
+    result = meter.result
+    return {
+        "examples of all": result.examples,
+        "examples here": sum(count for count, _ in meter._rounds) or meter._examples,
+        "for one here": meter._of_all,
+        "gradients": [history["gradient_norm"], history["noise_scale"]],
+    }
+
+
+JOBS = (
+    train,
+    in_turn,
+    sharded,
+    fully,
+    poison,
+    in_slices,
+    scattered,
+    apart,
+    apart_in_16_bits,
+    short,
+    cut,
+    files,
+    metered,
+    stock,
+)
 
 if __name__ == "__main__":
     strategy = bt.strategy()

@@ -1,0 +1,395 @@
+"""`bt.Meter`: what counts and what does not, on a clock that only moves when told; gradients against those by hand."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from clocks import Clock
+from equal_models import batches, examples, on
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.keras_gaps import tracings_of
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plan import utilization
+from bigtrain_nb.watch import meter as module
+from bigtrain_nb.watch import waiting
+
+STEP = 0.0625  # seconds that an execution takes, so that a round has four
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of which an execution takes a sixteenth of a second."""
+    clock = Clock()
+    run = waiting.Waiting.run
+
+    def run_and_spend(*arguments):
+        logs = run(*arguments)
+        clock.spend(STEP)
+        return logs
+
+    monkeypatch.setattr(module, "_now", clock)
+    monkeypatch.setattr(waiting, "FIRST", math.inf)  # looks do not count
+    monkeypatch.setattr(waiting.Waiting, "run", run_and_spend)
+    return clock
+
+
+def dense(width=6):
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.Input((width,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+
+
+def metered(model, sizes, callbacks=(), **run):
+    """Return a meter that was in the `fit` of batches of these sizes."""
+    meter = bt.Meter()
+    model.fit(batches(sizes, *examples(sum(sizes))), verbose=0, callbacks=[meter, *callbacks], **run)
+    return meter
+
+
+def counted(meter):
+    """Return the examples and the seconds of all rounds, with the one that is not complete."""
+    rounds = [*meter._rounds, (meter._examples, meter._seconds)]
+    return tuple(map(sum, zip(*rounds, strict=True)))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_examples_are_those_that_the_steps_saw_also_of_a_short_last_batch(clock, in_place):
+    model = bt.Model.of(dense(), micro_batches=2) if in_place else dense()
+    model.compile("sgd", "mse")
+    meter = metered(model, [8] * 12 + [3], epochs=2)
+    assert set(meter.result.rounds[:2]) == {8 / STEP}
+    assert meter.result.unit == "examples/s" and "not paired" in meter.result.name
+    assert counted(meter) == (2 * (12 * 8 + 3) - 8, (2 * 13 - 1) * STEP)  # all but the first execution
+
+
+def test_executions_of_several_steps_count_all_their_examples(clock):
+    model = bt.Model.of(dense())
+    model.compile("sgd", "mse", steps_per_execution=3)
+    meter = metered(model, [8] * 60)
+    assert set(meter.result.rounds) == {3 * 8 / STEP}
+
+
+SETTINGS = [
+    {"micro_batches": 2},
+    {"shard_optimizer": True},
+    {"sync_every": 2},
+    {"fully_shard": "wide"},
+    {"tensor_parallel": "wide|narrow"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_two_replicas_count_each_example_once(clock, settings):
+    with on(2):
+        model = two_layers(**settings)
+    assert set(metered(model, [8] * 14).result.rounds) == {8 / STEP}
+
+
+def test_validation_and_ends_of_epochs_are_left_out(clock):
+    class Spend(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            clock.spend(50.0)
+
+        def on_epoch_end(self, epoch, logs=None):
+            clock.spend(70.0)
+
+    model = dense()
+    model.compile("sgd", "mse")
+    validation = batches([32, 32], *examples(64))
+    meter = metered(model, [8] * 17, [Spend()], epochs=2, validation_data=validation)
+    assert set(meter.result.rounds) == {8 / STEP}
+    assert counted(meter) == (33 * 8, 33 * STEP)
+
+
+def test_what_callbacks_do_between_batches_counts(clock):
+    class Spend(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            clock.spend(STEP)
+
+    model = dense()
+    model.compile("sgd", "mse")
+    assert 0.45 * 8 / STEP < metered(model, [8] * 40, [Spend()]).result.median < 0.7 * 8 / STEP
+
+
+def test_executions_that_trace_are_left_out(clock):
+    class Slow(keras.layers.Layer):
+        def call(self, x):
+            if not tf.executing_eagerly():
+                clock.spend(1000.0)
+            return x
+
+    model = keras.Sequential([Slow(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = examples(48)
+    meter = bt.Meter()
+    for size in (8, 4):  # batches of another known size are another graph
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(size, drop_remainder=True)
+        model.fit(data, verbose=0, callbacks=[meter])
+    assert clock.now > 2000
+    assert counted(meter)[1] < 18 * STEP
+    assert meter.result.low >= 4 / STEP
+
+
+def test_metrics_that_somebody_resets_and_evaluates_in_between_do_not_change_the_count(clock):
+    class Reset(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.reset_metrics()
+            if batch % 5 == 4:
+                self.model.evaluate(*examples(40), verbose=0)
+
+    model = bt.Model.of(dense())
+    model.compile("sgd", "mse")
+    meter = metered(model, [8] * 20, [Reset()])
+    assert set(meter.result.rounds) == {8 / STEP}
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_training_comes_out_the_same_to_the_bit_and_is_traced_once(replicas, gradients):
+    found = []
+    for callbacks in ([], [bt.Meter(gradients=gradients)]):
+        with on(replicas):
+            model = bt.Model.of(dense(), micro_batches=2)
+            model.compile(keras.optimizers.Adam(0.01), "mse")
+        model.fit(batches([8] * 20, *examples(160)), epochs=2, verbose=0, callbacks=callbacks)
+        found.append((model.get_weights(), tracings_of(model.train_function)()))
+    (plain, traced), (seen, traced_with) = found
+    assert all(np.array_equal(a, b) for a, b in zip(plain, seen, strict=True))
+    assert traced_with == traced
+
+
+def test_fit_leaves_the_model_as_it_was_also_when_it_is_interrupted():
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise KeyboardInterrupt
+
+    model = dense()
+    model.compile("sgd", "mse")
+    data = batches([8] * 4, *examples(32))
+    model.fit(data, verbose=0)
+    made = model.train_function
+    model.fit(data, verbose=0, callbacks=[bt.Meter()])
+    assert model.train_function is made and "reset_metrics" not in vars(model)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(data, verbose=0, callbacks=[bt.Meter(), Stop()])
+    model.fit(data, verbose=0, callbacks=[bt.Meter()])
+    assert model.train_function is made and "reset_metrics" not in vars(model)
+
+
+def test_a_slow_input_is_waited_for_and_a_ready_one_is_not(monkeypatch):
+    monkeypatch.setattr(waiting, "FIRST", 3)
+
+    def slow_rows():
+        for _ in range(14):
+            time.sleep(0.05)
+            yield np.ones([8, 6], "float32"), np.ones([8, 1], "float32")
+
+    spec = tf.TensorSpec([8, 6]), tf.TensorSpec([8, 1])
+    slow = tf.data.Dataset.from_generator(slow_rows, output_signature=spec)
+    ready = tf.data.Dataset.from_tensors((tf.ones([8, 6]), tf.ones([8, 1]))).repeat(2000)
+    shares = []
+    for data in (slow, ready):
+        model = dense()
+        model.compile("sgd", "mse")
+        meter = bt.Meter()
+        history = model.fit(data, verbose=0, callbacks=[meter]).history
+        assert history["waiting"] == [meter.waiting]
+        shares.append(meter.waiting)
+    assert 0 <= shares[1] < shares[0] <= 1 and shares[0] > 0.3
+
+
+def test_it_says_why_waiting_is_not_known(tmp_path):
+    model = dense()
+    model.compile("sgd", "mse")
+    assert "none of the first 16" in repr(metered(model, [8] * 5))
+    tf.profiler.experimental.start(str(tmp_path))
+    try:
+        meter = metered(model, [8] * 30)
+    finally:
+        tf.profiler.experimental.stop()
+    assert meter.waiting is None and "another profiler" in repr(meter)
+
+
+def test_tokens_are_counted_where_an_embedding_reads_them(clock):
+    model = bt.gpt(vocabulary=20, length=16, width=8, layers=1, heads=2)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    tokens = np.zeros([8 * 12, 16], "int32")
+
+    meter = bt.Meter()
+    history = model.fit(tokens, tokens, batch_size=8, verbose=0, callbacks=[meter]).history
+    assert meter.tokens_per_second == 16 * meter.result.median == history["tokens_per_second"][-1]
+    other = dense()
+    other.compile("sgd", "mse")
+    assert metered(other, [8] * 12).tokens_per_second is None
+
+
+def test_mfu_is_the_planned_work_over_the_peak_of_the_device(clock, monkeypatch):
+    model = dense()
+    model.compile("sgd", "mse")
+    assert metered(model, [8] * 12).mfu is None  # no CPU has a published peak
+    for there in (utilization, module):
+        monkeypatch.setattr(there, "accelerator_here", lambda: bt.ACCELERATORS["T4"])
+    meter = metered(model, [8] * 12)
+    flops = 2 * (6 * 4 * 2 + 4 * 3)  # of an example: forward and weights, and through the second layer
+    assert meter.mfu == pytest.approx(meter.result.median * flops / 8.1e12)
+
+
+def test_results_are_saved_loaded_and_drawn(clock, tmp_path):
+    model = dense()
+    model.compile("sgd", "mse")
+    meter = metered(model, [8] * 12)
+    meter.result.save(tmp_path / "meter.json")
+    loaded = bt.load(tmp_path / "meter.json")
+    assert loaded == meter.result and "not paired" in repr(loaded)
+    assert loaded.figure().axes
+    assert "examples/s: 128" in repr(meter)
+
+
+# Gradients
+
+
+def two_layers(**settings):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    wide = keras.layers.Dense(8, "tanh", name="wide")(inputs)
+    model = bt.Model(inputs, keras.layers.Dense(1, name="narrow")(wide), **settings)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    return model
+
+
+def square_and_covariance(x, y, pieces, names):
+    """Return |G|² and tr(Σ) of some weights by hand, from slices of a batch: the formulas for uneven pieces."""
+    model = two_layers()
+    weights = [weight for weight in model.trainable_variables if weight.path.split("/")[-2] in names]
+
+    def square(rows):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x[rows]) - y[rows]))
+        return sum(float(tf.reduce_sum(tf.square(g))) for g in tape.gradient(loss, [w.value for w in weights]))
+
+    total = len(x)
+    small = sum(len(rows) / total * square(rows) for rows in pieces)
+    large = square(range(total))
+    covariance = (small - large) * total / (len(pieces) - 1)
+    return large - covariance / total, covariance, large
+
+
+def parts(rows, count):
+    size = -(-len(rows) // count)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+COUNT, HALF = 22, 11
+ALL = list(range(COUNT))
+BY_REPLICA = [piece for half in (ALL[:HALF], ALL[HALF:]) for piece in parts(half, 3)]
+EQUAL = [ALL[COUNT * k // 2 : COUNT * (k + 1) // 2] for k in range(2)]
+WAYS = {  # replicas, settings, and the pieces of the batch that weights of the first and the second layer come in
+    "micro-batches": (1, {"micro_batches": 3}, parts(ALL, 3), parts(ALL, 3)),
+    "replicas": (2, {}, [ALL[:HALF], ALL[HALF:]], [ALL[:HALF], ALL[HALF:]]),
+    "both": (2, {"micro_batches": 3}, BY_REPLICA, BY_REPLICA),
+    "sharded": (2, {"micro_batches": 3, "shard_optimizer": True}, BY_REPLICA, BY_REPLICA),
+    "fully sharded": (
+        2,
+        {"micro_batches": 2, "fully_shard": "wide"},
+        [[*range(5), *range(11, 16)], [*range(5, 11), *range(16, 22)]],
+        [range(5), range(5, 11), range(11, 16), range(16, 22)],
+    ),
+    "tensor parallel": (2, {"micro_batches": 2, "tensor_parallel": "wide|narrow"}, EQUAL, EQUAL),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_has_the_norm_and_the_noise_that_its_pieces_have_by_hand(way):
+    replicas, settings, pieces_of_wide, pieces_of_narrow = WAYS[way]
+    x, y = examples(COUNT)
+    true, covariance, large = np.add(
+        square_and_covariance(x, y, pieces_of_wide, ["wide"]),
+        square_and_covariance(x, y, pieces_of_narrow, ["narrow"]),
+    )
+    with on(replicas):
+        model = two_layers(**settings)
+        model.compile(keras.optimizers.SGD(0.0, global_clipnorm=1e-3), "mse")
+    meter = bt.Meter(gradients=True)
+    model.fit(batches([COUNT], x, y), verbose=0, callbacks=[meter])
+    assert meter.gradient_norm == pytest.approx(math.sqrt(large), rel=1e-4)
+    assert meter._sums[:2] == pytest.approx([covariance, true], rel=1e-3)
+    expected = covariance / true if true > 0 else math.nan
+    assert meter.noise_scale == pytest.approx(expected, rel=1e-2, nan_ok=True)
+
+
+def noisy(count, width, seed=0):
+    """Examples whose gradients at weights of zero are x: tr(Σ) is the width, |G|² that of the mean of x."""
+    mean = np.full(width, 0.25)
+    x = np.random.default_rng(seed).normal(mean, 1.0, [count, width]).astype("float32")
+    return x, np.full([count, 1], -0.5, "float32"), width / (mean @ mean)
+
+
+KNOWN = [
+    (1, {"micro_batches": 4}, "mixed_float16"),
+    (2, {}, "float32"),
+    (2, {"sync_every": 4, "micro_batches": 2}, "float32"),
+]
+
+
+@pytest.mark.parametrize(("replicas", "settings", "policy"), KNOWN)
+def test_the_noise_scale_of_a_known_problem_is_found(replicas, settings, policy):
+    x, y, expected = noisy(32 * 150 + 5, 20)
+    with on(replicas):
+        inputs = keras.Input((20,))
+        outputs = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", dtype=policy)(inputs)
+        model = bt.Model(inputs, keras.layers.Activation("linear", dtype="float32")(outputs), **settings)
+        optimizer = keras.optimizers.SGD(0.0)
+        if policy == "mixed_float16":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1024.0)
+        model.compile(optimizer, "mse")
+    meter = bt.Meter(gradients=True)
+    data = batches([32] * 150 + [5], x, y)
+    history = model.fit(data, verbose=0, callbacks=[meter]).history
+    assert meter.noise_scale == pytest.approx(expected, rel=0.25)
+    assert history["noise_scale"] == [meter.noise_scale]
+    assert history["gradient_norm"] == [meter.gradient_norm]
+
+
+def test_gradients_are_measured_of_models_that_show_their_pieces_only():
+    stock = dense()
+    stock.compile("sgd", "mse")
+    x, y = examples(8)
+    with pytest.raises(TypeError, match="gradients=True.*Sequential.*bt.Model.of"):
+        stock.fit(x, y, verbose=0, callbacks=[bt.Meter(gradients=True)])
+    model = bt.Model.of(dense())
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="micro_batches=1 leaves it in one piece.*or train on several replicas"):
+        model.fit(x, y, verbose=0, callbacks=[bt.Meter(gradients=True)])
+    model.micro_batches = 2
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+    with pytest.raises(ValueError, match='"sum_over_batch_size"'):
+        model.fit(x, y, verbose=0, callbacks=[bt.Meter(gradients=True)])
+    with on(2):
+        model = two_layers(tensor_parallel="wide|narrow")
+    with pytest.raises(ValueError, match="with tensor_parallel='wide|narrow', micro_batches=1"):
+        model.fit(x, y, verbose=0, callbacks=[bt.Meter(gradients=True)])
+    with pytest.raises(ValueError, match="gradients must be True or False, not 1"):
+        bt.Meter(gradients=1)
+
+
+def test_without_a_round_it_says_what_to_do(clock):
+    model = dense()
+    model.compile("sgd", "mse")
+    meter = metered(model, [8])
+    with pytest.raises(ValueError, match="no round yet"):
+        meter.result  # noqa: B018
+    assert "nothing is measured yet" in repr(meter)
+    assert meter.noise_scale is None and meter.gradient_norm is None
+
+
+def test_a_step_of_somebodys_own_that_counts_nothing_is_not_taken_for_a_rate(clock):
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            return {"done": tf.constant(1.0)}
+
+    model = Own([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    meter = metered(model, [8] * 12)
+    with pytest.raises(ValueError, match="train_step of Own counts no examples"):
+        meter.result  # noqa: B018
