@@ -38,7 +38,7 @@ def on_cpus(strategy):
 
 
 def wait_for_devices(strategy):
-    """Wait until the devices of this process have done all their work; TensorFlow's own asks for those of others too."""
+    """Wait until the devices of this process have done all work. TensorFlow's own asks for those of others, too."""
     if not several_workers(strategy):
         tf.test.experimental.sync_devices()
         return
