@@ -96,6 +96,8 @@ def examples_counted(model):
     Keras' step, and ours, count them in the tracker of the loss, the first of the public ``metrics``: but a model may
     have others there, and other trackers count batches.
     """
+    if model._loss_tracker is None:  # a `compile` of somebody's own
+        return [0.0]
     counts = model.distribute_strategy.experimental_local_results(model._loss_tracker.count.value)
     return [float(count.numpy()) for count in counts]
 

@@ -17,8 +17,6 @@ from bigtrain_nb.watch.waiting import Waiting
 
 ROUND = 0.25
 """Seconds of training in a round, at least."""
-FACTS = ("examples_per_second", "tokens_per_second", "mfu", "waiting", "gradient_norm", "noise_scale")
-"""What it adds to the logs of an epoch."""
 MEETS = 600
 """Seconds after which a worker no longer waits for the meters of the others."""
 
@@ -59,8 +57,8 @@ class Meter(Shown, keras.callbacks.Callback):
     The step goes on to compute them in later calls of `fit`, until `compile`. With ``sync_every`` they are of each
     replica's own batch, on average.
 
-    At the end of an epoch the numbers that are known go into ``logs``, by these names. Callbacks that come after the
-    meter show them, as TensorBoard's does, and so does the history.
+    At the end of an epoch the numbers go into ``logs`` by these names, NaN where they are not known yet. Callbacks that
+    come after the meter show them, as TensorBoard's does, and so does the history.
 
     The weights that come out are the same, to the bit, as without a meter. Asked for, `result` raises ValueError where
     there is no round yet, or where steps of somebody's own count no examples. `fit` raises TypeError for
@@ -165,31 +163,38 @@ class Meter(Shown, keras.callbacks.Callback):
         covariance, true_square = self._sums[:2]
         return float(covariance / true_square) if true_square > 0 else math.nan
 
-    def _facts(self):
-        """Return what is known, by the names that logs have."""
-        facts = {name: getattr(self, name) for name in FACTS}
-        return {name: value for name, value in facts.items() if value is not None}
+    def _told(self):
+        """Return what goes into the logs of each epoch alike, by name; NaN for what is not known yet."""
+        names = ["examples_per_second", "waiting"]
+        if self._tokens:
+            names.append("tokens_per_second")
+        if self._busy_seconds:
+            names.append("mfu")
+        if self._gradients:
+            names += ["gradient_norm", "noise_scale"]
+        values = {name: getattr(self, name) for name in names}
+        return {name: math.nan if value is None else value for name, value in values.items()}
 
     def _card(self):
-        facts = self._facts()
-        if "examples_per_second" not in facts:
+        if self.examples_per_second is None:
             return note("Meter", "nothing is measured yet: give it to fit(..., callbacks=[meter])")
         result = self.result
         few = f", {result.note}" if result.note else ""
         rounds = f"{len(result.rounds)} rounds, inside fit, not paired{few}"
         notes = [note("examples/s", f"{interval(result)} ({rounds})")]
-        if "tokens_per_second" in facts:
-            notes.append(note("tokens/s", number(facts["tokens_per_second"])))
-        if "waiting" in facts:
-            notes.append(note("waiting for input", f"{facts['waiting']:.1%} of the time"))
-        else:
-            notes.append(note("waiting for input", f"not known: {self._waiting.why_not}"))
-        if "mfu" in facts:
-            notes.append(note("MFU", f"{facts['mfu']:.1%} of what {accelerator_here().name} can do"))
-        if "gradient_norm" in facts:
-            notes.append(note("norm of the gradient", number(facts["gradient_norm"])))
-        if "noise_scale" in facts:
-            notes.append(note("gradient noise scale", amount(facts["noise_scale"], "examples")))
+        if self.tokens_per_second is not None:
+            notes.append(note("tokens/s", number(self.tokens_per_second)))
+        share = self.waiting
+        waits = f"not known: {self._waiting.why_not}" if share is None else f"{share:.1%} of the time"
+        notes.append(note("waiting for input", waits))
+        if self.mfu is not None:
+            notes.append(note("MFU", f"{self.mfu:.1%} of what {accelerator_here().name} can do"))
+        if self.gradient_norm is not None:
+            notes.append(note("norm of the gradient", number(self.gradient_norm)))
+        noise = self.noise_scale
+        if noise is not None:
+            words = "not known: more steps would tell" if math.isnan(noise) else amount(noise, "examples")
+            notes.append(note("gradient noise scale", words))
         return stacked(*notes)
 
     # In `fit`
@@ -239,7 +244,7 @@ class Meter(Shown, keras.callbacks.Callback):
         if several_workers(self.model.distribute_strategy):
             self._meet()
         if logs is not None:
-            logs.update(self._facts())
+            logs.update(self._told())
 
     def on_train_end(self, logs=None):
         self._leave()
