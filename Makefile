@@ -57,6 +57,7 @@ bench: $(READY)
 	$(PY) benchmarks/training.py
 	$(PY) benchmarks/workers.py
 	$(PY) benchmarks/talking.py
+	$(PY) benchmarks/meter.py
 	$(PY) benchmarks/parallel.py
 	$(PY) benchmarks/budget.py
 	$(PY) benchmarks/honesty.py
