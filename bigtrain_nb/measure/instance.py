@@ -182,10 +182,16 @@ def let_rest(budget, longest):
 
 
 def _wait_for_gpus():
-    """Wait until the GPUs have worked out what they were given; a CPU has done so when TensorFlow's call returns."""
+    """Wait until this process' GPUs have done what they were given; a CPU has when TensorFlow's call returns.
+
+    `tf.test.experimental.sync_devices` would ask the devices of other workers too, and raises in a worker.
+    """
     tf = sys.modules.get("tensorflow")
-    if tf and hasattr(tf, "config") and tf.config.list_physical_devices("GPU"):
-        tf.test.experimental.sync_devices()
+    if not hasattr(tf, "config"):
+        return  # not loaded, or being loaded
+    for number in range(len(tf.config.get_visible_devices("GPU"))):
+        with tf.device(f"GPU:{number}"):
+            tf.raw_ops.SyncDevice()
 
 
 def _cpu_seconds():
