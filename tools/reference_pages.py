@@ -2,8 +2,9 @@
 
 python tools/reference_pages.py     writes the pages
 
-It reads the code and imports none of it. A name's section has its call or its fields, its docstring, its methods, and
-the classes that it returns; what a class shows are its properties and methods whose return is annotated.
+It reads the code and imports none of it, but for the table of what exercises expect. A name's section has its call or
+its fields, its docstring, its methods, and the classes that it returns; what a class shows are its properties and
+methods whose return is annotated.
 """
 
 import ast
@@ -14,6 +15,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from bigtrain_nb import _MODULE_OF
+from bigtrain_nb.workbook import expected
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "notebooks" / "reference"
@@ -82,6 +84,8 @@ def pages():
         made["README.md"] += f"| [{question}]({page}.md) | {', '.join(_linked(name) for name in names)} |\n"
         sections = [section(name, seen) for name in names]
         made[f"{page}.md"] = f"# {question}\n\n" + "\n".join(sections)
+    made["README.md"] += "| [Check a function of your own](exercises.md) | what each exercise expects |\n"
+    made["exercises.md"] = expected.page()
     return made
 
 

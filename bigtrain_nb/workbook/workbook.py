@@ -21,6 +21,7 @@ from bigtrain_nb.common.checks import finite, function, of_kind, switch
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.plots import Picture, prediction_figure
 from bigtrain_nb.workbook import exercises, record
+from bigtrain_nb.workbook.expected import EXPECTED
 from bigtrain_nb.workbook.predictions import Prediction
 from bigtrain_nb.workbook.tables import HEAD, RIGHT, SECOND_TIME, counts, of_notebooks, prediction_rows
 from bigtrain_nb.workbook.time_limit import TookTooLong, time_limit
@@ -186,6 +187,9 @@ def score(series: bool = False) -> cards.Card:
 def check(name: str, answer: Callable | None = None) -> Checked:
     """Check the reader's function `answer` for the exercise of that name: not attempted yet, right, or wrong and why.
 
+    The check calls `answer` and looks at what it does; a function of the reader's own project will do as well. What
+    each exercise gives to it, and expects back, is in the table of `notebooks/reference/exercises.md`.
+
     Never raises for an answer, however wrong, and ends one that runs on and on. Where an exercise needs a script that
     is not beside the notebook, it says what puts it there. Raises ValueError for an unknown name, TypeError for a name
     that is no text and an answer that is no function.
@@ -201,27 +205,35 @@ def check(name: str, answer: Callable | None = None) -> Checked:
         exercise = _exercise(name)
     except exercises.NotUnpacked as missing:
         return Checked(NOT_ATTEMPTED, str(missing))
-    function("answer", answer, f"your function itself, without brackets, as in bt.check({name!r}, function)")
-    try:
-        with time_limit(exercise.seconds):
-            exercise.check(_guarded(answer))
-        found = Checked(RIGHT)
-    except exercises.NotAttempted:
-        minutes = "1 minute" if exercise.minutes == 1 else f"{exercise.minutes} minutes"
-        words = f"about {minutes}, difficulty {exercise.difficulty} of 5; bt.hint({name!r}) helps"
-        found = Checked(NOT_ATTEMPTED, words)
-    except exercises.Wrong as wrong:
-        found = Checked(WRONG, str(wrong))
-    except TookTooLong:
-        words = f"your function did not end within {exercise.seconds} s: is there a loop that never ends?"
-        found = Checked(WRONG, words)
-    except Exception as error:
-        words = f"the check can do nothing with what your function returned ({_raised(error)})"
-        found = Checked(WRONG, words)
+    takes, returns = EXPECTED[name]
+    form = f"your function itself, without brackets, as in bt.check({name!r}, function)"
+    form += f"; it gets {takes}, and returns {returns}"
+    function("answer", answer, form)
+    found = checked(exercise, answer)
     found_here[name] = found
     with record.opened() as notes:
         notes.exercises[name] = found.status
     return found
+
+
+def checked(exercise, answer):
+    """What the check of an `Exercise` finds in an answer; nothing is noted."""
+    try:
+        with time_limit(exercise.seconds):
+            exercise.check(_guarded(answer))
+        return Checked(RIGHT)
+    except exercises.NotAttempted:
+        minutes = "1 minute" if exercise.minutes == 1 else f"{exercise.minutes} minutes"
+        hint_here = f"bt.hint({exercise.name!r}) helps"
+        return Checked(NOT_ATTEMPTED, f"about {minutes}, difficulty {exercise.difficulty} of 5; {hint_here}")
+    except exercises.Wrong as wrong:
+        return Checked(WRONG, str(wrong))
+    except TookTooLong:
+        return Checked(
+            WRONG, f"your function did not end within {exercise.seconds} s: is there a loop that never ends?"
+        )
+    except Exception as error:
+        return Checked(WRONG, f"the check can do nothing with what your function returned ({_raised(error)})")
 
 
 def hint(name: str | None = None) -> cards.Card:

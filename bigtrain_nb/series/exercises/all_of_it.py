@@ -33,6 +33,11 @@ def _check_first_stage(answer):
     expect(answer(1e9, 8, 4e9, 8e9), 2, f"{around}, 8 GB: the stage")
     expect(answer(1e9, 8, 4e9, 6.5e9), 3, f"{around}, 6.5 GB: the stage")
     expect(answer(1e9, 8, 4e9, 5e9), None, f"{around}, 5 GB: the stage, which does not exist")
+    expect(answer(1e9, 8, 4e9, 20e9), 0, f"{around}, 20 GB: the stage (16 + 4 GB fit exactly)")
+    for memory, stage in [(6.41, 1), (6.39, 2), (4.81, 2), (4.79, 3), (3.21, 3), (3.19, None)]:
+        expect(
+            answer(1e9, 5, 0, memory * 1e9), stage, f"1 B weights, 5 devices, {memory} GB, no activations: the stage"
+        )
     expect(answer(1e9, 1, 0, 15e9), None, "1 B weights on a single device of 15 GB: the stage, which does not exist")
 
 
@@ -83,6 +88,8 @@ def _check_largest(answer):
     expect(answer(8, 72e9), 50, f"{family} on 8 devices of 72 GB")
     expect(answer(1024, 72e9), 88, f"{family} on 1,024 devices of 72 GB")
     expect(answer(1024, 40e9), 66, f"{family} on 1,024 devices of 40 GB")
+    expect(answer(1, 60_817_408), 2, f"{family} on 1 device of 60,817,408 bytes, which is just what 2 layers need")
+    expect(answer(1, 60_817_407), 1, f"{family} on 1 device of one byte less than 2 layers need")
     expect(answer(1, 1e6), 0, f"{family} on 1 device of 1 MB, where not even one layer fits")
 
 

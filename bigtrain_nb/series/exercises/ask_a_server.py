@@ -159,7 +159,7 @@ def _check_table_step(answer):
     sum of two gradients: `np.add.at` adds where `+=` would only write.
     """
     random = np.random.default_rng(4)
-    for servers, rows in [(2, 10), (3, 11), (4, 10)]:
+    for servers, rows in [(2, 10), (3, 11), (4, 10), (4, 9)]:
         table, wish = random.normal(size=(rows, 3)), random.normal(size=3)
         users = random.integers(0, rows, 12)
         users[-1] = users[0]
@@ -311,6 +311,8 @@ def _check_feeders(answer):
         (500, 600, 4 * image, gigabits),
         (1800, 600, image, 10 * gigabits),
         (2000, 600, image, gigabits),
+        (600, 600, image, gigabits),
+        (1000, 600, 125_000, gigabits),
     ]
     for wanted, one_machine, bytes_each, wire in cases:
         told = f"{wanted} images/s of {bytes_each} bytes, {one_machine} from one machine, {8 * wire / 1e9:g} Gbit/s"

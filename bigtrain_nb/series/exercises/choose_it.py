@@ -26,10 +26,14 @@ class _Curves:
         self.noise = random.normal(0, 0.03, [trials, budget + 1])
         self.epochs = np.zeros(trials, int)
         self.budget = budget
+        self.asked = []
 
     def train(self, trial, epochs):
         if epochs < 1:
             raise Wrong(f"train was called with {epochs} epochs; at least one is needed")
+        if epochs != int(epochs):
+            raise Wrong(f"train was called with {epochs} epochs; it takes whole epochs")
+        self.asked.append(int(trial))
         self.epochs[trial] += epochs
         if self.epochs.sum() > self.budget:
             raise Wrong(
@@ -45,15 +49,37 @@ def _check_halving(answer):
     trials are left, the more epochs each of them gets. Remember that `train` goes on where it stopped.
     """
     found = 0
+    searches = []
     for repetition in range(200):
         trials, budget = [(32, 320), (24, 240)][repetition % 2]
         curves = _Curves(trials, budget, seed=repetition)
         best = answer(curves.train, trials, budget)
         if not isinstance(best, int | np.integer) or not 0 <= best < trials:
             raise Wrong(f"expected the number of a trial, 0 to {trials - 1}, got {best!r}")
+        searches.append((curves, trials, budget))
         found += curves.ends[best] < min(curves.ends) + 0.05
     if found < 150:
         raise Wrong(f"the best trial, or one within 0.05 of it, was found in {found} of 200 searches; 150 are wanted")
+    for search in searches:
+        _expect_halves(*search)
+
+
+def _expect_halves(curves, trials, budget):
+    """Raise `Wrong` unless each round trains half of the trials of the one before, down to the better of two or three.
+
+    Half of an odd number may be rounded either way, and the winner may be trained once more.
+    """
+    told = f"{trials} trials, {budget} epochs"
+    times = np.bincount(curves.asked, minlength=trials)
+    rounds = [int(np.sum(times >= number)) for number in range(1, times.max() + 1)]
+    expect(rounds[0], trials, f"{told}: the trials that train in the first round")
+    for before, now in zip(rounds, rounds[1:], strict=False):
+        if now not in (before // 2, -(-before // 2)) or before == 1:
+            raise Wrong(f"{told}: expected half of the trials to go on after each round, got {rounds} in the rounds")
+    if rounds[-1] > 3:
+        raise Wrong(f"{told}: expected rounds until one trial is left, got {rounds} in the rounds")
+    if curves.epochs.sum() < 0.7 * budget:
+        raise Wrong(f"{told}: only {curves.epochs.sum()} epochs were spent, so the last trials saw too few")
 
 
 @_check_halving.refuses("of 200 searches; 150 are wanted")
@@ -90,7 +116,7 @@ def _check_expected_gain(answer):
     """The variance of the gains that were seen is spread² + noise². So which part of it is spread²? This part of
     the winner's distance remains, its distance from what? A trial without any luck would stand at the mean of all.
     """
-    for spread, noise, mean in [(1.0, 1.0, 0.0), (1.0, 0.3, -0.5), (0.5, 1.0, -2.0), (0.0, 1.0, 0.5)]:
+    for spread, noise, mean in [(1.0, 1.0, 0.0), (1.0, 0.3, -0.5), (0.5, 1.0, -2.0), (0.0, 1.0, 0.5), (1.0, 2.0, 0.0)]:
         random = np.random.default_rng(7)
         errors = []
         for _ in range(400):
@@ -104,6 +130,8 @@ def _check_expected_gain(answer):
         if abs(np.mean(errors)) > 0.2:
             side = "too high" if np.mean(errors) > 0 else "too low"
             raise Wrong(f"{told}: the estimate is on average {abs(np.mean(errors)):.2f} {side}; 0.2 are allowed")
+    told = "gains of 0.1, 0.2 and 0.6, seeds that scatter by 1.0, which is more than is seen: nothing of it is real"
+    expect(answer(np.array([0.1, 0.2, 0.6]), 1.0), 0.3, told, rel=1e-3)
 
 
 @_check_expected_gain.refuses("settings that scatter by 1.0 around 0, seeds by 1.0: the estimate is on average 1.6")
@@ -150,6 +178,7 @@ def _check_without_conflict(answer):
         "two that disagree": [np.array([1.0, 0.5, 0.0]), np.array([-2.0, 0.5, 1.0])],
         "three": [np.array([1.0, 0.2]), np.array([-1.0, 1.0]), np.array([-0.3, -1.0])],
         "four long ones": list(random.normal(size=(4, 50))),
+        "six short ones": list(random.normal(size=(6, 2))),
     }
     for name, gradients in cases.items():
         given = [gradient.copy() for gradient in gradients]

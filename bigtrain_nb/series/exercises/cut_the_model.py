@@ -241,7 +241,7 @@ def micro_batches_for(stages, idle):
 @exercise(micro_batches_for, minutes=4, difficulty=2)
 def _check_micro_batches_for(answer):
     """Write the idle share for m micro-batches, and ask for which m it first is small enough."""
-    for stages, idle in [(4, 0.25), (8, 0.1), (2, 0.5), (5, 0.3)]:
+    for stages, idle in [(4, 0.25), (8, 0.1), (2, 0.5), (5, 0.3), (1, 0.1)]:
         told = f"micro-batches for {stages} stages that idle {idle:.0%} of the time at most"
         expect(answer(stages, idle), micro_batches_for(stages, idle), told)
 
@@ -285,6 +285,8 @@ def _check_split(answer):
         ([3, 1, 1, 1, 1, 9], 2),
         ([5, 1, 1, 1, 1, 1, 5, 1], 3),
         ([2, 2, 9, 2, 2, 2], 3),
+        ([9, 1, 1, 1], 2),
+        ([9, 1, 1], 3),
     ]:
         got = answer(costs, stages)
         told = f"layers of {costs} ms in {stages} stages"

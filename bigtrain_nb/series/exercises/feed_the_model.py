@@ -19,6 +19,7 @@ def _check_shrunk_time(answer):
     expect(answer(400.0, 250.0, 1), 400.0, "µs at ratio 1, where 400 were measured")
     expect(answer(400.0, 250.0, 2), 250.0, "µs at ratio 2, where 250 were measured")
     expect(answer(400.0, 250.0, 4), 212.5, "µs at ratio 4, where 400 were measured at 1 and 250 at 2")
+    expect(answer(400.0, 251.0, 4), 213.75, "µs at ratio 4, where 400 were measured at 1 and 251 at 2")
     expect(answer(320.0, 80.0, 8), 5.0, "µs at ratio 8, where all of the time goes with the pixels: 320 at 1, 80 at 2")
 
 
@@ -107,6 +108,10 @@ def _check_pace(answer):
     expect(answer([[(100, 1)], [(500, 10)]], 16), 10_000.0, "examples/s of 100 µs, and 500 µs ten at once")
     shared = [[(100, 1), (300, 1)], [(350, 1)]]
     expect(answer(shared, 8), 2500.0, "examples/s where stages of 100 and 300 µs share a thread beside one of 350 µs")
+    expect(answer([[(100, 3)]], 8), 30_000.0, "examples/s of 100 µs three at once")
+    uneven = [[(70, 3), (50, 1)], [(300, 1)]]
+    expect(answer(uneven, 2), 1e6 / 300, "examples/s of 70 µs three at once and 50 µs in a thread, beside 300 µs")
+    expect(answer(uneven, 1), 1e6 / 420, "examples/s of 70, 50 and 300 µs on one core")
     expect(answer([[(800, 8)], [(200, 1)]], 2), 2000.0, "examples/s of 800 µs eight at once and 200 µs on two cores")
 
 

@@ -22,6 +22,8 @@ def _check_largest_scale(answer):
     expect(answer(0.02), 2.0**21, "the scale for a largest gradient of 0.02 (0.02 x 2097152 = 41943)")
     expect(answer(1.0), 2.0**15, "the scale for a largest gradient of 1 (the next power of two gives 65536)")
     expect(answer(300.0), 128.0, "the scale for a largest gradient of 300 (300 x 128 = 38400)")
+    expect(answer(65_504.0), 1.0, "the scale for a largest gradient of 65504, which is the largest number itself")
+    expect(answer(65_505.0), 0.5, "the scale for a largest gradient of 65505, one more than the largest number")
     expect(answer(1e5), 0.5, "the scale for a largest gradient of 100000 (1 would give 100000, which is infinite)")
 
 

@@ -1,6 +1,9 @@
 """Exercises of notebook 11, "Choose it, shrink it, hand it on": a server, its batches and its versions."""
 
+import random
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -10,6 +13,10 @@ from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 PATIENCE = 3
 """Seconds until a thread of an answer counts as stuck."""
+VERSIONS = 30
+"""Versions that are rolled in while many ask."""
+A_PAUSE = 0.001
+"""Seconds that a thread sleeps now and then, so that others go on."""
 
 
 def batches(arrivals, seconds, largest, wait, patience):
@@ -39,14 +46,14 @@ def _check_batches(answer):
     waited long enough, or enough have come, whichever is first, but not before the server is free. Who is there at
     that moment comes along.
     """
-    random = np.random.default_rng(7)
+    chance = np.random.default_rng(7)
     cases = [
         ("two that come together", [0.0, 0.5], 4, 2.0, 50.0),
         ("a full batch", [0.0, 1.0, 1.5, 9.0], 3, 5.0, 50.0),
         ("one that comes while the server is busy", [0.0, 3.0, 4.0], 8, 1.0, 50.0),
         ("clients that have left", [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 30.0], 2, 0.5, 10.0),
-        ("a busy hour", np.cumsum(random.exponential(1.5, 200)).tolist(), 4, 3.0, 25.0),
-        ("an overload", np.cumsum(random.exponential(0.8, 200)).tolist(), 6, 3.0, 25.0),
+        ("a busy hour", np.cumsum(chance.exponential(1.5, 200)).tolist(), 4, 3.0, 25.0),
+        ("an overload", np.cumsum(chance.exponential(0.8, 200)).tolist(), 6, 3.0, 25.0),
     ]
 
     def seconds(count):
@@ -170,6 +177,8 @@ def _check_rolling(answer):
         shop.may_load.set()
         shop.may_answer.set()
         threads.shutdown(wait=False, cancel_futures=True)
+    for _ in range(3):
+        _crowd(answer)
 
 
 def _drive(shop, ask, roll_in, threads):
@@ -197,6 +206,74 @@ def _drive(shop, ask, roll_in, threads):
     roll_in("3")
     expect(ask("quick"), "3", "an answer after the third version has come")
     expect(list(shop.unloaded), ["1", "2"], "what is unloaded after version 3 has come")
+
+
+def _crowd(answer):
+    """Raise `Wrong` unless each version is unloaded once, after its last request, while many ask and versions change.
+
+    A thread may pause between any two instructions of the answer, so a lock that is missing shows.
+    """
+    unloaded, problems = [], []
+    all_rolled_in = threading.Event()
+
+    def load(version):
+        def model(request):
+            time.sleep(A_PAUSE)
+            if version in unloaded:
+                problems.append(f"version {version} was unloaded while a request was on its way to it, or inside")
+            return version
+
+        model.version = version
+        return model
+
+    def unload(model):
+        unloaded.append(model.version)
+
+    ask, roll_in = answer(load, unload, 0)
+
+    def work(job):
+        sys.settrace(_take_turns)
+        try:
+            job()
+        except Exception as error:
+            problems.append(f"{type(error).__name__}: {error}")
+        finally:
+            sys.settrace(None)
+
+    def ask_on():
+        while not all_rolled_in.is_set():
+            ask("request")
+
+    def roll_all():
+        try:
+            for version in range(1, VERSIONS + 1):
+                roll_in(version)
+        finally:
+            all_rolled_in.set()
+
+    threads = [threading.Thread(target=work, args=[job], daemon=True) for job in (ask_on, ask_on, ask_on, roll_all)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(4 * PATIENCE)
+    told = f"3 threads that ask while {VERSIONS} versions are rolled in"
+    if any(thread.is_alive() for thread in threads):
+        raise Wrong(f"{told} are not done after {4 * PATIENCE} s: is a lock held?")
+    if problems:
+        raise Wrong(f"{told}: {problems[0]}; what one thread reads and changes, another may change in between")
+    wanted = list(range(VERSIONS))
+    if sorted(unloaded) != wanted:
+        raise Wrong(f"{told}: expected each of {wanted} to be unloaded once, got {sorted(unloaded)}: guard the counts")
+
+
+def _take_turns(frame, event, argument):
+    """A trace function that now and then lets the other threads go on, before any instruction of an answer."""
+    if frame.f_code.co_filename in (__file__, threading.__file__):
+        return None
+    frame.f_trace_opcodes = True
+    if random.random() < 0.1:
+        time.sleep(A_PAUSE)
+    return _take_turns
 
 
 def _rolls_in_a_broken_version(roll_in):

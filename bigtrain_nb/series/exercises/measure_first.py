@@ -6,6 +6,8 @@ from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 BUDGET = 30
 MACHINES = 200
+FAST = 0.3
+"""Share of its speed that a machine loses in a second, where order must not matter."""
 
 
 def rate(batch_sizes, seconds):
@@ -63,6 +65,10 @@ def _check_say(answer):
     expect(answer(0.985, 0.995), "same", "the verdict on 0.985x to 0.995x, within the margin of 2 %")
     expect(answer(0.93, 1.04, margin=0.1), "same", "the verdict on 0.93x to 1.04x with a margin of 10 %")
     expect(answer(1.05, 1.08, margin=0.04), "faster", "the verdict on 1.05x to 1.08x with a margin of 4 %")
+    expect(answer(1.03, 1.08), "faster", "the verdict on 1.03x to 1.08x, above the margin of 2 %")
+    expect(answer(0.8, 1.25, margin=0.25), "same", "the verdict on 0.8x to 1.25x, the margin of 25 % itself")
+    expect(answer(1.25, 1.5, margin=0.25), "unclear", "the verdict on 1.25x to 1.5x, which touches the margin of 25 %")
+    expect(answer(0.7, 0.8, margin=0.25), "unclear", "the verdict on 0.7x to 0.8x, which touches the margin of 25 %")
 
 
 @_check_say.refuses("which holds 1 and much else: expected 'unclear', got 'faster'")
@@ -131,6 +137,24 @@ def _check_honest_compare(answer):
             f" {MACHINES} true differences of 1.2x, {100 * found:.3g} % were found (at least 90 %)."
             f" {_reason(turns, alarms)}"
         )
+    _expect_no_favour(answer)
+
+
+def _expect_no_favour(answer):
+    """Raise `Wrong` if a winner is found on machines that run a and b alike, but get slower fast: whoever is measured
+    first, or from an earlier round, then looks faster."""
+    winners = []
+    for seed in range(MACHINES // 2):
+        machine = Machine(f"slowing {seed}", 1.0, BUDGET, slowing=FAST)
+        winners.append(answer(machine.measure))
+    for source in ("a", "b"):
+        share = winners.count(source) / len(winners)
+        if share > 0.1:
+            raise Wrong(
+                f"of {len(winners)} pairs that were alike, on machines that lose {FAST:.0%} of their speed a second,"
+                f" {100 * share:.3g} % got {source} for a winner (at most 10 %). Neither source may always go first,"
+                " and both rates of a ratio must be those of its own round."
+            )
 
 
 def _reason(turns, alarms):

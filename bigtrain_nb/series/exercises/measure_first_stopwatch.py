@@ -32,9 +32,9 @@ SOURCES = {
         260,
         "count examples, not batches",
     ),
-    "3 s for 32 examples": (
-        {"first": 3.0, "each": 3.0},
-        32 / 3,
+    "3 s for 2 examples": (
+        {"first": 3.0, "each": 3.0, "sizes": (2,)},
+        2 / 3,
         "divide by the time that it took: the last batch began before 10 s and ended after them",
     ),
     "0.1 s for 32 examples, handed out before the work is done": (

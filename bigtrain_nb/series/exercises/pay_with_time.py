@@ -143,7 +143,7 @@ def _check_segment(answer):
     """Write the peak for segments of a given size first: how many inputs are kept, and how much is inside the one
     segment that is being computed again? Then try all sizes.
     """
-    for layers, edge, inside in [(36, 4, 4), (12, 2, 60), (64, 1, 4), (30, 9, 1), (48, 6, 2)]:
+    for layers, edge, inside in [(36, 4, 4), (12, 2, 60), (64, 1, 4), (30, 9, 1), (48, 6, 2), (6, 50, 1), (7, 1, 3)]:
         got = answer(layers, edge, inside)
         told = f"{layers} layers, edge={edge} MiB, inside={inside} MiB"
         if not isinstance(got, int | np.integer) or not 1 <= got <= layers:
@@ -204,20 +204,28 @@ def _check_fewest(answer):
     random = np.random.default_rng(1)
     for memory_share in (1.0, 0.8, 0.55, 0.4, 0.3):
         blocks = int(random.integers(8, 14))
-        edge, inside = [2] * blocks, [20] * blocks
-        memory = int(memory_share * sum(inside))
-        got = answer(edge, inside, memory)
-        told = f"{blocks} blocks of 20 MiB with inputs of 2 MiB, and {memory} MiB"
-        if not isinstance(got, list | tuple) or len(got) != blocks:
-            raise Wrong(f"{told}: expected a list of {blocks} times True or False, got {got!r}")
-        needed = highest(got, edge, inside)
-        if needed > memory:
-            raise Wrong(f"{told}: your choice wraps {sum(got)} blocks and needs {needed} MiB")
-        expect(sum(got), sum(fewest(edge, inside, memory)), f"{told}: blocks that are computed twice")
+        _expect_fewest(answer, blocks, 2, 20, int(memory_share * 20 * blocks))
+    for memory in (95, 84, 75):
+        _expect_fewest(answer, 8, 9, 12, memory)
+    told = "8 blocks of 12 MiB with inputs of 9 MiB, and 73 MiB: nothing fits"
+    told += ", for all wrapped need 84 in the backward pass"
+    expect(answer([9] * 8, [12] * 8, 73), None, told)
     expect(answer([2] * 4, [20] * 4, 21), None, "4 blocks of 20 MiB with inputs of 2 MiB, and 21 MiB: nothing fits")
 
 
-@_check_fewest.refuses("nothing fits: expected None")
+def _expect_fewest(answer, blocks, each_edge, each_inside, memory):
+    edge, inside = [each_edge] * blocks, [each_inside] * blocks
+    got = answer(list(edge), list(inside), memory)
+    told = f"{blocks} blocks of {each_inside} MiB with inputs of {each_edge} MiB, and {memory} MiB"
+    if not isinstance(got, list | tuple) or len(got) != blocks:
+        raise Wrong(f"{told}: expected a list of {blocks} times True or False, got {got!r}")
+    needed = highest(got, edge, inside)
+    if needed > memory:
+        raise Wrong(f"{told}: your choice wraps {sum(got)} blocks and needs {needed} MiB")
+    expect(sum(got), sum(fewest(edge, inside, memory)), f"{told}: blocks that are computed twice")
+
+
+@_check_fewest.refuses("nothing fits")
 def _always_an_answer(edge, inside, memory):
     return fewest(edge, inside, memory) or [True] * len(edge)
 
@@ -236,7 +244,7 @@ def _wraps_the_last(edge, inside, memory):
     return None
 
 
-@_check_fewest.refuses("and 21 MiB: nothing fits: expected None")
+@_check_fewest.refuses("nothing fits, for all wrapped need 84 in the backward pass: expected None")
 def _forgets_the_second_run(edge, inside, memory):
     for first_kept in range(len(edge) + 1):
         wrapped = [block < first_kept for block in range(len(edge))]

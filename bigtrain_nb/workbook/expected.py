@@ -1,0 +1,187 @@
+"""What the check of each exercise gives to a function, and what it expects from it."""
+
+EXPECTED = {
+    "measure_first.rate": ("batch sizes, a list of whole numbers; seconds", "examples/s"),
+    "measure_first.say": (
+        "the low end of the interval of a ratio; its high end; the margin, a share (0.02 if not given)",
+        '"faster", "slower", "same" or "unclear"',
+    ),
+    "measure_first.honest_compare": (
+        'measure(name, seconds) -> examples/s of "a" or "b", 30 s in all',
+        '"a", "b" or "unclear"',
+    ),
+    "measure_first_stopwatch.stopwatch": (
+        "an endless iterable of batches that have `len` and `numpy()`; now() -> seconds; write_log()",
+        "examples/s; it calls write_log once",
+    ),
+    "feed_the_model.shrunk_time": ("µs at ratio 1; µs at ratio 2; a ratio", "µs"),
+    "feed_the_model.prepare": (
+        "a tf.data.Dataset; parse(element); the size of the shuffle's buffer",
+        "a tf.data.Dataset",
+    ),
+    "feed_the_model.pace": ("lists of (µs for an example, calls at once), one for each thread; cores", "examples/s"),
+    "feed_the_model.pipeline": (
+        "a list of paths; open_shard(path) -> dataset of records; parse(record); augment(example); the batch",
+        'a tf.data.Dataset of batches, dictionaries with "number", "label" and "pixels"',
+    ),
+    "mirror_it.shares": ("the global batch; replicas", "a list of whole numbers, one for each replica"),
+    "mirror_it.lost_on": ("devices; ms on one device; ms on two that share", "two numbers from 0 to 1"),
+    "mirror_it_loops.loop_a": (
+        "a strategy; a model [batch, 4] -> [batch, 3] of its scope; an SGD of its scope; 64 unbatched examples (x, y)",
+        "nothing; the model is trained for an epoch of 4 steps",
+    ),
+    "mirror_it_loops.loop_b": ("as loop_a", "as loop_a"),
+    "mirror_it_loops.loop_c": ("as loop_a", "as loop_a, with the penalty `model.losses` in the loss"),
+    "mirror_it_loops.loop_d": ("as loop_a", "as loop_a"),
+    "mirror_it_loops.loop_e": (
+        "a strategy; a model of its scope; 21 unbatched examples (x, y)",
+        "a number from 0 to 1",
+    ),
+    "mirror_it_step.train_step": (
+        "a strategy; a model of its scope; an optimizer of its scope; a distributed batch (x, y); the largest global norm",
+        "nothing; the model has made one step",
+    ),
+    "many_workers.reads": (
+        '"OFF", "FILE" or "DATA"; a list of lists of examples; the global batch; a worker from 0; workers',
+        "a list of examples",
+    ),
+    "many_workers.predict_seconds": ("{bytes: seconds} of two sizes in two workers; bytes; workers", "seconds"),
+    "many_workers.resume_at": ("a step; examples of an epoch; the batch", "a tuple (epoch from 0, batches to skip)"),
+    "many_workers.train": (
+        "a folder to keep things in; tell(step, loss), steps from 1",
+        "nothing; it can be started again with the same folder, in another process",
+    ),
+    "half_the_bits.largest_scale": ("a gradient, a number above 0", "a power of two"),
+    "half_the_bits.round_by_chance": ("a float32 array; a np.random.Generator", "a float32 array of the same shape"),
+    "half_the_bits.smallest_batch": ("weights; activations of an example", "a whole number"),
+    "half_the_bits_steps.train_step": (
+        "a compiled mixed_float16 model; x [8, 6]; y [8]; the scale; good steps so far; steps until it doubles",
+        "a tuple (scale, good steps); the model has made a step, or skipped it",
+    ),
+    "half_the_bits_overflow.first_overflow": (
+        "a compiled mixed_float16 model, one layer after the other; x [8, 16]; y [8]; the scale",
+        '(name of a layer, "forward" or "backward"), or None',
+    ),
+    "a_batch_in_slices.loop_1": (
+        "a model with `weights`, one vector; an optimizer with step(model, gradient); a list of slices (x, y);"
+        " gradients(model, x, y) -> gradient of the mean loss",
+        "nothing; an update for every four slices, and one for what is left",
+    ),
+    "a_batch_in_slices.loop_2": ("as loop_1", "as loop_1"),
+    "a_batch_in_slices.loop_3": ("as loop_1", "as loop_1"),
+    "a_batch_in_slices.loop_4": ("as loop_1; clip(gradient) -> gradient", "as loop_1"),
+    "a_batch_in_slices.loop_5": ("as loop_1; schedule(update from 0) -> rate", "as loop_1, with `optimizer.rate` set"),
+    "a_batch_that_does_not_fit.peak": ("MiB with 1 micro-batch; MiB with 4; micro-batches", "MiB"),
+    "a_batch_that_does_not_fit.cause": (
+        "measure(micro_batches) -> MiB",
+        '"scatter", "program", "whole batch" or "rounding"',
+    ),
+    "a_batch_that_does_not_fit.one_update": (
+        "a model; an optimizer; x [10, 6, 5]; y [10, 6]; a mask [10, 6] of 0 and 1; lines of a slice; the largest norm",
+        "nothing; the model has made one update",
+    ),
+    "all_of_it.first_stage": ("weights; devices; bytes of activations; bytes of a device", "0, 1, 2, 3 or None"),
+    "all_of_it.largest": ("devices; bytes of a device", "layers, a whole number"),
+    "all_of_it.rate": ("a batch; examples/s at 8; examples/s at 512", "examples/s"),
+    "all_of_it.next_step": (
+        "a model of tokens; an optimizer; an endless iterator of (tokens [16], next tokens [16])",
+        "a function step() -> examples that it took",
+    ),
+    "pay_with_time.recomputed": (
+        "function(x, w, seed) -> y; draw() -> seed",
+        "a function of x and w with the same result and gradients",
+    ),
+    "pay_with_time.segment": ("layers; MiB of a layer's input; MiB inside a layer", "layers of a segment"),
+    "pay_with_time.fewest": (
+        "MiB of each block's input, a list; MiB inside each block, a list; MiB in all",
+        "a list of True (wrapped) and False, or None",
+    ),
+    "pay_with_time_devices.sharded_step": (
+        "weights [n]; a gradient [n] of each device; a moment [ceil(n / devices)] of each device; the rate;"
+        " a wire with reduce_scatter(arrays) and all_gather(parts)",
+        "a tuple (weights [n], list of moments)",
+    ),
+    "pay_with_time_devices.send": (
+        "a gradient [n]; what was left [n]; in_16_bits(array) -> array",
+        "two arrays [n]: the message, and what is left now",
+    ),
+    "cut_the_model.operators": ("all_reduce(x) -> the sum over replicas", "two functions of a tensor: copy, add"),
+    "cut_the_model.order": (
+        "a stage from 0; stages; micro-batches",
+        'a list of ("forward" or "backward", micro-batch from 0)',
+    ),
+    "cut_the_model.micro_batches_for": ("stages; the largest idle share", "a whole number"),
+    "cut_the_model.split": ("ms of each layer, a list; stages", "layers of each stage, a list"),
+    "cut_the_model.sending": ("blocks; width; tokens", "two numbers of seconds"),
+    "when_it_goes_wrong.fault": (
+        "a list of spans (start, end, thread, name), in ms",
+        '"input", "op storm", "retracing", "another worker" or "compute"',
+    ),
+    "when_it_goes_wrong.planted": ("a list of Keras layers; x [4, 8]", "a layer's name, or None"),
+    "when_it_goes_wrong.together": (
+        "an iterator of batches; all_reduce(number) -> the sum over workers; step(batch or None)",
+        "nothing; all workers end together",
+    ),
+    "when_it_goes_wrong.clock_ahead": ("{step: seconds} of worker 0; {step: seconds} of worker 1", "seconds"),
+    "when_it_goes_wrong.interval": ("seconds that saving takes; mean seconds between failures", "seconds"),
+    "ask_a_server.workers_allowed": ("the learning rate; the curvature", "a whole number"),
+    "ask_a_server.asynchronous": (
+        "weights [4]; gradient(worker, weights) -> array; seconds of each worker, a list; the rate; steps",
+        "a tuple (weights [4], list of stalenesses)",
+    ),
+    "ask_a_server.push_once": (
+        'a dictionary with "weights" [2], which is kept; the number of a step; its gradient [2]; the rate',
+        "nothing; the dictionary is changed",
+    ),
+    "ask_a_server.table_step": (
+        "servers with fetch(rows) and subtract(rows, values); rows of the table; users of the batch [12];"
+        " gradient(vectors) -> array; the rate",
+        "nothing; the servers' rows are changed",
+    ),
+    "ask_a_server.feeders": (
+        "images/s wanted; images/s of one machine; bytes of an image; bytes/s of the wire",
+        "machines, 0 or None",
+    ),
+    "choose_it.halving": (
+        "train(trial, epochs) -> loss, which goes on where it stopped; trials; epochs in all",
+        "the number of a trial, from 0",
+    ),
+    "choose_it.expected_gain": ("gains [trials]; the standard deviation of seeds", "a number"),
+    "choose_it.without_conflict": ("a list of gradients [n], which must not change", "an array [n]"),
+    "shrink_it.break_even": ("ms of the dense product; {share of zeros: ms} of two shares", "a share, or None"),
+    "shrink_it.grouped": (
+        "a matrix [rows, columns]; bits; rows of a group",
+        "a tuple (int8 [rows, columns], scales [groups, columns])",
+    ),
+    "hand_it_on.rolling": (
+        "load(version) -> model, a function of a request; unload(model); the first version",
+        "two functions: answer(request), roll_in(version)",
+    ),
+    "hand_it_on.batches": (
+        "moments of the requests, a sorted list; seconds(count); the largest batch; the longest wait; the patience",
+        "a list of (start, [numbers of requests])",
+    ),
+}
+"""{exercise: what the function gets, in the order of its arguments and parted by ";", and what it returns}."""
+
+
+def page():
+    """The page of the reference with what each check expects of a function."""
+    rows = "".join(f"| `{name}` | {takes} | {returns} |\n" for name, (takes, returns) in EXPECTED.items())
+    return f"{OPENING}\n| exercise | the function gets | it returns |\n|---|---|---|\n{rows}"
+
+
+OPENING = """# Check a function of your own
+
+`bt.check(name, function)` takes any function that fits the exercise, also one of your own project: it calls it with the
+arguments below, in this order and by position. Where yours takes others, write an adapter of a line or two:
+
+```python
+def shares(batch, replicas):
+    return my_project.split(batch, parts=replicas)
+
+bt.check("mirror_it.shares", shares)
+```
+
+Shapes are in brackets.
+"""
