@@ -12,6 +12,7 @@ from typing import Any
 from bigtrain_nb.common.cards import Shown, note, stacked, table
 from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import wait_for_devices
 from bigtrain_nb.common.words import amount, number, quantity
 from bigtrain_nb.watch import trace
 
@@ -139,10 +140,11 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
     is_dataset = dataset is None and has_batches(step)
     take = _step_function(step, dataset)
     place = str(folder or tempfile.mkdtemp(prefix="bigtrain-profile-"))
-    plain = _seconds(take, -(-steps // 2))
+    strategy = step.distribute_strategy if isinstance(step, keras.Model) else tf.distribute.get_strategy()
+    plain = _seconds(take, -(-steps // 2), strategy)
     with tf.profiler.experimental.Profile(place):
-        _seconds(take, steps)
-    plain += _seconds(take, steps // 2)
+        _seconds(take, steps, strategy)
+    plain += _seconds(take, steps // 2, strategy)
 
     newest = max(Path(place).glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     parts, operations, seconds = trace.divide(trace.read(newest), steps_are_input=is_dataset)
@@ -214,15 +216,15 @@ def _for_ever(batches):
             raise ValueError("the dataset yielded no batch")
 
 
-def _seconds(take, steps):
+def _seconds(take, steps, strategy):
     """Take some steps that do not count, then so many; return how long the latter took."""
     for _ in range(WARM_UP):
         take()
-    tf.test.experimental.sync_devices()
+    wait_for_devices(strategy)
     began = time.perf_counter()
     for number_of_step in range(steps):
         with tf.profiler.experimental.Trace(trace.STEP, step_num=number_of_step, _r=1):
             take()
             if number_of_step == steps - 1:
-                tf.test.experimental.sync_devices()
+                wait_for_devices(strategy)
     return time.perf_counter() - began
