@@ -107,7 +107,10 @@ class Planner:
         words = _words(plan)
         memory = figure_svg(_memory_figure(plan, chosen["on"]), words)
         self.status.value = said(words)
-        self.results.value = colored(memory + plan.time.explain().html + self.fits(**chosen).html)
+        tables = [plan.time.explain(), self.fits(**chosen)]
+        if self.model is None:
+            tables.insert(1, plan.where())
+        self.results.value = colored(memory + "".join(table.html for table in tables))
 
 
 def _for_transformers():
@@ -119,7 +122,12 @@ def _for_transformers():
         "optimizer": Choices(list(SLOTS), "adamw"),
         "micro_batches": Choices([EACH, *POWERS], EACH),
         "recompute": Choices(RECOMPUTE, "everything"),
+        "chunk_attention": Choices(POWERS[:11], 1),
         "zero_stage": Choices(range(4), 0),
+        "sequence_parallel": Choices([False, True], False),
+        "context_parallel": Choices(POWERS[:8], 1),
+        "expert_parallel": Choices(POWERS[:8], 1),
+        "overlap": Choices([0.0, 0.25, 0.5, 0.75, 1.0], 0.0),
         "on": Choices(list(ACCELERATORS), "H100"),
         "devices": Choices([FEWEST, *POWERS], FEWEST),
     }

@@ -1,33 +1,55 @@
 """How a transformer goes on many devices: what each holds, how the devices divide the work, what they send."""
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 
 from bigtrain_nb.common.checks import not_negative, positive, whole_number
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan.breakdown import Breakdown, Line
-from bigtrain_nb.plan.transformer import BYTES_OF
+from bigtrain_nb.plan.transformer import BYTES_OF, training_state
 
 USABLE = 0.9
 """Share of a device's memory that a plan may fill: the runtime, its libraries and fragmentation take the rest."""
 NETWORK = 50e9
 """Bytes/s in one direction for each device between nodes: 400 Gbit/s InfiniBand each, as in NVIDIA's DGX H100."""
+NODE_LATENCY = 3.4e-6
+NETWORK_LATENCY = 9.6e-6
+"""Seconds from one device of a ring to the next, within a node and between nodes: what NCCL 2 takes for NVLink and for
+the network when it chooses an algorithm (src/graph/tuning.cc, ring, protocol "Simple")."""
 
 CUTS = {
     "tensor": "in each layer (tensor parallel)",
+    "context": "over each sequence (context parallel)",
     "pipeline": "along the layers (pipeline parallel)",
     "data": "over the batch (data parallel)",
 }
 
+HERE = "bigtrain_nb"
+TENSORFLOW = "elsewhere in TensorFlow"
+NOWHERE = "nowhere known in TensorFlow"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a layout, ``where`` there is code for it, and ``how`` it is called, or what to do instead."""
+
+    what: str
+    where: str
+    how: str
+
 
 @dataclass(frozen=True)
 class Layout:
-    """How many devices share each layer (tensor), the layers (pipeline) and the batch (data parallelism).
+    """How many devices share each layer (tensor), each sequence (context), the layers (pipeline) and the batch (data).
 
     ``zero_stage``: what the copies of the model divide among them: 1 the optimizer's state, 2 also the gradients, 3
-    also the weights (ZeRO, Rajbhandari et al. 2020). ``interleave``: runs of layers that a pipeline stage has, which
-    divide the time that it waits (Narayanan et al. 2021). ``sequence_parallel``: whether devices that share a layer
-    also share what lies between its parts (Korthikanti et al. 2022).
+    also the weights (ZeRO, Rajbhandari et al. 2020). Devices that share a sequence have copies of the weights, and
+    divide with those that share the batch. ``interleave``: runs of layers that a pipeline stage has, which divide the
+    time that it waits (Narayanan et al. 2021). ``sequence_parallel``: whether devices that share a layer also share
+    what lies between its parts (Korthikanti et al. 2022). ``expert_parallel_size``: of the tensor x context x data
+    devices of a stage, how many share out the experts, each of which is whole on its device (Lepikhin et al. 2020,
+    GShard; in such a group also the devices of tensor parallelism: Liu et al. 2025, MoE Parallel Folding).
     """
 
     tensor_parallel_size: int = 1
@@ -36,30 +58,47 @@ class Layout:
     zero_stage: int = 0
     interleave: int = 1
     sequence_parallel: bool = False
+    context_parallel_size: int = 1
+    expert_parallel_size: int = 1
 
     @property
     def model_parallel_size(self):
-        """Devices that hold one copy of the model."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+        """Devices that work on a sequence together. Without context parallelism they hold one copy of the model."""
+        return self.tensor_parallel_size * self.context_parallel_size * self.pipeline_parallel_size
 
     @property
     def devices(self):
         return self.model_parallel_size * self.data_parallel_size
+
+    @property
+    def copies(self):
+        """Devices that have the same weights, but for the experts."""
+        return self.context_parallel_size * self.data_parallel_size
+
+    @property
+    def sharers_of_experts(self):
+        """Devices that share the experts of a layer: by whole experts, or else like any layer."""
+        return self.expert_parallel_size if self.expert_parallel_size > 1 else self.tensor_parallel_size
+
+    @property
+    def copies_of_experts(self):
+        """Devices that have the same experts."""
+        return self.tensor_parallel_size * self.copies // self.sharers_of_experts
 
     def layers_of_a_stage(self, layers):
         """The layers of the fullest pipeline stage, all its runs together."""
         runs = self.pipeline_parallel_size * self.interleave
         return self.interleave * -(-layers // runs)
 
-    def blocks_in_flight(self, layers):
+    def blocks_in_flight(self, layers, slices=math.inf):
         """Of how many blocks the first pipeline stage keeps activations at a time, those of each micro-batch counted.
 
         1F1B keeps p micro-batches there (Narayanan et al. 2021), interleaved runs 1 + (p-1)/(pv) times as many
-        (Korthikanti et al. 2022, section 4.2.3).
+        (Korthikanti et al. 2022, section 4.2.3), and no schedule more than there are.
         """
         p, v = self.pipeline_parallel_size, self.interleave
         micro_batches = p + (p - 1) / v if v > 1 else p
-        return micro_batches * self.layers_of_a_stage(layers)
+        return min(micro_batches, slices) * self.layers_of_a_stage(layers)
 
     def waiting(self, slices):
         """The share of a step in which a pipeline stage waits: (p-1)/(vm+p-1) for m micro-batches and v runs.
@@ -71,91 +110,154 @@ class Layout:
 
     @property
     def sizes(self):
-        """{"tensor", "pipeline" or "data": how many devices}, of those kinds of parallelism that are in use."""
-        sizes = self.tensor_parallel_size, self.pipeline_parallel_size, self.data_parallel_size
-        return {kind: size for kind, size in zip(CUTS, sizes, strict=True) if size > 1}
+        """{"tensor", "context", "pipeline" or "data": how many devices}, of the kinds of parallelism in use."""
+        sizes = {kind: getattr(self, f"{kind}_parallel_size") for kind in CUTS}
+        return {kind: size for kind, size in sizes.items() if size > 1}
 
     def __str__(self):
         text = " x ".join(f"{size} {CUTS[kind]}" for kind, size in self.sizes.items()) or "one device"
+        if self.expert_parallel_size > 1:
+            text += f", experts over {self.expert_parallel_size}"
         if self.sequence_parallel:
             text += ", sequence parallel"
         return f"{text}, ZeRO stage {self.zero_stage}" if self.zero_stage else text
 
+    def parts(self, model, recompute="none"):
+        """Return the `Part`s of this layout for a `Transformer`: what is needed, and where there is code for it."""
+        found = []
+        if self.tensor_parallel_size > 1:
+            how = "bt.Model.of(model, tensor_parallel=...), or bt.gpt(tensor_parallel=...)"
+            found.append(Part("tensor parallelism", HERE, how))
+        if self.context_parallel_size > 1:
+            how = "bt.chunk_attention divides the rows in time, on one device"
+            found.append(Part("context parallelism", NOWHERE, how))
+        if self.pipeline_parallel_size > 1:
+            found.append(Part("pipeline parallelism", HERE, "bt.Pipelined"))
+        if self.data_parallel_size > 1:
+            found.append(Part("data parallelism", HERE, "bt.strategy() or bt.mirrored(), and fit"))
+        if len(self.sizes) > 1:
+            found.append(self._several_at_once())
+        found += self._zero(recompute)
+        if self.interleave > 1:
+            found.append(Part("interleaved runs of layers", NOWHERE, "bt.Pipelined has one run a stage"))
+        if self.sequence_parallel:
+            how = "DTensor, which shards any axis of a tensor"
+            found.append(Part("sequence parallelism", TENSORFLOW, how))
+        if self.expert_parallel_size > 1:
+            found.append(Part("expert parallelism", TENSORFLOW, "Mesh TensorFlow, for TensorFlow 1"))
+        elif model.experts > 1:
+            found.append(Part("a mixture of experts", HERE, "Mixtral of KerasHub, by bt.Model.of"))
+        if self.pipeline_parallel_size > 1 and model.tied:
+            found.append(Part("a matrix in two stages of a pipeline", NOWHERE, "take tied=False"))
+        return found
+
+    def _several_at_once(self):
+        names = f"{' x '.join(self.sizes)} parallelism"
+        if set(self.sizes) == {"tensor", "data"}:
+            return Part(names, TENSORFLOW, "it has each alone; DTensor has meshes of both")
+        return Part(names, NOWHERE, "it has each alone")
+
+    def _zero(self, recompute):
+        if self.zero_stage == 1:
+            return [Part("ZeRO stage 1", HERE, "bt.Model(..., shard_optimizer=True)")]
+        if self.zero_stage == 2:
+            return [Part("ZeRO stage 2", NOWHERE, "it has stages 1 and 3")]
+        if self.zero_stage == 3 and recompute == "everything":
+            how = r'bt.Model(..., fully_shard=r"transformer_layer_\d+"), or bt.gpt(fully_shard=True)'
+            return [Part("ZeRO stage 3", HERE, how)]
+        if self.zero_stage == 3:
+            how = 'fully_shard does not: take recompute="everything"'
+            return [Part("ZeRO stage 3 that keeps activations", NOWHERE, how)]
+        return []
+
     def missing(self, model, recompute="none"):
         """Return what bigtrain_nb cannot build of it for a `Transformer`, a list of words; empty if it can."""
-        words = []
-        if len(self.sizes) > 1:
-            words.append(f"{' x '.join(self.sizes)} parallelism (it has each alone)")
-        if self.zero_stage == 2:
-            words.append("ZeRO stage 2 (it has stages 1 and 3)")
-        if self.zero_stage == 3 and recompute != "everything":
-            words.append('ZeRO stage 3 that keeps activations (fully_shard does not: take recompute="everything")')
-        if self.interleave > 1:
-            words.append("interleaved runs of layers (bt.Pipelined has one run a stage)")
-        if self.sequence_parallel:
-            words.append("sequence parallelism")
-        if self.pipeline_parallel_size > 1 and model.tied:
-            words.append("a matrix in two stages of a pipeline (take tied=False)")
-        return words
-
-    def words(self):
-        """With what of bigtrain_nb it is built, where it can be."""
-        if self.tensor_parallel_size > 1:
-            yield "Tensor parallel: bt.Model.of(model, tensor_parallel=...), or bt.gpt(tensor_parallel=...)."
-        if self.pipeline_parallel_size > 1:
-            yield "Pipeline parallel: bt.Pipelined."
-        if self.data_parallel_size > 1:
-            yield "Data parallel: bt.strategy() or bt.mirrored(), and fit."
-        if self.zero_stage == 1:
-            yield "ZeRO stage 1: bt.Model(..., shard_optimizer=True)."
-        if self.zero_stage == 3:
-            yield r'ZeRO stage 3: bt.Model(..., fully_shard=r"transformer_layer_\d+"), or bt.gpt(fully_shard=True).'
+        return [f"{part.what} ({part.how})" for part in self.parts(model, recompute) if part.where != HERE]
 
 
-def memory(model, layout, batch=1, policy="mixed_bfloat16", optimizer="adamw", recompute="none"):
+def memory(
+    model,
+    layout,
+    batch=1,
+    policy="mixed_bfloat16",
+    optimizer="adamw",
+    recompute="none",
+    chunk_attention=1,
+    slices=math.inf,
+):
     """Return a `Breakdown` of the bytes on the fullest device, which takes ``batch`` sequences at a time.
 
     Of a pipeline that is the first stage: it has the embeddings beside its share of the layers, and keeps the
-    activations of several micro-batches (`Layout.blocks_in_flight`), but no logits. Tensor parallelism divides the
-    states, the embeddings among them, and of the activations what `Transformer.activations_of_a_layer` says. What
-    bigtrain_nb can build is counted as it builds it: its tensor parallelism leaves embeddings and logits whole, its
-    ZeRO stage 1 the float32 weights. Its stage 3 shards the blocks and leaves the embeddings, the last normalization
-    and the output projection whole.
+    activations of several micro-batches (`Layout.blocks_in_flight`), at most of all ``slices``, but no logits. Tensor
+    parallelism divides the states, the embeddings among them, and of the activations what
+    `Transformer.activations_of_a_layer` says. Context parallelism divides the activations, and has the keys and values
+    of all places for one block at a time (Grattafiori et al. 2024, section 3.3.2; Ring Attention, Liu et al. 2023,
+    would have two parts of them). Expert parallelism divides the experts, and no activations: a device sends away as
+    many tokens as it gets.
+
+    What bigtrain_nb can build is counted as it builds it: its tensor parallelism leaves embeddings and logits whole,
+    its ZeRO stage 1 the float32 weights. Its stage 3 shards the blocks and leaves the embeddings, the last
+    normalization and the output projection whole.
 
     Where layers compute in 16 bits, ZeRO counts the float32 weights as part of the optimizer's state. From stage 2 on a
     block's gradients, at 3 also its weights, are in one piece for a moment.
     """
-    tensor, pipeline = layout.tensor_parallel_size, layout.pipeline_parallel_size
+    tensor, context, pipeline = (
+        layout.tensor_parallel_size,
+        layout.context_parallel_size,
+        layout.pipeline_parallel_size,
+    )
     is_built_here = not layout.missing(model, recompute)
     kept_in = "float32" if layout.zero_stage == 3 and is_built_here else policy  # it casts what it has gathered
-    computed_with = "weights" if kept_in == "float32" else "16-bit copies"
-    divided_from = {computed_with: 3, "gradients": 2}
-    lines = []
-
-    def add(name, value, how, copies=1):
-        for size in (tensor, copies):
-            if size > 1:
-                value /= size
-                how += f" / {size}"
-        lines.append(Line(name, value, how))
-
-    states = model.states(kept_in, optimizer, pipeline)
-    for part in states.lines:
-        is_divided = layout.zero_stage >= divided_from.get(part.name, 1)
-        add(part.name, part.value, part.how, layout.data_parallel_size if is_divided else 1)
+    lines = _state(model, layout, kept_in, optimizer)
     if layout.zero_stage >= 2:
         each = 4 + (BYTES_OF[policy] if layout.zero_stage == 3 else 0)
-        block = model.weights_of_a_layer
-        add("a block in one piece", each * block, f"{amount(block, 'weights')} x {each} bytes")
+        block = (model.weights_of_a_layer - model.weights_of_the_experts) / tensor
+        block += model.weights_of_the_experts / layout.sharers_of_experts
+        lines.append(Line("a block in one piece", each * block, f"{amount(block, 'weights')} x {each} bytes"))
 
-    blocks = layout.blocks_in_flight(model.layers)
-    activations = model.activations(batch, policy, recompute, tensor, layout.sequence_parallel, blocks)
+    blocks = layout.blocks_in_flight(model.layers, slices)
+    shards = tensor, layout.sequence_parallel, blocks, context, chunk_attention
+    activations = model.activations(batch, policy, recompute, *shards)
     for part in activations.lines:
         if part.name != "logits" or pipeline == 1:
             lines.append(Line(f"activations: {part.name}", part.value, part.how))
+    if context > 1:
+        numbers = 2 * batch * model.length * model.key_value_width / tensor
+        how = f"{amount(BYTES_OF[policy] * numbers, 'bytes')} of one block x ({context} - 1)/{context}"
+        lines.append(Line("keys and values of others", BYTES_OF[policy] * numbers * (context - 1) / context, how))
     if is_built_here:
-        lines += _not_sharded_here(model, layout, policy, states.total, activations["logits"])
+        states = model.states(kept_in, optimizer, pipeline).total
+        lines += _not_sharded_here(model, layout, policy, states, activations["logits"])
     return Breakdown(f"Memory of a device, {layout}", "bytes", lines)
+
+
+def _state(model, layout, policy, optimizer):
+    """Return lines for the weights of the fullest stage, their gradients and the optimizer's state, on a device."""
+    computed_with = "weights" if policy == "float32" else "16-bit copies"
+    divided_from = {computed_with: 3, "gradients": 2}
+    dense, experts = _weights_of_a_stage(model, layout)
+    groups = [("", dense, layout.tensor_parallel_size, layout.copies)]
+    if experts:
+        groups.append((" of experts", experts, layout.sharers_of_experts, layout.copies_of_experts))
+    lines = []
+    for kind, weights, sharers, copies in groups:
+        for part in training_state(weights, policy, optimizer).lines:
+            value, how = part.value, part.how
+            is_divided = layout.zero_stage >= divided_from.get(part.name, 1)
+            for size in (sharers, copies if is_divided else 1):
+                if size > 1:
+                    value /= size
+                    how += f" / {size}"
+            lines.append(Line(part.name + kind, value, how))
+    return lines
+
+
+def _weights_of_a_stage(model, layout):
+    """Return the weights of the fullest pipeline stage: those of its experts apart."""
+    stages = layout.pipeline_parallel_size
+    experts = -(-model.layers // stages) * model.weights_of_the_experts
+    return model.weights_of_a_stage(stages) - experts, experts
 
 
 def _not_sharded_here(model, layout, policy, states, logits):
@@ -187,8 +289,9 @@ def choose_layout(model, device, devices=None, tensor=None, pipeline=None, like=
     """Return the `Layout` that holds the model with one sequence at a time, or None.
 
     With ``devices``: the fewest for a copy of the model, and as many copies as there are devices for. Without: the
-    fewest in all, which is one copy, or with a ``zero_stage`` a power of two. A given ``tensor`` or ``pipeline`` size
-    is kept; with both, whatever memory that takes. All else is as in the layout ``like``. ``settings``: as of `memory`.
+    fewest in all, which is one copy, or with a ``zero_stage`` or shared experts a power of two. A given ``tensor`` or
+    ``pipeline`` size is kept; with both, whatever memory that takes. All else is as in the layout ``like``.
+    ``settings``: as of `memory`.
     """
     is_given = devices and tensor and pipeline
     for layout in _layouts(model, device, devices, tensor, pipeline, like or Layout()):
@@ -201,17 +304,19 @@ def _layouts(model, device, devices, tensor, pipeline, like):
     """Return all that can be, the fewest devices first: of a copy of the model with ``devices``, and else in all.
 
     Tensor parallelism stays within a node, in powers of two that divide the heads. Of as many devices more of it comes
-    first, as its messages stay on the fastest links (Narayanan et al. 2021). ZeRO takes at least two copies.
+    first, as its messages stay on the fastest links (Narayanan et al. 2021). ZeRO takes at least two copies. Experts
+    are shared out over whole groups of devices.
     """
     powers = [2**n for n in range(15)]
     tensors = [tensor] if tensor else [n for n in powers if n <= device.node and model.heads % n == 0]
     pipelines = [pipeline] if pipeline else [n for n in range(1, model.layers + 1) if model.layers % n == 0]
-    least = 2 if like.zero_stage else 1
+    context, experts = like.context_parallel_size, like.expert_parallel_size
+    least = 2 if like.zero_stage and context == 1 else 1
     found = []
     for t, p in itertools.product(tensors, pipelines):
-        numbers = powers if like.zero_stage else [1]
+        numbers = powers if like.zero_stage or experts > 1 else [1]
         if devices:
-            numbers = [devices // (t * p)]
+            numbers = [devices // (t * context * p)]
         in_use = replace(
             like,
             tensor_parallel_size=t,
@@ -219,7 +324,12 @@ def _layouts(model, device, devices, tensor, pipeline, like):
             interleave=like.interleave if p > 1 else 1,
             sequence_parallel=like.sequence_parallel and t > 1,
         )
-        found += [replace(in_use, data_parallel_size=copies) for copies in numbers if copies >= least]
+        found += [
+            replace(in_use, data_parallel_size=copies)
+            for copies in numbers
+            if copies >= least and t * context * copies % experts == 0
+            if experts == 1 or t == 1 or in_use.sequence_parallel
+        ]
 
     def fewest(layout):
         of_all = 0 if devices else layout.devices
@@ -228,60 +338,153 @@ def _layouts(model, device, devices, tensor, pipeline, like):
     return sorted(found, key=fewest)
 
 
-def communication_volume(model, layout, batch, policy="mixed_bfloat16", recompute="none", slices=1):
-    """Return a `Breakdown` of the bytes that a device sends in one training step.
+@dataclass(frozen=True)
+class Sent:
+    """What a device sends in a step for one kind of parallelism.
 
-    ``batch``: sequences that a group of tensor x pipeline devices takes in a step, in so many ``slices``.
+    ``size`` bytes in ``count`` messages that wait for each other, by the ``link`` of the "node" or the "network".
+    ``how``: the arithmetic of the bytes.
+    """
 
-    - data: for each weight a ring all-reduce of its gradient in float32, 2(d-1)/d * 4 bytes. With ZeRO a reduce-scatter
-      of gradients and an all-gather of what layers compute with, each (d-1)/d: at stage 2 the first in each slice, at
-      stage 3 in each slice both, and the gather again for the backward pass (Rajbhandari et al. 2020, section 7).
-      Where bigtrain_nb builds stage 3, it gathers the float32 weights of the blocks, and all-reduces the other
-      gradients once;
+    kind: str
+    size: float
+    count: float
+    link: str
+    how: str
+
+
+def sent(model, layout, batch, policy="mixed_bfloat16", recompute="none", slices=1, node=8):
+    """Return a list of `Sent`: all that a device sends in one training step.
+
+    ``batch``: sequences that a group of tensor x context x pipeline devices takes in a step, in so many ``slices``;
+    ``node``: devices of a node. A ring of n hands each part on n - 1 times.
+
+    - data: for each weight a ring all-reduce of its gradient in float32, 2(d-1)/d * 4 bytes, over all d devices that
+      have the same weights. With ZeRO a reduce-scatter of gradients and an all-gather of what layers compute with, each
+      (d-1)/d: at stage 2 the first in each slice, at stage 3 in each slice both, and the gather again for the backward
+      pass (Rajbhandari et al. 2020, section 7). Where bigtrain_nb builds stage 3, it gathers the float32 weights of the
+      blocks, and all-reduces the other gradients once;
     - tensor: four all-reduces of the layer's output a layer and micro-batch, two of them forward (Shoeybi et al. 2019),
-      and those twice where layers are computed again;
+      and those twice where layers are computed again. Sequence parallelism sends as much: an all-gather and a
+      reduce-scatter in the place of each (Korthikanti et al. 2022, section 4.2.2);
+    - context: keys and values of a layer go once round the c devices forward, once more backward, and their gradients
+      with them: three times (c-1)/c of both (Liu et al. 2023, Ring Attention; an all-gather, as in Grattafiori et al.
+      2024, sends as much), four times where layers are computed again;
+    - experts: each token goes to the devices of its experts and comes back, forward and backward: four times
+      (e-1)/e of them, all at once (Lepikhin et al. 2020, GShard), six times where layers are computed again. Of e
+      devices those in the same node are reached by its links;
     - pipeline: the layer's output to the next stage and its gradient back (Narayanan et al. 2021), in each run.
     """
-    t, p, d = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.data_parallel_size
-    weights = model.weights_of_a_stage(p) / t
-    gathered = BYTES_OF[policy]
-    each = (2 * 4, 4 + gathered, 4 * slices + gathered, (4 + 2 * gathered) * slices)[layout.zero_stage]
-    data = Line("data", each * weights * (d - 1) / d, f"{each} bytes x {amount(weights, 'weights')} x ({d} - 1)/{d}")
-    if layout.zero_stage == 3 and not layout.missing(model, recompute):
-        data = _sent_here(model, d, slices)
+    t, p, c = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.context_parallel_size
+    again = recompute == "everything"
+    each = BYTES_OF[policy]
+    layers = model.layers / p
+    tokens = batch * model.length / c
+    output = each * tokens * model.width
+    link = links(layout, node)
+    found = _gradients(model, layout, policy, recompute, slices, link["data"])
 
-    output = gathered * batch * model.length * model.width
-    reduces = 6 if recompute == "everything" else 4
-    tensor = reduces * model.layers / p * output * _ring(t)
-    how_tensor = f"{reduces} x {model.layers}/{p} layers x {amount(output, 'bytes')} x 2({t} - 1)/{t}"
+    reduces = 6 if again else 4
+    how = f"{reduces} x {model.layers}/{p} layers x {amount(output, 'bytes')} x 2({t} - 1)/{t}"
+    count = reduces * layers * slices * 2 * (t - 1)
+    found.append(Sent("tensor", reduces * layers * output * _ring(t), count, link["tensor"], how))
+
+    if c > 1:
+        rounds = 4 if again else 3
+        both = each * 2 * batch * model.length * model.key_value_width / t
+        how = f"{rounds} x {model.layers}/{p} layers x {amount(both, 'bytes')} of keys and values x ({c} - 1)/{c}"
+        count = rounds * layers * slices * (c - 1)
+        found.append(Sent("context", rounds * layers * both * (c - 1) / c, count, link["context"], how))
+    if layout.expert_parallel_size > 1:
+        found += _exchanged(model, layout, output / t, 6 if again else 4, slices, node)
 
     ends = 2 * layout.interleave if p > 1 else 0
-    lines = [
-        data,
-        Line("tensor", tensor, how_tensor),
-        Line("pipeline", ends * output / t, f"{ends} x {amount(output, 'bytes')} / {t}"),
-    ]
-    return Breakdown(f"Sent by a device in a step, {layout}", "bytes", lines)
+    how = f"{ends} x {amount(output, 'bytes')} / {t}"
+    found.append(Sent("pipeline", ends * output / t, ends * slices, link["pipeline"], how))
+    return found
 
 
-def _sent_here(model, copies, slices):
-    """Return what ``fully_shard`` sends: for each weight of the blocks two gatherings and a reduce-scatter a slice."""
+def _gradients(model, layout, policy, recompute, slices, link):
+    """Return what devices with the same weights send: gradients, and with ZeRO weights."""
+    stage, gathered = layout.zero_stage, BYTES_OF[policy]
+    each = (2 * 4, 4 + gathered, 4 * slices + gathered, (4 + 2 * gathered) * slices)[stage]
+    dense, experts = _weights_of_a_stage(model, layout)
+    groups = [("data", dense / layout.tensor_parallel_size, layout.copies)]
+    if experts:
+        groups.append(("data, experts", experts / layout.sharers_of_experts, layout.copies_of_experts))
+    found = []
+    for kind, weights, copies in groups:
+        layers = layout.layers_of_a_stage(model.layers)
+        rings = (2, 2, slices + 1, 3 * slices * layers)[stage]  # at stage 3 each layer is gathered by itself
+        size = each * weights * (copies - 1) / copies
+        how = f"{each} bytes x {amount(weights, 'weights')} x ({copies} - 1)/{copies}"
+        if stage == 3 and not layout.missing(model, recompute):
+            size, how = _sent_here(model, weights, copies, slices)
+        found.append(Sent(kind, size, rings * (copies - 1), link, how))
+    return found
+
+
+def _sent_here(model, weights, copies, slices):
+    """Return bytes and arithmetic of ``fully_shard``: of the blocks two gatherings and a reduce-scatter a slice."""
     others = model.weights_outside_of_layers
-    blocks = model.weights - others
+    blocks = weights - others
     size = (3 * 4 * slices * blocks + 2 * 4 * others) * (copies - 1) / copies
     how = (
         f"({slices} x 12 bytes x {amount(blocks, 'weights')} + 8 bytes x {amount(others, 'weights')})"
         f" x ({copies} - 1)/{copies}"
     )
-    return Line("data", size, how)
+    return size, how
 
 
-def links(layout, device, network=NETWORK):
-    """Return the bytes/s of each kind of communication: within a node the device's own, between nodes the network's."""
-    positive("network", network, "bytes/s")
-    data = device.link if layout.devices <= device.node else network
-    tensor = device.link if layout.tensor_parallel_size <= device.node else network
-    return {"data": data, "tensor": tensor, "pipeline": network}
+def _exchanged(model, layout, output, exchanges, slices, node):
+    """Return what goes to the experts and back, within the node and between nodes. ``output``: bytes of all tokens."""
+    e, p = layout.expert_parallel_size, layout.pipeline_parallel_size
+    layers, near = model.layers / p, min(e, node)
+    each_layer = exchanges * model.experts_per_token * output
+    count = exchanges * layers * slices
+    found = []
+    for kind, others, link in (
+        ("experts in the node", near - 1, "node"),
+        ("experts between nodes", e - near, "network"),
+    ):
+        if others:
+            how = f"{exchanges} x {model.layers}/{p} layers x {model.experts_per_token} experts x"
+            how += f" {amount(output, 'bytes')} x {others}/{e}"
+            found.append(Sent(kind, layers * each_layer * others / e, count, link, how))
+    return found
+
+
+def links(layout, node):
+    """Return {kind of parallelism: "node" or "network"}: the link that its messages take, with ``node`` devices a node.
+
+    Devices of a node are given to tensor parallelism first, then to context, data and pipeline parallelism, as
+    Megatron-LM ranks them. A kind whose devices do not all fit into a node with those before them uses the network.
+    """
+    taken_by, group = {}, 1
+    for kind in ("tensor", "context", "data", "pipeline"):
+        group *= getattr(layout, f"{kind}_parallel_size")
+        taken_by[kind] = "node" if group <= node else "network"
+    return taken_by
+
+
+def communication_volume(layout, all_sent):
+    """Return a `Breakdown` of the bytes that a device sends in one training step: a list of `Sent`."""
+    lines = [Line(one.kind, one.size, f"{one.how}, by the {one.link}") for one in all_sent]
+    return Breakdown(f"Sent by a device in a step, {layout}", "bytes", lines)
+
+
+def seconds_to_send(all_sent, device, network=NETWORK, latency=NETWORK_LATENCY):
+    """Return seconds for a list of `Sent`, and how: bytes / (bytes/s) + messages x latency, of the link of each."""
+    speeds = {"node": device.link, "network": positive("network", network, "bytes/s")}
+    latencies = {"node": NODE_LATENCY, "network": not_negative("latency", latency, "seconds")}
+    total, how = 0.0, []
+    for one in all_sent:
+        if one.size:
+            seconds = one.size / speeds[one.link] + one.count * latencies[one.link]
+            total += seconds
+            words = f"{one.kind} {amount(seconds, 's')} by the {one.link} at {amount(speeds[one.link], 'B/s')}"
+            how.append(f"{words}, {one.count:,.0f} messages of {amount(latencies[one.link], 's')}")
+    return total, "; ".join(how)
 
 
 def all_reduce_seconds(size: float, devices: int, bandwidth: float, latency: float = 0.0) -> float:

@@ -52,6 +52,21 @@ def test_the_same_path_without_a_screen(planner):
     assert "picture" in repr(planner.picture()) and "Planner" in repr(planner)
 
 
+def test_long_sequences_experts_and_overlap_are_controls_too(planner):
+    mixture = planner.plan(size="Mixtral 8x7B", devices=64, expert_parallel=8)
+    assert mixture.fits and mixture.communication_volume["experts in the node"] > 0
+    whole, shared = (planner.plan(length=8192, devices=64, context_parallel=c) for c in (1, 4))
+    assert shared.memory["activations: logits"] == whole.memory["activations: logits"] / 4
+    slow, hidden = (planner.plan(devices=64, overlap=share) for share in (0.0, 1.0))
+    assert hidden.time.total < slow.time.total
+    assert planner.plan(chunk_attention=8).memory["activations: scores"] > 0
+    view = shown(planner)
+    assert {"sequence_parallel", "context_parallel", "expert_parallel", "overlap", "chunk_attention"} < set(view.fields)
+    view.fields["devices"].label = "64"
+    view.fields["context_parallel"].label = "4"
+    assert "Where is there code for it?" in view.results.value and "nowhere known in TensorFlow" in view.results.value
+
+
 def test_a_keras_model_is_planned_from_its_graph():
     with pytest.raises(ValueError, match="has no weights to train yet: give it a keras.Input"):
         Planner(keras.Sequential([keras.layers.Dense(3)]))
