@@ -37,7 +37,7 @@ _HOME = {
     "plan.clusters": ("plan_cluster",),
     "plan.transformer": ("SIZES", "Transformer"),
     "plan.accelerators": ("ACCELERATORS",),
-    "plan.parallelism": ("all_reduce_seconds",),
+    "plan.communication": ("all_reduce_seconds",),
     "plan.pipeline_ceiling": ("pipeline_ceiling",),
     "parallel.recompute": ("recompute",),
     "parallel.attention": ("chunk_attention",),

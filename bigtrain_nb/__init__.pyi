@@ -41,7 +41,7 @@ from bigtrain_nb.plan.clusters import plan_cluster as plan_cluster
 from bigtrain_nb.plan.transformer import SIZES as SIZES
 from bigtrain_nb.plan.transformer import Transformer as Transformer
 from bigtrain_nb.plan.accelerators import ACCELERATORS as ACCELERATORS
-from bigtrain_nb.plan.parallelism import all_reduce_seconds as all_reduce_seconds
+from bigtrain_nb.plan.communication import all_reduce_seconds as all_reduce_seconds
 from bigtrain_nb.plan.pipeline_ceiling import pipeline_ceiling as pipeline_ceiling
 from bigtrain_nb.parallel.recompute import recompute as recompute
 from bigtrain_nb.parallel.attention import chunk_attention as chunk_attention

@@ -7,19 +7,8 @@ from bigtrain_nb.common.checks import fraction, from_0_to_1, one_of, switch, who
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan.accelerators import ACCELERATORS, Accelerator
 from bigtrain_nb.plan.breakdown import Breakdown, Plan, step_time
-from bigtrain_nb.plan.parallelism import (
-    HERE,
-    NETWORK,
-    NETWORK_LATENCY,
-    TENSORFLOW,
-    USABLE,
-    Layout,
-    choose_layout,
-    communication_volume,
-    memory,
-    seconds_to_send,
-    sent,
-)
+from bigtrain_nb.plan.communication import NETWORK, NETWORK_LATENCY, communication_volume, seconds_to_send, sent
+from bigtrain_nb.plan.parallelism import HERE, TENSORFLOW, USABLE, Layout, choose_layout, memory
 from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SLOTS, Transformer
 
 EFFICIENCY = 0.6

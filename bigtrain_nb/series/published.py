@@ -107,7 +107,8 @@ _OF_LLAMA_3 = {
 }
 _A_LAYER_A_RUN = (
     "how many runs of layers a stage has, and what hides behind computing, is not published: a layer a run and nothing"
-    " are assumed. By the plan it does not fit: the paper frees activations early, and keeps fewer micro-batches"
+    " are assumed. By the plan it does not fit: the paper frees tensors early, and chooses how many micro-batches are"
+    " in flight"
 )
 
 RUNS = (

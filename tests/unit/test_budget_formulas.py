@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan, step_time
-from bigtrain_nb.plan.parallelism import all_reduce_seconds
+from bigtrain_nb.plan.communication import all_reduce_seconds
 from bigtrain_nb.plan.pipeline_ceiling import pipeline_ceiling
 
 

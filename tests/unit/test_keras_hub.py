@@ -14,7 +14,7 @@ from equal_models import on
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.in_place import own_class
-from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.common.quiet import keras, tf
 
 keras_hub = pytest.importorskip("keras_hub")
 HERE = Path(__file__).parent
@@ -201,3 +201,14 @@ def test_the_tokenizer_gives_other_tokens_in_tf_data():
     [in_tf_data] = bt.tf.data.Dataset.from_tensors("1 2").map(tokenizer)
     assert in_tf_data.numpy().tolist() == [0, 2, 1]
     assert list(tokenizer("1 2")) == [3, 1], "it joined the end of one word with the space before the next"
+
+
+def test_in_a_mixture_of_keras_hub_all_experts_compute_all_tokens():
+    """So `Layout.parts` says; once a token is computed by its own experts alone, that part is there."""
+    shape = {"vocabulary_size": 40, "num_layers": 1, "hidden_dim": 8, "intermediate_dim": 64, "num_experts": 4}
+    heads = {"num_query_heads": 2, "num_key_value_heads": 1}
+    model = keras_hub.models.MixtralBackbone(**shape, **heads, top_k=1)
+    tokens = tf.ones([2, 12], tf.int32)
+    traced = tf.function(model).get_concrete_function({"token_ids": tokens, "padding_mask": tokens})
+    shapes = [op.outputs[0].shape.as_list() for op in traced.graph.get_operations() if op.type == "Einsum"]
+    assert [4, 24, 64] in shapes and [4, 24, 8] in shapes  # experts, tokens, and the widths of their layers
