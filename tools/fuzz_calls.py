@@ -161,15 +161,21 @@ CALLS = {
         {"model": "bt.SIZES['GPT-2']", "batch": "8"},
         {
             **{"on": "'H100'", "devices": "2", "tensor_parallel": "2", "pipeline_parallel": "1", "interleave": "1"},
+            **{"context_parallel": "2", "expert_parallel": "1", "chunk_attention": "2"},
+            **{"overlap": "0.5", "latency": "1e-5"},
             **{"sequence_parallel": "True", "zero_stage": "1", "micro_batches": "2", "policy": "'float32'"},
             **{"optimizer": "'adam'", "recompute": "'attention'", "efficiency": "0.5", "network": "1e9"},
         },
     ),
     "bt.Transformer": (
         {"layers": "2", "width": "8", "heads": "2"},
-        {"vocabulary": "100", "length": "16", "tied": "False"},
+        {
+            **{"vocabulary": "100", "length": "16", "tied": "False", "hidden": "12", "gated": "True"},
+            **{"key_value_heads": "1", "head_width": "4", "experts": "4", "experts_per_token": "2"},
+            **{"shared_experts": "1"},
+        },
     ),
-    "bt.SIZES['GPT-2'].flops": ({"batch": "2"}, {"recompute": "'attention'"}),
+    "bt.SIZES['GPT-2'].flops": ({"batch": "2"}, {"recompute": "'attention'", "chunk_attention": "2"}),
     "bt.SIZES['GPT-2'].states": ({}, {"policy": "'float32'", "optimizer": "'adam'", "stages": "2"}),
     "bt.SIZES['GPT-2'].activations": (
         {"batch": "2"},
