@@ -202,13 +202,13 @@ def test_settings_of_a_compiled_model_are_taken():
 
 
 def test_published_figures_give_a_time_and_the_plan_explains_it(dense):
-    slow, fast = (plan_step(dense, 4096, on=on) for on in ("T4", "H100"))
+    slow, fast = (plan_step(dense, 2**20, on=on) for on in ("T4", "H100"))  # not the starts of operations
     assert slow.seconds > fast.seconds > 0 and slow.binding == "computing"
     assert "At least" in repr(fast) and "no step is faster" in repr(fast)
-    shared = plan_step(dense, 4096, on="H100", devices=4)
+    shared = plan_step(dense, 2**20, on="H100", devices=4)
     assert shared.time["communication"] == pytest.approx(1.5 * 4 * dense.count_params() / 450e9)
     assert shared.time["computing"] < fast.time["computing"]
-    assert plan_step(dense, 4096, on="H100", devices=4, link=1e6).binding == "communication"
+    assert plan_step(dense, 2**20, on="H100", devices=4, link=1e6).binding == "communication"
     assert "all variables of the model" in str(fast.explain()) and "H100 datasheet" in str(fast.explain())
 
 
@@ -277,7 +277,7 @@ def test_of_fully_sharded_layers_one_at_a_time_is_in_one_piece():
     model = network(*stack, shape=(SIDE,))
     plan = plan_step(model, 2, loss="mse", optimizer="sgd", devices=2, fully_shard=r"block_\d", waiting=0)
     assert plan.memory["weights"] == 4 * MATRIX / 2
-    assert plan.memory["layer in one piece"] == pytest.approx(2 * MATRIX, abs=16)  # and two numbers that say how
+    assert plan.memory["layer in one piece"] == pytest.approx(2 * MATRIX, abs=32)  # and some numbers that say how
     assert plan.memory["gradients"] == 3 * MATRIX / 2
     assert plan.memory["work"] < 1.1 * MATRIX / 2  # the layer's own shards, and a few numbers
 
