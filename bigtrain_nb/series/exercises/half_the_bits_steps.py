@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.series.in_training import FORGOTTEN, LouderInTraining
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 START = 2.0**15
@@ -63,7 +64,7 @@ def _compare_weights(before, after, keras_weights, skipped, when):
     if off <= MOVED * far + 1e-6:
         return
     times = np.linalg.norm(after - before) / far
-    why = ""
+    why = f". {FORGOTTEN}"
     if times > 100:
         why = ": are the gradients divided by the scale?"
     if 0.49 < times < 0.51:
@@ -84,6 +85,7 @@ def _two_branches():
     keras.utils.set_random_seed(3)
     features = keras.Input((6,))
     left = keras.layers.Dense(5, "relu", dtype="mixed_float16")(features[:, :5])
+    left = LouderInTraining(dtype="mixed_float16")(left)
     right = keras.layers.Dense(4, kernel_initializer="zeros", dtype="mixed_float16")(features[:, 5:])
     both = keras.layers.Concatenate(dtype="mixed_float16")([left, right])
     return keras.Model(features, keras.layers.Dense(3, dtype="float32")(both))
