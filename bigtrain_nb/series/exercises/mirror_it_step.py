@@ -5,6 +5,7 @@ import numpy as np
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.series.exercises.two_replicas import RATE, losses, vector, weights_of_both
+from bigtrain_nb.series.in_training import FORGOTTEN, LouderInTraining
 from bigtrain_nb.workbook.exercises import Wrong, exercise
 
 
@@ -105,6 +106,7 @@ def _steps_by_name(limit):
         (early, (4 * _clip(first, limit) + 3 * _clip(second, limit)) / 7),
         (early, _clip(first / 2, limit) + _clip(second / 2, limit)),
         (early, _clip(first, limit) + _clip(second, limit)),
+        (FORGOTTEN, _clip(_gradient(model, x, y, training=False), limit)),
     ]
     return right, faults
 
@@ -113,7 +115,7 @@ def _net():
     inputs = keras.Input((4,))
     hidden = keras.layers.Dense(8, activation="tanh", kernel_initializer=keras.initializers.GlorotUniform(seed=1))
     last = keras.layers.Dense(3, kernel_initializer=keras.initializers.GlorotUniform(seed=2))
-    return keras.Model(inputs, last(hidden(inputs)))
+    return keras.Model(inputs, last(LouderInTraining()(hidden(inputs))))
 
 
 def _examples(count):
@@ -149,10 +151,10 @@ def _training_alone(limit, steps):
     return vector(model.trainable_variables)
 
 
-def _gradient(model, x, y):
+def _gradient(model, x, y, training=True):
     """Return the gradient of the mean loss as one long vector."""
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(losses(model, x, y))
+        loss = tf.reduce_mean(losses(model, x, y, training))
     return vector(tape.gradient(loss, model.trainable_variables))
 
 

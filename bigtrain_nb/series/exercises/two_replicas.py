@@ -4,6 +4,7 @@ import numpy as np
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.series.in_training import FORGOTTEN, LouderInTraining
 from bigtrain_nb.workbook.exercises import Wrong
 
 RATE = 0.1
@@ -35,12 +36,13 @@ FAULTS = (
     ({"penalty_times": 2}, "The penalty counts twice: each replica adds all of it, and apply_gradients adds up."),
     ({"penalty_times": 0.5}, "The penalty counts half: both replicas together need the whole of it."),
     ({"penalty_times": 0}, "The penalty is gone, but it belongs to the loss."),
+    ({"training": False}, FORGOTTEN),
 )
 
 
-def losses(model, x, y):
+def losses(model, x, y, training=True):
     """Return the loss of each example."""
-    return keras.losses.sparse_categorical_crossentropy(y, model(x, training=True), from_logits=True)
+    return keras.losses.sparse_categorical_crossentropy(y, model(x, training=training), from_logits=True)
 
 
 def vector(tensors):
@@ -74,7 +76,7 @@ def net():
     inputs = keras.Input((4,))
     hidden = keras.layers.Dense(8, "tanh", kernel_initializer=start(seed=1), kernel_regularizer=penalty)
     last = keras.layers.Dense(3, kernel_initializer=start(seed=2))
-    return keras.Model(inputs, last(hidden(inputs)))
+    return keras.Model(inputs, last(LouderInTraining()(hidden(inputs))))
 
 
 def data():
@@ -105,13 +107,13 @@ def expect_weights_of_one_device(answer, penalty_times=0):
     raise Wrong(expected)
 
 
-def _training_alone(batch=16, loss_times=1, penalty_times=0):
+def _training_alone(batch=16, loss_times=1, penalty_times=0, training=True):
     """Return the weights that one device ends with, right or with a fault."""
     model = net()
     optimizer = keras.optimizers.SGD(RATE)
     for x, y in tf.data.Dataset.from_tensor_slices(data()).batch(batch):
         with tf.GradientTape() as tape:
-            loss = loss_times * tf.reduce_mean(losses(model, x, y)) + penalty_times * sum(model.losses)
+            loss = loss_times * tf.reduce_mean(losses(model, x, y, training)) + penalty_times * sum(model.losses)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
     return vector(model.trainable_variables)
