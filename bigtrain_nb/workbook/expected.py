@@ -38,7 +38,7 @@ EXPECTED = {
         "a number from 0 to 1",
     ),
     "mirror_it_step.train_step": (
-        "a strategy; a model of its scope; an optimizer of its scope; a distributed batch (x, y); the largest global norm",
+        "a strategy; a model of its scope; its optimizer; a distributed batch (x, y); the largest norm",
         "nothing; the model has made one step",
     ),
     "many_workers.reads": (
