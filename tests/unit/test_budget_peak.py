@@ -1,5 +1,7 @@
 """The peak of memory of small graphs, against bytes counted by hand."""
 
+import pytest
+
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.plan.graph import Graph
 from bigtrain_nb.plan.peak import peak_of
