@@ -46,9 +46,14 @@ _HOME = {
     "watch.profile": ("profile",),
     "watch.meter": ("Meter",),
     "watch.overflow": ("find_overflow",),
+    "preflight.preflight": ("preflight",),
     "lab.planner": ("Planner",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
 }
+# A room and a function are both called so. Python writes a room's name here when it is first imported, which is now
+import_module("bigtrain_nb.preflight")
+del globals()["preflight"]
+
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = sorted(_MODULE_OF)

@@ -47,6 +47,10 @@ PAGES = {  # file: its question, and the names that answer it
         "What will it take?",
         ("plan_step", "plan_cluster", "Transformer", "SIZES", "ACCELERATORS", "all_reduce_seconds", "peak_memory"),
     ),
+    "preflight": (
+        "Before a big run: is it right?",
+        ("preflight",),
+    ),
     "watch": (
         "Where does the time go, and where the NaN comes from",
         ("profile", "Meter", "find_overflow", "LossScaleHistory"),

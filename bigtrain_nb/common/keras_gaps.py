@@ -19,6 +19,8 @@ from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
 from keras.src.saving import object_registration
 from keras.src.saving.keras_saveable import KerasSaveable
+from tensorflow.python.eager import context
+from tensorflow.python.ops import stateful_random_ops
 
 _groups = count(1)
 
@@ -428,3 +430,40 @@ class UnmadeVariables:
             variable._deferred_initialize()
             if id(variable) in self._scope.state_mapping:
                 variable.assign(self._scope.state_mapping.pop(id(variable)))
+
+
+# A training that is examined and left as it was
+
+
+def build_as_fit_does(model, batch):
+    """Make all variables of a compiled model, its optimizer and its metrics, from the shapes of a batch.
+
+    A call would do it too, but layers with random numbers would go on from another seed then.
+    """
+    model._symbolic_build(data_batch=batch)
+
+
+@contextmanager
+def random_numbers_of_keras_kept():
+    """Put back where the random numbers of TensorFlow and Keras go on that are drawn without a seed of one's own.
+
+    There is no public way to ask where `tf.random.set_seed` and `keras.utils.set_random_seed` have come to.
+    """
+    drawn = getattr(context.context(), "_rng", None)  # which is there once a seed was set
+    place = drawn and drawn.getstate()
+    generator = stateful_random_ops.global_generator
+    states = []
+    if generator is not None:
+        states.append((generator.state, generator.state.numpy()))
+    of_keras = global_state.get_global_attribute("global_seed_generator")
+    if of_keras is not None:
+        states.append((of_keras.state, of_keras.state.numpy()))
+    try:
+        yield
+    finally:
+        if drawn:
+            drawn.setstate(place)
+        for variable, value in states:
+            variable.assign(value)
+        stateful_random_ops.global_generator = generator
+        global_state.set_global_attribute("global_seed_generator", of_keras)

@@ -33,6 +33,7 @@ from bigtrain_nb.common.keras_gaps import (
     leave_undecayed,
     mask_of,
     move,
+    random_numbers_of_keras_kept,
     tracings_of,
 )
 from bigtrain_nb.common.quiet import keras, tf
@@ -357,3 +358,13 @@ def test_what_fit_calls_does_not_say_how_often_it_was_traced():
     assert tracings() == 0 and not hasattr(model.train_function, "experimental_get_tracing_count")
     model.fit(DATA, verbose=0)
     assert tracings() > 0
+
+
+def test_no_public_way_tells_where_random_numbers_have_come_to():
+    """Once there is one, `random_numbers_of_keras_kept` can use it."""
+    keras.utils.set_random_seed(1)
+    assert not [name for name in dir(tf.random) if "state" in name]
+    first = float(tf.random.uniform([]))
+    with random_numbers_of_keras_kept():
+        second = float(tf.random.uniform([])), float(keras.random.uniform([]))
+    assert (float(tf.random.uniform([])), float(keras.random.uniform([]))) == second != first

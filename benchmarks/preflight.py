@@ -1,0 +1,59 @@
+"""How many of the sick and the healthy trainings of tests/unit/trainings.py `bt.preflight` tells, by name.
+
+python benchmarks/preflight.py                          all of them, some minutes
+python benchmarks/preflight.py rounded classes          those named
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "unit"))
+
+from trainings import HEALTHY, SICK  # noqa: E402
+
+import bigtrain_nb as bt  # noqa: E402
+from bigtrain_nb.common.quiet import keras  # noqa: E402
+
+
+def examined(build, minutes):
+    keras.utils.set_random_seed(1)
+    model, data, *validation = build()
+    start = time.monotonic()
+    report = bt.preflight(model, data, validation=validation[0] if validation else None, minutes=minutes)
+    return report, time.monotonic() - start
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="of trainings; default: all")
+    parser.add_argument("--minutes", type=float, default=3)
+    chosen = parser.parse_args()
+    names = chosen.names or [*SICK, *HEALTHY]
+    seconds, right, others = [], [], []
+    for name in names:
+        build, cause = SICK.get(name) or (HEALTHY[name], None)
+        report, took = examined(build, chosen.minutes)
+        seconds.append(took)
+        wrong = [finding.check for finding in report.of("wrong")]
+        is_right = cause in wrong if cause else not wrong
+        (right if is_right else others).append(name)
+        said = "; ".join(map(str, report.of("wrong"))) or "nothing wrong"
+        looked = ", ".join(finding.check for finding in report.of("look"))
+        failed = ", ".join(str(each) for each in report.of("not examined") if "It failed" in each.found)
+        kind = "sick" if cause else "healthy"
+        print(
+            f"{'right' if is_right else 'OTHER'} {kind} {name} ({took:.1f} s): {said} | look: {looked} | {failed}",
+            flush=True,
+        )
+    sick = [name for name in names if name in SICK]
+    called_wrong = [name for name in others if name in HEALTHY]
+    named = len([name for name in right if name in SICK])
+    print(f"{named} of {len(sick)} sick named with the right cause; others: {[n for n in others if n in SICK]}")
+    print(f"{len(called_wrong)} of {len(names) - len(sick)} healthy called wrong: {called_wrong}")
+    print(f"median {sorted(seconds)[len(seconds) // 2]:.1f} s, most {max(seconds):.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""``python -m bigtrain_nb.preflight train.py:build``: examine a training from a shell or in CI.
+
+``build`` returns (model, data), or (model, data, validation). Exit code: 0, 1 where something is wrong, 2 for a command
+that cannot be run.
+"""
+
+import argparse
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from bigtrain_nb.preflight.preflight import GROUPS, preflight
+
+
+def main(words):
+    """Run the words of a command line; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bigtrain_nb.preflight",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("training", metavar="TRAIN.py:build", help="a script, and a function in it without arguments")
+    parser.add_argument("--minutes", type=float, default=3, help="after which no check begins (default: 3)")
+    parser.add_argument("--epochs", type=int, help="how many are planned")
+    parser.add_argument("--checks", nargs="+", help=f"some of {', '.join(GROUPS)}, or single lines (default: all)")
+    parser.add_argument("--html", type=Path, metavar="PAGE.html", help="write the report as a page")
+    chosen = parser.parse_args(words)
+    try:
+        model, data, *validation = _build(chosen.training)
+        report = preflight(
+            model,
+            data,
+            validation=validation[0] if validation else None,
+            epochs=chosen.epochs,
+            minutes=chosen.minutes,
+            checks=chosen.checks,
+        )
+    except (ValueError, TypeError, OSError) as error:
+        parser.error(str(error))
+    print(report)
+    if chosen.html:
+        chosen.html.write_text(report.html(), encoding="utf-8")
+    return int(report.failed)
+
+
+def _build(words):
+    """Return what the function returns that ``script.py:function`` names."""
+    script, _, function = words.rpartition(":")
+    if not script:
+        raise ValueError(f"{words!r} must be a script and a function in it, as train.py:build")
+    if not Path(script).is_file():
+        raise ValueError(f"there is no script {script!r}")
+    sys.path.insert(0, str(Path(script).parent.resolve()))  # as if it were run
+    spec = spec_from_file_location(Path(script).stem, script)
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    build = getattr(module, function, None)
+    if not callable(build):
+        raise ValueError(f"{script} has no function {function!r}")
+    built = build()
+    if not isinstance(built, tuple) or len(built) not in (2, 3):
+        raise ValueError(f"{words}() must return (model, data) or (model, data, validation), not {built!r:.99}")
+    return built
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,291 @@
+"""Checks of the data: is what the batches hold what the model and the loss can take, and are they in a good order?"""
+
+import hashlib
+
+import numpy as np
+
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import number
+from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.preflight.training import passes, read
+
+ONE_CLASS = 0.5
+ONE_CLASS_BY_CHANCE = 0.05
+"""Shares of batches that hold one class only: ordered, and not by chance. Of rare classes many batches have none."""
+NEIGHBOURS = 0.8
+NEIGHBOURS_OVER_CHANCE = 0.3
+"""Share of neighbours with the same label: with two classes of which one is rare, chance alone gives as much."""
+REPEATED = 0.2
+"""Share of batches that are equal to the one before."""
+SPREAD = 3
+SHIFT = 2
+"""Validation beside training: how many times the deviation, and how many deviations between the means."""
+
+
+def runs(training):
+    """Does the model take the batch?"""
+    if training.fails_with is None and not training.has_own_step:
+        try:
+            outputs = training.outputs(training.x)
+            shapes = ", ".join(str(tuple(output.shape)) for output in keras.tree.flatten(outputs))
+        except Exception as error:
+            training.fails_with = f"{type(error).__name__}: {str(error).strip():.299}"
+    if training.fails_with is not None:
+        given = ", ".join(f"{tuple(each.shape)} {each.dtype.name}" for each in keras.tree.flatten(training.x))
+        return wrong(
+            f"A step on the first batch fails, with inputs {given}: {training.fails_with}",
+            "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape.",
+            "01",
+        )
+    if training.has_own_step:
+        return None
+    return ok(f"{training.examples} examples a batch, outputs {shapes}.")
+
+
+def finite(training):
+    """Is a value NaN or infinite that counts in the loss?"""
+    for place, batch in enumerate(training.batches):
+        parts = dict(zip(("inputs", "targets", "sample weights"), _parts(batch), strict=True))
+        counts = True
+        if parts["sample weights"] is not None and not keras.tree.is_nested(parts["sample weights"]):
+            counts = np.asarray(parts["sample weights"]) > 0
+        for name, part in parts.items():
+            for value in keras.tree.flatten(part):
+                if value is None or not value.dtype.is_floating:
+                    continue
+                bad = ~np.isfinite(tf.cast(value, tf.float32).numpy())
+                if name == "targets" and counts is not True and counts.ndim <= bad.ndim:
+                    bad &= counts.reshape(counts.shape + (1,) * (bad.ndim - counts.ndim))
+                if bad.any():
+                    if place == 0:
+                        training.no_loss = "values are not finite, so that the loss is not"
+                    return wrong(
+                        f"{bad.sum():,} of {bad.size:,} {name} of batch {place} are not finite, the first at"
+                        f" {tuple(int(i) for i in np.argwhere(bad)[0])}. One such value makes all weights NaN.",
+                        "Repair or drop these examples in the dataset, or give them a sample weight of 0.",
+                        "09",
+                    )
+    return ok(f"All values of {len(training.batches)} batches are finite.")
+
+
+def labels(training):
+    """Are the targets in the range that the loss takes, and of the shape of the outputs?"""
+    if training.y is None:
+        return None
+    for pair in training.pairs():
+        found = _labels_of(pair)
+        if found:
+            training.no_loss = "the targets are wrong, so that the loss says nothing"
+            return found
+    return ok("Targets are in the range and of the shape that the loss takes.")
+
+
+def _labels_of(pair):
+    y, outputs = pair.y.numpy(), pair.outputs
+    counted = pair.counted()
+    classes = outputs.shape[-1]
+    if pair.is_sparse:
+        bad = counted & ((y < 0) | (y >= classes) | (y != np.floor(y)))
+        if bad.any():
+            return wrong(
+                f"{pair.words()}{bad.sum():,} of {counted.sum():,} labels are no class of 0 to {classes - 1}: there are"
+                f" labels from {number(y[counted].min())} to {number(y[counted].max())}.",
+                "Let the last layer have a unit for each class, number the classes from 0, and let ignore_class or a"
+                " sample weight of 0 leave out what is no label.",
+                "04",
+            )
+        return None
+    if pair.kind in ("", "ctc", "circle"):
+        return None  # a loss of one's own may compare what it likes, and so do these two
+    shape, outputs_shape = _squeezed(y.shape), _squeezed(outputs.shape)
+    if shape != outputs_shape:
+        return wrong(
+            f"{pair.words()}Targets {y.shape} and outputs {tuple(outputs.shape)} differ in shape, so that {pair.kind}"
+            " compares each target with several outputs.",
+            "Give both the same shape; for whole numbers as labels take a loss with sparse_ in its name.",
+            "05",
+        )
+    if pair.is_binary or pair.is_categorical:
+        bad = counted & ((y < 0) | (y > 1))
+        if bad.any():
+            return wrong(
+                f"{pair.words()}{bad.mean():.0%} of the targets are outside of 0 to 1 ({number(y.min())} to"
+                f" {number(y.max())}), and {pair.kind} takes probabilities.",
+                "Scale the targets, or take a loss for numbers, as mse.",
+                "04",
+            )
+    if pair.is_categorical and y.ndim == 2:
+        sums = y.sum(-1)[counted.all(-1)]
+        bad = np.abs(sums - 1) > 0.02
+        if bad.any():
+            return wrong(
+                f"{pair.words()}The targets of {bad.mean():.0%} of the examples do not add up to 1, and"
+                f" {pair.kind} takes one class of each example.",
+                "For several classes at once take binary_crossentropy; else make the targets one-hot.",
+                "04",
+            )
+    return None
+
+
+def constant(training):
+    """Do all examples have the same targets, or the same inputs?"""
+    for name, part in (("targets", 1), ("inputs", 0)):
+        values = [_parts(batch)[part] for batch in training.batches]
+        if values[0] is None:
+            continue
+        rows = [np.asarray(each) for value in values for each in keras.tree.flatten(value)]
+        examples = sum(len(each) for each in rows)
+        same = all(each.dtype.kind in "biuf" and (each == rows[0][:1]).all() for each in rows if each.ndim)
+        if examples > 1 and len({each.shape[1:] for each in rows}) == 1 and same:
+            return look(
+                f"The {name} of all {examples:,} examples that were read are the same: there is nothing to learn.",
+                "Look at the function that makes them, and at how the dataset is shuffled.",
+                "01",
+            )
+    return ok("Inputs and targets differ from example to example.")
+
+
+def order(training):
+    """Do examples come sorted by their class?"""
+    if training.y is None or keras.tree.is_nested(training.y) or len(training.batches) < 3:
+        return None
+    labels = [_classes(batch) for batch in training.batches]
+    if any(each is None for each in labels):
+        return None
+    shuffled = np.random.default_rng(0).permutation(np.concatenate(labels))
+    if len(set(shuffled.tolist())) < 2 or max(map(len, labels)) < 4:
+        return None
+    one_class = np.mean([len(set(each.tolist())) == 1 for each in labels])
+    ends = np.cumsum([len(each) for each in labels])[:-1]
+    by_chance = np.mean([len(set(each.tolist())) == 1 for each in np.split(shuffled, ends)])
+    neighbours = np.concatenate([each[1:] == each[:-1] for each in labels]).mean()
+    share = np.bincount(np.unique(shuffled, return_inverse=True)[1]) / len(shuffled)
+    chance = float((share**2).sum())
+    sorted_batches = one_class > ONE_CLASS and by_chance < ONE_CLASS_BY_CHANCE
+    sorted_neighbours = neighbours > NEIGHBOURS and neighbours > chance + NEIGHBOURS_OVER_CHANCE
+    if sorted_batches or sorted_neighbours:
+        return wrong(
+            f"Examples come sorted by class: {one_class:.0%} of {len(labels)} batches hold one class only (shuffled:"
+            f" {by_chance:.0%}), and {neighbours:.0%} of neighbours have the same label (by chance: {chance:.0%}).",
+            "Shuffle before you batch, over more examples than a class has: data.shuffle(n), or shuffle the file list.",
+            "01",
+        )
+    return ok(f"Classes are mixed: {neighbours:.0%} of neighbours have the same label, by chance {chance:.0%}.")
+
+
+def repeated(training):
+    """Does the same batch come again and again?"""
+    if len(training.batches) < 3:
+        return None
+    prints = [_print(batch) for batch in training.batches]
+    again = np.mean([one == before for one, before in zip(prints[1:], prints, strict=False)])
+    if len(set(prints)) == 1:
+        return wrong(
+            f"All {len(prints)} batches that were read are the same one.",
+            "Look for a batch that is kept outside of the loop, or repeat() before more than one batch was taken.",
+            "01",
+        )
+    if again >= REPEATED:
+        return wrong(
+            f"{again:.0%} of {len(prints)} batches are equal to the one before.",
+            "Look at what the dataset does between two batches.",
+            "01",
+        )
+    return ok(f"{len(set(prints))} of {len(prints)} batches are different.")
+
+
+def second_pass(training):
+    """Does the dataset give batches again in the second epoch?"""
+    again = next(iter(passes(training.data)()), None)
+    if again is None:
+        return wrong(
+            f"The dataset gave {len(training.batches)} batches once and is empty when it is read again: from the second"
+            " epoch on there is nothing to train on.",
+            "Give from_generator a function that starts anew, and no iterator that has been started.",
+            "01",
+        )
+    return ok("The dataset begins again when it is read again.")
+
+
+def validation_alike(training):
+    """Are validation inputs on the scale of those of training?"""
+    if training.validation is None:
+        raise NotExamined("give validation= to compare its inputs with those of training")
+    others = read(training.validation, len(training.batches), max(1, 0.1 * training.seconds_left))
+    ours = _floats([_parts(batch)[0] for batch in training.batches])
+    theirs = _floats([_parts(batch)[0] for batch in others])
+    if len(ours) != len(theirs):
+        return wrong(
+            "Inputs of validation have another structure or dtype than those of training.",
+            "Make both datasets by the same function.",
+            "01",
+        )
+    for mine, other in zip(ours, theirs, strict=True):
+        spread = (other.std() + 1e-9) / (mine.std() + 1e-9)
+        shift = abs(other.mean() - mine.mean()) / (mine.std() + 1e-9)
+        if spread > SPREAD or spread < 1 / SPREAD or shift > SHIFT:
+            return wrong(
+                f"Inputs of validation have mean {other.mean():.3g} and deviation {other.std():.3g}, those of training"
+                f" {mine.mean():.3g} and {mine.std():.3g}: the model is tried on what it never sees.",
+                "Make both datasets by the same function, with the mean and deviation of training.",
+                "01",
+            )
+    return ok("Inputs of validation have the scale of those of training.")
+
+
+def _parts(batch):
+    return keras.utils.unpack_x_y_sample_weight(batch)
+
+
+def _floats(inputs):
+    """Return the floating inputs of all batches, each joined to one array of float64."""
+    flat = [keras.tree.flatten(value) for value in inputs]
+    joined = []
+    for place, value in enumerate(flat[0]):
+        if value.dtype.is_floating or value.dtype == tf.uint8:
+            joined.append(np.concatenate([np.asarray(each[place]).astype("float64").ravel() for each in flat]))
+    return joined
+
+
+def _classes(batch):
+    """Return the class of each example of a batch; None if its targets are no classes."""
+    y = np.asarray(_parts(batch)[1])
+    if (
+        y.ndim == 2
+        and y.shape[1] > 1
+        and y.dtype.kind in "iuf"
+        and np.allclose(y.sum(1), 1)
+        and set(np.unique(y)) <= {0, 1}
+    ):
+        return y.argmax(1)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    whole = y.ndim == 1 and (y.dtype.kind in "biu" or (y.dtype.kind == "f" and (y == np.floor(y)).all()))
+    return y if whole and len(np.unique(y)) <= max(2, len(y) // 2) else None
+
+
+def _print(batch):
+    digest = hashlib.blake2b(digest_size=16)
+    for value in keras.tree.flatten(batch):
+        if value is not None:
+            digest.update(
+                np.ascontiguousarray(value.numpy() if value.dtype != tf.string else value.numpy().astype("S"))
+            )
+    return digest.digest()
+
+
+def _squeezed(shape):
+    shape = tuple(shape)
+    return shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
+
+
+CHECKS = {
+    "the model takes the batch": runs,
+    "finite values": finite,
+    "targets": labels,
+    "constant data": constant,
+    "order of classes": order,
+    "repeated batches": repeated,
+    "second epoch": second_pass,
+    "validation data": validation_alike,
+}

@@ -1,0 +1,481 @@
+"""Checks of the loss: does it fit the outputs, where does it start, and does it fall on one batch?
+
+The yardstick for any loss is that of the best constant output: what a model reaches that does not look at its inputs.
+"""
+
+import math
+import time
+from contextlib import ExitStack
+
+import numpy as np
+from scipy.optimize import minimize
+
+from bigtrain_nb.common.keras_gaps import in_place_of, innermost, layers_within
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import number
+from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
+
+SUM_OF_PROBABILITIES = 0.02
+"""By which the sum of outputs may differ from 1; 16 bits round."""
+DRAWS = 4
+"""Of random heavy weights: with one draw a regression may look like probabilities by chance."""
+OUTSIDE = 0.02
+"""Share of targets that no output can reach."""
+CALLS_FOR_CONSTANT = 40
+"""Of the loss. From the mean of the targets, or as a softmax, it takes some ten."""
+STEPS = 200
+SHARE_OF_TIME = 0.25
+"""Of the time that is left, for the steps on one batch."""
+FALLS_TO = 0.6
+"""Of the loss of the best constant: below it the model has seen its inputs. Healthy trainings do it in 200 steps."""
+RISES = 2
+"""Times its start. Of 44 healthy trainings the most was 1.01; sick ones gave 2.76 and more."""
+SCALE = 2.5
+SCALE_FALLS = 3
+"""Inputs are of the wrong scale if the loss starts over 2.5 times that of the best constant, and standardised inputs
+bring it down by 3. Healthy trainings start at 1.0 to 2.9 constants, so the first alone says little."""
+LOSS_OF_RAW_TARGETS = 1000
+"""Times the spread of targets by which the loss of a regression may start: a mean of 30 deviations."""
+DEAD = 1.0
+MANY_DEAD = 0.5
+FROZEN = 0.01
+"""Share of the model's weights in frozen layers of which the bias is still 0, as it was made."""
+
+
+def logits(training):
+    """Do loss and outputs agree on whether outputs are probabilities?"""
+    found = None
+    for pair in training.pairs():
+        if not (pair.is_sparse or pair.is_categorical or pair.is_binary):
+            continue
+        found = True
+        draws = _draws(training, pair)
+        unit = all((draw >= 0).all() and (draw <= 1).all() for draw in draws)
+        simplex = unit and all((np.abs(draw.sum(-1) - 1) < SUM_OF_PROBABILITIES).mean() > 0.98 for draw in draws)
+        probabilities = simplex if not pair.is_binary else unit
+        if pair.is_binary and pair.from_logits and not any((draw > 0).any() and (draw < 1).any() for draw in draws):
+            probabilities = False
+        least, most = float(min(draw.min() for draw in draws)), float(max(draw.max() for draw in draws))
+        if probabilities and pair.from_logits:
+            return wrong(
+                f"{pair.words()}The loss takes logits (from_logits=True), and the outputs are probabilities already"
+                f" ({number(least)} to {number(most)}): the gradient of a second softmax is small, and training slow.",
+                "Leave out the softmax or sigmoid of the last layer, or from_logits=True.",
+                "04",
+            )
+        if not probabilities and not pair.from_logits:
+            return wrong(
+                f"{pair.words()}The loss takes probabilities, and the outputs are none ({number(least)} to"
+                f" {number(most)}): it cuts them off, and there the gradient is 0 or wrong.",
+                "Give the loss from_logits=True, or the last layer a softmax (one class) or a sigmoid (yes or no).",
+                "04",
+            )
+        if pair.is_binary and pair.outputs.shape[-1] > 1 and simplex and _one_hot(pair.y.numpy()) is False:
+            return wrong(
+                f"{pair.words()}Targets name several classes at once, and a softmax shares 1 among all.",
+                "Take a sigmoid in the last layer.",
+                "04",
+            )
+        if (pair.is_sparse or pair.is_categorical) and pair.outputs.shape[-1] == 1:
+            return wrong(
+                f"{pair.words()}There is one output, and a crossentropy over one class is always 0.",
+                "Take binary_crossentropy, or a unit for each class.",
+                "04",
+            )
+    return ok("Outputs are what the loss takes.") if found else None
+
+
+def output_range(training):
+    """Can outputs reach the targets of a regression?"""
+    for pair in training.pairs():
+        if not pair.kind or pair.is_sparse or pair.is_categorical or pair.is_binary or pair.y.dtype == tf.string:
+            continue
+        if pair.kind in ("ctc", "circle") or "hinge" in pair.kind or "similarity" in pair.kind:
+            continue
+        draws = np.concatenate([draw.ravel() for draw in _draws(training, pair)])
+        y = pair.y.numpy()[pair.counted()]
+        for least, most, kinds in ((0, 1, "a sigmoid or a softmax"), (-1, 1, "a tanh"), (0, math.inf, "a relu")):
+            if draws.min() >= least and draws.max() <= most:
+                outside = ((y < least - 1e-6) | (y > most + 1e-6)).mean()
+                if outside > OUTSIDE:
+                    return wrong(
+                        f"{pair.words()}No output can leave {least} to {most}, and {outside:.0%} of the targets are"
+                        f" outside ({number(float(y.min()))} to {number(float(y.max()))}): the last layer ends in"
+                        f" {kinds}.",
+                        "Leave out the activation of the last layer, or scale the targets into its range.",
+                        "04",
+                    )
+                break
+    return None
+
+
+def start(training):
+    """Where does the loss start, beside that of the best constant output?"""
+    training.refuse_own_step()
+    first = float(training.loss_of(training.first))
+    if not math.isfinite(first):
+        return wrong(
+            f"The loss of the first batch is {first} before a step is done.",
+            "bt.find_overflow(model, data) names the first layer that gives it.",
+            "09",
+        )
+    constant = best_constant(training)
+    highest = max(SCALE * constant, constant + 2)
+    if first <= highest:
+        return ok(f"The loss starts at {number(first)}; the best constant output has {number(constant)}.", "06")
+    standard = _loss_of_standard_inputs(training)
+    if standard is not None and (first - constant) > SCALE_FALLS * abs(standard - constant) and standard < first / 2:
+        return wrong(
+            f"The loss starts at {number(first)}, the best constant output has {number(constant)}, and with inputs of"
+            f" mean 0 and deviation 1 it starts at {number(standard)}: inputs are of the wrong scale.",
+            "Standardise the inputs: a Normalization layer, or Rescaling(1 / 255) for images.",
+            "01",
+        )
+    for value in keras.tree.flatten(training.y) if training.y is not None else []:
+        values = tf.cast(value, tf.float32).numpy() if value.dtype.is_floating else np.zeros(1)
+        if first > LOSS_OF_RAW_TARGETS * max(constant, 1e-12) and abs(values).max() > 30:
+            return look(
+                f"The loss starts at {number(first)}, and the best constant output has {number(constant)}: targets have"
+                f" mean {number(float(values.mean()))}, far from 0, where outputs start.",
+                "Standardise the targets, or start the last bias at their mean.",
+                "06",
+            )
+    return look(
+        f"The loss starts at {number(first)}, and the best constant output has {number(constant)}.",
+        "Start nearer: smaller initial weights in the last layer, its bias at the mean of the targets.",
+        "06",
+    )
+
+
+def gradient(training):
+    """Does each weight that trains get a gradient?"""
+    training.refuse_own_step()
+    weights = training.model.trainable_variables
+    if not weights:
+        return wrong("Nothing trains: no layer has a weight that is not frozen.", "Set trainable=True.", "11")
+    silent = set(range(len(weights)))
+    for batch in training.batches[:2]:
+        loss, gradients = training.gradients(batch, training=True)
+        if not math.isfinite(loss):
+            raise NotExamined("the loss is not finite")
+        silent -= {place for place, each in gradients.items() if np.any(each.numpy() != 0)}
+    silent = _still_silent_after_a_step(training, silent) if silent else silent
+    if not silent:
+        return ok(f"All {len(weights)} weights that train get a gradient.")
+    if _dead_layers(training)[0]:
+        return None  # the cause, which has its own line
+    before = training.outputs(training.x)
+    used = [place for place in sorted(silent) if _moves_outputs(training, weights[place], before)]
+    names = ", ".join(weights[place].path for place in (used or sorted(silent))[:4])
+    if used:
+        return wrong(
+            f"{len(used)} of {len(weights)} weights get no gradient, though outputs depend on them: {names}.",
+            "Look for stop_gradient, argmax, round, a cast to whole numbers or NumPy between them and the loss.",
+            "11",
+        )
+    return look(
+        f"{len(silent)} of {len(weights)} weights get no gradient, and outputs do not depend on them: {names}.",
+        "Use these layers in call, or leave them out.",
+        "11",
+    )
+
+
+def dead(training):
+    """Are relu units 0 for all examples?"""
+    training.refuse_own_step()
+    wholly, halves, count = _dead_layers(training)
+    if not count:
+        return None
+    if wholly:
+        return wrong(
+            f"All units of {', '.join(wholly[:4])} are 0 for all examples: behind it nothing can be learned.",
+            "Look at its bias and initial weights, and at the scale of what comes in; relu after relu6, gelu or"
+            " leaky_relu pass something on.",
+            "11",
+        )
+    if halves:
+        return look(
+            f"More than half of the units are 0 for all examples in {', '.join(halves[:4])}.",
+            "Smaller steps or he_normal initial weights; gelu and leaky_relu do not die.",
+            "11",
+        )
+    return ok(f"Units of {count} relu layers are alive.")
+
+
+def frozen(training):
+    """Are layers frozen that have never been trained?"""
+    whole = sum(math.prod(weight.shape) for weight in training.model.weights) or 1
+    if any(getattr(layer, "lora_enabled", False) for layer in layers_within(training.model)):
+        return None  # frozen on purpose
+    names, size = [], 0
+    for layer in layers_within(training.model):
+        bias = getattr(layer, "bias", None)
+        is_made = isinstance(bias, keras.Variable) and not np.any(bias.numpy())
+        if is_made and not layer.trainable and layer.weights:
+            names.append(layer.name)
+            size += sum(math.prod(weight.shape) for weight in layer.weights)
+    if size / whole > FROZEN:
+        return wrong(
+            f"{', '.join(names[:4])}: frozen, with {size / whole:.0%} of the weights, and the bias is still 0 as it was"
+            " made: no training has been there.",
+            "Set trainable=True before compile, or load the weights that were to be kept.",
+            "11",
+        )
+    return ok("No layer is frozen that was never trained.")
+
+
+def one_batch(training):
+    """Does the loss fall on one batch, with the optimizer as it is, and is its rate too large?"""
+    if training.has_own_step:
+        return _own_steps(training)
+    constant = best_constant(training)
+    loss = float(training.loss_of(training.first))
+    if not math.isfinite(loss) or not training.model.trainable_variables:
+        raise NotExamined("the loss is not finite, or nothing trains")
+    losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
+    training.state.put_back()
+    rate = float(innermost(training.model.optimizer).learning_rate)
+    highest = max(losses) if all(map(math.isfinite, losses)) else math.inf
+    scheduled = not isinstance(innermost(training.model.optimizer).learning_rate, keras.Variable)
+    if highest > RISES * losses[0]:
+        found = f"One batch, {len(losses)} steps at a rate of {rate:.3g}: the loss rises from {number(losses[0])} to"
+        found += f" {number(highest)}."
+        if scheduled:
+            return look(found, "Try a tenth of the schedule's rates.", "06")
+        for slower_rate in (rate / 10, rate / 100, rate / 1000):
+            slower = _steps_at(training, slower_rate, constant)
+            if max(slower) <= 1.2 * slower[0] and min(slower) < 0.9 * slower[0]:
+                return wrong(
+                    f"{found} At {slower_rate:.3g} it falls to {number(min(slower))} without rising.",
+                    "The rate is too large: take that one, or warm up.",
+                    "06",
+                )
+        return look(found, "A smaller rate does not help: look at the other lines first.", "06")
+    words = f"One batch, {len(losses)} steps: the loss falls from {number(losses[0])} to {number(min(losses))}; the"
+    words += f" best constant output has {number(constant)}."
+    if min(losses) <= FALLS_TO * constant:
+        return ok(words, "06")
+    if len(losses) < STEPS:
+        raise NotExamined(f"in the time that was left {len(losses)} steps were done, and it takes up to {STEPS}")
+    faster = [] if scheduled else _steps_at(training, 10 * rate, constant)
+    if faster and all(map(math.isfinite, faster)) and min(faster) <= FALLS_TO * constant:
+        return look(
+            words, f"At a rate of {10 * rate:.3g} it falls to {number(min(faster))}: the rate may be small.", "06"
+        )
+    return look(
+        words,
+        "A model that cannot learn one batch will not learn many: look at the other lines, at the rate (a warm-up"
+        " starts at 0), at noise from dropout, and whether the targets follow from the inputs at all.",
+        "06",
+    )
+
+
+def best_constant(training):
+    """Return the loss of the best output that is the same for all examples and places, found through the loss itself.
+
+    It is sought by L-BFGS, as logits where outputs are probabilities, from the mean of the targets on else.
+    """
+    training.refuse_own_step()
+    if training.known_constant is not None:
+        return training.known_constant
+    outputs = training.outputs(training.x)
+    flat = keras.tree.flatten(outputs)
+    targets = keras.tree.flatten(training.y) if training.y is not None else []
+    makers = []
+    for place, output in enumerate(flat):
+        target = targets[place] if len(targets) == len(flat) else None
+        makers.append(_constant_like(output, target))
+    sizes = [width for width, _ in makers]
+
+    def loss_and_gradient(numbers):
+        with tf.GradientTape() as tape:
+            vectors = tf.split(tf.constant(numbers, tf.float32), sizes)
+            tape.watch(vectors)
+            constants = [make(vector) for (_, make), vector in zip(makers, vectors, strict=True)]
+            loss = training.loss(keras.tree.pack_sequence_as(outputs, constants))
+        gradients = tape.gradient(loss, vectors, unconnected_gradients="zero")
+        return float(loss), np.concatenate(gradients).astype("float64")
+
+    start_at = np.zeros(sum(sizes))
+    found = minimize(loss_and_gradient, start_at, jac=True, method="L-BFGS-B", options={"maxfun": CALLS_FOR_CONSTANT})
+    training.known_constant = float(found.fun)
+    return training.known_constant
+
+
+def _constant_like(output, target):
+    """Return how many numbers make an output that is the same for all examples, and the function that makes it."""
+    width = output.shape[-1] if len(output.shape) > 1 else 1
+    values = tf.cast(output, tf.float32).numpy()
+    unit = values.min() >= 0 and values.max() <= 1
+    simplex = unit and width > 1 and np.abs(values.sum(-1) - 1).max() < SUM_OF_PROBABILITIES
+    mean, spread = np.zeros(width, "float32"), 1.0
+    if not unit and target is not None and target.shape == output.shape:
+        y = tf.cast(target, tf.float32).numpy().reshape(-1, width)
+        mean, spread = np.nan_to_num(y.mean(0)), float(np.nan_to_num(y.std())) or 1.0
+
+    def make(vector):
+        if simplex:
+            vector = tf.nn.softmax(vector)
+        elif unit:
+            vector = tf.sigmoid(vector)
+        else:
+            vector = mean + spread * vector
+        if len(output.shape) == 1:
+            vector = vector[0]
+        return tf.cast(tf.broadcast_to(vector, output.shape), output.dtype)
+
+    return width, make
+
+
+def _draws(training, pair):
+    """Return the output of a `Pair` under some random heavy draws of all weights, as arrays of float64."""
+    weights = training.model.trainable_variables
+    before = [weight.numpy() for weight in weights]
+    random = np.random.default_rng(0)
+    outputs = training.outputs(training.x)
+    names = keras.tree.flatten(outputs)
+    place = next(number for number, each in enumerate(names) if each.shape == pair.outputs.shape)
+    if keras.tree.is_nested(outputs) and isinstance(outputs, dict):
+        place = list(keras.tree.flatten({name: name for name in outputs})).index(pair.name)
+    draws = [tf.cast(names[place], tf.float64).numpy()]
+    try:
+        for _ in range(DRAWS):
+            for weight, value in zip(weights, before, strict=True):
+                spread = 2 / math.sqrt(max(1, value.shape[0])) if value.ndim > 1 else 1.0
+                weight.assign(random.normal(0, spread, value.shape))
+            output = keras.tree.flatten(training.outputs(training.x))[place]
+            drawn = tf.cast(output, tf.float64).numpy()
+            if np.isfinite(drawn).all():
+                draws.append(drawn)
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(value)
+    return draws
+
+
+def _one_hot(y):
+    if y.ndim < 2:
+        return None
+    sums = y.sum(-1)
+    return bool(np.allclose(sums, 1)) if set(np.unique(y)) <= {0, 1} else None
+
+
+def _loss_of_standard_inputs(training):
+    """Return the loss of the first batch with each floating input at mean 0 and deviation 1; None if there is none."""
+    changed = False
+
+    def standard(value):
+        nonlocal changed
+        if not (value.dtype.is_floating or value.dtype == tf.uint8):
+            return value
+        changed = True
+        values = tf.cast(value, tf.float32)
+        deviation = tf.math.reduce_std(values, 0 if len(value.shape) == 2 else None)
+        mean = tf.reduce_mean(values, 0 if len(value.shape) == 2 else None)
+        return (values - mean) / tf.maximum(deviation, 1e-6)
+
+    x = keras.tree.map_structure(standard, training.x)
+    if not changed:
+        return None
+    return float(training.loss(training.outputs(x), x, training.y, training.weight))
+
+
+def _still_silent_after_a_step(training, silent):
+    """Return those without a gradient after some steps too: what starts at 0, as LoRA's, gets its gradient later."""
+    for _ in range(3):
+        training.model.train_step(training.first)
+    _, gradients = training.gradients(training.first, training=True)
+    training.state.put_back()
+    return silent - {place for place, each in gradients.items() if np.any(each.numpy() != 0)}
+
+
+def _moves_outputs(training, weight, before):
+    value = weight.numpy()
+    weight.assign(value + np.random.default_rng(0).normal(0, 1, value.shape).astype(value.dtype))
+    after = training.outputs(training.x)
+    weight.assign(value)
+    pairs = zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True)
+    return any(np.any(np.asarray(one) != np.asarray(two)) for one, two in pairs)
+
+
+def _dead_layers(training):
+    """Return names of relu layers that are 0 for all examples of four batches, of those half of it, and a count."""
+    alive = {}
+
+    def watched(layer, call):
+        def seen(*args, **kwargs):
+            output = call(*args, **kwargs)
+            if tf.is_tensor(output) and len(output.shape) > 1:
+                above = tf.reduce_any(output > 0, range(len(output.shape) - 1)).numpy()
+                alive[layer.name] = alive.get(layer.name, False) | above
+            return output
+
+        return seen
+
+    relus = [layer for layer in layers_within(training.model) if _is_relu(layer)]
+    with ExitStack() as stack:
+        for layer in relus:
+            stack.enter_context(in_place_of(layer, "call", watched(layer, layer.call)))
+        for batch in training.batches[:4]:
+            training.outputs(keras.utils.unpack_x_y_sample_weight(batch)[0])
+    dead_share = {name: 1 - float(np.mean(units)) for name, units in alive.items()}
+    wholly = [name for name, share in dead_share.items() if share >= DEAD]
+    halves = [name for name, share in dead_share.items() if MANY_DEAD < share < DEAD]
+    return wholly, halves, len(dead_share)
+
+
+def _is_relu(layer):
+    is_layer = isinstance(layer, keras.layers.ReLU) and not getattr(layer, "negative_slope", 0)
+    return is_layer or getattr(layer, "activation", None) is keras.activations.relu
+
+
+def _steps(training, seconds, enough):
+    """Return the loss of one batch in each of at most `STEPS` steps on it; it ends where it is ``enough``."""
+    model = training.model
+    until = None
+    losses = []
+    while len(losses) < STEPS:
+        model.reset_metrics()  # so that what the step returns is the loss of this step
+        losses.append(float(model.train_step(training.first)["loss"]))
+        if not math.isfinite(losses[-1]) or losses[-1] <= enough or (until and time.monotonic() > until):
+            break
+        until = until or time.monotonic() + seconds  # the first step also makes what later ones find
+    return losses
+
+
+def _steps_at(training, rate, constant):
+    innermost(training.model.optimizer).learning_rate = rate
+    losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
+    training.state.put_back()
+    return losses
+
+
+def _own_steps(training):
+    """Take some steps of a `train_step` of somebody's own on one batch, and look at the numbers that it returns."""
+    if training.fails_with is not None:
+        raise NotExamined("a step on the first batch fails")
+    until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
+    logs = []
+    while len(logs) < 20 and time.monotonic() < until:
+        given = training.model.train_step(training.first)
+        logs.append({name: float(tf.reduce_mean(tf.cast(value, tf.float32))) for name, value in given.items()})
+        bad = [name for name, value in logs[-1].items() if not math.isfinite(value)]
+        if bad:
+            return wrong(
+                f"{bad[0]} is {logs[-1][bad[0]]} after {len(logs)} steps of your train_step on one batch.",
+                "bt.find_overflow(model, data) names the first layer that gives it.",
+                "09",
+            )
+    shown = ", ".join(f"{name} {number(logs[0][name])} to {number(logs[-1][name])}" for name in logs[-1])
+    return ok(f"{len(logs)} steps of your train_step on one batch are finite: {shown}.")
+
+
+CHECKS = {
+    "outputs and loss": logits,
+    "range of outputs": output_range,
+    "start": start,
+    "dead units": dead,
+    "gradients": gradient,
+    "frozen layers": frozen,
+    "one batch": one_batch,
+}

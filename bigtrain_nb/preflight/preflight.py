@@ -1,0 +1,145 @@
+"""One call that examines a training before it runs: the order of the checks, the time limit, what is left as it was.
+
+The checks stand in files by group, each a dictionary {what is examined: function of a `Training`}. A check returns a
+finding, or None if it has nothing to say of this kind of training, or raises `NotExamined` with the reason.
+"""
+
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from bigtrain_nb.common.checks import one_of, positive, whole_number
+from bigtrain_nb.common.keras_gaps import build_as_fit_does
+from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.preflight import data as of_data
+from bigtrain_nb.preflight import leaks, pieces, survival
+from bigtrain_nb.preflight import loss as of_loss
+from bigtrain_nb.preflight.report import NOT_EXAMINED, Finding, NotExamined, Preflight
+from bigtrain_nb.preflight.training import Training, refuse_read_once
+from bigtrain_nb.preflight.untouched import build_optimizers, left_as_it_was
+
+GROUPS = {
+    "data": of_data.CHECKS,
+    "leaks": leaks.CHECKS,
+    "loss": of_loss.CHECKS,
+    "pieces": pieces.CHECKS,
+    "survival": survival.CHECKS,
+}
+
+
+def preflight(
+    model: keras.Model,
+    data: Any,
+    *,
+    validation: Any = None,
+    epochs: int | None = None,
+    minutes: float = 3,
+    checks: Sequence[str] | None = None,
+) -> Preflight:
+    """Examine a training before it runs; return a `Preflight`: line by line what is ok, to be looked at, or wrong.
+
+    ``model`` is compiled; ``data`` is the dataset that `fit` gets, a `tf.data.Dataset`, a `keras.utils.PyDataset`, a
+    `Pipeline` or a list of batches, and ``validation`` that of `evaluate`. ``epochs``: how many are planned, for the
+    time of the whole run. ``checks``: groups, of "data", "leaks", "loss", "pieces", "survival", or single lines of a
+    report, as "one batch"; default: all. After ``minutes`` no check begins; those that are left say so.
+
+    The model, its optimizer, metrics and the random numbers are left as they were, and the order of a shuffled dataset
+    is not moved on: `fit` afterwards gives the same weights to the bit. Not put back are: what functions of Python in
+    the dataset remember, attributes of Python that a layer changes, and the shuffling of a dataset that holds arrays of
+    2 GiB and more.
+
+    "wrong" is said where it was shown: most often by changing an input, a weight or a batch, and computing again. What
+    a model of your own `train_step` can be asked is less, and the report says what was not examined.
+
+    What cannot be found from a model and its data: two outputs or inputs of the same shape swapped; labels that are
+    shuffled, or shifted other than along a sequence; preprocessing that differs in evaluation, without ``validation``;
+    a random state that is not saved; features that hold nothing; a rate that is a little wrong; noise in the labels;
+    layers that you froze on purpose.
+
+    Raises TypeError for what is no Keras model and for a dataset that can be read only once, ValueError for a model
+    that is not compiled or has several replicas, for a dataset without a batch, and for bad settings.
+
+    Example::
+
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])  # no softmax, and the loss expects one
+        model.compile("adam", "sparse_categorical_crossentropy")
+        data = tf.data.Dataset.from_tensor_slices((tf.random.normal([64, 8]), tf.range(64) % 3)).batch(16)
+        report = bt.preflight(model, data, checks=["data", "loss"])
+        print(report.failed)  # True
+    """
+    _refuse(model, epochs, checks)
+    seconds = 60 * positive("minutes", minutes, "minutes")
+    refuse_read_once(data, "data")
+    if validation is not None:
+        refuse_read_once(validation, "validation")
+    start = time.monotonic()
+    training = Training(model, data, validation, epochs, seconds)
+    _build(training)
+    with left_as_it_was(model) as training.state:
+        findings = _examine(training, _chosen(checks), minutes)
+    return Preflight(findings, model.name, time.monotonic() - start)
+
+
+def _refuse(model, epochs, checks):
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"preflight takes a compiled Keras model, not {model!r:.99}")
+    if not model.compiled:
+        raise ValueError(f"{model.name} is not compiled: a step of it needs the loss and the optimizer")
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
+    if epochs is not None:
+        whole_number("epochs", epochs, 1)
+    if isinstance(checks, str):
+        raise ValueError(f"checks={checks!r} must be a list, as ['data', 'leaks']")
+    for name in checks or ():
+        one_of("checks", name, (*GROUPS, *_chosen(None)))
+
+
+def _build(training):
+    """Make the variables that `fit` would make, or note why that fails."""
+    try:
+        if training.has_own_step:
+            build_optimizers(training.model, training.first)
+        else:
+            build_as_fit_does(training.model, training.first)
+    except Exception as error:
+        training.fails_with = _words(error)
+
+
+def _chosen(names):
+    """Return {name: check} of groups and single checks, in the order in which they are done; None: of all."""
+    chosen = {}
+    for group, checks in GROUPS.items():
+        chosen.update({name: check for name, check in checks.items() if not names or group in names or name in names})
+    return chosen
+
+
+def _examine(training, checks, minutes):
+    """Return the findings of the checks."""
+    findings = []
+    progress = tqdm(checks.items(), delay=1, leave=False, disable=None)
+    for name, check in progress:
+        progress.set_description(name)
+        if training.seconds_left <= 0:
+            findings.append(Finding(name, NOT_EXAMINED, f"The {minutes:g} minutes were over: give more minutes."))
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Keras' on a step that is only tried: what it is about has a line
+                found = check(training)
+        except NotExamined as reason:
+            found = {"verdict": NOT_EXAMINED, "found": f"{reason}."}
+        except Exception as error:
+            found = {"verdict": NOT_EXAMINED, "found": f"It failed: {_words(error)}"}
+        finally:
+            training.state.put_back()
+        if found:
+            findings.append(Finding(name, **found))
+    return findings
+
+
+def _words(error):
+    return f"{type(error).__name__}: {str(error).strip():.299}"

@@ -1,0 +1,108 @@
+"""What `preflight` found, as lines of words: in a terminal, in a notebook, and as a page of its own."""
+
+import html
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bigtrain_nb.common.cards import Card, Shown
+
+OK, LOOK, WRONG, NOT_EXAMINED = "ok", "look", "wrong", "not examined"
+_COLOURS = {WRONG: "#b3261e", LOOK: "#8a5a00", OK: "#1b6e3c", NOT_EXAMINED: "#5f6368"}
+"""Behind white words, so that they are read on a light and on a dark page."""
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark"><title>{title}</title>
+<style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}</style>
+</head><body>{body}</body></html>
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a `Preflight`.
+
+    - ``check``: what was examined. ``verdict``: "ok", "look", "wrong" or "not examined".
+    - ``found``: what was found, with its number, and what it means; or why it was not examined.
+    - ``advice``: what to do; "" where there is nothing to do.
+    - ``notebook``: the number of the notebook that explains it, as "01"; "" if none does.
+    """
+
+    check: str
+    verdict: str
+    found: str
+    advice: str = ""
+    notebook: str = ""
+
+    def __str__(self):
+        explained = f" (notebook {self.notebook})" if self.notebook else ""
+        words = " ".join(filter(None, [self.found, self.advice]))
+        return f"{self.verdict:12}  {self.check}: {words}{explained}"
+
+
+def ok(found, notebook=""):
+    return {"verdict": OK, "found": found, "notebook": notebook}
+
+
+def look(found, advice, notebook=""):
+    return {"verdict": LOOK, "found": found, "advice": advice, "notebook": notebook}
+
+
+def wrong(found, advice, notebook=""):
+    return {"verdict": WRONG, "found": found, "advice": advice, "notebook": notebook}
+
+
+class NotExamined(Exception):
+    """Raised by a check that cannot say anything of this training; the message says why."""
+
+
+@dataclass(frozen=True, repr=False)
+class Preflight(Shown):
+    """What `preflight` found.
+
+    findings: a `Finding` for each check, in the order in which they were done. model: the name of the model.
+    seconds: how long it took.
+    """
+
+    findings: Sequence[Finding]
+    model: str
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything is wrong. What is only to be looked at does not count."""
+        return any(finding.verdict == WRONG for finding in self.findings)
+
+    def of(self, verdict: str) -> list[Finding]:
+        """The findings with a verdict: "ok", "look", "wrong" or "not examined"."""
+        return [finding for finding in self.findings if finding.verdict == verdict]
+
+    def html(self) -> str:
+        """A whole page that needs nothing beside it and no network; it follows the reader's light or dark setting."""
+        return _PAGE.format(title=html.escape(f"Preflight of {self.model}"), body=self._card().html)
+
+    def words(self) -> str:
+        """The result in one sentence."""
+        counts = Counter(finding.verdict for finding in self.findings)
+        parts = [f"{counts[verdict]} {verdict}" for verdict in _COLOURS if counts[verdict]]
+        return f"Preflight of {self.model}: {', '.join(parts) or 'nothing to examine'}; {self.seconds:.0f} s."
+
+    def _card(self):
+        worst_first = [finding for verdict in _COLOURS for finding in self.of(verdict)]
+        text = "\n".join([self.words(), *map(str, worst_first)])
+        rows = "".join(map(_row, worst_first))
+        return Card(
+            text, f'<p><strong>{html.escape(self.words())}</strong></p><table style="color: inherit">{rows}</table>'
+        )
+
+
+def _row(finding):
+    cell = 'style="text-align: left; vertical-align: top; padding: 0.2em 1em 0.2em 0"'
+    badge = f"background: {_COLOURS[finding.verdict]}; color: white; padding: 0 0.5em; border-radius: 0.3em"
+    advice = f"<br><em>{html.escape(finding.advice)}</em>" if finding.advice else ""
+    explained = f" Notebook {html.escape(finding.notebook)}." if finding.notebook else ""
+    return (
+        f'<tr><td {cell}><span style="{badge}; white-space: nowrap">{finding.verdict}</span></td>'
+        f'<th scope="row" {cell}>{html.escape(finding.check)}</th>'
+        f"<td {cell}>{html.escape(finding.found)}{advice}{explained}</td></tr>"
+    )

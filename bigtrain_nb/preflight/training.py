@@ -1,0 +1,243 @@
+"""The training that is examined: its model, the first batches, and what a step computes of them."""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from bigtrain_nb.common.checks import takes
+from bigtrain_nb.common.keras_gaps import mask_of
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.preflight.report import NotExamined
+from bigtrain_nb.preflight.untouched import read_apart
+from bigtrain_nb.train.model import Model
+from bigtrain_nb.watch.profile import batches_of
+
+MOST_BATCHES = 40
+"""That are read; from fewer, the order of classes cannot be told."""
+SHARE_FOR_READING = 0.15
+"""Of the time limit; then those that have come must do."""
+
+
+class Training:
+    """A compiled model and the batches of tensors that it trains on, ``batches``; ``first`` is what most checks use.
+
+    ``x``, ``y``, ``weight`` are the parts of the first. ``state``: the model's `State` to put back. ``fails_with``:
+    words of the error with which the model refuses the first batch. ``no_loss``: why the loss of it says nothing, once
+    a check has found that, so that one cause is one line. ``known_constant``: the loss of the best constant
+    output, once it was sought.
+    """
+
+    def __init__(self, model, data, validation, epochs, seconds):
+        self.model = model
+        self.data = data
+        self.validation = validation
+        self.epochs = epochs
+        self.until = time.monotonic() + seconds
+        self.batches = read(data, MOST_BATCHES, SHARE_FOR_READING * seconds)
+        self.first = self.batches[0]
+        self.x, self.y, self.weight = keras.utils.unpack_x_y_sample_weight(self.first)
+        self.state = None
+        self.fails_with = None
+        self.no_loss = None
+        self.known_constant = None
+
+    @property
+    def seconds_left(self):
+        return self.until - time.monotonic()
+
+    @property
+    def examples(self):
+        """The number of examples in the first batch."""
+        return keras.tree.flatten(self.x)[0].shape[0]
+
+    @property
+    def has_own_step(self):
+        """Whether the model has a `train_step` that is neither Keras' nor ours."""
+        kinds = [kind for kind in type(self.model).__mro__ if "train_step" in vars(kind)]
+        return any(kind is not Model and not kind.__module__.startswith("keras.") for kind in kinds)
+
+    def refuse_own_step(self):
+        if self.has_own_step:
+            raise NotExamined(f"{type(self.model).__name__} has a train_step of its own, whose loss only it knows")
+
+    def outputs(self, x, training=False):
+        """Return what the model gives for inputs, as its step would call it."""
+        if self.fails_with is not None:
+            raise NotExamined("a step on the first batch fails")
+        if takes(self.model.call, x, training=training):
+            return self.model(x, training=training)
+        return self.model(x)
+
+    def loss(self, outputs, x=None, y=None, weight=None, training=False):
+        """Return the loss of outputs, a scalar tensor; of the first batch where no other is given."""
+        if self.no_loss is not None:
+            raise NotExamined(self.no_loss)
+        if x is None:
+            x, y, weight = self.x, self.y, self.weight
+        given = {"x": x, "y": y, "y_pred": outputs, "sample_weight": weight}
+        if takes(self.model.compute_loss, **given, training=training):
+            given["training"] = training
+        return tf.convert_to_tensor(self.model.compute_loss(**given))
+
+    def loss_of(self, batch, training=False):
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        return self.loss(self.outputs(x, training), x, y, weight, training)
+
+    def gradients(self, batch, training=False):
+        """Return the loss of a batch and {variable's number: its dense gradient}."""
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(batch, training)
+        found = {}
+        for number, gradient in enumerate(tape.gradient(loss, self.model.trainable_variables)):
+            if gradient is not None:
+                found[number] = tf.convert_to_tensor(gradient)
+        return float(loss), found
+
+    def pairs(self):
+        """Return (name of the output, its loss, y, outputs, weight) of the first batch, as `Pair`s.
+
+        Raises NotExamined for a loss of the model's own.
+        """
+        self.refuse_own_step()
+        if self.y is None or self.model.loss is None:
+            raise NotExamined("the model has no loss for targets: it makes its loss by itself")
+        outputs = self.outputs(self.x)
+        losses = self.model.loss
+        if not keras.tree.is_nested(outputs):
+            only = losses if not keras.tree.is_nested(losses) else keras.tree.flatten(losses)[0]
+            y = keras.tree.flatten(self.y)
+            if len(y) != 1:
+                raise NotExamined("the targets have another structure than the outputs, so the loss is of its own kind")
+            weights = keras.tree.flatten(self.weight) if self.weight is not None else [None]
+            return [Pair("", only, y[0], outputs, weights[0])]
+        if isinstance(outputs, dict):
+            names = list(outputs)
+        else:
+            names = list(getattr(self.model, "output_names", range(len(outputs))))
+            outputs = dict(zip(names, outputs, strict=False))
+        found = []
+        for place, name in enumerate(names):
+            loss = _part(losses, name, place)
+            y = _part(self.y, name, place) if keras.tree.is_nested(self.y) else None
+            if loss is not None and y is not None:
+                weight = _part(self.weight, name, place) if keras.tree.is_nested(self.weight) else self.weight
+                found.append(Pair(str(name), loss, y, outputs[name], weight))
+        if not found:
+            raise NotExamined("which target belongs to which output cannot be told")
+        return found
+
+
+class Pair:
+    """An output, its targets and its loss; ``kind`` is the loss' name in small letters, "" for one of one's own."""
+
+    def __init__(self, name, loss, y, outputs, weight):
+        if isinstance(loss, str):
+            loss = keras.losses.get(loss)
+        self.name = name
+        self.loss = loss
+        self.y = y
+        self.outputs = outputs
+        self.weight = weight
+        self.mask = mask_of(outputs)
+        named = getattr(loss, "__name__", None) or type(loss).__name__
+        is_of_keras = getattr(loss, "__module__", "").startswith("keras.")
+        self.kind = named.replace("_", "").lower() if is_of_keras else ""
+
+    @property
+    def setting(self):
+        """The settings that the loss was given."""
+        given = self.loss.get_config() if hasattr(self.loss, "get_config") else {}
+        return {**given, **given.get("fn_kwargs", {})} if isinstance(given, dict) else {}
+
+    @property
+    def from_logits(self):
+        return bool(self.setting.get("from_logits", False))
+
+    @property
+    def is_sparse(self):
+        return self.kind.startswith("sparsecategorical")
+
+    @property
+    def is_categorical(self):
+        return self.kind in ("categoricalcrossentropy", "categoricalfocalcrossentropy")
+
+    @property
+    def is_binary(self):
+        return self.kind in ("binarycrossentropy", "binaryfocalcrossentropy")
+
+    def counted(self):
+        """Return where targets count in the loss: True at each place of y, but where weight or mask is 0."""
+        y = self.y.numpy()
+        counted = np.ones(y.shape, bool)
+        for part in (self.weight, self.mask):
+            if part is not None:
+                part = np.asarray(part) > 0
+                while part.ndim < y.ndim:
+                    part = part[..., None]
+                if all(size in (1, whole) for size, whole in zip(part.shape, y.shape, strict=False)):
+                    counted &= part
+        if self.setting.get("ignore_class") is not None:
+            counted &= y != self.setting["ignore_class"]
+        return counted
+
+    def words(self):
+        return f"Output {self.name}: " if self.name else ""
+
+
+def _part(structure, name, place):
+    if isinstance(structure, dict):
+        return structure.get(name)
+    if isinstance(structure, list | tuple):
+        return structure[place] if place < len(structure) else None
+    return structure
+
+
+def refuse_read_once(data, name):
+    """Raise TypeError for what is no dataset, or one that can be read only once."""
+    source = batches_of(data)
+    if isinstance(source, Iterator):
+        raise TypeError(
+            f"{name}={data!r:.99} can be read only once, and what is read here would be missing in fit: give a"
+            " tf.data.Dataset, a keras.utils.PyDataset or a list of batches"
+        )
+    is_batch = tf.is_tensor(source) or isinstance(source, np.ndarray | tuple | dict | str | bytes | keras.Model)
+    if is_batch or not (hasattr(source, "__iter__") or isinstance(source, keras.utils.PyDataset)):
+        raise TypeError(
+            f"{name}={data!r:.99} must be the dataset that fit gets: a tf.data.Dataset, a keras.utils.PyDataset or a"
+            " list of batches (inputs, targets)"
+        )
+
+
+def passes(data):
+    """Return a function that starts a pass over the dataset, without moving on its shuffling where that can be done."""
+    source = batches_of(data)
+    if isinstance(source, keras.utils.PyDataset):
+        return lambda: (source[number] for number in range(len(source)))
+    if isinstance(source, tf.data.Dataset):
+        try:
+            source = read_apart(source)
+        except (tf.errors.OpError, ValueError):
+            pass  # then its shuffling moves on
+    return lambda: iter(source)
+
+
+def read(data, most, seconds):
+    """Return the first batches as tensors, as many as come in time, but at least one if there is one."""
+    until = time.monotonic() + seconds
+    found = []
+    for batch in passes(data)():
+        found.append(keras.tree.map_structure(_tensor, batch))
+        if len(found) == most or time.monotonic() > until:
+            break
+    if not found:
+        raise ValueError("the dataset yielded no batch")
+    return found
+
+
+def _tensor(value):
+    if value is None:
+        return None
+    if isinstance(value, np.ndarray) and value.dtype == "float64":
+        return tf.constant(value, keras.config.floatx())  # as `fit` does
+    return tf.convert_to_tensor(value)

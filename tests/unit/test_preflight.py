@@ -1,0 +1,231 @@
+"""`bt.preflight` names the fault of a sick training, calls no healthy one wrong, and leaves all as it was."""
+
+import re
+
+import numpy as np
+import pytest
+from trainings import HEALTHY, SICK, batched, dense, language_model, numbers, table, tokens
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.preflight import preflight as room
+from bigtrain_nb.preflight.__main__ import main
+from bigtrain_nb.preflight.untouched import read_apart
+
+layers = keras.layers
+QUICK_SICK = [  # the benchmark has all
+    *("nan_in_inputs", "labels_minus_one", "targets_broadcast", "sorted_by_class", "one_batch_for_ever"),
+    *("generator_that_ends", "validation_not_scaled", "wrong_width", "no_softmax", "sigmoid_twice", "relu_at_the_end"),
+    *("gradient_stopped", "nothing_trains", "dead_from_its_bias", "frozen_at_random", "softmax_over_the_batch"),
+    *("attention_without_causal_mask", "convolution_looks_ahead", "targets_not_shifted", "padding_without_mask"),
+    *("raw_images", "weights_in_a_plain_tensor"),
+]
+QUICK = ["data", "leaks", "outputs and loss", "range of outputs", "dead units", "frozen layers"]
+QUICK_HEALTHY = {
+    *("classes", "yes_or_no_without_a_last_axis", "several_classes", "positive_targets_with_relu", "two_outputs"),
+    *("sequence_autoencoder", "language_model_with_mask", "contrastive", "numbers_in_the_order_of_time", "fine_tuned"),
+}
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    keras.utils.set_random_seed(1)
+
+
+@pytest.mark.parametrize("name", QUICK_SICK)
+def test_the_fault_of_a_sick_training_is_named_with_a_number_and_what_to_do(name):
+    build, cause = SICK[name]
+    model, data, *validation = build()
+    report = bt.preflight(model, data, validation=validation[0] if validation else None, checks=[cause])
+    assert [finding.check for finding in report.of("wrong")] == [cause], report
+    assert report.failed and report.of("wrong")[0].advice and re.search(r"\d|Nothing", report.of("wrong")[0].found)
+
+
+@pytest.mark.parametrize("name", sorted(QUICK_HEALTHY))
+def test_a_healthy_training_is_not_called_wrong(name):
+    model, data, *validation = HEALTHY[name]()
+    report = bt.preflight(model, data, validation=validation[0] if validation else None, checks=QUICK)
+    assert not report.failed, report
+    assert not any("It failed" in finding.found for finding in report.findings), report
+    assert len(report.of("ok")) >= 3
+
+
+def weights_after(examine, build):
+    """Return what `fit` leaves of a training: weights, slots, history; ``examine`` is called before."""
+    keras.utils.set_random_seed(3)
+    model, data = build()
+    examine(model, data)
+    history = model.fit(data, epochs=2, verbose=0).history
+    return [variable.numpy() for variable in [*model.variables, *model.optimizer.variables]], history
+
+
+def with_dropout_and_statistics():
+    x, y = table(examples=48)
+    hidden = [layers.BatchNormalization(), layers.Dropout(0.3), layers.Dense(3, "softmax")]
+    model = dense(*hidden, loss="sparse_categorical_crossentropy")
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, tf.data.Dataset.from_tensor_slices((x, y)).cache().shuffle(48).batch(16)
+
+
+def test_fit_afterwards_is_equal_to_the_bit_with_dropout_statistics_and_a_shuffled_dataset():
+    def examine(model, data):
+        report = bt.preflight(model, data, minutes=0.15)
+        assert report.of("ok")
+
+    weights, history = weights_after(lambda model, data: None, with_dropout_and_statistics)
+    others, other_history = weights_after(examine, with_dropout_and_statistics)
+    assert history == other_history
+    for one, other in zip(weights, others, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_random_numbers_go_on_where_they_were():
+    model, data = HEALTHY["dropout"]()
+
+    def drawn():
+        return float(tf.random.uniform([])), float(keras.random.uniform([])), float(np.random.rand())
+
+    keras.utils.set_random_seed(5)
+    drawn()
+    expected = drawn()
+    keras.utils.set_random_seed(5)
+    drawn()
+    bt.preflight(model, data, checks=["data", "gradients"])
+    assert drawn() == expected
+
+
+def test_a_dataset_is_read_without_moving_its_shuffling_on():
+    def shuffled():
+        tf.random.set_seed(4)
+        return tf.data.Dataset.range(20).cache().shuffle(20).repeat(2).batch(8)
+
+    expected = [batch.tolist() for batch in shuffled().as_numpy_iterator()]
+    data = shuffled()
+    apart = [batch.tolist() for batch in read_apart(data).as_numpy_iterator()]
+    assert apart == expected == [batch.tolist() for batch in data.as_numpy_iterator()]
+
+
+def test_a_check_that_raises_is_a_line(monkeypatch):
+    def fails(training):
+        raise KeyError("no such thing")
+
+    monkeypatch.setitem(room.GROUPS, "pieces", {"first": fails, "second": lambda training: None})
+    model, data = HEALTHY["regression"]()
+    report = bt.preflight(model, data, checks=["pieces", "finite values"])
+    assert [(each.check, each.verdict) for each in report.findings] == [
+        ("finite values", "ok"),
+        ("first", "not examined"),
+    ]
+    assert "KeyError: 'no such thing'" in report.findings[1].found and not report.failed
+
+
+def test_after_the_time_limit_no_check_begins():
+    model, data = HEALTHY["regression"]()
+    report = bt.preflight(model, data, minutes=1e-6)
+    assert {finding.verdict for finding in report.findings} == {"not examined"} and report.seconds < 30
+    assert "were over: give more minutes" in report.findings[0].found
+
+
+def test_stop_leaves_the_model_as_it_was(monkeypatch):
+    def stopped(training):
+        training.model.train_step(training.first)
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(room.GROUPS, "pieces", {"first": stopped})
+    model, data = HEALTHY["regression"]()
+    before = model.get_weights()
+    with pytest.raises(KeyboardInterrupt):
+        bt.preflight(model, data, checks=["pieces"])
+    assert all((one == two).all() for one, two in zip(before, model.get_weights(), strict=True))
+
+
+def test_a_model_of_an_own_step_is_examined_as_far_as_it_can_be_and_stays_as_it_was():
+    model, data = HEALTHY["generative_adversarial"]()
+    before = model.get_weights()
+    report = bt.preflight(model, data, checks=["one batch", "start", "examples apart"])
+    assert {each.check: each.verdict for each in report.findings} == {
+        "one batch": "ok",
+        "start": "not examined",
+        "examples apart": "not examined",
+    }
+    assert all((one == two).all() for one, two in zip(before, model.get_weights(), strict=True))
+    assert int(model.of_judge.iterations) == 0 and not any(
+        np.any(slot.numpy()) for slot in model.of_judge.variables[2:]
+    )
+
+
+def test_where_a_mask_is_lost_is_named():
+    model, data = SICK["mask_lost_at_a_sum"][0]()
+    (finding,) = bt.preflight(model, data, checks=["padding"]).of("wrong")
+    assert "lost behind" in finding.found and "so that layer_normalization" in finding.found, finding
+
+
+def test_the_best_constant_output_has_the_entropy_of_the_labels():
+    x, y = table()
+    model = dense(layers.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    (finding,) = bt.preflight(model, batched(x, y, size=128), checks=["start"]).findings
+    shares = np.bincount(y) / len(y)
+    said = float(re.search(r"best constant output has (\d+\.\d+)", finding.found)[1])
+    assert said == pytest.approx(-(shares * np.log(shares)).sum(), rel=0.02)
+
+
+def test_a_report_is_shown_in_words_a_card_and_a_page_that_needs_no_network():
+    x, y = table()
+    model = dense(layers.Dense(3), loss="sparse_categorical_crossentropy")
+    report = bt.preflight(model, batched(x, y), checks=["outputs and loss", "finite values"])
+    assert "1 wrong, 1 ok" in report.words() and repr(report).splitlines()[1].startswith("wrong")
+    page = report.html()
+    assert page.startswith("<!doctype html>") and 'content="light dark"' in page
+    assert not re.search(r"https?://|<script|<link|<img", page)
+    assert report.findings[0].found.split(":")[0] in report._repr_html_() and "color: inherit" in report._repr_html_()
+
+
+SCRIPT = """
+import keras, tensorflow as tf
+
+def sick():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model, tf.data.Dataset.from_tensor_slices((tf.random.normal([32, 4]), tf.range(32) % 2)).batch(8)
+
+def healthy():
+    model, data = sick()
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, data
+"""
+
+
+def test_the_exit_code_of_the_command_tells(tmp_path, capsys):
+    script = tmp_path / "train_of_mine.py"
+    script.write_text(SCRIPT)
+    page = tmp_path / "report.html"
+    checks = ["--checks", "outputs and loss"]
+    assert main([f"{script}:sick", *checks, "--html", str(page)]) == 1
+    assert "from_logits=True" in capsys.readouterr().out and "from_logits" in page.read_text()
+    assert main([f"{script}:healthy", *checks]) == 0
+    for words in (f"{script}:nothing", "no_such.py:build", "train.py"):
+        with pytest.raises(SystemExit) as ended:
+            main([words])
+        assert ended.value.code == 2
+
+
+def test_the_name_is_the_function_whatever_is_imported_first():
+    assert callable(bt.preflight) and bt.preflight.__module__ == "bigtrain_nb.preflight.preflight"
+
+
+def test_causality_is_seen_in_a_language_model_of_ours():
+    found = tokens(rows=8)
+    model = language_model()
+    report = bt.preflight(model, batched(found[:, :-1], found[:, 1:], size=8), checks=["sees its answer"])
+    assert "change by 0 with" in report.findings[0].found
+
+
+def test_a_loss_that_compares_examples_is_only_looked_at():
+    x, y = numbers(examples=32)
+
+    def of_pairs(target, output):
+        return tf.reduce_mean(tf.square((target - target[::-1]) - (output - output[::-1])) * tf.reduce_max(output), -1)
+
+    model = dense(layers.Dense(1), loss=of_pairs)
+    report = bt.preflight(model, batched(x, y, size=16), checks=["pieces"])
+    assert not report.failed and report.findings[0].verdict in ("look", "not examined")

@@ -1,0 +1,860 @@
+"""Small trainings, sick and healthy, for `bt.preflight`: each builds one and returns (model, data[, validation]).
+
+SICK: {name: (function, the check that is to say "wrong")}; HEALTHY: {name: function}.
+"""
+
+import numpy as np
+
+from bigtrain_nb.common.quiet import keras, tf
+
+layers = keras.layers
+SICK, HEALTHY = {}, {}
+
+
+def sick(check):
+    """Enter a training whose fault the check is to find."""
+
+    def enter(build):
+        SICK[build.__name__] = build, check
+        return build
+
+    return enter
+
+
+def healthy(build):
+    HEALTHY[build.__name__] = build
+    return build
+
+
+def random():
+    return np.random.default_rng(0)
+
+
+def batched(*parts, size=16):
+    return tf.data.Dataset.from_tensor_slices(parts).batch(size)
+
+
+def table(examples=128, width=8, classes=3):
+    """Return inputs [examples, width] and a class of each that follows from them."""
+    x = random().normal(size=(examples, width)).astype("float32")
+    return x, x[:, :classes].argmax(1).astype("int32")
+
+
+def numbers(examples=128, width=8):
+    """Return inputs and one number of each that follows from them."""
+    x = random().normal(size=(examples, width)).astype("float32")
+    return x, (x[:, :1] + 0.5 * x[:, 1:2]).astype("float32")
+
+
+def images(examples=64, side=8):
+    """Return uint8 images [examples, side, side, 3] and their class: a bright left or right half."""
+    labels = random().integers(0, 2, examples)
+    values = random().integers(0, 120, (examples, side, side, 3))
+    for image, label in zip(values, labels, strict=True):
+        half = slice(0, side // 2) if label else slice(side // 2, side)
+        image[:, half] += 130
+    return values.astype("uint8"), labels.astype("int32")
+
+
+def tokens(rows=64, length=13, vocabulary=20):
+    """Return rows of tokens from 1 on, in which the next follows from the last."""
+    first = random().integers(1, vocabulary, (rows, 1))
+    return ((first + 3 * np.arange(length)) % (vocabulary - 1) + 1).astype("int32")
+
+
+def padded_tokens(rows=64, length=12, vocabulary=20):
+    found = tokens(rows, length, vocabulary)
+    for row, end in zip(found, random().integers(4, length + 1, rows), strict=True):
+        row[end:] = 0
+    return found
+
+
+def dense(*more, loss, rate=0.01, width=8, hidden=16):
+    model = keras.Sequential([keras.Input((width,)), layers.Dense(hidden, "relu"), *more])
+    model.compile(keras.optimizers.Adam(rate), loss)
+    return model
+
+
+def language_model(length=12, vocabulary=20, causal=True, mask=False, add=True, loss=None, dtype=None):
+    inputs = keras.Input((length,), dtype="int32")
+    x = layers.Embedding(vocabulary, 16, mask_zero=mask, dtype=dtype)(inputs)
+    attended = layers.MultiHeadAttention(2, 8, dtype=dtype)(x, x, use_causal_mask=causal)
+    if add is not None:
+        x = layers.Add(dtype=dtype)([x, attended]) if add else x + attended
+    x = layers.LayerNormalization(dtype=dtype)(x)
+    logits = layers.Dense(vocabulary, dtype=dtype)(x)
+    model = keras.Model(inputs, logits)
+    model.compile(keras.optimizers.Adam(0.01), loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+# Sick: the data
+
+
+@sick("finite values")
+def nan_in_inputs():
+    x, y = table()
+    x[40, 2] = np.nan
+    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
+
+
+@sick("finite values")
+def infinite_target():
+    x, y = numbers()
+    y[7] = np.inf
+    return dense(layers.Dense(1), loss="mse"), batched(x, y)
+
+
+@sick("targets")
+def labels_from_one():
+    x, y = table()
+    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y + 1)
+
+
+@sick("targets")
+def labels_minus_one():
+    x, y = table(classes=2)
+    return dense(layers.Dense(2, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, 2 * y - 1)
+
+
+@sick("targets")
+def binary_minus_one():
+    x, y = table(classes=2)
+    return dense(layers.Dense(1, "sigmoid"), loss="binary_crossentropy"), batched(x, (2 * y - 1).astype("float32"))
+
+
+@sick("targets")
+def targets_broadcast():
+    x, _ = numbers()
+    return dense(layers.Dense(1), loss="mse"), batched(x, x[:, :4])
+
+
+@sick("targets")
+def several_classes_with_categorical():
+    x, _ = table()
+    model = dense(layers.Dense(3, "softmax"), loss="categorical_crossentropy")
+    return model, batched(x, (x[:, :3] > 0).astype("float32"))
+
+
+@sick("order of classes")
+def sorted_by_class():
+    x, y = table(examples=192)
+    order = np.argsort(y, kind="stable")
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    return model, batched(x[order], y[order], size=8)
+
+
+@sick("repeated batches")
+def one_batch_for_ever():
+    x, y = table()
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    return model, batched(x, y).take(1).repeat(8)
+
+
+@sick("second epoch")
+def generator_that_ends():
+    x, y = numbers()
+    rows = iter([(x[i : i + 16], y[i : i + 16]) for i in range(0, 128, 16)] * 8)
+    kinds = (tf.TensorSpec((None, 8)), tf.TensorSpec((None, 1)))
+    taken = iter([next(rows) for _ in range(6)])
+    return dense(layers.Dense(1), loss="mse"), tf.data.Dataset.from_generator(lambda: taken, output_signature=kinds)
+
+
+@sick("validation data")
+def validation_not_scaled():
+    x, y = images()
+    scaled = x.astype("float32") / 255
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model, batched(scaled, y), batched(x.astype("float32"), y)
+
+
+@sick("the model takes the batch")
+def wrong_width():
+    x, y = numbers(width=9)
+    return dense(layers.Dense(1), loss="mse"), batched(x, y)
+
+
+# Sick: loss and outputs
+
+
+@sick("outputs and loss")
+def no_softmax():
+    x, y = table()
+    return dense(layers.Dense(3), loss="sparse_categorical_crossentropy"), batched(x, y)
+
+
+@sick("outputs and loss")
+def softmax_twice():
+    x, y = table()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return dense(layers.Dense(3, "softmax"), loss=loss), batched(x, y)
+
+
+@sick("outputs and loss")
+def sigmoid_twice():
+    x, y = table(classes=2)
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    return dense(layers.Dense(1, "sigmoid"), loss=loss), batched(x, y.astype("float32")[:, None])
+
+
+@sick("outputs and loss")
+def no_sigmoid():
+    x, y = table(classes=2)
+    return dense(layers.Dense(1), loss="binary_crossentropy"), batched(x, y.astype("float32")[:, None])
+
+
+@sick("outputs and loss")
+def softmax_for_several_classes():
+    x, _ = table()
+    model = dense(layers.Dense(3, "softmax"), loss="binary_crossentropy")
+    return model, batched(x, (x[:, :3] > 0).astype("float32"))
+
+
+@sick("outputs and loss")
+def softmax_of_one():
+    x, y = table(classes=1)
+    return dense(layers.Dense(1, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
+
+
+@sick("range of outputs")
+def relu_at_the_end():
+    x, y = numbers()
+    return dense(layers.Dense(1, "relu"), loss="mse"), batched(x, y)
+
+
+@sick("range of outputs")
+def sigmoid_for_numbers():
+    x, y = numbers()
+    return dense(layers.Dense(1, "sigmoid"), loss="mse"), batched(x, 10 * y)
+
+
+@sick("range of outputs")
+def tanh_for_pixels():
+    x, _ = images()
+    flat = x.reshape(len(x), -1).astype("float32")
+    model = dense(layers.Dense(192, "tanh"), loss="mse", width=192)
+    return model, batched(flat / 255, flat)
+
+
+@sick("start")
+def raw_images():
+    x, y = images()
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(32, "relu"), layers.Dense(2)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, batched(x, y)
+
+
+@sick("one batch")
+def rate_far_too_large():
+    x, y = table()
+    model = dense(layers.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile(keras.optimizers.SGD(300.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, batched(x, y)
+
+
+@sick("one batch")
+def rate_that_diverges():
+    x, y = numbers()
+    model = dense(layers.Dense(1), loss="mse")
+    model.compile(keras.optimizers.SGD(3.0), "mse")
+    return model, batched(x, y)
+
+
+@sick("gradients")
+def gradient_stopped():
+    class Stops(layers.Layer):
+        def call(self, x):
+            return tf.stop_gradient(x)
+
+    x, y = numbers()
+    return dense(Stops(), layers.Dense(1), loss="mse"), batched(x, y)
+
+
+@sick("gradients")
+def rounded():
+    class Rounds(layers.Layer):
+        def call(self, x):
+            return keras.ops.round(4 * x) / 4
+
+    x, y = numbers()
+    return dense(Rounds(), layers.Dense(1), loss="mse"), batched(x, y)
+
+
+@sick("gradients")
+def nothing_trains():
+    x, y = numbers()
+    model = dense(layers.Dense(1), loss="mse")
+    model.trainable = False
+    model.compile("adam", "mse")
+    return model, batched(x, y)
+
+
+@sick("dead units")
+def dead_from_its_bias():
+    x, y = numbers()
+    dead = layers.Dense(16, "relu", bias_initializer=keras.initializers.Constant(-100))
+    return dense(dead, layers.Dense(1), loss="mse"), batched(x, y)
+
+
+@sick("frozen layers")
+def frozen_at_random():
+    x, y = table()
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model.layers[0].trainable = False
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model, batched(x, y)
+
+
+# Sick: leaks
+
+
+@sick("examples apart")
+def softmax_over_the_batch():
+    class Mixes(layers.Layer):
+        def call(self, x):
+            return keras.ops.softmax(x, axis=0)
+
+    x, y = table()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return dense(Mixes(), layers.Dense(3), loss=loss), batched(x, y)
+
+
+@sick("examples apart")
+def reshaped_wrongly():
+    inputs = keras.Input((4, 6), batch_size=16)
+    x = keras.ops.reshape(keras.ops.transpose(inputs, (1, 0, 2)), (16, 24))
+    model = keras.Model(inputs, layers.Dense(1)(x))
+    model.compile("adam", "mse")
+    x = random().normal(size=(64, 4, 6)).astype("float32")
+    return model, batched(x, x[:, 0, :1])
+
+
+@sick("examples apart")
+def centred_by_the_batch():
+    class Centres(layers.Layer):
+        def call(self, x):
+            return x - keras.ops.mean(x, axis=0, keepdims=True)
+
+    x, y = numbers()
+    return dense(Centres(), layers.Dense(1), loss="mse"), batched(x, y)
+
+
+@sick("sees its answer")
+def attention_without_causal_mask():
+    found = tokens()
+    return language_model(causal=False), batched(found[:, :-1], found[:, 1:])
+
+
+@sick("sees its answer")
+def bidirectional_language_model():
+    found = tokens()
+    model = keras.Sequential(
+        [keras.Input((12,)), layers.Embedding(20, 8), layers.Bidirectional(layers.GRU(8, return_sequences=True))]
+    )
+    model.add(layers.Dense(20))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, batched(found[:, :-1], found[:, 1:])
+
+
+@sick("sees its answer")
+def convolution_looks_ahead():
+    x = random().normal(size=(64, 17, 2)).astype("float32")
+    model = keras.Sequential([keras.Input((16, 2)), layers.Conv1D(8, 3, padding="same"), layers.Dense(2)])
+    model.compile("adam", "mse")
+    return model, batched(x[:, :-1], x[:, 1:])
+
+
+@sick("sees its answer")
+def targets_not_shifted():
+    found = tokens(length=12)
+    return language_model(), batched(found, found)
+
+
+@sick("sees its answer")
+def targets_shifted_twice():
+    found = random().integers(1, 20, (64, 14)).astype("int32")
+    return language_model(), batched(found[:, :-2], found[:, 2:])
+
+
+@sick("padding")
+def padding_without_mask():
+    found = padded_tokens(length=13)
+    return language_model(), batched(found[:, :-1], found[:, 1:])
+
+
+@sick("padding")
+def mask_lost_at_a_sum():
+    found = padded_tokens(length=13)
+    return language_model(mask=True, add=False), batched(found[:, :-1], found[:, 1:])
+
+
+@sick("padding")
+def tagger_without_weights():
+    found = padded_tokens()
+    model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 8), layers.GRU(8, return_sequences=True)])
+    model.add(layers.Dense(3))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, batched(found, (found % 3).astype("int32"))
+
+
+# Sick: precision and files
+
+
+@sick("a step is finite")
+def overflow_in_a_step():
+    x, y = numbers()
+    model = dense(layers.Dense(16, "exponential"), layers.Dense(1), loss="mse")
+    model.layers[1].kernel.assign(100 * model.layers[1].kernel)
+    return model, batched(100 * x, y)
+
+
+@sick("saved and loaded")
+def weights_in_a_plain_tensor():
+    @keras.saving.register_keras_serializable("trainings")
+    class Forgets(layers.Layer):
+        def __init__(self, **settings):
+            super().__init__(**settings)
+            self.values = tf.constant(np.random.default_rng().normal(size=16), "float32")
+
+        def call(self, x):
+            return x * self.values
+
+    x, y = numbers()
+    return dense(Forgets(), layers.Dense(1), loss="mse"), batched(x, y)
+
+
+# Healthy
+
+
+@healthy
+def classes():
+    x, y = table()
+    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
+
+
+@healthy
+def classes_as_logits():
+    x, y = table()
+    return dense(layers.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)), batched(x, y)
+
+
+@healthy
+def one_hot():
+    x, y = table()
+    model = dense(layers.Dense(3, "softmax"), loss=keras.losses.CategoricalCrossentropy(label_smoothing=0.1))
+    return model, batched(x, np.eye(3, dtype="float32")[y])
+
+
+@healthy
+def yes_or_no_without_a_last_axis():
+    x, y = table(classes=2)
+    return dense(layers.Dense(1, "sigmoid"), loss="binary_crossentropy"), batched(x, y)
+
+
+@healthy
+def several_classes():
+    x, _ = table()
+    model = dense(layers.Dense(3, "sigmoid"), loss="binary_crossentropy")
+    return model, batched(x, (x[:, :3] > 0).astype("float32"))
+
+
+@healthy
+def rare_class():
+    x, _ = table(examples=256)
+    model = dense(layers.Dense(1), loss=keras.losses.BinaryCrossentropy(from_logits=True))
+    return model, batched(x, (x[:, 0] > 1.6).astype("float32"))
+
+
+@healthy
+def regression():
+    x, y = numbers()
+    return dense(layers.Dense(1), loss="mse"), batched(x, y)
+
+
+@healthy
+def absolute_error_of_large_targets():
+    x, y = numbers()
+    return dense(layers.Dense(1), loss="mae", rate=0.05), batched(x, 20 * y)
+
+
+@healthy
+def counts():
+    x, y = numbers()
+    return dense(layers.Dense(1, "softplus"), loss="poisson"), batched(x, np.floor(np.exp(y)).astype("float32"))
+
+
+@healthy
+def positive_targets_with_relu():
+    x, y = numbers()
+    return dense(layers.Dense(1, "relu", bias_initializer="ones"), loss="mse"), batched(x, abs(y))
+
+
+@healthy
+def numbers_in_the_order_of_time():
+    hours = np.arange(400) / 10
+    values = (np.sin(hours) + 0.01 * hours).astype("float32")
+    windows = np.stack([values[i : i + 8] for i in range(380)])
+    return dense(layers.Dense(1), loss="mse"), batched(windows, values[8:388, None])
+
+
+@healthy
+def two_outputs():
+    x, y = table()
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(16, "relu")(inputs)
+    outputs = {"kind": layers.Dense(3, "softmax")(hidden), "size": layers.Dense(1)(hidden)}
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.Adam(0.01), {"kind": "sparse_categorical_crossentropy", "size": "mse"})
+    data = tf.data.Dataset.from_tensor_slices((x, {"kind": y, "size": x[:, :1]})).batch(16)
+    return model, data
+
+
+@healthy
+def two_inputs():
+    x, y = numbers()
+    one, two = keras.Input((8,), name="one"), keras.Input((8,), name="two")
+    joined = layers.Concatenate()([one, two])
+    model = keras.Model({"one": one, "two": two}, layers.Dense(1)(layers.Dense(16, "relu")(joined)))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, tf.data.Dataset.from_tensor_slices(({"one": x, "two": -x}, y)).batch(16)
+
+
+@healthy
+def images_rescaled_inside():
+    x, y = images()
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), layers.Rescaling(1 / 127.5, -1), layers.Conv2D(8, 3, activation="relu")]
+    )
+    model.add(layers.GlobalAveragePooling2D())
+    model.add(layers.Dense(2, "softmax"))
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, batched(x, y), batched(x, y)
+
+
+@healthy
+def batch_normalization():
+    x, y = images()
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Rescaling(1 / 255), layers.Conv2D(8, 3)])
+    for layer in (layers.BatchNormalization(), layers.ReLU(), layers.Flatten(), layers.Dense(2, "softmax")):
+        model.add(layer)
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, batched(x, y)
+
+
+@healthy
+def dropout():
+    x, y = table()
+    return (
+        dense(layers.Dropout(0.2), layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy", hidden=32),
+        batched(x, y),
+    )
+
+
+@healthy
+def segmentation():
+    x, _ = images()
+    y = (x.mean(-1) > 120).astype("int32")
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Rescaling(1 / 255), layers.Conv2D(8, 3, padding="same")])
+    model.add(layers.Conv2D(2, 1, activation="softmax"))
+    model.compile(keras.optimizers.Adam(0.03), "sparse_categorical_crossentropy")
+    return model, batched(x, y)
+
+
+@healthy
+def autoencoder():
+    x, _ = numbers()
+    return dense(layers.Dense(8), loss="mse"), batched(x, x)
+
+
+@healthy
+def pixels_with_sigmoid():
+    x, _ = images()
+    flat = x.reshape(len(x), -1).astype("float32") / 255
+    return dense(layers.Dense(192, "sigmoid"), loss="binary_crossentropy", width=192), batched(flat, flat)
+
+
+@healthy
+def sequence_autoencoder():
+    found = tokens(length=12)
+    return language_model(causal=False), batched(found, found)
+
+
+@healthy
+def causal_language_model():
+    found = tokens()
+    return language_model(), batched(found[:, :-1], found[:, 1:])
+
+
+@healthy
+def language_model_in_bfloat16():
+    found = tokens()
+    return language_model(dtype="mixed_bfloat16"), batched(found[:, :-1], found[:, 1:])
+
+
+@healthy
+def language_model_with_weights():
+    found = padded_tokens(length=13)
+    weights = (found[:, :-1] != 0).astype("float32")
+    return language_model(), batched(found[:, :-1], found[:, 1:], weights)
+
+
+@healthy
+def language_model_with_mask():
+    found = padded_tokens(length=13)
+    return language_model(mask=True, add=None), batched(found[:, :-1], found[:, 1:])
+
+
+@healthy
+def language_model_with_ignored_class():
+    found = padded_tokens(length=13)
+    targets = np.where(found[:, :-1] == 0, -1, found[:, 1:])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    return language_model(loss=loss), batched(found[:, :-1], targets)
+
+
+@healthy
+def recurrent_language_model():
+    found = tokens()
+    model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 16), layers.GRU(16, return_sequences=True)])
+    model.add(layers.Dense(20))
+    model.compile(keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, batched(found[:, :-1], found[:, 1:])
+
+
+@healthy
+def masked_language_model():
+    found = tokens(length=12)
+    hidden = random().random(found.shape) < 0.3
+    return language_model(causal=False), batched(np.where(hidden, 0, found), found, hidden.astype("float32"))
+
+
+@healthy
+def encoder():
+    found = padded_tokens()
+    inputs = keras.Input((12,), dtype="int32")
+    x = layers.Embedding(20, 16, mask_zero=True)(inputs)
+    x = layers.MultiHeadAttention(2, 8)(x, x)
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(layers.GlobalAveragePooling1D()(x)))
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, batched(found, found[:, 0] % 3)
+
+
+@healthy
+def from_sequence_to_sequence():
+    source, target = tokens(length=10), tokens(length=13)
+    one, two = keras.Input((10,), dtype="int32"), keras.Input((12,), dtype="int32")
+    memory = layers.Embedding(20, 16)(one)
+    x = layers.Embedding(20, 16)(two)
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 8)(x, x, use_causal_mask=True)])
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 8)(x, memory)])
+    model = keras.Model([one, two], layers.Dense(20)(x))
+    model.compile(keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    data = tf.data.Dataset.from_tensor_slices(((source, target[:, :-1]), target[:, 1:])).batch(16)
+    return model, data
+
+
+@healthy
+def contrastive():
+    class Contrastive(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.encoder = keras.Sequential([layers.Dense(16, "relu"), layers.Dense(8)])
+
+        def call(self, x):
+            return keras.utils.normalize(self.encoder(x))
+
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            scores = 5 * y_pred @ tf.transpose(self(x + 0.01))
+            places = tf.range(tf.shape(scores)[0])
+            return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(places, scores, from_logits=True))
+
+    x, _ = numbers()
+    model = Contrastive()
+    model.compile(keras.optimizers.Adam(0.01))
+    return model, batched(x)
+
+
+@healthy
+def variational_autoencoder():
+    class Sampling(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.seeds = keras.random.SeedGenerator(1)
+
+        def call(self, mean, spread):
+            self.add_loss(0.01 * keras.ops.mean(mean**2 + keras.ops.exp(spread) - spread - 1))
+            return mean + keras.ops.exp(spread / 2) * keras.random.normal(keras.ops.shape(mean), seed=self.seeds)
+
+    x, _ = numbers()
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(16, "relu")(inputs)
+    code = Sampling()(
+        layers.Dense(8)(hidden), layers.Dense(8, bias_initializer=keras.initializers.Constant(-4))(hidden)
+    )
+    model = keras.Model(inputs, layers.Dense(8)(code))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(x, x)
+
+
+@healthy
+def generative_adversarial():
+    class Gan(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.generator = keras.Sequential([keras.Input((4,)), layers.Dense(16, "relu"), layers.Dense(8)])
+            self.judge = keras.Sequential([keras.Input((8,)), layers.Dense(16, "relu"), layers.Dense(1)])
+
+        def compile(self, **settings):
+            super().compile(**settings)
+            self.of_generator, self.of_judge = keras.optimizers.Adam(0.001), keras.optimizers.Adam(0.001)
+
+        def train_step(self, real):
+            noise = keras.random.normal((tf.shape(real)[0], 4))
+            loss = keras.losses.BinaryCrossentropy(from_logits=True)
+            with tf.GradientTape() as tape:
+                scores = self.judge(tf.concat([real, self.generator(noise)], 0))
+                truth = tf.concat([tf.ones_like(real[:, :1]), tf.zeros_like(real[:, :1])], 0)
+                of_judge = loss(truth, scores)
+            weights = self.judge.trainable_variables
+            self.of_judge.apply(tape.gradient(of_judge, weights), weights)
+            with tf.GradientTape() as tape:
+                of_generator = loss(tf.ones_like(real[:, :1]), self.judge(self.generator(noise)))
+            weights = self.generator.trainable_variables
+            self.of_generator.apply(tape.gradient(of_generator, weights), weights)
+            return {"judge": of_judge, "generator": of_generator}
+
+    x, _ = numbers()
+    model = Gan()
+    model.compile()
+    return model, tf.data.Dataset.from_tensor_slices(x).batch(16)
+
+
+@healthy
+def mixture_of_experts():
+    inputs = keras.Input((8,))
+    shares = layers.Dense(3, "softmax")(inputs)
+    experts = [layers.Dense(8, "relu")(inputs) for _ in range(3)]
+    stacked = keras.ops.stack(experts, axis=1)
+    model = keras.Model(inputs, layers.Dense(1)(keras.ops.sum(stacked * shares[:, :, None], axis=1)))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(*numbers())
+
+
+@healthy
+def fine_tuned():
+    x, y = table()
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model.layers[0].bias.assign(0.1 * random().normal(size=16))
+    model.layers[0].trainable = False
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, batched(x, y)
+
+
+@healthy
+def low_rank_adapters():
+    x, y = table()
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model.layers[0].enable_lora(2)
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, batched(x, y)
+
+
+@healthy
+def weights_of_zero_at_nan():
+    x, y = numbers()
+    weights = np.ones(len(x), "float32")
+    return dense(layers.Dense(1), loss="mse"), batched(x, y, weights)
+
+
+@healthy
+def warm_up_from_zero():
+    x, y = table()
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    rates = keras.optimizers.schedules.CosineDecay(0.0, 1000, warmup_target=0.01, warmup_steps=500)
+    model.compile(keras.optimizers.Adam(rates), "sparse_categorical_crossentropy")
+    return model, batched(x, y)
+
+
+@healthy
+def momentum_and_decay():
+    x, y = table()
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=1e-4, clipnorm=1.0)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, batched(x, y)
+
+
+@healthy
+def half_precision():
+    x, y = table()
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(16, "relu", dtype="mixed_float16")(inputs)
+    model = keras.Model(inputs, layers.Dense(3, "softmax", dtype="float32")(hidden))
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    return model, batched(x, y)
+
+
+@healthy
+def embeddings_of_categories():
+    codes = random().integers(0, 10, (128, 3)).astype("int32")
+    inputs = keras.Input((3,), dtype="int32")
+    x = layers.Flatten()(layers.Embedding(10, 4)(inputs))
+    model = keras.Model(inputs, layers.Dense(1)(x))
+    model.compile(keras.optimizers.Adam(0.02), "mse")
+    return model, batched(codes, (codes[:, :1] > 4).astype("float32"))
+
+
+@healthy
+def own_loss():
+    x, y = numbers()
+
+    def smooth(target, output):
+        return tf.reduce_mean(tf.sqrt(1e-3 + tf.square(target - output)), -1)
+
+    return dense(layers.Dense(1), loss=smooth), batched(x, y)
+
+
+@healthy
+def subclassed():
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.hidden = layers.Dense(16, "relu")
+            self.last = layers.Dense(1)
+
+        def call(self, x):
+            return self.last(self.hidden(x))
+
+    model = Net()
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(*numbers())
+
+
+@healthy
+def list_of_batches():
+    x, y = numbers()
+    model = dense(layers.Dense(1), loss="mse")
+    return model, [(x[i : i + 16], y[i : i + 16]) for i in range(0, 128, 16)]
+
+
+@healthy
+def sequence_of_keras():
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, number):
+            x, y = numbers()
+            return x[16 * number : 16 * number + 16], y[16 * number : 16 * number + 16]
+
+    return dense(layers.Dense(1), loss="mse"), Batches()
+
+
+@healthy
+def forecast_with_causal_convolution():
+    walk = np.cumsum(random().normal(size=(64, 17, 2)), 1).astype("float32") / 4
+    model = keras.Sequential([keras.Input((16, 2)), layers.Conv1D(8, 3, padding="causal"), layers.Dense(2)])
+    model.compile(keras.optimizers.Adam(0.02), "mse")
+    return model, batched(walk[:, :-1], walk[:, 1:])
