@@ -15,7 +15,7 @@ from bigtrain_nb.common.checks import one_of, positive, whole_number
 from bigtrain_nb.common.keras_gaps import build_as_fit_does
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.preflight import data as of_data
-from bigtrain_nb.preflight import leaks, pieces, survival
+from bigtrain_nb.preflight import leaks, pieces, survival, time_needed
 from bigtrain_nb.preflight import loss as of_loss
 from bigtrain_nb.preflight.report import NOT_EXAMINED, Finding, NotExamined, Preflight
 from bigtrain_nb.preflight.training import Training, refuse_read_once
@@ -27,6 +27,7 @@ GROUPS = {
     "loss": of_loss.CHECKS,
     "pieces": pieces.CHECKS,
     "survival": survival.CHECKS,
+    "time": time_needed.CHECKS,
 }
 
 
@@ -43,8 +44,8 @@ def preflight(
 
     ``model`` is compiled; ``data`` is the dataset that `fit` gets, a `tf.data.Dataset`, a `keras.utils.PyDataset`, a
     `Pipeline` or a list of batches, and ``validation`` that of `evaluate`. ``epochs``: how many are planned, for the
-    time of the whole run. ``checks``: groups, of "data", "leaks", "loss", "pieces", "survival", or single lines of a
-    report, as "one batch"; default: all. After ``minutes`` no check begins; those that are left say so.
+    time of the whole run. ``checks``: groups, of "data", "leaks", "loss", "pieces", "survival", "time", or single lines
+    of a report, as "one batch"; default: all. After ``minutes`` no check begins; those that are left say so.
 
     The model, its optimizer, metrics and the random numbers are left as they were, and the order of a shuffled dataset
     is not moved on: `fit` afterwards gives the same weights to the bit. Not put back are: what functions of Python in

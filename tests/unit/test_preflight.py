@@ -1,6 +1,7 @@
 """`bt.preflight` names the fault of a sick training, calls no healthy one wrong, and leaves all as it was."""
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -229,3 +230,22 @@ def test_a_loss_that_compares_examples_is_only_looked_at():
     model = dense(layers.Dense(1), loss=of_pairs)
     report = bt.preflight(model, batched(x, y, size=16), checks=["pieces"])
     assert not report.failed and report.findings[0].verdict in ("look", "not examined")
+
+
+def test_a_slow_input_is_seen_and_the_run_extrapolated_from_it():
+    x, y = numbers(examples=32)
+
+    class Slow(keras.utils.PyDataset):
+        def __len__(self):
+            return 100
+
+        def __getitem__(self, number):
+            time.sleep(0.5)
+            return x, y
+
+    model = dense(layers.Dense(1), loss="mse")
+    report = bt.preflight(model, Slow(), epochs=20, checks=["time"], minutes=0.2)
+    (finding,) = report.of("look")
+    assert "the step waits for the input. 20 epochs take" in finding.found and model.train_function is None
+    low, high = re.search(r"take ([\d.]+) min to ([\d.]+) min", finding.found).groups()
+    assert 15 < float(low) <= float(high) < 60, "2,000 batches of half a second each"
