@@ -59,14 +59,14 @@ def logits(training):
         if probabilities and pair.from_logits:
             return wrong(
                 f"{pair.words()}The loss takes logits (from_logits=True), and the outputs are probabilities already"
-                f" ({number(least)} to {number(most)}): the gradient of a second softmax is small, and training slow.",
+                f" ({least:.3g} to {most:.3g}): the gradient of a second softmax is small, and training slow.",
                 "Leave out the softmax or sigmoid of the last layer, or from_logits=True.",
                 "04",
             )
         if not probabilities and not pair.from_logits:
             return wrong(
-                f"{pair.words()}The loss takes probabilities, and the outputs are none ({number(least)} to"
-                f" {number(most)}): it cuts them off, and there the gradient is 0 or wrong.",
+                f"{pair.words()}The loss takes probabilities, and the outputs are none ({least:.3g} to"
+                f" {most:.3g}): it cuts them off, and there the gradient is 0 or wrong.",
                 "Give the loss from_logits=True, or the last layer a softmax (one class) or a sigmoid (yes or no).",
                 "04",
             )
@@ -164,7 +164,8 @@ def gradient(training):
         return ok(f"All {len(weights)} weights that train get a gradient.")
     if _dead_layers(training)[0]:
         return None  # the cause, which has its own line
-    before = training.outputs(training.x)
+    training.refuse_random_outputs()
+    before = training.outputs_again(training.x)
     used = [place for place in sorted(silent) if _moves_outputs(training, weights[place], before)]
     names = ", ".join(weights[place].path for place in (used or sorted(silent))[:4])
     if used:
@@ -239,7 +240,7 @@ def one_batch(training):
     scheduled = not isinstance(innermost(training.model.optimizer).learning_rate, keras.Variable)
     if highest > RISES * losses[0]:
         found = f"One batch, {len(losses)} steps at a rate of {rate:.3g}: the loss rises from {number(losses[0])} to"
-        found += f" {number(highest)}."
+        found += f" {highest:.3g}."
         if scheduled:
             return look(found, "Try a tenth of the schedule's rates.", "06")
         for slower_rate in (rate / 10, rate / 100, rate / 1000):
@@ -390,6 +391,7 @@ def _still_silent_after_a_step(training, silent):
 
 
 def _moves_outputs(training, weight, before):
+    training.state.put_back()
     value = weight.numpy()
     weight.assign(value + np.random.default_rng(0).normal(0, 1, value.shape).astype(value.dtype))
     after = training.outputs(training.x)

@@ -69,6 +69,17 @@ class Training:
             return self.model(x, training=training)
         return self.model(x)
 
+    def outputs_again(self, x):
+        """Return the outputs as the state gives them from which all began, so that random numbers are the same."""
+        self.state.put_back()
+        return self.outputs(x)
+
+    def refuse_random_outputs(self):
+        """Raise NotExamined where outputs are random and cannot be had again."""
+        one, two = (keras.tree.flatten(self.outputs_again(self.x)) for _ in range(2))
+        if any(np.any(np.asarray(a) != np.asarray(b)) for a, b in zip(one, two, strict=True)):
+            raise NotExamined("outputs are random, without a keras.random.SeedGenerator, so that none can be compared")
+
     def loss(self, outputs, x=None, y=None, weight=None, training=False):
         """Return the loss of outputs, a scalar tensor; of the first batch where no other is given."""
         if self.no_loss is not None:

@@ -249,3 +249,19 @@ def test_a_slow_input_is_seen_and_the_run_extrapolated_from_it():
     assert "the step waits for the input. 20 epochs take" in finding.found and model.train_function is None
     low, high = re.search(r"take ([\d.]+) min to ([\d.]+) min", finding.found).groups()
     assert 15 < float(low) <= float(high) < 60, "2,000 batches of half a second each"
+
+
+def test_outputs_that_are_random_are_compared_with_the_same_random_numbers_or_not_at_all():
+    model, data = HEALTHY["variational_autoencoder"]()
+    report = bt.preflight(model, data, checks=["examples apart", "saved and loaded"])
+    assert {each.check: each.verdict for each in report.findings} == {
+        "examples apart": "ok",
+        "saved and loaded": "not examined",
+    }
+
+    class Noise(layers.Layer):
+        def call(self, x):
+            return x + tf.random.normal(tf.shape(x))
+
+    report = bt.preflight(dense(Noise(), layers.Dense(1), loss="mse"), batched(*numbers()), checks=["examples apart"])
+    assert report.findings[0].verdict == "not examined" and "outputs are random" in report.findings[0].found
