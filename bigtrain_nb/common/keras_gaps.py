@@ -461,8 +461,9 @@ def random_numbers_of_keras_kept():
     try:
         yield
     finally:
-        if drawn:
+        if drawn and drawn.getstate() != place:
             drawn.setstate(place)
+            context.context().clear_kernel_cache()  # kernels of the seeds that come again would go on from theirs
         for variable, value in states:
             variable.assign(value)
         stateful_random_ops.global_generator = generator

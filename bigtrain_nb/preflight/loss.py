@@ -38,6 +38,7 @@ LOSS_OF_RAW_TARGETS = 1000
 """Times the spread of targets by which the loss of a regression may start: a mean of 30 deviations."""
 DEAD = 1.0
 MANY_DEAD = 0.5
+"""Shares of a layer's units that are 0 for all examples: nothing passes; or half of its width is paid for in vain."""
 FROZEN = 0.01
 """Share of the model's weights in frozen layers of which the bias is still 0, as it was made."""
 
@@ -334,11 +335,11 @@ def _draws(training, pair):
     before = [weight.numpy() for weight in weights]
     random = np.random.default_rng(0)
     outputs = training.outputs(training.x)
-    names = keras.tree.flatten(outputs)
-    place = next(number for number, each in enumerate(names) if each.shape == pair.outputs.shape)
-    if keras.tree.is_nested(outputs) and isinstance(outputs, dict):
-        place = list(keras.tree.flatten({name: name for name in outputs})).index(pair.name)
-    draws = [tf.cast(names[place], tf.float64).numpy()]
+    flat = keras.tree.flatten(outputs)
+    place = next(number for number, each in enumerate(flat) if each.shape == pair.outputs.shape)
+    if isinstance(outputs, dict):
+        place = keras.tree.flatten({name: name for name in outputs}).index(pair.name)
+    draws = [tf.cast(flat[place], tf.float64).numpy()]
     try:
         for _ in range(DRAWS):
             for weight, value in zip(weights, before, strict=True):

@@ -363,8 +363,12 @@ def test_what_fit_calls_does_not_say_how_often_it_was_traced():
 def test_no_public_way_tells_where_random_numbers_have_come_to():
     """Once there is one, `random_numbers_of_keras_kept` can use it."""
     keras.utils.set_random_seed(1)
-    assert not [name for name in dir(tf.random) if "state" in name]
-    first = float(tf.random.uniform([]))
+    assert not {"get_state", "getstate", "get_rng_state"} & set(dir(tf.random))
+
+    def drawn():
+        return float(tf.random.uniform([])), float(keras.random.uniform([]))
+
+    first = drawn()
     with random_numbers_of_keras_kept():
-        second = float(tf.random.uniform([])), float(keras.random.uniform([]))
-    assert (float(tf.random.uniform([])), float(keras.random.uniform([]))) == second != first
+        second = drawn()
+    assert drawn() == second and second != first
