@@ -109,10 +109,10 @@ def _check_pace(answer):
     shared = [[(100, 1), (300, 1)], [(350, 1)]]
     expect(answer(shared, 8), 2500.0, "examples/s where stages of 100 and 300 µs share a thread beside one of 350 µs")
     expect(answer([[(100, 3)]], 8), 30_000.0, "examples/s of 100 µs three at once")
+    expect(answer([[(800, 8)], [(200, 1)]], 2), 2000.0, "examples/s of 800 µs eight at once and 200 µs on two cores")
     uneven = [[(70, 3), (50, 1)], [(300, 1)]]
     expect(answer(uneven, 2), 1e6 / 300, "examples/s of 70 µs three at once and 50 µs in a thread, beside 300 µs")
     expect(answer(uneven, 1), 1e6 / 420, "examples/s of 70, 50 and 300 µs on one core")
-    expect(answer([[(800, 8)], [(200, 1)]], 2), 2000.0, "examples/s of 800 µs eight at once and 200 µs on two cores")
 
 
 @_check_pace.refuses("examples/s of stages of 100, 500 and 50 µs: expected about 2000, got 1538.46")
