@@ -177,7 +177,7 @@ def _pull(reader, times, seconds):
         examples += count
         now = time.perf_counter()
         if not count:
-            times.sample(reader.ended)
+            times.sample(reader.ended[-1])
             times.before = {}  # the next pass has a new iterator, which starts from nothing
         elif now - sampled > _SAMPLE_SECONDS:
             times.sample(reader.iterator)

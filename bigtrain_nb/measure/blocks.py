@@ -23,10 +23,10 @@ SHORTEST_SLOT = 0.1
 DRAIN = 0.25
 """Of a slot: before it, batches are taken that do not count, as they waited ready in buffers."""
 LONGEST_REST = 1.0
-LONGEST_WHOLE = 0.5
+LONGEST_WHOLE = 0.1
 """Seconds. Where the passes of all sources are shorter, slots end with a pass: in each is the same work."""
 FEW_BLOCKS = 5
-PROBED = 0.2
+PROBED = 0.3
 """Of the time: so much may be spent, for all together, on seeing whether first passes end."""
 
 
@@ -161,6 +161,8 @@ class Blocks:
             if not entrant.is_step:
                 made[entrant].pull_for(slots[entrant] * DRAIN)
             visits[entrant].append(entrant.measure(made[entrant], slots[entrant], is_whole))
+        for instance_of_block in made.values():
+            instance_of_block.let_go()
         return visits
 
     def _one_way(self, budget):
@@ -170,6 +172,7 @@ class Blocks:
         for entrant in self._next_order():
             made = self._build(entrant, budget)
             visits[entrant] = [entrant.measure(made, slots[entrant], is_whole)]
+            made.let_go()
             del made  # before the next one is built
             let_rest(budget, slots[entrant])
         return visits

@@ -5,7 +5,9 @@ No TensorFlow is imported here; where somebody else has loaded it, a measurement
 
 import math
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from numbers import Integral
 
@@ -17,6 +19,7 @@ from bigtrain_nb.measure.counting import count_examples
 SHORTEST_WARM_UP = 0.1
 SHORTEST_SLICE = 0.05
 """Seconds. A warm-up is seen in slices: the rate is steady once two that follow each other agree within 10 %."""
+KEPT = 16
 FASTER = 1.25
 """So many times as fast after its first pass as in it is a source with a cache, or one whose passes are very short."""
 INFINITE = -1
@@ -73,8 +76,8 @@ class Instance:
         self.is_endless = hasattr(source, "cardinality") and int(source.cardinality()) == INFINITE
         self.unit = None if self.is_step else "examples/s"
         self.iterator = None
-        self.ended = None
-        """The iterator whose pass has ended last. TensorFlow may take long to tear one down: not in the next batch."""
+        self.ended = deque(maxlen=KEPT)
+        """Iterators whose passes have ended, the last one last. `let_go` has them torn down, not a measurement."""
         self.passes = 0
         self.pass_seconds = math.inf
         began = _now()
@@ -141,6 +144,13 @@ class Instance:
         if self.iterator is not None:
             self.pull_for(0, whole=True)
 
+    def let_go(self):
+        """Give up all iterators, in a thread: TensorFlow may be idle for a second when it tears one down."""
+        iterators = [self.iterator, *self.ended]
+        self.iterator = None
+        self.ended.clear()
+        threading.Thread(target=iterators.clear, name="letting go").start()
+
     def _batch(self):
         if self.iterator is None:
             self.pass_began = _now()
@@ -154,7 +164,8 @@ class Instance:
             raise ValueError(f"{self.name} yielded no batch{again}")
         self.passes += 1
         self.pass_seconds = _now() - self.pass_began
-        self.ended, self.iterator = self.iterator, None
+        self.ended.append(self.iterator)
+        self.iterator = None
         return 0
 
     def _step(self):
