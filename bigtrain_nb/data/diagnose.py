@@ -145,6 +145,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
     reader = Instance(dataset, "the dataset", Budget(seconds, None))
+    reader.can_repeat = False  # stages are those of the pipeline as it is
     times = _StageTimes()
     _pull(reader, times, seconds * _WARM_UP)
     times.nanoseconds.clear()

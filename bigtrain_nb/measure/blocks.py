@@ -58,7 +58,7 @@ class Entrant:
         began = instance._now()
         source = self.factory()
         self._see_whether_it_is_new(source)
-        made = Instance(source, self.name, budget)
+        made = Instance(source, self.name, budget, reads_on=not self.is_pass_awaited)
         is_pass_awaited = self.is_pass_awaited and not (made.is_step or made.is_endless)
         was_worth_it = made.warm_up(max(SHORTEST_WARM_UP, longest, 2 * self.cost), is_pass_awaited)
         self.cost = instance._now() - began

@@ -61,9 +61,12 @@ class Instance:
 
     ``unit`` is "examples/s" or "steps/s", known after the first batch; ``first_seconds`` is the time to that batch;
     ``passes`` counts those that have ended, and the last one took ``pass_seconds`` (infinite before).
+
+    A finite `tf.data.Dataset` is read on by its own ``repeat()`` when its first pass has ended, or at once if it
+    ``reads_on``: a new iterator for each pass costs up to a second, in which TensorFlow tears the old one down.
     """
 
-    def __init__(self, source, name, budget):
+    def __init__(self, source, name, budget, reads_on=False):
         if not is_source(source):
             hint = ": a step function takes no arguments, as lambda: train_step(batch)" if callable(source) else ""
             raise TypeError(f"{name} must be an iterable of batches or a step function, not {source!r:.99}{hint}")
@@ -73,13 +76,17 @@ class Instance:
         self.name = name
         self.budget = budget
         self.is_step = not hasattr(source, "__iter__")
-        self.is_endless = hasattr(source, "cardinality") and int(source.cardinality()) == INFINITE
         self.unit = None if self.is_step else "examples/s"
         self.iterator = None
         self.ended = deque(maxlen=KEPT)
         """Iterators whose passes have ended, the last one last. `let_go` has them torn down, not a measurement."""
         self.passes = 0
         self.pass_seconds = math.inf
+        is_dataset = hasattr(source, "cardinality") and hasattr(source, "repeat")
+        self.is_endless = is_dataset and int(source.cardinality()) == INFINITE
+        self.can_repeat = is_dataset and not self.is_endless
+        if reads_on and self.can_repeat:
+            self._repeat()
         began = _now()
         self.pull()
         _wait_for_gpus()
@@ -166,7 +173,14 @@ class Instance:
         self.pass_seconds = _now() - self.pass_began
         self.ended.append(self.iterator)
         self.iterator = None
+        if self.can_repeat:
+            self._repeat()
         return 0
+
+    def _repeat(self):
+        self.source = self.source.repeat()
+        self.can_repeat = False
+        self.pass_seconds = math.inf  # no end of a pass is seen from now on
 
     def _step(self):
         done = self.source()

@@ -17,6 +17,7 @@ from bigtrain_nb.common.quiet import tf
 SIZES = [2**n for n in range(18, 30, 2)]
 """Bytes, from what cores keep close to them to what no cache holds."""
 SECONDS = 0.2  # spent on each number
+LEAST_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,13 @@ def _bandwidth_of_cores(size):
 
     def one_core(_):
         part = np.ones(size // 4 // cores(), "float32")
-        return 2 * part.nbytes / _least(partial(np.multiply, part, 1.0, out=part), time.thread_time)
+        times = -(-LEAST_BYTES // part.nbytes)  # long enough for clocks that tick each hundredth of a second
+
+        def run():
+            for _ in range(times):
+                np.multiply(part, 1.0, out=part)
+
+        return 2 * part.nbytes * times / _least(run, time.thread_time)
 
     with ThreadPoolExecutor(cores()) as pool:
         return sum(pool.map(one_core, range(cores())))
