@@ -82,7 +82,7 @@ def test_workers_come_together_at_different_times_and_the_chief_goes_last():
     for index in range(3):
         first, second = job.logs(index).splitlines()
         role = f"worker {index} of 3" + (", the chief" if index == 0 else "")
-        assert first == f"MultiWorkerMirroredStrategy: {role}, with 0 GPUs, because of TF_CONFIG"
+        assert first == f"MultiWorkerMirroredStrategy: {role}, with 0 GPUs, summing by RING, because of TF_CONFIG"
         assert second == "18.0 3"
 
 
