@@ -45,7 +45,7 @@ class TokenRows:
 
     Example::
 
-        tokens = np.arange(1, 11)  # documents of 4, 3, 1 and 2 tokens
+        tokens = list(range(1, 11))  # documents of 4, 3, 1 and 2 tokens
         rows = bt.TokenRows(tokens, [4, 3, 1, 2], length=5)
         print(len(rows), rows[[0]]["tokens"], rows[[0]]["segments"])  # 2 [[1 2 3 4 8]] [[1 1 1 1 2]]
     """

@@ -60,7 +60,7 @@ CONTENTS = (
 
 reference/README
 """
-    + "".join(f"reference/{page}\n" for page in PAGES)
+    + "".join(f"reference/{page}\n" for page in [*PAGES, "exercises"])
     + "```\n"
 )
 CONTROLS = re.compile(r"\w+|bt\.(?:Lab|Planner)\(.*\)")  # the last line of a cell that shows controls

@@ -211,7 +211,7 @@ def _check_next_step(answer):
             " the way apart. Does each step take the next four examples, and is there one update for every four?"
         )
 
-    for seconds in (0.5, 2, 4):  # on a busy machine the interval of a short measurement may be too wide
+    for seconds in (1, 4, 16):  # on a busy machine the interval of a short measurement may be too wide
         measured = bt.compare({"yours": lambda: yours, "the colleague's": lambda: theirs}, seconds=seconds)
         gain = measured.ratio("yours", "the colleague's")
         if not gain.low <= ENOUGH < gain.high:
