@@ -18,10 +18,10 @@ DRAWN_BY = {  # a part of the cell whose largest picture is taken
     "05-a-batch-that-does-not-fit": "distance_figure(wrong, right)",
     "06-all-of-it": "ledger.figure()",
     "07-pay-with-time": "segments_figure(",
-    "08-cut-the-model": "order_figure(orders)",
-    "09-when-it-goes-wrong": "interval_figure(measured",
-    "10-ask-a-server": "staleness_figure(learning_rates",
-    "11-choose-it-shrink-it-hand-it-on": "load_figure(under_load)",
+    "09-cut-the-model": "order_figure(orders)",
+    "11-when-it-goes-wrong": "interval_figure(measured",
+    "12-ask-a-server": "staleness_figure(learning_rates",
+    "13-choose-it-shrink-it-hand-it-on": "load_figure(under_load)",
 }
 
 

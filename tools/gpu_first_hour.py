@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bigtrain_nb.common.hardware import machine, nvidia_gpus
 
-NOTEBOOKS = ("02", "03", "04", "05", "06", "07", "08", "09", "10", "11")
+NOTEBOOKS = ("02", "03", "04", "05", "06", "07", "09", "11", "12", "13")
 CELL_SECONDS = 600
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 CHECKS = {}

@@ -14,25 +14,25 @@ COLUMNS = {  # what one sees: from top to bottom, the question and the notebook
         ("Does it wait for data?", "01 Feed the model"),
         ("Is one device too slow?", "02 Mirror it"),
         ("Is one machine too slow?", "03 Many workers"),
-        ("Do all wait for the slowest?", "10 Ask a server"),
+        ("Do all wait for the slowest?", "12 Ask a server"),
     ],
     "It does not fit": [
         ("Could the numbers be smaller?", "04 Half the bits"),
         ("Is the batch too large?", "05 A batch that does not fit"),
         ("Activations or state too large?", "07 Pay with time"),
-        ("Is the model itself too large?", "08 Cut the model"),
+        ("Is the model itself too large?", "09 Cut the model"),
     ],
     "It breaks": [
-        ("Is the loss not a number?", "09 When it goes wrong"),
-        ("Does it hang?", "09 When it goes wrong"),
+        ("Is the loss not a number?", "11 When it goes wrong"),
+        ("Does it hang?", "11 When it goes wrong"),
         ("Did a worker die?", "03 Many workers"),
-        ("How often must I save?", "09 When it goes wrong"),
+        ("How often must I save?", "11 When it goes wrong"),
     ],
     "It works. And now?": [
         ("What will the real run cost?", "06 All of it"),
-        ("Which settings are best?", "11 Choose it"),
-        ("Can it be smaller?", "11 Shrink it"),
-        ("How is it served?", "11 Hand it on"),
+        ("Which settings are best?", "13 Choose it"),
+        ("Can it be smaller?", "13 Shrink it"),
+        ("How is it served?", "13 Hand it on"),
     ],
 }
 BLUE, INK, GREY = "#1f66b5", "#1d2126", "#5b636d"

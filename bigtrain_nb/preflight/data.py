@@ -63,7 +63,7 @@ def finite(training):
                         f"{bad.sum():,} of {bad.size:,} {name} of batch {place} are not finite, the first at"
                         f" {tuple(int(i) for i in np.argwhere(bad)[0])}. One such value makes all weights NaN.",
                         "Repair or drop these examples in the dataset, or give them a sample weight of 0.",
-                        "09",
+                        "11",
                     )
     return ok(f"All values of {len(training.batches)} batches are finite.")
 

@@ -118,7 +118,7 @@ def start(training):
         return wrong(
             f"The loss of the first batch is {first} before a step is done.",
             "bt.find_overflow(model, data) names the first layer that gives it.",
-            "09",
+            "11",
         )
     constant = best_constant(training)
     highest = max(SCALE * constant, constant + 2)
@@ -467,7 +467,7 @@ def _own_steps(training):
             return wrong(
                 f"{bad[0]} is {logs[-1][bad[0]]} after {len(logs)} steps of your train_step on one batch.",
                 "bt.find_overflow(model, data) names the first layer that gives it.",
-                "09",
+                "11",
             )
     shown = ", ".join(f"{name} {number(logs[0][name])} to {number(logs[-1][name])}" for name in logs[-1])
     return ok(f"{len(logs)} steps of your train_step on one batch are finite: {shown}.")

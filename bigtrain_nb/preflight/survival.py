@@ -24,7 +24,7 @@ def overflow(training):
         return ok(f"Loss and gradients of a step are finite in {training.model.dtype_policy.name}.", "04")
     if found.handled:
         return ok(f"{' '.join(found.words())} Its first steps are skipped, as they are meant to be.", "04")
-    return wrong(" ".join(found.words()), "bt.find_overflow(model, data) shows what goes into that layer.", "09")
+    return wrong(" ".join(found.words()), "bt.find_overflow(model, data) shows what goes into that layer.", "11")
 
 
 def saved(training):
@@ -47,7 +47,7 @@ def saved(training):
                 f"Keras cannot load what was saved: {type(error).__name__}: {str(error).strip():.199}",
                 "Register classes of your own with keras.saving.register_keras_serializable and give them get_config;"
                 " or keep the code, and save weights only.",
-                "09",
+                "11",
             )
     after = keras.tree.flatten(loaded(training.x, training=False))
     change = max(_change(one, two) for one, two in zip(before, after, strict=True))
@@ -55,9 +55,9 @@ def saved(training):
         return wrong(
             f"Saved and loaded, the model gives outputs that differ by {change:.1%}.",
             "Look for weights in plain lists or dictionaries of tensors, and values that get_config leaves out.",
-            "09",
+            "11",
         )
-    return ok(f"Saved in {amount(seconds, 's')}, {amount(size, 'bytes')}, and loaded, it gives the same outputs.", "09")
+    return ok(f"Saved in {amount(seconds, 's')}, {amount(size, 'bytes')}, and loaded, it gives the same outputs.", "11")
 
 
 def _change(one, two):

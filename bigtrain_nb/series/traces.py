@@ -1,4 +1,4 @@
-"""Made-up traces of a worker's training, each with one fault, for an exercise of notebook 09.
+"""Made-up traces of a worker's training, each with one fault, for an exercise of notebook 11.
 
 A trace is a list of spans (start, end, thread, name), times in milliseconds, for three steps.
 """

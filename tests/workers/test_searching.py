@@ -1,4 +1,4 @@
-"""The two searches beside notebook 11 in real processes: one is killed, nobody waits, and the search goes on."""
+"""The two searches beside notebook 13 in real processes: one is killed, nobody waits, and the search goes on."""
 
 import json
 import time

@@ -128,7 +128,7 @@ bt.strategy(timeout=1)
 
 
 def test_keras_fit_raises_and_an_error_in_the_chief_or_a_missing_chief_ends_all(watch):
-    """If `fit` works, say so in `Coordinator` and notebook 10, and let the chief fail otherwise."""
+    """If `fit` works, say so in `Coordinator` and notebook 12, and let the chief fail otherwise."""
     failed = bt.run_workers(FAILS, 1, servers=1, timeout=200, patience=30)
     missing = bt.run_workers(ABSENT, 1, servers=1, timeout=200, patience=10)
     for job in (failed, missing):

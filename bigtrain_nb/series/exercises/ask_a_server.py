@@ -1,4 +1,4 @@
-"""Exercises of notebook 10, "Ask a server"."""
+"""Exercises of notebook 12, "Ask a server"."""
 
 import math
 

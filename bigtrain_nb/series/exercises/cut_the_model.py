@@ -1,4 +1,4 @@
-"""Exercises of notebook 08, "Cut the model"."""
+"""Exercises of notebook 09, "Cut the model"."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Exercises of notebook 09, "When it goes wrong"."""
+"""Exercises of notebook 11, "When it goes wrong"."""
 
 import math
 import threading
