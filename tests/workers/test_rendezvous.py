@@ -239,7 +239,7 @@ def test_at_the_end_the_chief_waits_for_all_together_and_not_long(monkeypatch):
 
 
 def test_a_task_that_meets_the_others_hands_its_cluster_to_tensorflow(monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setenv("TF_CONFIG", "")  # so that what is set here does not stay for other tests
     (spec,) = specs(1)
 
     def how(*given):
