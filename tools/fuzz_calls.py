@@ -193,7 +193,7 @@ CALLS = {
     ),
     "bt.pipeline_schedule": (
         {"schedule": "'gpipe'", "stages": "2", "micro_batches": "2"},
-        {"forward": "1.0", "backward": "2.0"},
+        {"forward": "1.0", "backward": "2.0", "interleave": "1"},
     ),
     "bt.profile": ({"step": "model()", "dataset": "batches()", "steps": "2"}, {"folder": "'trace'"}),
     "bt.find_overflow": ({"model": "model()", "batch": "next(iter(batches()))"}, {}),

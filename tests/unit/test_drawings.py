@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from ml_dtypes import finfo
 
+from bigtrain_nb import pipeline_schedule
 from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png, figure_svg
-from bigtrain_nb.series.drawings import accumulation, handing_on, precision, scaling, searching, workers
+from bigtrain_nb.series.drawings import accumulation, cuts, handing_on, precision, scaling, searching, workers
 
 WRONG = {"sum for mean": 3.0, "one vote for each slice": 0.043}
 RIGHT = {"by hand": 4.2e-7, "exact": 0.0}
@@ -20,6 +21,9 @@ LOAD = {"apart": {100: [0.002] * 99 + [0.02], 200: [0.1] * 100}, "together": {10
 FIGURES = {
     "distance": lambda: accumulation.distance_figure(WRONG, RIGHT),
     "memory": lambda: accumulation.memory_figure({1: 500.0, 16: 125.0}, {1: 500.0, 4: 200.0, 16: 125.0}),
+    "balance": lambda: cuts.balance_figure({"in order": [[0, 1], [2, 3]], "folded": [[0, 3], [1, 2]]}),
+    "runs": lambda: cuts.order_figure({"two": pipeline_schedule("1f1b", 2, 4, interleave=2)}),
+    "waiting": lambda: cuts.waiting_figure({"1 run": {256: 0.02, 4096: 0.3}, "4 runs": {256: 0.01, 4096: 0.1}}),
     "bits": precision.bits_figure,
     "range": lambda: precision.range_figure([1e-6, -3e-4, 0.02], scale=2.0**15),
     "efficiency": lambda: scaling.efficiency_figure({"two": 0.6, "four": 0.5}),

@@ -19,7 +19,7 @@ EXERCISES = {}
 for module in sorted(MODULES):
     EXERCISES |= registry(module.stem)
 COMPARE = {
-    *("cut_the_model.micro_batches_for", "cut_the_model.split", "cut_the_model.sending", "pay_with_time.segment"),
+    *("cut_the_model.split", "cut_the_model.sending", "pay_with_time.segment"),
     *("pay_with_time.fewest", "when_it_goes_wrong.interval", "ask_a_server.workers_allowed"),
     *("ask_a_server.asynchronous", "ask_a_server.feeders", "choose_it.without_conflict", "shrink_it.break_even"),
     "hand_it_on.batches",

@@ -130,6 +130,7 @@ MISTAKES = {
     "bt.Pipelined([MODEL], 4, devices='GPU:0')": "devices='GPU:0' must be a list of names, one for each stage",
     "bt.Pipelined([MODEL], 0, devices=['CPU:0'])": "micro_batches=0 must be a whole number of at least 1",
     "bt.pipeline_schedule('1F1B', 4, 8)": "schedule='1F1B' must be one of gpipe, 1f1b",
+    "bt.pipeline_schedule('1f1b', 4, 8, interleave=0)": "interleave=0 must be a whole number of at least 1",
     "bt.pipeline_schedule('gpipe', 4, 8.0)": "micro_batches=8.0 must be a whole number",
     "bt.pipeline_schedule('gpipe', 4, 8, backward=0)": "backward=0 must be a positive, finite number",
     # Processes: refused before one is started

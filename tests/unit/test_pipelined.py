@@ -144,6 +144,32 @@ def test_the_clock_shows_the_bubble_and_what_is_held(schedule, stages, micro_bat
     assert most == (micro_batches if schedule == "gpipe" else min(stages, micro_batches))
 
 
+@pytest.mark.parametrize(("stages", "micro_batches", "runs"), [(4, 8, 2), (4, 8, 4), (2, 4, 2), (3, 12, 3)])
+def test_runs_of_layers_divide_the_bubble_and_hold_more(stages, micro_batches, runs):
+    passes = bt.pipeline_schedule("1f1b", stages, micro_batches, interleave=runs)
+    assert len(passes) == 2 * stages * runs * micro_batches
+    others = stages - 1
+    assert passes[-1].end == max(each.end for each in passes) == pytest.approx(3 * (micro_batches + others / runs))
+    held = most = 0
+    ended = {}
+    for each in passes:
+        place = each.run * stages + each.stage
+        before = place - 1 if each.kind == "forward" else place + 1
+        assert ended.get((before, each.kind, each.micro_batch), 0) <= each.start
+        ended[place, each.kind, each.micro_batch] = each.end
+        if each.stage == 0:
+            held += (1 if each.kind == "forward" else -1) / runs
+            most = max(most, held)
+    assert most == pytest.approx(stages * (1 + others / (stages * runs)))  # Korthikanti et al. 2022, section 4.2.3
+
+
+def test_runs_of_layers_need_1f1b_and_micro_batches_in_groups():
+    with pytest.raises(ValueError, match="interleave=2 needs schedule=\"1f1b\", not 'gpipe'"):
+        bt.pipeline_schedule("gpipe", 4, 8, interleave=2)
+    with pytest.raises(ValueError, match="micro_batches=6 must be a multiple of stages=4 with interleave=2"):
+        bt.pipeline_schedule("1f1b", 4, 6, interleave=2)
+
+
 def highest(schedule, micro_batches):
     """Return the bytes of tensors above 256 KiB, the only ones that are counted, at the fullest moment of a step."""
 

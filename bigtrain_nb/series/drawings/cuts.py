@@ -1,4 +1,4 @@
-"""A pipeline's order on a clock, and the memory that it takes."""
+"""A pipeline's order on a clock, its memory and its waiting; which device has which part of causal attention."""
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -7,6 +7,8 @@ from matplotlib.ticker import NullLocator
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows
 
 COLOURS = {"forward": MEASURED, "backward": PREDICTED}
+COLOURS_OF_LATER_RUNS = {"forward": "#1c5596", "backward": "#94490a"}
+OF_DEVICES = (MEASURED, PREDICTED, "#2e8b57", "#8a5cc2")
 
 
 def order_figure(orders) -> Figure:
@@ -30,7 +32,10 @@ def order_figure(orders) -> Figure:
             last = max(last, each.end)
     axes.set_xlim(0, last)
     name_rows(axes, names)
-    label(axes, "time on the clock\nblue: forward, orange: backward, with the number of the micro-batch")
+    marks = "blue: forward, orange: backward, with the number of the micro-batch"
+    if any(each.run for passes in orders.values() for each in passes):
+        marks += "; darker: runs of layers after the first"
+    label(axes, f"time on the clock\n{marks}")
     return figure
 
 
@@ -40,7 +45,7 @@ def _draw_pass(axes, each, y):
         (each.start, y - 0.4),
         length,
         0.8,
-        facecolor=COLOURS[each.kind],
+        facecolor=(COLOURS_OF_LATER_RUNS if each.run else COLOURS)[each.kind],
         edgecolor="white",
     )
     axes.add_patch(box)
@@ -69,4 +74,46 @@ def memory_figure(peaks) -> Figure:
     axes.set_ylim(0, 1.15 * highest)
     grid(axes, "y")
     label(axes, "micro-batches of 1,024 examples", "highest memory of a step, MiB")
+    return figure
+
+
+def balance_figure(cuts) -> Figure:
+    """Causal attention in squares, one panel for each way to cut the sequence: who computes which.
+
+    `cuts`: {name: [[part, ...] of each device]}, with parts numbered from the beginning of the sequence.
+    """
+    figure, panels = canvas(3.6, columns=len(cuts))
+    for axes, (name, cut) in zip(panels, cuts.items(), strict=True):
+        parts = sum(len(own) for own in cut)
+        for device, own in enumerate(cut):
+            for row in own:
+                for column in range(row + 1):
+                    box = Rectangle((column, row), 1, 1, facecolor=OF_DEVICES[device], edgecolor="white")
+                    axes.add_patch(box)
+                    axes.text(column + 0.5, row + 0.5, str(device), ha="center", va="center", color="white", fontsize=9)
+        axes.set_xlim(0, parts)
+        axes.set_ylim(parts, 0)
+        axes.set_aspect("equal")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        label(axes, f"keys, from the first on\n{name}")
+    panels[0].set_ylabel("queries, from the first on", color=INK, fontsize=10)
+    return figure
+
+
+def waiting_figure(lines) -> Figure:
+    """The share of a step in which stages wait against the number of devices; `lines`: {name: {devices: share}}."""
+    figure, (axes,) = canvas(3.0)
+    for (name, by_count), colour in zip(lines.items(), (PREDICTED, MEASURED), strict=True):
+        counts = sorted(by_count)
+        values = [100 * by_count[count] for count in counts]
+        axes.plot(counts, values, "o-", color=colour, markersize=7, linewidth=1.8)
+        axes.annotate(name, (counts[-1], values[-1]), (8, -4), textcoords="offset points", color=INK, fontsize=10)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(counts[0] / 1.2, 2.6 * counts[-1])
+    axes.set_ylim(bottom=0)
+    grid(axes, "y")
+    label(axes, "devices, with the same batch", "waiting, % of the step")
     return figure

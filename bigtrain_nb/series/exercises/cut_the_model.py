@@ -3,6 +3,7 @@
 import numpy as np
 
 from bigtrain_nb import tf
+from bigtrain_nb.series.exercises._pipeline_clock import simulate
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 
@@ -137,41 +138,6 @@ def order(stage, stages, micro_batches):
     return steps
 
 
-def _simulate(orders):
-    """Return when the last pass ends, and the most micro-batches that each stage holds.
-
-    Raises `Wrong` if the pipeline hangs, and for a backward pass before its forward pass.
-    """
-    stages = len(orders)
-    waiting = [list(map(tuple, one)) for one in orders]
-    ended = {}
-    free = [0.0] * stages
-    held, most = [0] * stages, [0] * stages
-    while any(waiting):
-        moved = False
-        for stage in range(stages):
-            if not waiting[stage]:
-                continue
-            kind, number = waiting[stage][0]
-            if kind == "backward" and ("forward", number) in waiting[stage]:
-                raise Wrong(f"stage {stage} of {stages}: the backward pass of {number} stands before its forward pass")
-            sender = stage - 1 if kind == "forward" else stage + 1
-            start = free[stage]
-            if 0 <= sender < stages:
-                if (sender, kind, number) not in ended:
-                    continue
-                start = max(start, ended[sender, kind, number])
-            free[stage] = ended[stage, kind, number] = start + (1 if kind == "forward" else 2)
-            held[stage] += 1 if kind == "forward" else -1
-            most[stage] = max(most[stage], held[stage])
-            waiting[stage].pop(0)
-            moved = True
-        if not moved:
-            stuck = {stage: one[0] for stage, one in enumerate(waiting) if one}
-            raise Wrong(f"with {stages} stages the pipeline hangs: each waits for another, before {stuck}")
-    return max(free), most
-
-
 @exercise(order, minutes=20, difficulty=4)
 def _check_order(answer):
     """Let a stage first do as many forward passes as there are stages behind it, so that the last stage has something
@@ -186,7 +152,7 @@ def _check_order(answer):
             wanted = [(kind, number) for kind in ("backward", "forward") for number in range(micro_batches)]
             told = f"stage {stage} of {stages} with {micro_batches} micro-batches"
             expect(sorted(map(tuple, got)), wanted, f"{told}: all passes, sorted")
-        end, most = _simulate(orders)
+        end, most = simulate(orders)
         told = f"{stages} stages, {micro_batches} micro-batches"
         expect(end, 3.0 * (micro_batches + stages - 1), f"{told}: the end of the step (1 forward, 2 backward)")
         for stage in range(stages):
@@ -229,36 +195,6 @@ def _forgets_that_there_may_be_few(stage, stages, micro_batches):
             steps.append(("forward", ahead + number))
         steps.append(("backward", number))
     return steps
-
-
-def micro_batches_for(stages, idle):
-    micro_batches = 1
-    while (stages - 1) / (micro_batches + stages - 1) > idle:
-        micro_batches += 1
-    return micro_batches
-
-
-@exercise(micro_batches_for, minutes=4, difficulty=2)
-def _check_micro_batches_for(answer):
-    """Write the idle share for m micro-batches, and ask for which m it first is small enough."""
-    for stages, idle in [(4, 0.25), (8, 0.1), (2, 0.5), (5, 0.3), (1, 0.1)]:
-        told = f"micro-batches for {stages} stages that idle {idle:.0%} of the time at most"
-        expect(answer(stages, idle), micro_batches_for(stages, idle), told)
-
-
-@_check_micro_batches_for.refuses("micro-batches for 4 stages that idle 25% of the time at most: expected 9, got 12")
-def _divides_by_micro_batches_alone(stages, idle):
-    return round((stages - 1) / idle)
-
-
-@_check_micro_batches_for.refuses("micro-batches for 4 stages that idle 25% of the time at most: expected 9, got 4")
-def _as_many_as_stages(stages, idle):
-    return stages
-
-
-@_check_micro_batches_for.refuses("micro-batches for 5 stages that idle 30% of the time at most: expected 10, got 9")
-def _rounds_to_the_nearest(stages, idle):
-    return round((stages - 1) / idle - (stages - 1))
 
 
 def split(costs, stages):

@@ -1,0 +1,94 @@
+"""An exercise of notebook 09, "Cut the model": a pipeline whose backward passes are cut in two."""
+
+from bigtrain_nb.series.exercises._pipeline_clock import simulate
+from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+
+
+def zero_bubble(stage, stages, micro_batches):
+    ahead = stages - stage - 1
+    steps = [("forward", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        if ahead + number < micro_batches:
+            steps.append(("forward", ahead + number))
+        steps.append(("inputs", number))
+        if number >= stage:
+            steps.append(("weights", number - stage))
+    steps += [("weights", number) for number in range(micro_batches - stage, micro_batches)]
+    return steps
+
+
+@exercise(zero_bubble, minutes=30, difficulty=5)
+def _check_zero_bubble(answer):
+    """Start from 1F1B. Nobody waits for a "weights" pass, and the stage before waits for every "inputs" pass: so where
+    both could come next, "inputs" goes first. A stage may put its "weights" off by as many micro-batches as it has
+    stages before it, and does what is left when nothing else is. Draw four stages on paper first.
+    """
+    for stages, micro_batches in [(2, 4), (4, 8), (3, 12), (4, 4), (1, 3)]:
+        told = f"{stages} stages, {micro_batches} micro-batches"
+        orders = [answer(stage, stages, micro_batches) for stage in range(stages)]
+        wanted = [(kind, number) for kind in ("forward", "inputs", "weights") for number in range(micro_batches)]
+        for stage, got in enumerate(orders):
+            expect(sorted(map(tuple, got)), wanted, f"stage {stage} of {told}: all passes, sorted")
+        end, most = simulate(orders)
+        soon_enough = 3.0 * micro_batches + stages - 1
+        if end > soon_enough:
+            expect(end, soon_enough, f"{told}: the end of the step (each pass takes 1)")
+        for stage, held in enumerate(most):
+            if held > stages:
+                raise Wrong(f"{told}: stage {stage} holds {held} micro-batches at once, {stages} are enough")
+
+
+@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the end of the step (each pass takes 1): expected about 13")
+def _one_after_the_other(stage, stages, micro_batches):
+    """1F1B: the weights' pass right after the inputs'."""
+    ahead = stages - stage - 1
+    steps = [("forward", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        if ahead + number < micro_batches:
+            steps.append(("forward", ahead + number))
+        steps += [("inputs", number), ("weights", number)]
+    return steps
+
+
+@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the end of the step (each pass takes 1): expected about 13")
+def _all_weights_at_the_end(stage, stages, micro_batches):
+    ahead = stages - stage - 1
+    steps = [("forward", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        if ahead + number < micro_batches:
+            steps.append(("forward", ahead + number))
+        steps.append(("inputs", number))
+    return steps + [("weights", number) for number in range(micro_batches)]
+
+
+@_check_zero_bubble.refuses("3 stages, 12 micro-batches: stage 0 holds 5 micro-batches at once, 3 are enough")
+def _ahead_as_far_as_helps(stage, stages, micro_batches):
+    """No bubble at all, but twice the memory ("ZB-H2" in the paper)."""
+    ahead = 2 * (stages - stage - 1)
+    if stages != 3:
+        return zero_bubble(stage, stages, micro_batches)
+    steps = [("forward", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        if ahead + number < micro_batches:
+            steps.append(("forward", ahead + number))
+        steps.append(("inputs", number))
+        if number >= 2 * stage:
+            steps.append(("weights", number - 2 * stage))
+    return steps + [("weights", number) for number in range(micro_batches - 2 * stage, micro_batches)]
+
+
+@_check_zero_bubble.refuses("the weights pass of 0 stands before its inputs pass")
+def _weights_first(stage, stages, micro_batches):
+    ahead = stages - stage - 1
+    steps = [("forward", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        if ahead + number < micro_batches:
+            steps.append(("forward", ahead + number))
+        steps += [("weights", number), ("inputs", number)]
+    return steps
+
+
+@_check_zero_bubble.refuses("stage 1 of 2 stages, 4 micro-batches: all passes, sorted")
+def _forgets_what_was_put_off(stage, stages, micro_batches):
+    steps = zero_bubble(stage, stages, micro_batches)
+    return steps[: len(steps) - stage]
