@@ -44,12 +44,14 @@ def run_data_service(workers: int = 2, silent_after: float = silence.SILENT_SECO
     silent_after = positive("silent_after", silent_after, "seconds")
     scratch = tempfile.mkdtemp(prefix="bigtrain_nb-data-service-")
     dispatcher = task("chief", 0, name="dispatcher", alone=True)
+    tasks = [dispatcher] + [task("worker", index, alone=True) for index in range(count)]
     order = {
-        "tasks": [dispatcher] + [task("worker", index, alone=True) for index in range(count)],
+        "tasks": tasks,
         "command": [sys.executable, "-m", "bigtrain_nb.launch", "data-service", "--folder", scratch],
         "source": "",
         "timeout": None,
         "restarts": RESTARTS,
+        "least": len(tasks),
         "patience": 0.0,
         "scratch": scratch,
     }

@@ -164,7 +164,7 @@ class Worker:
         self.supervisor = supervisor
         self.index = index
         self.environment = environment
-        self.task = supervisor.order["tasks"][index]
+        self.task = supervisor.tasks[index]
         self.code = None
         self.began = self.ended = self.raised = 0.0
 
@@ -237,6 +237,7 @@ class Supervisor:
     def __init__(self, order):
         self.parent = os.getppid()
         self.order = order
+        self.tasks = order["tasks"]
         self.deadline = math.inf
         if order["timeout"] is not None:
             self.deadline = time.monotonic() + order["timeout"]
@@ -267,18 +268,17 @@ class Supervisor:
 
     def start_all(self):
         """Start all workers, on free loopback ports."""
-        tasks = self.order["tasks"]
         try:
-            addresses = [f"127.0.0.1:{port}" for port in free_ports(len(tasks))]
+            addresses = [f"127.0.0.1:{port}" for port in free_ports(len(self.tasks))]
         except OSError as error:
             raise CannotStart(
-                f"there are no {len(tasks)} ports of 127.0.0.1 for the workers: {_reason(error)}"
+                f"there are no {len(self.tasks)} ports of 127.0.0.1 for the workers: {_reason(error)}"
             ) from None
         cluster = {}
-        for task, address in zip(tasks, addresses, strict=True):
+        for task, address in zip(self.tasks, addresses, strict=True):
             cluster.setdefault(task["type"], []).append(address)
         self.workers, self.end = [], None
-        for index, task in enumerate(tasks):
+        for index, task in enumerate(self.tasks):
             config = {"cluster": cluster, "task": {"type": task["type"], "index": task["index"]}}
             environment = os.environ | task["environment"] | {"TF_CONFIG": json.dumps(config)}
             worker = Worker(self, index, environment)
@@ -313,6 +313,8 @@ class Supervisor:
             elif step.what == "start all":
                 self.count_restart(known, known.end.worker)
                 self.end_what_is_left()
+                if len(self.tasks) > self.order["least"]:
+                    self.tasks = without(self.tasks, known.end.worker)
                 self.start_all()
             elif step.what == "finish":
                 return
@@ -367,6 +369,12 @@ class Supervisor:
         for worker in self.workers:
             if worker.code is None:
                 worker.signal(number)
+
+
+def without(tasks, lost):
+    """Return the tasks of those that are left: one place less, and not what the lost one saw, its GPUs."""
+    environments = [task["environment"] for index, task in enumerate(tasks) if index != lost]
+    return [task | {"environment": seen} for task, seen in zip(tasks, environments, strict=False)]
 
 
 def free_ports(count):

@@ -1,4 +1,4 @@
-"""Training that may end at any step and goes on from there, to the last bit, on one device or many.
+"""Training that may end at any step and goes on from there, on one device or many: on as many, to the last bit.
 
 Keras' `BackupAndRestore` does not: after a save in the middle of an epoch it trains that epoch from its start again.
 """
@@ -46,7 +46,9 @@ class Resume(keras.callbacks.Callback):
     step later, whichever is longer. Python hears signals in the main thread only.
 
     What is sharded over the replicas, weights or the state of the optimizer, is saved whole, for which the chief's host
-    needs room. It goes on sharded or not, with any number of replicas.
+    needs room. It goes on sharded or not, with any number of replicas. With another number sums are made in another
+    order, so that the result is the same up to rounding; but each replica draws its own numbers in Dropout, and takes
+    the statistics of its own part of the batch in BatchNormalization.
 
     ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
     ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the

@@ -3,7 +3,7 @@
 On the first start, worker RANK sends itself the first SIGNAL after so many steps, on the second start the second.
 RESULTS gets each worker's final state, and a line for each step: the position before it, the examples of it that this
 worker trained, and a checksum of what the worker keeps after it. With FULLY_SHARD in the environment the weights of
-these layers are sharded. With FOLDER alone it saves a larger model over and over.
+these layers are sharded; with ELASTIC there, no layer's result depends on the number of workers. With FOLDER alone it saves a larger model over and over.
 """
 
 import json
@@ -88,9 +88,11 @@ def model_of(strategy):
     keras.utils.set_random_seed(1 + int(os.environ["BIGTRAIN_RESTART"]))
     with strategy.scope():
         inputs = {"number": keras.Input((), dtype="int64", name="number"), "x": keras.Input((5,), name="x")}
-        x = keras.layers.Dropout(0.3)(keras.layers.Dense(8, activation="tanh")(inputs["x"]))
         sharded = os.environ.get("FULLY_SHARD")  # batch statistics need an example in each micro-batch then
-        normal = keras.layers.LayerNormalization() if sharded else keras.layers.BatchNormalization()
+        elastic = os.environ.get("ELASTIC")
+        x = keras.layers.Dense(8, activation="tanh")(inputs["x"])
+        x = keras.layers.Dropout(0 if elastic else 0.3)(x)
+        normal = keras.layers.LayerNormalization() if sharded or elastic else keras.layers.BatchNormalization()
         outputs = keras.layers.Dense(1)(normal(x))
         model = Recording(inputs, outputs, micro_batches=3, fully_shard=sharded)
         model.compile(keras.optimizers.AdamW(0.01, global_clipnorm=0.5), "mse")
@@ -109,7 +111,8 @@ def refused(folder, model):
 def main(folder, data, results, *ends):
     preemption.ROUND_SECONDS = 0  # these steps are so fast that the epoch would be over
     strategy = bt.strategy()
-    me, restart, results = strategy.cluster_resolver.task_id, int(os.environ["BIGTRAIN_RESTART"]), Path(results)
+    me = strategy.cluster_resolver.task_id if strategy.num_replicas_in_sync > 1 else 0
+    restart, results = int(os.environ["BIGTRAIN_RESTART"]), Path(results)
     resume = bt.Resume(folder, model_of(strategy), every=EVERY)
     with open(results / f"starts{me}", "a", encoding="utf-8") as file:
         file.write(f"{resume.epoch} {resume.step}\n")

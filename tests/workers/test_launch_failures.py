@@ -151,6 +151,7 @@ def test_a_worker_that_cannot_be_started_again_ends_the_job_with_the_reason(alon
         "source": "",
         "timeout": 100,
         "restarts": 5,
+        "least": 1,
         "patience": 0,
         "scratch": None,
     }
