@@ -3,7 +3,7 @@
 import signal
 
 collect_ignore = ["my"]  # the reader's copies
-pytest_plugins = ["longest_first", "notebook_guard", "pytester"]
+pytest_plugins = ["longest_first", "notebook_guard", "pytester", "tf32_option"]
 
 # A shell's background jobs ignore Ctrl-C, and so does all that they start: tests of interrupts would hang.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
