@@ -18,7 +18,7 @@ from workers_job import all_reduces
 import bigtrain_nb as bt
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.plan.peak_memory import ANSWER, CODE
+from bigtrain_nb.plan.peak_memory import ANSWER, CODE, Peak
 
 
 def dense(width=2048, layers=4, fully_shard=None):
@@ -229,7 +229,7 @@ def peak_of(case):
     packed = base64.b64encode(pickle.dumps((peak_of_updates, case.arguments)))
     code = f"import bigtrain_nb as bt; bt.devices({case.devices}); {CODE.format(packed=packed)}"
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=subprocess.PIPE, check=True)
-    return float(done.stdout.decode().rpartition(ANSWER)[2])
+    return Peak(**json.loads(done.stdout.decode().rpartition(ANSWER)[2]))
 
 
 def in_worker(network, batch, answer):

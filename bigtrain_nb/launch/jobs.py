@@ -51,10 +51,11 @@ def run_workers(
     times, with BIGTRAIN_RESTART=1, 2, ... in their environment: a script that resumes from its last checkpoint goes on.
     If they fail again within a minute, the next start waits 1 s, then 2, 4, ..., 30 s.
 
-    ``workers=(least, most)`` begins with the ``most``, and has one worker less after each restart, as if the machine of
-    the one that failed were lost, its GPUs with it; ``least`` are always left. A `bigtrain_nb.Model` divides the batch of
-    a step among all workers, however many: with fewer the result is the same up to rounding, as `bigtrain_nb.Resume`
-    says. Once the machine is back, end the job and start it anew: it begins with the ``most`` again.
+    ``workers=(least, most)`` begins with the ``most``, and has one worker less after each restart, as if the
+    machine of the one that failed were lost, its GPUs with it; ``least`` are always left. A `bigtrain_nb.Model`
+    divides the batch of a step among all workers, however many: with fewer the result is the same up to rounding,
+    as `bigtrain_nb.Resume` says. Once the machine is back, end the job and start it anew: it begins with the
+    ``most`` again.
 
     With ``servers``, parameter servers, there are a chief, the workers and the servers; all run the same script, in
     which `bigtrain_nb.strategy` returns in the chief only. A worker that fails is then started again alone, on its
@@ -116,16 +117,14 @@ def _least_and_most(workers, servers, restarts):
     if not isinstance(workers, list | tuple):
         count = whole_number("workers", workers, 1, MOST_PROCESSES)
         return count, count
-    if len(workers) != 2:
-        raise ValueError(f"workers={workers!r} must be a number, or two, (least, most), like (1, 2)")
-    least, most = (whole_number("workers", count, 1, MOST_PROCESSES) for count in workers)
-    if least > most:
-        raise ValueError(f"workers={workers!r} must have the least first, like ({most}, {least})")
+    counts = [whole_number("workers", count, 1, MOST_PROCESSES) for count in workers]
+    if len(counts) != 2 or counts[0] > counts[1]:
+        raise ValueError(f"workers={workers!r} must be a number, or two of them, (least, most), like (1, 2)")
     if servers:
         raise ValueError(f"workers={workers!r} cannot be with servers: give one number, a lost worker comes back alone")
     if restarts == 0:
         raise ValueError(f"workers={workers!r} has fewer workers after a restart: give restarts=1 or more as well")
-    return least, most
+    return counts
 
 
 def task(kind, index, name=None, alone=False, environment=NO_GPU):
@@ -205,11 +204,12 @@ class Lines:
 class Job(Shown):
     """Workers that run together. Made by `run_workers`; shows itself as a table in a notebook.
 
-    ``names`` says what each is: "worker 0", or "chief", "worker 0", "server 0" where there are servers. ``addresses``
-    are theirs, "host:port"; ``pids`` their process ids; ``codes`` their exit codes, None while one runs, -9 if SIGKILL
-    ended it: all three of the last start, which may have had fewer workers. ``failed`` is the index of the one that
-    failed first since then, or None. ``restarted`` says how many times all, or one alone, were started again. ``exit_code`` is what a shell would see:
-    None while the job runs, 0, the first failure's code, 128 + n for signal n, 124 after the timeout.
+    ``names`` says what each is: "worker 0", or "chief", "worker 0", "server 0" where there are servers.
+    ``addresses`` are theirs, "host:port"; ``pids`` their process ids; ``codes`` their exit codes, None while one
+    runs, -9 if SIGKILL ended it: all three of the last start, which may have had fewer workers. ``failed`` is the
+    index of the one that failed first since then, or None. ``restarted`` says how many times all, or one alone,
+    were started again. ``exit_code`` is what a shell would see: None while the job runs, 0, the first failure's
+    code, 128 + n for signal n, 124 after the timeout.
     """
 
     def __init__(self, order, gpus_in_words=""):
@@ -297,7 +297,7 @@ class Job(Shown):
             caption += f", restarts: {self.restarted}"
         rows = []
         for name, pid, code, lines in zip(self.names, self.pids, self.codes, self._logs, strict=False):
-            rows.append([name, str(pid), _in_words(code), lines.newest()])
+            rows.append([name, str(pid), in_words(code), lines.newest()])
         closing = "\n".join(filter(None, [self._gpus_in_words, self._who_can_reach_it()]))
         return cards.table(caption, ["", "process", "state", "last line"], rows, closing)
 
@@ -348,7 +348,7 @@ class Job(Shown):
         self._unprinted.add(line)
 
     def _failure(self, worker):
-        return f"{self.names[worker]} failed: {_in_words(self.codes[worker])}"
+        return f"{self.names[worker]} failed: {in_words(self.codes[worker])}"
 
     def _finish(self):
         """Note that nothing more will come."""
@@ -371,7 +371,7 @@ class Job(Shown):
         self.exit_code = code if code >= 0 else 128 - code
 
 
-def _in_words(code):
+def in_words(code):
     if code is None:
         return "runs"
     if code >= 0:

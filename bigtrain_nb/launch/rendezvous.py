@@ -270,7 +270,7 @@ def send(connection, **message):
 def heard(connection, until):
     """Return the next message; None if the other side hangs up, says something else, or nothing by ``until``."""
     line = bytearray()
-    while not line.endswith(b"\n") and len(line) < LONGEST_MESSAGE:
+    while b"\n" not in line and len(line) < LONGEST_MESSAGE:
         left = until - time.monotonic()
         if left <= 0 or not select.select([connection], [], [], left)[0]:
             return None

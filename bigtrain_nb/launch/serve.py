@@ -1,9 +1,8 @@
 """Tasks that only serve: their TensorFlow runs what the chief sends it, and they end when the chief ends.
 
 A task reports to the chief once its server runs. The last word on that connection is the code to end with; an end
-without a word means that the chief was lost. Spaces before it say that the chief runs: one that stands still sends
-none, and the task says so. The chief goes on to listen there, so that a task that is started again finds it; its own
-TensorFlow uses another port.
+without a word means that the chief was lost. The chief goes on to listen there, so that a task that is started again
+finds it, and that one that stands still can be told from one that runs; its own TensorFlow uses another port.
 """
 
 import atexit
@@ -12,7 +11,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -43,7 +41,6 @@ def lead(spec, runs, patience):
     server = listening(spec, patience)
     guests.update(gather(server, spec, runs, patience))
     threading.Thread(target=_welcome_again, args=(server, spec, runs), daemon=True).start()
-    threading.Thread(target=_beat, daemon=True).start()
     atexit.register(_dismiss)
     addresses = list(spec.addresses)
     addresses[0] = f"{addresses[0].rpartition(':')[0]}:{free_ports(1)[0]}"
@@ -71,35 +68,20 @@ def _serve(spec, runs, patience):
     _ = tf.distribute.Server(spec.cluster, task["type"], task["index"], protocol="grpc")
     chief, _ = report(spec, runs, patience)
     _notice_a_lost_host(chief)
+    silence.say([f"the chief ({spec.addresses[0]})"], spec.addresses[:1])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    word = _last_word(chief, f"the chief ({spec.addresses[0]})")
+    word = _last_word(chief)
     if not word:
         print(f"the chief ({spec.addresses[0]}) is gone without a word", flush=True)
     os._exit(int(word or 1))  # at once: TensorFlow's server cannot be ended
 
 
-def _last_word(chief, name):
-    """Return what the chief says in the end, b"" if it is gone; print a line when it has stood still for a minute."""
-    chief.settimeout(silence.SILENT_SECONDS)
-    while True:
-        try:
-            said = chief.recv(16)
-        except TimeoutError:
-            print(f"{silence.sentence(name, silence.SILENT_SECONDS)} This task waits until it is ended", flush=True)
-            continue
-        except OSError:
-            return b""
-        if word := said.strip():
-            return word
-        if not said:
-            return b""
-
-
-def _beat():
-    """Tell all tasks again and again that the chief runs."""
-    while True:
-        time.sleep(silence.SILENT_SECONDS / 4)
-        _say(b" ")
+def _last_word(chief):
+    """Return what the chief says in the end, b"" if it is gone."""
+    chief.settimeout(None)
+    with suppress(OSError):
+        return chief.recv(16)
+    return b""
 
 
 def _welcome_again(server, spec, runs):

@@ -1,14 +1,13 @@
 """A process that is there and says nothing: it was stopped, or its machine hangs. TensorFlow waits for it for ever.
 
 Whether a process lives can be asked without TensorFlow: a gRPC server answers a greeting within a moment, also one that
-computes with all its cores.
+computes with all its cores, and our own hangs up.
 """
 
 import socket
 import threading
 
 from bigtrain_nb.common.addresses import host_and_port
-from bigtrain_nb.common.checks import positive
 
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # RFC 9113, 3.4: and no settings
 LONGEST_WAIT_SECONDS = 5.0
@@ -33,10 +32,7 @@ def watch(addresses, silent_after, tell, over):
 
     Calls ``tell(index)``, in a thread, for one that has not answered for ``silent_after`` seconds. Where nobody listens
     there is nobody to be silent.
-
-    Raises ValueError for a ``silent_after`` that is no positive number.
     """
-    silent_after = positive("silent_after", silent_after, "seconds")
     for index, address in enumerate(addresses):
         threading.Thread(target=_watch, args=(index, address, silent_after, tell, over), daemon=True).start()
 

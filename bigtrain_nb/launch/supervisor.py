@@ -51,6 +51,10 @@ class State:
     ended: float = 0.0
     raised: float = 0.0  # when it last printed a traceback
 
+    def was_steady(self):
+        """Return whether it had run for a while before it ended."""
+        return self.ended - self.began >= STEADY_SECONDS
+
     def began_to_fail(self):
         """Return when it printed its last traceback, if it ended soon after that, or else when it ended."""
         return self.raised if self.raised > self.ended - LATELY_SECONDS else self.ended
@@ -136,7 +140,7 @@ def _step_before_the_end(known):
 
 def pause_before_restart(known, failed):
     """Return the seconds to wait: 0 at first, then 1, 2, 4, ..., unless the one that failed had run for a while."""
-    if known.restarts_in_a_row == 0 or failed.ended - failed.began >= STEADY_SECONDS:
+    if known.restarts_in_a_row == 0 or failed.was_steady():
         return 0.0
     doublings = min(known.restarts_in_a_row - 1, 10)
     return min(2.0**doublings, LONGEST_PAUSE_SECONDS)
@@ -360,9 +364,7 @@ class Supervisor:
         )
 
     def count_restart(self, known, worker):
-        failed = known.workers[worker]
-        was_steady = failed.ended - failed.began >= STEADY_SECONDS
-        self.restarts_in_a_row = 1 if was_steady else self.restarts_in_a_row + 1
+        self.restarts_in_a_row = 1 if known.workers[worker].was_steady() else self.restarts_in_a_row + 1
         self.restarts += 1
 
     def signal(self, number):

@@ -1,6 +1,7 @@
 """How much memory does a piece of work take? Measured in a process of its own, so that nothing else counts."""
 
 import base64
+import json
 import os
 import pickle
 import re
@@ -16,10 +17,9 @@ import cloudpickle
 import psutil
 
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.launch.jobs import run_workers
+from bigtrain_nb.launch.jobs import TIMED_OUT, in_words, run_workers
 
 TIMEOUT_SECONDS = 600
-TIMED_OUT = 124
 TRACEBACK_LINES = 12
 LONGEST_LINE = 500
 MIB = 2**20
@@ -27,15 +27,37 @@ ANSWER = "bigtrain_nb.peak_memory: "
 CODE = "from bigtrain_nb.plan.peak_memory import measure; measure({packed!r})"
 
 
-def peak_memory(function: Callable, /, **arguments: Any) -> float:
+class Peak(float):
+    """The peak memory in MiB of where a function computed. Made by `peak_memory`.
+
+    ``host`` is the peak of the process in the host's memory, ``device`` that on the first GPU, None without one. The
+    number itself is ``device`` if there is one, and else ``host``.
+    """
+
+    host: float
+    device: float | None
+
+    def __new__(cls, host, device):
+        peak = super().__new__(cls, host if device is None else device)
+        peak.host, peak.device = host, device
+        return peak
+
+    def __getnewargs__(self):
+        return self.host, self.device
+
+
+def peak_memory(function: Callable, /, **arguments: Any) -> Peak:
     """Run ``function(**arguments)`` in a fresh Python and return the peak memory that it took, in MiB.
 
     Function and arguments are sent there by cloudpickle, with the variables around the function and, from a notebook,
     the globals that it uses; what the function returns is dropped. On the CPU: the peak of resident memory above that
     of the process with TensorFlow loaded, one operation run and the function received. Where TensorFlow sees GPUs: the
-    peak of its allocator on the first one.
+    peak of its allocator on the first one; ``host`` of the result is the host's peak then, where pipelines and NumPy
+    keep their arrays.
 
-    There the function sees one device, so `bt.mirrored` cannot be measured.
+    The function sees one device, so `bt.mirrored` cannot be measured. XLA plans memory in another way than TensorFlow,
+    and Keras turns it on by itself where there is a GPU: compile with ``jit_compile=False`` to compare with
+    `plan_step`, or across machines.
 
     On the CPU, building and compiling a small model is in it, with 40 to 200 MiB whatever the batch. Repetitions of one
     step or a short `fit` of `conv_net` on two busy cores agreed within 3 MiB, but for one of 30 that was 40 MiB higher.
@@ -62,12 +84,10 @@ def peak_memory(function: Callable, /, **arguments: Any) -> float:
     lines = job.logs(0).splitlines()
     for line in lines:
         if line.startswith(ANSWER):
-            return float(line.removeprefix(ANSWER))
+            return Peak(**json.loads(line.removeprefix(ANSWER)))
     if job.exit_code == TIMED_OUT:
         raise TimeoutError(f"{name} has run for {TIMEOUT_SECONDS} s; it was ended")
-    how = f"exited with {code}"
-    if code < 0:
-        how = f"killed by {signal.Signals(-code).name}"
+    how = in_words(code)
     if code == -signal.SIGKILL:
         how += " (what the system does when there is no memory left)"
     last = [line[:LONGEST_LINE] for line in lines[-TRACEBACK_LINES:]]  # one has all that was sent there
@@ -84,14 +104,16 @@ def measure(packed):
     on_gpu = bool(tf.config.list_logical_devices("GPU"))
     if on_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
-        before = tf.config.experimental.get_memory_info("GPU:0")["current"]
-    else:
-        with suppress(OSError):  # the kernel starts the peak anew, where it can
-            Path("/proc/self/clear_refs").write_text("5")
-        before = psutil.Process().memory_info().rss
+        before_on_gpu = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    with suppress(OSError):  # the kernel starts the peak anew, where it can
+        Path("/proc/self/clear_refs").write_text("5")
+    before = psutil.Process().memory_info().rss
     function(**arguments)
-    highest = tf.config.experimental.get_memory_info("GPU:0")["peak"] if on_gpu else _highest_resident()
-    print(f"\n{ANSWER}{max(0, highest - before) / MIB}", flush=True)
+    peak = {"host": max(0, _highest_resident() - before) / MIB, "device": None}
+    if on_gpu:
+        highest = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+        peak["device"] = max(0, highest - before_on_gpu) / MIB
+    print(f"\n{ANSWER}{json.dumps(peak)}", flush=True)
 
 
 def _highest_resident():

@@ -1,19 +1,25 @@
 """Peak memory in a process of its own: what it counts, what it says, and that nothing is left behind."""
 
+import base64
+import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
 
+import cloudpickle
 import psutil
 import pytest
 
+from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.plan import peak_memory as memory
 from bigtrain_nb.plan.peak_memory import peak_memory
 
 MANY = 2**17  # float64 of a MiB
+MIB = 2**20
 
 
 def holds_starts_and_drops(mib, path):
@@ -48,12 +54,32 @@ def test_a_closure_of_a_notebook_cell_works_with_its_globals():
         "shell = InteractiveShell.instance()\n"
         "cells = ['import bigtrain_nb as bt, numpy\\nmany = 2**17',\n"
         "         'def sized(mib):\\n    return lambda: numpy.ones(mib * many)',\n"
-        "         'print(\"it took\", round(bt.peak_memory(sized(100)), -1))']\n"
+        "         'print(\"it took\", round(bt.peak_memory(sized(100)).host, -1))']\n"
         "for cell in cells:\n"
         "    shell.run_cell(cell, store_history=True).raise_error()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert "it took 100.0" in done.stdout and not done.stderr, done
+
+
+def told(monkeypatch, capsys, gpus, infos):
+    """Return what a process tells of a function that takes nothing, where TensorFlow sees these GPUs."""
+    infos = iter(infos)
+    monkeypatch.setattr(memory, "_highest_resident", lambda: psutil.Process().memory_info().rss + 30 * MIB)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: gpus)
+    monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", lambda device: None)
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", lambda device: next(infos))
+    memory.measure(base64.b64encode(cloudpickle.dumps((list, {}))).decode())
+    return memory.Peak(**json.loads(capsys.readouterr().out.partition(memory.ANSWER)[2]))
+
+
+def test_with_a_gpu_the_number_is_its_peak_and_the_hosts_is_said_too(monkeypatch, capsys):
+    infos = [{"current": 5 * MIB, "peak": 0}, {"current": 0, "peak": 25 * MIB}]
+    peak = told(monkeypatch, capsys, ["GPU:0"], infos)
+    assert peak == peak.device == 20 and 20 < peak.host < 40
+    assert (peak + 1, pickle.loads(pickle.dumps(peak)).host) == (21, peak.host)
+    peak = told(monkeypatch, capsys, [], [])
+    assert peak == peak.host and 20 < peak < 40 and peak.device is None
 
 
 def is_gone(pid, limit=60):
@@ -67,7 +93,7 @@ def is_gone(pid, limit=60):
 
 def test_it_counts_what_the_function_holds_at_its_peak_and_what_it_started_ends_with_it(tmp_path):
     path = tmp_path / "pid"
-    assert 190 < peak_memory(holds_starts_and_drops, mib=200, path=str(path)) < 230
+    assert 190 < peak_memory(holds_starts_and_drops, mib=200, path=str(path)).host < 230
     assert is_gone(int(path.read_text()))
 
 

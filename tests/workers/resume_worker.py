@@ -3,7 +3,8 @@
 On the first start, worker RANK sends itself the first SIGNAL after so many steps, on the second start the second.
 RESULTS gets each worker's final state, and a line for each step: the position before it, the examples of it that this
 worker trained, and a checksum of what the worker keeps after it. With FULLY_SHARD in the environment the weights of
-these layers are sharded; with ELASTIC there, no layer's result depends on the number of workers. With FOLDER alone it saves a larger model over and over.
+these layers are sharded; with ELASTIC there, no layer's result depends on the number of workers. With FOLDER alone it
+saves a larger model over and over.
 """
 
 import json

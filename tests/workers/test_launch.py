@@ -154,8 +154,8 @@ def test_what_is_known_of_a_job_while_it_runs_and_afterwards():
     [
         ({"workers": 0}, "workers=0 must be a whole number of at least 1"),
         ({"workers": 257}, "workers=257 must be a whole number of at least 1 and at most 256"),
-        ({"workers": (2, 1), "restarts": 1}, "workers=(2, 1) must have the least first, like (1, 2)"),
-        ({"workers": (1, 2, 3)}, "workers=(1, 2, 3) must be a number, or two, (least, most)"),
+        ({"workers": (2, 1), "restarts": 1}, "workers=(2, 1) must be a number, or two of them, (least, most)"),
+        ({"workers": (1, 2, 3)}, "workers=(1, 2, 3) must be a number, or two of them, (least, most)"),
         ({"workers": (0, 2), "restarts": 1}, "workers=0 must be a whole number of at least 1"),
         ({"workers": (1, 2)}, "workers=(1, 2) has fewer workers after a restart: give restarts=1 or more as well"),
         ({"workers": (1, 2), "restarts": 1, "servers": 1}, "workers=(1, 2) cannot be with servers: give one number"),

@@ -64,7 +64,7 @@ def test_at_least_goes_on_with_fewer(tmp_path, watch):
     done = shell("--workers", 2, "--at-least", 1, "--restarts", 1, script(tmp_path, code))
     assert done.returncode == 0 and "-- all are started again: 1 of 2 workers" in done.stdout
     refused = shell("--workers", 2, "--at-least", 3, "--restarts", 1, script(tmp_path, code))
-    assert refused.returncode == 2 and "workers=(3, 2) must have the least first" in refused.stderr
+    assert refused.returncode == 2 and "workers=(3, 2) must be a number, or two of them" in refused.stderr
     watch.nothing_left()
 
 

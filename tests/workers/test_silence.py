@@ -2,13 +2,15 @@
 
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from leftovers import eventually
 
+from bigtrain_nb.common.addresses import host_and_port
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.launch import serve, silence
+from bigtrain_nb.launch import rendezvous, serve, silence
 from bigtrain_nb.launch.cluster_spec import ClusterSpec
 from bigtrain_nb.launch.coordinator import Coordinator
 from bigtrain_nb.launch.supervisor import free_ports
@@ -62,36 +64,27 @@ def test_a_line_names_the_silent_one(mute, answering, monkeypatch, capsys):
     eventually(lambda: capsys.readouterr().out.startswith("worker 1 has not answered for 4 s: was it stopped, or"))
 
 
-def test_a_chief_that_stands_still_is_told_and_its_last_word_still_counts(monkeypatch, capsys):
-    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.5)
+def test_a_chief_that_runs_is_not_silent_to_its_tasks_and_hears_them_still():
+    spec = ClusterSpec(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"], 0, True, 1, "TF_CONFIG")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        threading.Thread(target=serve._welcome_again, args=(server, spec, {}), daemon=True).start()
+        for _ in range(3):
+            assert not silence.is_silent(address, rendezvous.TALK_SECONDS / 2)
+        with socket.create_connection(host_and_port(address)) as task:
+            rendezvous.send(task, rank=1, group=spec.group, runs={})
+            assert rendezvous.heard(task, time.monotonic() + SECONDS) == {"go": True}
+        serve.guests.clear()
+
+
+def test_the_last_word_is_the_chiefs_and_one_that_is_gone_has_none():
     chief, guest = socket.socketpair()
     with chief, guest, ThreadPoolExecutor(1) as pool:
-        last_word = pool.submit(serve._last_word, guest, "the chief (node-0:1)")
-        chief.sendall(b" ")
-        said = []
-        eventually(lambda: said.append(capsys.readouterr().out) or "".join(said))
-        assert "".join(said).startswith("the chief (node-0:1) has not answered for 0.5 s: was it stopped")
-        chief.sendall(b" 75")
+        last_word = pool.submit(serve._last_word, guest)
+        chief.sendall(b"75")
         assert last_word.result(SECONDS) == b"75"
-
-
-def test_a_chief_that_is_gone_has_no_last_word_and_one_that_runs_beats(monkeypatch):
-    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.4)
-    chief, guest = socket.socketpair()
-    with chief, guest:
-        monkeypatch.setattr(serve, "guests", {1: chief})
-        threading.Thread(target=serve._beat, daemon=True).start()
-        guest.settimeout(SECONDS)
-        assert guest.recv(1) == b" "
-        monkeypatch.setattr(serve, "guests", {})
         chief.close()
-        assert serve._last_word(guest, "the chief") == b""
-
-
-@pytest.mark.parametrize("silent_after", [0, -1, None, "60"])
-def test_a_time_that_is_none_is_refused(silent_after):
-    with pytest.raises(ValueError, match="silent_after=.* must be a positive, finite number of seconds"):
-        silence.watch([], silent_after, print, threading.Event())
+        assert serve._last_word(guest) == b""
 
 
 @pytest.fixture
