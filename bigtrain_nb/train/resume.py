@@ -52,8 +52,8 @@ class Resume(keras.callbacks.Callback):
 
     ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
     ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the
-    state of other callbacks, random numbers that are not from Keras' seed generators. On GPUs runs are equal to the bit
-    only with `tf.config.experimental.enable_op_determinism()`.
+    state of other callbacks, random numbers that are not from Keras' seed generators. On GPUs sums are
+    made in any order, unless `tf.config.experimental.enable_op_determinism()` was called.
 
     Raises ValueError for bad settings, a model that is not built or not compiled, a checkpoint of another model;
     TypeError for what is no Keras model;

@@ -20,6 +20,8 @@ pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
 SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
+STORED = Path(__file__).parents[2] / "benchmarks" / "elastic_on_ray.md"  # what notebook 03 shows
+PAUSE_SECONDS = 0.4  # of a step: what Ray does takes a minute or two
 SECONDS = 1200  # a net: to the first step of two workers it takes two minutes on a busy machine
 A_NODE = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
 pytestmark = pytest.mark.timeout(2 * SECONDS)
@@ -45,6 +47,7 @@ class Training:
             "RAY_ADDRESS": cluster.address,
             "CUDA_VISIBLE_DEVICES": "-1",
             "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
+            "BIGTRAIN_PAUSE": str(PAUSE_SECONDS),
         }
         self.process = subprocess.Popen(
             [sys.executable, program],
@@ -105,12 +108,30 @@ def weights_in(folder):
     return np.concatenate([reader.get_tensor(name).ravel() for name in names])
 
 
-def of_two_workers(folder, script, *arguments):
-    """Return the weights that two workers of our launcher end with."""
-    job = bt.run_workers(SCRIPTS / script, arguments=[folder, *arguments], env={"CUDA_VISIBLE_DEVICES": "-1"})
+def undisturbed(folder, script, *arguments):
+    """Return the ended job of two workers of our launcher."""
+    environment = {"CUDA_VISIBLE_DEVICES": "-1", "BIGTRAIN_PAUSE": "0"}
+    job = bt.run_workers(SCRIPTS / script, arguments=[folder, *arguments], env=environment)
     job.wait(show=False)
     assert job.codes == [0, 0], job.logs(0)
+    return job
+
+
+def of_two_workers(folder, script, *arguments):
+    """Return the weights that two workers of our launcher end with."""
+    undisturbed(folder, script, *arguments)
     return weights_in(folder)
+
+
+def stretches(lines):
+    """Return for each start that trained how many workers it had, and {step: loss}."""
+    found = []
+    for line in lines:
+        if "of 2, the chief" in line or "No strategy is needed" in line:
+            found.append((2 if "the chief" in line else 1, {}))
+        elif told := as_told(line):
+            found[-1][1][told["step"]] = told["loss"]
+    return [(workers, losses) for workers, losses in found if losses]
 
 
 def test_two_workers_end_with_the_weights_of_ours_after_2048_steps(cluster, tmp_path):
@@ -157,3 +178,33 @@ def test_a_node_that_comes_back_is_used_and_no_step_is_lost(cluster, tmp_path):
     steps = training.steps
     assert steps[-1] == 24 * epochs
     assert all(after <= before + 1 for before, after in zip(steps, steps[1:], strict=False))
+
+
+def test_the_curve_of_two_one_and_two_workers_is_that_of_two(cluster, tmp_path):
+    """And is stored: rounding makes the losses differ, and no step is lost."""
+    script = Path(__file__).with_name("slow_photos.py")
+    training = Training(cluster, tmp_path, script)
+    training.until(lambda: len(training.steps) >= 60)
+    cluster.remove_node(cluster.second, allow_graceful=False)
+    until_started(training, 1)
+    cluster.add_node(**A_NODE)
+    until_started(training, 2)
+    assert training.code() == 0
+    [(_, whole)] = stretches(undisturbed(tmp_path / "ours", script).logs(0).splitlines())
+    told = stretches(training.lines)
+    assert [workers for workers, _ in told] == [2, 1, 2]
+    assert all(whole[step] == loss for step, loss in told[0][1].items())
+
+    rows = [
+        "| workers | steps | losses the same to the last digit | largest difference of a loss |",
+        "|---|---|---|---|",
+    ]
+    every_step = {}
+    for workers, losses in told:
+        apart = [abs(loss - whole[step]) for step, loss in losses.items()]
+        same = f"{apart.count(0.0)} of {len(apart)}"
+        rows.append(f"| {workers} | {min(losses)} to {max(losses)} | {same} | {max(apart):.0e} |")
+        every_step |= losses
+    assert sorted(every_step) == sorted(whole)
+    assert max(abs(loss - whole[step]) for step, loss in every_step.items()) < 0.3
+    STORED.write_text("\n".join([STORED.read_text().partition("\n| ")[0], *rows, ""]))

@@ -1,9 +1,9 @@
-"""Splits the CPU into four logical devices; `conftest.py` imports this before any test can make TensorFlow run."""
+"""Splits the CPU into eight logical devices; `conftest.py` imports this before any test can make TensorFlow run."""
 
 from bigtrain_nb.common.keras_gaps import mirrored_with_groups_of_its_own
 from bigtrain_nb.common.quiet import tf
 
-CPUS = [f"CPU:{i}" for i in range(4)]
+CPUS = [f"CPU:{i}" for i in range(8)]
 GPUS = [f"GPU:{i}" for i in range(len(tf.config.list_physical_devices("GPU")))]
 cpu = tf.config.list_physical_devices("CPU")[0]
 if tf.config.get_logical_device_configuration(cpu) is None:

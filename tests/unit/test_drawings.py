@@ -31,6 +31,7 @@ FIGURES = {
     "readers": lambda: workers.readers_figure(READ),
     "ring": lambda: workers.ring_figure(HELD),
     "message": lambda: workers.message_figure({4096: 0.001, 2**20: 0.004}, {4096: 0.0012, 2**20: 0.0035}),
+    "elastic": lambda: workers.elastic_figure({1: 2.0, 2: 1.5, 3: 1.0}, {"two": {1: 2.0, 2: 1.5}, "one": {3: 1.0}}),
     "resumed": lambda: workers.resumed_figure({1: 2.0, 2: 1.5, 3: 1.0}, {1: 2.0, 2: 1.5}, {2: 1.5, 3: 1.0}),
     "pairs": lambda: handing_on.pairs_figure({"bytes": [1.8, 1.7], "teacher": [1.5, 1.4]}, "loss"),
     "zeros": lambda: handing_on.zeros_figure({0: 1.0, 0.8: 3.0}, {0: 312.0, 0.8: 96.0}),
