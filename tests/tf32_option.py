@@ -8,22 +8,26 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
+OPTION = "--tf32"
 FOLDER = Path(__file__).with_name("tf32")
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--tf32", action="store_true", help="round the factors of float32 products to ten bits, as GPUs do"
-    )
+    parser.addoption(OPTION, action="store_true", help="round the factors of float32 products to ten bits, as GPUs do")
+    if OPTION in sys.argv:  # now: the conftest.py of a folder loads TensorFlow before options are parsed
+        round_here_and_in_what_is_started()
 
 
 def pytest_configure(config):
-    if not config.getoption("--tf32"):
-        return
+    if config.getoption(OPTION) and "rounded_products" not in sys.modules:
+        raise pytest.UsageError(f"{OPTION} must stand in the command line: TensorFlow may be loaded already")
+
+
+def round_here_and_in_what_is_started():
     paths = [str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # for kernels and workers
-    if hasattr(config, "workerinput"):
-        return  # a process of pytest-xdist has started with it
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     sys.path.insert(0, str(FOLDER))
     import rounded_products
 

@@ -47,8 +47,8 @@ class Resume(keras.callbacks.Callback):
 
     What is sharded over the replicas, weights or the state of the optimizer, is saved whole, for which the chief's host
     needs room. It goes on sharded or not, with any number of replicas. With another number sums are made in another
-    order, so that the result is the same up to rounding; but each replica draws its own numbers in Dropout, and takes
-    the statistics of its own part of the batch in BatchNormalization.
+    order, so that the result is the same up to rounding, which grows with the steps; but each replica draws its own
+    numbers in Dropout, and takes the statistics of its own part of the batch in BatchNormalization.
 
     ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
     ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the

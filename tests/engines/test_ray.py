@@ -22,6 +22,7 @@ from ray.cluster_utils import Cluster
 SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
 STORED = Path(__file__).parents[2] / "benchmarks" / "elastic_on_ray.md"  # what notebook 03 shows
 PAUSE_SECONDS = 0.4  # of a step: what Ray does takes a minute or two
+CALM_STEPS = 96
 SECONDS = 1200  # a net: to the first step of two workers it takes two minutes on a busy machine
 A_NODE = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
 pytestmark = pytest.mark.timeout(2 * SECONDS)
@@ -108,12 +109,12 @@ def weights_in(folder):
     return np.concatenate([reader.get_tensor(name).ravel() for name in names])
 
 
-def undisturbed(folder, script, *arguments):
-    """Return the ended job of two workers of our launcher."""
+def undisturbed(folder, script, *arguments, workers=2):
+    """Return the ended job of workers of our launcher."""
     environment = {"CUDA_VISIBLE_DEVICES": "-1", "BIGTRAIN_PAUSE": "0"}
-    job = bt.run_workers(SCRIPTS / script, arguments=[folder, *arguments], env=environment)
+    job = bt.run_workers(SCRIPTS / script, workers, arguments=[folder, *arguments], env=environment)
     job.wait(show=False)
-    assert job.codes == [0, 0], job.logs(0)
+    assert job.codes == [0] * workers, job.logs(0)
     return job
 
 
@@ -180,8 +181,18 @@ def test_a_node_that_comes_back_is_used_and_no_step_is_lost(cluster, tmp_path):
     assert all(after <= before + 1 for before, after in zip(steps, steps[1:], strict=False))
 
 
+def beside(whole, workers, losses):
+    """Return a row of the stored table: how far losses, {step: loss}, are from those of an undisturbed run."""
+    calm, later = [0.0], []
+    for step, loss in losses.items():
+        (calm if step <= CALM_STEPS else later).append(abs(loss - whole[step]))
+    same = sum(loss == whole[step] for step, loss in losses.items())
+    largest = f"{max(calm):.0e} | {max(later):.0e}" if later else f"{max(calm):.0e} |"
+    return f"| {workers} | {min(losses)} to {max(losses)} | {same} of {len(losses)} | {largest} |"
+
+
 def test_the_curve_of_two_one_and_two_workers_is_that_of_two(cluster, tmp_path):
-    """And is stored: rounding makes the losses differ, and no step is lost."""
+    """And is stored. Later the loss of this training jumps up, and what was rounding is seen in the first digit."""
     script = Path(__file__).with_name("slow_photos.py")
     training = Training(cluster, tmp_path, script)
     training.until(lambda: len(training.steps) >= 60)
@@ -190,21 +201,21 @@ def test_the_curve_of_two_one_and_two_workers_is_that_of_two(cluster, tmp_path):
     cluster.add_node(**A_NODE)
     until_started(training, 2)
     assert training.code() == 0
-    [(_, whole)] = stretches(undisturbed(tmp_path / "ours", script).logs(0).splitlines())
     told = stretches(training.lines)
+    [(_, whole)] = stretches(undisturbed(tmp_path / "two", script).logs(0).splitlines())
+    [(_, alone)] = stretches(undisturbed(tmp_path / "one", script, workers=1).logs(0).splitlines())
     assert [workers for workers, _ in told] == [2, 1, 2]
     assert all(whole[step] == loss for step, loss in told[0][1].items())
-
-    rows = [
-        "| workers | steps | losses the same to the last digit | largest difference of a loss |",
-        "|---|---|---|---|",
-    ]
     every_step = {}
-    for workers, losses in told:
-        apart = [abs(loss - whole[step]) for step, loss in losses.items()]
-        same = f"{apart.count(0.0)} of {len(apart)}"
-        rows.append(f"| {workers} | {min(losses)} to {max(losses)} | {same} | {max(apart):.0e} |")
+    for _, losses in told:
         every_step |= losses
     assert sorted(every_step) == sorted(whole)
-    assert max(abs(loss - whole[step]) for step, loss in every_step.items()) < 0.3
-    STORED.write_text("\n".join([STORED.read_text().partition("\n| ")[0], *rows, ""]))
+    assert all(abs(every_step[step] - whole[step]) < 0.05 for step in whole if step <= CALM_STEPS)
+    for losses in (every_step, whole, alone):
+        assert np.mean([losses[step] for step in whole if step > max(whole) - 24]) < 0.1
+
+    rows = [beside(whole, workers, losses) for workers, losses in told]
+    rows.append(beside(whole, "1, undisturbed", alone))
+    text = STORED.read_text()
+    head = text[: text.index("|---|") + len("|---|---|---|---|---|\n")]
+    STORED.write_text(head + "\n".join(rows) + "\n")

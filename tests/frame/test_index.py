@@ -58,3 +58,13 @@ def test_the_map_leads_to_every_notebook_and_is_drawn():
     shown = {notebook[:2] for rows in series_map.COLUMNS.values() for _, notebook in rows}
     assert shown == {path.name[:2] for path in NOTEBOOKS}
     assert series_map.FILE.read_text(encoding="utf-8") == series_map.drawing(), "run tools/series_map.py"
+
+
+def test_notebook_03_shows_what_was_stored_of_ray():
+    stored = (FOLDER.parent / "benchmarks" / "elastic_on_ray.md").read_text()
+    table = stored[stored.index("| workers |") :].strip()
+    assert len(table.splitlines()) > 4
+    [shown] = [
+        cell.source for cell in rules.read(FOLDER / "03-many-workers.ipynb").cells if cell.id == "elastic-on-ray"
+    ]
+    assert table in shown

@@ -129,19 +129,19 @@ def resumed_figure(whole, before, after) -> Figure:
 def elastic_figure(whole, stretches) -> Figure:
     """The loss of a run that was never disturbed, and over it the stretches of one that changed its number of workers.
 
-    `whole`: {step: loss}. `stretches`: {who trained: {step: loss}}.
+    `whole`: {step: loss}. `stretches`: {how many trained: {step: loss}}.
     """
     figure, (axes,) = canvas(3.2)
     axes.plot(whole.keys(), whole.values(), color=INK, alpha=0.2, linewidth=7, solid_capstyle="round")
     highest = 1.05 * max(whole.values())
-    for place, (who, stretch) in enumerate(stretches.items()):
+    for place, (workers, stretch) in enumerate(stretches.items()):
         axes.plot(stretch.keys(), stretch.values(), color=[MEASURED, INK][place % 2], linewidth=2)
         axes.axvspan(min(stretch), max(stretch), color=INK, alpha=0.05 * (place % 2), linewidth=0)
-        axes.text((min(stretch) + max(stretch)) / 2, 0.97 * highest, who, ha="center", va="top", color=INK)
+        axes.text((min(stretch) + max(stretch)) / 2, 0.04 * highest, workers, ha="center", color=INK)
     axes.set_ylim(0, highest)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     grid(axes, "y")
-    label(axes, "step\ngrey, wide: two workers that nobody disturbed", "loss of the step")
+    label(axes, "step\nin words: how many workers; grey, wide: two that nobody disturbed", "loss of the step")
     return figure
 
 
