@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from equal_models import batches, distance, examples, on, precision, reducing, strategy, values_on_replicas
+from equal_models import EQUAL, batches, distance, examples, on, precision, reducing, strategy, values_on_replicas
 
 import bigtrain_nb as bt
 from bigtrain_nb.common import replicas
@@ -101,10 +101,10 @@ def trained(count, build=dense, data=UNEVEN, optimizer=adamw, epochs=2, **settin
 def test_it_trains_evaluates_and_predicts_as_one_device(count, micro_batches, optimizer):
     alone = trained(1, optimizer=optimizer)
     sharded = trained(count, optimizer=optimizer, fully_shard=BLOCKS, micro_batches=micro_batches)
-    assert distance(sharded, alone) < 1e-5
-    assert sharded.history.history["loss"] == pytest.approx(alone.history.history["loss"], rel=1e-5)
-    np.testing.assert_allclose(sharded.predict(X, verbose=0), alone.predict(X, verbose=0), atol=1e-5)
-    assert sharded.evaluate(UNEVEN, verbose=0) == pytest.approx(alone.evaluate(UNEVEN, verbose=0), rel=1e-5)
+    assert distance(sharded, alone) < EQUAL
+    assert sharded.history.history["loss"] == pytest.approx(alone.history.history["loss"], rel=EQUAL)
+    np.testing.assert_allclose(sharded.predict(X, verbose=0), alone.predict(X, verbose=0), atol=EQUAL)
+    assert sharded.evaluate(UNEVEN, verbose=0) == pytest.approx(alone.evaluate(UNEVEN, verbose=0), rel=EQUAL)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_it_trains_evaluates_and_predicts_as_one_device(count, micro_batches, op
 )
 def test_layers_of_all_kinds_train_as_on_two_replicas_that_are_whole(build):
     whole, sharded = trained(2, build, EVEN), trained(2, build, EVEN, fully_shard=BLOCKS)
-    assert distance(sharded, whole) < 1e-5
+    assert distance(sharded, whole) < EQUAL
 
 
 def test_each_replica_keeps_half_and_files_are_whole_and_stock(tmp_path):
@@ -127,14 +127,14 @@ def test_each_replica_keeps_half_and_files_are_whole_and_stock(tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded) is type(dense()) and distance(loaded, sharded) == 0
     for one, other in zip(loaded.optimizer.variables, alone.optimizer.variables, strict=True):
-        np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-5)
+        np.testing.assert_allclose(one.numpy(), other.numpy(), atol=EQUAL)
     with on(3):
         again = bt.load_model(tmp_path / "model.keras", fully_shard=BLOCKS)
         again.fit(UNEVEN, verbose=0, shuffle=False)
     with on(1):
         alone = bt.load_model(tmp_path / "model.keras")
         alone.fit(UNEVEN, verbose=0, shuffle=False)
-    assert distance(again, alone) < 1e-5
+    assert distance(again, alone) < EQUAL
 
 
 def test_a_checkpoint_goes_on_with_any_number_of_replicas(tmp_path):
@@ -148,7 +148,7 @@ def test_a_checkpoint_goes_on_with_any_number_of_replicas(tmp_path):
         return model
 
     goes_on(2, fully_shard=BLOCKS)
-    assert distance(goes_on(3, fully_shard=BLOCKS), trained(1)) < 1e-5
+    assert distance(goes_on(3, fully_shard=BLOCKS), trained(1)) < EQUAL
 
 
 def test_outside_of_replicas_the_weights_show_themselves_whole():
@@ -174,7 +174,7 @@ def test_outside_of_replicas_the_weights_show_themselves_whole():
 def test_the_way_of_gpus_gives_the_same(monkeypatch):
     expected = trained(2, fully_shard=BLOCKS)
     monkeypatch.setattr(replicas, "on_cpus", lambda strategy: False)
-    assert distance(trained(2, fully_shard=BLOCKS), expected) < 1e-5
+    assert distance(trained(2, fully_shard=BLOCKS), expected) < EQUAL
 
 
 def launched(graph, replica):
@@ -252,7 +252,7 @@ def test_step_by_step_it_is_the_same():
         model.compile(adamw(), "mse", run_eagerly=True)
         model.fit(batches([16, 4, 7], X, Y), verbose=0, shuffle=False)
     alone = trained(1, data=batches([16, 4, 7], X, Y), epochs=1)
-    assert distance(model, alone) < 1e-5
+    assert distance(model, alone) < EQUAL
 
 
 def test_an_overflow_on_one_replica_skips_the_step_on_all():
@@ -332,7 +332,7 @@ def test_an_embedding_and_a_gpt_are_sharded():
 
     sharded = trained_gpt(2, fully_shard=True)
     assert sum(is_shard(weight) for weight in sharded.weights) == 2 * 8 + 1
-    assert distance(sharded, trained_gpt(1)) < 1e-5
+    assert distance(sharded, trained_gpt(1)) < EQUAL
 
 
 def test_one_replica_has_nothing_to_shard():

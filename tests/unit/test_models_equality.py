@@ -7,7 +7,19 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
-from equal_models import SIZES, batches, distance, examples, net, on, precision, reducing, replicas_agree, trained
+from equal_models import (
+    EQUAL,
+    SIZES,
+    batches,
+    distance,
+    examples,
+    net,
+    on,
+    precision,
+    reducing,
+    replicas_agree,
+    trained,
+)
 
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -38,8 +50,8 @@ def cut(optimizer, replicas, micro_batches, policy="float32"):
 
 def assert_equals_stock(model, optimizer):
     whole = stock(optimizer)
-    assert distance(model, whole) < 1e-5
-    assert model.history.history["loss"] == pytest.approx(whole.history.history["loss"], rel=1e-5)
+    assert distance(model, whole) < EQUAL
+    assert model.history.history["loss"] == pytest.approx(whole.history.history["loss"], rel=EQUAL)
     assert replicas_agree(model)
     assert model.optimizer.iterations.numpy() == len(SIZES)
 
@@ -94,7 +106,7 @@ def test_the_end_of_a_dataset_of_unknown_size_is_no_step(replicas, micro_batches
     decaying = partial(keras.optimizers.AdamW, 0.01, weight_decay=1.0, epsilon=1e-4)
     model = trained(lambda: net(micro_batches=micro_batches), unknown, decaying, replicas, epochs=3)
     assert model.optimizer.iterations.numpy() == 12
-    assert distance(model, trained(lambda: net(keras.Model), known, decaying, epochs=3)) < 1e-5
+    assert distance(model, trained(lambda: net(keras.Model), known, decaying, epochs=3)) < EQUAL
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3])

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from equal_models import batches, on, precision, reducing
+from equal_models import EQUAL, batches, on, precision, reducing
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -62,19 +62,19 @@ def cut():
 
 
 def test_a_dozen_steps_of_adam_end_at_the_same_weights_and_predictions(plain, cut):
-    assert apart(cut, plain) < 1e-5
+    assert apart(cut, plain) < EQUAL
     assert cut.history.history.keys() == plain.history.history.keys()
     for name, values in plain.history.history.items():
-        assert cut.history.history[name] == pytest.approx(values, rel=1e-5), name
-    np.testing.assert_allclose(cut.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-5)
+        assert cut.history.history[name] == pytest.approx(values, rel=EQUAL), name
+    np.testing.assert_allclose(cut.predict(X, verbose=0), plain.predict(X, verbose=0), atol=EQUAL)
 
 
 @pytest.mark.parametrize(
     ("build", "policy", "near", "clipping"),
     [
-        (small_net, "float32", 1e-5, {"global_clipnorm": 0.1}),
-        (small_net, "float32", 1e-5, {"clipnorm": 0.05}),
-        (partial(small_gpt, recompute=True, micro_batches=3), "float32", 1e-5, {"global_clipnorm": 0.1}),
+        (small_net, "float32", EQUAL, {"global_clipnorm": 0.1}),
+        (small_net, "float32", EQUAL, {"clipnorm": 0.05}),
+        (partial(small_gpt, recompute=True, micro_batches=3), "float32", EQUAL, {"global_clipnorm": 0.1}),
         (partial(small_gpt, micro_batches=2), "mixed_float16", 5e-3, {"global_clipnorm": 0.1}),
     ],
 )
@@ -150,8 +150,8 @@ def test_a_checkpoint_of_what_is_cut_is_whole(cut, tmp_path):
 
 
 def test_outside_of_replicas_it_is_whole(cut, plain):
-    np.testing.assert_allclose(cut(X[:2]), plain(X[:2]), atol=1e-5)
-    np.testing.assert_allclose(tf.function(cut)(X[:2]), plain(X[:2]), atol=1e-5)
+    np.testing.assert_allclose(cut(X[:2]), plain(X[:2]), atol=EQUAL)
+    np.testing.assert_allclose(tf.function(cut)(X[:2]), plain(X[:2]), atol=EQUAL)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "bfloat16"])
