@@ -85,7 +85,7 @@ def test_a_stock_model_and_a_loop_by_hand_give_the_same():
             loss = tf.reduce_mean((model(X, training=True) - Y) ** 2) + sum(model.losses)
         gradients.append(tape.gradient(loss, model.trainable_variables))
     for one, other in zip(*gradients, strict=True):
-        np.testing.assert_allclose(one, other, rtol=EQUAL, atol=EQUAL / 100)
+        np.testing.assert_allclose(one, other, rtol=EQUAL, atol=EQUAL)
 
 
 def test_a_mask_and_several_inputs_reach_the_layer():
