@@ -59,6 +59,7 @@ bench: $(READY)
 	$(PY) benchmarks/talking.py
 	$(PY) benchmarks/meter.py
 	$(PY) benchmarks/parallel.py
+	$(PY) benchmarks/text.py
 	$(PY) benchmarks/budget.py
 	$(PY) benchmarks/honesty.py
 

@@ -19,6 +19,7 @@ DRAWN_BY = {  # a part of the cell whose largest picture is taken
     "06-all-of-it": "ledger.figure()",
     "07-pay-with-time": "segments_figure(",
     "09-cut-the-model": "order_figure(orders)",
+    "10-feed-a-language-model": "rows_figure(drawn)",
     "11-when-it-goes-wrong": "interval_figure(measured",
     "12-ask-a-server": "staleness_figure(learning_rates",
     "13-choose-it-shrink-it-hand-it-on": "load_figure(under_load)",

@@ -18,7 +18,10 @@ ELSEWHERE = (
     "**On a hosted service** ([open in Colab](https://colab.research.google.com/github/{place}/blob/main/notebooks/{name}))"
     " run this first: `%pip install -q {package}`, then `%run -m bigtrain_nb.unpack`."
 )
-PACKAGES = {"13-choose-it-shrink-it-hand-it-on.ipynb": '"bigtrain-nb[workbook]"'}
+PACKAGES = {
+    "10-feed-a-language-model.ipynb": '"bigtrain-nb[workbook,hub]"',
+    "13-choose-it-shrink-it-hand-it-on.ipynb": '"bigtrain-nb[workbook]"',
+}
 """A hosted service has what the others need beside the package itself; more would replace packages of its own."""
 
 

@@ -12,6 +12,7 @@ COLUMNS = {  # what one sees: from top to bottom, the question and the notebook
     "It is slow": [
         ("Is it, or was that noise?", "00 Measure first"),
         ("Does it wait for data?", "01 Feed the model"),
+        ("Are batches mostly padding?", "10 Feed a language model"),
         ("Is one device too slow?", "02 Mirror it"),
         ("Is one machine too slow?", "03 Many workers"),
         ("Do all wait for the slowest?", "12 Ask a server"),

@@ -32,15 +32,16 @@ def count_examples(data):
 
 
 def weight_of(data, reduction):
-    """Return what a batch counts in the mean over several, a float32 scalar."""
+    """Return what a batch counts in the mean over several, a scalar of 32 bits, or of 64 where Keras' floatx has them."""
+    dtype = "float64" if keras.config.floatx() == "float64" else "float32"
     if reduction == "sum":
-        return tf.constant(1.0)
+        return tf.constant(1.0, dtype)
     _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     if reduction == "mean" or sample_weight is None:
-        return tf.cast(count_examples(data), tf.float32)
+        return tf.cast(count_examples(data), dtype)
     if keras.tree.is_nested(sample_weight):
         raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
-    return tf.reduce_sum(tf.cast(sample_weight, tf.float32))
+    return tf.reduce_sum(tf.cast(sample_weight, dtype))
 
 
 def examples_of(data, start, length):

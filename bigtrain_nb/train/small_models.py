@@ -121,7 +121,7 @@ def gpt(
         for _ in range(layers):
             x = _block(x, transformer_block, recompute, fully_shard, same_segment)
         x = _normalized(x)
-        logits = _matrix(vocabulary, dtype="float32", name="logits")(x)
+        logits = _matrix(vocabulary, dtype=_at_least_float32(), name="logits")(x)
         return keras.Model(inputs, logits, name="gpt")
 
     model = Model.of(
@@ -214,6 +214,11 @@ def _normalized(x):
 
 def _matrix(width, **settings):
     return _layers.Dense(width, use_bias=False, kernel_initializer=_normal(), **settings)
+
+
+def _at_least_float32():
+    """The dtype of logits: half precision would round the loss; float64 stays what it is."""
+    return keras.backend.result_type("float32", keras.config.dtype_policy().variable_dtype)
 
 
 def _normal():

@@ -131,6 +131,23 @@ EXPECTED = {
     ),
     "when_it_goes_wrong.clock_ahead": ("{step: seconds} of worker 0; {step: seconds} of worker 1", "seconds"),
     "when_it_goes_wrong.interval": ("seconds that saving takes; mean seconds between failures", "seconds"),
+    "feed_a_language_model.faults": (
+        'a dictionary of "tokens", "segments" and "positions", whole numbers [rows, places]; a gradient, an array;'
+        " gradient(inputs, labels, weights) -> array",
+        'a set of three of "mask", "positions", "seam", "padding", "twice" and "rows"',
+    ),
+    "feed_a_language_model.share": (
+        "the number of a step; the worker, from 0; workers; rows of the global batch; rows in all",
+        "an array of row numbers",
+    ),
+    "feed_a_language_model.mixture": (
+        "rows of each source, a list; their shares, a list; how many rows are wanted; a seed",
+        "an array of row numbers",
+    ),
+    "feed_a_language_model.crossover": (
+        "tokens of each document, a list; {tokens of a row: seconds} of two rows",
+        "tokens of a row, or None",
+    ),
     "ask_a_server.workers_allowed": ("the learning rate; the curvature", "a whole number"),
     "ask_a_server.asynchronous": (
         "weights [4]; gradient(worker, weights) -> array; seconds of each worker, a list; the rate; steps",

@@ -125,6 +125,28 @@ def test_a_weighted_mean_is_taken_of_each_part_by_itself(stock_way):
         assert np.abs(moved - whole).max() < 1e-5 * np.abs(whole).max()
 
 
+def test_kerashubs_byte_pairs_split_words_in_tf_data_only():
+    """Called, it hands its expression to `tokenizers` as a str, which is taken literally: nothing is split, and merges
+    go across words. Mended, notebook 10 must show another reason to tokenise once, from "hub-question" to
+    "hub-takeaway".
+    """
+    hub = pytest.importorskip("keras_hub").models
+    vocabulary = {token: index for index, token in enumerate(["<|endoftext|>", "a", "b", "Ġ", "aĠ", "Ġb"])}
+    tokenizer = hub.GPT2Tokenizer(vocabulary=vocabulary, merges=["a Ġ", "Ġ b"])
+    in_tf_data = next(tf.data.Dataset.from_tensors(["a b"]).map(tokenizer).as_numpy_iterator())
+    called = [[int(token) for token in row] for row in tokenizer(["a b"])]
+    assert [row.tolist() for row in in_tf_data] == [[1, 5]]  # "a", " b"
+    assert called == [[4, 2]]  # "a ", "b"
+
+
+def test_tokenizers_takes_a_text_literally_and_an_expression_as_one():
+    """If a str is an expression, KerasHub's tokenizers are mended by that."""
+    tokenizers = pytest.importorskip("tokenizers")
+    split = tokenizers.pre_tokenizers.Split
+    assert len(split(r"\d", "isolated").pre_tokenize_str("123")) == 1
+    assert len(split(tokenizers.Regex(r"\d"), "isolated").pre_tokenize_str("123")) == 3
+
+
 def test_clipping_comes_before_the_reduction():
     """Mended, replicas do not change the result, and `keras_gaps.already_reduced` can be deleted if scaling is too."""
     clipped = partial(SGD, global_clipnorm=0.05)

@@ -1,0 +1,465 @@
+"""Exercises of notebook 10, "Feed a language model": order and mixture as arrays, faults in gradients, the crossover."""
+
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect, is_unfinished
+
+
+def share(step, worker, workers, batch, rows):
+    steps = rows // batch
+    epoch = step // steps
+    order = np.random.default_rng(epoch).permutation(rows)
+    start = step % steps * batch
+    numbers = order[start : start + batch]
+    return numbers[worker::workers]
+
+
+@exercise(share, minutes=6, difficulty=2)
+def _check_share(answer):
+    """Everything follows from the number of the step: which epoch it is in, and which step of that epoch it is. The
+    number of workers only says who reads what of the batch that is already chosen.
+    """
+    for rows, batch in ((40, 8), (43, 8), (96, 12)):
+        steps = rows // batch
+        epochs = []
+        for epoch in (0, 1, 70_000):
+            first = epoch * steps
+            epochs.append(np.stack([_whole_batch(answer, first + step, 1, batch, rows) for step in range(steps)]))
+            numbers = epochs[-1].ravel()
+            if len(np.unique(numbers)) != len(numbers):
+                raise Wrong(f"{rows} rows, batches of {batch}: epoch {epoch} reads a row twice")
+            if (np.diff(numbers) == 1).mean() > 0.5:
+                raise Wrong(f"{rows} rows, batches of {batch}: the order of epoch {epoch} is not shuffled")
+            for step in range(steps):
+                for workers in (2, 4):
+                    together = _whole_batch(answer, first + step, workers, batch, rows)
+                    told = f"what {workers} workers read in step {first + step} ({rows} rows, batches of {batch})"
+                    alone = sorted(epochs[-1][step].tolist())
+                    expect(sorted(together.tolist()), alone, f"{told}, which one worker reads too")
+        for one, other in combinations(epochs, 2):
+            if (one == other).all():
+                raise Wrong(f"{rows} rows, batches of {batch}: two epochs have the same order")
+
+
+def _whole_batch(answer, step, workers, batch, rows):
+    """Return what all workers read in a step, checked for its size."""
+    parts = [answer(step, worker, workers, batch, rows) for worker in range(workers)]
+    if any(is_unfinished(part) for part in parts):
+        raise NotAttempted
+    for worker, part in enumerate(parts):
+        part = np.asarray(part)
+        if part.ndim != 1 or part.dtype.kind not in "iu":
+            raise Wrong(f"step {step}: expected an array of row numbers, got {part!r:.80}")
+        told = f"rows of worker {worker} of {workers} in step {step} ({rows} rows, batches of {batch})"
+        expect(len(part), batch // workers, told)
+        if part.min() < 0 or part.max() >= rows:
+            raise Wrong(f"step {step}: rows must be from 0 to {rows - 1}, got {part.min()} to {part.max()}")
+    return np.concatenate(parts)
+
+
+@_check_share.refuses("which one worker reads too")
+def _each_worker_shuffles_its_own_part(step, worker, workers, batch, rows):
+    own = rows // workers
+    each = batch // workers
+    steps = rows // batch
+    order = worker * own + np.random.default_rng(step // steps).permutation(own)
+    start = step % steps * each
+    return order[start : start + each]
+
+
+@_check_share.refuses("two epochs have the same order")
+def _the_same_order_in_each_epoch(step, worker, workers, batch, rows):
+    steps = rows // batch
+    order = np.random.default_rng(0).permutation(rows)
+    start = step % steps * batch
+    return order[start : start + batch][worker::workers]
+
+
+@_check_share.refuses("reads a row twice")
+def _draws_each_batch_anew(step, worker, workers, batch, rows):
+    numbers = np.random.default_rng(step).choice(rows, batch, replace=False)
+    return numbers[worker::workers]
+
+
+@_check_share.refuses("is not shuffled")
+def _not_shuffled(step, worker, workers, batch, rows):
+    steps = rows // batch
+    start = step % steps * batch
+    return (np.arange(rows)[start : start + batch] + step // steps)[worker::workers] % rows
+
+
+@_check_share.refuses("rows of worker 0 of 1 in step")
+def _keeps_an_epochs_last_batch(step, worker, workers, batch, rows):
+    steps = -(-rows // batch)
+    order = np.random.default_rng(step // steps).permutation(rows)
+    start = step % steps * batch
+    return order[start : start + batch][worker::workers]
+
+
+def mixture(sizes, shares, count, seed):
+    random = np.random.default_rng(seed)
+    first = 0
+    chosen = []
+    for size, part in zip(sizes, shares, strict=True):
+        wanted = round(part * count)
+        times = -(-wanted // size)  # rounded up
+        numbers = np.concatenate([first + random.permutation(size) for _ in range(times)])
+        chosen.append(numbers[:wanted])
+        first += size
+    return random.permutation(np.concatenate(chosen))
+
+
+@exercise(mixture, minutes=12, difficulty=3)
+def _check_mixture(answer):
+    """How many rows of each source are wanted is known beforehand. Take permutations of a source, one after the other,
+    until there are enough. When all sources are together, shuffle once more.
+    """
+    for sizes, shares, count in (([50, 20, 400], [0.3, 0.2, 0.5], 200), ([7, 30], [0.7, 0.3], 100)):
+        told = f"sizes={sizes}, shares={shares}, count={count}"
+        got = answer(sizes, shares, count, 1)
+        if is_unfinished(got):
+            raise NotAttempted
+        got = np.asarray(got)
+        if got.shape != (count,) or got.dtype.kind not in "iu":
+            raise Wrong(f"{told}: expected an array of {count} row numbers, got {got.dtype} of shape {got.shape}")
+        if got.min() < 0 or got.max() >= sum(sizes):
+            raise Wrong(f"{told}: rows must be from 0 to {sum(sizes) - 1}, got {got.min()} to {got.max()}")
+        ends = np.cumsum(sizes)
+        for source, (size, part, end) in enumerate(zip(sizes, shares, ends, strict=True)):
+            own = got[(got >= end - size) & (got < end)]
+            expect(len(own), round(part * count), f"{told}: rows of source {source}")
+            times = np.bincount(own - (end - size), minlength=size)
+            if times.max() - times.min() > 1:
+                raise Wrong(
+                    f"{told}: source {source} has {size} rows, of which one comes {times.max()} times and one"
+                    f" {times.min()} times: each must come about as often, with a difference of at most 1"
+                )
+        of_first = got < sizes[0]
+        for part in np.array_split(of_first, 4):
+            if abs(part.mean() - shares[0]) > 0.25:
+                raise Wrong(f"{told}: {part.mean():.0%} of a quarter come from source 0: are the sources mixed?")
+        expect(answer(sizes, shares, count, 1), got, f"{told}: a second call with the same seed")
+        if np.array_equal(answer(sizes, shares, count, 2), got):
+            raise Wrong(f"{told}: another seed must give another order")
+
+
+@_check_mixture.refuses("rows of source 0: expected 60")
+def _by_chance(sizes, shares, count, seed):
+    random = np.random.default_rng(seed)
+    sources = random.choice(len(sizes), count, p=shares)
+    firsts = np.cumsum(sizes) - sizes
+    return firsts[sources] + random.integers(0, np.array(sizes)[sources])
+
+
+@_check_mixture.refuses("each must come about as often")
+def _rows_by_chance(sizes, shares, count, seed):
+    random = np.random.default_rng(seed)
+    firsts = np.cumsum(sizes) - sizes
+    chosen = [
+        first + random.integers(0, size, round(part * count))
+        for first, size, part in zip(firsts, sizes, shares, strict=True)
+    ]
+    return random.permutation(np.concatenate(chosen))
+
+
+@_check_mixture.refuses("are the sources mixed?")
+def _one_source_after_the_other(sizes, shares, count, seed):
+    random = np.random.default_rng(seed)
+    firsts = np.cumsum(sizes) - sizes
+    chosen = []
+    for first, size, part in zip(firsts, sizes, shares, strict=True):
+        wanted = round(part * count)
+        chosen.append(first + np.resize(random.permutation(size), wanted))
+    return np.concatenate(chosen)
+
+
+@_check_mixture.refuses("rows of source 0: expected 60, got 50")
+def _a_small_source_ends(sizes, shares, count, seed):
+    random = np.random.default_rng(seed)
+    firsts = np.cumsum(sizes) - sizes
+    chosen = []
+    for first, size, part in zip(firsts, sizes, shares, strict=True):
+        chosen.append(first + random.permutation(size)[: round(part * count)])
+    missing = count - sum(map(len, chosen))
+    last = firsts[-1] + random.permutation(sizes[-1])[:missing]
+    return random.permutation(np.concatenate([*chosen, last]))
+
+
+@_check_mixture.refuses("another seed must give another order")
+def _forgets_the_seed(sizes, shares, count, seed):
+    return mixture(sizes, shares, count, 0)
+
+
+def faults(batch, sick, gradient):
+    tokens, segments, positions = batch["tokens"], batch["segments"], batch["positions"]
+    following = np.pad(segments[:, 1:], ((0, 0), (0, 1)))
+    has_label = np.ones(tokens.shape, bool)
+    has_label[:, -1] = False  # the last place of a row has none
+
+    def gradient_with(planted):
+        inputs = {
+            "tokens": tokens,
+            "segments": np.ones_like(segments) if "mask" in planted else segments,
+            "positions": np.tile(np.arange(tokens.shape[1]), (len(tokens), 1)) if "positions" in planted else positions,
+        }
+        ahead = 2 if "twice" in planted else 1
+        labels = np.pad(tokens[:, ahead:], ((0, 0), (0, ahead)))
+        counts = (segments > 0) & (following == segments)
+        if "seam" in planted:
+            counts = counts | ((following > 0) & (following != segments))
+        if "padding" in planted:
+            counts = counts | (has_label & (following == 0))
+        weights = counts.astype("float32")
+        if "rows" in planted:
+            weights = weights / weights.sum(axis=1, keepdims=True)
+        return gradient(inputs, labels, weights)
+
+    names = ["mask", "positions", "seam", "padding", "twice", "rows"]
+    apart = {}
+    for planted in combinations(names, 3):
+        apart[planted] = np.linalg.norm(gradient_with(planted) - sick)
+    return set(min(apart, key=apart.get))
+
+
+FAULTS = ("mask", "positions", "seam", "padding", "twice", "rows")
+LENGTHS = ([5, 4, 7], [9, 3], [6, 2, 2, 5], [4, 3, 8, 1])
+ROW = 16
+
+
+@cache
+def _packed_rows():
+    """Return a batch of rows with 0, 4, 1 and 0 places of padding."""
+    random = np.random.default_rng(5)
+    batch = {name: np.zeros((len(LENGTHS), ROW), np.int32) for name in ("tokens", "segments", "positions")}
+    for row, lengths in enumerate(LENGTHS):
+        total = sum(lengths)
+        batch["tokens"][row, :total] = random.integers(1, 24, total)
+        batch["segments"][row, :total] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+        batch["positions"][row, :total] = np.concatenate([np.arange(length) for length in lengths])
+    return batch
+
+
+@cache
+def _gradient_function():
+    """Return `(inputs, labels, weights) -> gradient`, a vector, of one small model that has trained a little."""
+    keras.utils.set_random_seed(3)
+    model = bt.gpt(vocabulary=24, length=ROW, width=16, layers=1, heads=2, packed=True)
+    random = np.random.default_rng(4)
+    model.set_weights([weight + random.normal(0, 0.3, weight.shape) for weight in model.get_weights()])
+
+    @tf.function
+    def of(inputs, labels, weights):
+        with tf.GradientTape() as tape:
+            logits = model(inputs, training=True)
+            losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+            loss = tf.reduce_sum(weights * losses) / tf.reduce_sum(weights)
+        return tf.concat([tf.reshape(part, [-1]) for part in tape.gradient(loss, model.trainable_variables)], axis=0)
+
+    def gradient(inputs, labels, weights):
+        inputs = {name: tf.cast(inputs[name], tf.int32) for name in ("tokens", "segments", "positions")}
+        return of(inputs, tf.cast(labels, tf.int32), tf.cast(weights, tf.float32)).numpy()
+
+    return gradient
+
+
+@cache
+def _sick_gradient(planted):
+    """Return the gradient of a pipeline with these faults, each written place by place."""
+    batch = _packed_rows()
+    inputs = {name: values.copy() for name, values in batch.items()}
+    labels = np.zeros((len(LENGTHS), ROW), np.int32)
+    weights = np.zeros((len(LENGTHS), ROW), np.float32)
+    for row in range(len(LENGTHS)):
+        for place in range(ROW):
+            if "mask" in planted:
+                inputs["segments"][row, place] = 1
+            if "positions" in planted:
+                inputs["positions"][row, place] = place
+            ahead = place + (2 if "twice" in planted else 1)
+            if ahead < ROW:
+                labels[row, place] = batch["tokens"][row, ahead]
+            if place == ROW - 1:
+                continue
+            here, following = batch["segments"][row, place], batch["segments"][row, place + 1]
+            if following == 0:
+                weights[row, place] = "padding" in planted
+            elif here == following:
+                weights[row, place] = 1
+            else:
+                weights[row, place] = "seam" in planted
+        if "rows" in planted:
+            weights[row] /= weights[row].sum()
+    return _gradient_function()(inputs, labels, weights)
+
+
+@exercise(faults, minutes=40, difficulty=5, seconds=120)
+def _check_faults(answer):
+    """Three faults together are more than the sum of three: they change the same gradient. But you have the model and
+    can plant faults yourself. How many different sets of three are there, and how would you know that you have found
+    the right one?
+    """
+    for planted in combinations(FAULTS, 3):
+        copies = {name: values.copy() for name, values in _packed_rows().items()}
+        got = answer(copies, _sick_gradient(planted).copy(), _gradient_function())
+        if is_unfinished(got):
+            raise NotAttempted
+        if not isinstance(got, set | frozenset | list | tuple) or len(set(got)) != 3 or not set(got) <= set(FAULTS):
+            raise Wrong(f"expected a set of three of {', '.join(FAULTS)}, got {got!r:.120}")
+        if set(got) != set(planted):
+            known = ", ".join(sorted(set(got) & set(planted))) or "none"
+            raise Wrong(
+                f"a pipeline with {', '.join(planted)}: expected these three, got {sorted(got)}; right: {known}"
+            )
+
+
+@_check_faults.refuses("expected these three, got")
+def _one_fault_at_a_time(batch, sick, gradient):
+    """Takes the three faults each of which alone comes closest."""
+    following = np.pad(batch["segments"][:, 1:], ((0, 0), (0, 1)))
+    inner = (batch["segments"] > 0) & (following == batch["segments"])
+    seam = (following > 0) & (following != batch["segments"])
+    padding = following == 0
+    padding[:, -1] = False
+    labels = np.pad(batch["tokens"][:, 1:], ((0, 0), (0, 1)))
+    later = np.pad(batch["tokens"][:, 2:], ((0, 0), (0, 2)))
+    on = np.tile(np.arange(ROW), (len(LENGTHS), 1))
+    found = {
+        "mask": gradient({**batch, "segments": np.ones_like(batch["segments"])}, labels, inner),
+        "positions": gradient({**batch, "positions": on}, labels, inner),
+        "seam": gradient(batch, labels, inner | seam),
+        "padding": gradient(batch, labels, inner | padding),
+        "twice": gradient(batch, later, inner),
+        "rows": gradient(batch, labels, inner / inner.sum(axis=1, keepdims=True)),
+    }
+    ordered = sorted(found, key=lambda name: np.linalg.norm(found[name] - sick))
+    return set(ordered[:3])
+
+
+@_check_faults.refuses("expected a set of three of")
+def _all_of_them(batch, sick, gradient):
+    return set(FAULTS)
+
+
+@_check_faults.refuses("a pipeline with mask, positions, padding: expected these three")
+def _what_it_was_the_first_time(batch, sick, gradient):
+    return {"mask", "positions", "seam"}
+
+
+@_check_faults.refuses("expected these three, got")
+def _only_the_length_of_the_gradient(batch, sick, gradient):
+    """Takes a long gradient for padding and a short one for a missing mask."""
+    return {"padding", "rows", "seam"} if np.linalg.norm(sick) > 1 else {"mask", "positions", "twice"}
+
+
+def crossover(lengths, seconds):
+    (short, of_short), (long, of_long) = sorted(seconds.items())
+    per_pair = (of_long / long - of_short / short) / (long - short)
+    per_token = of_short / short - per_pair * short
+    if per_pair <= 0:
+        return None
+
+    def seconds_of(row):
+        return per_token * row + per_pair * row**2
+
+    buckets = 2 ** np.ceil(np.log2(lengths)).astype(int)
+    in_buckets = seconds_of(buckets).sum()
+    row = int(buckets.max())
+    while np.ceil(sum(lengths) / row) * seconds_of(row) <= in_buckets:
+        row = 2 * row
+    return row
+
+
+def _lengths(seed, count, middle, longest):
+    random = np.random.default_rng(seed)
+    return np.clip(random.lognormal(np.log(middle), 0.7, count).astype(int), 2, longest).tolist()
+
+
+def _cheaper_by(lengths, row, per_token, per_pair):
+    """Return how many times as long packed rows of this length take as the buckets."""
+    buckets = [1 << (int(length) - 1).bit_length() for length in lengths]
+    in_buckets = sum(per_token * bucket + per_pair * bucket**2 for bucket in buckets)
+    packed = -(-sum(lengths) // row) * (per_token * row + per_pair * row**2)
+    return packed / in_buckets
+
+
+CROSSOVERS = (  # documents, seconds a token, seconds a pair of tokens
+    (_lengths(1, 3000, 60, 128), 2e-5, 2e-8),
+    (_lengths(2, 3000, 60, 128), 2e-5, 4e-9),
+    (_lengths(3, 1000, 300, 1024), 1e-5, 1e-8),
+    ([64] * 600, 1e-5, 1e-8),
+    ([65] * 600, 1e-5, 1e-8),
+    ([33] * 480 + [16] * 60, 4e-5, 2e-7),
+)
+
+
+@exercise(crossover, minutes=25, difficulty=4)
+def _check_crossover(answer):
+    """A row of S tokens takes a · S seconds for all that looks at one token, and b · S² for attention. Two measured rows
+    give a and b. Then both ways can be added up: what do the buckets take, and what do so many packed rows?
+    """
+    for lengths, per_token, per_pair in CROSSOVERS:
+        row = 1 << (max(lengths) - 1).bit_length()
+        while _cheaper_by(lengths, row, per_token, per_pair) <= 1:
+            row *= 2
+        seconds = {size: per_token * size + per_pair * size**2 for size in (512, 128)}
+        told = (
+            f"{len(lengths):,} documents of {min(lengths)} to {max(lengths)} tokens, {1e6 * per_token:g} µs a token and"
+            f" {1e9 * per_pair:g} ns a pair"
+        )
+        expect(answer(lengths, seconds), row, f"{told}: the shortest packed row that is slower than the buckets")
+    straight = {128: 128e-5, 512: 512e-5}
+    expect(answer([65] * 600, straight), None, "attention that costs nothing: packed rows are never slower, so None")
+
+
+@_check_crossover.refuses("the shortest packed row that is slower than the buckets: expected")
+def _forgets_the_padding_of_buckets(lengths, seconds):
+    (short, of_short), (long, of_long) = sorted(seconds.items())
+    per_pair = (of_long / long - of_short / short) / (long - short)
+    per_token = of_short / short - per_pair * short
+    if per_pair <= 0:
+        return None
+    alone = sum(per_token * length + per_pair * length**2 for length in lengths)
+    row = 1 << (max(lengths) - 1).bit_length()
+    while sum(lengths) / row * (per_token * row + per_pair * row**2) <= alone:
+        row *= 2
+    return row
+
+
+@_check_crossover.refuses("the shortest packed row that is slower than the buckets: expected")
+def _counts_rows_only(lengths, seconds):
+    buckets = 2 ** np.ceil(np.log2(lengths)).astype(int)
+    row = int(buckets.max())
+    while sum(lengths) / row * row > buckets.sum():
+        row *= 2
+    return row
+
+
+@_check_crossover.refuses("so None: expected None, got")
+def _never_says_never(lengths, seconds):
+    (short, of_short), (long, of_long) = sorted(seconds.items())
+    per_pair = max(1e-12, (of_long / long - of_short / short) / (long - short))
+    per_token = of_short / short - per_pair * short
+    buckets = 2 ** np.ceil(np.log2(lengths)).astype(int)
+    in_buckets = (per_token * buckets + per_pair * buckets**2).sum()
+    row = int(buckets.max())
+    while sum(lengths) / row * (per_token * row + per_pair * row**2) <= in_buckets:
+        row *= 2
+    return row
+
+
+@_check_crossover.refuses("the shortest packed row that is slower than the buckets: expected")
+def _takes_all_for_attention(lengths, seconds):
+    row, of_row = max(seconds.items())
+    buckets = 2 ** np.ceil(np.log2(lengths)).astype(int)
+    in_buckets = (of_row / row**2 * buckets**2).sum()
+    if len(set(round(time / size, 12) for size, time in seconds.items())) == 1:
+        return None
+    longer = int(buckets.max())
+    while sum(lengths) * longer * of_row / row**2 <= in_buckets:
+        longer *= 2
+    return longer
