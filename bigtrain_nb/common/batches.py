@@ -32,7 +32,7 @@ def count_examples(data):
 
 
 def weight_of(data, reduction):
-    """Return what a batch counts in the mean over several, a scalar of 32 bits, or of 64 where Keras' floatx has them."""
+    """Return what a batch counts in the mean over several, a float32 scalar; float64 where that is Keras' floatx."""
     dtype = "float64" if keras.config.floatx() == "float64" else "float32"
     if reduction == "sum":
         return tf.constant(1.0, dtype)

@@ -134,7 +134,7 @@ EXPECTED = {
     "feed_a_language_model.faults": (
         'a dictionary of "tokens", "segments" and "positions", whole numbers [rows, places]; a gradient, an array;'
         " gradient(inputs, labels, weights) -> array",
-        'a set of three of "mask", "positions", "seam", "padding", "twice" and "rows"',
+        'a set of three of "mask", "positions", "seam", "padding", "twice" and "rows", or None',
     ),
     "feed_a_language_model.share": (
         "the number of a step; the worker, from 0; workers; rows of the global batch; rows in all",

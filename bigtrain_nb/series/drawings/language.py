@@ -16,8 +16,8 @@ PADDING = "#e6e8eb"
 def rows_figure(ways) -> Figure:
     """Rows of tokens, one under the other, each document in a colour of its own, and beside them what is lost.
 
-    `ways`: {name: (documents, words)}; documents [rows, places] are the numbers of the documents, -1 for padding, -2 beside a
-    row that is shorter.
+    `ways`: {name: (documents, words)}; documents [rows, places] are the numbers of the documents, -1 for padding, -2
+    beside a row that is shorter.
     """
     figure, (axes,) = canvas(0.5 + 0.75 * len(ways))
     palette = ListedColormap([PADDING, *COLOURS])
