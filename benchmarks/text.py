@@ -68,7 +68,7 @@ def contenders(documents, length):
     found = {
         OURS: (partial(numbered, rows, in_tf_data=True), rows.padding, 0),
         "bt.TokenRows in NumPy": (partial(numbered, rows, in_tf_data=False), rows.padding, 0),
-        "chunks, rebatch": (partial(chunks, tokens, length), 0.0, cut_by_chunks(sizes, length)),
+        "chunks, rebatch": (partial(chunks, documents, length), 0.0, cut_by_chunks(sizes, length)),
         "padded to the longest": (partial(padded, pieces, length), padding_of_batches(of_pieces, length), 0),
         "in buckets": (partial(bucketed, pieces, length), 1 - of_pieces.sum() / bucket_of(of_pieces).sum(), 0),
     }
@@ -108,9 +108,9 @@ def counting(batches):
     return step
 
 
-def chunks(tokens, length):
+def chunks(documents, length):
     rows = BATCH_TOKENS // length
-    stream = bt.tf.data.Dataset.from_tensor_slices(tokens).batch(4096).repeat().rebatch(length).batch(rows)
+    stream = ragged(documents).map(dense).rebatch(length).batch(rows)
     batches = stream.as_numpy_iterator()
 
     def step():
@@ -130,8 +130,12 @@ def padded(pieces, length):
 
 
 def with_segments(tokens):
-    tokens = tokens + 0  # a row of a ragged tensor is a tensor
+    tokens = dense(tokens)
     return {"tokens": tokens, "segments": bt.tf.ones_like(tokens)}
+
+
+def dense(tokens):
+    return bt.tf.ensure_shape(tokens, [None])
 
 
 def bucketed(pieces, length):
