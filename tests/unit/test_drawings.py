@@ -9,7 +9,16 @@ from ml_dtypes import finfo
 
 from bigtrain_nb import pipeline_schedule
 from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png, figure_svg
-from bigtrain_nb.series.drawings import accumulation, cuts, handing_on, precision, scaling, searching, workers
+from bigtrain_nb.series.drawings import (
+    accumulation,
+    cuts,
+    handing_on,
+    language,
+    precision,
+    scaling,
+    searching,
+    workers,
+)
 
 WRONG = {"sum for mean": 3.0, "one vote for each slice": 0.043}
 RIGHT = {"by hand": 4.2e-7, "exact": 0.0}
@@ -18,7 +27,12 @@ HELD = {"start": [[1, 1], [1, 1]], "end": [[2, 2], [2, 2]]}
 TRIALS = [[3.0, 2.0, 1.0], [4.0, 3.5, 3.0]]
 ANSWERS = [(0.1, "REST 1", 1), (0.4, "gRPC 1", 1), (0.9, "REST 1", 2)]
 LOAD = {"apart": {100: [0.002] * 99 + [0.02], 200: [0.1] * 100}, "together": {100: [0.003], 200: [0.005]}}
+DOCUMENTS = {"padded": (np.array([[0, 0, -1], [1, -1, -2]]), "40 % padding"), "packed": (np.array([[0, 0, 1]]), "none")}
 FIGURES = {
+    "rows": lambda: language.rows_figure(DOCUMENTS),
+    "places": lambda: language.places_figure([[0.3, 0.1], [0.2, 0.0]], ["1 to 8", "9 to 16"]),
+    "halves": lambda: language.halves_figure({"fixed": [16, 16], "by chance": [14, 17]}),
+    "crossover": lambda: language.crossover_figure({128: 30e3, 512: 20e3}, {128: 30e3, 512: 21e3, 2048: 9e3}, 23e3),
     "distance": lambda: accumulation.distance_figure(WRONG, RIGHT),
     "memory": lambda: accumulation.memory_figure({1: 500.0, 16: 125.0}, {1: 500.0, 4: 200.0, 16: 125.0}),
     "balance": lambda: cuts.balance_figure({"in order": [[0, 1], [2, 3]], "folded": [[0, 3], [1, 2]]}),
