@@ -18,6 +18,7 @@ DRAWN_BY = {  # a part of the cell whose largest picture is taken
     "05-a-batch-that-does-not-fit": "distance_figure(wrong, right)",
     "06-all-of-it": "ledger.figure()",
     "07-pay-with-time": "segments_figure(",
+    "08-share-it-out": "steps, figure, words = clock_of()",
     "09-cut-the-model": "order_figure(orders)",
     "10-feed-a-language-model": "rows_figure(drawn)",
     "11-when-it-goes-wrong": "interval_figure(measured",

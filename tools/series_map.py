@@ -20,7 +20,8 @@ COLUMNS = {  # what one sees: from top to bottom, the question and the notebook
     "It does not fit": [
         ("Could the numbers be smaller?", "04 Half the bits"),
         ("Is the batch too large?", "05 A batch that does not fit"),
-        ("Activations or state too large?", "07 Pay with time"),
+        ("Are activations too large?", "07 Pay with time"),
+        ("Weights and their state?", "08 Share it out"),
         ("Is the model itself too large?", "09 Cut the model"),
     ],
     "It breaks": [

@@ -96,14 +96,28 @@ EXPECTED = {
         "MiB of each block's input, a list; MiB inside each block, a list; MiB in all",
         "a list of True (wrapped) and False, or None",
     ),
-    "pay_with_time_devices.sharded_step": (
+    "share_it_out.sharded_step": (
         "weights [n]; a gradient [n] of each device; a moment [ceil(n / devices)] of each device; the rate;"
         " a wire with reduce_scatter(arrays) and all_gather(parts)",
         "a tuple (weights [n], list of moments)",
     ),
-    "pay_with_time_devices.send": (
+    "share_it_out.send": (
         "a gradient [n]; what was left [n]; in_16_bits(array) -> array",
         "two arrays [n]: the message, and what is left now",
+    ),
+    "share_it_out_layers.whole_from": (
+        "a shard [ceil(size / devices)]; the weight's shape; all_gather(shard) -> [devices x ceil(size / devices)];"
+        " reduce_scatter(such a row) -> the shard of the sum",
+        "the weight, whose gradient goes to the shard",
+    ),
+    "share_it_out_layers.mended": (
+        "a shard [n / devices] of each device; a moment of each; a gradient [n] of each; examples of each;"
+        " the largest norm; the rate; a wire with reduce_scatter(arrays) and all_reduce(values)",
+        "a tuple (list of shards, list of moments)",
+    ),
+    "share_it_out_layers.prefetch": (
+        "seconds of gathering each layer, a list; seconds of computing each; layers whole at a time",
+        "when each gathering starts, a list",
     ),
     "cut_the_model.operators": ("all_reduce(x) -> the sum over replicas", "two functions of a tensor: copy, add"),
     "cut_the_model.order": (

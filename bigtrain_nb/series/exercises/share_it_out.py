@@ -1,4 +1,4 @@
-"""Exercises of notebook 07, "Pay with time": what each of several devices keeps, and what it sends."""
+"""Exercises of notebook 08, "Share it out": a step with sharded state, and what rounding takes from a message."""
 
 import numpy as np
 

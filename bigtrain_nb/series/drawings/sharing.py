@@ -1,0 +1,64 @@
+"""What a link and a device do in a step of fully sharded layers, and what sending costs by the size of the batch."""
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows
+
+COLOURS = {"forward": MEASURED, "backward": PREDICTED, "gather": "#5b8c5a", "scatter": "#8a6bb1"}
+LINES = (MEASURED, PREDICTED, "#5b8c5a")
+
+
+def clock_figure(steps) -> Figure:
+    """A row for the link and one for the device of each step: what they do, with the number of the layer.
+
+    `steps`: {name: [span, ...]}, of which each has lane, kind, layer, start and end in milliseconds.
+    """
+    lanes = ("link", "device")
+    names = [f"{name}, {lane}" for name in steps for lane in lanes]
+    figure, (axes,) = canvas(1.4 + 0.42 * len(names))
+    last = max(span.end for spans in steps.values() for span in spans)
+    for number, spans in enumerate(steps.values()):
+        for span in spans:
+            _draw_span(axes, span, len(lanes) * number + lanes.index(span.lane), last)
+    axes.set_xlim(0, last)
+    name_rows(axes, names)
+    label(axes, "milliseconds on the clock, with the number of the layer")
+    key(figure, {kind: Patch(color=colour) for kind, colour in COLOURS.items()})
+    return figure
+
+
+def _draw_span(axes, span, y, last):
+    length = span.end - span.start
+    box = Rectangle((span.start, y - 0.4), length, 0.8, facecolor=COLOURS[span.kind], edgecolor="white")
+    axes.add_patch(box)
+    if length > 0.02 * last:
+        middle = span.start + length / 2
+        axes.text(middle, y, str(span.layer), ha="center", va="center", color="white", fontsize=9)
+
+
+def slower_figure(slower, limits) -> Figure:
+    """How many times as long a step takes as without any sending, by the tokens of a device; a line for each link.
+
+    `slower`: {link: {tokens: times}}; `limits`: {link: tokens}, drawn as dashed upright lines in the link's colour.
+    """
+    figure, (axes,) = canvas(3.4)
+    for (link, by_tokens), colour in zip(slower.items(), LINES, strict=True):
+        tokens = sorted(by_tokens)
+        axes.plot(tokens, [by_tokens[each] for each in tokens], color=colour, linewidth=2, label=link)
+        axes.axvline(limits[link], color=colour, linestyle=(0, (4, 2)), linewidth=1.2)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    tokens = sorted(next(iter(slower.values())))
+    axes.set_xticks(tokens[::2], [f"{each:,}" for each in tokens[::2]])
+    axes.set_xlim(tokens[0], tokens[-1])
+    highest = max(max(by_tokens.values()) for by_tokens in slower.values())
+    marks = [2**n for n in range(12) if 2**n < 1.5 * highest]
+    axes.set_yticks(marks, [f"{mark}x" for mark in marks])
+    axes.minorticks_off()
+    grid(axes, "y")
+    axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    label(
+        axes, "tokens of a device in a micro-batch\ndashed: the tokens that the formula asks for", "step, of computing"
+    )
+    return figure
