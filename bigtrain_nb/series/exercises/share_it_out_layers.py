@@ -139,7 +139,7 @@ def mended(shards, moments, gradients, examples, limit, rate, wire):
     square = wire.all_reduce([np.sum(mean**2) for mean in means])
     if not np.isfinite(square):
         return shards, moments
-    shrink = min(1.0, limit / max(np.sqrt(square), 1e-12))
+    shrink = min(1.0, limit / np.sqrt(square))
     new_moments = [0.9 * moment + shrink * mean for moment, mean in zip(moments, means, strict=True)]
     return [shard - rate * moment for shard, moment in zip(shards, new_moments, strict=True)], new_moments
 
@@ -254,7 +254,7 @@ def _skips_alone(shards, moments, gradients, examples, limit, rate, wire):
     means = [total / sum(examples) for total in wire.reduce_scatter(weighted)]
     finite = [np.where(np.isfinite(mean).all(), mean, 0) for mean in means]
     square = wire.all_reduce([np.sum(mean**2) for mean in finite])
-    shrink = min(1.0, limit / max(np.sqrt(square), 1e-12))
+    shrink = min(1.0, limit / np.sqrt(square))
     new_shards, new_moments = [], []
     for shard, moment, mean in zip(shards, moments, means, strict=True):
         if np.isfinite(mean).all():
@@ -296,7 +296,8 @@ def _check_prefetch(answer):
         ([4, 4, 4, 4], [1, 1, 1, 1], 2, [0, 4, 8, 12]),
         ([4, 4, 4, 4], [1, 1, 1, 1], 1, [0, 5, 10, 15]),
         ([1, 6, 1, 1, 2], [2, 1, 8, 1, 1], 2, [0, 1, 7, 8, 16]),
-        ([1, 1, 1, 1, 1], [5, 5, 5, 5, 5], 3, [0, 1, 2, 6, 11]),
+        ([1] * 7, [5] * 7, 3, [0, 1, 2, 6, 11, 16, 21]),
+        ([0.5, 0.5, 0.5], [0.25, 4, 1], 1, [0, 0.75, 5.25]),
         ([1, 1, 1], [9, 9, 9], 5, [0, 1, 2]),
         ([3, 1, 5, 2, 2, 4], [2, 7, 1, 1, 6, 3], 2, [0, 3, 5, 12, 14, 16]),
     ):
