@@ -80,7 +80,10 @@ EXPECTED = {
         "a model; an optimizer; x [10, 6, 5]; y [10, 6]; a mask [10, 6] of 0 and 1; lines of a slice; the largest norm",
         "nothing; the model has made one update",
     ),
-    "all_of_it.first_stage": ("weights; devices; bytes of activations; bytes of a device", "0, 1, 2, 3 or None"),
+    "all_of_it.which_stage": (
+        "weights; peaks, a dictionary {devices: bytes on each of them}",
+        "a pair: 0, 1, 2 or 3; bytes that are not shared",
+    ),
     "all_of_it.largest": ("devices; bytes of a device", "layers, a whole number"),
     "all_of_it.rate": ("a batch; examples/s at 8; examples/s at 512", "examples/s"),
     "all_of_it.next_step": (
