@@ -25,6 +25,8 @@ DRAIN = 0.25
 LONGEST_REST = 1.0
 LONGEST_WHOLE = 0.1
 """Seconds. Where the passes of all sources are shorter, slots end with a pass: in each is the same work."""
+BUILT = 0.001
+"""Seconds. What a factory returns faster is taken to have been there before."""
 FEW_BLOCKS = 5
 PROBED = 0.3
 """Of the time: so much may be spent, for all together, on seeing whether first passes end."""
@@ -34,8 +36,9 @@ class Entrant:
     """One source among others: how to build it, and what was measured of it.
 
     ``blocks`` has a list for each block: the rate at each visit. ``cost`` is how many seconds the last instance took to
-    be built and warmed up, without the seconds that it ``waited`` in vain for the end of a first pass: it did not come,
-    or nothing was faster after it. Only the first instance waits for it then.
+    be built and warmed up, without those that no later one will take, ``once``: what the first instance waited in vain
+    for the end of a first pass, as it did not come or nothing was faster after it; and the first call, which traces
+    and compiles, of a step function that was there before the comparison.
     """
 
     def __init__(self, name, factory):
@@ -43,7 +46,7 @@ class Entrant:
         self.factory = factory
         self.unit = None
         self.is_step = self.is_first_pass_over = False
-        self.cost = self.waited = 0.0
+        self.cost = self.once = 0.0
         self.first_seconds = None
         self.pass_seconds = math.inf
         self.is_pass_awaited = True
@@ -57,20 +60,24 @@ class Entrant:
         """Return a new instance that is warm, after ``longest`` seconds or twice what the last one took at most."""
         began = instance._now()
         source = self.factory()
+        was_there = instance._now() - began < BUILT
         self._see_whether_it_is_new(source)
         made = Instance(source, self.name, budget, reads_on=not self.is_pass_awaited)
         is_pass_awaited = self.is_pass_awaited and not (made.is_step or made.is_endless)
         was_worth_it = made.warm_up(max(SHORTEST_WARM_UP, longest, 2 * self.cost), is_pass_awaited)
         self.cost = instance._now() - began
+        self.once = 0.0
         if self.first_seconds is None:
             self.first_seconds = made.first_seconds
             self.unit = made.unit
             self.is_step = made.is_step
             self.is_first_pass_over = made.is_step or made.passes > 0
             self.is_pass_awaited = was_worth_it
+            if made.is_step and was_there:
+                self.once = made.first_seconds
         if is_pass_awaited and not was_worth_it:
-            self.waited = max(0.0, self.cost - made.first_seconds - SHORTEST_WARM_UP)
-            self.cost -= self.waited
+            self.once = max(0.0, self.cost - made.first_seconds - SHORTEST_WARM_UP)
+        self.cost -= self.once
         self._note_pass(made)
         return made
 
@@ -145,8 +152,8 @@ class Blocks:
         took = instance._now() - began
         self.done += 1
         self.seconds += took
-        waited = sum(entrant.waited for entrant in self.running) if self.done == 1 else 0.0
-        self._seconds_of_one = (took - waited) / len(self.running)
+        once = sum(entrant.once for entrant in self.running)
+        self._seconds_of_one = (took - once) / len(self.running)
         self._lost += lost_seconds() - lost
 
     def _there_and_back(self, budget):

@@ -117,6 +117,22 @@ def test_each_block_builds_new_instances_and_one_that_is_always_the_same_is_name
     )
 
 
+def test_that_a_step_compiles_at_its_first_call_leaves_time_for_later_blocks(clock):
+    def step_that_compiles(seconds):
+        costs = iter([seconds])
+
+        def step():
+            clock.spend(next(costs, 0.01))
+            return 8
+
+        return step
+
+    eager, compiled = step_that_compiles(0.01), step_that_compiles(3.0)
+    found = compare({"eager": lambda: eager, "compiled": lambda: compiled}, seconds=6)
+    assert found.results["compiled"].first_seconds == pytest.approx(3)
+    assert len(found.results["compiled"].rounds) >= 3
+
+
 def test_one_that_still_speeds_up_is_named(clock):
     def cost(batch):
         return 0.01 * (1 + math.exp(-batch / 60))
