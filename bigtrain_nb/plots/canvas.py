@@ -6,13 +6,16 @@ import re
 import threading
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 INK = "#1d2126"  # figure_svg turns exactly this colour into the page's own text colour
 MEASURED = "#2f7fd6"  # contrast of at least 3:1 on white and on near-black, as is PREDICTED
 PREDICTED = "#d4690f"
+GREEN, PURPLE = "#2e8b57", "#8a5cc2"  # for what is neither
 WIDTH = 7.0  # inches
+LINE, MARK = 96, 6  # letters of a key that fit side by side, and those that a mark takes
 UNWANTED = re.compile(
     r"""
     ^.*?<svg.*?>                # ours is another
@@ -101,7 +104,19 @@ def side_text(axes, y, text):
 
 def key(figure, marks):
     """Say below the figure what its marks mean; `marks`: {meaning: a mark of that kind}."""
-    figure.legend(marks.values(), marks, loc="outside lower center", ncols=4, frameon=False, labelcolor=INK, fontsize=9)
+    ncols = _columns([len(meaning) for meaning in marks])
+    figure.legend(
+        marks.values(), marks, loc="outside lower center", ncols=ncols, frameon=False, labelcolor=INK, fontsize=9
+    )
+
+
+def _columns(lengths):
+    """Return how many columns, four at most, a key with so long words has: they must fit side by side."""
+    for columns in (4, 3, 2):
+        parts = np.array_split(lengths, columns)  # as Matplotlib does
+        if sum(max(part) + MARK for part in parts if len(part)) <= LINE:
+            return columns
+    return 1
 
 
 def grid(axes, axis):

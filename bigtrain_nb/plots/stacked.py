@@ -1,7 +1,7 @@
 """Bars of several parts, one after the other."""
 
 from bigtrain_nb.common.words import amount, fitting_unit
-from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows, side_text
+from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows, side_text
 
 SHADES = (
     (MEASURED, 1.0),
@@ -13,6 +13,8 @@ SHADES = (
     (PREDICTED, 0.45),
     (INK, 0.45),
     (INK, 0.2),
+    (GREEN, 0.95),
+    (GREEN, 0.6),
 )
 
 

@@ -4,11 +4,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
-from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows
+from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, PURPLE, canvas, grid, label, name_rows
 
 COLOURS = {"forward": MEASURED, "backward": PREDICTED}
 COLOURS_OF_LATER_RUNS = {"forward": "#1c5596", "backward": "#94490a"}
-OF_DEVICES = (MEASURED, PREDICTED, "#2e8b57", "#8a5cc2")
+OF_DEVICES = (MEASURED, PREDICTED, GREEN, PURPLE)
 
 
 def order_figure(orders) -> Figure:

@@ -21,6 +21,8 @@ def products_figure(measured, bound) -> Figure:
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(sizes[0] / 1.3, 1.6 * sizes[-1])
+    axes.set_ylim(min(measured.values()) / 2)
+    axes.yaxis.set_major_formatter("{x:,g}")
     grid(axes, "both")
     label(axes, "n: rows and columns of each matrix\ndot: measured, dashed: limits", "GFLOP/s")
     return figure

@@ -3,10 +3,10 @@
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows
+from bigtrain_nb.plots.canvas import GREEN, MEASURED, PREDICTED, PURPLE, canvas, grid, key, label, name_rows
 
-COLOURS = {"forward": MEASURED, "backward": PREDICTED, "gather": "#5b8c5a", "scatter": "#8a6bb1"}
-LINES = (MEASURED, PREDICTED, "#5b8c5a")
+COLOURS = {"forward": MEASURED, "backward": PREDICTED, "gather": GREEN, "scatter": PURPLE}
+LINES = (MEASURED, PREDICTED, GREEN)
 
 
 def clock_figure(steps) -> Figure:
@@ -42,10 +42,11 @@ def slower_figure(slower, limits) -> Figure:
 
     `slower`: {link: {tokens: times}}; `limits`: {link: tokens}, drawn as dashed upright lines in the link's colour.
     """
-    figure, (axes,) = canvas(3.4)
+    figure, (axes,) = canvas(3.6)
+    lines = {}
     for (link, by_tokens), colour in zip(slower.items(), LINES, strict=True):
         tokens = sorted(by_tokens)
-        axes.plot(tokens, [by_tokens[each] for each in tokens], color=colour, linewidth=2, label=link)
+        (lines[link],) = axes.plot(tokens, [by_tokens[each] for each in tokens], color=colour, linewidth=2)
         axes.axvline(limits[link], color=colour, linestyle=(0, (4, 2)), linewidth=1.2)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
@@ -57,8 +58,8 @@ def slower_figure(slower, limits) -> Figure:
     axes.set_yticks(marks, [f"{mark}x" for mark in marks])
     axes.minorticks_off()
     grid(axes, "y")
-    axes.legend(frameon=False, labelcolor=INK, fontsize=9)
     label(
         axes, "tokens of a device in a micro-batch\ndashed: the tokens that the formula asks for", "step, of computing"
     )
+    key(figure, lines)
     return figure
