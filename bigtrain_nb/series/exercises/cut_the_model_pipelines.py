@@ -38,54 +38,41 @@ def _check_zero_bubble(answer):
                 raise Wrong(f"{told}: stage {stage} holds {held} micro-batches at once, {stages} are enough")
 
 
-@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the end of the step (each pass takes 1): expected about 13")
-def _one_after_the_other(stage, stages, micro_batches):
-    """1F1B: the weights' pass right after the inputs'."""
-    ahead = stages - stage - 1
-    steps = [("forward", number) for number in range(ahead)]
-    for number in range(micro_batches):
-        if ahead + number < micro_batches:
-            steps.append(("forward", ahead + number))
-        steps += [("inputs", number), ("weights", number)]
-    return steps
-
-
-@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the end of the step (each pass takes 1): expected about 13")
-def _all_weights_at_the_end(stage, stages, micro_batches):
-    ahead = stages - stage - 1
+def _with_weights_put_off(ahead, micro_batches, behind):
+    """1F1B after so many forward passes, each "weights" pass put off by so many micro-batches."""
     steps = [("forward", number) for number in range(ahead)]
     for number in range(micro_batches):
         if ahead + number < micro_batches:
             steps.append(("forward", ahead + number))
         steps.append(("inputs", number))
-    return steps + [("weights", number) for number in range(micro_batches)]
+        if number >= behind:
+            steps.append(("weights", number - behind))
+    return steps + [("weights", number) for number in range(micro_batches - behind, micro_batches)]
+
+
+@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the end of the step (each pass takes 1): expected about 13")
+def _one_after_the_other(stage, stages, micro_batches):
+    return _with_weights_put_off(stages - stage - 1, micro_batches, behind=0)
+
+
+@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the end of the step (each pass takes 1): expected about 13")
+def _all_weights_at_the_end(stage, stages, micro_batches):
+    return _with_weights_put_off(stages - stage - 1, micro_batches, behind=micro_batches)
 
 
 @_check_zero_bubble.refuses("3 stages, 12 micro-batches: stage 0 holds 5 micro-batches at once, 3 are enough")
 def _ahead_as_far_as_helps(stage, stages, micro_batches):
     """No bubble at all, but twice the memory ("ZB-H2" in the paper)."""
-    ahead = 2 * (stages - stage - 1)
     if stages != 3:
         return zero_bubble(stage, stages, micro_batches)
-    steps = [("forward", number) for number in range(ahead)]
-    for number in range(micro_batches):
-        if ahead + number < micro_batches:
-            steps.append(("forward", ahead + number))
-        steps.append(("inputs", number))
-        if number >= 2 * stage:
-            steps.append(("weights", number - 2 * stage))
-    return steps + [("weights", number) for number in range(micro_batches - 2 * stage, micro_batches)]
+    return _with_weights_put_off(2 * (stages - stage - 1), micro_batches, behind=2 * stage)
 
 
 @_check_zero_bubble.refuses("the weights pass of 0 stands before its inputs pass")
 def _weights_first(stage, stages, micro_batches):
-    ahead = stages - stage - 1
-    steps = [("forward", number) for number in range(ahead)]
-    for number in range(micro_batches):
-        if ahead + number < micro_batches:
-            steps.append(("forward", ahead + number))
-        steps += [("weights", number), ("inputs", number)]
-    return steps
+    steps = _with_weights_put_off(stages - stage - 1, micro_batches, behind=0)
+    other = {"inputs": "weights", "weights": "inputs"}
+    return [(other.get(kind, kind), number) for kind, number in steps]
 
 
 @_check_zero_bubble.refuses("stage 1 of 2 stages, 4 micro-batches: all passes, sorted")
