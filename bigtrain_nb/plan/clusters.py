@@ -191,6 +191,11 @@ def plan_cluster(
     share = -(-batch // layout.data_parallel_size)
     slice_size = _slice_size(model, device, layout, share, micro_batches, settings)
     slices = -(-share // slice_size)
+    if interleave > 1 and slices < stages:
+        raise ValueError(
+            f"interleave={interleave} needs a micro-batch for each of {stages} pipeline stages at least, not {slices}"
+            " in all: take a larger batch, more micro_batches or interleave=1"
+        )
 
     work = model.flops(share, recompute, chunk_attention).total
     computing, how = _computing(model, layout, work, slices, rate)

@@ -40,8 +40,8 @@ def sent(model, layout, batch, policy="mixed_bfloat16", recompute="none", slices
     - data: for each weight a ring all-reduce of its gradient in float32, 2(d-1)/d * 4 bytes, over all d devices that
       have the same weights. With ZeRO a reduce-scatter of gradients and an all-gather of what layers compute with, each
       (d-1)/d: at stage 2 the first in each slice, at stage 3 in each slice both, and the gather again for the backward
-      pass (Rajbhandari et al. 2020, section 7). Where bigtrain_nb builds stage 3, it gathers the float32 weights of the
-      blocks, and all-reduces the other gradients once;
+      pass (Rajbhandari et al. 2020, section 7). What bigtrain_nb builds gathers float32 weights: at stage 1 all,
+      at stage 3 those of the blocks, where it all-reduces the other gradients once;
     - tensor: four all-reduces of the layer's output a layer and micro-batch, two of them forward (Shoeybi et al. 2019),
       and those twice where layers are computed again. Sequence parallelism sends as much: an all-gather and a
       reduce-scatter in the place of each (Korthikanti et al. 2022, section 4.2.2);
@@ -84,7 +84,8 @@ def sent(model, layout, batch, policy="mixed_bfloat16", recompute="none", slices
 
 def _gradients(model, layout, policy, recompute, slices, link):
     """Return what devices with the same weights send: gradients, and with ZeRO weights."""
-    stage, gathered = layout.zero_stage, BYTES_OF[policy]
+    stage = layout.zero_stage
+    gathered = BYTES_OF[policy] if layout.missing(model, recompute) else BYTES_OF["float32"]
     each = (2 * 4, 4 + gathered, 4 * slices + gathered, (4 + 2 * gathered) * slices)[stage]
     dense, experts = weights_of_a_stage(model, layout)
     groups = [("data", dense / layout.tensor_parallel_size, layout.copies)]

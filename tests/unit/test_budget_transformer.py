@@ -131,6 +131,10 @@ def test_bytes_of_a_weight(policy, optimizer, bytes_each):
         ({"context_parallel": 8, "devices": 4}, "needs at least 8 H100 .*: devices=4 is too few"),
         ({"expert_parallel": 2}, "expert_parallel=2 must divide the experts of a layer, of which this model has 1"),
         ({"interleave": 4, "pipeline_parallel": 4}, "interleave=4 must be .* at most 3"),
+        (
+            {"batch": 3, "interleave": 2, "pipeline_parallel": 4, "tensor_parallel": 1, "devices": 4},
+            "interleave=2 needs a micro-batch for each of 4 pipeline stages at least, not 3",
+        ),
         ({"on": "T4"}, "T4 has no bfloat16: use mixed_float16 or float32"),
     ],
 )
@@ -284,6 +288,14 @@ def test_communication_volume_by_hand():
     again = bytes_sent(model, layout, 5, recompute="everything")
     assert again["tensor"] == pytest.approx(1.5 * volume["tensor"])
     assert volume["pipeline"] == pytest.approx(output)
+
+
+def test_stage_1_here_gathers_float32_weights_and_elsewhere_what_layers_compute_with():
+    alone = Layout(1, 1, 4)
+    here = bytes_sent(SMALL, replace(alone, zero_stage=1), 8)
+    assert here["data"] == bytes_sent(SMALL, alone, 8)["data"]
+    elsewhere = bytes_sent(SMALL, Layout(2, 1, 4, zero_stage=1), 8)
+    assert elsewhere["data"] == pytest.approx(6 / 8 * bytes_sent(SMALL, Layout(2, 1, 4), 8)["data"])
 
 
 def test_each_message_takes_the_link_that_reaches_its_device():
