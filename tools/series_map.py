@@ -33,8 +33,8 @@ COLUMNS = {  # what one sees: from top to bottom, the question and the notebook
     "It works. And now?": [
         ("What will the real run cost?", "06 All of it"),
         ("Which settings are best?", "13 Choose it"),
-        ("Can it be smaller?", "13 Shrink it"),
-        ("How is it served?", "13 Hand it on"),
+        ("Can it be smaller?", "14 Shrink it"),
+        ("How is it served?", "14 Hand it on"),
     ],
 }
 BLUE, INK, GREY = "#1f66b5", "#1d2126", "#5b636d"

@@ -1,4 +1,4 @@
-"""A model server that speaks TensorFlow Serving's REST and gRPC; notebook 13 shows it and starts it.
+"""A model server that speaks TensorFlow Serving's REST and gRPC; notebook 14 shows it and starts it.
 
     python model_server.py MODELS [--batching NAME ...] [--largest-body BYTES]
 

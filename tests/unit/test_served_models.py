@@ -1,4 +1,4 @@
-"""The models behind the server of notebook 13, without a network: what is loaded, what a request may hold, and which
+"""The models behind the server of notebook 14, without a network: what is loaded, what a request may hold, and which
 version an answer comes from."""
 
 import re

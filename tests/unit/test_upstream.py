@@ -288,7 +288,7 @@ def test_a_variable_stays_on_its_device_and_a_private_method_moves_it():
 
 
 def test_a_quantized_attention_cannot_be_loaded(tmp_path):
-    """Mended, notebook 13 need not rebuild the model, and its cells "load-fault" to "load-cured" can go."""
+    """Mended, notebook 14 need not rebuild the model, and its cells "load-fault" to "load-cured" can go."""
 
     def attend():
         x = keras.Input((4, 8))
@@ -307,7 +307,7 @@ def test_a_quantized_attention_cannot_be_loaded(tmp_path):
 
 
 def test_distillation_by_default_compares_logits_as_if_they_were_probabilities():
-    """Mended, notebook 13 can take the default of `LogitsDistillation`."""
+    """Mended, notebook 14 can take the default of `LogitsDistillation`."""
     teacher, student = np.array([[3.0, 0.0]], "float32"), np.array([[0.0, 1.0]], "float32")
     default = keras.distillation.LogitsDistillation(temperature=1.0)
     as_object = keras.distillation.LogitsDistillation(temperature=1.0, loss=keras.losses.KLDivergence())

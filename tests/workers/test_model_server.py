@@ -1,4 +1,4 @@
-"""The model server beside notebook 13: its answers, its refusals, a broken version, and what a kill leaves behind.
+"""The model server beside notebook 14: its answers, its refusals, a broken version, and what a kill leaves behind.
 
 What the models behind it load, take and answer is in unit/test_served_models.py.
 """

@@ -1,4 +1,4 @@
-"""Exercises of notebook 13, "Choose it, shrink it, hand it on": search, and several tasks."""
+"""Exercises of notebook 13, "Choose it": search, and several tasks."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Exercises of notebook 13, "Choose it, shrink it, hand it on": a server, its batches and its versions."""
+"""Exercises of notebook 14, "Shrink it, hand it on": a server, its batches and its versions."""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""Exercises of notebook 13, "Choose it, shrink it, hand it on": zeros, and whole numbers for weights."""
+"""Exercises of notebook 14, "Shrink it, hand it on": zeros, and whole numbers for weights."""
 
 import numpy as np
 
