@@ -54,6 +54,13 @@ def test_each_term_stands_where_its_links_lead(term, words):
             assert name.lower() in section.lower(), f"{name!r} is not in {file}, {place!r}"
 
 
+@pytest.mark.parametrize("file", ["README.md", "tried.md"])
+def test_each_link_into_a_notebook_leads_to_a_heading(file):
+    links = re.findall(r"\]\(([^)#]+\.ipynb)#([^)]+)\)", (FOLDER / file).read_text())
+    assert links
+    assert [(name, place) for name, place in links if place not in sections(FOLDER / name)] == []
+
+
 def test_the_map_leads_to_every_notebook_and_is_drawn():
     shown = {notebook[:2] for rows in series_map.COLUMNS.values() for _, notebook in rows}
     assert shown == {path.name[:2] for path in NOTEBOOKS}

@@ -1,5 +1,6 @@
 """The files that say the same thing in two places say the same thing."""
 
+import json
 import re
 import tomllib
 from importlib import metadata
@@ -60,10 +61,21 @@ def test_the_python_range_is_the_same_everywhere():
         assert "Python 3.11 to 3.13" in (ROOT / file).read_text()
 
 
-@pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_the_dev_container_makes_the_same_environment():
+    text = (ROOT / ".devcontainer" / "devcontainer.json").read_text()
+    container = json.loads(re.sub(r"^//.*\n", "", text, flags=re.MULTILINE))
+    assert re.search(r"/python:([\d.]+)", container["image"])[1] in PYTHONS
+    target = container["postCreateCommand"].removeprefix("make ")
+    assert f"READY := {target}\n" in (ROOT / "Makefile").read_text()
+
+
+BESIDE = ["benchmarks/notebooks.md", "notebooks/README.md", "notebooks/tried.md"]
+
+
+@pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *BESIDE])
 def test_links_and_commands_exist(file):
     text = (ROOT / file).read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert [link for link in links if not ((ROOT / file).parent / link).exists()] == []
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"(?:^|`)make (\w+)", text, re.MULTILINE)) <= set(targets)

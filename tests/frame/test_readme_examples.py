@@ -22,6 +22,7 @@ print("trained")
 """
 GIVEN = {  # what stands before an example, and what must hold after it
     "measuring": ("batches = faster = [[0] * 32] * 4", "assert both.ratio('new', 'old').median > 0"),
+    "examining": (KERAS, "assert report.of('ok')"),
     "fitting": (KERAS, "assert model.optimizer.iterations == 8 and model.micro_batches == 4"),
     "launching": (f"open('train.py', 'w').write({TRAIN!r})", "assert codes == [0, 0] and 'trained' in job.logs(0)"),
     "planning": ("", "assert plan.peak > 0 and plan.binding"),
