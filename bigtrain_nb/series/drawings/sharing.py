@@ -51,15 +51,15 @@ def slower_figure(slower, limits) -> Figure:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     tokens = sorted(next(iter(slower.values())))
-    axes.set_xticks(tokens[::2], [f"{each:,}" for each in tokens[::2]])
+    ticks = [2**n for n in range(0, 40, 2) if tokens[0] <= 2**n <= tokens[-1]]
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.set_xlim(tokens[0], tokens[-1])
     highest = max(max(by_tokens.values()) for by_tokens in slower.values())
     marks = [2**n for n in range(12) if 2**n < 1.5 * highest]
     axes.set_yticks(marks, [f"{mark}x" for mark in marks])
     axes.minorticks_off()
     grid(axes, "y")
-    label(
-        axes, "tokens of a device in a micro-batch\ndashed: the tokens that the formula asks for", "step, of computing"
-    )
+    below = "tokens of a device in a micro-batch\ndashed: the tokens that the formula asks for"
+    label(axes, below, "step time / computing time")
     key(figure, lines)
     return figure

@@ -136,10 +136,11 @@ def _check_send(answer):
         if not np.array_equal(_bfloat16(message), np.asarray(message, np.float32)):
             raise Wrong(f"step {step + 1}: the message {message} has more than 16 bits: send in_16_bits(...)")
         total += message
-    expect(total / 400, gradient.astype(float), "the mean of 400 messages with the same gradient", 1e-4)
+    told = "the mean of 400 messages with the same gradient, which what was left over corrects"
+    expect(total / 400, gradient.astype(float), told, 1e-4)
 
 
-@_check_send.refuses("the mean of 400 messages with the same gradient: expected")
+@_check_send.refuses("the mean of 400 messages with the same gradient, which what was left over corrects: expected")
 def _forgets_what_is_left(gradient, left, in_16_bits):
     return in_16_bits(gradient), left
 
@@ -150,7 +151,7 @@ def _adds_after_rounding(gradient, left, in_16_bits):
     return message + left, gradient - message
 
 
-@_check_send.refuses("the mean of 400 messages with the same gradient: expected")
+@_check_send.refuses("the mean of 400 messages with the same gradient, which what was left over corrects: expected")
 def _compares_with_the_gradient_alone(gradient, left, in_16_bits):
     message = in_16_bits(gradient + left)
     return message, gradient - message

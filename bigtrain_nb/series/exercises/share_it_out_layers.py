@@ -95,7 +95,7 @@ def _check_whole_from(answer):
             if gradient is None:
                 raise Wrong(f"{told}: the loss does not depend on the shard; return what is made of all_gather(shard)")
             own = np.split(total, devices)[number]
-            expect(np.asarray(gradient), own, f"{told}: the shard of the summed gradient", 1e-4)
+            expect(np.asarray(gradient), own, f"{told}: the shard of the gradient, summed over all devices", 1e-4)
             if (links.gathered, links.scattered) != (1, 1):
                 raise Wrong(
                     f"{told}: expected one all_gather forward and one reduce_scatter backward, got {links.gathered} and"
@@ -118,7 +118,7 @@ def _without_zeros(shard, shape, all_gather, reduce_scatter):
     return gather(shard)
 
 
-@_check_whole_from.refuses("the shard of the summed gradient")
+@_check_whole_from.refuses("the shard of the gradient, summed over all devices")
 def _keeps_its_own_part(shard, shape, all_gather, reduce_scatter):
     @tf.custom_gradient
     def gather(shard):
@@ -170,8 +170,8 @@ def _check_mended(answer):
     cases = (
         ("equal shares, no clipping", [4, 4], 1e9, None),
         ("shares of 7 and 1 examples", [7, 1], 1e9, None),
-        ("clipped", [4, 4], 0.5, None),
-        ("three devices, shares of 5, 2 and 1, clipped", [5, 2, 1], 0.5, None),
+        ("clipped by the norm of the whole gradient", [4, 4], 0.5, None),
+        ("three devices, shares of 5, 2 and 1, clipped by the norm of the whole gradient", [5, 2, 1], 0.5, None),
         ("a device without examples", [4, 0], 0.5, None),
         ("NaN in one place of step 2", [4, 4], 0.5, float("nan")),
         ("infinity in one place of step 2", [2, 6], 1e9, float("inf")),
@@ -242,7 +242,7 @@ def _as_it_was(shards, moments, gradients, examples, limit, rate, wire):
     return faulty(shards, moments, gradients, examples, limit, rate, wire)
 
 
-@_check_mended.refuses("clipped: the weights after step 1")
+@_check_mended.refuses("clipped by the norm of the whole gradient: the weights after step 1")
 def _clips_by_the_norm_of_a_shard(shards, moments, gradients, examples, limit, rate, wire):
     weighted = [len(examples) * count / sum(examples) * each for count, each in zip(examples, gradients, strict=True)]
     return faulty(shards, moments, weighted, examples, limit, rate, wire)
