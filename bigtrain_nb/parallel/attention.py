@@ -161,6 +161,9 @@ class _ChunkedCall:
 
         Those of the query are joined as the outputs are; all others are summed over the chunks, in 32 bits.
         """
+        # Not before the upstream gradient is there: the first chunk needs only these, and would run in the forward pass
+        with tf.control_dependencies([upstream]):
+            query, key, value = tf.identity(query), tf.identity(key), tf.identity(value)
         summed = [key, value, *weights]
 
         def gradients(number, count):

@@ -185,3 +185,31 @@ def test_heads_that_are_sharded_over_replicas_in_chunks():
             model.fit(x[:, :-1], x[:, 1:], batch_size=8, epochs=3, shuffle=False, verbose=0)
         ends.append(model)
     assert apart_of_weights(*ends) < 1e-6
+
+
+def test_no_scores_of_the_backward_pass_stand_there_in_the_forward_pass():
+    """Six layers have a table of 4 MiB each; computed again when its turn comes, one layer's are there at a time."""
+
+    def peak_of(model):
+        x = tf.ones((1, 512, 16))
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                value = tf.reduce_sum(model(x) ** 2)
+            return tape.gradient(value, model.trainable_variables)
+
+        device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+        step()
+        before = tf.config.experimental.get_memory_info(device)["current"]
+        tf.config.experimental.reset_memory_stats(device)
+        step()
+        return tf.config.experimental.get_memory_info(device)["peak"] - before
+
+    def deep():
+        x = inputs = keras.Input((512, 16))
+        for _ in range(6):
+            x = layers.MultiHeadAttention(4, 4)(x, x)
+        return keras.Model(inputs, x)
+
+    assert peak_of(bt.chunk_attention(deep(), chunks=1)) < 0.75 * peak_of(deep())
