@@ -19,6 +19,7 @@ ELSEWHERE = (
     " run this first: `%pip install -q {package}`, then `%run -m bigtrain_nb.unpack`."
 )
 PACKAGES = {
+    "07-pay-with-time.ipynb": '"bigtrain-nb[hub]"',
     "08-share-it-out.ipynb": '"bigtrain-nb[hub]"',
     "10-feed-a-language-model.ipynb": '"bigtrain-nb[workbook,hub]"',
     "13-choose-it.ipynb": '"bigtrain-nb[workbook]"',

@@ -30,6 +30,9 @@ def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None,
     Not Need O(n²) Memory"). It costs the scores' operations once more. Outputs and gradients are those of the layer in
     one piece, within rounding; dropout of the scores draws another mask for each chunk, the same in both passes.
 
+    With ``chunks=1`` the scores are whole, but only those of one layer at a time: selective recomputation (Korthikanti
+    et al. 2022, "Reducing Activation Recomputation in Large Transformer Models").
+
     ``layers`` as in `bigtrain_nb.recompute`; by default all attention layers of ``model``, which may be one itself.
     They are changed in place and stay what they are; do it before the first `fit`. Taken are `MultiHeadAttention` and
     `GroupQueryAttention` of Keras, and those layers of KerasHub that compute their attention by a method like theirs.

@@ -99,6 +99,11 @@ EXPECTED = {
         "MiB of each block's input, a list; MiB inside each block, a list; MiB in all",
         "a list of True (wrapped) and False, or None",
     ),
+    "pay_with_time.attended": (
+        "queries [length, width]; read(start, stop) -> keys and values of these places, [stop - start, width] each;"
+        " rows, and places, at a time",
+        "outputs [length, width]",
+    ),
     "share_it_out.sharded_step": (
         "weights [n]; a gradient [n] of each device; a moment [ceil(n / devices)] of each device; the rate;"
         " a wire with reduce_scatter(arrays) and all_gather(parts)",

@@ -8,12 +8,14 @@ import pytest
 from ml_dtypes import finfo
 
 from bigtrain_nb import pipeline_schedule
+from bigtrain_nb.measure.results import Ratio
 from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png, figure_svg
 from bigtrain_nb.series.drawings import (
     accumulation,
     cuts,
     handing_on,
     language,
+    memory,
     precision,
     roofline,
     scaling,
@@ -37,6 +39,15 @@ FIGURES = {
     "distance": lambda: accumulation.distance_figure(WRONG, RIGHT),
     "memory": lambda: accumulation.memory_figure({1: 500.0, 16: 125.0}, {1: 500.0, 4: 200.0, 16: 125.0}),
     "balance": lambda: cuts.balance_figure({"in order": [[0, 1], [2, 3]], "folded": [[0, 3], [1, 2]]}),
+    "segments": lambda: memory.segments_figure(
+        {"one": ({1: 9.0, 3: 6.0}, {1: 10.0, 3: 6.0}), "four": ({1: 3.0}, {1: 3.0})}
+    ),
+    "exchange": lambda: memory.exchange_figure(
+        {"kept": 30.0, "again": 12.0}, {"again": Ratio("a", "b", 1.2, 1.1, 1.3)}
+    ),
+    "lengths": lambda: memory.lengths_figure(
+        {"whole": {8: 9.0, 16: 40.0}, "chunks": {8: 3.0, 16: 6.0}}, {8: 2.0, 16: 8.0}
+    ),
     "runs": lambda: cuts.order_figure({"two": pipeline_schedule("1f1b", 2, 4, interleave=2)}),
     "waiting": lambda: cuts.waiting_figure({"1 run": {256: 0.02, 4096: 0.3}, "4 runs": {256: 0.01, 4096: 0.1}}),
     "products": lambda: roofline.products_figure({16: 1.0, 64: 40.0}, {16: 8.0, 64: 90.0}),
@@ -64,6 +75,9 @@ SAID = {
     "distance": {*WRONG, *RIGHT, "3.00", "0.0430", "4.2e-07", "0"},
     "efficiency": {"40 % lost", "50 % lost"},
     "readers": {"FILE, worker 0", "OFF, worker 1", "2 of 4", "4 of 4"},
+    "segments": {"one", "four", "9.00", "6.00"},
+    "exchange": {"kept", "again"},
+    "lengths": {"whole", "chunks", "one table of scores", "40.0"},
     "pairs": {"mean 1.75", "mean 1.45"},
     "zeros": {"312 kB", "96 kB"},
     "seeds": {"3.500", "2.250"},

@@ -1,28 +1,82 @@
-"""What recomputation saves, and how far replicas drift that seldom talk."""
+"""What recomputation and chunks save, and how far replicas drift that seldom talk."""
+
+import math
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from bigtrain_nb.common.words import number
-from bigtrain_nb.plots.canvas import MEASURED, canvas, grid, label
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label
 from bigtrain_nb.series.drawings.dots import dots_and_line
 
 
-def segments_figure(measured, predicted) -> Figure:
-    """Peak memory against the layers in a recomputed segment: measured as dots, the formula as a dashed line.
+def segments_figure(networks) -> Figure:
+    """Peak memory against the layers in a recomputed segment, a panel for each network: dots measured, line by formula.
 
-    `measured`, `predicted`: {layers in a segment: MiB}.
+    `networks`: {name: ({layers in a segment: MiB measured}, the same by formula)}.
+    """
+    figure, panels = canvas(3.4, len(networks))
+    for axes, (name, (measured, predicted)) in zip(panels, networks.items(), strict=True):
+        dots_and_line(axes, measured, predicted, number, offset=(-10, 10))
+        sizes = sorted(measured)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlim(sizes[0] / 1.3, 1.5 * sizes[-1])
+        axes.set_title(name, color=INK, fontsize=10)
+        grid(axes, "y")
+        label(axes, "layers in a segment")
+    highest = max(max(*measured.values(), *predicted.values()) for measured, predicted in networks.values())
+    panels[0].set_ylim(0, 1.18 * highest)
+    label(panels[0], "layers in a segment", "highest memory, MiB\ndot: measured, dashed: formula")
+    return figure
+
+
+def exchange_figure(memory, longer) -> Figure:
+    """What each way to train needs, in memory and in time.
+
+    `memory`: {name: MiB}. `longer`: {name: `Ratio`, how many times as long a step takes}, of all but the first way.
     """
     figure, (axes,) = canvas(3.2)
-    dots_and_line(axes, measured, predicted, number, offset=(-10, 10))
-    sizes = sorted(measured)
+    for name, size in memory.items():
+        ratio = longer.get(name)
+        times = ratio.median if ratio else 1.0
+        if ratio and math.isfinite(ratio.high):
+            axes.plot([size, size], [ratio.low, ratio.high], color=MEASURED, linewidth=2)
+        axes.plot(size, times, "o", color=MEASURED, markersize=9)
+        axes.annotate(name, (size, times), (9, 6), textcoords="offset points", color=INK, fontsize=10)
+    axes.set_xlim(0, 1.35 * max(memory.values()))
+    axes.margins(y=0.2)
+    grid(axes, "both")
+    label(axes, "highest memory of a step, MiB\nline: 95 % interval", "times as long")
+    return figure
+
+
+def lengths_figure(measured, one_table) -> Figure:
+    """Memory of an attention layer's step against the length of the text, both axes logarithmic.
+
+    `measured`: {name: {length: MiB}} for two ways to compute it; `one_table`: {length: MiB of one table of scores}.
+    """
+    figure, (axes,) = canvas(3.4)
+    lengths = sorted(one_table)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set_yscale("log", base=2)
+    tables = [one_table[length] for length in lengths]
+    axes.plot(lengths, tables, color=PREDICTED, linestyle=(0, (4, 2)), linewidth=2)
+    axes.annotate("one table of scores", (lengths[-1], tables[-1]), (10, -4), textcoords="offset points", color=INK)
+    for (name, peaks), shape in zip(measured.items(), ("o", "s"), strict=True):
+        axes.plot(lengths, [peaks[length] for length in lengths], shape, color=MEASURED, markersize=8)
+        axes.annotate(name, (lengths[-1], peaks[lengths[-1]]), (10, -4), textcoords="offset points", color=INK)
+        for length in lengths:
+            place = (length, peaks[length])
+            axes.annotate(number(peaks[length]), place, (-6, 9), textcoords="offset points", color=INK, fontsize=9)
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlim(sizes[0] / 1.2, 1.5 * sizes[-1])
-    axes.set_ylim(0, 1.15 * max(*measured.values(), *predicted.values()))
-    grid(axes, "y")
-    label(axes, "layers in a segment\ndot: measured, dashed: formula", "highest memory, MiB")
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.set_xlim(lengths[0] / 1.3, 3 * lengths[-1])
+    axes.set_ylim(top=2 * max(max(peaks.values()) for peaks in measured.values()))
+    grid(axes, "both")
+    label(axes, "places in the text", "highest memory, MiB")
     return figure
 
 

@@ -1,12 +1,13 @@
 """Exercises of notebook 07, "Pay with time": what is computed twice, so that it need not be kept."""
 
 import math
+import tracemalloc
 from unittest import mock
 
 import numpy as np
 
 from bigtrain_nb import tf
-from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect, is_unfinished
 
 
 def recomputed(function, draw):
@@ -251,3 +252,197 @@ def _forgets_the_second_run(edge, inside, memory):
         if sum(edge[:first_kept]) + sum(inside[first_kept:]) <= memory:
             return wrapped
     return None
+
+
+def attended(queries, read, size):
+    length, width = queries.shape
+    outputs = np.empty_like(queries)
+    for start in range(0, length, size):
+        rows = queries[start : start + size]
+        end = start + len(rows)
+        highest = np.full((len(rows), 1), -np.inf)
+        weights = np.zeros((len(rows), 1))
+        summed = np.zeros((len(rows), width))
+        for first in range(0, end, size):
+            last = min(first + size, end)
+            keys, values = read(first, last)
+            scores = rows @ keys.T / np.sqrt(width)
+            is_later = np.arange(first, last) > np.arange(start, end)[:, None]
+            scores[is_later] = -np.inf
+            higher = np.maximum(highest, scores.max(axis=1, keepdims=True))
+            shares = np.exp(scores - higher)
+            shrink = np.exp(highest - higher)
+            weights = shrink * weights + shares.sum(axis=1, keepdims=True)
+            summed = shrink * summed + shares @ values
+            highest = higher
+        outputs[start:end] = summed / weights
+    return outputs
+
+
+class _Text:
+    """Keys and values of a text, read a few places at a time, and counted."""
+
+    def __init__(self, keys, values, size):
+        self._keys, self._values, self._size = keys, values, size
+        self.places_read = 0
+
+    def read(self, start, stop):
+        length = len(self._keys)
+        if not 0 <= start < stop <= length:
+            raise Wrong(f"read({start}, {stop}): the text has the places 0 to {length}, and `stop` is above `start`")
+        if stop - start > self._size:
+            raise Wrong(f"read({start}, {stop}) is {stop - start} places: at most {self._size} at a time")
+        self.places_read += stop - start
+        return self._keys[start:stop].copy(), self._values[start:stop].copy()
+
+
+def _attended_at_once(queries, keys, values):
+    scores = queries @ keys.T / np.sqrt(queries.shape[1])
+    scores[np.triu_indices(len(queries), 1)] = -np.inf
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return shares / shares.sum(axis=1, keepdims=True) @ values
+
+
+TILES = 12
+"""Tables of [size, size] numbers that an answer may hold at a time, its outputs included: three times what it needs."""
+
+
+@exercise(attended, minutes=25, difficulty=4)
+def _check_attended(answer):
+    """Take `size` rows of the queries, and go over the keys. For each row keep three things: the highest score so far,
+    the sum of exp(score - highest), and the sum of exp(score - highest) x value. When a tile brings a higher score,
+    what was summed so far is too large, by which factor? What is the highest score before the first tile? And which
+    tile is the last that these rows may see?
+    """
+    random = np.random.default_rng(3)
+    for told, length, size, middle, sign_of_odd_rows in [
+        ("24 places in tiles of 8", 24, 8, 0.0, 1),
+        ("21 places in tiles of 8", 21, 8, 0.0, 1),
+        ("scores near 1,000", 24, 8, 1000.0, 1),
+        ("scores near -1,000", 24, 8, -1000.0, 1),
+        ("rows near 1,000 and rows near -1,000", 24, 8, 1000.0, -1),
+    ]:
+        queries, keys, values = random.normal(size=(3, length, 5))
+        queries[:, 0] = np.sqrt(5)
+        queries[1::2, 0] *= sign_of_odd_rows
+        keys[:, 0] = middle + random.permutation(np.linspace(-3, 3, length))
+        text = _Text(keys, values, size)
+        with np.errstate(all="ignore"):
+            got = answer(queries.copy(), text.read, size)
+        if is_unfinished(got):
+            raise NotAttempted
+        if np.shape(got) == queries.shape and np.isnan(np.asarray(got, float)).any():
+            raise Wrong(f"{told}: there are NaN among the outputs: is it the highest score so far that you take off?")
+        expect(got, _attended_at_once(queries, keys, values), f"the outputs, {told}", 1e-6)
+        needed = sum(min(start + size, length) for start in range(0, length, size))
+        if text.places_read != needed:
+            raise Wrong(
+                f"{told}: you read {text.places_read} keys, expected {needed}: those that `size` rows at a time may"
+                " see, once for all of these rows"
+            )
+    _expect_little_memory(answer, random)
+
+
+def _expect_little_memory(answer, random, length=1536, size=96):
+    queries, keys, values = random.normal(size=(3, length, 4))
+    table = size * size * queries.itemsize
+    was_on = tracemalloc.is_tracing()
+    if not was_on:
+        tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        answer(queries, _Text(keys, values, size).read, size)
+        tables = (tracemalloc.get_traced_memory()[1] - before) / table
+    finally:
+        if not was_on:
+            tracemalloc.stop()
+    if tables > TILES:
+        raise Wrong(
+            f"{length:,} places in tiles of {size}: the outputs are right, but at the fullest moment you hold as much"
+            f" as {tables:.0f} tables of [{size}, {size}] scores, and {TILES} are allowed. Finish one before the next"
+        )
+
+
+@_check_attended.refuses("the outputs are right, but at the fullest moment you hold as much")
+def _joins_the_tiles(queries, read, size):
+    outputs = []
+    for start in range(0, len(queries), size):
+        rows = queries[start : start + size]
+        end = start + len(rows)
+        pieces = [read(first, min(first + size, end)) for first in range(0, end, size)]
+        keys = np.concatenate([piece[0] for piece in pieces])
+        values = np.concatenate([piece[1] for piece in pieces])
+        scores = rows @ keys.T / np.sqrt(queries.shape[1])
+        scores[np.arange(end) > np.arange(start, end)[:, None]] = -np.inf
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        outputs.append(shares / shares.sum(axis=1, keepdims=True) @ values)
+    return np.concatenate(outputs)
+
+
+def _with(queries, read, size, highest=-np.inf, shrinks=True, sees_all=False, is_masked=True, takes_off=True):
+    """The solution, with one of its ideas left out."""
+    length, width = queries.shape
+    outputs = np.empty_like(queries)
+    for start in range(0, length, size):
+        rows = queries[start : start + size]
+        end = start + len(rows)
+        most = np.full((len(rows), 1), highest)
+        weights, summed = np.zeros((len(rows), 1)), np.zeros((len(rows), width))
+        for first in range(0, length if sees_all else end, size):
+            last = min(first + size, length if sees_all else end)
+            keys, values = read(first, last)
+            scores = rows @ keys.T / np.sqrt(width)
+            if is_masked:
+                scores[np.arange(first, last) > np.arange(start, end)[:, None]] = -np.inf
+            higher = np.maximum(most, scores.max(axis=1, keepdims=True))
+            shares = np.exp(scores - higher if takes_off else scores)
+            shrink = np.exp(most - higher) if shrinks and takes_off else 1.0
+            weights = shrink * weights + shares.sum(axis=1, keepdims=True)
+            summed = shrink * summed + shares @ values
+            most = higher
+        outputs[start:end] = summed / weights
+    return outputs
+
+
+@_check_attended.refuses("scores near 1,000: there are NaN among the outputs")
+def _takes_nothing_off(queries, read, size):
+    return _with(queries, read, size, takes_off=False)
+
+
+@_check_attended.refuses("scores near -1,000: there are NaN among the outputs")
+def _begins_at_zero(queries, read, size):
+    return _with(queries, read, size, highest=0.0)
+
+
+@_check_attended.refuses("the outputs, 24 places in tiles of 8")
+def _never_shrinks(queries, read, size):
+    return _with(queries, read, size, shrinks=False)
+
+
+@_check_attended.refuses("you read 72 keys, expected 48")
+def _reads_what_is_hidden(queries, read, size):
+    return _with(queries, read, size, sees_all=True)
+
+
+@_check_attended.refuses("the outputs, 24 places in tiles of 8")
+def _looks_ahead_in_its_tile(queries, read, size):
+    return _with(queries, read, size, is_masked=False)
+
+
+@_check_attended.refuses("the outputs, 24 places in tiles of 8")
+def _mean_of_softmaxes(queries, read, size):
+    length, width = queries.shape
+    outputs = np.zeros_like(queries)
+    for start in range(0, length, size):
+        rows = queries[start : start + size]
+        end = start + len(rows)
+        starts = range(0, end, size)
+        for first in starts:
+            last = min(first + size, end)
+            keys, values = read(first, last)
+            scores = rows @ keys.T / np.sqrt(width)
+            scores[np.arange(first, last) > np.arange(start, end)[:, None]] = -np.inf
+            shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+            outputs[start:end] += shares / shares.sum(axis=1, keepdims=True) @ values / len(starts)
+    return outputs
