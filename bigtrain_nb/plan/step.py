@@ -6,6 +6,7 @@ from numbers import Number
 
 from bigtrain_nb.common.checks import function, of_kind, one_of, whole_number
 from bigtrain_nb.common.keras_gaps import innermost, layers_within, weights_to_train
+from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.plan.fully_sharded import fully_sharded, layers_to_shard
@@ -190,7 +191,7 @@ def _one_batch(batch):
     source = batch.dataset() if callable(getattr(batch, "dataset", None)) else batch
     if isinstance(source, dict | str) or hasattr(source, "shape") or not hasattr(source, "__iter__"):
         raise _no_batch(batch)
-    for first in source:
+    for first in passes(source)():  # a plan does not change the order in which `fit` trains
         return first
     raise ValueError("the dataset yielded no batch")
 

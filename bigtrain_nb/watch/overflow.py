@@ -7,6 +7,7 @@ import numpy as np
 
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.loss_scale import scale_of
@@ -73,7 +74,8 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
     targets), (inputs, targets, sample weights), or inputs alone for a model that needs no targets. Of a dataset, or of
     what has `.dataset()`, it is the first batch. The step is the model's own, in its dtype policy and its
     micro-batches, but eager and without the update. It is healthy if the loss and all gradients are finite: a layer may
-    give infinities on purpose, as masks do. The model, its optimizers, seeds and statistics stay as they are.
+    give infinities on purpose, as masks do. The model, its optimizers, seeds and statistics stay as they are, and the
+    shuffling of a `tf.data.Dataset` is not moved on.
 
     With loss scaling some more steps tell whether a smaller scale makes the gradients finite.
 
@@ -124,7 +126,7 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
 
 def _batch_of(given):
     """Return a batch, or the first batch of a dataset, as tensors."""
-    batch = next(iter(batches_of(given)), None) if _is_dataset(given) else given
+    batch = next(passes(batches_of(given))(), None) if _is_dataset(given) else given
     if batch is None and given is not None:
         raise ValueError("the dataset yielded no batch")
     try:

@@ -256,6 +256,21 @@ def test_a_dataset_gives_its_first_batch_in_whatever_form_it_comes():
         bt.find_overflow(broken, dataset.take(0))
 
 
+def test_looking_at_a_shuffled_dataset_does_not_move_its_shuffling_on():
+    x, y = examples(24)
+    model = compiled(functional(twelve(8)))
+
+    def order(look):
+        tf.random.set_seed(4)
+        data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(24).batch(6)
+        look(data)
+        return [batch.tolist() for _ in range(2) for batch, _ in data.as_numpy_iterator()]
+
+    undisturbed = order(lambda data: None)
+    assert order(lambda data: bt.find_overflow(model, data)) == undisturbed
+    assert order(lambda data: bt.plan_step(model, data)) == undisturbed
+
+
 @pytest.mark.parametrize("given", ["abc", None, 3, (), (1, 2), lambda: BATCH, (*BATCH, *BATCH)])
 def test_what_is_no_batch_is_refused_with_what_to_give(given):
     with pytest.raises(
