@@ -181,6 +181,15 @@ def nvidia_gpus():
     return [str(number) for number, _ in enumerate(_nvidia_smi("name"))] if in_wsl else []
 
 
+def gpu_memory():
+    """Return how many bytes of memory the first NVIDIA GPU has; None where it is not told, or is a part of a card."""
+    for line in _nvidia_smi("memory.total,mig.mode.current")[:1]:
+        size, _, parts = line.partition(",")
+        if size.split()[0].isdigit() and parts.strip() != "Enabled":
+            return int(size.split()[0]) * 2**20
+    return None
+
+
 def _gpus():
     """What a figure needs beside it of the GPUs; nothing where there are none."""
     if not nvidia_gpus():

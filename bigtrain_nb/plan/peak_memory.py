@@ -73,20 +73,25 @@ def peak_memory(function: Callable, /, **arguments: Any) -> Peak:
 
         print(bt.peak_memory(work, size=25_000_000))  # about 95 MiB
     """
+    return peak_within(TIMEOUT_SECONDS, function, arguments)
+
+
+def peak_within(seconds, function, arguments):
+    """Return the `Peak` of a function with a dictionary of arguments; raise TimeoutError after so many seconds."""
     name = getattr(function, "__name__", repr(function))
     if not callable(function) or not takes(function, **arguments):
         given = ", ".join(arguments) or "no arguments"
         raise TypeError(f"function={function!r:.99} must be a function that can be called with {given}")
     packed = base64.b64encode(cloudpickle.dumps((function, arguments))).decode()
     paths = os.pathsep.join(filter(None, sys.path))
-    job = run_workers(CODE.format(packed=packed), 1, env={"PYTHONPATH": paths}, timeout=TIMEOUT_SECONDS)
+    job = run_workers(CODE.format(packed=packed), 1, env={"PYTHONPATH": paths}, timeout=seconds)
     (code,) = job.wait(show=False)
     lines = job.logs(0).splitlines()
     for line in lines:
         if line.startswith(ANSWER):
             return Peak(**json.loads(line.removeprefix(ANSWER)))
     if job.exit_code == TIMED_OUT:
-        raise TimeoutError(f"{name} has run for {TIMEOUT_SECONDS} s; it was ended")
+        raise TimeoutError(f"{name} has run for {seconds:.0f} s; it was ended")
     how = in_words(code)
     if code == -signal.SIGKILL:
         how += " (what the system does when there is no memory left)"
@@ -105,8 +110,7 @@ def measure(packed):
     if on_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
         before_on_gpu = tf.config.experimental.get_memory_info("GPU:0")["current"]
-    with suppress(OSError):  # the kernel starts the peak anew, where it can
-        Path("/proc/self/clear_refs").write_text("5")
+    start_peak_anew()
     before = psutil.Process().memory_info().rss
     function(**arguments)
     peak = {"host": max(0, _highest_resident() - before) / MIB, "device": None}
@@ -114,6 +118,12 @@ def measure(packed):
         highest = tf.config.experimental.get_memory_info("GPU:0")["peak"]
         peak["device"] = max(0, highest - before_on_gpu) / MIB
     print(f"\n{ANSWER}{json.dumps(peak)}", flush=True)
+
+
+def start_peak_anew():
+    """Let the kernel count the peak of this process from now on, where it can."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def _highest_resident():

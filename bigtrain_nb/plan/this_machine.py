@@ -35,9 +35,7 @@ class ThisMachine:
 
     def flops(self, policy: str) -> float:
         """FLOP/s of products of matrices for a Keras dtype policy; 16 bits can be computed in float32 too."""
-        return (
-            _flops("float32") if policy == "float32" else max(_flops(policy.removeprefix("mixed_")), _flops("float32"))
-        )
+        return flops_here(policy)
 
     def moving(self, size: float) -> float:
         """Seconds in which an operation reads and writes so many bytes, at the bandwidth of its own size.
@@ -59,6 +57,11 @@ def this_machine() -> ThisMachine:
     bandwidth = _bandwidth_of_gpu if _on_gpu() else _bandwidth_of_cores
     start = _seconds(partial(tf.maximum, 1.0), tf.zeros([]), 1000)
     return ThisMachine({size: bandwidth(size) for size in SIZES}, start, fuses=_on_gpu())
+
+
+def flops_here(policy: str) -> float:
+    """Measure FLOP/s of products of matrices for a Keras dtype policy, in a fifth of a second; once in a process."""
+    return _flops("float32") if policy == "float32" else max(_flops(policy.removeprefix("mixed_")), _flops("float32"))
 
 
 def _on_gpu():
