@@ -1,6 +1,6 @@
 """How many of the sick and the healthy trainings of tests/unit/trainings.py `bt.preflight` tells, by name.
 
-python benchmarks/preflight.py                          all of them, some minutes
+python benchmarks/preflight.py                          all of them, half an hour
 python benchmarks/preflight.py rounded classes          those named
 """
 
@@ -17,11 +17,11 @@ import bigtrain_nb as bt  # noqa: E402
 from bigtrain_nb.common.quiet import keras  # noqa: E402
 
 
-def examined(build, minutes):
+def examined(build, minutes, checks):
     keras.utils.set_random_seed(1)
     model, data, *validation = build()
     start = time.monotonic()
-    report = bt.preflight(model, data, validation=validation[0] if validation else None, minutes=minutes)
+    report = bt.preflight(model, data, validation=validation[0] if validation else None, minutes=minutes, checks=checks)
     return report, time.monotonic() - start
 
 
@@ -29,12 +29,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="of trainings; default: all")
     parser.add_argument("--minutes", type=float, default=3)
+    parser.add_argument("--checks", nargs="+", help="groups or lines; default: all")
     chosen = parser.parse_args()
     names = chosen.names or [*SICK, *HEALTHY]
     seconds, right, others = [], [], []
     for name in names:
         build, cause = SICK.get(name) or (HEALTHY[name], None)
-        report, took = examined(build, chosen.minutes)
+        report, took = examined(build, chosen.minutes, chosen.checks)
         seconds.append(took)
         wrong = [finding.check for finding in report.of("wrong")]
         is_right = cause in wrong if cause else not wrong

@@ -7,7 +7,7 @@ import numpy as np
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
-from bigtrain_nb.preflight.training import passes, read
+from bigtrain_nb.preflight.training import passes_of, read
 
 ONE_CLASS = 0.5
 ONE_CLASS_BY_CHANCE = 0.05
@@ -35,7 +35,6 @@ def runs(training):
         return wrong(
             f"A step on the first batch fails, with inputs {given}: {training.fails_with}",
             "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape.",
-            "01",
         )
     if training.has_own_step:
         return None
@@ -92,7 +91,6 @@ def _labels_of(pair):
                 f" labels from {number(y[counted].min())} to {number(y[counted].max())}.",
                 "Let the last layer have a unit for each class, number the classes from 0, and let ignore_class or a"
                 " sample weight of 0 leave out what is no label.",
-                "04",
             )
         return None
     if pair.kind in ("", "ctc", "circle"):
@@ -103,7 +101,6 @@ def _labels_of(pair):
             f"{pair.words()}Targets {y.shape} and outputs {tuple(outputs.shape)} differ in shape, so that {pair.kind}"
             " compares each target with several outputs.",
             "Give both the same shape; for whole numbers as labels take a loss with sparse_ in its name.",
-            "05",
         )
     if pair.is_binary or pair.is_categorical:
         bad = counted & ((y < 0) | (y > 1))
@@ -112,7 +109,6 @@ def _labels_of(pair):
                 f"{pair.words()}{bad.mean():.0%} of the targets are outside of 0 to 1 ({number(y.min())} to"
                 f" {number(y.max())}), and {pair.kind} takes probabilities.",
                 "Scale the targets, or take a loss for numbers, as mse.",
-                "04",
             )
     if pair.is_categorical and y.ndim == 2:
         sums = y.sum(-1)[counted.all(-1)]
@@ -122,7 +118,6 @@ def _labels_of(pair):
                 f"{pair.words()}The targets of {bad.mean():.0%} of the examples do not add up to 1, and"
                 f" {pair.kind} takes one class of each example.",
                 "For several classes at once take binary_crossentropy; else make the targets one-hot.",
-                "04",
             )
     return None
 
@@ -140,7 +135,6 @@ def constant(training):
             return look(
                 f"The {name} of all {examples:,} examples that were read are the same: there is nothing to learn.",
                 "Look at the function that makes them, and at how the dataset is shuffled.",
-                "01",
             )
     return ok("Inputs and targets differ from example to example.")
 
@@ -183,26 +177,23 @@ def repeated(training):
         return wrong(
             f"All {len(prints)} batches that were read are the same one.",
             "Look for a batch that is kept outside of the loop, or repeat() before more than one batch was taken.",
-            "01",
         )
     if again >= REPEATED:
         return wrong(
             f"{again:.0%} of {len(prints)} batches are equal to the one before.",
             "Look at what the dataset does between two batches.",
-            "01",
         )
     return ok(f"{len(set(prints))} of {len(prints)} batches are different.")
 
 
 def second_pass(training):
     """Does the dataset give batches again in the second epoch?"""
-    again = next(iter(passes(training.data)()), None)
+    again = next(iter(passes_of(training.data)()), None)
     if again is None:
         return wrong(
             f"The dataset gave {len(training.batches)} batches once and is empty when it is read again: from the second"
             " epoch on there is nothing to train on.",
             "Give from_generator a function that starts anew, and no iterator that has been started.",
-            "01",
         )
     return ok("The dataset begins again when it is read again.")
 
@@ -218,7 +209,6 @@ def validation_alike(training):
         return wrong(
             "Inputs of validation have another structure or dtype than those of training.",
             "Make both datasets by the same function.",
-            "01",
         )
     for mine, other in zip(ours, theirs, strict=True):
         spread = (other.std() + 1e-9) / (mine.std() + 1e-9)
@@ -228,7 +218,6 @@ def validation_alike(training):
                 f"Inputs of validation have mean {other.mean():.3g} and deviation {other.std():.3g}, those of training"
                 f" {mine.mean():.3g} and {mine.std():.3g}: the model is tried on what it never sees.",
                 "Make both datasets by the same function, with the mean and deviation of training.",
-                "01",
             )
     return ok("Inputs of validation have the scale of those of training.")
 

@@ -60,7 +60,6 @@ def across_examples(training):
             " replaced, though nothing trains: examples are mixed.",
             "Look for a reshape, a mean or a softmax along axis 0. A reshape must keep it: (-1, ...) in front, and"
             " transpose before you join other axes.",
-            "11",
         )
     return ok("Outputs of an example do not change when others are replaced.")
 
@@ -94,19 +93,17 @@ def its_answer(training):
             " after t change: it sees its answer. The loss will fall, and the model will be useless.",
             "Let nothing see later places: use_causal_mask=True in attention, padding='causal' in Conv1D, no"
             " Bidirectional.",
-            "11",
         )
     if offset == 0 and seen <= threshold:
         return wrong(
             f"Targets at t are the inputs at t ({share:.0%}) of a causal model: it learns to copy.",
             "Shift them: inputs are tokens[:, :-1], targets tokens[:, 1:].",
-            "11",
         )
     if offset >= 2:
         return wrong(
             f"Targets at t are the inputs at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
             "Shift once: in the dataset, or in the model, and not in both.",
-            "11",
+            "10",
         )
     return ok(
         f"Targets at t are the inputs at t+{offset}, and outputs at t change by {seen:.1g} with what comes after t."
@@ -140,7 +137,7 @@ def padding(training):
             f"{padded.mean():.0%} of the places are padding (0), and give {share:.0%} of the loss's gradient: padding"
             f" is trained.{where}",
             "Pass sample_weight, 0 at padding; or keep the mask up to the loss, with keras.layers.Add in place of +.",
-            "11",
+            "10",
         )
     return ok(f"{padded.mean():.0%} of the places are padding, and give nothing to the loss.")
 

@@ -75,13 +75,11 @@ def logits(training):
             return wrong(
                 f"{pair.words()}Targets name several classes at once, and a softmax shares 1 among all.",
                 "Take a sigmoid in the last layer.",
-                "04",
             )
         if (pair.is_sparse or pair.is_categorical) and pair.outputs.shape[-1] == 1:
             return wrong(
                 f"{pair.words()}There is one output, and a crossentropy over one class is always 0.",
                 "Take binary_crossentropy, or a unit for each class.",
-                "04",
             )
     return ok("Outputs are what the loss takes.") if found else None
 
@@ -104,7 +102,6 @@ def output_range(training):
                         f" outside ({number(float(y.min()))} to {number(float(y.max()))}): the last layer ends in"
                         f" {kinds}.",
                         "Leave out the activation of the last layer, or scale the targets into its range.",
-                        "04",
                     )
                 break
     return None
@@ -123,14 +120,13 @@ def start(training):
     constant = best_constant(training)
     highest = max(SCALE * constant, constant + 2)
     if first <= highest:
-        return ok(f"The loss starts at {number(first)}; the best constant output has {number(constant)}.", "06")
+        return ok(f"The loss starts at {number(first)}; the best constant output has {number(constant)}.")
     standard = _loss_of_standard_inputs(training)
     if standard is not None and (first - constant) > SCALE_FALLS * abs(standard - constant) and standard < first / 2:
         return wrong(
             f"The loss starts at {number(first)}, the best constant output has {number(constant)}, and with inputs of"
             f" mean 0 and deviation 1 it starts at {number(standard)}: inputs are of the wrong scale.",
             "Standardise the inputs: a Normalization layer, or Rescaling(1 / 255) for images.",
-            "01",
         )
     for value in keras.tree.flatten(training.y) if training.y is not None else []:
         values = tf.cast(value, tf.float32).numpy() if value.dtype.is_floating else np.zeros(1)
@@ -139,12 +135,10 @@ def start(training):
                 f"The loss starts at {number(first)}, and the best constant output has {number(constant)}: targets have"
                 f" mean {number(float(values.mean()))}, far from 0, where outputs start.",
                 "Standardise the targets, or start the last bias at their mean.",
-                "06",
             )
     return look(
         f"The loss starts at {number(first)}, and the best constant output has {number(constant)}.",
         "Start nearer: smaller initial weights in the last layer, its bias at the mean of the targets.",
-        "06",
     )
 
 
@@ -153,7 +147,7 @@ def gradient(training):
     training.refuse_own_step()
     weights = training.model.trainable_variables
     if not weights:
-        return wrong("Nothing trains: no layer has a weight that is not frozen.", "Set trainable=True.", "11")
+        return wrong("Nothing trains: no layer has a weight that is not frozen.", "Set trainable=True.", "06")
     silent = set(range(len(weights)))
     for batch in training.batches[:2]:
         loss, gradients = training.gradients(batch, training=True)
@@ -178,7 +172,6 @@ def gradient(training):
     return look(
         f"{len(silent)} of {len(weights)} weights get no gradient, and outputs do not depend on them: {names}.",
         "Use these layers in call, or leave them out.",
-        "11",
     )
 
 
@@ -221,7 +214,7 @@ def frozen(training):
             f"{', '.join(names[:4])}: frozen, with {size / whole:.0%} of the weights, and the bias is still 0 as it was"
             " made: no training has been there.",
             "Set trainable=True before compile, or load the weights that were to be kept.",
-            "11",
+            "06",
         )
     return ok("No layer is frozen that was never trained.")
 
@@ -243,32 +236,31 @@ def one_batch(training):
         found = f"One batch, {len(losses)} steps at a rate of {rate:.3g}: the loss rises from {number(losses[0])} to"
         found += f" {highest:.3g}."
         if scheduled:
-            return look(found, "Try a tenth of the schedule's rates.", "06")
+            return look(found, "Try a tenth of the schedule's rates.", "02")
         for slower_rate in (rate / 10, rate / 100, rate / 1000):
             slower = _steps_at(training, slower_rate, constant)
             if max(slower) <= 1.2 * slower[0] and min(slower) < 0.9 * slower[0]:
                 return wrong(
                     f"{found} At {slower_rate:.3g} it falls to {number(min(slower))} without rising.",
                     "The rate is too large: take that one, or warm up.",
-                    "06",
+                    "02",
                 )
-        return look(found, "A smaller rate does not help: look at the other lines first.", "06")
+        return look(found, "A smaller rate does not help: look at the other lines first.")
     words = f"One batch, {len(losses)} steps: the loss falls from {number(losses[0])} to {number(min(losses))}; the"
     words += f" best constant output has {number(constant)}."
     if min(losses) <= FALLS_TO * constant:
-        return ok(words, "06")
+        return ok(words)
     if len(losses) < STEPS:
         raise NotExamined(f"in the time that was left {len(losses)} steps were done, and it takes up to {STEPS}")
     faster = [] if scheduled else _steps_at(training, 10 * rate, constant)
     if faster and all(map(math.isfinite, faster)) and min(faster) <= FALLS_TO * constant:
         return look(
-            words, f"At a rate of {10 * rate:.3g} it falls to {number(min(faster))}: the rate may be small.", "06"
+            words, f"At a rate of {10 * rate:.3g} it falls to {number(min(faster))}: the rate may be small.", "02"
         )
     return look(
         words,
         "A model that cannot learn one batch will not learn many: look at the other lines, at the rate (a warm-up"
         " starts at 0), at noise from dropout, and whether the targets follow from the inputs at all.",
-        "06",
     )
 
 
@@ -385,7 +377,7 @@ def _loss_of_standard_inputs(training):
 def _still_silent_after_a_step(training, silent):
     """Return those without a gradient after some steps too: what starts at 0, as LoRA's, gets its gradient later."""
     for _ in range(3):
-        training.model.train_step(training.first)
+        training.step(training.first)
     _, gradients = training.gradients(training.first, training=True)
     training.state.put_back()
     return silent - {place for place, each in gradients.items() if np.any(each.numpy() != 0)}
@@ -434,12 +426,10 @@ def _is_relu(layer):
 
 def _steps(training, seconds, enough):
     """Return the loss of one batch in each of at most `STEPS` steps on it; it ends where it is ``enough``."""
-    model = training.model
     until = None
     losses = []
     while len(losses) < STEPS:
-        model.reset_metrics()  # so that what the step returns is the loss of this step
-        losses.append(float(model.train_step(training.first)["loss"]))
+        losses.append(training.loss_of_step(training.first))
         if not math.isfinite(losses[-1]) or losses[-1] <= enough or (until and time.monotonic() > until):
             break
         until = until or time.monotonic() + seconds  # the first step also makes what later ones find
@@ -455,8 +445,7 @@ def _steps_at(training, rate, constant):
 
 def _own_steps(training):
     """Take some steps of a `train_step` of somebody's own on one batch, and look at the numbers that it returns."""
-    if training.fails_with is not None:
-        raise NotExamined("a step on the first batch fails")
+    training.refuse_failing()
     until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
     logs = []
     while len(logs) < 20 and time.monotonic() < until:

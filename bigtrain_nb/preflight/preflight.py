@@ -15,10 +15,10 @@ from bigtrain_nb.common.checks import one_of, positive, whole_number
 from bigtrain_nb.common.keras_gaps import build_as_fit_does
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.preflight import data as of_data
-from bigtrain_nb.preflight import leaks, pieces, survival, time_needed
+from bigtrain_nb.preflight import leaks, memory, pieces, precision, survival, time_needed
 from bigtrain_nb.preflight import loss as of_loss
 from bigtrain_nb.preflight.report import NOT_EXAMINED, Finding, NotExamined, Preflight
-from bigtrain_nb.preflight.training import Training, refuse_read_once
+from bigtrain_nb.preflight.training import Training, as_fit_gives, refuse_read_once
 from bigtrain_nb.preflight.untouched import build_optimizers, left_as_it_was
 
 GROUPS = {
@@ -26,8 +26,10 @@ GROUPS = {
     "leaks": leaks.CHECKS,
     "loss": of_loss.CHECKS,
     "pieces": pieces.CHECKS,
-    "survival": survival.CHECKS,
+    "precision": precision.CHECKS,
     "time": time_needed.CHECKS,
+    "memory": memory.CHECKS,
+    "survival": survival.CHECKS,
 }
 
 
@@ -43,9 +45,13 @@ def preflight(
     """Examine a training before it runs; return a `Preflight`: line by line what is ok, to be looked at, or wrong.
 
     ``model`` is compiled; ``data`` is the dataset that `fit` gets, a `tf.data.Dataset`, a `keras.utils.PyDataset`, a
-    `Pipeline` or a list of batches, and ``validation`` that of `evaluate`. ``epochs``: how many are planned, for the
-    time of the whole run. ``checks``: groups, of "data", "leaks", "loss", "pieces", "survival", "time", or single lines
-    of a report, as "one batch"; default: all. After ``minutes`` no check begins; those that are left say so.
+    `Pipeline` or a list of batches, and ``validation`` that of `evaluate`; of texts where a task of KerasHub has a
+    preprocessor. ``epochs``: how many are planned, for the
+    time of the whole run. ``checks``: groups, of "data", "leaks", "loss", "pieces", "precision", "time", "memory",
+    "survival", or single lines of a report, as "one batch"; default: all. After ``minutes`` no check begins, and one
+    that has begun ends at its next call of the model; the lines say so.
+
+    "memory" and "saved and loaded" each start a process of their own, which first loads TensorFlow.
 
     The model, its optimizer, metrics and the random numbers are left as they were, and the order of a shuffled dataset
     is not moved on: `fit` afterwards gives the same weights to the bit. Not put back are: what functions of Python in
@@ -72,15 +78,15 @@ def preflight(
         print(report.failed)  # True
     """
     _refuse(model, epochs, checks)
-    seconds = 60 * positive("minutes", minutes, "minutes")
+    positive("minutes", minutes, "minutes")
     refuse_read_once(data, "data")
     if validation is not None:
         refuse_read_once(validation, "validation")
     start = time.monotonic()
-    training = Training(model, data, validation, epochs, seconds)
+    training = Training(model, as_fit_gives(model, data), as_fit_gives(model, validation), epochs, minutes)
     _build(training)
     with left_as_it_was(model) as training.state:
-        findings = _examine(training, _chosen(checks), minutes)
+        findings = _examine(training, _chosen(checks))
     return Preflight(findings, model.name, time.monotonic() - start)
 
 
@@ -118,21 +124,19 @@ def _chosen(names):
     return chosen
 
 
-def _examine(training, checks, minutes):
+def _examine(training, checks):
     """Return the findings of the checks."""
     findings = []
     progress = tqdm(checks.items(), delay=1, leave=False, disable=None)
     for name, check in progress:
         progress.set_description(name)
-        if training.seconds_left <= 0:
-            findings.append(Finding(name, NOT_EXAMINED, f"The {minutes:g} minutes were over: give more minutes."))
-            continue
         try:
+            training.refuse_late()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Keras' on a step that is only tried: what it is about has a line
                 found = check(training)
         except NotExamined as reason:
-            found = {"verdict": NOT_EXAMINED, "found": f"{reason}."}
+            found = {"verdict": NOT_EXAMINED, "found": _sentence(reason)}
         except Exception as error:
             found = {"verdict": NOT_EXAMINED, "found": f"It failed: {_words(error)}"}
         finally:
@@ -140,6 +144,11 @@ def _examine(training, checks, minutes):
         if found:
             findings.append(Finding(name, **found))
     return findings
+
+
+def _sentence(reason):
+    words = str(reason)
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _words(error):

@@ -1,68 +1,224 @@
-"""Does the model survive: is what is saved and loaded the same, and does the policy's precision carry a step?"""
+"""Does the model survive: is what is saved the same elsewhere, and does a training go on where it was stopped?"""
 
+import math
 import os
+import pickle
+import re
+import subprocess
+import sys
 import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
-from bigtrain_nb.watch.overflow import find_overflow
+from bigtrain_nb.preflight.time_needed import batches_in_an_epoch, input_alone
+from bigtrain_nb.preflight.training import passes_of
+from bigtrain_nb.preflight.untouched import optimizers_of
+from bigtrain_nb.train.resume import Resume
 
 SAVED_DIFFERS = 1e-4
 """Of the largest output: what is loaded computes the same, in the same order."""
+ON_ANOTHER_DEVICE = 2e-2
+"""The same where this process has a GPU, which rounds products to ten bits: the other process has none."""
+LEAST_SECONDS = 15
+"""Left, for a process of its own, which first loads TensorFlow."""
+STOPPED_AFTER, STEPS = 2, 4
+BETWEEN_FAILURES = 24 * 3600
+"""Seconds. One failure a day is a word to begin with: your machines have their own."""
+STRANGER = """
+import pickle
+import sys
 
+sys.modules["bigtrain_nb"] = None  # it cannot be imported
+import keras
+import numpy as np
 
-def overflow(training):
-    """Is a step finite, forward and backward, in the policy of the model?"""
-    if training.no_loss is not None:
-        raise NotExamined(training.no_loss)
-    found = find_overflow(training.model, training.first)
-    if found is None:
-        return ok(f"Loss and gradients of a step are finite in {training.model.dtype_policy.name}.", "04")
-    if found.handled:
-        return ok(f"{' '.join(found.words())} Its first steps are skipped, as they are meant to be.", "04")
-    return wrong(" ".join(found.words()), "bt.find_overflow(model, data) shows what goes into that layer.", "11")
+model = keras.models.load_model(sys.argv[1])
+with open(sys.argv[2], "rb") as file:
+    inputs = pickle.load(file)
+outputs = keras.tree.flatten(model(inputs, training=False))
+np.savez(sys.argv[3], *[keras.ops.convert_to_numpy(keras.ops.cast(each, "float32")) for each in outputs])
+"""
 
 
 def saved(training):
-    """Does Keras load what the model saves, and does that give the same outputs?"""
+    """Does Keras load what the model saves, here and in a process without us, and does that give the same outputs?"""
     training.refuse_own_step()
     before = keras.tree.flatten(training.outputs(training.x))
     again = keras.tree.flatten(training.outputs(training.x))
-    if any(_change(one, two) > SAVED_DIFFERS for one, two in zip(before, again, strict=True)):
+    if _change(before, again) > SAVED_DIFFERS:
         raise NotExamined("outputs are random, so that those of the loaded model cannot be compared")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
         start = time.monotonic()
         training.model.save(path)
-        seconds = time.monotonic() - start
-        size = os.path.getsize(path)
+        words = f"Saved in {amount(time.monotonic() - start, 's')}, {amount(os.path.getsize(path), 'bytes')}"
         try:
             loaded = keras.models.load_model(path)
         except Exception as error:
-            return look(
-                f"Keras cannot load what was saved: {type(error).__name__}: {str(error).strip():.199}",
-                "Register classes of your own with keras.saving.register_keras_serializable and give them get_config;"
-                " or keep the code, and save weights only.",
-                "11",
+            return _not_loaded("Keras cannot load what was saved", f"{type(error).__name__}: {str(error).strip()}")
+        change = _change(before, keras.tree.flatten(loaded(training.x, training=False)))
+        if change > SAVED_DIFFERS:
+            return _differs("Saved and loaded", change)
+        if training.seconds_left < LEAST_SECONDS:
+            return ok(
+                f"{words}, and loaded here, it gives the same outputs. There was no time for a new process.", "10"
             )
-    after = keras.tree.flatten(loaded(training.x, training=False))
-    change = max(_change(one, two) for one, two in zip(before, after, strict=True))
-    if change > SAVED_DIFFERS:
-        return wrong(
-            f"Saved and loaded, the model gives outputs that differ by {change:.1%}.",
-            "Look for weights in plain lists or dictionaries of tensors, and values that get_config leaves out.",
+        try:
+            after = _outputs_elsewhere(training, folder)
+        except subprocess.TimeoutExpired:
+            return ok(f"{words}, and loaded here, it gives the same outputs. A new process had too little time.", "10")
+        except RuntimeError as error:
+            return _not_loaded(f"{words}. Loaded here it is the same, but a new process cannot load it", error)
+    change = _change(before, after)
+    if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
+        return _differs("Saved, and loaded by stock Keras in a process without us", change)
+    return ok(f"{words}, and loaded by stock Keras in a process without us, it gives the same outputs.", "10")
+
+
+def _outputs_elsewhere(training, folder):
+    """Return the outputs of the model that stock Keras loads in another process, on its CPU.
+
+    Raises RuntimeError with what is raised there, subprocess.TimeoutExpired when the time is over.
+    """
+    inputs, outputs = os.path.join(folder, "inputs"), os.path.join(folder, "outputs.npz")
+    with open(inputs, "wb") as file:
+        pickle.dump(keras.tree.map_structure(lambda value: value.numpy(), training.x), file)
+    paths = os.pathsep.join(filter(None, sys.path))
+    no_gpu = {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, os.path.join(folder, "model.keras"), inputs, outputs],
+        env={**os.environ, "PYTHONPATH": paths, **no_gpu},
+        capture_output=True,
+        text=True,
+        timeout=max(1.0, training.seconds_left),
+    )
+    if done.returncode:
+        raised = re.findall(r"^[\w.]*(?:Error|Exception): .*", done.stderr, re.MULTILINE)
+        raise RuntimeError(raised[0] if raised else f"it ended with {done.returncode}")  # the first one is the cause
+    with np.load(outputs) as found:
+        return list(found.values())
+
+
+def _not_loaded(words, error):
+    return look(
+        f"{words}: {error!s:.199}",
+        "Put classes of your own into a module, register them with keras.saving.register_keras_serializable, and give"
+        " them get_config; or keep the code, and save weights only.",
+    )
+
+
+def _differs(words, change):
+    return wrong(
+        f"{words}, the model gives outputs that differ by {change:.1%}.",
+        "Look for weights in plain lists or dictionaries of tensors, and values that get_config leaves out.",
+    )
+
+
+def _change(outputs, others):
+    """Return the largest change of outputs, as a share of the largest of its own."""
+    changes = [0.0]
+    for one, two in zip(outputs, others, strict=True):
+        one, two = (tf.cast(each, tf.float32).numpy() for each in (one, two))
+        changes.append(float(np.abs(one - two).max(initial=0) / max(np.abs(one).max(initial=0), 1e-30)))
+    return max(changes)
+
+
+def resumed(training):
+    """Stopped, and gone on from the checkpoint of `bt.Resume`: are weights, slots and seeds equal to the bit?"""
+    model = training.model
+    if len(optimizers_of(model)) != 1:
+        raise NotExamined("the model has optimizers beside that of compile, which bt.Resume does not save")
+    training.refuse_failing()
+    if training.no_loss is not None:
+        raise NotExamined(training.no_loss)
+    batches = (STEPS * training.batches)[:STEPS]
+    undisturbed = _trained(training, batches)
+    unlike = _unequal(undisturbed, _trained(training, batches))
+    if unlike:
+        return look(
+            f"Two trainings of {STEPS} steps from the same start differ in {len(unlike)} of {len(undisturbed)}"
+            f" variables, {unlike[0]} first: so will one that is stopped and resumed.",
+            "Look for random numbers without a keras.random.SeedGenerator and for state that is no variable of Keras."
+            " On GPUs call tf.config.experimental.enable_op_determinism().",
             "11",
         )
-    return ok(f"Saved in {amount(seconds, 's')}, {amount(size, 'bytes')}, and loaded, it gives the same outputs.", "11")
+    with tempfile.TemporaryDirectory() as folder:
+        training.state.put_back()
+        seconds = _go_on(training, Resume(folder, model, every=1), batches, STOPPED_AFTER)
+        size = sum(file.stat().st_size for file in Path(folder).glob(f"ckpt-{STOPPED_AFTER}.*"))
+        training.state.put_back()
+        _go_on(training, Resume(folder, model, every=1), batches, STEPS)
+        unequal = _unequal(undisturbed, _values(model))
+    if unequal:
+        return wrong(
+            f"Stopped after {STOPPED_AFTER} of {STEPS} steps and resumed by bt.Resume, {len(unequal)} of"
+            f" {len(undisturbed)} variables differ from those of a training that was not stopped: {unequal[0]}.",
+            "Look for what changes in a step and is no variable of Keras: attributes, tf.Variable in plain lists.",
+            "11",
+        )
+    words = (
+        f"Stopped and resumed by bt.Resume, all {len(undisturbed)} variables are equal to the bit. A checkpoint has"
+        f" {amount(size, 'bytes')} and takes {amount(seconds, 's')}: with a failure a day, save every"
+        f" {amount(math.sqrt(2 * seconds * BETWEEN_FAILURES), 's')} (Young 1974).{_cost_of_rest(training)}"
+    )
+    if not _begins_alike(training):
+        return look(
+            f"{words} But the dataset has other batches, or another order, in each pass: the data will not go on where"
+            " they were.",
+            "Make the dataset anew for each epoch, with shuffle(..., seed=epoch, reshuffle_each_iteration=False).",
+            "03",
+        )
+    return ok(words, "11")
 
 
-def _change(one, two):
-    one, two = (tf.cast(each, tf.float32).numpy() for each in (one, two))
-    return float(np.abs(one - two).max(initial=0) / max(np.abs(one).max(initial=0), 1e-30))
+def _trained(training, batches):
+    """Return the values of all variables after steps from the start."""
+    training.state.put_back()
+    for batch in batches:
+        training.step(batch)
+    return _values(training.model)
 
 
-CHECKS = {"a step is finite": overflow, "saved and loaded": saved}
+def _go_on(training, resume, batches, last):
+    """Train from where ``resume`` is to step ``last``; return the seconds of the last save."""
+    for _ in resume.epochs(1):
+        for batch in batches[resume.step :]:
+            training.step(batch)
+            start = time.monotonic()
+            resume.step_done()
+            if resume.step == last:
+                return time.monotonic() - start
+
+
+def _values(model):
+    return [(variable.path, variable.numpy()) for variable in [*model.variables, *model.optimizer.variables]]
+
+
+def _unequal(one, other):
+    pairs = zip(one, other, strict=True)
+    return [path for (path, value), (_, now) in pairs if not np.array_equal(value, now, equal_nan=True)]
+
+
+def _cost_of_rest(training):
+    """Return in words what reading the batches again costs that were done of an epoch; "" where it is not known."""
+    count = batches_in_an_epoch(training)
+    if count is None:
+        return " What resume.rest reads again is not known, for the dataset does not tell its length."
+    seconds = count * training.examples / input_alone(training).median
+    return f" In the middle of an epoch, resume.rest reads again what was done: {amount(seconds, 's')} at most."
+
+
+def _begins_alike(training):
+    """Return whether two passes over the dataset begin with the same batch."""
+    start = passes_of(training.data)
+    one, two = (keras.tree.flatten(next(iter(start()), None)) for _ in range(2))
+    pairs = zip(one, two, strict=False)
+    return all(one is None or np.array_equal(np.asarray(one), np.asarray(two)) for one, two in pairs)
+
+
+CHECKS = {"saved and loaded": saved, "stopped and resumed": resumed}

@@ -7,9 +7,9 @@ import numpy as np
 
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_gaps import mask_of
+from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.preflight.report import NotExamined
-from bigtrain_nb.preflight.untouched import read_apart
 from bigtrain_nb.train.model import Model
 from bigtrain_nb.watch.profile import batches_of
 
@@ -25,26 +25,37 @@ class Training:
     ``x``, ``y``, ``weight`` are the parts of the first. ``state``: the model's `State` to put back. ``fails_with``:
     words of the error with which the model refuses the first batch. ``no_loss``: why the loss of it says nothing, once
     a check has found that, so that one cause is one line. ``known_constant``: the loss of the best constant
-    output, once it was sought.
+    output, once it was sought. ``known_input``: the `Result` of the input alone, once it was measured.
     """
 
-    def __init__(self, model, data, validation, epochs, seconds):
+    def __init__(self, model, data, validation, epochs, minutes):
         self.model = model
         self.data = data
         self.validation = validation
         self.epochs = epochs
-        self.until = time.monotonic() + seconds
-        self.batches = read(data, MOST_BATCHES, SHARE_FOR_READING * seconds)
+        self.minutes = minutes
+        self.until = time.monotonic() + 60 * minutes
+        self.batches = read(data, MOST_BATCHES, SHARE_FOR_READING * 60 * minutes)
         self.first = self.batches[0]
         self.x, self.y, self.weight = keras.utils.unpack_x_y_sample_weight(self.first)
         self.state = None
         self.fails_with = None
         self.no_loss = None
         self.known_constant = None
+        self.known_input = None
 
     @property
     def seconds_left(self):
         return self.until - time.monotonic()
+
+    def refuse_late(self):
+        """Raise NotExamined once the time is over, so that a check ends at its next call of the model."""
+        if self.seconds_left <= 0:
+            raise NotExamined(f"the {self.minutes:g} minutes were over: give more minutes")
+
+    def refuse_failing(self):
+        if self.fails_with is not None:
+            raise NotExamined("a step on the first batch fails")
 
     @property
     def examples(self):
@@ -63,8 +74,8 @@ class Training:
 
     def outputs(self, x, training=False):
         """Return what the model gives for inputs, as its step would call it."""
-        if self.fails_with is not None:
-            raise NotExamined("a step on the first batch fails")
+        self.refuse_late()
+        self.refuse_failing()
         if takes(self.model.call, x, training=training):
             return self.model(x, training=training)
         return self.model(x)
@@ -82,6 +93,7 @@ class Training:
 
     def loss(self, outputs, x=None, y=None, weight=None, training=False):
         """Return the loss of outputs, a scalar tensor; of the first batch where no other is given."""
+        self.refuse_late()
         if self.no_loss is not None:
             raise NotExamined(self.no_loss)
         if x is None:
@@ -94,6 +106,16 @@ class Training:
     def loss_of(self, batch, training=False):
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         return self.loss(self.outputs(x, training), x, y, weight, training)
+
+    def step(self, batch):
+        """Take a step on a batch; return what it logs, of this step alone."""
+        self.refuse_late()
+        self.refuse_failing()
+        self.model.reset_metrics()
+        return self.model.train_step(batch)
+
+    def loss_of_step(self, batch):
+        return float(self.step(batch)["loss"])
 
     def gradients(self, batch, training=False):
         """Return the loss of a batch and {variable's number: its dense gradient}."""
@@ -220,24 +242,25 @@ def refuse_read_once(data, name):
         )
 
 
-def passes(data):
-    """Return a function that starts a pass over the dataset, without moving on its shuffling where that can be done."""
+def as_fit_gives(model, data):
+    """Return the dataset as the `fit` of a KerasHub task gives it to the model: behind its preprocessor, if any."""
     source = batches_of(data)
-    if isinstance(source, keras.utils.PyDataset):
-        return lambda: (source[number] for number in range(len(source)))
-    if isinstance(source, tf.data.Dataset):
-        try:
-            source = read_apart(source)
-        except (tf.errors.OpError, ValueError):
-            pass  # then its shuffling moves on
-    return lambda: iter(source)
+    has_one = getattr(model, "preprocessor", None) is not None and hasattr(model, "preprocess_samples")
+    if not has_one or not isinstance(source, tf.data.Dataset):
+        return data
+    return source.map(lambda *parts: model.preprocess_samples(*parts), num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def passes_of(data):
+    """Return a function that starts a pass over the dataset that `fit` gets."""
+    return passes(batches_of(data))
 
 
 def read(data, most, seconds):
     """Return the first batches as tensors, as many as come in time, but at least one if there is one."""
     until = time.monotonic() + seconds
     found = []
-    for batch in passes(data)():
+    for batch in passes_of(data)():
         found.append(keras.tree.map_structure(_tensor, batch))
         if len(found) == most or time.monotonic() > until:
             break

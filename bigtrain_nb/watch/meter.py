@@ -330,7 +330,7 @@ class Meter(Shown, keras.callbacks.Callback):
     def _look_at(self, iterator):
         """Note from a batch's shapes how many tokens and FLOPs an example has."""
         model, spec, device = self.model, getattr(iterator, "element_spec", None), accelerator_here()
-        self._tokens = _tokens_of_an_example(model, spec)
+        self._tokens = tokens_of_an_example(model, spec)
         if device is not None:
             try:
                 peak = device.flops(model.dtype_policy.name) * model.distribute_strategy.num_replicas_in_sync
@@ -353,7 +353,7 @@ class Meter(Shown, keras.callbacks.Callback):
             self._sums = rows[:, 2:].mean(axis=0)
 
 
-def _tokens_of_an_example(model, spec):
+def tokens_of_an_example(model, spec):
     """Return how long a model's input of tokens is; None if it has none, or one of any length."""
     if not any(isinstance(layer, keras.layers.Embedding) for layer in layers_within(model)):
         return None

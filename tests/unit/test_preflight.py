@@ -1,30 +1,38 @@
 """`bt.preflight` names the fault of a sick training, calls no healthy one wrong, and leaves all as it was."""
 
+import inspect
+import json
 import re
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from trainings import HEALTHY, SICK, batched, dense, language_model, numbers, table, tokens
 
 import bigtrain_nb as bt
+from bigtrain_nb.common.passes import read_apart
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.preflight import memory, precision
 from bigtrain_nb.preflight import preflight as room
 from bigtrain_nb.preflight.__main__ import main
-from bigtrain_nb.preflight.untouched import read_apart
 
 layers = keras.layers
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+HELPERS = {"one batch": ["_own_steps"], "memory": ["_advice"]}  # of a check, that say more lines
 QUICK_SICK = [  # the benchmark has all
     *("nan_in_inputs", "labels_minus_one", "targets_broadcast", "sorted_by_class", "one_batch_for_ever"),
     *("generator_that_ends", "validation_not_scaled", "wrong_width", "no_softmax", "sigmoid_twice", "relu_at_the_end"),
     *("gradient_stopped", "nothing_trains", "dead_from_its_bias", "frozen_at_random", "softmax_over_the_batch"),
     *("attention_without_causal_mask", "convolution_looks_ahead", "targets_not_shifted", "padding_without_mask"),
-    *("raw_images", "weights_in_a_plain_tensor"),
+    *("raw_images", "weights_in_a_plain_tensor", "keras_hub_targets_not_shifted", "keras_hub_padding_is_trained"),
 ]
 QUICK = ["data", "leaks", "outputs and loss", "range of outputs", "dead units", "frozen layers"]
 QUICK_HEALTHY = {
     *("classes", "yes_or_no_without_a_last_axis", "several_classes", "positive_targets_with_relu", "two_outputs"),
     *("sequence_autoencoder", "language_model_with_mask", "contrastive", "numbers_in_the_order_of_time", "fine_tuned"),
+    *("causal_language_model_of_keras_hub", "llama_of_keras_hub"),
 }
 
 
@@ -125,6 +133,20 @@ def test_after_the_time_limit_no_check_begins():
     report = bt.preflight(model, data, minutes=1e-6)
     assert {finding.verdict for finding in report.findings} == {"not examined"} and report.seconds < 30
     assert "were over: give more minutes" in report.findings[0].found
+
+
+class Slow(layers.Layer):
+    def call(self, x):
+        time.sleep(0.2)  # eagerly, at each call
+        return x
+
+
+def test_a_check_that_has_begun_ends_when_the_time_is_over():
+    x, y = numbers(examples=32)
+    model = dense(Slow(), layers.Dense(1), loss="mse")
+    report = bt.preflight(model, batched(x, y, size=16), minutes=0.1)
+    cut = [finding for finding in report.of("not examined") if "were over: give more minutes" in finding.found]
+    assert report.of("ok") and cut and report.seconds < 6 + 15, "6 s, and what a busy machine takes for one call more"
 
 
 def test_stop_leaves_the_model_as_it_was(monkeypatch):
@@ -264,4 +286,169 @@ def test_outputs_that_are_random_are_compared_with_the_same_random_numbers_or_no
             return x + tf.random.normal(tf.shape(x))
 
     report = bt.preflight(dense(Noise(), layers.Dense(1), loss="mse"), batched(*numbers()), checks=["examples apart"])
-    assert report.findings[0].verdict == "not examined" and "outputs are random" in report.findings[0].found
+    assert report.findings[0].verdict == "not examined" and "Outputs are random" in report.findings[0].found
+
+
+# Precision, memory, time
+
+
+def test_what_bfloat16_changes_is_said_with_an_interval_and_layers_keep_their_policies(monkeypatch):
+    monkeypatch.setattr(precision, "TRIES", 3)
+    found = tokens(rows=32)
+    model = language_model()
+    (finding,) = bt.preflight(model, batched(found[:, :-1], found[:, 1:]), checks=["bfloat16"]).findings
+    change, low, high = (float(each) for each in re.findall(r"([+-][\d.]+)%", finding.found))
+    assert finding.verdict == "ok" and low <= change <= high and -5 < low < high < 5
+    assert {layer.dtype_policy.name for layer in model.layers} == {"float32"}
+
+
+def test_a_layer_that_cannot_compute_in_bfloat16_is_to_be_looked_at():
+    class Adds(layers.Layer):
+        def call(self, x):
+            return x + tf.ones([16], "float32")
+
+    model = dense(Adds(), layers.Dense(1), loss="mse")
+    (finding,) = bt.preflight(model, batched(*numbers()), checks=["bfloat16"]).findings
+    assert finding.verdict == "look" and "self.compute_dtype" in finding.advice, finding
+
+
+def test_memory_is_planned_and_measured_beside_what_the_machine_has():
+    x = np.ones((8192, 256), "float32")
+    hidden = [layers.Dense(1024, "relu") for _ in range(3)]
+    model = dense(*hidden, layers.Dense(1), loss="mse", width=256, hidden=1024)
+    (finding,) = bt.preflight(model, batched(x, x[:, :1], size=8192), checks=["memory"]).findings
+    planned, measured = (float(each) for each in re.findall(r": ([\d.]+) MiB", finding.found))
+    assert finding.verdict == "ok" and 0.7 < planned / measured < 1.5, finding
+
+
+def test_where_memory_is_short_the_cheapest_way_is_shown(monkeypatch):
+    x = np.ones((8192, 256), "float32")
+    hidden = [layers.Dense(256, "relu", name=f"block_{number}") for number in range(4)]
+    model = dense(*hidden, layers.Dense(1), loss="mse", width=256, hidden=256)
+    plan = bt.plan_step(model, (x, x[:, :1]))
+    monkeypatch.setattr(memory, "memory_limit", lambda: 0.7 * plan.peak + plan.runtime)
+    monkeypatch.setattr(memory, "LEAST_SECONDS", 1e9)  # nothing is measured
+    (finding,) = bt.preflight(model, batched(x, x[:, :1], size=8192), checks=["memory"]).findings
+    assert finding.verdict == "wrong" and "not measured, for lack of time" in finding.found
+    assert re.search(r"bt.Model.of\(model, micro_batches=\d+\), with [\d.]+ MiB and 0% more", finding.advice), finding
+
+
+def test_the_step_is_told_in_tokens_and_beside_what_the_machine_can_do():
+    found = tokens(rows=32)
+    report = bt.preflight(language_model(), batched(found[:, :-1], found[:, 1:]), checks=["time"], minutes=0.2)
+    low, high = re.search(r"MFU ([\d.e-]+)% to ([\d.e-]+)% of large products", report.findings[0].found).groups()
+    assert "tokens/s" in report.findings[0].found and 0 < float(low) <= float(high) < 100
+
+
+def test_the_noise_scale_is_that_of_the_gradients_of_all_examples():
+    x, y = numbers(examples=320)
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    (finding,) = bt.preflight(model, batched(x, y + np.sign(x[:, 2:3])), checks=["gradient noise"]).findings
+    each = 2 * (model(x).numpy() - y - np.sign(x[:, 2:3])) * x
+    mean = each.mean(0)
+    expected = ((each - mean) ** 2).sum(1).mean() / (mean**2).sum()
+    scale, low, high = (float(n) for n in re.findall(r"([\d.]+) examples", finding.found)[1:4])
+    assert low < scale < high and expected / 2 < scale < 2 * expected, (finding, expected)
+
+
+# Survival
+
+
+def test_what_stock_keras_loads_in_a_process_without_us_is_compared():
+    (finding,) = bt.preflight(*HEALTHY["classes"](), checks=["saved and loaded"]).findings
+    assert finding.verdict == "ok" and "by stock Keras in a process without us" in finding.found, finding
+
+
+def test_a_class_that_no_new_process_knows_is_to_be_looked_at():
+    @keras.saving.register_keras_serializable("only_here")
+    class Doubles(layers.Layer):
+        def call(self, x):
+            return 2 * x
+
+    model = dense(Doubles(), layers.Dense(1), loss="mse")
+    (finding,) = bt.preflight(model, batched(*numbers()), checks=["saved and loaded"]).findings
+    assert finding.verdict == "look" and "a new process cannot load it" in finding.found and "Doubles" in finding.found
+
+
+def test_stopped_and_resumed_it_is_equal_to_the_bit_and_what_saving_costs_is_told():
+    model, data = HEALTHY["dropout"]()
+    (finding,) = bt.preflight(model, data, checks=["stopped and resumed"], minutes=0.5).findings
+    assert finding.verdict == "ok" and "equal to the bit" in finding.found and "KiB" in finding.found, finding
+    assert "with a failure a day, save every" in finding.found and "resume.rest reads again" in finding.found
+    (finding,) = bt.preflight(model, data.shuffle(8), checks=["stopped and resumed"], minutes=0.5).findings
+    assert finding.verdict == "look" and "another order, in each pass" in finding.found, finding
+
+
+def test_state_that_no_checkpoint_holds_is_to_be_looked_at():
+    class Remembers(layers.Layer):
+        calls = 0
+
+        def call(self, x):
+            self.calls += 1
+            return x * (1 + 0.01 * self.calls)
+
+    model = dense(Remembers(), layers.Dense(1), loss="mse")
+    (finding,) = bt.preflight(model, batched(*numbers()), checks=["stopped and resumed"], minutes=0.5).findings
+    assert finding.verdict == "look" and "from the same start differ" in finding.found, finding
+
+
+# As `fit` does it
+
+
+def test_texts_go_through_the_preprocessor_of_a_task():
+    class Task(keras.Sequential):
+        """As a task of KerasHub, which has a preprocessor and applies it in fit."""
+
+        preprocessor = "one"
+
+        def preprocess_samples(self, x, y=None, sample_weight=None):
+            return keras.utils.pack_x_y_sample_weight(tf.strings.to_number(x)[:, None], y, sample_weight)
+
+    model = Task([keras.Input((1,)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    texts = tf.data.Dataset.from_tensor_slices((["1", "2", "3", "4"], [[1.0], [2.0], [3.0], [4.0]])).batch(2)
+    (finding,) = bt.preflight(model, texts, checks=["the model takes the batch"]).findings
+    assert finding.verdict == "ok", finding
+
+
+TAUGHT = {  # a line that names a notebook, and words that this has
+    ("finite values", "11"): "Where does the NaN come from?",
+    ("order of classes", "01"): "Step 5: shuffle",
+    ("outputs and loss", "04"): "from_logits=True",
+    ("start", "11"): "bt.find_overflow",
+    ("gradients", "11"): "A loss that stalls",
+    ("gradients", "06"): "Fine-tuning",
+    ("dead units", "11"): "*dead*",
+    ("frozen layers", "06"): "frozen layer",
+    ("one batch", "02"): "The learning rate",
+    ("one batch", "11"): "bt.find_overflow",
+    ("sees its answer", "10"): "shifted by two",
+    ("padding", "10"): "padding counts",
+    ("right in pieces", "05"): "The exception: batch normalisation",
+    ("a step is finite", "04"): "Underflow",
+    ("a step is finite", "11"): "bt.find_overflow",
+    ("bfloat16", "04"): "bfloat16: range without digits",
+    ("time", "01"): "Diagnose",
+    ("time", "06"): "The roofline",
+    ("memory", "05"): "What it saves",
+    ("memory", "07"): "bt.recompute",
+    ("memory", "08"): "With one argument",
+    ("saved and loaded", "10"): "keras.saving.load_model",
+    ("stopped and resumed", "11"): "How often?",
+    ("stopped and resumed", "03"): "Make it survive",
+}
+
+
+def test_the_notebook_that_a_line_names_teaches_it():
+    named = set()
+    for checks in room.GROUPS.values():
+        for name, check in checks.items():
+            functions = [check, *[vars(sys.modules[check.__module__])[each] for each in HELPERS.get(name, ())]]
+            for function in functions:
+                named |= {(name, number) for number in re.findall(r'"([01]\d)"', inspect.getsource(function))}
+    assert named == set(TAUGHT)
+    for (_, number), words in TAUGHT.items():
+        (notebook,) = NOTEBOOKS.glob(f"{number}-*.ipynb")
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        assert words in "\n".join("".join(cell["source"]) for cell in cells), (number, words)

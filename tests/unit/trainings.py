@@ -3,6 +3,7 @@
 SICK: {name: (function, the check that is to say "wrong")}; HEALTHY: {name: function}.
 """
 
+import hub_models
 import numpy as np
 
 from bigtrain_nb.common.quiet import keras, tf
@@ -67,6 +68,17 @@ def padded_tokens(rows=64, length=12, vocabulary=20):
     for row, end in zip(found, random().integers(4, length + 1, rows), strict=True):
         row[end:] = 0
     return found
+
+
+def prices(windows=200, length=16):
+    """Return windows of prices around 5,000 in the order of time, and the price after each."""
+    walk = (5000 + np.cumsum(random().normal(size=windows + length) * 10)).astype("float32")
+    return np.stack([walk[start : start + length] for start in range(windows)]), walk[length:, None]
+
+
+def of_keras_hub(model):
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
 
 
 def dense(*more, loss, rate=0.01, width=8, hidden=16):
@@ -424,7 +436,134 @@ def weights_in_a_plain_tensor():
     return dense(Forgets(), layers.Dense(1), loss="mse"), batched(x, y)
 
 
+# Sick: of KerasHub
+
+
+@sick("sees its answer")
+def keras_hub_targets_not_shifted():
+    x, _, weight = hub_models.next_tokens()
+    return of_keras_hub(hub_models.gpt2()), batched(x, x["token_ids"], weight, size=7)
+
+
+@sick("padding")
+def keras_hub_padding_is_trained():
+    x, y, _ = hub_models.next_tokens()
+    return of_keras_hub(hub_models.gpt2()), batched(x, y, size=7)
+
+
+# Sick: mixtures of experts, variational autoencoders, floats in the order of time
+
+
+@sick("gradients")
+def expert_chosen_by_argmax():
+    inputs = keras.Input((8,))
+    chosen = keras.ops.one_hot(keras.ops.argmax(layers.Dense(3, name="router")(inputs), axis=-1), 3)
+    experts = keras.ops.stack([layers.Dense(8, "tanh")(inputs) for _ in range(3)], axis=1)
+    model = keras.Model(inputs, layers.Dense(1)(keras.ops.sum(experts * chosen[:, :, None], axis=1)))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(*numbers())
+
+
+@sick("examples apart")
+def tokens_shared_out_over_the_batch():
+    class Balanced(layers.Layer):
+        """Gives each expert the same load of a batch, as a router that looks at all examples."""
+
+        def call(self, scores):
+            return keras.ops.softmax(scores, axis=-1) / keras.ops.sum(keras.ops.softmax(scores, axis=-1), axis=0)
+
+    inputs = keras.Input((8,))
+    shares = Balanced()(layers.Dense(3)(inputs))
+    experts = keras.ops.stack([layers.Dense(8, "tanh")(inputs) for _ in range(3)], axis=1)
+    model = keras.Model(inputs, layers.Dense(1)(keras.ops.sum(experts * shares[:, :, None], axis=1)))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(*numbers())
+
+
+@sick("range of outputs")
+def autoencoder_ends_in_a_sigmoid():
+    x, _ = numbers()
+    model, _ = HEALTHY["variational_autoencoder"]()
+    squeezed = keras.Model(model.inputs, layers.Activation("sigmoid")(model.outputs[0]))
+    squeezed.compile(keras.optimizers.Adam(0.01), "mse")
+    return squeezed, batched(x, x)
+
+
+@sick("outputs and loss")
+def pixels_without_a_sigmoid():
+    x, _ = images()
+    flat = x.reshape(len(x), -1).astype("float32") / 255
+    return dense(layers.Dense(192), loss="binary_crossentropy", width=192), batched(flat, flat)
+
+
+@sick("start")
+def prices_not_scaled():
+    x, y = prices()
+    return dense(layers.Dense(32, "relu"), layers.Dense(1), loss="mse", width=16), batched(x, (y - 5000) / 50)
+
+
+@sick("sees its answer")
+def forecast_in_both_directions():
+    walk = np.cumsum(random().normal(size=(64, 17, 2)), 1).astype("float32") / 4
+    model = keras.Sequential([keras.Input((16, 2)), layers.Bidirectional(layers.GRU(8, return_sequences=True))])
+    model.add(layers.Dense(2))
+    model.compile(keras.optimizers.Adam(0.02), "mse")
+    return model, batched(walk[:, :-1], walk[:, 1:])
+
+
 # Healthy
+
+
+@healthy
+def causal_language_model_of_keras_hub():
+    return of_keras_hub(hub_models.gpt2(dropout=0.1)), batched(*hub_models.next_tokens(), size=7)
+
+
+@healthy
+def llama_of_keras_hub():
+    return of_keras_hub(hub_models.llama()), batched(*hub_models.next_tokens(), size=7)
+
+
+@healthy
+def best_expert_weighed():
+    inputs = keras.Input((8,))
+    shares = layers.Dense(3, "softmax")(inputs)
+    best = keras.ops.max(shares, axis=-1, keepdims=True)
+    kept = keras.ops.where(shares >= best, shares, 0.0)
+    experts = keras.ops.stack([layers.Dense(8, "tanh")(inputs) for _ in range(3)], axis=1)
+    model = keras.Model(inputs, layers.Dense(1)(keras.ops.sum(experts * kept[:, :, None], axis=1)))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(*numbers())
+
+
+@healthy
+def prices_in_the_order_of_time():
+    x, y = prices()
+    scale = layers.Normalization()
+    scale.adapt(x)
+    model = keras.Sequential([keras.Input((16,)), scale, layers.Dense(16, "relu"), layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(x, (y - y.mean()) / y.std())
+
+
+@healthy
+def recurrent_forecast():
+    walk = np.cumsum(random().normal(size=(64, 17, 2)), 1).astype("float32") / 4
+    model = keras.Sequential([keras.Input((16, 2)), layers.GRU(16, return_sequences=True), layers.Dense(2)])
+    model.compile(keras.optimizers.Adam(0.02), "mse")
+    return model, batched(walk[:, :-1], walk[:, 1:])
+
+
+@healthy
+def two_towers():
+    one, two = keras.Input((8,)), keras.Input((8,))
+    tower = keras.Sequential([keras.Input((8,)), layers.Dense(16, "relu"), layers.Dense(4)])
+    model = keras.Model([one, two], layers.Dot(-1)([tower(one), tower(two)]))
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True))
+    x, _ = numbers()
+    other = np.where(random().random((len(x), 1)) < 0.5, x, -x).astype("float32")
+    same = (x[:, :1] == other[:, :1]).astype("float32")
+    return model, tf.data.Dataset.from_tensor_slices(((x, other), same)).batch(16)
 
 
 @healthy

@@ -1,0 +1,219 @@
+"""`bt.preflight` on five kinds of projects as people write them: no false alarm, what it cannot examine is said, and
+`fit` afterwards gives the same to the bit."""
+
+import numpy as np
+import pytest
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.preflight import loss, pieces, precision, time_needed
+
+layers = keras.layers
+WITHOUT_PROCESSES = ["data", "leaks", "loss", "pieces", "precision", "stopped and resumed"]
+
+
+def images():
+    """Augmentation in the model, batch statistics, dropout, a shuffled dataset that decodes."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 96)
+    pixels = (random.integers(0, 60, (96, 12, 12, 3)) + 60 * labels[:, None, None, None]).astype("uint8")
+    encoded = [tf.io.encode_png(image).numpy() for image in pixels]
+
+    def decoded(file, label):
+        return tf.ensure_shape(tf.io.decode_png(file, 3), (12, 12, 3)), label
+
+    data = tf.data.Dataset.from_tensor_slices((encoded, labels))
+    data = data.shuffle(96).map(decoded, num_parallel_calls=tf.data.AUTOTUNE).batch(16).prefetch(2)
+    model = keras.Sequential([keras.Input((12, 12, 3)), layers.RandomFlip("horizontal"), layers.Rescaling(1 / 255)])
+    for filters in (8, 16):
+        model.add(layers.Conv2D(filters, 3, padding="same", use_bias=False))
+        model.add(layers.BatchNormalization())
+        model.add(layers.ReLU())
+        model.add(layers.MaxPooling2D())
+    for layer in (layers.GlobalAveragePooling2D(), layers.Dropout(0.2), layers.Dense(3, "softmax")):
+        model.add(layer)
+    model.compile(keras.optimizers.AdamW(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, data
+
+
+class Table(keras.utils.PyDataset):
+    """Rows of customers, of whom some leave, read by two workers."""
+
+    def __init__(self):
+        super().__init__(workers=2)
+        random = np.random.default_rng(0)
+        self.age = random.integers(18, 90, 128).astype("float32")
+        self.country = random.integers(0, 5, 128)
+        self.leaves = ((self.age > 50) & (self.country < 3)).astype("float32")
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        rows = slice(16 * number, 16 * number + 16)
+        weights = 1 + self.leaves[rows]
+        return {"age": self.age[rows, None], "country": self.country[rows, None]}, self.leaves[rows, None], weights
+
+
+def table_with_workers():
+    """Numbers and categories by name, rare positives with a weight."""
+    data = Table()
+    age, country = keras.Input((1,), name="age"), keras.Input((1,), name="country", dtype="int32")
+    scaled = layers.Normalization()
+    scaled.adapt(data.age[:, None])
+    one_hot = layers.CategoryEncoding(5, output_mode="one_hot")(country)
+    hidden = layers.Dense(16, "relu")(layers.Concatenate()([scaled(age), one_hot]))
+    model = keras.Model({"age": age, "country": country}, layers.Dense(1, "sigmoid")(hidden))
+    model.compile(keras.optimizers.Adam(0.02), "binary_crossentropy", weighted_metrics=["AUC"])
+    return model, data
+
+
+class Gan(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(1)
+        self.generator = keras.Sequential([keras.Input((4,)), layers.Dense(16, "relu"), layers.Dense(8)])
+        self.judge = keras.Sequential([keras.Input((8,)), layers.Dense(16, "relu"), layers.Dense(1)])
+
+    def compile(self, **settings):
+        super().compile(**settings)
+        self.of_generator, self.of_judge = keras.optimizers.Adam(0.001), keras.optimizers.Adam(0.001)
+
+    def train_step(self, real):
+        noise = keras.random.normal((tf.shape(real)[0], 4), seed=self.seeds)
+        crossentropy = keras.losses.BinaryCrossentropy(from_logits=True)
+        ones, zeros = tf.ones_like(real[:, :1]), tf.zeros_like(real[:, :1])
+        with tf.GradientTape(persistent=True) as tape:
+            made = self.generator(noise)
+            of_made = self.judge(made)
+            of_judge = crossentropy(ones, self.judge(real)) + crossentropy(zeros, of_made)
+            of_generator = crossentropy(ones, of_made)
+        for part, optimizer, value in (
+            (self.judge, self.of_judge, of_judge),
+            (self.generator, self.of_generator, of_generator),
+        ):
+            weights = part.trainable_variables
+            optimizer.apply(tape.gradient(value, weights), weights)
+        return {"judge": of_judge, "generator": of_generator}
+
+
+def adversarial():
+    """A step of its own with two optimizers, of which only it knows the losses."""
+    model = Gan()
+    model.compile()
+    real = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    return model, tf.data.Dataset.from_tensor_slices(real).batch(16)
+
+
+class Contrastive(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(2)
+        self.encoder = keras.Sequential([layers.Dense(32, "relu"), layers.Dense(8)])
+
+    def call(self, x):
+        return keras.utils.normalize(self.encoder(x))
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        other = self(x + 0.05 * keras.random.normal(keras.ops.shape(x), seed=self.seeds))
+        scores = 5 * keras.ops.matmul(y_pred, keras.ops.transpose(other))
+        own = keras.ops.arange(keras.ops.shape(scores)[0])
+        return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(own, scores, from_logits=True))
+
+
+def contrastive():
+    """No targets, and a loss that compares the examples of a batch."""
+    model = Contrastive()
+    model.compile(keras.optimizers.Adam(0.01))
+    x = np.random.default_rng(0).normal(size=(96, 8)).astype("float32")
+    return model, tf.data.Dataset.from_tensor_slices((x,)).shuffle(96).batch(16)
+
+
+class Block(layers.Layer):
+    def __init__(self, width, **settings):
+        super().__init__(**settings)
+        self.before, self.between = layers.LayerNormalization(), layers.LayerNormalization()
+        self.attention = layers.MultiHeadAttention(2, width // 2)
+        self.wide, self.narrow = layers.Dense(2 * width, "gelu"), layers.Dense(width)
+
+    def call(self, x):
+        normal = self.before(x)
+        x = x + self.attention(normal, normal, use_causal_mask=True)
+        return x + self.narrow(self.wide(self.between(x)))
+
+
+class Language(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places = layers.Embedding(30, 16), layers.Embedding(12, 16)
+        self.block = Block(16)
+        self.logits = layers.Dense(30, dtype="float32")
+
+    def call(self, tokens):
+        x = self.tokens(tokens) + self.places(tf.range(tf.shape(tokens)[1]))
+        return self.logits(self.block(x))
+
+
+def language():
+    """A subclassed transformer in bfloat16, with clipping and a schedule."""
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = Language()
+    finally:
+        keras.mixed_precision.set_dtype_policy("float32")
+    rates = keras.optimizers.schedules.CosineDecay(0.02, 1000)
+    crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(rates, clipnorm=1.0), crossentropy)
+    rows = (np.random.default_rng(0).integers(0, 30, (64, 1)) + np.arange(13)) % 30
+    rows = rows.astype("int32")
+    return model, tf.data.Dataset.from_tensor_slices((rows[:, :-1], rows[:, 1:])).batch(16)
+
+
+PROJECTS = {  # and what of them cannot be examined
+    "images": (images, {"validation data"}),
+    "table with workers": (table_with_workers, {"validation data"}),
+    "adversarial": (
+        adversarial,
+        {
+            "validation data",
+            "examples apart",
+            "outputs and loss",
+            "range of outputs",
+            "start",
+            "dead units",
+            "gradients",
+        }
+        | {"right in pieces", "gradient noise", "bfloat16", "stopped and resumed"},
+    ),
+    "contrastive": (
+        contrastive,
+        {"validation data", "outputs and loss", "range of outputs", "right in pieces", "gradient noise"},
+    ),
+    "language": (language, {"validation data"}),
+}
+
+
+def weights_after_fit(build, examine):
+    keras.utils.set_random_seed(1)
+    model, data = build()
+    examined = examine(model, data)
+    model.fit(data, epochs=2, verbose=0)
+    return [weight.numpy() for weight in model.variables], examined
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_project_is_examined_as_far_as_it_can_be_without_a_false_alarm_and_fit_is_as_before(name, monkeypatch):
+    monkeypatch.setattr(loss, "STEPS", 40)  # fewer of all that is repeated
+    monkeypatch.setattr(pieces, "MOST_HALVED", 4)
+    monkeypatch.setattr(precision, "TRIES", 3)
+    monkeypatch.setattr(time_needed, "MOST_SECONDS", 0.5)
+    build, not_examined = PROJECTS[name]
+    expected, _ = weights_after_fit(build, lambda model, data: None)
+    weights, report = weights_after_fit(
+        build, lambda model, data: bt.preflight(model, data, checks=WITHOUT_PROCESSES, minutes=10)
+    )
+    assert not report.failed, report
+    assert {finding.check for finding in report.of("not examined")} == not_examined, report
+    assert all(finding.found and "It failed" not in finding.found for finding in report.findings), report
+    for one, other in zip(expected, weights, strict=True):
+        np.testing.assert_array_equal(one, other)
