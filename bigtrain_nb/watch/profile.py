@@ -21,6 +21,8 @@ WARM_UP = 3
 OTHERS = "others"
 ROWS, KINDS = 10, 6
 """Shown one by one: so many layers and operations, and in a picture so many kinds of operations."""
+SEEN = 0.005
+"""Share of a step below which a layer has no bar of its own in a picture: nobody would see it."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,15 +83,18 @@ class Profile(Shown):
         return stacked(*notes, *tables)
 
     def figure(self) -> Any:
-        """Return a figure: one bar for each layer, cut by the kinds of operations."""
+        """Return a figure: one bar for each layer that can be seen, cut by the kinds of operations."""
         from bigtrain_nb.plots import stacked_figure
 
-        layers, kinds = _largest(self.layers, ROWS), _largest(self.shares, KINDS)
+        seen = [layer for layer, share in _largest(self.layers, ROWS).items() if share >= SEEN]
+        layers = dict.fromkeys([*seen, OTHERS])
+        kinds = _largest(self.shares, KINDS)
         rows = {layer: Counter() for layer in layers}
         for part, share in self.parts.items():
             layer = part.layer if part.layer in layers else OTHERS
             kind = part.operation if part.operation in kinds else OTHERS
             rows[layer][kind] += share * self.seconds
+        rows = {layer: parts for layer, parts in rows.items() if parts}
         return stacked_figure(rows, "s", "time in a step")
 
 

@@ -9,6 +9,7 @@ import pytest
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.watch import trace
+from bigtrain_nb.watch.profile import Profile
 
 STEPS = 6
 
@@ -104,6 +105,13 @@ def test_a_function_and_a_dataset_alone():
     assert found.figure()._repr_png_()
     for shown in (str(found), found._repr_html_()):
         assert "is waiting for input" in shown and "EagerPyFunc" in shown and "Without the profiler" in shown
+
+
+def test_a_picture_has_no_bar_that_nobody_sees():
+    shares = {"input": 0.9, "hidden": 0.099, "loss": 0.0006, "rest": 0.0004}
+    parts = {trace.Part("CPU", layer, "MatMul"): share for layer, share in shares.items()}
+    figure = Profile(parts, steps=1, seconds=0.03, plain_seconds=0.03, operations=9, folder="").figure()
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["input", "hidden", "others"]
 
 
 def line_of(plane, name, events):
