@@ -4,7 +4,8 @@ from logical_cpus import mirrored
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.series.exercises import all_of_it, many_workers, mirror_it
+from bigtrain_nb.series.exercises import all_of_it, ask_a_server, many_workers, mirror_it
+from bigtrain_nb.series.worker_clock import staleness_of_updates
 
 
 def test_tensorflow_cuts_batches_as_the_solution_says():
@@ -27,3 +28,10 @@ def test_the_unshared_state_is_that_of_the_plan_but_for_gradients_in_16_bits():
     model = bt.Transformer(32, 4096, 32)
     state = model.states().total - 2 * model.weights
     assert all_of_it.which_stage(model.weights, {8: state, 16: state}) == (0, 0)
+
+
+def test_updates_on_the_clock_are_as_stale_as_the_solution_says():
+    seconds = [1.0, 1.0, 2.5]
+    found = staleness_of_updates(seconds, until=10.0)
+    _, expected = ask_a_server.asynchronous(0.0, lambda worker, weights: 0.0, seconds, rate=0.1, steps=len(found))
+    assert len(found) == 10 + 10 + 4 and found == expected
