@@ -153,6 +153,10 @@ EXPECTED = {
     ),
     "when_it_goes_wrong.clock_ahead": ("{step: seconds} of worker 0; {step: seconds} of worker 1", "seconds"),
     "when_it_goes_wrong.interval": ("seconds that saving takes; mean seconds between failures", "seconds"),
+    "when_it_goes_wrong_replicas.corrupt": (
+        "weights(step) -> float32 [replicas, n], which loads checkpoints; the last step",
+        "a tuple (replica from 0, first step after which it differs), or None",
+    ),
     "feed_a_language_model.faults": (
         'a dictionary of "tokens", "segments" and "positions", whole numbers [rows, places]; a gradient, an array;'
         " gradient(inputs, labels, weights) -> array",

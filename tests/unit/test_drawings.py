@@ -20,6 +20,7 @@ from bigtrain_nb.series.drawings import (
     roofline,
     scaling,
     searching,
+    watching,
     workers,
 )
 
@@ -68,6 +69,7 @@ FIGURES = {
     "reached": lambda: searching.reached_figure({"all": [3, 9, 6], "some": [2, 4, 4]}, "epochs"),
     "seeds": lambda: searching.seeds_figure({"by hand": [3.0, 4.0], "winner": [2.0, 2.5]}),
     "curse": lambda: searching.curse_figure([2, 4], [1.0, 2.0], [0.5, 1.0]),
+    "spike": lambda: watching.spike_figure({"bad": [1.0, 90.0]}, {"bad": [0.5, 4.0], "clipped": [0.5, 0.4]}, 20, 30),
     "cosines": lambda: searching.cosines_figure([0, 1], [-0.5, 0.5], [0.9, 0.8]),
     "trade": lambda: searching.trade_figure({"1": (10.0, 3.6), "learned": (10.5, 3.4)}, ["learned"]),
 }

@@ -1,8 +1,9 @@
-"""What several threads or workers do at a time, and what a checkpoint costs by how often it is written."""
+"""What several threads or workers do at a time, a loss that spikes, and what a checkpoint costs by how often it is
+written."""
 
 from matplotlib.figure import Figure
 
-from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows
+from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows
 from bigtrain_nb.series.drawings.dots import dots_and_line
 
 SHADES = ((MEASURED, 1.0), (PREDICTED, 0.9), (INK, 0.45), (MEASURED, 0.4), (PREDICTED, 0.4))
@@ -48,4 +49,25 @@ def interval_figure(measured, predicted, marks) -> Figure:
     axes.set_xticks(list(measured), [f"{hours:g}" for hours in measured])
     axes.minorticks_off()
     label(axes, "hours between checkpoints\ndots: simulated failures, dashed: Daly's formula", "time lost, %")
+    return figure
+
+
+def spike_figure(norms, losses, every, bad) -> Figure:
+    """The norm of the gradient and the loss over the steps, a line for each training, on scales of powers of ten.
+
+    `norms`, `losses`: {training: [value after each epoch]}; `every`: steps of an epoch; `bad`: the step with the bad
+    batch, an upright line.
+    """
+    figure, panels = canvas(3.4, columns=2)
+    lines = {}
+    for axes, told, what in zip(panels, (norms, losses), ("norm of the gradient", "loss on clean data"), strict=True):
+        for (name, values), colour in zip(told.items(), (MEASURED, PREDICTED, GREEN), strict=False):
+            steps = [every * (epoch + 1) for epoch in range(len(values))]
+            (lines[name],) = axes.plot(steps, values, color=colour, linewidth=1.8)
+        axes.axvline(bad, color=INK, alpha=0.45, linewidth=1, linestyle=":")
+        axes.set_yscale("log")
+        grid(axes, "y")
+        axes.set_title(what, color=INK, fontsize=11)
+        label(axes, "step")
+    key(figure, lines)
     return figure
