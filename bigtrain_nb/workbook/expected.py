@@ -1,7 +1,10 @@
 """What the check of each exercise gives to a function, and what it expects from it."""
 
 EXPECTED = {
-    "measure_first.rate": ("batch sizes, a list of whole numbers; seconds", "examples/s"),
+    "measure_first.rate": (
+        "the sizes of batches, a list of whole numbers; the seconds at which they were ready, a list",
+        "examples/s",
+    ),
     "measure_first.say": (
         "the low end of the interval of a ratio; its high end; the margin, a share (0.02 if not given)",
         '"faster", "slower", "same" or "unclear"',
@@ -14,7 +17,10 @@ EXPECTED = {
         "an endless iterable of batches that have `len` and `numpy()`; now() -> seconds; write_log()",
         "examples/s; it calls write_log once",
     ),
-    "feed_the_model.shrunk_time": ("µs at ratio 1; µs at ratio 2; a ratio", "µs"),
+    "feed_the_model.random_crop": (
+        "an image [height, width, channels]; the side of the part; a seed; an epoch; a place, all whole numbers",
+        "a part of the image [side, side, channels]",
+    ),
     "feed_the_model.prepare": (
         "a tf.data.Dataset; parse(element); the size of the shuffle's buffer",
         "a tf.data.Dataset",
@@ -46,7 +52,10 @@ EXPECTED = {
         "a list of examples",
     ),
     "many_workers.predict_seconds": ("{bytes: seconds} of two sizes in two workers; bytes; workers", "seconds"),
-    "many_workers.resume_at": ("a step; examples of an epoch; the batch", "a tuple (epoch from 0, batches to skip)"),
+    "many_workers.what_was_lost": (
+        "{step: loss} of a run that was not killed; {step: loss} from the step on with which it was resumed",
+        '"nothing", "rounding", "optimizer", "batches" or "weights"',
+    ),
     "many_workers.train": (
         "a folder to keep things in; tell(step, loss), steps from 1",
         "nothing; it can be started again with the same folder, in another process",
@@ -71,7 +80,10 @@ EXPECTED = {
     "a_batch_in_slices.loop_3": ("as loop_1", "as loop_1"),
     "a_batch_in_slices.loop_4": ("as loop_1; clip(gradient) -> gradient", "as loop_1"),
     "a_batch_in_slices.loop_5": ("as loop_1; schedule(update from 0) -> rate", "as loop_1, with `optimizer.rate` set"),
-    "a_batch_that_does_not_fit.peak": ("MiB with 1 micro-batch; MiB with 4; micro-batches", "MiB"),
+    "a_batch_that_does_not_fit.accumulate": (
+        "forward(slice) -> a loss, which holds its activations; backward(loss) -> a gradient; a list of slices",
+        "the mean loss of all examples, and its gradient",
+    ),
     "a_batch_that_does_not_fit.cause": (
         "measure(micro_batches) -> MiB",
         '"scatter", "program", "whole batch" or "rounding"',
@@ -188,9 +200,9 @@ EXPECTED = {
         " gradient(vectors) -> array; the rate",
         "nothing; the servers' rows are changed",
     ),
-    "ask_a_server.feeders": (
-        "images/s wanted; images/s of one machine; bytes of an image; bytes/s of the wire",
-        "machines, 0 or None",
+    "ask_a_server.enough": (
+        "measure(feeders, bytes of an image) -> images/s; bytes of an image",
+        'a pair: feeders, "wire" or "training"',
     ),
     "choose_it.halving": (
         "train(trial, epochs) -> loss, which goes on where it stopped; trials; epochs in all",
@@ -198,7 +210,10 @@ EXPECTED = {
     ),
     "choose_it.expected_gain": ("gains [trials]; the standard deviation of seeds", "a number"),
     "choose_it.without_conflict": ("a list of gradients [n], which must not change", "an array [n]"),
-    "shrink_it.break_even": ("ms of the dense product; {share of zeros: ms} of two shares", "a share, or None"),
+    "shrink_it.two_of_four": (
+        "weights [inputs, outputs]; inputs [examples, inputs]",
+        "a pair: values [inputs / 4, 2, outputs], places from 0 to 3 of the same shape",
+    ),
     "shrink_it.grouped": (
         "a matrix [rows, columns]; bits; rows of a group",
         "a tuple (int8 [rows, columns], scales [groups, columns])",

@@ -196,8 +196,8 @@ def check(name: str, answer: Callable | None = None) -> Checked:
 
     Example::
 
-        def rate(batch_sizes, seconds):
-            return sum(batch_sizes) / seconds
+        def rate(sizes, ready):
+            return sum(sizes[1:]) / (ready[-1] - ready[0])
 
         bt.check("measure_first.rate", rate)
     """

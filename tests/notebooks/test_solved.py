@@ -1,10 +1,13 @@
 """Each notebook's exercises, with the reference solutions put in: every check says right, and what uses them runs.
 
-They know what the notebook has imported before them. All other cells are run with the notebook as it is shipped.
+They know what the notebook has imported before them. All other cells are run with the notebook as it is shipped. A
+check runs the answer that it is given, and never the solution in its place.
 """
 
 import ast
+import functools
 import inspect
+import sys
 from pathlib import Path
 
 import notebook_rules as rules
@@ -18,8 +21,16 @@ ROOT = Path(__file__).parents[2]
 EXERCISES = ROOT / "bigtrain_nb" / "series" / "exercises"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NEEDED = {  # what cells that use an answer build on
-    "01-feed-the-model": ("data =", "bad =", "finding =", "off", "jpegs =", "def decode", "decoding =", "microsec")
+    "01-feed-the-model": ("data =", "bad =", "finding =")
 }
+COMPARE = {
+    *("cut_the_model.split", "cut_the_model.sending", "pay_with_time.segment"),
+    *("pay_with_time.fewest", "when_it_goes_wrong.interval", "ask_a_server.workers_allowed"),
+    *("ask_a_server.asynchronous", "choose_it.without_conflict", "hand_it_on.batches"),
+}
+"""Exercises whose check asks the solution, too, what is right."""
+ELSEWHERE = {"many_workers.train"}
+"""Exercises whose answer runs in processes of its own, where calls cannot be counted."""
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -56,9 +67,56 @@ def test_solved_exercises_are_right_where_they_stand_and_what_uses_them_runs(pat
             function = solution.__name__
             assert f"def {function}(" in cell.source
             exec(inspect.getsource(solution), known)
-            assert known["bt"].check(name, known[function]).status == "right", name
+            if name in ELSEWHERE:
+                assert known["bt"].check(name, known[function]).status == "right", name
+            else:
+                expect_only_the_answer_is_run(name, known[function], monkeypatch)
             answers.add(function)
     assert len(answers) >= 3
+
+
+def expect_only_the_answer_is_run(name, answer, monkeypatch):
+    """Right, and by the answer's calls; the solution is called only where it is asked, too, what is right."""
+    calls = {"answer": 0, "solution": 0}
+
+    def counted(function, which):
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            calls[which] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    solution = registry(name)[name].reference
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[solution.__module__], solution.__name__, counted(solution, "solution"))
+        found = bt.check(name, counted(answer, "answer"))
+    assert found.status == "right", (name, found.message)
+    assert calls["answer"] >= max(1, calls["solution"]), name
+    assert (calls["solution"] > 0) == (name in COMPARE), name
+
+
+@pytest.mark.parametrize("name", sorted(COMPARE))
+def test_where_the_solution_is_asked_too_each_call_of_the_answer_counts(name):
+    """Right but for one call, the first or the last, is wrong: nothing else stands in for that call."""
+    solution = registry(name)[name].reference
+    total = 0
+
+    def count(*args):
+        nonlocal total
+        total += 1
+        return solution(*args)
+
+    assert bt.check(name, count).status == "right"
+    for bad in (1, total):
+        number = 0
+
+        def spoilt(*args, bad=bad):
+            nonlocal number
+            number += 1
+            return object() if number == bad else solution(*args)
+
+        assert bt.check(name, spoilt).status == "wrong"
 
 
 @each_notebook

@@ -14,7 +14,7 @@ from bigtrain_nb.workbook import copies, record
 from bigtrain_nb.workbook.predictions import Prediction
 from bigtrain_nb.workbook.workbook import Checked
 
-RATE = "def rate(batch_sizes, seconds):\n    {body}\n\n\nbt.check('measure_first.rate', rate)"
+RATE = "def rate(sizes, ready):\n    {body}\n\n\nbt.check('measure_first.rate', rate)"
 SAY = "def say(low, high, margin=0.02):\n    return {body}\n\n\nbt.check('measure_first.say', say)"
 ABOVE = [
     "import bigtrain_nb as bt\nimport time",
@@ -42,7 +42,7 @@ def found(path, cells, **limits):
 
 
 def test_an_answer_is_checked_with_what_it_needs_of_the_cells_above_and_no_more(tmp_path):
-    cells = notebook_of("return add(batch_sizes) / seconds", "low")
+    cells = notebook_of("return add(sizes[1:]) / (ready[-1] - ready[0])", "low")
     checked = found(tmp_path / "00-first.ipynb", cells)
     assert checked["measure_first.rate"] == Checked("right")
     assert checked["measure_first.say"].status == "wrong" and "got 1" in checked["measure_first.say"].message
@@ -58,7 +58,7 @@ def test_what_nobody_wrote_in_is_not_run(tmp_path, monkeypatch):
 
 def test_answers_that_hang_or_end_the_process_are_wrong_and_those_before_are_told(tmp_path):
     hangs = "__import__('subprocess').run(['sleep', '1000'])"
-    checked = found(tmp_path / "a.ipynb", notebook_of("return sum(batch_sizes) / seconds", "..."))
+    checked = found(tmp_path / "a.ipynb", notebook_of("return sum(sizes[1:]) / (ready[-1] - ready[0])", "..."))
     assert checked["measure_first.rate"].status == "right"
     ends = notebook_of("__import__('os')._exit(0)", "...")
     assert "has ended before" in found(tmp_path / "a.ipynb", ends)["measure_first.rate"].message

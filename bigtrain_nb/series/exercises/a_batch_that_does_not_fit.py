@@ -7,36 +7,193 @@ from bigtrain_nb.series.in_training import FORGOTTEN, LouderInTraining
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 
-def peak(at_1, at_4, micro_batches):
-    activations = (at_1 - at_4) / (1 - 1 / 4)
-    return at_1 - activations + activations / micro_batches
+def accumulate(forward, backward, slices):
+    total_loss = 0.0
+    total_gradient = 0.0
+    examples = 0
+    for part in slices:
+        loss = forward(part)
+        total_loss += float(loss)
+        total_gradient += backward(loss)
+        examples += len(part)
+        del loss  # and its activations, before the next slice makes its own
+    return total_loss / examples, total_gradient / examples
 
 
-@exercise(peak, minutes=6, difficulty=3)
-def _check_peak(answer):
-    """Each measurement gives an equation: peak = constant + activations / K. What is left of the two when one is taken
-    from the other?
-    """
-    expect(answer(500.0, 200.0, 1), 500.0, "MiB at K = 1, where 500 MiB were measured")
-    expect(answer(500.0, 200.0, 4), 200.0, "MiB at K = 4, where 200 MiB were measured")
-    expect(answer(500.0, 200.0, 16), 125.0, "MiB at K = 16, with 500 MiB at K = 1 and 200 at K = 4")
-    expect(answer(300.0, 151.25, 5), 141.33333333, "MiB at K = 5, with 300 MiB at K = 1 and 151.25 at K = 4")
+class _Memory:
+    """How many activations and gradients there are now, and how many there were at most."""
+
+    def __init__(self):
+        self.now, self.most = {"activations": 0, "gradients": 0}, {"activations": 0, "gradients": 0}
+
+    def take(self, kind, size):
+        self.now[kind] += size
+        self.most[kind] = max(self.most[kind], self.now[kind])
+
+    def give_back(self, kind, size):
+        self.now[kind] -= size
 
 
-@_check_peak.refuses("at K = 4, where 200 MiB were measured: expected about 200, got 125")
-def _no_constant(at_1, at_4, micro_batches):
-    return at_1 / micro_batches
+class _Activations:
+    """Those of so many examples. They are freed when nothing refers to them any more."""
+
+    def __init__(self, memory, examples):
+        self.memory, self.examples = memory, examples
+        memory.take("activations", examples)
+
+    def __del__(self):
+        self.memory.give_back("activations", self.examples)
 
 
-@_check_peak.refuses("at K = 16, with 500 MiB at K = 1 and 200 at K = 4: expected about 125, got -1000")
-def _straight_line(at_1, at_4, micro_batches):
-    return at_1 + (at_4 - at_1) / 3 * (micro_batches - 1)
+class _Loss:
+    """A number that holds what its backward pass needs, and so does a sum of losses."""
+
+    def __init__(self, value, *history):
+        self.value, self.history = value, history
+
+    def __float__(self):
+        return self.value
+
+    def __add__(self, other):
+        return _Loss(self.value + float(other), self, other)
+
+    __radd__ = __add__
+
+    def __truediv__(self, number):
+        return _Loss(self.value / number, self)
 
 
-@_check_peak.refuses("at K = 4, where 200 MiB were measured: expected about 200, got 275")
-def _all_that_falls_is_activations(at_1, at_4, micro_batches):
-    activations = at_1 - at_4
-    return at_4 + activations / micro_batches
+class _Gradient:
+    """An array that counts as one gradient in memory as long as it lives."""
+
+    def __init__(self, memory, values):
+        self.memory, self.values = memory, values
+        memory.take("gradients", 1)
+
+    def __del__(self):
+        self.memory.give_back("gradients", 1)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+    def __add__(self, other):
+        return _Gradient(self.memory, self.values + np.asarray(other))
+
+    __radd__ = __add__
+
+    def __iadd__(self, other):
+        self.values += np.asarray(other)
+        return self
+
+    def __mul__(self, number):
+        return _Gradient(self.memory, self.values * number)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, number):
+        return _Gradient(self.memory, self.values / number)
+
+    def __itruediv__(self, number):
+        self.values /= number
+        return self
+
+
+@exercise(accumulate, minutes=12, difficulty=3)
+def _check_accumulate(answer):
+    """Which names still refer to the loss of a slice when the next forward pass begins? A name in a loop keeps its
+    object until it gets a new one, and it gets that only when the next forward pass is over. And a sum of losses holds
+    all losses: what of a loss do you need for the sum?"""
+    for sizes in ((4, 4, 4, 4, 2), (3, 3, 1)):
+        told = f"slices of {', '.join(map(str, sizes))} examples"
+        drawn = np.random.default_rng(len(sizes))
+        slices = [drawn.normal(size=(size, 3)) for size in sizes]
+        weights = drawn.normal(size=3)
+        memory = _Memory()
+
+        def forward(part, memory=memory, weights=weights):
+            apart = part @ weights - 1
+            loss = _Loss(float(np.sum(apart**2)), _Activations(memory, len(part)))
+            loss.gradient = 2 * apart @ part
+            return loss
+
+        def backward(loss, memory=memory):
+            return _Gradient(memory, loss.gradient.copy())
+
+        answered = answer(forward, backward, slices)
+        if not isinstance(answered, tuple | list) or len(answered) != 2:
+            raise Wrong(f"{told}: expected a pair, the mean loss and the mean gradient, got {answered!r:.99}")
+        whole = np.concatenate(slices)
+        apart = whole @ weights - 1
+        expect(float(answered[0]), float(np.mean(apart**2)), f"{told}: the mean loss of all examples")
+        right = 2 * apart @ whole / len(whole)
+        expect(np.asarray(answered[1]), right, f"{told}: the gradient of the mean loss of all examples")
+        _expect_little_memory(memory, sizes, told)
+
+
+def _expect_little_memory(memory, sizes, told):
+    most = memory.most["activations"]
+    if most > max(sizes):
+        reason = "who still holds the loss of one slice while the forward pass of the next one runs?"
+        if most == sum(sizes):
+            reason = "every loss is kept, and holds its activations."
+        raise Wrong(f"{told}: expected activations of at most {max(sizes)} examples at once, got {most}: {reason}")
+    if memory.most["gradients"] > 3:
+        raise Wrong(
+            f"{told}: expected at most 3 gradients at once, the sum, a new one, and their sum, got"
+            f" {memory.most['gradients']}: each has as many numbers as the model has weights."
+        )
+
+
+@_check_accumulate.refuses("expected activations of at most 4 examples at once, got 18: every loss is kept")
+def _adds_losses(forward, backward, slices):
+    losses = [forward(part) for part in slices]
+    gradient = sum(backward(loss) for loss in losses)
+    examples = sum(len(part) for part in slices)
+    return sum(losses) / examples, gradient / examples
+
+
+@_check_accumulate.refuses("expected activations of at most 4 examples at once, got 18: every loss is kept")
+def _adds_up_with_history(forward, backward, slices):
+    total_loss = total_gradient = 0.0
+    for part in slices:
+        loss = forward(part)
+        total_loss += loss
+        total_gradient += backward(loss)
+    examples = sum(len(part) for part in slices)
+    return total_loss / examples, total_gradient / examples
+
+
+@_check_accumulate.refuses("got 8: who still holds the loss of one slice")
+def _keeps_the_last_one(forward, backward, slices):
+    total_loss = total_gradient = 0.0
+    for part in slices:
+        loss = forward(part)
+        total_loss += float(loss)
+        total_gradient += backward(loss)
+    examples = sum(len(part) for part in slices)
+    return total_loss / examples, total_gradient / examples
+
+
+def _both(forward, backward, part):
+    loss = forward(part)
+    return float(loss), backward(loss)
+
+
+@_check_accumulate.refuses("expected at most 3 gradients at once, the sum, a new one, and their sum, got 7")
+def _keeps_gradients(forward, backward, slices):
+    pairs = [_both(forward, backward, part) for part in slices]
+    examples = sum(len(part) for part in slices)
+    return sum(loss for loss, _ in pairs) / examples, sum(gradient for _, gradient in pairs) / examples
+
+
+@_check_accumulate.refuses("slices of 4, 4, 4, 4, 2 examples: the mean loss of all examples: expected about")
+def _a_mean_of_means(forward, backward, slices):
+    total_loss = total_gradient = 0.0
+    for part in slices:
+        loss, gradient = _both(forward, backward, part)
+        total_loss += loss / len(part) / len(slices)
+        total_gradient += gradient / (len(part) * len(slices))
+    return total_loss, total_gradient
 
 
 def cause(measure):
@@ -92,6 +249,12 @@ def _check_cause(answer):
                 expect(got, kind, f"the cause on a simulated machine on which {seen}")
 
 
+def _line(at_1, at_4, micro_batches):
+    """What the line over 1 / K through K = 1 and 4 says."""
+    activations = (at_1 - at_4) / (1 - 1 / 4)
+    return at_1 - activations + activations / micro_batches
+
+
 @_check_cause.refuses("expected 'scatter', got 'whole batch'")
 def _blames_what_it_was_here(measure):
     return "whole batch"
@@ -102,12 +265,12 @@ def _trusts_the_whole_batch(measure):
     runs = [measure(16) for _ in range(5)]
     if max(runs) - min(runs) > 5:
         return "scatter"
-    return "program" if abs(peak(measure(1), measure(4), 20) - measure(20)) > 10 else "rounding"
+    return "program" if abs(_line(measure(1), measure(4), 20) - measure(20)) > 10 else "rounding"
 
 
 @_check_cause.refuses("five runs with K = 16 lie up to 50 MiB apart: expected 'scatter', got")
 def _measures_once(measure):
-    too_low = measure(16) > peak(measure(1), measure(4), 16)
+    too_low = measure(16) > _line(measure(1), measure(4), 16)
     return "program" if too_low else "whole batch"
 
 

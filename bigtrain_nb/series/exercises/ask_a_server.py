@@ -290,46 +290,81 @@ def _remembers_all(state, number, gradient, rate):
         state["weights"] = state["weights"] - rate * gradient
 
 
-def feeders(wanted, one_machine, bytes_each, wire):
-    if wanted <= one_machine:
-        return 0
-    if wanted * bytes_each > wire:
-        return None
-    return int(np.ceil(wanted / one_machine))
+def enough(measure, bytes_each):
+    from_one = measure(1, 1)
+    training = measure(MOST, 1)
+    highest = measure(MOST, bytes_each)
+    binds = "wire" if highest < 0.95 * training else "training"
+    return int(np.ceil(0.95 * highest / from_one)), binds
 
 
-@exercise(feeders, minutes=5, difficulty=2)
-def _check_feeders(answer):
-    """Three cases: no service is needed; the wire cannot carry it, however many machines there are; otherwise, how many
-    machines make the wanted rate?
-    """
-    image, gigabits = 224 * 224 * 3, 1e9 / 8
-    cases = [
-        (2000, 600, image, 10 * gigabits),
-        (2500, 600, 4 * image, 10 * gigabits),
-        (500, 600, image, gigabits),
-        (500, 600, 4 * image, gigabits),
-        (1800, 600, image, 10 * gigabits),
-        (2000, 600, image, gigabits),
-        (600, 600, image, gigabits),
-        (1000, 600, 125_000, gigabits),
-    ]
-    for wanted, one_machine, bytes_each, wire in cases:
-        told = f"{wanted} images/s of {bytes_each} bytes, {one_machine} from one machine, {8 * wire / 1e9:g} Gbit/s"
-        expect(answer(wanted, one_machine, bytes_each, wire), feeders(wanted, one_machine, bytes_each, wire), told)
+MOST, CALLS = 8, 4
 
 
-@_check_feeders.refuses("500 images/s of 150528 bytes, 600 from one machine, 1 Gbit/s: expected 0, got 1")
-def _always_a_service(wanted, one_machine, bytes_each, wire):
-    return math.ceil(wanted / one_machine) if wanted * bytes_each <= wire else None
+class _Cluster:
+    """A training that is fed over a wire; `measure` says how many images/s it trains, within 1 %."""
+
+    def __init__(self, one_feeder, wire, training):
+        self.one_feeder, self.wire, self.training = one_feeder, wire, training
+        self.calls = 0
+        self.chance = np.random.default_rng(0)
+
+    def measure(self, feeders, bytes_each):
+        if not (1 <= feeders <= MOST and feeders == int(feeders)):
+            raise Wrong(f"measure({feeders!r}, {bytes_each!r}): there are 1 to {MOST} feeders to be had")
+        if not 1 <= bytes_each <= 10e6:
+            raise Wrong(f"measure({feeders!r}, {bytes_each!r}): an image has 1 to 10,000,000 bytes")
+        self.calls += 1
+        if self.calls > CALLS:
+            raise Wrong(f"expected at most {CALLS} calls of measure, got one more: each costs minutes of a cluster")
+        rate = min(feeders * self.one_feeder, self.wire / bytes_each, self.training)
+        return rate * (1 + self.chance.uniform(-0.01, 0.01))
 
 
-@_check_feeders.refuses("2500 images/s of 602112 bytes, 600 from one machine, 10 Gbit/s: expected None")
-def _forgets_the_wire(wanted, one_machine, bytes_each, wire):
-    return math.ceil(wanted / one_machine) if wanted > one_machine else 0
+@exercise(enough, minutes=12, difficulty=3)
+def _check_enough(answer):
+    """The slowest of three sets the rate: the feeders, the wire, the training. Which call leaves only one of them to
+    be slow? Images of one byte take the wire out, eight feeders the feeders. When you know the rate of one feeder and
+    the highest rate that can be had, a division says how many it takes."""
+    gigabits, image = 1e9 / 8, 224 * 224 * 3
+    for one_feeder, wire, training, bytes_each, expected in (
+        (650, 10 * gigabits, 2000, image, (3, "training")),
+        (600, 10 * gigabits, 4500, 4 * image, (4, "wire")),
+        (700, 10 * gigabits, 3900, image, (6, "training")),
+        (900, gigabits, 2500, image, (1, "wire")),
+        (300, gigabits, 2200, image, (3, "wire")),
+        (5000, 10 * gigabits, 2000, image, (1, "training")),
+        (700, 10 * gigabits, 2450, 4 * image, (3, "wire")),
+        (700, 10 * gigabits, 1900, 4 * image, (3, "training")),
+    ):
+        told = (
+            f"a feeder makes {one_feeder} images/s, the wire carries {8 * wire / 1e9:g} Gbit/s, the training takes"
+            f" {training} images/s, an image has {bytes_each:,} bytes"
+        )
+        got = answer(_Cluster(one_feeder, wire, training).measure, bytes_each)
+        expect(got, expected, f"{told}: how many feeders, and what sets the rate then")
 
 
-@_check_feeders.refuses("expected 4, got 3")
-def _rounds_down(wanted, one_machine, bytes_each, wire):
-    found = feeders(wanted, one_machine, bytes_each, wire)
-    return wanted // one_machine if found else found
+@_check_enough.refuses("602,112 bytes: how many feeders, and what sets the rate then: expected (4, 'wire')")
+def _forgets_the_wire(measure, bytes_each):
+    from_one, training = measure(1, 1), measure(MOST, 1)
+    return int(np.ceil(0.95 * training / from_one)), "training"
+
+
+@_check_enough.refuses("150,528 bytes: how many feeders, and what sets the rate then: expected (1, 'training')")
+def _takes_noise_for_a_feeder(measure, bytes_each):
+    from_one, training, highest = measure(1, 1), measure(MOST, 1), measure(MOST, bytes_each)
+    return int(np.ceil(1.03 * highest / from_one)), "wire" if highest < 0.95 * training else "training"
+
+
+@_check_enough.refuses("expected at most 4 calls of measure, got one more")
+def _tries_all(measure, bytes_each):
+    rates = [measure(feeders, bytes_each) for feeders in range(1, MOST + 1)]
+    fewest = 1 + next(index for index, rate in enumerate(rates) if rate > 0.95 * max(rates))
+    return fewest, "wire" if measure(MOST, bytes_each / 10) > 1.05 * max(rates) else "training"
+
+
+@_check_enough.refuses("expected (1, 'wire'), got (1, 'training')")
+def _blames_the_training_if_one_feeder_is_enough(measure, bytes_each):
+    fewest, binds = enough(measure, bytes_each)
+    return fewest, "training" if fewest == 1 else binds

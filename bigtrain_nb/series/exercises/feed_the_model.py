@@ -1,44 +1,13 @@
 """Exercises of notebook 01, "Feed the model"."""
 
+import itertools
 import time
+
+import numpy as np
 
 from bigtrain_nb import tf
 from bigtrain_nb.series.slow_store import BATCH, COUNT, NAIVE_SECONDS, Store, naive
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
-
-
-def shrunk_time(at_1, at_2, ratio):
-    pixels = (at_1 - at_2) / (1 - 1 / 4)
-    bits = at_1 - pixels
-    return bits + pixels / ratio**2
-
-
-@exercise(shrunk_time, minutes=8, difficulty=3)
-def _check_shrunk_time(answer):
-    """Two unknown times, two measurements: what do 1/1 and 1/4 of the pixels take, and what takes as long in both?"""
-    expect(answer(400.0, 250.0, 1), 400.0, "µs at ratio 1, where 400 were measured")
-    expect(answer(400.0, 250.0, 2), 250.0, "µs at ratio 2, where 250 were measured")
-    expect(answer(400.0, 250.0, 4), 212.5, "µs at ratio 4, where 400 were measured at 1 and 250 at 2")
-    expect(answer(400.0, 251.0, 4), 213.75, "µs at ratio 4, where 400 were measured at 1 and 251 at 2")
-    expect(answer(320.0, 80.0, 8), 5.0, "µs at ratio 8, where all of the time goes with the pixels: 320 at 1, 80 at 2")
-
-
-@_check_shrunk_time.refuses("µs at ratio 2, where 250 were measured: expected about 250, got 100")
-def _all_goes_with_the_pixels(at_1, at_2, ratio):
-    return at_1 / ratio**2
-
-
-@_check_shrunk_time.refuses("µs at ratio 4, where 400 were measured at 1 and 250 at 2: expected about 212.5, got 156")
-def _each_step_saves_the_same_share(at_1, at_2, ratio):
-    share = at_2 / at_1
-    steps = {1: 0, 2: 1, 4: 2, 8: 3}
-    return at_1 * share ** steps[ratio]
-
-
-@_check_shrunk_time.refuses("µs at ratio 4, where 400 were measured at 1 and 250 at 2: expected about 212.5, got 175")
-def _goes_with_the_side(at_1, at_2, ratio):
-    side = (at_1 - at_2) / (1 - 1 / 2)
-    return at_1 - side + side / ratio
 
 
 def prepare(dataset, parse, buffer):
@@ -88,6 +57,147 @@ def _caches_too_early(dataset, parse, buffer):
 @_check_prepare.refuses("with buffer=12 an example can come at most 11 places early, got one that came")
 def _takes_a_buffer_of_its_own(dataset, parse, buffer):
     return dataset.map(parse).cache().shuffle(1000)
+
+
+def random_crop(image, size, seed, epoch, place):
+    chance = np.random.default_rng([seed, epoch, place])
+    height, width = image.shape[:2]
+    top = chance.integers(height - size + 1)
+    left = chance.integers(width - size + 1)
+    part = image[top : top + size, left : left + size]
+    if chance.random() < 0.5:
+        part = part[:, ::-1]
+    return part
+
+
+HEIGHT, WIDTH, SIZE = 9, 7, 5
+PLACES = 200
+
+
+@exercise(random_crop, minutes=12, difficulty=3)
+def _check_random_crop(answer):
+    """Make a generator for this one image, from nothing but the three numbers: `np.random.default_rng` takes a list of
+    them. If you add them up first, images with the same sum are cut alike. How many rows can the upper left pixel of
+    the part be in? Draw a number for each of the three decisions, or they are not independent."""
+    image = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH, 1)  # each pixel says where it stands
+    asked = [(seed, epoch, place) for seed in (3, 4) for epoch in range(3) for place in range(PLACES)]
+    cuts = {key: _cut(answer(image, SIZE, *key)) for key in asked}
+    for key in asked[::-3]:
+        if _cut(answer(image, SIZE, *key)) != cuts[key]:
+            raise Wrong(
+                f"{_named(*key)}: expected the same part when it is asked for again, got another one. The part may"
+                " depend on the seed, the epoch and the place, and not on which images were cut before"
+            )
+    series = {}
+    for (seed, epoch, _), cut in cuts.items():
+        series.setdefault((seed, epoch), []).append(cut)
+    _expect_chance(series)
+    _expect_all_different(series)
+
+
+def _named(seed, epoch, place):
+    return f"seed {seed}, epoch {epoch}, place {place}"
+
+
+def _cut(part):
+    """Where the part was cut: its top, its left, and whether it is mirrored."""
+    part = np.asarray(part)
+    if part.shape != (SIZE, SIZE, 1):
+        raise Wrong(
+            f"a part of {SIZE} x {SIZE} of an image of 1 channel: expected the shape (5, 5, 1), got {part.shape}"
+        )
+    top, left = divmod(int(part.min()), WIDTH)
+    pixels = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH, 1)
+    expected = pixels[top : top + SIZE, left : left + SIZE]
+    for mirrored in (False, True):
+        if np.array_equal(part, expected[:, ::-1] if mirrored else expected):
+            return top, left, mirrored
+    raise Wrong(f"expected a part of the image, as it is or its left and right exchanged, got {part[:, :, 0].tolist()}")
+
+
+def _expect_chance(series):
+    """Raise `Wrong` unless every place to cut is as likely as the others, mirrored or not, in every epoch."""
+    tops, lefts = HEIGHT - SIZE + 1, WIDTH - SIZE + 1
+    for (seed, epoch), cuts in series.items():
+        for what, index, values in (
+            (f"the top of the part is in row {{}} of rows 0 to {tops - 1}", 0, range(tops)),
+            (f"the left of the part is in column {{}} of columns 0 to {lefts - 1}", 1, range(lefts)),
+            ("the part is mirrored: {}", 2, (False, True)),
+        ):
+            for value in values:
+                times = [cut[index] for cut in cuts].count(value)
+                share = 1 / len(values)
+                expected = PLACES * share
+                if abs(times - expected) > 5 * np.sqrt(expected * (1 - share)):  # five standard deviations
+                    raise Wrong(
+                        f"{PLACES} images in epoch {epoch} of seed {seed}, {what.format(value)}: expected about"
+                        f" {expected:.0f} times, got {times}"
+                    )
+    together = [cut for cuts in series.values() for cut in cuts]
+    kinds = 2 * tops * lefts
+    if len(set(together)) < kinds:
+        raise Wrong(
+            f"top, left and mirrored: expected all {kinds} combinations among {len(together)} parts, got"
+            f" {len(set(together))}. Each is drawn rightly, but what is drawn for one decides the others"
+        )
+
+
+def _expect_all_different(series):
+    """Raise `Wrong` if two series of parts are the same, or the same from another place on."""
+    for first, second in itertools.combinations(series, 2):
+        for shift in (0, 1, -1):
+            later = np.roll(series[second], -shift, axis=0)
+            alike = np.sum(np.all(np.array(series[first]) == later, axis=1))
+            if alike > PLACES / 2:
+                one, other = _named(*first, 10), _named(*second, 10 + shift)
+                raise Wrong(
+                    f"{one} and {other}: expected parts that have nothing to do with each other, got the same one, as"
+                    f" for {alike} of {PLACES} places"
+                )
+
+
+def _cropped(image, size, chance, rows_less=0):
+    height, width = image.shape[:2]
+    top = chance.integers(height - size + 1 - rows_less)
+    left = chance.integers(width - size + 1)
+    part = image[top : top + size, left : left + size]
+    return part[:, ::-1] if chance.random() < 0.5 else part
+
+
+_ONE_FOR_ALL = np.random.default_rng(0)
+
+
+@_check_random_crop.refuses("expected the same part when it is asked for again, got another one")
+def _one_generator_for_all(image, size, seed, epoch, place):
+    return _cropped(image, size, _ONE_FOR_ALL)
+
+
+@_check_random_crop.refuses("seed 3, epoch 0, place 10 and seed 3, epoch 1, place 10: expected parts that have nothing")
+def _forgets_the_epoch(image, size, seed, epoch, place):
+    return _cropped(image, size, np.random.default_rng([seed, place]))
+
+
+@_check_random_crop.refuses("seed 3, epoch 0, place 10 and seed 3, epoch 1, place 9: expected parts that have nothing")
+def _adds_epoch_and_place(image, size, seed, epoch, place):
+    return _cropped(image, size, np.random.default_rng([seed, epoch + place]))
+
+
+@_check_random_crop.refuses("seed 3, epoch 1, place 10 and seed 4, epoch 0, place 10: expected parts that have nothing")
+def _adds_seed_and_epoch(image, size, seed, epoch, place):
+    return _cropped(image, size, np.random.default_rng([seed + epoch, place]))
+
+
+@_check_random_crop.refuses("the top of the part is in row 4 of rows 0 to 4: expected about 40 times, got 0")
+def _never_the_last_row(image, size, seed, epoch, place):
+    return _cropped(image, size, np.random.default_rng([seed, epoch, place]), rows_less=1)
+
+
+@_check_random_crop.refuses("what is drawn for one decides the others")
+def _one_number_for_all(image, size, seed, epoch, place):
+    number = np.random.default_rng([seed, epoch, place]).random()
+    top, left = int(5 * number), int(3 * number)
+    part = image[top : top + size, left : left + size]
+    return part[:, ::-1] if number < 0.5 else part
 
 
 def pace(threads, cores):

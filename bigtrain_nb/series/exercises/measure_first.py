@@ -10,36 +10,54 @@ FAST = 0.3
 """Share of its speed that a machine loses in a second, where order must not matter."""
 
 
-def rate(batch_sizes, seconds):
-    return sum(batch_sizes) / seconds
+def rate(sizes, ready):
+    made = sum(sizes[1:])
+    seconds = ready[-1] - ready[0]
+    return made / seconds
 
 
-@exercise(rate, minutes=1, difficulty=1)
+@exercise(rate, minutes=4, difficulty=2)
 def _check_rate(answer):
-    """Count examples, not batches: the last batch may be short. A rate is examples per second."""
-    expect(answer([64, 64, 64], 2.0), 96.0, "three batches of 64 in 2 s, in examples/s")
-    expect(answer([64, 64, 17], 0.5), 290.0, "batches of 64, 64 and 17 in 0.5 s, in examples/s")
-    expect(answer([64, 17], 2.0), 40.5, "batches of 64 and 17 in 2 s, in examples/s")
+    """Draw the line of time, and a mark on it where each batch was ready. The start-up lies before the first mark. How
+    many examples were made between the first mark and the last?"""
+    told = "batches of {}, ready at {} s"
+    for sizes, ready, expected in (
+        ([32, 32, 32, 32, 32], [2.0, 2.5, 3.0, 3.5, 4.0], 64.0),
+        ([64, 64, 17], [5.0, 5.1, 5.25], 324.0),
+        ([8, 9], [0.5, 2.5], 4.5),
+    ):
+        what = "examples/s without the start-up; " + told.format(_listed(sizes), _listed(ready))
+        expect(answer(list(sizes), list(ready)), expected, what)
 
 
-@_check_rate.refuses("expected about 96, got 1.5")
-def _counts_batches(batch_sizes, seconds):
-    return len(batch_sizes) / seconds
+def _listed(values):
+    return ", ".join(f"{value:g}" for value in values)
 
 
-@_check_rate.refuses("expected about 290, got 384")
-def _ignores_the_short_batch(batch_sizes, seconds):
-    return len(batch_sizes) * batch_sizes[0] / seconds
+@_check_rate.refuses("expected about 64, got 40")
+def _with_the_start(sizes, ready):
+    return sum(sizes) / ready[-1]
 
 
-@_check_rate.refuses("expected about 96")
-def _upside_down(batch_sizes, seconds):
-    return seconds / sum(batch_sizes)
+@_check_rate.refuses("expected about 64, got 80")
+def _counts_the_first_batch(sizes, ready):
+    return sum(sizes) / (ready[-1] - ready[0])
 
 
-@_check_rate.refuses("expected about 40.5, got 40")
-def _rounds_down(batch_sizes, seconds):
-    return sum(batch_sizes) // seconds
+@_check_rate.refuses("expected about 64, got 2")
+def _counts_batches(sizes, ready):
+    return (len(sizes) - 1) / (ready[-1] - ready[0])
+
+
+@_check_rate.refuses("ready at 5, 5.1, 5.25 s: expected about 324, got 512")
+def _takes_all_batches_for_equal(sizes, ready):
+    return sizes[0] * (len(sizes) - 1) / (ready[-1] - ready[0])
+
+
+@_check_rate.refuses("ready at 5, 5.1, 5.25 s: expected about 324, got 376.667")
+def _mean_of_rates(sizes, ready):
+    rates = [size / (now - before) for size, before, now in zip(sizes[1:], ready, ready[1:], strict=False)]
+    return sum(rates) / len(rates)
 
 
 def say(low, high, margin=0.02):

@@ -8,7 +8,13 @@ import numpy as np
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.series.exercises.two_replicas import data, expect_weights_of_one_device, losses, net
+from bigtrain_nb.series.exercises.two_replicas import (
+    data,
+    expect_each_example_once,
+    expect_weights_of_one_device,
+    losses,
+    net,
+)
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 FAULTS_OF_E = (
@@ -132,12 +138,14 @@ def _check_loop_e(answer):
     is_right[[8, 9, 16, 17, 18]] = False  # by batches 8 of 8, 6 of 8 and 2 of 5: none of 3 and 2 of 2
     labels = np.where(is_right, chosen, (chosen + 1) % 3)
 
+    model.get_layer("count").counts.clear()
     got = answer(strategy, model, tf.data.Dataset.from_tensor_slices((points, labels)))
     what = "the share of right answers, 16 of 21"
     for wrong, words in FAULTS_OF_E:
         if got is not None and np.allclose(got, wrong):
             raise Wrong(f"{what}: got {got:.3f}. {words}")
     expect(got, 16 / 21, what, rel=1e-5)
+    expect_each_example_once(model, 21)
 
 
 def _loop(loss_of, batch=16):
@@ -183,6 +191,21 @@ def _with_whole_penalty(model, x, y):
 
 def _with_penalty_and_loss_as_they_are(model, x, y):
     return _mean_of_share(model, x, y) + sum(model.losses) / 2
+
+
+@_check_loop_a.refuses("every replica does the whole work")
+def _distributes_nothing(strategy, model, optimizer, examples):
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def one_replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    for batch in examples.batch(16):
+        strategy.run(one_replica, args=batch)
 
 
 _check_loop_a.refuses("the weights of steps of 8 examples")(_loop(_right_loss, batch=8))

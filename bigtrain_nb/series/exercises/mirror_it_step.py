@@ -1,5 +1,7 @@
 """Exercise of notebook 02, "Mirror it": one training step of two replicas, with clipping."""
 
+from functools import cache
+
 import numpy as np
 
 import bigtrain_nb as bt
@@ -67,6 +69,7 @@ def _one_step(answer, limit, what):
     raise Wrong(f"{what}: {expected}, in directions {_degrees(applied, right):.0f} degrees apart")
 
 
+@cache
 def _steps_by_name(limit):
     """Return the gradient to apply, and what typical mistakes apply instead, as pairs of words and gradient."""
     x, y = _examples(7)
@@ -138,6 +141,7 @@ def _mirrored_training(answer, limit, steps):
     return weights_of_both(strategy, model)
 
 
+@cache
 def _training_alone(limit, steps):
     """Return the weights after as many steps on one device."""
     model = _net()

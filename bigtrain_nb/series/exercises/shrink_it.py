@@ -5,48 +5,96 @@ import numpy as np
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 
-def break_even(dense, sparse):
-    (share, seconds), (other_share, other_seconds) = sparse.items()
-    for_all = (seconds - other_seconds) / (other_share - share)
-    fixed = seconds - for_all * (1 - share)
-    if fixed >= dense:
-        return None
-    return max(0.0, 1 - (dense - fixed) / for_all)
+def two_of_four(weights, x):
+    size_of_input = np.linalg.norm(x, axis=0)
+    score = np.abs(weights) * size_of_input[:, None]
+    in_fours = score.reshape(-1, 4, weights.shape[1])
+    largest_two = np.argsort(in_fours, axis=1)[:, 2:]
+    places = np.sort(largest_two, axis=1)
+    values = np.take_along_axis(weights.reshape(in_fours.shape), places, axis=1)
+    return values, places
 
 
-@exercise(break_even, minutes=10, difficulty=2)
-def _check_break_even(answer):
-    """The sparse product takes a + b * (1 - s) ms for a share s of zeros. Two measurements give a and b. For which s is
-    that as long as the dense product? Can it be that no s is large enough?
-    """
-    cases = [
-        (1.0, {0.8: 2.5, 0.9: 1.5}),
-        (1.0, {0.5: 1.5, 0.9: 0.7}),
-        (1.0, {0.9: 1.6, 0.99: 1.06}),
-        (1.0, {0.5: 1.3, 0.9: 0.6}),
-        (3.0, {0.8: 0.5, 0.9: 0.3}),
-    ]
-    for dense, sparse in cases:
-        told = f"the dense product takes {dense:g} ms, the sparse one {sparse}"
-        expect(answer(dense, dict(sparse)), break_even(dense, sparse), told)
+@exercise(two_of_four, minutes=15, difficulty=3)
+def _check_two_of_four(answer):
+    """What an output loses with a weight is weight times input. So a small weight at a large input may matter more than
+    a large one at a small input. How large is an input over all examples? Then cut the rows into fours with `reshape`,
+    and let `np.argsort` and `np.take_along_axis` choose within each."""
+    random = np.random.default_rng(7)
+    for inputs, outputs in ((8, 3), (16, 5), (64, 2)):
+        weights = random.normal(size=(inputs, outputs))
+        x = random.normal(size=(200, inputs)) * random.permutation(np.geomspace(0.1, 10, inputs))
+        told = f"a matrix [{inputs}, {outputs}]"
+        answered = answer(weights.copy(), x.copy())
+        if not isinstance(answered, tuple | list) or len(answered) != 2:
+            raise Wrong(f"{told}: expected a pair, the values and their places, got {answered!r:.99}")
+        values, places = (np.asarray(part) for part in answered)
+        shape = (inputs // 4, 2, outputs)
+        expect(values.shape, shape, f"{told}: the shape of the values, two of each four rows")
+        expect(places.shape, shape, f"{told}: the shape of the places")
+        _check_places(told, weights, x, values, places)
 
 
-@_check_break_even.refuses("the sparse one {0.8: 2.5, 0.9: 1.5}: expected about 0.95, got 0.92")
-def _forgets_the_fixed_part(dense, sparse):
-    share, seconds = next(iter(sparse.items()))
-    return max(0.0, 1 - dense * (1 - share) / seconds)
+def _check_places(told, weights, x, values, places):
+    if places.dtype.kind not in "iu" or places.min() < 0 or places.max() > 3:
+        raise Wrong(f"{told}: expected places that are whole numbers from 0 to 3, got {places.ravel()[:6].tolist()}...")
+    if (places[:, 0] >= places[:, 1]).any():
+        raise Wrong(
+            f"{told}: expected the place of the upper row first, as a tensor core reads them, got another order"
+        )
+    in_fours = weights.reshape(len(places), 4, -1)
+    if not np.array_equal(values, np.take_along_axis(in_fours, places, axis=1)):
+        raise Wrong(f"{told}: expected the weights that stand at the places, got other values")
+
+    squares = (np.abs(weights) * np.linalg.norm(x, axis=0)[:, None]).reshape(in_fours.shape) ** 2
+    kept = np.take_along_axis(squares, places, axis=1).sum(axis=1)
+    most = np.sort(squares, axis=1)[:, 2:].sum(axis=1)
+    if (kept < most * (1 - 1e-9)).any():
+        right = np.sort(np.argsort(squares, axis=1)[:, 2:], axis=1)
+        raise Wrong(
+            f"{told}: the outputs x @ weights are off by {_off(weights, x, places):.0%} of their size, and"
+            f" {_off(weights, x, right):.0%} can be reached; look at the size of the inputs as well"
+        )
 
 
-@_check_break_even.refuses("the sparse one {0.9: 1.6, 0.99: 1.06}: expected None")
-def _always_finds_one(dense, sparse):
-    found = break_even(dense, sparse)
-    return 1.0 if found is None else found
+def _off(weights, x, places):
+    """By what part of their size outputs change if only the weights at these places are kept."""
+    kept = np.zeros((len(places), 4, weights.shape[1]))
+    values = np.take_along_axis(weights.reshape(kept.shape), places, axis=1)
+    np.put_along_axis(kept, places, values, axis=1)
+    whole = x @ weights
+    return np.linalg.norm(x @ kept.reshape(weights.shape) - whole) / np.linalg.norm(whole)
 
 
-@_check_break_even.refuses("the sparse one {0.8: 0.5, 0.9: 0.3}: expected about 0, got -0")
-def _goes_below_zero(dense, sparse):
-    found = break_even(dense, sparse)
-    return -0.1 if found == 0 else found
+@_check_two_of_four.refuses("look at the size of the inputs as well")
+def _looks_at_weights_only(weights, x):
+    return two_of_four(weights, np.ones_like(x))
+
+
+@_check_two_of_four.refuses("look at the size of the inputs as well")
+def _looks_at_inputs_only(weights, x):
+    _, places = two_of_four(np.ones_like(weights), x)
+    return np.take_along_axis(weights.reshape(len(places), 4, -1), places, axis=1), places
+
+
+@_check_two_of_four.refuses("expected the place of the upper row first")
+def _in_any_order(weights, x):
+    values, places = two_of_four(weights, x)
+    return values[:, ::-1], places[:, ::-1]
+
+
+@_check_two_of_four.refuses("the shape of the values, two of each four rows: expected (2, 2, 3), got (8, 3)")
+def _zeros_instead(weights, x):
+    values, places = two_of_four(weights, x)
+    kept = np.zeros((len(places), 4, weights.shape[1]))
+    np.put_along_axis(kept, places, values, axis=1)
+    return kept.reshape(weights.shape), places
+
+
+@_check_two_of_four.refuses("expected the weights that stand at the places, got other values")
+def _returns_sizes(weights, x):
+    values, places = two_of_four(weights, x)
+    return np.abs(values), places
 
 
 def grouped(matrix, bits, group):

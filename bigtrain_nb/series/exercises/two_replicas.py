@@ -1,5 +1,8 @@
 """What the exercises of notebook 02 share: the weights that two replicas end with, set beside those of one device."""
 
+from collections import deque
+from functools import cache
+
 import numpy as np
 
 import bigtrain_nb as bt
@@ -70,13 +73,26 @@ def weights_of_both(strategy, model):
     return vector(first)
 
 
+class CountExamples(keras.layers.Layer):
+    """Notes how many examples the replicas had, all of them together."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.counts = deque()  # replicas append to it at the same time
+
+    def call(self, x):
+        tf.py_function(lambda examples: self.counts.append(int(examples)), [tf.shape(x)[0]], [])
+        return x
+
+
 def net():
     start = keras.initializers.GlorotUniform
     penalty = keras.regularizers.L2(0.05)
     inputs = keras.Input((4,))
     hidden = keras.layers.Dense(8, "tanh", kernel_initializer=start(seed=1), kernel_regularizer=penalty)
+    counted = CountExamples(name="count")(inputs)
     last = keras.layers.Dense(3, kernel_initializer=start(seed=2))
-    return keras.Model(inputs, last(LouderInTraining()(hidden(inputs))))
+    return keras.Model(inputs, last(LouderInTraining()(hidden(counted))))
 
 
 def data():
@@ -98,6 +114,7 @@ def expect_weights_of_one_device(answer, penalty_times=0):
     right = _training_alone(penalty_times=penalty_times)
     apart = np.abs(got - right).max()
     if apart < 1e-5:
+        expect_each_example_once(model, 64)
         return
     expected = f"expected the weights of one device within 1e-5, got {apart:.1g} away"
     for fault, words in FAULTS:
@@ -107,6 +124,17 @@ def expect_weights_of_one_device(answer, penalty_times=0):
     raise Wrong(expected)
 
 
+def expect_each_example_once(model, examples):
+    """Raise Wrong if the replicas of a `net` had more examples than there are: each did the work of the others too."""
+    got = sum(model.get_layer("count").counts)
+    if got > examples:
+        raise Wrong(
+            f"examples that go through the model: expected {examples}, shared by the replicas, got {got}. The result is"
+            " right, but every replica does the whole work. Does the strategy distribute the dataset?"
+        )
+
+
+@cache
 def _training_alone(batch=16, loss_times=1, penalty_times=0, training=True):
     """Return the weights that one device ends with, right or with a fault."""
     model = net()
