@@ -17,11 +17,15 @@ WHAT_IT_IS = (
     " own: the notebooks kept it on the reader's machine, where it can be edited."
 )
 STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; color: #1d2126; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #bbb }
-table { border-collapse: collapse; margin: 0.6rem 0; width: 100% } tr { border-bottom: 1px solid #ddd }
-caption { font-weight: bold } p { margin: 0.5rem 0 }
+:root { color-scheme: light dark }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #999 }
+table { border-collapse: collapse; margin: 0.6rem 0; width: 100% } tr { border-bottom: 1px solid #9995 }
+th:first-child { width: 30% } :is(th, td):nth-child(2) { white-space: nowrap; width: 8rem }
+caption { font-weight: bold } p { margin: 0.5rem 0 } svg { max-width: 100%; height: auto }
+@media (max-width: 40rem) { table { display: block; overflow-x: auto } }
 @media print {
+  :root { color-scheme: light }
   body { font-size: 10pt; margin: 0; max-width: none }
   h2, caption { break-after: avoid } tr, svg { break-inside: avoid }
 }
@@ -71,4 +75,8 @@ def _notebook(name, notes, checked):
 
 def _in_words(here):
     """A machine, and what is installed there, as `bt.machine` tells of it."""
-    return "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in here.items())
+    words = []
+    for name, value in here.items():
+        unit = " GiB" if "_gib" in name else ""
+        words.append(f"{name.replace('_gib', '').replace('_', ' ')}: {value}{unit}")
+    return "; ".join(words)

@@ -351,8 +351,8 @@ def _forgets_the_wire(measure, bytes_each):
     return int(np.ceil(0.95 * training / from_one)), "training"
 
 
-@_check_enough.refuses("150,528 bytes: how many feeders, and what sets the rate then: expected (1, 'training')")
-def _takes_noise_for_a_feeder(measure, bytes_each):
+@_check_enough.refuses("what sets the rate then: expected (3, 'training'), got (4, 'training')")
+def _asks_for_more_than_95_percent(measure, bytes_each):
     from_one, training, highest = measure(1, 1), measure(MOST, 1), measure(MOST, bytes_each)
     return int(np.ceil(1.03 * highest / from_one)), "wire" if highest < 0.95 * training else "training"
 
