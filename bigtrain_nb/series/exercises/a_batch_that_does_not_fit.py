@@ -1,5 +1,7 @@
 """Exercises of notebook 05, "A batch that does not fit"; its five faulty loops are in `a_batch_in_slices`."""
 
+from functools import cache
+
 import numpy as np
 
 from bigtrain_nb.common.quiet import keras, tf
@@ -348,25 +350,10 @@ def _shorten(gradient, limit):
 def _check_one_update(answer):
     """By what must the loss of every single slice be divided, so that the gradients of all slices only have to be
     added? And what looks at a gradient, and so must wait for the last slice?"""
-    slices = [slice(0, 4), slice(4, 8), slice(8, 10)]
-    parts = [_gradient(lines, _mean_over_tokens) for lines in slices]
-    whole = _gradient(slice(0, LINES), _mean_over_tokens)
+    _, whole = _gradients_of_slices()
     for limit in (NO_LIMIT, 0.05):
         applied = _applied(answer, limit)
-        faults = {
-            "each slice counts alike, though they hold 5, 23 and 0 tokens": _shorten(sum(parts) / 3, limit),
-            "slices count by their lines, not by their tokens": _shorten(
-                (4 * parts[0] + 4 * parts[1] + 2 * parts[2]) / LINES, limit
-            ),
-            "padding counts like a token": _shorten(
-                _gradient(slice(0, LINES), lambda mask: np.ones(mask.shape, "float32") / (6 * LINES)), limit
-            ),
-            "nothing was clipped": whole,
-            FORGOTTEN: _shorten(_gradient(slice(0, LINES), _mean_over_tokens, training=False), limit),
-            "the weights did not move": 0 * whole,
-        }
-        right = _shorten(whole, limit)
-        apart = np.abs(applied - right).max()
+        apart = np.abs(applied - _shorten(whole, limit)).max()
         if apart < 1e-5:
             continue
         what = "where nothing is to be clipped" if limit == NO_LIMIT else f"where the gradient is clipped to {limit}"
@@ -375,10 +362,34 @@ def _check_one_update(answer):
             reason = "is each slice divided by the tokens of the whole batch, and is there one update?"
         if np.isnan(apart):
             reason = "does a slice of nothing but padding divide by its 0 tokens?"
-        for words, fault in faults.items():
+        for words, fault in _faults(limit).items():
             if np.allclose(applied, fault, atol=1e-5):
                 reason = words
         raise Wrong(f"one update, {what}: expected the whole batch's within 1e-5, got one {apart:.1g} away: {reason}")
+
+
+@cache
+def _gradients_of_slices():
+    """The gradients of the three slices, each the mean over its own tokens, and that of the whole batch."""
+    slices = [slice(0, 4), slice(4, 8), slice(8, 10)]
+    parts = [_gradient(lines, _mean_over_tokens) for lines in slices]
+    return parts, _gradient(slice(0, LINES), _mean_over_tokens)
+
+
+@cache
+def _faults(limit):
+    """What typical mistakes apply, {words: gradient}."""
+    parts, whole = _gradients_of_slices()
+    by_lines = (4 * parts[0] + 4 * parts[1] + 2 * parts[2]) / LINES
+    with_padding = _gradient(slice(0, LINES), lambda mask: np.ones(mask.shape, "float32") / (6 * LINES))
+    return {
+        "each slice counts alike, though they hold 5, 23 and 0 tokens": _shorten(sum(parts) / 3, limit),
+        "slices count by their lines, not by their tokens": _shorten(by_lines, limit),
+        "padding counts like a token": _shorten(with_padding, limit),
+        "nothing was clipped": whole,
+        FORGOTTEN: _shorten(_gradient(slice(0, LINES), _mean_over_tokens, training=False), limit),
+        "the weights did not move": 0 * whole,
+    }
 
 
 def _applied(answer, limit):

@@ -294,6 +294,8 @@ def _check_pipeline(answer):
         waits_together = min(store.opening.most, store.parsing.most) >= TARGET  # which a busy machine does not change
         if speedup >= TARGET or waits_together:
             return
+        if speedup < 0.6 * TARGET:
+            break  # so far off that no busy machine explains it
     raise Wrong(
         f"the first epoch: expected at least {TARGET} times as fast as the naive one, got {speedup:.1f} times; "
         f"at most {_at_once(store.opening, 'shard')} opened and {_at_once(store.parsing, 'record')} parsed at once"

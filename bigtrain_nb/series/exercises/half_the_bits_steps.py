@@ -1,6 +1,7 @@
 """Exercise of notebook 04, "Half the bits": a training step with a loss scale."""
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def _check_train_step(answer):
     again at 0 in two cases.
     """
     batches = _batches()
-    expected = _history_of_keras(batches)
+    expected = _history_of_keras()
     model = _two_branches()
     model.compile(keras.optimizers.SGD(0.1), _loss())
     scale, good = START, 0
@@ -105,13 +106,14 @@ def _batches():
     return batches
 
 
-def _history_of_keras(batches):
+@cache
+def _history_of_keras():
     """For each step Keras' scale after it, the good steps it has counted since the last change, and the weights."""
     model = _two_branches()
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), START, dynamic_growth_steps=GROWTH)
     model.compile(optimizer, _loss(), run_eagerly=True)
     history = []
-    for x, y in batches:
+    for x, y in _batches():
         model.train_on_batch(x, y)
         history.append((float(optimizer.dynamic_scale), int(optimizer.step_counter), _flat(model)))
     return history
