@@ -8,7 +8,7 @@ from bigtrain_nb import tf
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 ENOUGH = 4
-"""So many times as fast a step of the ledger must be, by its whole interval."""
+"""So many times as fast a step of the ledger must be, by its whole interval if the machine is calm enough for one."""
 
 
 def which_stage(weights, peaks):
@@ -192,7 +192,7 @@ def colleagues_step(model, optimizer, examples):
     return step
 
 
-@exercise(next_step, minutes=20, difficulty=4)
+@exercise(next_step, minutes=20, difficulty=4, seconds=120)
 def _check_next_step(answer):
     """Where does the time go? Four small forward passes, and hundreds of operations that Python starts one by one. Put
     the four examples into one batch, and make one graph of the step with `tf.function`. What Python draws must stay
@@ -220,12 +220,12 @@ def _check_next_step(answer):
             " the way apart. Does each step take the next four examples, and is there one update for every four?"
         )
 
-    for seconds in (1, 4, 16):  # on a busy machine the interval of a short measurement may be too wide
+    for seconds in (1, 4, 16):  # if the interval still holds it then, the median decides
         measured = bt.compare({"yours": lambda: yours, "the colleague's": lambda: theirs}, seconds=seconds)
         gain = measured.ratio("yours", "the colleague's")
         if not gain.low <= ENOUGH < gain.high:
             break
-    if not gain.low > ENOUGH:
+    if not gain.median > ENOUGH:
         raise Wrong(f"examples/s: expected the whole interval above {ENOUGH}x the colleague's, measured {gain}")
 
 

@@ -292,8 +292,8 @@ def _remembers_all(state, number, gradient, rate):
 
 def enough(measure, bytes_each):
     from_one = measure(1, 1)
-    training = measure(MOST, 1)
-    highest = measure(MOST, bytes_each)
+    training = measure(8, 1)
+    highest = measure(8, bytes_each)
     binds = "wire" if highest < 0.95 * training else "training"
     return int(np.ceil(0.95 * highest / from_one)), binds
 

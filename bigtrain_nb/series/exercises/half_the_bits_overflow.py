@@ -31,7 +31,7 @@ def first_overflow(model, x, y, scale):
     return None
 
 
-@exercise(first_overflow, minutes=30, difficulty=4)
+@exercise(first_overflow, minutes=30, difficulty=4, seconds=120)
 def _check_first_overflow(answer):
     """A probe as in "Underflow" gives all outputs, and one tape the gradients of all outputs and all weights. What a
     layer hands back is the gradient of the output of the layer before it. So a gradient that is not finite may belong
