@@ -112,7 +112,7 @@ def noise(training):
     examples = training.examples
     words = (
         f"A batch has {examples} examples, and the gradient noise scale is {amount(np.exp(whole), 'examples')}"
-        f" ({amount(np.exp(low), 'examples')} to {amount(np.exp(high), 'examples')}), from {count} batches."
+        f" ({amount(np.exp(low), '')} to {amount(np.exp(high), '')}), from {count} batches."
     )
     if examples < np.exp(low):
         words += " A larger batch would give a better direction: it needs fewer steps."

@@ -22,7 +22,7 @@ SHARE_OF_TIME = 0.15
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 """Of layers that compute with floating numbers, with weights in float32; others keep theirs."""
 COSTS = 0.02
-"""Of the loss: more than a change of the seed usually makes."""
+"""Of the loss. Of six healthy trainings the highest upper end was 0.3 %."""
 
 
 def overflow(training):

@@ -348,7 +348,8 @@ def test_the_noise_scale_is_that_of_the_gradients_of_all_examples():
     each = 2 * (model(x).numpy() - y - np.sign(x[:, 2:3])) * x
     mean = each.mean(0)
     expected = ((each - mean) ** 2).sum(1).mean() / (mean**2).sum()
-    scale, low, high = (float(n) for n in re.findall(r"([\d.]+) examples", finding.found)[1:4])
+    told = re.search(r"noise scale is ([\d.]+) examples \(([\d.]+) to ([\d.]+)\)", finding.found).groups()
+    scale, low, high = map(float, told)
     assert low < scale < high and expected / 2 < scale < 2 * expected, (finding, expected)
 
 
