@@ -60,6 +60,7 @@ def across_examples(training):
             " replaced, though nothing trains: examples are mixed.",
             "Look for a reshape, a mean or a softmax along axis 0. A reshape must keep it: (-1, ...) in front, and"
             " transpose before you join other axes.",
+            "11",
         )
     return ok("Outputs of an example do not change when others are replaced.")
 
@@ -93,6 +94,7 @@ def its_answer(training):
             " after t change: it sees its answer. The loss will fall, and the model will be useless.",
             "Let nothing see later places: use_causal_mask=True in attention, padding='causal' in Conv1D, no"
             " Bidirectional.",
+            "11",
         )
     if offset == 0 and seen <= threshold:
         return wrong(
@@ -137,7 +139,7 @@ def padding(training):
             f"{padded.mean():.0%} of the places are padding (0), and give {share:.0%} of the loss's gradient: padding"
             f" is trained.{where}",
             "Pass sample_weight, 0 at padding: it cannot be lost on the way, as masks are at x + layer(x).",
-            "10",
+            "11",
         )
     return ok(f"{padded.mean():.0%} of the places are padding, and give nothing to the loss.")
 
