@@ -12,7 +12,7 @@ NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 DRAWN_BY = {  # a part of the cell whose largest picture is taken
     "00-measure-first": "measured.figure()",
     "01-feed-the-model": "cached.figure()",
-    "02-mirror-it": "efficiency_figure(rows",
+    "02-mirror-it": "steps_figure(steps",
     "03-many-workers": "resumed_figure(",
     "04-half-the-bits": "range_figure(gradients",
     "05-a-batch-that-does-not-fit": "distance_figure(wrong, right)",

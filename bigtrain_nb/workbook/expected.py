@@ -30,8 +30,15 @@ EXPECTED = {
         "a list of paths; open_shard(path) -> dataset of records; parse(record); augment(example); the batch",
         'a tf.data.Dataset of batches, dictionaries with "number", "label" and "pixels"',
     ),
-    "mirror_it.shares": ("the global batch; replicas", "a list of whole numbers, one for each replica"),
-    "mirror_it.lost_on": ("devices; ms on one device; ms on two that share", "two numbers from 0 to 1"),
+    "mirror_it.noise_scale": (
+        "gradients, float64 [steps, micro-batches, weights]; examples in a micro-batch",
+        "the noise scale, in examples",
+    ),
+    "mirror_it.scaling_log": (
+        "rows (devices, global batch, seconds of a step, examples/s); examples/s of one device; bytes of the gradients;"
+        " bytes/s of the link",
+        'a list of "possible", "count", "devices" or "link", one for each row',
+    ),
     "mirror_it_loops.loop_a": (
         "a strategy; a model [batch, 4] -> [batch, 3] of its scope; an SGD of its scope; 64 unbatched examples (x, y)",
         "nothing; the model is trained for an epoch of 4 steps",
@@ -60,7 +67,10 @@ EXPECTED = {
         "a folder to keep things in; tell(step, loss), steps from 1",
         "nothing; it can be started again with the same folder, in another process",
     ),
-    "half_the_bits.largest_scale": ("a gradient, a number above 0", "a power of two"),
+    "half_the_bits.in_float8": (
+        "a float32 array; the scale; the largest numbers of earlier steps, float32 [steps], the oldest first",
+        "the rounded float32 array, the next scale, the next history",
+    ),
     "half_the_bits.round_by_chance": ("a float32 array; a np.random.Generator", "a float32 array of the same shape"),
     "half_the_bits.smallest_batch": ("weights; activations of an example", "a whole number"),
     "half_the_bits_steps.train_step": (
@@ -242,10 +252,10 @@ OPENING = """# Check a function of your own
 arguments below, in this order and by position. Where yours takes others, write an adapter of a line or two:
 
 ```python
-def shares(batch, replicas):
-    return my_project.split(batch, parts=replicas)
+def noise_scale(steps, examples):
+    return my_project.gradient_noise(steps, size=examples)
 
-bt.check("mirror_it.shares", shares)
+bt.check("mirror_it.noise_scale", noise_scale)
 ```
 
 Shapes are in brackets.

@@ -45,10 +45,9 @@ def test_the_table_says_what_each_exercise_expects_of_a_function():
 
 
 def test_a_function_of_another_project_is_checked_by_position():
-    def of_another_project(how_many, parts):
-        most = -(-how_many // parts)
-        return [max(0, min(most, how_many - most * part)) for part in range(parts)]
+    def of_another_project(parameters, numbers):
+        return parameters // numbers + 1
 
-    assert check("mirror_it.shares", of_another_project).status == "right"
-    with pytest.raises(TypeError, match="it gets the global batch; replicas, and returns a list of whole numbers"):
-        check("mirror_it.shares", None)
+    assert check("half_the_bits.smallest_batch", of_another_project).status == "right"
+    with pytest.raises(TypeError, match="it gets weights; activations of an example, and returns a whole number"):
+        check("half_the_bits.smallest_batch", None)

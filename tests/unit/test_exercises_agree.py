@@ -1,20 +1,26 @@
 """TensorFlow, Keras and the package agree with the exercises' solutions."""
 
-from logical_cpus import mirrored
+import numpy as np
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.series.exercises import all_of_it, ask_a_server, many_workers, mirror_it
 from bigtrain_nb.series.worker_clock import staleness_of_updates
 
 
-def test_tensorflow_cuts_batches_as_the_solution_says():
-    strategy = mirrored(3)
-    for batch in (1, 4, 7, 64):
-        dataset = tf.data.Dataset.range(batch).batch(batch)
-        (cut,) = strategy.experimental_distribute_dataset(dataset)
-        sizes = [len(share) for share in strategy.experimental_local_results(cut)]
-        assert sizes == mirror_it.shares(batch, 3)
+def test_the_meter_finds_the_noise_scale_of_the_solution():
+    keras.utils.set_random_seed(1)
+    x, y = np.random.default_rng(1).normal(size=(2, 64, 1)).astype("float32")
+    model = bt.Model.of(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), micro_batches=4)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    meter = bt.Meter(gradients=True)
+    model.fit(x, y, batch_size=16, shuffle=False, verbose=0, callbacks=[meter])
+    pieces = []
+    for start in range(0, 64, 4):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((model(x[start : start + 4]) - y[start : start + 4]) ** 2)
+        pieces.append(np.concatenate([np.ravel(one) for one in tape.gradient(value, model.trainable_variables)]))
+    assert np.isclose(meter.noise_scale, mirror_it.noise_scale(np.reshape(pieces, (4, 4, 2)), 4), rtol=1e-3)
 
 
 def test_dealing_batches_is_what_shard_does():

@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from ml_dtypes import finfo
 
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows
 
@@ -93,3 +94,31 @@ def _draw_range(axes, y, limits, left, right):
 
 def _write(axes, x, y, text, colour, side="center"):
     axes.text(x, y, text, color=colour, fontsize=10, ha=side, va="center")
+
+
+def tensors_figure(tensors, format_name) -> Figure:
+    """Where the numbers of each tensor lie on an axis of powers of two: the middle 98 % thick, all of them thin.
+
+    `tensors`: {name: array}; zeros are left out. The band is what one scale for all tensors can hold: as wide as the
+    range of the format, and its right end is the largest number of all.
+    """
+    figure, (axes,) = canvas(0.9 + 0.26 * len(tensors))
+    sizes = {name: np.log2(np.abs(values[values != 0])) for name, values in tensors.items()}
+    largest = max(powers_of_two.max() for powers_of_two in sizes.values())
+    limits = finfo(format_name)
+    width = np.log2(float(limits.max)) - np.log2(float(limits.smallest_subnormal))
+    axes.axvspan(largest - width, largest, color=PREDICTED, alpha=0.18, linewidth=0)
+    for y, powers_of_two in enumerate(sizes.values()):
+        low, high = np.percentile(powers_of_two, [1, 99])
+        axes.plot([powers_of_two.min(), powers_of_two.max()], [y, y], color=MEASURED, linewidth=1)
+        axes.plot([low, high], [y, y], color=MEASURED, linewidth=6, solid_capstyle="butt")
+    name_rows(axes, list(tensors))
+    axes.set_ylim(len(tensors) - 0.4, -0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(lambda power, _: f"$2^{{{round(power)}}}$")
+    grid(axes, "x")
+    label(
+        axes,
+        f"size of a number; thick: the middle 98 % of a tensor\nband: what {format_name} holds with one scale for all",
+    )
+    return figure

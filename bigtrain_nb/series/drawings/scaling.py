@@ -1,31 +1,43 @@
-"""What more devices bring and what larger batches cost: efficiencies, and loss curves that part."""
+"""What larger batches cost: loss curves that part, and steps that they do not save."""
 
 import math
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label, name_rows, side_text
+from bigtrain_nb.common.words import number
+from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label
+from bigtrain_nb.series.drawings.dots import dots_and_line
 
 STYLES = ("solid", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 2)))
 APART = 0.065  # of the axes' height: labels closer than this would cover each other
 
 
-def efficiency_figure(rows) -> Figure:
-    """One bar for each row, filled up to its efficiency; what is missing to the ideal is named as loss.
+def steps_figure(measured, predicted, fair) -> Figure:
+    """Steps until a loss is reached, over the batch: measured as dots, predicted as a dashed line; dotted, what it
+    would be if twice the batch were as good as two steps.
 
-    `rows`: {name: efficiency}, where 1 is ideal.
+    `measured`, `predicted`, `fair`: {examples of a batch: steps}. Both axes are logarithmic.
     """
-    figure, (axes,) = canvas(1.0 + 0.4 * len(rows))
-    axes.axvline(1, color=INK, linewidth=1.2)
-    for y, share in enumerate(rows.values()):
-        axes.barh(y, 1, height=0.56, color=INK, alpha=0.08)
-        axes.barh(y, share, height=0.56, color=MEASURED)
-        side_text(axes, y, f"{100 * (1 - share):.0f} % lost")
-    name_rows(axes, list(rows))
-    axes.set_xlim(0, 1.04)
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    label(axes, "efficiency, in % of the ideal (upright line)\nblue: used, grey: lost")
+    figure, (axes,) = canvas(3.6)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    sizes = sorted(fair)
+    axes.plot(sizes, [fair[size] for size in sizes], color=INK, linestyle=(0, (1, 2)), linewidth=1.5)
+    dots_and_line(axes, measured, predicted, number, offset=(4, -17))
+    batches = sorted(measured)
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(batches[0] / 1.3, 1.7 * batches[-1])
+    axes.set_ylim(min(fair.values()) / 1.5, 1.5 * max(*measured.values(), *predicted.values()))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    grid(axes, "both")
+    label(
+        axes,
+        "examples of a batch\ndot: measured, dashed: by the noise scale, dotted: twice the batch, half the steps",
+        "steps",
+    )
     return figure
 
 

@@ -3,46 +3,105 @@
 import math
 
 import numpy as np
+from ml_dtypes import float8_e4m3fn
 
-from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect, is_unfinished
 
 DRAWS = 20_000
 
 
-def largest_scale(gradient):
-    return 2.0 ** np.floor(np.log2(65504 / gradient))
+def in_float8(values, scale, history):
+    held = np.clip(values / scale, -448, 448).astype(float8_e4m3fn)
+    rounded = held.astype(np.float32) * scale
+    largest = history.max()
+    next_scale = largest / 448 if largest > 0 and np.isfinite(largest) else scale
+    next_history = np.append(history[1:], np.abs(values).max())
+    return rounded, next_scale, next_history
 
 
-@exercise(largest_scale, minutes=3, difficulty=2)
-def _check_largest_scale(answer):
-    """65504 / gradient is the largest scale of all. Which power of two is the next one below it? A loop that starts at
-    1 has to be able to go down as well.
+@exercise(in_float8, minutes=15, difficulty=4)
+def _check_in_float8(answer):
+    """Divide by the scale that you are given, not by a new one. What has become larger than 448 must be cut off before
+    it is rounded: float8 has no infinity there, but NaN. The next scale comes from the history as it was given: which
+    scale brings its largest number to 448? When does a history say nothing?
     """
-    expect(answer(0.02), 2.0**21, "the scale for a largest gradient of 0.02 (0.02 x 2097152 = 41943)")
-    expect(answer(1.0), 2.0**15, "the scale for a largest gradient of 1 (the next power of two gives 65536)")
-    expect(answer(300.0), 128.0, "the scale for a largest gradient of 300 (300 x 128 = 38400)")
-    expect(answer(65_504.0), 1.0, "the scale for a largest gradient of 65504, which is the largest number itself")
-    expect(answer(65_505.0), 0.5, "the scale for a largest gradient of 65505, one more than the largest number")
-    expect(answer(1e5), 0.5, "the scale for a largest gradient of 100000 (1 would give 100000, which is infinite)")
+    scale, history = np.float32(1.0), np.zeros(3, np.float32)
+    keras_scale, keras_history = tf.constant(1.0), tf.zeros(3)
+    for number, values in enumerate(_tensors(), start=1):
+        size = f"{np.abs(values).max():.3g}"
+        what = f"tensor {number} of {len(_tensors())}, largest number {size}, scale {float(scale):.3g}"
+        due = keras.quantizers.quantize_and_dequantize(values, keras_scale, "float8_e4m3fn", "float32").numpy()
+        most = tf.reduce_max(keras_history)
+        keras_scale = keras.quantizers.compute_float8_scale(most, keras_scale, tf.constant(448.0))
+        keras_history = keras.quantizers.compute_float8_amax_history(values, keras_history)
+
+        got = answer(values.copy(), scale, history.copy())
+        if is_unfinished(got):
+            raise NotAttempted
+        if not isinstance(got, tuple) or len(got) != 3:
+            raise Wrong(f"expected three things, the rounded values, the next scale and the next history, got {got!r}")
+        rounded, next_scale, next_history = got
+        expect(rounded, due, f"{what}: the rounded values", rel=1e-4)
+        expect(next_scale, float(keras_scale), f"{what}: the next scale, from a history {history.tolist()}", rel=1e-4)
+        kept = [*history[1:].tolist(), float(np.abs(values).max())]
+        expect(np.asarray(next_history).tolist(), kept, f"{what}: the next history, the oldest first", rel=1e-4)
+        scale, history = np.float32(next_scale), np.asarray(next_history, np.float32)
 
 
-@_check_largest_scale.refuses("expected about 2.09715e+06, got 3.2752e+06")
-def _not_a_power_of_two(gradient):
-    return 65504 / gradient
+def _tensors():
+    """Tensors of one layer, step after step: large, then small, one with an infinity, and some that are all zero."""
+    random = np.random.default_rng(3)
+    sizes = (3.0, 2.0, 1e4, 1e-6, 1e-6, 1e-6, 0.0, 1e-6, 1e-6, 2e-6, 0.0, 0.0, 0.0, 0.0, 1.0)
+    tensors = [np.float32(size) * random.normal(0, 1, 40).astype(np.float32) for size in sizes]
+    tensors[8][-1] = -np.inf
+    return tensors
 
 
-@_check_largest_scale.refuses("expected about 2.09715e+06, got 4.1943e+06")
-def _rounds_to_the_nearest_power(gradient):
-    return 2.0 ** round(math.log2(65504 / gradient))
+@_check_in_float8.refuses("largest number 2.55e+04, scale 0.0223: the rounded values")
+def _does_not_cut_off(values, scale, history):
+    _, next_scale, next_history = in_float8(values, scale, history)
+    return (values / scale).astype(float8_e4m3fn).astype(np.float32) * scale, next_scale, next_history
 
 
-@_check_largest_scale.refuses("expected about 0.5, got 1")
-def _only_upwards(gradient):
-    scale = 1.0
-    while 2 * scale * gradient <= 65504:
-        scale *= 2
-    return scale
+@_check_in_float8.refuses("the rounded values: expected")
+def _by_its_own_largest(values, scale, history):
+    largest = np.abs(values).max()
+    own = largest / 448 if 0 < largest < np.inf else scale
+    rounded, _, next_history = in_float8(values, own, history)
+    return rounded, own, next_history
+
+
+@_check_in_float8.refuses("the next scale, from a history [0.0, 0.0, 0.0]: expected about 1")
+def _divides_by_nothing(values, scale, history):
+    rounded, _, next_history = in_float8(values, scale, history)
+    return rounded, history.max() / 448, next_history
+
+
+@_check_in_float8.refuses("the next scale, from a history")
+def _from_the_new_history(values, scale, history):
+    rounded, _, next_history = in_float8(values, scale, history)
+    largest = next_history.max()
+    return rounded, largest / 448 if 0 < largest < np.inf else scale, next_history
+
+
+@_check_in_float8.refuses("the rounded values: expected")
+def _stays_divided(values, scale, history):
+    rounded, next_scale, next_history = in_float8(values, scale, history)
+    return rounded / scale + 1, next_scale, next_history
+
+
+@_check_in_float8.refuses("the next history, the oldest first")
+def _forgets_the_newest(values, scale, history):
+    rounded, next_scale, next_history = in_float8(values, scale, history)
+    return rounded, next_scale, np.append(next_history[-1], history[:-1])
+
+
+@_check_in_float8.refuses("the next scale, from a history")
+def _follows_infinity(values, scale, history):
+    rounded, next_scale, next_history = in_float8(values, scale, history)
+    largest = history.max()
+    return rounded, largest / 448 if largest > 0 else scale, next_history
 
 
 def round_by_chance(values, random):

@@ -1,98 +1,175 @@
-"""Exercises of notebook 02, "Mirror it": shares of a batch and what is lost; see also `mirror_it_step`, `_loops`."""
+"""Exercises of notebook 02, "Mirror it": noise scale and logs of scaling; see also `mirror_it_step`, `_loops`."""
 
 import numpy as np
 
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 
-def shares(batch, replicas):
-    most = -(-batch // replicas)  # rounded up
-    taken = []
-    for _ in range(replicas):
-        left = batch - sum(taken)
-        taken.append(min(most, left))
-    return taken
+def noise_scale(steps, examples):
+    batch = steps.shape[1] * examples
+    small = np.sum(steps**2, axis=-1).mean()
+    large = np.sum(steps.mean(axis=1) ** 2, axis=-1).mean()
+    noise = (small - large) / (1 / examples - 1 / batch)
+    square = large - noise / batch
+    return noise / square
 
 
-@exercise(shares, minutes=4, difficulty=2)
-def _check_shares(answer):
-    """Look at how 7 examples were cut: which replica gets more? Now 5 examples and 4 replicas: the first
-    takes two, and so do the others, until none are left."""
-    first = answer(64, 2)
-    if isinstance(first, np.ndarray):
-        raise Wrong("expected a list, got a NumPy array: `tolist()` makes a list of it")
-    expect(first, [32, 32], "a batch of 64 over 2 replicas")
-    expect(answer(7, 2), [4, 3], "a batch of 7 over 2 replicas")
-    expect(answer(1, 2), [1, 0], "a batch of 1 over 2 replicas")
-    expect(answer(5, 4), [2, 2, 1, 0], "a batch of 5 over 4 replicas, ceil(5/4) = 2 at most")
+@exercise(noise_scale, minutes=15, difficulty=4)
+def _check_noise_scale(answer):
+    """The squared length of a gradient of b examples is |G|² + tr(Σ) / b on average. You have gradients of two sizes:
+    that of a micro-batch, and their mean, which is the gradient of the whole batch. That makes two equations. Take the
+    mean of the squared lengths over all steps first, solve then, divide last.
+    """
+    random = np.random.default_rng(5)
+    cases = (
+        ("1 step of 2 micro-batches of 1 example", 1, 2, 1, 2.0),
+        ("200 steps of 4 micro-batches of 8 examples", 200, 4, 8, 0.6),
+        ("50 steps of 3 micro-batches of 5 examples", 50, 3, 5, 0.4),
+    )
+    for what, count, pieces, examples, truth in cases:
+        noise = random.normal(0, 1, (count, pieces, 20)) / np.sqrt(examples)
+        steps = truth * (1 + np.arange(20) / 10) + noise
+        got = answer(steps.copy(), examples)
+        try:
+            expect(got, noise_scale(steps, examples), what, rel=1e-4)
+        except Wrong as wrong:
+            raise Wrong(f"{wrong}{_slip(got, steps, examples)}") from None
 
 
-@_check_shares.refuses("expected [32, 32], got [64, 64]")
-def _the_whole_batch_for_each(batch, replicas):
-    return [batch] * replicas
+def _slip(got, steps, examples):
+    """Return what may be wrong with an answer, or nothing."""
+    for slip, words in _SLIPS.items():
+        try:
+            is_this = abs(got / slip(steps, examples) - 1) < 1e-6
+        except (TypeError, ValueError, ZeroDivisionError):
+            is_this = False
+        if is_this:
+            return f". {words}"
+    return ""
 
 
-@_check_shares.refuses("expected a list, got a NumPy array")
-def _an_array(batch, replicas):
-    return np.array(shares(batch, replicas))
+@_check_noise_scale.refuses("The gradient of the batch is noisy too")
+def _takes_the_mean_for_the_truth(steps, examples):
+    batch = steps.shape[1] * examples
+    small = np.sum(steps**2, axis=-1).mean()
+    large = np.sum(steps.mean(axis=1) ** 2, axis=-1).mean()
+    return (small - large) / (1 / examples - 1 / batch) / large
 
 
-@_check_shares.refuses("expected [4, 3], got [3, 3]")
-def _drops_the_rest(batch, replicas):
-    return [batch // replicas] * replicas
+@_check_noise_scale.refuses("Divide by one less than the number of micro-batches")
+def _variance_of_all(steps, examples):
+    noise = examples * steps.var(axis=1).sum(axis=-1).mean()
+    square = np.sum(steps.mean(axis=1) ** 2, axis=-1).mean() - noise / steps.shape[1] / examples
+    return noise / square
 
 
-@_check_shares.refuses("expected [2, 2, 1, 0], got [2, 1, 1, 1]")
-def _deals_like_cards(batch, replicas):
-    least = batch // replicas
-    one_more = batch % replicas
-    return [least + 1] * one_more + [least] * (replicas - one_more)
+@_check_noise_scale.refuses("This counts micro-batches")
+def _in_micro_batches(steps, examples):
+    return noise_scale(steps, 1)
 
 
-def lost_on(devices, ms_one, ms_two):
-    all_reduce = (ms_two - ms_one / 2) * 2 * (devices - 1) / devices
-    shared = ms_one / devices
-    return all_reduce / (shared + all_reduce), all_reduce / (ms_one + all_reduce)
+@_check_noise_scale.refuses("A mean of quotients is not the quotient of the means")
+def _a_quotient_for_each_step(steps, examples):
+    return np.mean([noise_scale(step[None], examples) for step in steps])
 
 
-@exercise(lost_on, minutes=8, difficulty=3)
-def _check_lost_on(answer):
-    """First find what the all-reduce over two devices took: it is what `ms_two` has more than half of the work.
-    Then use the ring's formula: how much longer does the same message take over n devices than over two?"""
-    _expect_lost(answer, 2, 100.0, 55.0, 5 / 55, 5 / 105)
-    _expect_lost(answer, 8, 100.0, 55.0, 7 / 17, 7 / 87)
-    _expect_lost(answer, 4, 61.0, 30.5, 0.0, 0.0)
+@_check_noise_scale.refuses("1 step of 2 micro-batches of 1 example: expected about")
+def _squares_the_mean_length(steps, examples):
+    batch = steps.shape[1] * examples
+    small = np.linalg.norm(steps, axis=-1).mean() ** 2
+    large = np.linalg.norm(steps.mean(axis=1), axis=-1).mean() ** 2
+    noise = (small - large) / (1 / examples - 1 / batch)
+    return noise / (large - noise / batch)
 
 
-def _expect_lost(answer, devices, one, two, sharing, each):
-    told = f"one device takes {one:g} ms and two that share take {two:g}: lost on {devices} devices"
-    got = answer(devices, one, two)
-    if not isinstance(got, tuple | list) or len(got) != 2:
-        raise Wrong(f"{told}: expected two numbers, for sharing a batch and for a batch each, got {got!r}")
-    try:
-        expect(got[0], sharing, f"{told} that share a batch")
-        expect(got[1], each, f"{told} with a batch each")
-    except Wrong as wrong:
-        if devices == 2:
-            raise
-        raise Wrong(
-            f"{wrong}. Two devices were right. Is the all-reduce that of two devices, or of {devices}?"
-        ) from None
+_SLIPS = {
+    _takes_the_mean_for_the_truth: "The gradient of the batch is noisy too: its square is |G|² + tr(Σ) / B, not |G|²",
+    _variance_of_all: "Divide by one less than the number of micro-batches: their mean was made of them",
+    _in_micro_batches: "This counts micro-batches, and the noise scale is a number of examples",
+    _a_quotient_for_each_step: "A mean of quotients is not the quotient of the means: |G|² of one step can be near 0",
+}
+"""Answers that have slipped, and in what."""
 
 
-@_check_lost_on.refuses("Is the all-reduce that of two devices, or of 8?")
-def _keeps_the_time_of_two(devices, ms_one, ms_two):
-    all_reduce = ms_two - ms_one / 2
-    return all_reduce / (ms_one / devices + all_reduce), all_reduce / (ms_one + all_reduce)
+def scaling_log(rows, rate_of_one, size, bandwidth):
+    found = []
+    for devices, batch, seconds, rate in rows:
+        computing = batch / devices / rate_of_one
+        sending = 2 * (devices - 1) / devices * size / bandwidth
+        if abs(rate * seconds / batch - 1) > 0.02:
+            found.append("count")
+        elif seconds < 0.98 * computing:
+            found.append("devices")
+        elif seconds < 0.98 * sending:
+            found.append("link")
+        else:
+            found.append("possible")
+    return found
 
 
-@_check_lost_on.refuses("lost on 2 devices that share a batch: expected about 0.0909091, got 0.909091")
-def _returns_what_is_used(devices, ms_one, ms_two):
-    shared, each = lost_on(devices, ms_one, ms_two)
-    return 1 - shared, 1 - each
+@exercise(scaling_log, minutes=12, difficulty=3)
+def _check_scaling_log(answer):
+    """How long does one device need for its share of the batch, and how long does a ring need for the message? Sending
+    may hide behind computing, so a step takes at least the longer of the two, not their sum.
+    """
+    told = "one device makes 400 images/s, gradients have 0.1 GB, the link 10 GB/s"
+    for what, row, expected in _ROWS:
+        got = answer([row], 400.0, 0.1e9, 10e9)
+        expect(got, [expected], f"{told}: {what}")
+    rows = [row for _, row, _ in _ROWS]
+    expect(answer(rows, 400.0, 0.1e9, 10e9), [kind for _, _, kind in _ROWS], "all of these rows together")
+    row = (4, 64, 0.045, 64 / 0.045)
+    step = "64 on 4 devices in 45 ms"
+    expect(answer([row], 400.0, 0.1e9, 10e9), ["possible"], f"{told}: {step}")
+    expect(answer([row], 400.0, 0.4e9, 10e9), ["link"], f"{step}, with gradients of 0.4 GB")
+    expect(answer([row], 300.0, 0.1e9, 10e9), ["devices"], f"{step}, and one device makes 300 images/s")
+    expect(answer([row], 400.0, 0.1e9, 3e9), ["link"], f"{step}, over a link of 3 GB/s")
 
 
-@_check_lost_on.refuses("lost on 8 devices that share a batch: expected about 0.411765, got 0.615385")
-def _doubles_with_each_doubling(devices, ms_one, ms_two):
-    all_reduce = (ms_two - ms_one / 2) * devices / 2
-    return all_reduce / (ms_one / devices + all_reduce), all_reduce / (ms_one + all_reduce)
+_ROWS = (
+    ("64 on 1 device in 160 ms, 400 images/s", (1, 64, 0.160, 400.0), "possible"),
+    ("512 on 8 devices in 180 ms, 2,844 images/s", (8, 512, 0.180, 512 / 0.180), "possible"),
+    ("512 on 8 devices in 160 ms, all sending hidden", (8, 512, 0.160, 3200.0), "possible"),
+    ("512 on 8 devices in 158 ms, 1.2 % less than computing takes", (8, 512, 0.158, 512 / 0.158), "possible"),
+    ("512 on 8 devices in 150 ms", (8, 512, 0.150, 512 / 0.150), "devices"),
+    ("512 on 8 devices in 170 ms, 3,200 images/s", (8, 512, 0.170, 3200.0), "count"),
+    ("512 on 8 devices in 170 ms, 2,850 images/s", (8, 512, 0.170, 2850.0), "count"),
+    ("512 on 8 devices in 170 ms, 3 % too many images/s", (8, 512, 0.170, 1.03 * 512 / 0.170), "count"),
+    ("60 on 8 devices in 18 ms", (8, 60, 0.018, 60 / 0.018), "devices"),
+    ("512 on 8 devices in 170 ms, 1.5 % too many images/s", (8, 512, 0.170, 1.015 * 512 / 0.170), "possible"),
+    ("32 on 8 devices in 12 ms", (8, 32, 0.012, 32 / 0.012), "link"),
+    ("32 on 8 devices in 17.3 ms, 1.1 % less than a ring takes", (8, 32, 0.0173, 32 / 0.0173), "possible"),
+    ("32 on 8 devices in 20 ms", (8, 32, 0.020, 32 / 0.020), "possible"),
+    ("16 on 2 devices in 19 ms", (2, 16, 0.019, 16 / 0.019), "devices"),
+    ("4 on 2 devices in 9 ms", (2, 4, 0.009, 4 / 0.009), "link"),
+    ("512 on 8 devices in 100 ms, 3,200 images/s", (8, 512, 0.100, 3200.0), "count"),
+    ("8 on 8 devices in 2 ms", (8, 8, 0.002, 4000.0), "devices"),
+)
+"""What is said of a row, the row, and what is wrong with it."""
+
+
+@_check_scaling_log.refuses("512 on 8 devices in 160 ms, all sending hidden: expected ['possible'], got ['devices']")
+def _adds_both(rows, rate_of_one, size, bandwidth):
+    found = []
+    for devices, batch, seconds, rate in rows:
+        ring = 2 * (devices - 1) / devices * size / bandwidth
+        is_short = seconds < 0.98 * (batch / devices / rate_of_one + ring)
+        is_counted = abs(rate * seconds / batch - 1) <= 0.02
+        found.append(("devices" if is_short else "possible") if is_counted else "count")
+    return found
+
+
+@_check_scaling_log.refuses("8 devices in 150 ms: expected ['devices'], got ['possible']")
+def _believes_the_devices(rows, rate_of_one, size, bandwidth):
+    found = scaling_log(rows, rate_of_one, size, bandwidth)
+    return ["possible" if one == "devices" else one for one in found]
+
+
+@_check_scaling_log.refuses("expected ['link'], got ['possible']")
+def _forgets_the_message(rows, rate_of_one, size, bandwidth):
+    return scaling_log(rows, rate_of_one, 0.0, bandwidth)
+
+
+@_check_scaling_log.refuses("got ['devices']")
+def _the_whole_batch_on_each(rows, rate_of_one, size, bandwidth):
+    return scaling_log(rows, rate_of_one / 8, size, bandwidth)
