@@ -336,6 +336,8 @@ def _check_enough(answer):
         (5000, 10 * gigabits, 2000, image, (1, "training")),
         (700, 10 * gigabits, 2450, 4 * image, (3, "wire")),
         (700, 10 * gigabits, 1900, 4 * image, (3, "training")),
+        (500, 10 * gigabits, 3900, image, (8, "training")),
+        (500, 4.3 * gigabits, 3950, image, (7, "wire")),
     ):
         told = (
             f"a feeder makes {one_feeder} images/s, the wire carries {8 * wire / 1e9:g} Gbit/s, the training takes"
