@@ -247,6 +247,7 @@ def _check_train(answer):
         answer(os.path.join(folder, "whole"), tell)
         if list(whole) != list(range(1, STEPS + 1)):
             raise Wrong(f"expected tell(1, loss), tell(2, loss), ... tell({STEPS}, loss), got the steps {list(whole)}")
+        _expect_training(whole)
         kill_at = random.randrange(STEPS // 3, STEPS - 8)
         killed = _told(answer, os.path.join(folder, "killed"), kill_at)
         _expect_equal(killed, whole, "started with an empty folder in another process: seed the weights, and the order")
@@ -257,6 +258,17 @@ def _check_train(answer):
     if min(resumed) > kill_at + 1 or sorted(resumed) != list(range(min(resumed), STEPS + 1)):
         raise Wrong(f"{where}: expected all steps up to {STEPS}, got {sorted(resumed)}")
     _expect_equal(resumed, whole, where)
+
+
+def _expect_training(whole):
+    """Raise `Wrong` unless the losses are means of squares, and other ones after two epochs over the same examples."""
+    if min(whole.values()) < 0:
+        raise Wrong(f"expected the mean of squares as the loss, got a negative one: {min(whole.values())!r}")
+    short = EXAMPLES - BATCH * (STEPS_AN_EPOCH - 1)
+    sizes = [BATCH] * (STEPS_AN_EPOCH - 1) + [short]
+    losses = np.reshape(list(whole.values()), (EPOCHS, STEPS_AN_EPOCH)) @ sizes / EXAMPLES
+    if np.allclose(losses, losses[0], rtol=1e-4):
+        raise Wrong(f"expected weights that change, got a mean loss of {losses[0]:.6g} in each epoch")
 
 
 def _told(answer, folder, kill_at):
@@ -281,11 +293,20 @@ def _expect_equal(told, whole, how):
             raise Wrong(f"{how}: at step {step} expected a loss of {whole[step]!r}, got {loss!r} ({why})")
 
 
+@_check_train.refuses("expected weights that change, got a mean loss of")
+def _updates_nothing(folder, tell):
+    keras.utils.set_random_seed(1)
+    model, _ = new_model()
+    data = tf.data.Dataset.from_tensor_slices(examples()).batch(BATCH).repeat(EPOCHS)
+    for number, (x, y) in enumerate(data):
+        tell(number + 1, float(tf.reduce_mean((model(x) - y) ** 2)))
+
+
 @_check_train.refuses("seed the weights, and the order")
 def _shuffles_without_a_seed(folder, tell):
     model, optimizer = new_model()
     for number in range(STEPS):
-        tell(number + 1, float(tf.reduce_sum(model.weights[0])))
+        tell(number + 1, number + float(tf.reduce_sum(model.weights[0] ** 2)))
 
 
 @_check_train.refuses("started again: expected to go on after the last checkpoint, got step 1")
@@ -293,7 +314,7 @@ def _only_seeds(folder, tell):
     keras.utils.set_random_seed(1)
     model, optimizer = new_model()
     for number in range(STEPS):
-        tell(number + 1, float(tf.reduce_sum(model.weights[0])))
+        tell(number + 1, number + float(tf.reduce_sum(model.weights[0] ** 2)))
 
 
 def _trains(folder, tell, saved, skips):
