@@ -24,7 +24,7 @@ DRAWN_BY = {  # a part of the cell whose largest picture is taken
     "11-when-it-goes-wrong": "interval_figure(measured",
     "12-ask-a-server": "staleness_figure(learning_rates",
     "13-choose-it": "curse_figure(sizes",
-    "14-shrink-it-hand-it-on": "load_figure(under_load)",
+    "14-shrink-it-hand-it-on": "forgetting_figure(tried)",
 }
 
 

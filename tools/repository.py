@@ -23,7 +23,7 @@ PACKAGES = {
     "08-share-it-out.ipynb": '"bigtrain-nb[hub]"',
     "10-feed-a-language-model.ipynb": '"bigtrain-nb[workbook,hub]"',
     "13-choose-it.ipynb": '"bigtrain-nb[workbook]"',
-    "14-shrink-it-hand-it-on.ipynb": '"bigtrain-nb[workbook]"',
+    "14-shrink-it-hand-it-on.ipynb": '"bigtrain-nb[workbook,hub]"',
 }
 """A hosted service has what the others need beside the package itself; more would replace packages of its own."""
 

@@ -236,6 +236,11 @@ EXPECTED = {
         "moments of the requests, a sorted list; seconds(count); the largest batch; the longest wait; the patience",
         "a list of (start, [numbers of requests])",
     ),
+    "hand_it_on.attend": (
+        "new queries [readers, tokens, heads, width]; their keys [readers, tokens, heads of keys, width]; their values;"
+        " what the call before returned as the cache, or None",
+        "a tuple (outputs like the queries, the cache: keys and values of all tokens so far)",
+    ),
 }
 """{exercise: what the function gets, in the order of its arguments and parted by ";", and what it returns}."""
 

@@ -66,14 +66,16 @@ class GrpcClient:
         return tf.make_ndarray(output)
 
 
-def load(make_client, row, rate, seconds, clients=16):
+def load(make_client, row, rate, requests, clients=16):
     """Ask `rate` times a second, at random moments, whether the answers come or not; return the latencies in seconds.
+
+    With an infinite `rate` all requests are due at once. So many `clients` ask, each of which waits for its answer.
 
     A latency counts from the moment when the request was due. Who counts from the moment when it was sent does not see
     how long it had to wait for a free client, and calls a server fast that is not.
     """
     random = np.random.default_rng(0)
-    due = iter(np.cumsum(random.exponential(1 / rate, round(rate * seconds))))
+    due = iter(np.cumsum(random.exponential(1 / rate, requests)))
     latencies = []
     took = threading.Lock()
     began = time.perf_counter()

@@ -31,6 +31,7 @@ HELD = {"start": [[1, 1], [1, 1]], "end": [[2, 2], [2, 2]]}
 TRIALS = [[3.0, 2.0, 1.0], [4.0, 3.5, 3.0]]
 ANSWERS = [(0.1, "REST 1", 1), (0.4, "gRPC 1", 1), (0.9, "REST 1", 2)]
 LOAD = {"apart": {100: [0.002] * 99 + [0.02], 200: [0.1] * 100}, "together": {100: [0.003], 200: [0.005]}}
+ADAPTED = {way: {0.001: (2.5, 1.5), 0.01: (2.3, 2.0), 0.1: (2.9, 3.0)} for way in ("all", "upper half", "LoRA")}
 DOCUMENTS = {"padded": (np.array([[0, 0, -1], [1, -1, -2]]), "40 % padding"), "packed": (np.array([[0, 0, 1]]), "none")}
 FIGURES = {
     "rows": lambda: language.rows_figure(DOCUMENTS),
@@ -71,6 +72,8 @@ FIGURES = {
     "zeros": lambda: handing_on.zeros_figure({0: 1.0, 0.8: 3.0}, {0: 312.0, 0.8: 96.0}),
     "answered": lambda: handing_on.answered_figure(ANSWERS, published=0.5),
     "load": lambda: handing_on.load_figure(LOAD),
+    "forgetting": lambda: handing_on.forgetting_figure(ADAPTED),
+    "tokens": lambda: handing_on.readers_figure({1: 100.0, 8: 400.0}),
     "pruned": lambda: searching.pruned_figure(TRIALS, [3, 2]),
     "reached": lambda: searching.reached_figure({"all": [3, 9, 6], "some": [2, 4, 4]}, "epochs"),
     "seeds": lambda: searching.seeds_figure({"by hand": [3.0, 4.0], "winner": [2.0, 2.5]}),
@@ -146,11 +149,23 @@ def test_each_answer_stands_in_its_clients_row_in_the_colour_of_its_version():
     assert points == {MEASURED: [(0.1, 0.0), (0.4, 1.0)], PREDICTED: [(0.9, 0.0)]}
 
 
-def test_latency_is_drawn_as_median_and_as_what_99_percent_stay_below():
+def test_latency_is_drawn_as_median_and_as_what_95_percent_stay_below():
     (axes,) = FIGURES["load"]().axes
     median, tail = axes.lines[:2]
     np.testing.assert_allclose(median.get_xydata(), [[100, 2], [200, 100]])
-    assert tail.get_ydata()[0] == pytest.approx(1000 * np.quantile(LOAD["apart"][100], 0.99))
+    assert tail.get_ydata()[0] == pytest.approx(1000 * np.quantile(LOAD["apart"][100], 0.95))
+
+
+def test_the_rate_that_learned_most_has_a_ring():
+    (axes,) = FIGURES["forgetting"]().axes
+    rings = [line.get_xydata().tolist() for line in axes.lines if line.get_fillstyle() == "none"]
+    assert rings == [[[2.3, 2.0]]] * 3
+
+
+def test_tokens_are_those_of_all_readers_and_of_each():
+    (axes,) = FIGURES["tokens"]().axes
+    together, each = (line.get_ydata() for line in axes.lines)
+    assert list(together) == [100, 400] and list(each) == [100, 50]
 
 
 def test_searches_that_are_there_are_counted_in_percent():

@@ -65,7 +65,7 @@ def answered_figure(answers, published) -> Figure:
 
 
 def load_figure(measured) -> Figure:
-    """The latency over the rate of requests: solid the median, dashed what 99 % of the requests stay below.
+    """The latency over the rate of requests: solid the median, dashed what 95 % of the requests stay below.
 
     `measured`: {name: {requests a second: latencies in seconds}}, of two servers.
     """
@@ -73,10 +73,10 @@ def load_figure(measured) -> Figure:
     marks = {}
     for colour, (name, latencies) in zip((MEASURED, PREDICTED), measured.items(), strict=True):
         medians = [1000 * np.median(seconds) for seconds in latencies.values()]
-        tails = [1000 * np.quantile(seconds, 0.99) for seconds in latencies.values()]
+        tails = [1000 * np.quantile(seconds, 0.95) for seconds in latencies.values()]
         (line,) = axes.plot(list(latencies), medians, "o-", color=colour, linewidth=2, markersize=6)
         (tail,) = axes.plot(list(latencies), tails, "o", linestyle=DASHED, color=colour, linewidth=1.5, markersize=4)
-        marks |= {f"{name}, median": line, f"{name}, 99 %": tail}
+        marks |= {f"{name}, median": line, f"{name}, 95 %": tail}
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -84,4 +84,43 @@ def load_figure(measured) -> Figure:
     key(figure, marks)
     grid(axes, "y")
     label(axes, "requests a second", "latency (ms)")
+    return figure
+
+
+def forgetting_figure(found) -> Figure:
+    """The loss on the first text over that on the new one: a line for each way to adapt, a dot for each learning rate.
+
+    `found`: {way: {rate: (loss on the new text, loss on the first text)}}, of three ways. The rate with the least loss
+    on the new text has a ring.
+    """
+    figure, (axes,) = canvas(3.8)
+    marks = {}
+    for colour, (way, of_rates) in zip((INK, MEASURED, PREDICTED), found.items(), strict=True):
+        new, first = zip(*of_rates.values(), strict=True)
+        (marks[way],) = axes.plot(new, first, "o-", color=colour, markersize=6, linewidth=1.5)
+        best = int(np.argmin(new))
+        axes.plot(new[best], first[best], "o", color=colour, markersize=14, fillstyle="none", markeredgewidth=1.8)
+    key(figure, marks)
+    grid(axes, "both")
+    label(axes, "loss on the new text\na dot is a learning rate, the ring the best one", "loss on the first text")
+    return figure
+
+
+def readers_figure(rates) -> Figure:
+    """Tokens a second over the number of readers in a batch: of all together, and of each.
+
+    `rates`: {readers: tokens a second of all together}.
+    """
+    figure, (axes,) = canvas(3.2)
+    readers = list(rates)
+    each = [rate / count for count, rate in rates.items()]
+    marks = {}
+    for colour, words, values in ((MEASURED, "all together", list(rates.values())), (PREDICTED, "each reader", each)):
+        (marks[words],) = axes.plot(readers, values, "o-", color=colour, linewidth=2, markersize=6)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(bottom=0)
+    key(figure, marks)
+    grid(axes, "y")
+    label(axes, "readers in a batch", "tokens a second")
     return figure

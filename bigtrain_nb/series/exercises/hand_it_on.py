@@ -1,4 +1,4 @@
-"""Exercises of notebook 14, "Shrink it, hand it on": a server, its batches and its versions."""
+"""Exercises of notebook 14, "Shrink it, hand it on": a server, its batches and versions, and a cache."""
 
 import random
 import sys
@@ -381,3 +381,137 @@ def _waits_for_the_last(load, unload, first):
         left.wait()
 
     return answer, rolled
+
+
+def attend(query, key, value, cache):
+    if cache is not None:
+        keys_before, values_before = cache
+        key = np.concatenate([keys_before, key], axis=1)
+        value = np.concatenate([values_before, value], axis=1)
+    shared_by = query.shape[2] // key.shape[2]
+    keys = np.repeat(key, shared_by, axis=2)
+    values = np.repeat(value, shared_by, axis=2)
+    scores = np.einsum("bqhd,bkhd->bhqk", query, keys) / query.shape[3] ** 0.5
+    new, held = scores.shape[2:]
+    is_seen = np.tri(new, held, held - new, dtype=bool)
+    scores = np.where(is_seen, scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    return np.einsum("bhqk,bkhd->bqhd", weights, values), (key, value)
+
+
+def _attention_token_by_token(query, key, value):
+    """What `attend` must give for all tokens together, one token and one head at a time."""
+    found = np.zeros_like(query)
+    readers, tokens, heads, width = query.shape
+    shared_by = heads // key.shape[2]
+    for reader in range(readers):
+        for token in range(tokens):
+            for head in range(heads):
+                keys = key[reader, : token + 1, head // shared_by]
+                values = value[reader, : token + 1, head // shared_by]
+                scores = keys @ query[reader, token, head] / width**0.5
+                weights = np.exp(scores - scores.max())
+                found[reader, token, head] = weights @ values / weights.sum()
+    return found
+
+
+@exercise(attend, minutes=30, difficulty=4)
+def _check_attend(answer):
+    """Put the new keys and values behind those of the cache. Query i of the new ones stands at place `before + i` of
+    all: it sees the tokens up to there. `np.tri` takes a third number that shifts its edge. Repeat each head of keys
+    for the neighbours that share it, but keep it once. Take the largest score away before `np.exp`.
+    """
+    chance = np.random.default_rng(12)
+    cases = [
+        ("6 tokens at once", 2, 3, 3, [6], 1),
+        ("5 tokens, then one at a time", 2, 3, 3, [5, 1, 1, 1], 1),
+        ("tokens in pieces of 3, 4 and 2", 1, 2, 2, [3, 4, 2], 1),
+        ("6 heads of queries that share 2 of keys", 2, 6, 2, [4, 1, 2], 1),
+        ("scores of some thousands", 1, 2, 1, [3, 1], 200),
+    ]
+    for told, readers, heads, key_heads, pieces, size in cases:
+        tokens = sum(pieces)
+        query = size * chance.normal(size=(readers, tokens, heads, 5))
+        key = size * chance.normal(size=(readers, tokens, key_heads, 5))
+        value = chance.normal(size=(readers, tokens, key_heads, 5))
+        _check_pieces(answer, told, query, key, value, pieces)
+
+
+def _check_pieces(answer, told, query, key, value, pieces):
+    expected = _attention_token_by_token(query, key, value)
+    cache = None
+    ends = np.cumsum(pieces)
+    for begin, end in zip(ends - pieces, ends, strict=True):
+        given = cache and tuple(part.copy() for part in cache)
+        now = slice(begin, end)
+        answered = answer(query[:, now].copy(), key[:, now].copy(), value[:, now].copy(), cache)
+        if not isinstance(answered, tuple) or len(answered) != 2:
+            raise Wrong(f"{told}: expected a tuple (the new tokens' outputs, the cache), got {answered!r}")
+        where = f"{told}, tokens {begin} to {end - 1}"
+        expect(np.asarray(answered[0]), expected[:, now], f"{where}: the outputs")
+        if given:
+            expect(cache, given, f"{where}: the cache that was given, which must not change")
+        cache = answered[1]
+        if not isinstance(cache, tuple) or len(cache) != 2:
+            raise Wrong(f"{where}: expected a cache (keys, values), got {cache!r}")
+        expect(np.asarray(cache[0]), key[:, :end], f"{where}: the keys that are kept")
+        expect(np.asarray(cache[1]), value[:, :end], f"{where}: the values that are kept")
+
+
+@_check_attend.refuses("6 tokens at once, tokens 0 to 5: the outputs")
+def _sees_what_is_to_come(query, key, value, cache):
+    keys, values = attend(query, key, value, cache)[1]
+    shared_by = query.shape[2] // keys.shape[2]
+    scores = np.einsum("bqhd,bkhd->bhqk", query, np.repeat(keys, shared_by, 2)) / query.shape[3] ** 0.5
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return np.einsum("bhqk,bkhd->bqhd", weights, np.repeat(values, shared_by, 2)), (keys, values)
+
+
+@_check_attend.refuses("5 tokens, then one at a time, tokens 5 to 5: the outputs")
+def _takes_new_tokens_for_the_first(query, key, value, cache):
+    """A mask without a shift: the new token sees the first one only."""
+    kept = attend(query, key, value, cache)[1]
+    first = [part[:, : query.shape[1]] for part in kept]
+    return attend(query, *first, None)[0], kept
+
+
+@_check_attend.refuses("5 tokens, then one at a time, tokens 5 to 5: the outputs")
+def _forgets_the_cache(query, key, value, cache):
+    return attend(query, key, value, None)
+
+
+@_check_attend.refuses("6 tokens at once, tokens 0 to 5: the outputs")
+def _forgets_the_width(query, key, value, cache):
+    return attend(query * query.shape[3] ** 0.5, key, value, cache)
+
+
+@_check_attend.refuses("6 heads of queries that share 2 of keys, tokens 0 to 3: the outputs")
+def _deals_heads_out(query, key, value, cache):
+    """Query head h takes key head h % key_heads, as `np.tile` lays them, not its neighbours'."""
+    heads, key_heads = query.shape[2], key.shape[2]
+    dealt = np.argsort(np.arange(heads) % key_heads, kind="stable")
+    found, kept = attend(query[:, :, dealt], key, value, cache)
+    return found[:, :, np.argsort(dealt)], kept
+
+
+@_check_attend.refuses("6 heads of queries that share 2 of keys, tokens 0 to 3: the keys that are kept")
+def _keeps_each_head_many_times(query, key, value, cache):
+    if cache is not None:
+        shared_by = cache[0].shape[2] // key.shape[2]
+        cache = tuple(part[:, :, ::shared_by] for part in cache)
+    found, kept = attend(query, key, value, cache)
+    return found, tuple(np.repeat(part, query.shape[2] // key.shape[2], axis=2) for part in kept)
+
+
+@_check_attend.refuses("scores of some thousands, tokens 0 to 2: the outputs")
+def _overflows(query, key, value, cache):
+    kept = attend(query, key, value, cache)[1]
+    keys, values = (np.repeat(part, query.shape[2] // part.shape[2], axis=2) for part in kept)
+    scores = np.einsum("bqhd,bkhd->bhqk", query, keys) / query.shape[3] ** 0.5
+    new, held = scores.shape[2:]
+    with np.errstate(all="ignore"):
+        weights = np.exp(scores) * np.tri(new, held, held - new)
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+    return np.einsum("bhqk,bkhd->bqhd", weights, values), kept
