@@ -116,7 +116,8 @@ class Instance:
         """Pull until the rate is steady, at most ``longest`` seconds.
 
         First to the end of one pass if ``is_pass_awaited`` and the source is finite: a cache is full only then. Then
-        until two slices agree, and twice as long again, at least 0.1 s.
+        until two slices agree, and twice as long again, at least 0.1 s. A step has no buffers that run empty, so for it
+        the second of them may be slower: that is noise.
 
         Return whether that pass was worth its time: it ended, and from then on the source was faster.
         """
@@ -131,7 +132,10 @@ class Instance:
         return self.passes > 0 and rate > FASTER * first_rate
 
     def _until_steady(self, until):
-        """Pull until two slices agree, and twice as long again; return the rate of the last one."""
+        """Pull until a slice is no faster than the one before (nor slower, but for a step), and twice as long again.
+
+        Return the rate of the last one.
+        """
         began = _now()
         settled = None
         previous_rate = previous_took = 0.0
@@ -141,7 +145,9 @@ class Instance:
                 break
             examples, took = self.pull_for(SHORTEST_SLICE)
             rate = examples / took
-            if settled is None and abs(rate - previous_rate) < 0.1 * previous_rate:
+            is_no_faster = rate < 1.1 * previous_rate
+            is_no_slower = self.is_step or rate > 0.9 * previous_rate
+            if settled is None and is_no_faster and is_no_slower:
                 settled = elapsed - previous_took
             previous_rate, previous_took = rate, took
         return previous_rate

@@ -146,6 +146,14 @@ def test_a_warm_up_ends_when_the_rate_is_steady_and_a_first_pass_is_over(clock):
     assert slow_start == pytest.approx(3 * 0.2, abs=0.1), "twice as long again as it took to get steady"
 
 
+def test_the_noise_of_a_step_lengthens_no_warm_up(clock):
+    costs = iter([1.0, 0.3, 0.5, 0.3, 0.5, 0.3, 0.5, 0.3])
+    made = Instance(lambda: clock.spend(next(costs)), "step", Budget(60, None))  # takes the first
+    began = clock.now
+    made.warm_up(10, is_pass_awaited=False)
+    assert clock.now - began == pytest.approx(0.3 + 0.5)
+
+
 def test_an_empty_source_is_refused():
     with pytest.raises(ValueError, match="^source yielded no batch$"):
         throughput([], seconds=1)
