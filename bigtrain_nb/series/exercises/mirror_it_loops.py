@@ -193,6 +193,9 @@ def _with_penalty_and_loss_as_they_are(model, x, y):
     return _mean_of_share(model, x, y) + sum(model.losses) / 2
 
 
+_check_loop_a.refuses("the weights of steps of 8 examples")(_loop(_right_loss, batch=8))
+
+
 @_check_loop_a.refuses("every replica does the whole work")
 def _distributes_nothing(strategy, model, optimizer, examples):
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -208,7 +211,6 @@ def _distributes_nothing(strategy, model, optimizer, examples):
         strategy.run(one_replica, args=batch)
 
 
-_check_loop_a.refuses("the weights of steps of 8 examples")(_loop(_right_loss, batch=8))
 _check_loop_a.refuses("the weights of steps of 32 examples")(_loop(_right_loss, batch=32))
 _check_loop_b.refuses("a loss that counts twice")(_loop(_mean_of_share))
 _check_loop_b.refuses("a loss that counts half")(_loop(_divided_twice))
