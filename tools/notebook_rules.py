@@ -15,7 +15,7 @@ import nbformat
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_METADATA = ("exercise", "tags")
-CELL_SECONDS = 120  # --nbval-cell-timeout in pyproject.toml is the same
+CELL_SECONDS = 60  # --nbval-cell-timeout in pyproject.toml is the same
 TAG = re.compile(r"exercise|deterministic|timeout=([1-9]\d*)")
 MARKER = re.compile(r"\b(?!NBVAL_CHECK_OUTPUT\b)(?:NBVAL_|PYTEST_VALIDATE)\w*")
 WIDGET = "application/vnd.jupyter.widget-view+json"

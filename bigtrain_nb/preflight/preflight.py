@@ -45,11 +45,11 @@ def preflight(
     """Examine a training before it runs; return a `Preflight`: line by line what is ok, to be looked at, or wrong.
 
     ``model`` is compiled; ``data`` is the dataset that `fit` gets, a `tf.data.Dataset`, a `keras.utils.PyDataset`, a
-    `Pipeline` or a list of batches, and ``validation`` that of `evaluate`; of texts where a task of KerasHub has a
-    preprocessor. ``epochs``: how many are planned, for the
-    time of the whole run. ``checks``: groups, of "data", "leaks", "loss", "pieces", "precision", "time", "memory",
-    "survival", or single lines of a report, as "one batch"; default: all. After ``minutes`` no check begins, and one
-    that has begun ends at its next call of the model; the lines say so.
+    `Pipeline` or a list of batches, and ``validation`` that of `evaluate`. Where a task of KerasHub has a preprocessor,
+    they are of texts. ``epochs``: how many are planned, for the time of the whole run. ``checks``: groups, of "data",
+    "leaks", "loss", "pieces", "precision", "time", "memory", "survival", or single lines of a report, as "one batch";
+    default: all. After ``minutes`` no check begins, and one that has begun ends at its next call of the model; the
+    lines say so.
 
     "memory" and "saved and loaded" each start a process of their own, which first loads TensorFlow.
 

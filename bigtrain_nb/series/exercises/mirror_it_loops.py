@@ -148,7 +148,7 @@ def _check_loop_e(answer):
     expect_each_example_once(model, 21)
 
 
-def _loop(loss_of, batch=16):
+def _loop(loss_of, batch=16, is_distributed=True):
     """Return a loop with that loss of one replica: `loss_of(model, x, y)`."""
 
     def loop(strategy, model, optimizer, examples):
@@ -159,7 +159,8 @@ def _loop(loss_of, batch=16):
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
-        for shares in strategy.experimental_distribute_dataset(examples.batch(batch)):
+        batches = examples.batch(batch)
+        for shares in strategy.experimental_distribute_dataset(batches) if is_distributed else batches:
             strategy.run(one_replica, args=shares)
 
     return loop
@@ -194,23 +195,7 @@ def _with_penalty_and_loss_as_they_are(model, x, y):
 
 
 _check_loop_a.refuses("the weights of steps of 8 examples")(_loop(_right_loss, batch=8))
-
-
-@_check_loop_a.refuses("every replica does the whole work")
-def _distributes_nothing(strategy, model, optimizer, examples):
-    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    @tf.function
-    def one_replica(x, y):
-        with tf.GradientTape() as tape:
-            loss = loss_of(y, model(x, training=True))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-
-    for batch in examples.batch(16):
-        strategy.run(one_replica, args=batch)
-
-
+_check_loop_a.refuses("every replica does the whole work")(_loop(_right_loss, is_distributed=False))
 _check_loop_a.refuses("the weights of steps of 32 examples")(_loop(_right_loss, batch=32))
 _check_loop_b.refuses("a loss that counts twice")(_loop(_mean_of_share))
 _check_loop_b.refuses("a loss that counts half")(_loop(_divided_twice))
