@@ -1,4 +1,4 @@
-"""Layers of a model: chosen by a setting, and called as functions of what they compute on."""
+"""What a model has: its optimizers; its layers, chosen by a setting and called as functions of what they compute on."""
 
 import re
 from collections import Counter
@@ -6,6 +6,11 @@ from collections import Counter
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_gaps import layers_within, mask_of, scopes_of_call, with_mask, within_scopes
 from bigtrain_nb.common.quiet import keras, tf
+
+
+def optimizers_of(model):
+    """Return by name the optimizers that a model has as attributes: that of `compile`, and those of its own steps."""
+    return {name: each for name, each in vars(model).items() if isinstance(each, keras.optimizers.Optimizer)}
 
 
 def refuse_choice(layers, setting):

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
 from bigtrain_nb.preflight.time_needed import batches_in_an_epoch, input_alone
 from bigtrain_nb.preflight.training import passes_of
-from bigtrain_nb.preflight.untouched import optimizers_of
 from bigtrain_nb.train.resume import Resume
 
 SAVED_DIFFERS = 1e-4
@@ -131,8 +131,6 @@ def _change(outputs, others):
 def resumed(training):
     """Stopped, and gone on from the checkpoint of `bt.Resume`: are weights, slots and seeds equal to the bit?"""
     model = training.model
-    if len(optimizers_of(model)) != 1:
-        raise NotExamined("the model has optimizers beside that of compile, which bt.Resume does not save")
     training.refuse_failing()
     if training.no_loss is not None:
         raise NotExamined(training.no_loss)
@@ -196,12 +194,16 @@ def _go_on(training, resume, batches, last):
 
 
 def _values(model):
-    return [(variable.path, variable.numpy()) for variable in [*model.variables, *model.optimizer.variables]]
+    """Return path and value of all variables, by their identity."""
+    variables = list(model.variables)
+    for optimizer in optimizers_of(model).values():
+        variables += optimizer.variables
+    return {id(variable): (variable.path, variable.numpy()) for variable in variables}
 
 
 def _unequal(one, other):
-    pairs = zip(one, other, strict=True)
-    return [path for (path, value), (_, now) in pairs if not np.array_equal(value, now, equal_nan=True)]
+    """Return the paths of the variables of ``one`` that have another value in ``other``, which may have more."""
+    return [path for key, (path, value) in one.items() if not np.array_equal(value, other[key][1], equal_nan=True)]
 
 
 def _cost_of_rest(training):

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from bigtrain_nb.common.keras_gaps import in_place_of, random_numbers_of_keras_kept
-from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.common.layers import optimizers_of
 
 
 class State:
@@ -14,7 +14,7 @@ class State:
 
     def __init__(self, model):
         variables = [*model.variables, *model.metrics_variables]
-        for optimizer in optimizers_of(model):
+        for optimizer in optimizers_of(model).values():
             variables += optimizer.variables
         self._values = [(variable, variable.numpy()) for variable in {id(each): each for each in variables}.values()]
 
@@ -39,11 +39,11 @@ def left_as_it_was(model):
 
 def build_optimizers(model, batch):
     """Make the variables of the optimizers of a `train_step` of one's own: for which weights, only a step shows."""
-    if all(optimizer.built for optimizer in optimizers_of(model)):
+    if all(optimizer.built for optimizer in optimizers_of(model).values()):
         return
     weights_of = []
     with left_as_it_was(model), ExitStack() as stack:
-        for optimizer in optimizers_of(model):
+        for optimizer in optimizers_of(model).values():
 
             def note(gradients, trainable_variables=None, optimizer=optimizer):
                 weights_of.append((optimizer, list(trainable_variables)))
@@ -53,8 +53,3 @@ def build_optimizers(model, batch):
     for optimizer, weights in weights_of:
         if not optimizer.built:
             optimizer.build(weights)
-
-
-def optimizers_of(model):
-    """Return the optimizers that a model has as attributes: that of `compile`, and more for a step of its own."""
-    return [each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer)]

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 from bigtrain_nb.common.checks import as_path, of_kind, whole_number
+from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
@@ -29,7 +31,7 @@ class Resume(keras.callbacks.Callback):
 
     Make it after `compile`. It restores the newest checkpoint in ``folder``, if there is one: weights, the state of the
     optimizer and of loss scaling, each replica's seeds for dropout, epoch and step. Then go through `epochs`, as in the
-    example.
+    example. Optimizers that a model has as attributes beside that of `compile`, as a GAN does, are saved too.
 
     An epoch that is resumed must have the same order again: the same seeds, and no reshuffling, for `fit` may begin to
     read a dataset twice. In a loop of your own, call ``resume.step_done()`` after each step.
@@ -55,10 +57,10 @@ class Resume(keras.callbacks.Callback):
     state of other callbacks, random numbers that are not from Keras' seed generators. On GPUs sums are
     made in any order, unless `tf.config.experimental.enable_op_determinism()` was called.
 
-    Raises ValueError for bad settings, a model that is not built or not compiled, a checkpoint of another model;
-    TypeError for what is no Keras model;
-    OSError for a folder that cannot be written and checkpoints that cannot be read; RuntimeError if another training
-    uses the folder, or if the workers do not share it. If one worker cannot start, all raise.
+    Raises ValueError for bad settings, a model or an optimizer that is not built, one that is not compiled, a
+    checkpoint of another model; TypeError for what is no Keras model; OSError for a folder that cannot be written and
+    checkpoints that cannot be read; RuntimeError if another training uses the folder, or if the workers do not share
+    it. If one worker cannot start, all raise.
 
     Example::
 
@@ -75,6 +77,7 @@ class Resume(keras.callbacks.Callback):
         self._every = None if every is None else whole_number("every", every, 1)
         keep = whole_number("keep", keep, 1)
         _refuse_scope_of_workers()
+        _refuse_what_is_not_ready(model)
         _build_optimizer(model)
         self.set_model(model)
         strategy = model.distribute_strategy
@@ -83,7 +86,8 @@ class Resume(keras.callbacks.Callback):
         self._ask = all_gather(strategy, tf.identity)
         self._preemption = Preemption(self._ask if self._several_workers else None)
         self._state = TrainState(model)
-        variables = {"weights": model.weights, "optimizer": model.optimizer.variables}
+        variables = {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
+        variables["weights"] = model.weights
         self._files = CheckpointFiles(folder, keep, variables, state=self._state)
         self._length = None  # batches in this epoch, where known
         self._in_loop = False
@@ -286,8 +290,9 @@ def _refuse_scope_of_workers():
         )
 
 
-def _build_optimizer(model):
-    if not model.built:
+def _refuse_what_is_not_ready(model):
+    inner = layers_within(model)[1:]
+    if not model.built and not (inner and all(layer.built for layer in inner)):
         raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once, first")
     if not model.compiled:
         raise ValueError(f"{model.name} has no optimizer yet: compile it, then make Resume")
@@ -297,6 +302,15 @@ def _build_optimizer(model):
             " its own, and a checkpoint holds that of the first. Save the model at the end of an epoch instead, with"
             " keras.callbacks.ModelCheckpoint"
         )
+    for name, optimizer in optimizers_of(model).items():
+        if optimizer is not model.optimizer and not optimizer.built:
+            raise ValueError(
+                f"{name} of {model.name} has no variables yet, so they cannot be restored: call"
+                f" {name}.build(variables), with those that it changes, before Resume"
+            )
+
+
+def _build_optimizer(model):
     if not model.optimizer.built:
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)

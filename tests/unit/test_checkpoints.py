@@ -49,7 +49,46 @@ def cut_model(seed=1):
     return model_of(None, seed, micro_batches=3)
 
 
-@pytest.mark.parametrize("make", [cut_model, scaled_model, stock_model])
+class TwoNetworks(keras.Model):
+    """Two networks that are never called as one model, each trained with an optimizer of its own, as in a GAN."""
+
+    def __init__(self):
+        super().__init__()
+        self.networks = [keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)]) for _ in range(2)]
+
+    def compile(self, build=True):
+        super().compile()
+        self.of_first, self.of_second = keras.optimizers.Adam(0.1), keras.optimizers.SGD(0.1, momentum=0.9)
+        if build:
+            self.of_first.build(self.networks[0].trainable_variables)
+            self.of_second.build(self.networks[1].trainable_variables)
+
+    def train_step(self, data):
+        for network, optimizer in zip(self.networks, (self.of_first, self.of_second), strict=True):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((network(data[0]) - data[1]) ** 2)
+            optimizer.apply_gradients(
+                zip(tape.gradient(loss, network.trainable_variables), network.trainable_variables, strict=True)
+            )
+        return {"loss": loss}
+
+
+def two_networks(seed=1):
+    keras.utils.set_random_seed(seed)
+    model = TwoNetworks()
+    model.compile()
+    tf.random.set_seed(0)
+    return model
+
+
+def test_an_optimizer_of_a_models_own_is_refused_before_it_is_built(tmp_path):
+    model = TwoNetworks()
+    model.compile(build=False)
+    with pytest.raises(ValueError, match="of_first of two_networks has no variables yet.* of_first.build"):
+        Resume(tmp_path, model)
+
+
+@pytest.mark.parametrize("make", [cut_model, scaled_model, stock_model, two_networks])
 def test_a_resumed_training_has_the_same_bits(make, tmp_path):
     expected = train(Resume(tmp_path / "whole", make()))
     cut(tmp_path / "cut", BATCHES + 5, make)
