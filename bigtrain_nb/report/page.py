@@ -12,7 +12,8 @@ from bigtrain_nb.workbook.record import Notes
 TITLE = "What was predicted, measured and solved"
 WHAT_IT_IS = (
     "A prediction counts if it was typed before its measurement was first revealed; one that came later is marked"
-    f" \u201c{tables.SECOND_TIME}\u201d. A hit lies inside the measured interval, or within 10 % of the median. The"
+    f" \u201c{tables.SECOND_TIME}\u201d. A hit lies inside the measured interval, or within 10 % of the median. An"
+    " interval from less than half of the median to more than its double judges nothing, and is not counted. The"
     " exercises were checked again for this page, each from its cell and what that needs. The record is the reader's"
     " own: the notebooks kept it on the reader's machine, where it can be edited."
 )
@@ -59,7 +60,7 @@ def _overview(names, record, checked):
 def _notebook(name, notes, checked):
     parts = [f"<h2>{html.escape(name)}</h2>"]
     if notes.predictions:
-        drawn = [row for row in notes.in_time if row.factor]
+        drawn = [row for row in notes.counted if row.factor]
         if drawn:
             parts.append(
                 figure_svg(prediction_figure(drawn), f"predictions of {name} as multiples of what was measured")

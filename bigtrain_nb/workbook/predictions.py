@@ -8,6 +8,8 @@ from bigtrain_nb.common.words import interval, quantity
 CLOSE = 1.1
 """Times: as near to what was measured as a prediction can be asked to be."""
 
+UNCLEAR = "not judged, the interval is too wide: give the measurement more seconds"
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -36,6 +38,11 @@ class Prediction:
         return max(self.factor, 1 / self.factor) if self.factor else math.inf
 
     @property
+    def is_judged(self):
+        """Whether the measurement can judge a prediction: an interval from half its median to the double cannot."""
+        return not (self.median > 0 and self.low < self.median / 2 and self.high > 2 * self.median)
+
+    @property
     def inside(self):
         """Whether the prediction lies in the measured interval."""
         return self.low <= self.predicted <= self.high
@@ -56,6 +63,8 @@ class Prediction:
     @property
     def verdict(self):
         """In words: "inside the interval", "within 10 %", "off by 1.4x, too low", "off by 10 requests, too high"."""
+        if not self.is_judged:
+            return UNCLEAR
         if self.hit:
             if not self.factor:
                 return "right"

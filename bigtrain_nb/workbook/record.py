@@ -32,9 +32,14 @@ class Notes:
 
     @property
     def in_time(self):
-        """The predictions that count: made before their first reveal, and revealed."""
+        """The predictions that were made before their first reveal, and revealed."""
         firsts = [rounds[0] for rounds in self.predictions.values()]
         return [one for one in firsts if one.predicted is not None and one.revealed]
+
+    @property
+    def counted(self):
+        """Those of them that count, for what was measured can judge them."""
+        return [one for one in self.in_time if one.is_judged]
 
 
 _own = Notes()  # of this kernel, where nothing is written

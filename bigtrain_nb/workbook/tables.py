@@ -27,7 +27,7 @@ def _row(name, one):
 
 def counts(notes):
     """How many predictions counted, how many of them hit or were within twice, and how many exercises were right."""
-    counted = notes.in_time
+    counted = notes.counted
     return {
         "predictions": len(counted),
         "hits": sum(one.hit for one in counted),

@@ -147,8 +147,9 @@ def score(series: bool = False) -> cards.Card:
     """Every prediction beside its measurement, with a picture, and every exercise that was checked.
 
     Counted are the predictions that were made before their measurement was revealed; one that was made after it stands
-    below, as "second time". With ``series`` there is also a line for each notebook that the reader has worked through
-    in this folder.
+    below, as "second time". Not counted is one that the measurement cannot judge, as it has no interval, or one from
+    less than half of its median to more than the double. With ``series`` there is also a line for each notebook that
+    the reader has worked through in this folder.
 
     Example::
 
@@ -160,11 +161,13 @@ def score(series: bool = False) -> cards.Card:
     notes, series_notes = record.noted()
     if not notes.predictions and not notes.exercises:
         return cards.note("Score", "nothing was predicted and no exercise was checked yet")
-    counted = notes.in_time
+    counted = notes.counted
     count = counts(notes)
     closing = "no prediction was made before its measurement"
-    if counted:
+    if notes.in_time:
         closing = f"{count['hits']} of {len(counted)} predictions inside the interval, or within 10 %"
+    if len(counted) < len(notes.in_time):
+        closing += f", {len(notes.in_time) - len(counted)} not judged"
     if count["hits"] < len(counted):
         worst = max(counted, key=lambda row: 1 if row.hit else row.times_off)
         closing += f" (furthest off: {worst.name})"

@@ -72,7 +72,7 @@ def test_what_was_revealed_in_an_earlier_kernel_is_too_late_in_the_next(kernel):
     assert [one.predicted for one in notes.predictions["seen"]] == [None, 1.0]
     assert [one.predicted for one in notes.predictions["typed"]] == [2.0, 1.0]
     assert [one.predicted for one in notes.predictions["open"]] == [3.0]
-    assert [one.name for one in notes.in_time] == ["typed", "open"]
+    assert [one.name for one in notes.counted] == ["typed", "open"]
     assert notes.machine["cores"] > 0
 
 
@@ -97,7 +97,7 @@ def file_of(noted=NOTED, **others):
 def test_what_stands_in_the_file_is_read(folder):
     (folder / record.FILE).write_text(file_of())
     (notes,) = record.read(folder).values()
-    assert notes.in_time == [Prediction(**NOTED)] and notes.in_time[0].verdict == "off by 1.33x, too high"
+    assert notes.counted == [Prediction(**NOTED)] and notes.counted[0].verdict == "off by 1.33x, too high"
 
 
 @pytest.mark.parametrize(

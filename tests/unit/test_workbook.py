@@ -109,6 +109,15 @@ class TestPredictions:
         workbook.predict("it", said)
         assert words in str(workbook.reveal("it", measured))
 
+    @pytest.mark.parametrize(("low", "high"), [(0.0, math.inf), (1.4, 7.0)])
+    def test_an_interval_that_excludes_nothing_judges_nothing(self, low, high):
+        workbook.predict("short", 2.0, "x")
+        revealed = str(workbook.reveal("short", Ratio("a", "b", 3.0, low, high)))
+        assert "not judged, the interval is too wide: give the measurement more seconds" in revealed
+        assert "0 of 0 predictions inside the interval, or within 10 %, 1 not judged" in str(workbook.score())
+        workbook.reveal("short", THREE)
+        assert "0 of 1 predictions inside" in str(workbook.score()), "measured again, for longer, it is judged"
+
     def test_another_unit_than_that_of_the_prediction_is_refused(self):
         workbook.predict("step", 100, "ms")
         with pytest.raises(ValueError, match="'step' was predicted in ms and measured in examples/s"):
