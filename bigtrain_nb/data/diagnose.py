@@ -93,8 +93,8 @@ class Diagnosis(Shown):
         binding = self.binding
         words = [f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once)."]
         if math.isfinite(self.next_best):
-            words.append(f"Were it free, the next stage would allow {self.next_best:,.0f} examples/s.")
-        words.append(f"{self.cores:g} cores that did nothing else would allow {self.ceiling:,.0f} examples/s.")
+            words.append(f"Were it free, the other stages would allow {self.next_best:,.0f} examples/s.")
+        words.append(f"By its processor time, {self.cores:g} cores for it alone would allow {self.ceiling:,.0f} examples/s.")
         taken = self.cores - self.free_cores
         if taken > 0.1 * self.cores:
             words.append(f"Other programs keep {taken:.1f} of them busy.")
@@ -109,10 +109,12 @@ class Diagnosis(Shown):
 
     def _card(self):
         rows = []
+        threads = list(dict.fromkeys(stage.thread for stage in self.stages))
         for stage in self.stages:
             name = f"{stage.name} (binds)" if stage is self.binding else stage.name
-            rows.append([name, f"{stage.microseconds:.1f}", str(stage.calls), f"{stage.rate:,.0f}"])
-        head = ["stage", "µs per example", "at once", "alone, examples/s"]
+            thread = str(threads.index(stage.thread) + 1)
+            rows.append([name, thread, f"{stage.microseconds:.1f}", str(stage.calls), f"{stage.rate:,.0f}"])
+        head = ["stage", "thread", "µs per example", "at once", "alone, examples/s"]
         return table(f"{self.rate:,.0f} examples/s as it runs", head, rows, "\n".join(self.words()))
 
 
