@@ -94,7 +94,8 @@ class Diagnosis(Shown):
         words = [f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once)."]
         if math.isfinite(self.next_best):
             words.append(f"Were it free, the other stages would allow {self.next_best:,.0f} examples/s.")
-        words.append(f"By its processor time, {self.cores:g} cores for it alone would allow {self.ceiling:,.0f} examples/s.")
+        alone = f"{self.cores:g} cores for it alone would allow {self.ceiling:,.0f} examples/s"
+        words.append(f"By its processor time, {alone}.")
         taken = self.cores - self.free_cores
         if taken > 0.1 * self.cores:
             words.append(f"Other programs keep {taken:.1f} of them busy.")

@@ -29,8 +29,12 @@ def products_figure(measured, bound) -> Figure:
     return figure
 
 
+STYLES = (("dotted", "o", "circles"), ("dashed", "s", "squares"), ("solid", "^", "triangles"))
+"""Of the line, the dots and their name, for each format."""
+
+
 def roofs_figure(peaks, bandwidth, intensities) -> Figure:
-    """What a device computes at most, over FLOPs a byte: a slope of its memory, and a roof for each format.
+    """What a device computes at most, over FLOPs a byte: a slope of its memory, and a roof for each of three formats.
 
     `peaks`: {format: FLOP/s}; `bandwidth`: bytes/s; `intensities`: {name: {format: FLOPs a byte}}, a dot each. All axes
     are logarithmic.
@@ -40,13 +44,14 @@ def roofs_figure(peaks, bandwidth, intensities) -> Figure:
     axes.set_yscale("log")
     places = [place for of_formats in intensities.values() for place in of_formats.values()]
     line = np.geomspace(min(places) / 2, 4 * max(places), 200)
-    styles = ("dotted", "dashed", "solid")
-    for (name, peak), style in zip(peaks.items(), styles, strict=True):
+    for (name, peak), (style, _, shape) in zip(peaks.items(), STYLES, strict=True):
         axes.plot(line, np.minimum(peak, bandwidth * line), color=INK, linestyle=style, linewidth=1.4)
-        axes.annotate(name, (line[-1], peak), (0, 4), textcoords="offset points", ha="right", color=INK, fontsize=10)
+        words = f"{name} ({shape})"
+        axes.annotate(words, (line[-1], peak), (0, 4), textcoords="offset points", ha="right", color=INK, fontsize=10)
     for name, of_formats in intensities.items():
         heights = [min(peaks[kind], bandwidth * place) for kind, place in of_formats.items()]
-        axes.plot(list(of_formats.values()), heights, "o", color=MEASURED, markersize=7)
+        for place, height, (_, marker, _) in zip(of_formats.values(), heights, STYLES, strict=True):
+            axes.plot(place, height, marker, color=MEASURED, markersize=7)
         axes.annotate(
             name, (min(of_formats.values()), min(heights)), (8, -16), textcoords="offset points", color=INK, fontsize=10
         )
