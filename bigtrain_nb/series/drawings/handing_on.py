@@ -2,7 +2,7 @@
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows, side_text
 
@@ -78,6 +78,7 @@ def load_figure(measured) -> Figure:
         (tail,) = axes.plot(list(latencies), tails, "o", linestyle=DASHED, color=colour, linewidth=1.5, markersize=4)
         marks |= {f"{name}, median": line, f"{name}, 95 %": tail}
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlim(left=0)

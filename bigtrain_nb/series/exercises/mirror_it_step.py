@@ -7,6 +7,7 @@ import numpy as np
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.series.exercises.two_replicas import RATE, losses, vector, weights_of_both
+from bigtrain_nb.series.hushed import hushed
 from bigtrain_nb.series.in_training import FORGOTTEN, LouderInTraining
 from bigtrain_nb.workbook.exercises import Wrong, exercise
 
@@ -137,7 +138,8 @@ def _mirrored_training(answer, limit, steps):
         optimizer.build(model.trainable_variables)
     batches = tf.data.Dataset.from_tensor_slices(_examples(7 * steps)).batch(7)
     for batch in strategy.experimental_distribute_dataset(batches):
-        answer(strategy, model, optimizer, batch, limit)
+        with hushed():  # a tf.function that is made anew for each step is traced each time, and TensorFlow warns of it
+            answer(strategy, model, optimizer, batch, limit)
     return weights_of_both(strategy, model)
 
 
