@@ -52,7 +52,7 @@ def _still_speeding_up(blocks):
             if low > SPEEDING_UP:
                 names.append(entrant.name)
     if names and len(names) < len(blocks.entrants):  # all of them: the machine
-        return f"{_listed(names)} still speeds up after the warm-up: let the function that builds it warm it up longer"
+        return f"faster and faster after the warm-up: {_listed(names)}; let what builds it warm it up longer"
 
 
 def _stalls(blocks):
@@ -69,9 +69,7 @@ def _stalls(blocks):
         if is_wide and _skewness(values) < -1:
             names.append(name)
     if names:
-        return (
-            f"{_listed(names)} stalls now and then: the interval may miss the truth twice as often, take 60 s or more"
-        )
+        return f"stalls now and then in {_listed(names)}: such an interval may miss twice as often, take 60 s or more"
 
 
 def _blocks_alike(blocks):
