@@ -15,6 +15,7 @@ from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key
 class Row:
     """One row of a chart: a dot at ``value``, a thick line between the ``ends`` of its interval, faint ``ticks``.
 
+    Where there is one tick alone, a cross stands in the place of the dot: it may be far from the next measurement.
     ``predicted`` is drawn as a diamond, ``beside``, the baseline in the same rounds, as a ring; ``words`` stand at the
     side. What is None, empty or infinite is left out.
     """
@@ -49,8 +50,9 @@ def draw_rows(axes, rows):
             (ring,) = axes.plot(row.beside, y, "o", color=INK, markersize=8, markerfacecolor="none")
             marks["baseline in the same rounds"] = ring
         if row.value is not None:
-            (dot,) = axes.plot(row.value, y, "o", color=MEASURED, markersize=7)
-            marks["measured"] = dot
+            is_once = len(row.ticks) == 1
+            (dot,) = axes.plot(row.value, y, "x" if is_once else "o", color=MEASURED, markersize=7, markeredgewidth=2)
+            marks["measured once: no interval" if is_once else "measured"] = dot
         if row.predicted is not None:
             (diamond,) = axes.plot(row.predicted, y, "D", color=PREDICTED, markersize=7, markeredgecolor="white")
             marks["predicted"] = diamond
