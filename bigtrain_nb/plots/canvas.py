@@ -4,6 +4,7 @@ import html
 import io
 import re
 import threading
+from textwrap import fill
 
 import matplotlib
 import numpy as np
@@ -105,8 +106,9 @@ def side_text(axes, y, text):
 def key(figure, marks):
     """Say below the figure what its marks mean; `marks`: {meaning: a mark of that kind}."""
     ncols = _columns([len(meaning) for meaning in marks])
+    words = [fill(meaning, LINE - MARK) for meaning in marks]
     figure.legend(
-        marks.values(), marks, loc="outside lower center", ncols=ncols, frameon=False, labelcolor=INK, fontsize=9
+        marks.values(), words, loc="outside lower center", ncols=ncols, frameon=False, labelcolor=INK, fontsize=9
     )
 
 
