@@ -197,7 +197,8 @@ def check(name: str, answer: Callable | None = None) -> Checked:
 
     Never raises for an answer, however wrong, and ends one that runs on and on. Where an exercise needs a script that
     is not beside the notebook, it says what puts it there. Raises ValueError for an unknown name, TypeError for a name
-    that is no text and an answer that is no function.
+    that is no text and an answer that is no function. An exercise that was right once counts in the `score`, whatever
+    is tried after it.
 
     Example::
 
@@ -217,7 +218,8 @@ def check(name: str, answer: Callable | None = None) -> Checked:
     found = checked(exercise, answer)
     found_here[name] = found
     with record.opened() as notes:
-        notes.exercises[name] = found.status
+        if notes.exercises.get(name) != RIGHT:  # who plays on with a worse version has solved it all the same
+            notes.exercises[name] = found.status
     return found
 
 

@@ -155,7 +155,6 @@ class TestScore:
             workbook.predict(name, said, unit="x")
             workbook.reveal(name, THREE)
         workbook.predict("waits", 4.0)
-        workbook.check("fake.middle", middle)
         workbook.check("fake.middle", max)
         text = str(workbook.score())
         lines = {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines()}
@@ -185,6 +184,8 @@ def alarm():
 class TestCheck:
     def test_right(self):
         assert str(workbook.check("fake.middle", middle)) == "Right"
+        assert workbook.check("fake.middle", max).status == "wrong"
+        assert "1 of 1 exercises right" in str(workbook.score()), "what was right once counts"
 
     @pytest.mark.parametrize("unsolved", [..., (..., 2)])
     def test_unsolved_is_not_attempted(self, unsolved):
