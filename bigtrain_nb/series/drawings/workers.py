@@ -72,7 +72,7 @@ def message_figure(measured, fitted) -> Figure:
     `measured`, `fitted`: {bytes: seconds}, all above zero.
     """
     figure, (axes,) = canvas(3.4)
-    dots_and_line(axes, measured, fitted, _milliseconds, offset=(8, -13))
+    dots_and_line(axes, measured, fitted, _time, offset=(8, -13))
     sizes = sorted(measured)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -80,7 +80,7 @@ def message_figure(measured, fitted) -> Figure:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(lambda seconds, _: _milliseconds(seconds))
+    axes.yaxis.set_major_formatter(lambda seconds, _: _time(seconds))
     axes.margins(x=0.1, y=0.14)
     grid(axes, "y")
     label(axes, "message\ndot: measured, dashed: latency and bandwidth fitted", "time of an all-reduce")
@@ -164,8 +164,8 @@ def _write(axes, x, y, text, colour):
     axes.text(x, y, text, color=colour, fontsize=10, ha="center", va="center")
 
 
-def _milliseconds(value):
-    return f"{1000 * value:.3g} ms"
+def _time(seconds):
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _size(count):
