@@ -76,7 +76,10 @@ def _statements(source):
 
 
 def _read_by(statement):
-    """The global names that a statement reads, also inside the functions and classes that it defines."""
+    """The global names that a statement reads, also inside the functions and classes that it defines.
+
+    From Python 3.12 on, those that a comprehension gives a value to are among them: more is run than is needed.
+    """
     tables = [symtable.symtable(ast.unparse(statement), "cell", "exec")]
     names = set()
     while tables:
