@@ -41,14 +41,17 @@ def exchange_figure(memory, longer) -> Figure:
     for name, size in memory.items():
         ratio = longer.get(name)
         times = ratio.median if ratio else 1.0
-        if ratio and math.isfinite(ratio.high):
+        is_known = ratio is None or math.isfinite(ratio.high)
+        if ratio and is_known:
             axes.plot([size, size], [ratio.low, ratio.high], color=MEASURED, linewidth=2)
-        axes.plot(size, times, "o", color=MEASURED, markersize=9)
+        axes.plot(size, times, "o" if is_known else "x", color=MEASURED, markersize=9, markeredgewidth=2)
         axes.annotate(name, (size, times), (9, 6), textcoords="offset points", color=INK, fontsize=10)
     axes.set_xlim(0, 1.35 * max(memory.values()))
     axes.margins(y=0.2)
     grid(axes, "both")
-    label(axes, "highest memory of a step, MiB\nline: 95 % interval", "times as long")
+    label(
+        axes, "highest memory of a step, MiB\nline: 95 % interval, a cross: measured once, no interval", "times as long"
+    )
     return figure
 
 
