@@ -8,28 +8,6 @@ from pathlib import Path
 from textwrap import indent
 
 USAGE = "%(prog)s TRAIN.py [settings] [-- the script's own arguments] > FILE"
-FOR_SLURM = {
-    "--nodes": (2, "how many"),
-    "--tasks-per-node": (1, "workers on each node"),
-    "--servers": (0, "so many of the tasks are parameter servers"),
-    "--data-workers": (0, "of a tf.data service beside"),
-    "--memory": ("16G", "for each node"),
-}
-FOR_KUBERNETES = {
-    "--workers": (2, "how many"),
-    "--servers": (0, "parameter servers, with a chief beside the workers; both without GPUs"),
-    "--data-workers": (0, "of a tf.data service beside"),
-    "--memory": ("16G", "for each pod"),
-}
-FOR_RAY = {
-    "--workers": (2, "how many at most"),
-    "--at-least": (1, "with how many to go on while there is room for no more"),
-}
-FOR_ALL = {
-    "--cpus": (4, "cores for each task"),
-    "--gpus": (0, "NVIDIA GPUs for each worker"),
-    "--restarts": (3, "how often to start again"),
-}
 LEAST_MINUTES = 10  # of a start under SLURM
 MOST_LETTERS = 40  # a pod's name may have 63, and JobSet makes NAME-worker-0-12345-abcde of it
 DISRUPTED = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
@@ -59,6 +37,68 @@ DATA_SERVICE = {
 }
 
 
+def memory(text):
+    """An argument's type. Without M or G, SLURM would take 32 for megabytes and Kubernetes for bytes."""
+    if not re.fullmatch(r"[1-9]\d*[MGT]i?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number and M, G or T, like 32G")
+    return text
+
+
+def time_limit(text):
+    """An argument's type. SLURM tells the tasks to save two or three minutes before; before that they must train."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):\d\d", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} must be hours:minutes:seconds, like 04:00:00, or like 1-12:00:00")
+    days, hours, minutes = (int(part or 0) for part in found.groups())
+    if (days * 24 + hours) * 60 + minutes < LEAST_MINUTES:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is too short: give at least {LEAST_MINUTES} minutes, of which SLURM takes the last two or three"
+            " to let the tasks save"
+        )
+    return text
+
+
+def from_0(text):
+    """An argument's type: a whole number, 0 or more."""
+    return _whole_number(text, least=0)
+
+
+def from_1(text):
+    """An argument's type: a whole number, 1 or more."""
+    return _whole_number(text, least=1)
+
+
+def _whole_number(text, least):
+    if not re.fullmatch(r"\d+", text) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least {least}")
+    return int(text)
+
+
+# Of each setting: its type, its default, and its words.
+FOR_SLURM = {
+    "--nodes": (from_1, 2, "how many"),
+    "--tasks-per-node": (from_1, 1, "workers on each node"),
+    "--servers": (from_0, 0, "so many of the tasks are parameter servers"),
+    "--data-workers": (from_0, 0, "of a tf.data service beside"),
+    "--memory": (memory, "16G", "for each node"),
+}
+FOR_KUBERNETES = {
+    "--workers": (from_1, 2, "how many"),
+    "--servers": (from_0, 0, "parameter servers, with a chief beside the workers; both without GPUs"),
+    "--data-workers": (from_0, 0, "of a tf.data service beside"),
+    "--memory": (memory, "16G", "for each pod"),
+}
+FOR_RAY = {
+    "--workers": (from_1, 2, "how many at most"),
+    "--at-least": (from_1, 1, "with how many to go on while there is room for no more"),
+}
+FOR_ALL = {
+    "--cpus": (from_1, 4, "cores for each task"),
+    "--gpus": (from_0, 0, "NVIDIA GPUs for each worker"),
+    "--restarts": (from_0, 3, "how often to start again"),
+}
+
+
 def add_script_parser(commands):
     """Add ``script slurm | kubernetes | ray`` to the command line."""
     parser = commands.add_parser("script", help="write the file that a cluster runs")
@@ -78,32 +118,10 @@ def _add_kind(kinds, name, what, file, settings):
     parser = kinds.add_parser(name, help=what, description=f"Write {what}. The rest is edited there.", usage=USAGE)
     parser.add_argument("script", metavar="TRAIN.py")
     parser.add_argument("--name", help="the job's (default: the script's)")
-    for setting, (default, words) in {**settings, **FOR_ALL}.items():
-        kind = memory if setting == "--memory" else type(default)
+    for setting, (kind, default, words) in {**settings, **FOR_ALL}.items():
         parser.add_argument(setting, type=kind, default=default, help=f"{words} (default: {default})")
     parser.set_defaults(command=_write, file=file)
     return parser
-
-
-def memory(text):
-    """An argument's type. Without M or G, SLURM would take 32 for megabytes and Kubernetes for bytes."""
-    if not re.fullmatch(r"\d+[MGT]i?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number and M, G or T, like 32G")
-    return text
-
-
-def time_limit(text):
-    """An argument's type. SLURM tells the tasks to save two or three minutes before; before that they must train."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):\d\d", text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} must be hours:minutes:seconds, like 04:00:00, or like 1-12:00:00")
-    days, hours, minutes = (int(part or 0) for part in found.groups())
-    if (days * 24 + hours) * 60 + minutes < LEAST_MINUTES:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is too short: give at least {LEAST_MINUTES} minutes, of which SLURM takes the last two or three"
-            " to let the tasks save"
-        )
-    return text
 
 
 def _write(chosen):
@@ -114,13 +132,22 @@ def _write(chosen):
 
 
 def slurm_file(chosen, values):
-    """Return the text of a batch file for ``sbatch``."""
+    """Return the text of a batch file for ``sbatch``.
+
+    Raises ValueError for more servers than the tasks have room for.
+    """
+    tasks = chosen.nodes * chosen.tasks_per_node
+    if chosen.servers and tasks < chosen.servers + 2:
+        raise ValueError(
+            f"--servers={chosen.servers} needs at least {chosen.servers + 2} tasks, a chief and a worker beside the"
+            f" servers: --nodes={chosen.nodes} times --tasks-per-node={chosen.tasks_per_node} is {tasks}"
+        )
     values |= _of_data_service(chosen)
     values["servers"] = chosen.servers or None
     values["gpus"] = chosen.gpus or None
     values["without_gpus"] = None if chosen.gpus else ""
     values["memory"] = chosen.memory.removesuffix("i")  # sbatch knows 32G only, and takes it for GiB
-    values["tasks"] = chosen.nodes * chosen.tasks_per_node
+    values["tasks"] = tasks
     values["command"] = shlex.join(["python3", chosen.script, *chosen.arguments])
     if chosen.data_workers:
         values["data_service"] = _filled("data.sbatch", values, str)
