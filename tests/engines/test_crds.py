@@ -1,0 +1,210 @@
+"""What is written for JobSet, KubeRay and Kubeflow Trainer, held against their own definitions (CRDs). Needs a network.
+
+They are those of the oldest release that our files name, and of a new one. BIGTRAIN_CRDS names another place that has
+them under the same paths, such as file:///a/folder. An API server refuses or drops a field that a CRD does not have:
+here it is an error. The CRDs' rules in CEL are not computed: those that hold for what is written here stand below, read
+by a person.
+"""
+
+import functools
+import json
+import math
+import os
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from bigtrain_nb.launch.__main__ import main
+
+CRDS = os.environ.get("BIGTRAIN_CRDS", "https://raw.githubusercontent.com")
+SECONDS = 60
+JOBSET = "kubernetes-sigs/jobset/{}/config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"
+RAYJOB = "ray-project/kuberay/{}/ray-operator/config/crd/bases/ray.io_rayjobs.yaml"
+TRAINJOB = "kubeflow/trainer/{}/manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml"
+RULES_READ = {
+    "StartupPolicy and DependsOn APIs are mutually exclusive",  # we write no startupPolicy
+    "DependsOn can't be set for the first ReplicatedJob",  # which is the data service, or else none has it
+    "metadata.name must match RFC 1035 DNS label format",
+    "metadata.name must be no more than 63 characters",
+}
+NAMES = {"type": "object", "additionalProperties": {"type": "string"}}
+METADATA = {
+    "type": "object",
+    "required": ["name"],
+    "additionalProperties": False,
+    "properties": {"name": {"type": "string"}, "labels": NAMES, "annotations": NAMES},
+}
+ROOT = Path(__file__).parents[2]
+
+
+@functools.cache
+def definitions(path):
+    """Return the schemas of a CRD by their apiVersion."""
+    with urllib.request.urlopen(f"{CRDS}/{path}", timeout=SECONDS) as answer:
+        spec = yaml.load(answer, yaml.CSafeLoader)["spec"]
+    return {f"{spec['group']}/{one['name']}": one["schema"]["openAPIV3Schema"] for one in spec["versions"]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def network():
+    """Without one, skip all. A file that is not where we look is a failure."""
+    try:
+        definitions(JOBSET.format("v0.12.0"))
+    except urllib.error.HTTPError:
+        raise
+    except OSError as error:
+        pytest.skip(f"needs a network: {CRDS} cannot be read ({error})")
+
+
+def without_unknown_fields(schema):
+    """Return the schema that also refuses each field that it does not name, as an API server does."""
+    schema = dict(schema)
+    for part in ("items", "additionalProperties"):
+        if isinstance(schema.get(part), dict):
+            schema[part] = without_unknown_fields(schema[part])
+    if schema.get("type") == "object" and "additionalProperties" not in schema:
+        known = schema.get("properties", {})
+        schema["properties"] = {name: without_unknown_fields(part) for name, part in known.items()}
+        schema["additionalProperties"] = schema.get("x-kubernetes-preserve-unknown-fields", False)
+    return schema
+
+
+def twice(_, keys, items, __):
+    """Refuse two items of a list with the same keys."""
+    found = [json.dumps([item.get(key) for key in keys]) for item in items]
+    if len(set(found)) < len(found):
+        yield jsonschema.ValidationError(f"{keys} must differ in {found}")
+
+
+def not_read(_, rules, __, ___):
+    """Refuse rules in CEL that nobody has read, but for those on changes of what is there already."""
+    for rule in rules:
+        if "oldSelf" not in rule["rule"] and rule["message"] not in RULES_READ:
+            yield jsonschema.ValidationError(f"read whether this holds, and add it to RULES_READ: {rule}")
+
+
+def too_large(_, form, number, __):
+    if form == "int32" and abs(number) >= 2**31:
+        yield jsonschema.ValidationError(f"{number} is no int32")
+
+
+Validator = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    {"x-kubernetes-list-map-keys": twice, "x-kubernetes-validations": not_read, "format": too_large},
+)
+
+
+def refusals(found, path):
+    """Return in words what an API server that has this CRD refuses of an object."""
+    schema = without_unknown_fields(definitions(path)[found["apiVersion"]])
+    schema["properties"] |= {"metadata": METADATA}  # the API server's own
+    return [f"{error.json_path}: {error.message}" for error in Validator(schema).iter_errors(found)]
+
+
+def written(capsys, kind, *words):
+    """Return the object of this kind from the file that ``script`` writes."""
+    command = "ray" if kind == "RayJob" else "kubernetes"
+    assert main(["script", command, "train.py", "--image=registry.example.com/lab/train:1.4", *words]) == 0
+    (found,) = (one for one in yaml.safe_load_all(capsys.readouterr().out) if one["kind"] == kind)
+    return found
+
+
+def train_job():
+    """Return the TrainJob that notebook 03 shows."""
+    notebook = json.loads((ROOT / "notebooks" / "03-many-workers.ipynb").read_text(encoding="utf-8"))
+    (text,) = ("".join(cell["source"]) for cell in notebook["cells"] if cell["id"] == "trainjob-and-ray")
+    return yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
+
+
+@pytest.mark.parametrize("release", ["v0.8.0", "v0.12.0"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--workers=1", "--memory=500M", "--restarts=0"],
+        ["--workers=16", "--gpus=8", "--cpus=64", "--memory=1Ti", f"--name={40 * 'x'}"],
+        ["--data-workers=2", "--gpus=1"],
+        ["--servers=2", "--workers=3"],
+        [
+            "--servers=1",
+            "--workers=2",
+            "--data-workers=3",
+            "--gpus=2",
+            "--name=night",
+            "--",
+            "--note",
+            "$(HOME)",
+            "{é}",
+        ],
+    ],
+)
+def test_jobset_takes_what_we_write(capsys, words, release):
+    assert refusals(written(capsys, "JobSet", *words), JOBSET.format(release)) == []
+
+
+@pytest.mark.parametrize("release", ["v1.5.1", "v1.7.0"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--workers=1", "--memory=500M", "--restarts=0"],
+        ["--workers=16", "--at-least=4", "--gpus=8", "--cpus=64", "--memory=1Ti", f"--name={40 * 'x'}"],
+    ],
+)
+def test_kuberay_takes_what_we_write(capsys, words, release):
+    found = written(capsys, "RayJob", "--storage=/checkpoints/ray", *words)
+    assert refusals(found, RAYJOB.format(release)) == []
+
+
+@pytest.mark.parametrize("release", ["v2.2.0", "v2.3.0"])
+def test_kubeflow_takes_the_trainjob_of_03(release):
+    assert refusals(train_job(), TRAINJOB.format(release)) == []
+
+
+def test_a_field_that_no_crd_has_is_refused(capsys):
+    job_set = written(capsys, "JobSet")
+    job_set["spec"]["failurePolicy"]["maxRestart"] = 3
+    container = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    container["env"].append(container["env"][0])
+    a_field, a_pair = refusals(job_set, JOBSET.format("v0.12.0"))
+    assert "$.spec.failurePolicy" in a_field and "'maxRestart' was unexpected" in a_field
+    assert '["TASK_INDEX"]' in a_pair and "['name'] must differ" in a_pair
+    ray_job = written(capsys, "RayJob", "--storage=/checkpoints/ray")
+    assert "'authOptions' was unexpected" in refusals(ray_job, RAYJOB.format("v1.5.0"))[0]  # so 1.5.1 is the oldest
+
+
+def wider(ours, theirs, path="$"):
+    """Return where our schema allows what theirs does not. Both name an object's fields, or ours leaves it open."""
+    found = []
+    fields = ours.get("properties", {})
+    for name, part in fields.items():
+        if name not in theirs["properties"]:
+            found.append(f"{path}.{name} is not there")
+        else:
+            found += wider(part, theirs["properties"][name], f"{path}.{name}")
+    missing = set(theirs.get("required", [])) - set(ours.get("required", []))
+    if fields and missing:
+        found.append(f"{path} does not require {missing}")
+    if "items" in ours:
+        found += wider(ours["items"], theirs["items"], f"{path}[]")
+    if ours.get("type", "string") != theirs["type"]:
+        found.append(f"{path} is of the type {ours.get('type')}, not {theirs['type']}")
+    if "enum" in theirs and not set(ours["enum"]) <= set(theirs["enum"]):
+        found.append(f"{path} may be one of {ours['enum']}, of which there are {theirs['enum']}")
+    if ours.get("minimum", -math.inf) < theirs.get("minimum", -math.inf):
+        found.append(f"{path} may be below {theirs['minimum']}")
+    if ours.get("maxItems", math.inf) > theirs.get("maxItems", math.inf):
+        found.append(f"{path} may have more than {theirs['maxItems']} items")
+    return found
+
+
+@pytest.mark.parametrize("release", ["v0.8.0", "v0.12.0"])
+def test_the_schema_of_our_unit_tests_is_no_wider_than_jobsets(release):
+    ours = yaml.safe_load((ROOT / "tests" / "unit" / "jobset_schema.yaml").read_text())
+    theirs = definitions(JOBSET.format(release))["jobset.x-k8s.io/v1alpha2"]
+    assert wider(ours, theirs | {"properties": theirs["properties"] | {"metadata": METADATA}}) == []
