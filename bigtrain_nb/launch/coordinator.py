@@ -69,9 +69,9 @@ class Coordinator:
     A worker or a server that stands still, because it was stopped or its machine hangs, would hold up all for ever. One
     that has not answered for ``silent_after`` seconds (60) is named, and the chief ends with code 1.
 
-    Raises TypeError for what is no such strategy or function, ValueError for an optimizer that is not built, whose
-    variables could not be made on a worker, and for a checkpoint of other variables; RuntimeError if another training
-    uses the folder and, from `rounds`, when a server is lost: it names which.
+    Raises TypeError for what is no such strategy or function; ValueError for workers with several GPUs each, for an
+    optimizer that is not built, whose variables could not be made on a worker, and for a checkpoint of other variables;
+    RuntimeError if another training uses the folder and, from `rounds`, when a server is lost: it names which.
 
     Example::
 
@@ -91,6 +91,12 @@ class Coordinator:
         **saved: Any,
     ):
         of_kind("strategy", strategy, tf.distribute.ParameterServerStrategy, _STRATEGY)
+        gpus = strategy.num_replicas_in_sync  # of a worker
+        if gpus > 1:
+            raise ValueError(
+                f"each worker has {gpus} GPUs, and a step runs on one: give each worker one GPU"
+                " (bt.run_workers(..., gpus_each=1), or script's --gpus=1), and start more workers"
+            )
         function("step", step, "a function of a batch that returns a loss")
         function("batches", batches, "a function without arguments that returns a tf.data.Dataset", arguments=[])
         if folder is not None:

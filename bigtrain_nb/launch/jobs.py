@@ -152,9 +152,8 @@ def _shares_of_gpus(workers, gpus_each):
     each = len(gpus) // workers if gpus_each is None else gpus_each
     if each * workers > len(gpus) or each == 0:
         asked = "" if gpus_each is None else f", {gpus_each} for each"
-        return [
-            NO_GPU
-        ] * workers, f"All workers run on the CPU: {len(gpus)} GPUs are here for {workers} workers{asked}."
+        words = f"All workers run on the CPU: {len(gpus)} GPUs are here for {workers} workers{asked}."
+        return [NO_GPU] * workers, words
     shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(workers)]
     idle = len(gpus) - each * workers
     words = f"Of {len(gpus)} GPUs each worker has {each}" + (f", and {idle} are idle." if idle else ".")

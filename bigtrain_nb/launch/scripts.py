@@ -146,6 +146,7 @@ def slurm_file(chosen, values):
     values["servers"] = chosen.servers or None
     values["gpus"] = chosen.gpus or None
     values["without_gpus"] = None if chosen.gpus else ""
+    values["gpus_of_servers"] = "" if chosen.gpus and chosen.servers else None
     values["memory"] = chosen.memory.removesuffix("i")  # sbatch knows 32G only, and takes it for GiB
     values["tasks"] = tasks
     values["command"] = shlex.join(["python3", chosen.script, *chosen.arguments])

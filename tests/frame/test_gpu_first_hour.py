@@ -67,6 +67,20 @@ def test_settings_are_those_of_the_model():
         assert set(settings) <= known, name
 
 
+@pytest.mark.parametrize(("gpu", "holds"), [("NVIDIA H100 80GB HBM3", False), ("Tesla T4", True), ("Other 1", True)])
+def test_bandwidth_is_held_against_the_data_sheet_of_that_gpu(gpu, holds, monkeypatch):
+    from bigtrain_nb.plan import this_machine
+
+    measured = this_machine.ThisMachine({2**18: 9e12, 2**28: 3e11}, start=1e-5, fuses=True)
+    monkeypatch.setattr(this_machine, "this_machine", lambda: measured)
+    monkeypatch.setattr(first_hour, "machine", lambda: {"gpus": [f"{gpu}, 81559 MiB"]})
+    if holds:
+        assert first_hour.bandwidth_beside_the_data_sheet().startswith("300 GB/s, data sheet ")
+    else:
+        with pytest.raises(AssertionError, match="300 GB/s, data sheet 3350: NVIDIA H100"):
+            first_hour.bandwidth_beside_the_data_sheet()
+
+
 @pytest.mark.parametrize("name", ["an_error_in_one_replica_neither_hangs_nor_poisons"])
 def test_a_check_of_two_devices_runs_on_parts_of_a_cpu(name, tmp_path):
     import subprocess

@@ -54,6 +54,13 @@ def test_a_line_for_gpus_stands_ready_where_none_are_asked_for(capsys):
     assert line not in written(capsys, "slurm", "train.py", "--gpus=2")
 
 
+def test_gpus_that_servers_get_and_do_not_use_are_said(capsys):
+    line = "# The chief and the servers get GPUs too, and use none"
+    servers = ["--servers=1", "--nodes=3"]
+    assert line in written(capsys, "slurm", "train.py", "--gpus=1", *servers)
+    assert line not in written(capsys, "slurm", "train.py", "--gpus=1") + written(capsys, "slurm", "train.py", *servers)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

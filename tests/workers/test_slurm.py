@@ -131,7 +131,7 @@ def test_two_nodes_that_are_told_to_end_and_put_back_end_with_the_weights_of_one
 
 def test_parameter_servers_and_a_data_service_whatever_the_distribution(submit, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_DISTRIBUTION", "cyclic")  # tasks 0 and 2 on one node, 1 and 3 on the other
-    settings = ["--tasks-per-node=2", "--servers=1", "--data-workers=1"]
+    settings = ["--tasks-per-node=2", "--servers=1", "--data-workers=2", "--gpus=1"]  # a GPU less than its processes
     job = submit(servers_train.__file__, tmp_path, "50", settings=settings)
     assert job.code() == 0, job.log
     assert '0: {"ends": 50}' in job.log and "3: server 0 (bigtrain-1:" in job.log, job.log  # one host is both nodes
