@@ -164,10 +164,9 @@ def listening(spec, patience):
                 ) from None
             patience.tell(f"{spec.name(spec.rank)} waits for its own name to resolve ({error.strerror})")
             time.sleep(PAUSE_SECONDS)
-    hosts = {host_and_port(one)[0] for one in spec.addresses}
-    if len(hosts) > 1 and _is_loopback(
-        address[0]
-    ):  # as some systems have it in /etc/hosts; others cannot reach it there
+    # Some systems have their own name as a loopback address in /etc/hosts: other hosts cannot reach it there.
+    has_other_hosts = len({host_and_port(one)[0] for one in spec.addresses}) > 1
+    if has_other_hosts and _is_loopback(address[0]):
         return socket.create_server(("", port), backlog=BACKLOG)
     try:
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
@@ -218,11 +217,15 @@ def _all_guests(server, spec, patience):
         with suppress(TimeoutError):
             guest, _ = server.accept()
             # in a thread of its own: one that is slow to say who it is holds up nobody
-            threading.Thread(target=lambda guest: came.put(hear(guest, spec)), args=(guest,), daemon=True).start()
+            threading.Thread(target=_hear_into, args=(came, guest, spec), daemon=True).start()
         while not came.empty():
             if heard_of := came.get():
                 rank, guest, what = heard_of
                 guests[rank], runs_of[rank] = guest, what  # in place of an earlier one, if it was started again
+
+
+def _hear_into(came, guest, spec):
+    came.put(hear(guest, spec))
 
 
 def hear(guest, spec):

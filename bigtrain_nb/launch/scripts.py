@@ -21,7 +21,6 @@ ONE_START = {
     "ready": None,
     "gpus": None,
     "shared_memory": None,
-    "log_level": None,
 }
 # A process of the data service comes back in its pod, where /tmp has what the dispatcher must know then.
 DATA_SERVICE = {
@@ -31,7 +30,6 @@ DATA_SERVICE = {
     "failures": 1000,
     "restart_policy": "OnFailure",
     "saved": None,
-    "after": None,
     "data_service": None,
     "ready": {"exec": {"command": ["sh", "-c", "test -e /tmp/registered-$TASK_INDEX"]}, "periodSeconds": 2},
 }
@@ -126,12 +124,12 @@ def _add_kind(kinds, name, what, file, settings):
 
 def _write(chosen):
     plain = re.sub(r"[^a-z0-9]+", "-", Path(chosen.script).stem.lower())  # in the letters that every cluster takes
-    values = {**vars(chosen), "name": chosen.name or plain.strip("-")}
-    print(chosen.file(chosen, values), end="")
+    chosen.name = chosen.name or plain.strip("-")
+    print(chosen.file(chosen), end="")
     return 0
 
 
-def slurm_file(chosen, values):
+def slurm_file(chosen):
     """Return the text of a batch file for ``sbatch``.
 
     Raises ValueError for more servers than the tasks have room for.
@@ -142,67 +140,69 @@ def slurm_file(chosen, values):
             f"--servers={chosen.servers} needs at least {chosen.servers + 2} tasks, a chief and a worker beside the"
             f" servers: --nodes={chosen.nodes} times --tasks-per-node={chosen.tasks_per_node} is {tasks}"
         )
-    values |= _of_data_service(chosen)
-    values["servers"] = chosen.servers or None
-    values["gpus"] = chosen.gpus or None
-    values["without_gpus"] = None if chosen.gpus else ""
-    values["gpus_of_servers"] = "" if chosen.gpus and chosen.servers else None
-    values["memory"] = chosen.memory.removesuffix("i")  # sbatch knows 32G only, and takes it for GiB
-    values["tasks"] = tasks
-    values["command"] = shlex.join(["python3", chosen.script, *chosen.arguments])
+    values = vars(chosen) | {
+        "tasks": tasks,
+        "servers": chosen.servers or None,
+        "gpus": chosen.gpus or None,
+        "without_gpus": None if chosen.gpus else "",
+        "gpus_of_servers": "" if chosen.gpus and chosen.servers else None,
+        "memory": chosen.memory.removesuffix("i"),  # sbatch knows 32G only, and takes it for GiB
+        "command": shlex.join(["python3", chosen.script, *chosen.arguments]),
+        "data_tasks": 1 + chosen.data_workers,
+        "data_service": None,
+    }
     if chosen.data_workers:
         values["data_service"] = _filled("data.sbatch", values, str)
     return _filled("train.sbatch", values, str)
 
 
-def kubernetes_file(chosen, values):
+def kubernetes_file(chosen):
     """Return the text of a file for ``kubectl apply``. Every value is written as JSON, which is YAML too.
 
     Raises ValueError for a name that Kubernetes refuses.
     """
-    name = values["name"]
+    name = chosen.name
     _check_name(name)
-    values |= ONE_START | _of_data_service(chosen)
     cluster = {"worker": _addresses(name, "worker", chosen.workers)}
     if chosen.servers:
         servers = _addresses(name, "server", chosen.servers)
         cluster = {"chief": _addresses(name, "chief", 1), **cluster, "ps": servers}
-        values["log_level"] = "3"
-    data_addresses = _addresses(name, "data", values["data_tasks"])
-    if chosen.data_workers:
-        values["data_service"] = f"grpc://{data_addresses[0]}"
-        values["after"] = [{"name": "data", "status": "Ready"}]
-    # Kubernetes takes $(NAME) for a variable, and $$ for a dollar.
-    arguments = [word.replace("$", "$$") for word in [chosen.script, *chosen.arguments]]
-    training = {**values, "cluster": cluster, "arguments": arguments}
+    data_addresses = _addresses(name, "data", 1 + chosen.data_workers)
+    of_all = vars(chosen) | ONE_START | {"log_level": "3" if chosen.servers else None}
+    training = of_all | {
+        # Kubernetes takes $(NAME) for a variable, and $$ for a dollar.
+        "arguments": [word.replace("$", "$$") for word in [chosen.script, *chosen.arguments]],
+        "cluster": cluster,
+        "data_service": f"grpc://{data_addresses[0]}" if chosen.data_workers else None,
+        "after": [{"name": "data", "status": "Ready"}] if chosen.data_workers else None,
+    }
     roles = []
     if chosen.data_workers:
-        roles.append({**values, **DATA_SERVICE, "tasks": values["data_tasks"], "cluster": {"worker": data_addresses}})
+        roles.append(of_all | DATA_SERVICE | {"cluster": {"worker": data_addresses}, "tasks": len(data_addresses)})
     for kind, addresses in cluster.items():
-        role = "server" if kind == "ps" else kind
-        roles.append({**training, "role": role, "kind": kind, "tasks": len(addresses)})
+        role = training | {"role": "server" if kind == "ps" else kind, "kind": kind, "tasks": len(addresses)}
         if kind == "worker" and chosen.gpus:
-            roles[-1] |= {"gpus": chosen.gpus, "shared_memory": "1Gi" if chosen.gpus > 1 else None}
-    values["leader"] = "chief" if chosen.servers else "worker"
-    return _filled("jobset.yaml", values, json.dumps) + "".join(
-        _filled("role.yaml", role, json.dumps) for role in roles
-    )
+            role |= {"gpus": chosen.gpus, "shared_memory": "1Gi" if chosen.gpus > 1 else None}
+        roles.append(role)
+    leader = "chief" if chosen.servers else "worker"
+    head = _filled("jobset.yaml", vars(chosen) | {"leader": leader}, json.dumps)
+    return head + "".join(_filled("role.yaml", role, json.dumps) for role in roles)
 
 
-def ray_file(chosen, values):
+def ray_file(chosen):
     """Return the text of a Python program that trains on Ray, or with an image that of a file for ``kubectl apply``.
 
     Raises ValueError for numbers of workers, a name and memory that cannot be.
     """
     if not 1 <= chosen.at_least <= chosen.workers:
         raise ValueError(f"--at-least={chosen.at_least} must be from 1 to --workers={chosen.workers}")
-    program = _filled("train_on_ray.py.template", values, repr)
+    program = _filled("train_on_ray.py.template", vars(chosen), repr)
     if not chosen.image:
         if chosen.memory:
             raise ValueError("--memory is for the pods of --image: Ray alone does not hold a worker to its memory")
         return program
-    _check_name(values["name"])
-    pods = {
+    _check_name(chosen.name)
+    values = vars(chosen) | {
         "gpus": chosen.gpus or None,
         "memory": chosen.memory or "16G",
         "who": {
@@ -213,11 +213,7 @@ def ray_file(chosen, values):
         },
         "may": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    return _filled("rayjob.yaml", values | pods, json.dumps) + indent(program, "    ")
-
-
-def _of_data_service(chosen):
-    return {"data_tasks": 1 + chosen.data_workers, "data_service": None}
+    return _filled("rayjob.yaml", values, json.dumps) + indent(program, "    ")
 
 
 def _check_name(name):
