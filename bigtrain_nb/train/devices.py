@@ -11,7 +11,8 @@ def devices(at_least: int = 2) -> list[str]:
     """Return the names of ``at_least`` devices or more: ["GPU:0", ...], or parts of the CPU, ["CPU:0", ...].
 
     All GPUs where there are enough of them; else the CPU is split into ``at_least`` logical devices, which share its
-    cores and memory: they show what several devices compute, not how fast. The first call decides for the process, so
+    cores and memory: they show what several devices compute, not how fast. (A printed line says so where there are
+    GPUs, but too few.) The first call decides for the process, so
     that sizes compared with each other run on devices of one kind: calls that ask for no more return the same list.
 
     Raises RuntimeError if the CPU must be split after TensorFlow has run something: call this first.
@@ -58,6 +59,8 @@ def _choose(at_least):
     gpus = tf.config.get_visible_devices("GPU")
     if len(gpus) >= at_least:
         return [f"GPU:{i}" for i in range(len(gpus))]
+    if gpus:
+        print(f"{at_least} devices are asked for, and {len(gpus)} GPUs are here: they are parts of the CPU", flush=True)
     cpu = tf.config.get_visible_devices("CPU")[0]
     parts = len(tf.config.get_logical_device_configuration(cpu) or [None])
     if parts < at_least:

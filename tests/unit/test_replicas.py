@@ -100,6 +100,14 @@ def test_a_strategy_over_gpus_has_the_gpus_though_the_cpu_was_split_before(count
     assert capsys.readouterr().out == f"MirroredStrategy over {count} GPUs, because they are there\n"
 
 
+def test_too_few_gpus_leave_parts_of_the_cpu_and_that_is_said(monkeypatch, capsys):
+    there = tf.config.get_visible_devices("CPU")
+    monkeypatch.setattr(of_devices, "_devices", [])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a GPU"] if kind == "GPU" else there)
+    assert devices(at_least=2)[:2] == devices()[:2] == ["CPU:0", "CPU:1"]
+    assert capsys.readouterr().out == "2 devices are asked for, and 1 GPUs are here: they are parts of the CPU\n"
+
+
 def test_sums_are_of_32_bits_or_more_and_keep_their_kind():
     widened = {name: at_least_32_bits(name).name for name in ("float16", "bfloat16", "float32", "float64", "int32")}
     assert widened == {
