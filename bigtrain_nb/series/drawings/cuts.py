@@ -25,7 +25,9 @@ def order_figure(orders) -> Figure:
             names.append(f"{schedule}, stage {stage}")
     figure, (axes,) = canvas(0.9 + 0.36 * len(names))
     last = 0.0
-    for schedule, passes in orders.items():
+    for place, (schedule, passes) in enumerate(orders.items()):
+        if place:
+            axes.axhline(places[schedule, 0] - 0.5, color=INK, linewidth=0.8)
         for each in passes:
             y = places[schedule, each.stage]
             _draw_pass(axes, each, y)
@@ -50,7 +52,8 @@ def _draw_pass(axes, each, y):
     )
     axes.add_patch(box)
     middle = each.start + length / 2
-    axes.text(middle, y, str(each.micro_batch), ha="center", va="center", color="white", fontsize=9)
+    size = 9 if length >= 1 else 7
+    axes.text(middle, y, str(each.micro_batch), ha="center", va="center", color="white", fontsize=size)
 
 
 def memory_figure(peaks) -> Figure:
@@ -94,10 +97,12 @@ def balance_figure(cuts) -> Figure:
         axes.set_xlim(0, parts)
         axes.set_ylim(parts, 0)
         axes.set_aspect("equal")
-        axes.set_xticks([])
-        axes.set_yticks([])
-        label(axes, f"keys, from the first on\n{name}")
-    panels[0].set_ylabel("queries, from the first on", color=INK, fontsize=10)
+        middles = [part + 0.5 for part in range(parts)]
+        axes.set_xticks(middles, range(parts))
+        axes.set_yticks(middles, range(parts))
+        axes.tick_params(length=0)
+        label(axes, f"part of the keys\n{name}")
+    panels[0].set_ylabel("part of the queries", color=INK, fontsize=10)
     return figure
 
 

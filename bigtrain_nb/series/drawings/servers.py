@@ -3,23 +3,23 @@
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label
+from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, PURPLE, canvas, grid, label
 
 DASHED = (0, (3, 1.5))
+OF_STALENESSES = (INK, MEASURED, GREEN, PURPLE)
 
 
 def staleness_figure(rates, losses, limits, measured) -> Figure:
-    """The loss over the learning rate, one line for each staleness, and a dotted line where theory lets it diverge.
+    """The loss over the learning rate, one line for each staleness, and dotted, where theory lets it diverge.
 
     `losses`: {staleness: one loss for each rate}. `limits`: {staleness: rate}. `measured`: the losses with the
     staleness that was measured, as a dashed line.
     """
     figure, (axes,) = canvas(3.6)
     start = losses[0][0]
-    for place, (staleness, values) in enumerate(losses.items()):
-        shade = 1 - 0.7 * place / len(losses)
-        axes.plot(rates, values, color=MEASURED, alpha=shade, linewidth=2)
-        axes.axvline(limits[staleness], color=INK, alpha=0.45, linewidth=1, linestyle=":")
+    for colour, (staleness, values) in zip(OF_STALENESSES, losses.items(), strict=True):
+        axes.plot(rates, values, color=colour, linewidth=2)
+        axes.axvline(limits[staleness], color=colour, linewidth=1.2, linestyle=":")
         axes.annotate(
             f"staleness {staleness} ",
             (limits[staleness], 0.03),
@@ -27,7 +27,7 @@ def staleness_figure(rates, losses, limits, measured) -> Figure:
             rotation=90,
             ha="right",
             va="bottom",
-            color=INK,
+            color=colour,
             fontsize=9,
         )
     axes.plot(rates, measured, color=PREDICTED, linewidth=2, linestyle=DASHED)
@@ -38,7 +38,7 @@ def staleness_figure(rates, losses, limits, measured) -> Figure:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     grid(axes, "y")
-    label(axes, "learning rate\nblue: with this staleness, dashed: as measured, dotted: the limit on paper", "loss")
+    label(axes, "learning rate\nsolid: with this staleness, dashed: as measured, dotted: the limit on paper", "loss")
     return figure
 
 

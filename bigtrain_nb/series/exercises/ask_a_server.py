@@ -65,10 +65,11 @@ def _check_asynchronous(answer):
     random = np.random.default_rng(3)
     for seconds in ([1.0], [1.0, 1.0], [1.0, 3.0], [2.0, 1.5, 4.25]):
         targets = random.normal(size=(len(seconds), 4))
-        asked = []
+        asked, read = [], []
 
-        def gradient(worker, weights, targets=targets, asked=asked):
+        def gradient(worker, weights, targets=targets, asked=asked, read=read):
             asked.append(worker)
+            read.append(np.array(weights))
             return weights - targets[worker]
 
         told = f"workers that take {seconds} s a step"
@@ -76,15 +77,20 @@ def _check_asynchronous(answer):
         if not isinstance(answered, tuple) or len(answered) != 2:
             raise Wrong(f"{told}: expected a tuple of the weights and the list of stalenesses, got {answered!r}")
         got, staleness = answered
-        order = list(asked)
+        order, got_read = list(asked), list(read)
         asked.clear()
+        read.clear()
         expected, expected_staleness = asynchronous(np.zeros(4), gradient, seconds, 0.3, 12)
         expect(order, asked, f"{told}: whose gradient is applied in each step")
+        for step, worker in enumerate(order):
+            expect(got_read[step], read[step], f"{told}: step {step}: the weights that worker {worker} had read")
         expect(list(staleness), expected_staleness, f"{told}: the staleness of each step")
         expect(np.asarray(got), expected, f"{told}: the weights after 12 steps")
 
 
-@_check_asynchronous.refuses("workers that take [1.0, 1.0] s a step: the weights after 12 steps")
+@_check_asynchronous.refuses(
+    "workers that take [1.0, 1.0] s a step: step 1: the weights that worker 1 had read: expected"
+)
 def _reads_when_it_is_ready(weights, gradient, seconds, rate, steps):
     current = weights
 
@@ -258,6 +264,8 @@ def _check_push_once(answer):
             answer(state, number, gradient, 0.1)
         if index % 7 == 6:
             answer(state, int(order[index - 6]), random.normal(size=2), 0.1)
+        if index % 11 == 10:  # it was long on its way
+            answer(state, int(order[random.integers(index)]), random.normal(size=2), 0.1)
         last = order[max(0, index - 3) : index + 1].tolist()
         told = f"the weights after {index + 1} steps (the last that came: {last}), of which some were sent again"
         expect(state["weights"], applied, told)
@@ -282,6 +290,15 @@ def _only_larger_numbers(state, number, gradient, rate):
         state["weights"] = state["weights"] - rate * gradient
 
 
+@_check_push_once.refuses("of which some were sent again: expected")
+def _remembers_the_last_few(state, number, gradient, rate):
+    done = state.setdefault("done", [])
+    if number not in done:
+        done.append(number)
+        state["weights"] = state["weights"] - rate * gradient
+    del done[:-40]
+
+
 @_check_push_once.refuses("values beside the weights, and 50 are enough")
 def _remembers_all(state, number, gradient, rate):
     done = state.setdefault("done", set())
@@ -304,10 +321,10 @@ MOST, CALLS = 8, 4
 class _Cluster:
     """A training that is fed over a wire; `measure` says how many images/s it trains, within 1 %."""
 
-    def __init__(self, one_feeder, wire, training):
+    def __init__(self, one_feeder, wire, training, seed):
         self.one_feeder, self.wire, self.training = one_feeder, wire, training
         self.calls = 0
-        self.chance = np.random.default_rng(0)
+        self.chance = np.random.default_rng(seed)
 
     def measure(self, feeders, bytes_each):
         if not (1 <= feeders <= MOST and feeders == int(feeders)):
@@ -327,7 +344,7 @@ def _check_enough(answer):
     be slow? Images of one byte take the wire out, eight feeders the feeders. When you know the rate of one feeder and
     the highest rate that can be had, a division says how many it takes."""
     gigabits, image = 1e9 / 8, 224 * 224 * 3
-    for one_feeder, wire, training, bytes_each, expected in (
+    clusters = (
         (650, 10 * gigabits, 2000, image, (3, "training")),
         (600, 10 * gigabits, 4500, 4 * image, (4, "wire")),
         (700, 10 * gigabits, 3900, image, (6, "training")),
@@ -338,12 +355,13 @@ def _check_enough(answer):
         (700, 10 * gigabits, 1900, 4 * image, (3, "training")),
         (500, 10 * gigabits, 3900, image, (8, "training")),
         (500, 4.3 * gigabits, 3950, image, (7, "wire")),
-    ):
+    )
+    for seed, (one_feeder, wire, training, bytes_each, expected) in enumerate(clusters):
         told = (
             f"a feeder makes {one_feeder} images/s, the wire carries {8 * wire / 1e9:g} Gbit/s, the training takes"
             f" {training} images/s, an image has {bytes_each:,} bytes"
         )
-        got = answer(_Cluster(one_feeder, wire, training).measure, bytes_each)
+        got = answer(_Cluster(one_feeder, wire, training, seed).measure, bytes_each)
         expect(got, expected, f"{told}: how many feeders, and what sets the rate then")
 
 
@@ -364,6 +382,12 @@ def _tries_all(measure, bytes_each):
     rates = [measure(feeders, bytes_each) for feeders in range(1, MOST + 1)]
     fewest = 1 + next(index for index, rate in enumerate(rates) if rate > 0.95 * max(rates))
     return fewest, "wire" if measure(MOST, bytes_each / 10) > 1.05 * max(rates) else "training"
+
+
+@_check_enough.refuses("'training'), got (")
+def _takes_an_error_of_the_measurement_for_the_wire(measure, bytes_each):
+    from_one, training, highest = measure(1, 1), measure(MOST, 1), measure(MOST, bytes_each)
+    return int(np.ceil(0.95 * highest / from_one)), "wire" if highest < training else "training"
 
 
 @_check_enough.refuses("expected (1, 'wire'), got (1, 'training')")

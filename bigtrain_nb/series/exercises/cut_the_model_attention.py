@@ -75,9 +75,8 @@ def _check_ring_attention(answer):
                 what = f"{told}, device {device} of {DEVICES}, {before}"
                 if np.shape(got) == right[own].shape and np.isnan(np.asarray(got, float)).any():
                     rows = int(np.isnan(np.asarray(got, float)).any(axis=1).sum())
-                    raise Wrong(
-                        f"{what}: {rows} of {len(own)} rows are NaN (a piece is gone when the next one is there)"
-                    )
+                    causes = "exp of a large number? a piece with nothing to see? a piece kept after its turn?"
+                    raise Wrong(f"{what}: {rows} of {len(own)} rows are NaN ({causes})")
                 expect(got, right[own], f"{what}: the outputs", rel=1e-6)
 
 

@@ -1,7 +1,7 @@
 """An exercise of notebook 09, "Cut the model": a pipeline whose backward passes are cut in two."""
 
-from bigtrain_nb.series.exercises._pipeline_clock import simulate
-from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+from bigtrain_nb.series.exercises._pipeline_clock import expect_each_once, simulate
+from bigtrain_nb.workbook.exercises import Wrong, exercise
 
 
 def zero_bubble(stage, stages, micro_batches):
@@ -17,7 +17,7 @@ def zero_bubble(stage, stages, micro_batches):
     return steps
 
 
-@exercise(zero_bubble, minutes=30, difficulty=5)
+@exercise(zero_bubble, minutes=35, difficulty=5)
 def _check_zero_bubble(answer):
     """Start from 1F1B. Nobody waits for a "weights" pass, and the stage before waits for every "inputs" pass: so where
     both could come next, "inputs" goes first. A stage may put its "weights" off by as many micro-batches as it has
@@ -26,13 +26,15 @@ def _check_zero_bubble(answer):
     for stages, micro_batches in [(2, 4), (4, 8), (3, 12), (4, 4), (1, 3)]:
         told = f"{stages} stages, {micro_batches} micro-batches"
         orders = [answer(stage, stages, micro_batches) for stage in range(stages)]
-        wanted = [(kind, number) for kind in ("forward", "inputs", "weights") for number in range(micro_batches)]
         for stage, got in enumerate(orders):
-            expect(sorted(map(tuple, got)), wanted, f"stage {stage} of {told}: all passes, sorted")
-        end, most = simulate(orders)
-        soon_enough = 3.0 * micro_batches + stages - 1
+            expect_each_once(got, ("forward", "inputs", "weights"), micro_batches, f"stage {stage} of {told}")
+        end, most, waits = simulate(orders)
+        soon_enough = 3 * micro_batches + stages - 1
         if end > soon_enough:
-            expect(end, soon_enough, f"{told}: the end of the step (each pass takes 1)")
+            longest = max(range(stages), key=lambda stage: sum(until - since for since, until in waits[stage]))
+            gaps = ", ".join(f"{since:g} to {until:g}" for since, until in waits[longest])
+            where = f"stage {longest} waits from {gaps}" if gaps else "no stage waits between two passes"
+            raise Wrong(f"{told}: the step must end by {soon_enough}, and ends at {end:g} (each pass takes 1): {where}")
         for stage, held in enumerate(most):
             if held > stages:
                 raise Wrong(f"{told}: stage {stage} holds {held} micro-batches at once, {stages} are enough")
@@ -50,12 +52,12 @@ def _with_weights_put_off(ahead, micro_batches, behind):
     return steps + [("weights", number) for number in range(micro_batches - behind, micro_batches)]
 
 
-@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the end of the step (each pass takes 1): expected about 13")
+@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the step must end by 13, and ends at")
 def _one_after_the_other(stage, stages, micro_batches):
     return _with_weights_put_off(stages - stage - 1, micro_batches, behind=0)
 
 
-@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the end of the step (each pass takes 1): expected about 13")
+@_check_zero_bubble.refuses("2 stages, 4 micro-batches: the step must end by 13, and ends at")
 def _all_weights_at_the_end(stage, stages, micro_batches):
     return _with_weights_put_off(stages - stage - 1, micro_batches, behind=micro_batches)
 
@@ -75,7 +77,7 @@ def _weights_first(stage, stages, micro_batches):
     return [(other.get(kind, kind), number) for kind, number in steps]
 
 
-@_check_zero_bubble.refuses("stage 1 of 2 stages, 4 micro-batches: all passes, sorted")
+@_check_zero_bubble.refuses("stage 1 of 2 stages, 4 micro-batches: ('weights', 3) stands 0 times in the list")
 def _forgets_what_was_put_off(stage, stages, micro_batches):
     steps = zero_bubble(stage, stages, micro_batches)
     return steps[: len(steps) - stage]
