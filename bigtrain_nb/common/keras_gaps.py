@@ -7,6 +7,7 @@ tests/unit/test_upstream.py fails when Keras mends one of them, and says what ca
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from itertools import count
+from types import FunctionType
 
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -107,15 +108,29 @@ def examples_counted(model):
 def tracings_of(train_function):
     """Return a function that says how often what `fit` calls for an execution has been traced so far.
 
-    Keras hands out a plain function around those that TensorFlow traces.
+    Keras hands out a plain function around those that TensorFlow traces; Keras 3.16 puts one more around them.
     """
-    inside = [cell.cell_contents for cell in train_function.__closure__ or ()]
-    traced = [one for one in (train_function, *inside) if hasattr(one, "experimental_get_tracing_count")]
+    traced = _traced_within(train_function, set())
 
     def tracings():
         return sum(one.experimental_get_tracing_count() for one in traced)
 
     return tracings
+
+
+def _traced_within(function, seen):
+    """Return the functions that TensorFlow traces among a function and those that it refers to."""
+    if id(function) in seen:
+        return []
+    seen.add(id(function))
+    if hasattr(function, "experimental_get_tracing_count"):
+        return [function]
+    if not isinstance(function, FunctionType):
+        return []
+    found = []
+    for cell in function.__closure__ or ():
+        found += _traced_within(cell.cell_contents, seen)
+    return found
 
 
 class _LossesOfOneDevice:
