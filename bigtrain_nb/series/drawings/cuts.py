@@ -8,11 +8,12 @@ from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, PURPLE, ca
 
 COLOURS = {"forward": MEASURED, "backward": PREDICTED}
 COLOURS_OF_LATER_RUNS = {"forward": "#1c5596", "backward": "#94490a"}
+ROOM_FOR_A_NUMBER = 1  # on the clock: in half of that, numbers of neighbours run together
 OF_DEVICES = (MEASURED, PREDICTED, GREEN, PURPLE)
 
 
 def order_figure(orders) -> Figure:
-    """One row for each stage of each schedule: its passes as boxes on a clock, with the number of the micro-batch.
+    """One row for each stage of each schedule: its passes as boxes on a clock, wide ones with their micro-batch.
 
     `orders`: {schedule: [pass, ...]}, of which each has stage, kind, micro_batch, start and end.
     """
@@ -36,7 +37,7 @@ def order_figure(orders) -> Figure:
     name_rows(axes, names)
     marks = "blue: forward, orange: backward, with the number of the micro-batch"
     if any(each.run for passes in orders.values() for each in passes):
-        marks += "\ndarker: runs of layers after the first"
+        marks += " where there is room\ndarker: runs of layers after the first"
     label(axes, f"time on the clock\n{marks}")
     return figure
 
@@ -52,8 +53,8 @@ def _draw_pass(axes, each, y):
     )
     axes.add_patch(box)
     middle = each.start + length / 2
-    size = 9 if length >= 1 else 7
-    axes.text(middle, y, str(each.micro_batch), ha="center", va="center", color="white", fontsize=size)
+    if length >= ROOM_FOR_A_NUMBER:
+        axes.text(middle, y, str(each.micro_batch), ha="center", va="center", color="white", fontsize=9)
 
 
 def memory_figure(peaks) -> Figure:
