@@ -92,9 +92,9 @@ def _kind(unit):
 def reveal(name: str, measured: Any) -> cards.Card:
     """Set what was measured beside the prediction of that name.
 
-    Where none was made, only what was measured is shown. `measured`: a `Ratio`, a `Result` or a plain number. Raises
-    TypeError for anything else, ValueError if no `predict` asked for that name, or if what was measured is not finite
-    or has another unit.
+    Where none was made, only what was measured is shown. `measured`: a `Ratio`, a `Result`, something else with
+    `median`, `low`, `high` and `unit`, or a plain number. Raises TypeError for anything else, ValueError if no
+    `predict` asked for that name, or if what was measured is not finite or has another unit.
 
     Example::
 

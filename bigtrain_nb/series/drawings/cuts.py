@@ -37,7 +37,7 @@ def order_figure(orders) -> Figure:
     name_rows(axes, names)
     marks = "blue: forward, orange: backward, with the number of the micro-batch"
     if any(each.run for passes in orders.values() for each in passes):
-        marks += " where there is room\ndarker: runs of layers after the first"
+        marks += "\ndarker: runs of layers after the first; narrow boxes have no number"
     label(axes, f"time on the clock\n{marks}")
     return figure
 
