@@ -16,9 +16,22 @@ EPOCHS, STEPS = 6, 10  # an epoch is what is trained between two looks at the lo
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def windows(split, count, seed):
-    """Return int32 (bytes [count, LENGTH], the byte that follows [count]) from random places of a text."""
-    text = bt.source_text(megabytes=1).array(split)
+def text_of(part):
+    """Return the bytes of one part: to "train", to "choose" settings by, and to "judge" what was chosen.
+
+    The last two are the halves of the held-out text: what chooses must not judge.
+    """
+    source = bt.source_text(megabytes=1)
+    if part == "train":
+        return source.array("train")
+    held_out = source.array("test")
+    half = len(held_out) // 2
+    return {"choose": held_out[:half], "judge": held_out[half:]}[part]
+
+
+def windows(part, count, seed):
+    """Return int32 (bytes [count, LENGTH], the byte that follows [count]) from random places of a part of the text."""
+    text = text_of(part)
     starts = np.random.default_rng(seed).integers(0, len(text) - LENGTH, count)
     cut = text[starts[:, None] + np.arange(LENGTH + 1)].astype("int32")
     return cut[:, :-1], cut[:, -1]
@@ -63,13 +76,13 @@ def loss_of(net, windows, wanted):
 
 
 def objective(settings, report):
-    """Train with these settings; return the loss on text that was held out. Stop early if `report` says so."""
+    """Train with these settings; return the loss on the text to choose by. Stop early if `report` says so."""
     keras.utils.set_random_seed(0)
     net, _, step = learner(**settings)
     for number, batch in enumerate(batches(seed=0)):
         step(*batch)
         if number % STEPS == STEPS - 1:
-            loss = loss_of(net, *windows("test", 2048, seed=1))
+            loss = loss_of(net, *windows("choose", 2048, seed=1))
             if report(number // STEPS, loss):
                 break
     return loss
@@ -92,7 +105,7 @@ def repeat(settings, seeds):
         renew(net, optimizer, start)
         for batch in batches(seed):
             step(*batch)
-        losses.append(loss_of(net, *windows("test", 4096, seed=2)))
+        losses.append(loss_of(net, *windows("judge", 4096, seed=2)))
     return losses
 
 

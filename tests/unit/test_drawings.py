@@ -37,7 +37,9 @@ FIGURES = {
     "rows": lambda: language.rows_figure(DOCUMENTS),
     "places": lambda: language.places_figure([[0.3, 0.1], [0.2, 0.0]], ["1 to 8", "9 to 16"]),
     "halves": lambda: language.halves_figure({"fixed": [16, 16], "by chance": [14, 17]}),
-    "crossover": lambda: language.crossover_figure({128: 30e3, 512: 20e3}, {128: 30e3, 512: 21e3, 2048: 9e3}, 23e3),
+    "crossover": lambda: language.crossover_figure(
+        {128: 30e3, 512: 20e3}, {128: 30e3, 512: 21e3, 2048: 9e3}, 23e3, 512
+    ),
     "distance": lambda: accumulation.distance_figure(WRONG, RIGHT),
     "memory": lambda: accumulation.memory_figure({1: 500.0, 16: 125.0}, {1: 500.0, 4: 200.0, 16: 125.0}),
     "balance": lambda: cuts.balance_figure({"in order": [[0, 1], [2, 3]], "folded": [[0, 3], [1, 2]]}),
@@ -80,7 +82,7 @@ FIGURES = {
     "curse": lambda: searching.curse_figure([2, 4], [1.0, 2.0], [0.5, 1.0]),
     "spike": lambda: watching.spike_figure({"bad": [1.0, 90.0]}, {"bad": [0.5, 4.0], "clipped": [0.5, 0.4]}, 20, 30),
     "cosines": lambda: searching.cosines_figure([0, 1], [-0.5, 0.5], [0.9, 0.8]),
-    "trade": lambda: searching.trade_figure({"1": (10.0, 3.6), "learned": (10.5, 3.4)}, ["learned"]),
+    "trade": lambda: searching.trade_figure({"1": [(10.0, 3.6), (9.8, 3.7)], "learned": [(10.5, 3.4)]}, ["learned"]),
 }
 SAID = {
     "distance": {*WRONG, *RIGHT, "3.00", "0.0430", "4.2e-07", "0"},

@@ -1,11 +1,24 @@
 """TensorFlow, Keras and the package agree with the exercises' solutions."""
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.series.exercises import all_of_it, ask_a_server, many_workers, mirror_it
+from bigtrain_nb.series.exercises import (
+    all_of_it,
+    ask_a_server,
+    choose_it,
+    feed_a_language_model,
+    many_workers,
+    mirror_it,
+)
 from bigtrain_nb.series.worker_clock import staleness_of_updates
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "10-feed-a-language-model.ipynb"
 
 
 def test_the_meter_finds_the_noise_scale_of_the_solution():
@@ -41,3 +54,37 @@ def test_updates_on_the_clock_are_as_stale_as_the_solution_says():
     found = staleness_of_updates(seconds, until=10.0)
     _, expected = ask_a_server.asynchronous(0.0, lambda worker, weights: 0.0, seconds, rate=0.1, steps=len(found))
     assert len(found) == 10 + 10 + 4 and found == expected
+
+
+@pytest.mark.parametrize("weights", ["no mask", "seams count", "padding counts"])
+@pytest.mark.parametrize("inputs", ["no mask", "positions run on", "padding counts"])
+def test_the_exercise_plants_faults_as_its_notebook_switches_them_off(inputs, weights):
+    cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]}
+    batch = feed_a_language_model._packed_rows()
+    place = np.arange(feed_a_language_model.ROW)
+    known = {"np": np, "batch": batch, "place": place, "LENGTH": len(place)}
+    exec(cells["def-examples"], known)
+    known["inputs"], known["labels"], known["weights"] = known["examples"](batch)
+    exec(cells["switches"].split("in_loss, in_gradient")[0], known)
+
+    switched_off = known["switched_off"]
+    planted = switched_off[inputs][0], known["labels"], switched_off[weights][2]
+    names = {"no mask": "mask", "positions run on": "positions", "seams count": "seam", "padding counts": "padding"}
+    in_inputs = {names[inputs]} & {"mask", "positions"}
+    in_weights = {names[weights]} & {"seam", "padding"}
+    sick = feed_a_language_model._sick_gradient(tuple(in_inputs | in_weights))
+    np.testing.assert_allclose(feed_a_language_model._gradient_function()(*planted), sick, atol=1e-5)
+
+
+def test_halving_finds_more_than_the_same_epochs_for_all_as_the_text_of_its_exercise_says():
+    def all_alike(train, trials, budget):
+        return np.argmin([train(trial, budget // trials) for trial in range(trials)])
+
+    for search, expected in ((choose_it.halving, 170), (all_alike, 137)):
+        found = 0
+        for repetition in range(200):
+            trials, budget = [(32, 320), (24, 240)][repetition % 2]
+            curves = choose_it._Curves(trials, budget, seed=repetition)
+            best = search(curves.train, trials, budget)
+            found += curves.ends[best] < min(curves.ends) + 0.05
+        assert found == expected

@@ -52,7 +52,7 @@ def places_figure(gains, places) -> Figure:
     axes.set_xticks(x, places)
     grid(axes, "y")
     label(axes, "place of the token in its document", "gain, nats a token")
-    key(figure, {"a seed": seeds, "mean": means, "interval": bars})
+    key(figure, {"a seed": seeds, "mean": means, "95 % interval of the mean": bars})
     return figure
 
 
@@ -68,14 +68,15 @@ def halves_figure(counts) -> Figure:
         axes.bar(places, [100 * np.mean(values == place) for place in places], width=0.8, color=MEASURED)
         axes.set_title(way, color=INK, fontsize=10, loc="left")
         grid(axes, "y")
-        label(axes, "from the lower half, of 32", "batches, %" if axes is panels[0] else "")
+        label(axes, "numbers from the lower half,\nin a batch of 32", "batches, %" if axes is panels[0] else "")
     return figure
 
 
-def crossover_figure(packed, fitted, buckets) -> Figure:
+def crossover_figure(packed, fitted, buckets, first_slower=None) -> Figure:
     """Tokens/s of packed rows by their length: measured, the line of a formula, and the level of rows in buckets.
 
     `packed`: {tokens in a row: tokens/s}, `fitted`: the same by the formula, `buckets`: tokens/s.
+    `first_slower`: the shortest of the `fitted` rows that is slower than the buckets, if one is.
     """
     figure, (axes,) = canvas(3.2)
     lengths = sorted(fitted)
@@ -89,5 +90,10 @@ def crossover_figure(packed, fitted, buckets) -> Figure:
     axes.yaxis.set_major_formatter("{x:,.6g}")
     grid(axes, "y")
     label(axes, "length of a packed row, tokens", "tokens/s")
-    key(figure, {"packed rows": dots, "a formula with two measured numbers": line, "short rows in buckets": level})
+    marks = {"packed rows": dots, "1 / (a + b · S), from the outer two dots": line, "short rows in buckets": level}
+    if first_slower is not None:
+        place = [first_slower], [fitted[first_slower]]
+        (ring,) = axes.plot(*place, "o", color=PREDICTED, fillstyle="none", markersize=13, markeredgewidth=2)
+        marks["first length at which the buckets are faster"] = ring
+    key(figure, marks)
     return figure

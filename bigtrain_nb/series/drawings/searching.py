@@ -43,7 +43,7 @@ def reached_figure(spent, unit) -> Figure:
         axes.annotate(way, (there, 80), place, textcoords="offset points", ha=side, color=INK, fontsize=10)
     axes.set_xlim(0, max(np.quantile(costs, 0.97) for costs in spent.values()))
     grid(axes, "y")
-    label(axes, unit, "% of searches\nthat are there")
+    label(axes, unit, "% of searches that\nhave reached the loss")
     return figure
 
 
@@ -70,7 +70,7 @@ def curse_figure(trials, seen, true) -> Figure:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.2 * max(seen))
     grid(axes, "y")
-    label(axes, "trials in a search", "gain of the winner\n(1: the spread of the settings)")
+    label(axes, "trials in a search", "gain of the winner, in\nspreads of the settings")
     return figure
 
 
@@ -89,15 +89,24 @@ def cosines_figure(steps, between, within) -> Figure:
 def trade_figure(found, named) -> Figure:
     """The loss of one task beside that of the other, a dot for each weight that was tried, orange for those `named`.
 
-    `found`: {name: (error of the regression, loss of the classification)}.
+    `found`: {name: for each seed (error of the regression, loss of the classification)}; a bar is their range.
     """
     figure, (axes,) = canvas(3.4)
-    for name, (error, loss) in found.items():
+    means = {name: np.mean(of_seeds, axis=0) for name, of_seeds in found.items()}
+    near = np.ptp(list(means.values()), axis=0) / 10
+    for name, of_seeds in found.items():
         color = PREDICTED if name in named else MEASURED
+        (error, loss), low, high = means[name], np.min(of_seeds, axis=0), np.max(of_seeds, axis=0)
+        has_one_above = any(np.all(abs(mean - means[name]) < near) and mean[1] > loss for mean in means.values())
         axes.plot(error, loss, "o", color=color, markersize=9)
-        axes.annotate(name, (error, loss), (9, 4), textcoords="offset points", color=INK, fontsize=10)
+        axes.hlines(loss, low[0], high[0], color=color, linewidth=1.5)
+        axes.vlines(error, low[1], high[1], color=color, linewidth=1.5)
+        axes.annotate(
+            name, (error, loss), (9, -15 if has_one_above else 4), textcoords="offset points", color=INK, fontsize=10
+        )
     axes.margins(x=0.2, y=0.15)
     axes.xaxis.set_minor_locator(NullLocator())
     grid(axes, "both")
-    label(axes, "error of the column, in characters\nnumbers: the weight of the column's loss", "loss of the byte")
+    x = "error of the column, in characters (better: left and down)\n"
+    label(axes, x + "numbers: the weight of the column's loss; bars: all seeds", "loss of the byte")
     return figure

@@ -183,7 +183,11 @@ def _check_without_conflict(answer):
     for name, gradients in cases.items():
         given = [gradient.copy() for gradient in gradients]
         got = answer(gradients)
-        expect(np.asarray(got), without_conflict(given), f"{name}: the sum of what is left")
+        expect(
+            np.asarray(got),
+            without_conflict(given),
+            f"{name}: the sum of what is left, each product taken of what is left by then",
+        )
         expect(gradients, given, f"{name}: the gradients that were given, which must not change")
 
 

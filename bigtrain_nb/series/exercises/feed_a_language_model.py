@@ -204,7 +204,7 @@ def faults(batch, sick, gradient):
     def gradient_with(planted):
         inputs = {
             "tokens": tokens,
-            "segments": np.ones_like(segments) if "mask" in planted else segments,
+            "segments": np.minimum(segments, 1) if "mask" in planted else segments,
             "positions": np.tile(np.arange(tokens.shape[1]), (len(tokens), 1)) if "positions" in planted else positions,
         }
         ahead = 2 if "twice" in planted else 1
@@ -278,7 +278,7 @@ def _sick_gradient(planted):
     for row in range(len(LENGTHS)):
         for place in range(ROW):
             if "mask" in planted:
-                inputs["segments"][row, place] = 1
+                inputs["segments"][row, place] = min(1, batch["segments"][row, place])
             if "positions" in planted:
                 inputs["positions"][row, place] = place
             ahead = place + (2 if "twice" in planted else 1)
@@ -301,8 +301,8 @@ def _sick_gradient(planted):
 @exercise(faults, minutes=40, difficulty=5, seconds=120)
 def _check_faults(answer):
     """Three faults together are more than the sum of three: they change the same gradient. But you have the model and
-    can plant faults yourself. How many different sets of three are there, and how would you know that you have found
-    the right one, or that none is right?
+    can plant faults yourself, exactly as the text says. How many different sets of three are there, and how near must
+    the gradient of the right one be to `sick`? If none is so near, none is right.
     """
     for planted in (*combinations(FAULTS, 3), ("mask", "seam"), ("rows",)):
         copies = {name: values.copy() for name, values in _packed_rows().items()}
@@ -312,13 +312,14 @@ def _check_faults(answer):
         if len(planted) < 3:
             expect(got, None, f"a pipeline with {' and '.join(planted)} only, which no three of the faults explain")
             continue
+        told = f"a pipeline with {', '.join(planted)}: expected these three, got"
+        if got is None:
+            raise Wrong(f"{told} None; planted as the text says, they give `sick` up to rounding")
         if not isinstance(got, set | frozenset | list | tuple) or len(set(got)) != 3 or not set(got) <= set(FAULTS):
             raise Wrong(f"expected a set of three of {', '.join(FAULTS)}, got {got!r:.120}")
         if set(got) != set(planted):
             known = ", ".join(sorted(set(got) & set(planted))) or "none"
-            raise Wrong(
-                f"a pipeline with {', '.join(planted)}: expected these three, got {sorted(got)}; right: {known}"
-            )
+            raise Wrong(f"{told} {sorted(got)}; right: {known}")
 
 
 @_check_faults.refuses("expected these three, got")
@@ -358,6 +359,18 @@ def _the_closest_however_far(batch, sick, gradient):
 @_check_faults.refuses("a pipeline with mask, positions, padding: expected these three")
 def _what_it_was_the_first_time(batch, sick, gradient):
     return {"mask", "positions", "seam"}
+
+
+@_check_faults.refuses("a pipeline with mask, positions, padding: expected these three, got None; planted as")
+def _no_mask_between_tokens_and_padding(batch, sick, gradient):
+    """Without the mask takes padding for tokens of the one segment."""
+
+    def over_padding(inputs, labels, weights):
+        has_mask = inputs["segments"].max() > 1
+        segments = inputs["segments"] if has_mask else np.ones_like(inputs["segments"])
+        return gradient({**inputs, "segments": segments}, labels, weights)
+
+    return faults(batch, sick, over_padding)
 
 
 @_check_faults.refuses("expected these three, got")
