@@ -21,30 +21,38 @@ def adamw():
     return keras.optimizers.AdamW(0.01, epsilon=1e-2, weight_decay=0.1, global_clipnorm=0.5)
 
 
-def in_a_block(change, width=6):
-    """Return a model of a block of what ``change`` makes of [batch, width], with random biases."""
+def in_blocks(width=6, **changes):
+    """Return a model of a block for each change, with its name, of what it makes of [batch, width]."""
     keras.utils.set_random_seed(1)
     inputs = keras.Input((6,))
-    block = keras.Input((width,))
     x = layers.Dense(width)(inputs)
-    x = keras.Model(block, layers.Add()([block, change(block)]), name="block")(x)
+    for name, change in changes.items():
+        block = keras.Input((width,))
+        x = keras.Model(block, layers.Add()([block, change(block)]), name=name)(x)
     return keras.Model(inputs, layers.Dense(1)(x))
 
 
+def in_a_block(change, width=6):
+    return in_blocks(width, block=change)
+
+
 def wide(units=8, **settings):
+    """A layer with random biases."""
     return layers.Dense(units, bias_initializer="normal", **settings)
 
 
-def a_pair():
-    return in_a_block(lambda x: wide(6, activation="tanh")(layers.Dropout(0.0)(layers.ReLU()(wide()(x)))))
+def pair(x):
+    back = wide(x.shape[-1], activation="tanh")
+    return back(layers.Dropout(0.0)(layers.ReLU()(wide()(x))))
 
 
-def a_gated_pair():
-    return in_a_block(lambda x: wide(6)(layers.Multiply()([wide(activation="silu")(x), wide()(x)])))
+def gated_pair(x):
+    return wide(x.shape[-1])(layers.Multiply()([wide(activation="silu")(x), wide()(x)]))
 
 
-def a_sequential_block():
-    return in_a_block(lambda x: keras.Sequential([wide(activation="gelu"), layers.Activation("tanh"), wide(6)])(x))
+def in_a_row(x):
+    steps = [wide(activation="gelu"), layers.Activation("tanh"), wide(x.shape[-1])]
+    return keras.Sequential(steps, name="in_a_row")(x)
 
 
 def attending(attend):
@@ -52,24 +60,44 @@ def attending(attend):
         x = layers.Reshape((3, 4))(x)
         return layers.Flatten()(attend(x))
 
-    return in_a_block(change, width=12)
+    return change
+
+
+def attention(x):
+    attend = layers.MultiHeadAttention(4, 3, value_dim=2, bias_initializer="normal")
+    return attending(lambda x: attend(x, x, use_causal_mask=True))(x)
+
+
+def cross_attention(x):
+    has_gate = "use_gate" in inspect.signature(layers.MultiHeadAttention).parameters  # not in every Keras
+    gate = {"use_gate": True} if has_gate else {}
+    attend = layers.MultiHeadAttention(2, 3, use_bias=False, name="to_others", **gate)
+    return attending(lambda x: attend(x, layers.Dense(5)(x)))(x)
+
+
+def grouped_attention(x):
+    attend = layers.GroupQueryAttention(3, 8, 4, bias_initializer="normal")
+    return attending(lambda x: attend(x, x))(x)
+
+
+def a_pair():
+    return in_a_block(pair)
 
 
 def heads():
-    attend = layers.MultiHeadAttention(4, 3, value_dim=2, bias_initializer="normal")
-    return attending(lambda x: attend(x, x, use_causal_mask=True))
+    return in_a_block(attention, width=12)
 
 
-def cross_attention():
-    if "use_gate" not in inspect.signature(layers.MultiHeadAttention).parameters:
-        pytest.skip("attention has no gate in this Keras")
-    attend = layers.MultiHeadAttention(2, 3, use_gate=True, use_bias=False)
-    return attending(lambda x: attend(x, layers.Dense(5)(x)))
-
-
-def grouped_heads():
-    attend = layers.GroupQueryAttention(3, 8, 4, bias_initializer="normal")
-    return attending(lambda x: attend(x, x))
+def of_all_kinds():
+    return in_blocks(
+        width=12,
+        pair=pair,
+        gated_pair=gated_pair,
+        of_a_row=in_a_row,
+        heads=attention,
+        across=cross_attention,
+        grouped_heads=grouped_attention,
+    )
 
 
 def trained(replicas, build, optimizer=adamw, **settings):
@@ -80,22 +108,22 @@ def trained(replicas, build, optimizer=adamw, **settings):
     return model
 
 
-@pytest.mark.parametrize(
-    ("build", "chosen", "shards", "micro_batches"),
-    [
-        (a_pair, "block", 3, 2),
-        (a_gated_pair, "block", 5, 1),
-        (a_sequential_block, r"sequential\w*", 3, 1),
-        (heads, "block", 7, 2),
-        (cross_attention, r"multi_head_attention\w*", 5, 1),
-        (grouped_heads, "block", 7, 1),
-    ],
-)
-def test_it_trains_evaluates_and_predicts_as_one_device(build, chosen, shards, micro_batches):
-    alone = trained(1, build)
-    sharded = trained(2, build, tensor_parallel=chosen, micro_batches=micro_batches)
-    assert sum(is_shard(weight) for weight in sharded.weights) == shards
-    assert apart(sharded, alone) < 1e-6 < 1e-3 < apart(alone, build())
+def test_layers_of_all_kinds_train_evaluate_and_predict_as_on_one_device():
+    chosen = "pair|gated_pair|in_a_row|heads|to_others|grouped_heads"
+    alone = trained(1, of_all_kinds)
+    sharded = trained(2, of_all_kinds, tensor_parallel=chosen, micro_batches=2)
+    for name, shards in {
+        "pair": 3,
+        "gated_pair": 5,
+        "of_a_row": 3,
+        "heads": 7,
+        "across": 5,
+        "grouped_heads": 7,
+    }.items():
+        mine, theirs, start = (model.get_layer(name) for model in (sharded, alone, of_all_kinds()))
+        assert sum(is_shard(weight) for weight in mine.weights) == shards, name
+        assert apart(mine, theirs) < 1e-6 < 1e-3 < apart(theirs, start), name
+    assert apart(sharded, alone) < 1e-6
     assert sharded.history.history["loss"] == pytest.approx(alone.history.history["loss"], rel=1e-5)
     np.testing.assert_allclose(sharded.predict(X, verbose=0), alone.predict(X, verbose=0), atol=1e-6)
     assert sharded.evaluate(DATA, verbose=0) == pytest.approx(alone.evaluate(DATA, verbose=0), rel=1e-5)
@@ -214,7 +242,7 @@ CANNOT_BE = {
         "has 7 columns, which do not divide by the 2",
     ),
     "one key": (
-        lambda: attending(lambda x: layers.GroupQueryAttention(4, 2, 1)(x, x)),
+        lambda: in_a_block(attending(lambda x: layers.GroupQueryAttention(4, 2, 1)(x, x)), width=12),
         "block",
         "/key/kernel has 1 heads",
     ),
