@@ -75,8 +75,9 @@ def compare(
     What is compared is one thing: the mean, over fresh instances and moments of this run, of the logarithm of the ratio
     of steady rates, that is after a warm-up. In each block every source is built anew, warmed up, and visited twice,
     there and back, so that drift cancels. No source works behind another's back. Where the passes of all sources take
-    less than a tenth of a second, whole passes are measured, start included. Three blocks or more are needed to tell
-    anything; where building takes long, the answer says how many seconds they need.
+    less than a tenth of a second, whole passes are measured, start included. Three blocks or more are needed for an
+    interval, or two that already give a verdict; where building takes long, the answer says how many seconds more
+    blocks need.
     Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for

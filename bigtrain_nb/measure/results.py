@@ -21,6 +21,9 @@ from bigtrain_nb.measure.intervals import CONFIDENCE, blocks_needed, mean_interv
 
 PRACTICALLY_SAME = 0.02
 """Ratios within 2 % of 1 are called the same: smaller differences are not worth a change."""
+LEAST_BLOCKS = 3
+"""With fewer, an interval that leaves all open, such as 0.06x to 28x, is none."""
+ENOUGH_BLOCKS = 5
 LONGEST_ADVICE = 20
 """Nobody is advised to measure more than so many times as long."""
 
@@ -90,6 +93,7 @@ class Ratio(cards.Shown):
     ``median`` is the middle of what was measured: in a comparison the geometric mean over blocks, that is over fresh
     instances of both and moments of this run. Where the verdict is "unclear", ``advice`` says how much longer would
     tell, and ``seconds_more`` is that in seconds, or None if nobody can say or it would be more than 20 times as long.
+    One block, or two that give no verdict, have no interval: ``low`` is 0 and ``high`` infinite.
 
     Example::
 
@@ -173,7 +177,11 @@ class Comparison(Saved, cards.Shown):
         error = self._error_of_one(a, b)
         mean, low, high = mean_interval(logs, error)
         found = Ratio(a, b, math.exp(mean), math.exp(low), math.exp(high))
-        if found.verdict != "unclear" or not self.block_seconds:
+        if found.verdict != "unclear":
+            return found
+        if len(logs) < LEAST_BLOCKS:
+            found = replace(found, low=0.0, high=math.inf)
+        if not self.block_seconds:
             return found
         advice, seconds = self._advice(logs, mean, error / 2)
         return replace(found, advice=advice, seconds_more=seconds)
@@ -208,8 +216,11 @@ class Comparison(Saved, cards.Shown):
         """How much longer would tell, in a sentence and in seconds; the next look allows ``next_error``."""
         blocks = len(logs)
         if blocks < 2:
-            three, five = (amount(count * self.block_seconds, "s") for count in (3, 5))
-            return f"One instance of each fits into the time: three need about {three}, five about {five}.", None
+            few, more = (amount(count * self.block_seconds, "s") for count in (LEAST_BLOCKS, ENOUGH_BLOCKS))
+            return f"One instance of each fits into the time: three need about {few}, five about {more}.", None
+        if blocks < LEAST_BLOCKS:
+            more = amount(math.ceil((ENOUGH_BLOCKS - blocks) * self.block_seconds), "s")
+            return f"Two blocks say nothing yet: about {more} more make five.", None
         same = math.log1p(PRACTICALLY_SAME)
         beyond = abs(mean) - same
         half_width = same / 2 if beyond <= 0 else max(0.7 * beyond, same / 2)

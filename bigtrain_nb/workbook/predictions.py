@@ -44,8 +44,8 @@ class Prediction:
 
     @property
     def inside(self):
-        """Whether the prediction lies in the measured interval."""
-        return self.low <= self.predicted <= self.high
+        """Whether the prediction lies in the measured interval, if there is one: one without an end holds anything."""
+        return self.low <= self.predicted <= self.high < math.inf
 
     @property
     def hit(self):

@@ -58,6 +58,30 @@ def test_a_comparison_pairs_the_rounds(comparison):
     assert ratio.verdict == "faster" and comparison.ratio("slow", "fast").verdict == "slower"
 
 
+@pytest.mark.parametrize(
+    "rates, words, advice",
+    [
+        (
+            [90.0],
+            "0.90x, unclear",
+            "One instance of each fits into the time: three need about 4.50 s, five about 7.50 s.",
+        ),
+        ([90.0, 115.0], "1.02x, unclear", "Two blocks say nothing yet: about 5.00 s more make five."),
+        ([500.0, 520.0], "5.1x (3.1x to 8.4x), faster", ""),
+        (
+            [90.0, 115.0, 100.0],
+            "1.01x (0.65x to 1.57x), unclear",
+            "More than 20 times as long would be needed to tell.",
+        ),
+    ],
+)
+def test_few_blocks_that_give_no_verdict_have_no_interval(rates, words, advice):
+    few = {"slow": result("slow", [100.0] * len(rates)), "fast": result("fast", rates)}
+    ratio = Comparison(few, block_seconds=1.5).ratio("fast", "slow")
+    assert (str(ratio), ratio.advice, ratio.seconds_more) == (words, advice, None)
+    assert (ratio.low > 0) == (ratio.high < math.inf) == ("to" in words)
+
+
 def test_a_result_says_its_median_interval_and_note():
     assert result().median == 100 and (result().low, result().high) == (90, 110)
     assert str(result(note="mind the gap")) == "a: 100 (90.0 to 110) examples/s (mind the gap)"
