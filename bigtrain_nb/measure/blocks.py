@@ -39,6 +39,9 @@ class Entrant:
     be built and warmed up, without those that no later one will take, ``once``: what the first instance waited in vain
     for the end of a first pass, as it did not come or nothing was faster after it; and the first call, which traces
     and compiles, of a step function that was there before the comparison.
+
+    Where a first pass is worth its time, as it fills a cache, each later instance is read for as many examples, its
+    ``pass_examples``, and then on by the same iterator: a new one takes TensorFlow some tenths of a second.
     """
 
     def __init__(self, name, factory):
@@ -48,7 +51,7 @@ class Entrant:
         self.is_step = self.is_first_pass_over = False
         self.cost = self.once = 0.0
         self.first_seconds = None
-        self.pass_seconds = math.inf
+        self.pass_seconds = self.pass_examples = math.inf
         self.is_pass_awaited = True
         self.is_one_instance = False
         self.blocks = []
@@ -62,21 +65,24 @@ class Entrant:
         source = self.factory()
         was_there = instance._now() - began < BUILT
         self._see_whether_it_is_new(source)
-        made = Instance(source, self.name, budget, reads_on=not self.is_pass_awaited)
+        is_first = self.first_seconds is None
+        made = Instance(source, self.name, budget, reads_on=not is_first)
         is_pass_awaited = self.is_pass_awaited and not (made.is_step or made.is_endless)
-        was_worth_it = made.warm_up(max(SHORTEST_WARM_UP, longest, 2 * self.cost), is_pass_awaited)
+        longest = max(SHORTEST_WARM_UP, longest, 2 * self.cost)
+        was_worth_it = made.warm_up(longest, is_pass_awaited, self.pass_examples)
         self.cost = instance._now() - began
         self.once = 0.0
-        if self.first_seconds is None:
+        if is_first:
             self.first_seconds = made.first_seconds
             self.unit = made.unit
             self.is_step = made.is_step
             self.is_first_pass_over = made.is_step or made.passes > 0
             self.is_pass_awaited = was_worth_it
+            self.pass_examples = made.pass_examples
             if made.is_step and was_there:
                 self.once = made.first_seconds
-        if is_pass_awaited and not was_worth_it:
-            self.once = max(0.0, self.cost - made.first_seconds - SHORTEST_WARM_UP)
+            if is_pass_awaited and not was_worth_it:
+                self.once = max(0.0, self.cost - made.first_seconds - SHORTEST_WARM_UP)
         self.cost -= self.once
         self._note_pass(made)
         return made

@@ -60,7 +60,8 @@ class Instance:
     """A source that is read again and again, or a step that is called again and again, and whose examples are counted.
 
     ``unit`` is "examples/s" or "steps/s", known after the first batch; ``first_seconds`` is the time to that batch;
-    ``passes`` counts those that have ended, and the last one took ``pass_seconds`` (infinite before).
+    ``examples`` counts all that came; ``passes`` counts those that have ended, of which the first had ``pass_examples``
+    and the last took ``pass_seconds`` (infinite before).
 
     A finite `tf.data.Dataset` is read on by its own ``repeat()`` when its first pass has ended, or at once if it
     ``reads_on``: a new iterator for each pass costs up to a second, in which TensorFlow tears the old one down.
@@ -80,8 +81,8 @@ class Instance:
         self.iterator = None
         self.ended = deque(maxlen=KEPT)
         """Iterators whose passes have ended, the last one last. `let_go` has them torn down, not a measurement."""
-        self.passes = 0
-        self.pass_seconds = math.inf
+        self.examples = self.passes = 0
+        self.pass_examples = self.pass_seconds = math.inf
         is_dataset = hasattr(source, "cardinality") and hasattr(source, "repeat")
         self.is_endless = is_dataset and int(source.cardinality()) == INFINITE
         self.can_repeat = is_dataset and not self.is_endless
@@ -95,6 +96,7 @@ class Instance:
     def pull(self):
         """Take one batch, or step, and return how many examples it held; 0 where a pass has just ended."""
         count = self._step() if self.is_step else self._batch()
+        self.examples += count
         self.budget.tell()
         return count
 
@@ -112,36 +114,41 @@ class Instance:
         _wait_for_gpus()
         return examples, max(_now() - began, 1e-9)
 
-    def warm_up(self, longest, is_pass_awaited):
-        """Pull until the rate is steady, at most ``longest`` seconds.
+    def warm_up(self, longest, is_pass_awaited, pass_examples=math.inf):
+        """Pull until the rate is steady, at most ``longest`` seconds or until 0.1 s after a first pass.
 
-        First to the end of one pass if ``is_pass_awaited`` and the source is finite: a cache is full only then. Then
-        until two slices agree, and twice as long again, at least 0.1 s. A step has no buffers that run empty, so for it
-        the second of them may be slower: that is noise.
+        First to the end of one pass if ``is_pass_awaited`` and the source is finite: a cache is full only then. Where
+        passes are known to have ``pass_examples``, it is enough that so many came. Then for at least 0.1 s until two
+        slices agree, and until the whole has taken three times as long as that. A step has no buffers that run empty,
+        so for it the second of them may be slower: that is noise.
 
         Return whether that pass was worth its time: it ended, and from then on the source was faster.
         """
-        began = _now()
+        began, before = _now(), self.examples
         until = began + longest
-        examples = 0
-        while is_pass_awaited and not (self.is_step or self.passes) and _now() < until:
-            examples += self.pull()
-        first_rate = examples / max(_now() - began, 1e-9)
+        is_pass_awaited = is_pass_awaited and not self.is_step
+        while is_pass_awaited and not self.passes and self.examples < pass_examples and _now() < until:
+            self.pull()
+        first_seconds = _now() - began
+        first_rate = (self.examples - before) / max(first_seconds, 1e-9)
+        if self.passes:
+            until = max(until, _now() + SHORTEST_WARM_UP)
 
-        rate = self._until_steady(until)
+        rate = self._until_steady(until, first_seconds)
         return self.passes > 0 and rate > FASTER * first_rate
 
-    def _until_steady(self, until):
+    def _until_steady(self, until, seconds_before):
         """Pull until a slice is no faster than the one before (nor slower, but for a step), and twice as long again.
 
-        Return the rate of the last one.
+        Of that, the ``seconds_before`` that it has been pulled already count too. Return the rate of the last slice.
         """
         began = _now()
         settled = None
         previous_rate = previous_took = 0.0
         while _now() < until:
             elapsed = _now() - began
-            if settled is not None and elapsed >= max(SHORTEST_WARM_UP, 3 * settled):
+            is_long_enough = elapsed >= SHORTEST_WARM_UP and seconds_before + elapsed >= 3 * (settled or 0)
+            if settled is not None and is_long_enough:
                 break
             examples, took = self.pull_for(SHORTEST_SLICE)
             rate = examples / took
@@ -175,6 +182,8 @@ class Instance:
         if self.pass_is_empty:
             again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
             raise ValueError(f"{self.name} yielded no batch{again}")
+        if not self.passes:
+            self.pass_examples = self.examples
         self.passes += 1
         self.pass_seconds = _now() - self.pass_began
         self.ended.append(self.iterator)

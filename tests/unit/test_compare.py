@@ -233,6 +233,53 @@ def test_a_cache_is_full_before_it_counts(clock):
     assert found.results["a"].note == ""
 
 
+class Dataset(Source):
+    """Batches with a cache, as a `tf.data.Dataset`: ``repeat`` reads on in the same cache, with one iterator."""
+
+    iterators = 0
+
+    def __iter__(self):
+        Dataset.iterators += 1
+        return super().__iter__()
+
+    def cardinality(self):
+        return len(self.sizes) if self.sizes else instance.INFINITE
+
+    def repeat(self):
+        return Dataset(self.clock, lambda batch: self.cost(self.batches + batch))
+
+
+def test_later_caches_are_filled_by_the_iterator_that_is_measured(clock, monkeypatch):
+    monkeypatch.setattr(Dataset, "iterators", 0)
+    built = []
+
+    def cached():
+        built.append(Dataset(clock, lambda batch: 0.02 if batch < 50 else 0.002, [32] * 50))
+        return built[-1]
+
+    found = compare({"a": cached, "b": cached}, seconds=30)
+    assert found.results["a"].median == found.results["b"].median == pytest.approx(32 / 0.002)
+    assert Dataset.iterators == len(built) + 2, "but for the two first ones"
+    fill, steady, visits = 50 * 0.02, 0.1, 2.25 * 0.5 * math.sqrt(1.1)
+    assert found.block_seconds == pytest.approx(2 * (fill + steady + visits), rel=0.1)
+
+
+def test_a_cache_that_is_full_just_as_the_warm_up_is_cut_off_is_seen(clock):
+    class SlowEnd(Source):
+        def __iter__(self):
+            yield from super().__iter__()
+            clock.spend(0.2 if self.batches == 50 else 0.0)
+
+    def cached():
+        return SlowEnd(clock, lambda batch: 0.0275 if batch < 50 else 0.002, [32] * 50)
+
+    found = compare(
+        {"a": cached, "b": cached}, seconds=10
+    )  # the first warm-up may take 1.5 s, the first pass takes 1.575
+    assert len(found.results["a"].rounds) >= 2
+    assert found.results["a"].rounds == pytest.approx([32 / 0.002] * len(found.results["a"].rounds))
+
+
 def test_a_first_pass_that_did_not_end_is_said(clock):
     def long():
         return Source(clock, 0.01, [32] * 10_000)
