@@ -24,6 +24,8 @@ PRACTICALLY_SAME = 0.02
 LEAST_BLOCKS = 3
 """With fewer, an interval that leaves all open, such as 0.06x to 28x, is none."""
 ENOUGH_BLOCKS = 5
+NARROW = 0.2
+"""Of a logarithm: wider intervals are not worth their number of percent."""
 LONGEST_ADVICE = 20
 """Nobody is advised to measure more than so many times as long."""
 
@@ -228,8 +230,11 @@ class Comparison(Saved, cards.Shown):
         if needed is None:
             return f"More than {LONGEST_ADVICE} times as long would be needed to tell.", None
         seconds = math.ceil(max(1, needed - blocks) * self.block_seconds)
+        longer = f"About {amount(seconds, 's')} more"
+        if half_width > NARROW:
+            return f"{longer} would tell.", seconds
         unless = f", which tells unless the truth is near {100 * PRACTICALLY_SAME:.0f} %"
-        return f"About {amount(seconds, 's')} more narrow it to ±{100 * math.expm1(half_width):.1f} %{unless}.", seconds
+        return f"{longer} narrow it to ±{100 * math.expm1(half_width):.1f} %{unless}.", seconds
 
     def _card(self):
         first = self.names[0]

@@ -82,6 +82,13 @@ def test_few_blocks_that_give_no_verdict_have_no_interval(rates, words, advice):
     assert (ratio.low > 0) == (ratio.high < math.inf) == ("to" in words)
 
 
+def test_where_the_interval_is_very_wide_only_the_time_is_said():
+    rates = {"slow": result("slow", [100.0] * 4), "fast": result("fast", [150.0, 600.0, 320.0, 450.0])}
+    ratio = Comparison(rates, block_seconds=1.5).ratio("fast", "slow")
+    assert ratio.verdict == "unclear" and ratio.seconds_more > 0
+    assert ratio.advice.endswith("s more would tell.") and "%" not in ratio.advice
+
+
 def test_a_result_says_its_median_interval_and_note():
     assert result().median == 100 and (result().low, result().high) == (90, 110)
     assert str(result(note="mind the gap")) == "a: 100 (90.0 to 110) examples/s (mind the gap)"
