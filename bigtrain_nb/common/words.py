@@ -5,6 +5,7 @@ count in the unit that fits it (GiB, ms, billions), `interval` what was measured
 """
 
 import math
+import re
 
 _TIMES = {"µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "hours": 3600, "days": 86400}
 _BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -55,6 +56,12 @@ def fitting_unit(value, unit):
         if abs(value) >= least:
             fitting = name, size
     return fitting
+
+
+def first_sentence(error):
+    """The words of an error up to the end of its first sentence, in one line of at most 199 characters."""
+    words = " ".join(str(error).split())
+    return re.split(r"(?<=[.!?]) ", words)[0][:199]
 
 
 def interval(row):

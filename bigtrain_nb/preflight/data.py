@@ -1,6 +1,8 @@
 """Checks of the data: is what the batches hold what the model and the loss can take, and are they in a good order?"""
 
 import hashlib
+import time
+from collections import Counter
 
 import numpy as np
 
@@ -17,6 +19,10 @@ NEIGHBOURS_OVER_CHANCE = 0.3
 """Share of neighbours with the same label: with two classes of which one is rare, chance alone gives as much."""
 REPEATED = 0.2
 """Share of batches that are equal to the one before."""
+AMONG_TRAINING = 0.05
+"""Share of validation's examples that may be among those of training, over what comes by chance."""
+SHARE_FOR_EXAMPLES = 0.05
+"""Of the time that is left, for reading examples of each of both."""
 SPREAD = 3
 SHIFT = 2
 """Validation beside training: how many times the deviation, and how many deviations between the means."""
@@ -88,7 +94,7 @@ def _labels_of(pair):
         if bad.any():
             return wrong(
                 f"{pair.words()}{bad.sum():,} of {counted.sum():,} labels are no class of 0 to {classes - 1}: there are"
-                f" labels from {number(y[counted].min())} to {number(y[counted].max())}.",
+                f" labels from {y[counted].min():g} to {y[counted].max():g}.",
                 "Let the last layer have a unit for each class, number the classes from 0, and let ignore_class or a"
                 " sample weight of 0 leave out what is no label.",
             )
@@ -222,6 +228,51 @@ def validation_alike(training):
     return ok("Inputs of validation have the scale of those of training.")
 
 
+def validation_apart(training):
+    """Are examples of validation among those of training?
+
+    Inputs are compared whole, by their bytes. Where few inputs are possible, some come again by chance: as many as in
+    training itself, in which those that stand there once only tell how likely a new one is (Good 1953).
+    """
+    if training.validation is None:
+        return None  # the line before says so
+    seconds = max(1, SHARE_FOR_EXAMPLES * training.seconds_left)
+    times = Counter(_inputs_of(passes_of(training.data)(), seconds))
+    of_validation = passes_of(training.validation)
+    next(iter(of_validation()), None)  # behind a shuffle the second pass has other examples than the first
+    theirs = list(_inputs_of(of_validation(), seconds))
+    read = times.total()
+    share = float(np.mean([each in times for each in theirs]))
+    by_chance = 1 - sum(count == 1 for count in times.values()) / read
+    words = f"{share:.0%} of {len(theirs):,} examples of validation are among the {read:,} of training that were read"
+    if share > by_chance + AMONG_TRAINING:
+        return wrong(
+            f"{words} (by chance: {by_chance:.0%}): the loss of validation does not tell what the model does with new"
+            " ones.",
+            "Divide the examples once, before you shuffle: behind shuffle(), take() and skip() divide them anew in each"
+            " epoch, unless it has reshuffle_each_iteration=False.",
+            "11",
+        )
+    return ok(f"{words}{f' (by chance: {by_chance:.0%})' if by_chance >= 0.01 else ''}.")
+
+
+def _inputs_of(batches, seconds):
+    """Yield a print of the inputs of each example, of as many as can be read in time."""
+    until = time.monotonic() + seconds
+    for count, batch in enumerate(batches):
+        inputs = [_bytes_of(value) for value in keras.tree.flatten(_parts(batch)[0])]
+        for rows in zip(*inputs, strict=True):
+            yield hashlib.blake2b(b"".join(rows), digest_size=16).digest()
+        if count and time.monotonic() > until:
+            break
+
+
+def _bytes_of(value):
+    """Return the bytes of each example."""
+    rows = np.ascontiguousarray(value)
+    return [row.tobytes() if rows.dtype != object else "\0".join(map(str, np.ravel(row))).encode() for row in rows]
+
+
 def _parts(batch):
     return keras.utils.unpack_x_y_sample_weight(batch)
 
@@ -277,4 +328,5 @@ CHECKS = {
     "repeated batches": repeated,
     "second epoch": second_pass,
     "validation data": validation_alike,
+    "validation apart": validation_apart,
 }

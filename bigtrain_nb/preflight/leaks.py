@@ -1,4 +1,4 @@
-"""Checks for leaks: an output that depends on what it must not see. Inputs are changed, and outputs compared.
+"""Checks for leaks: an output that depends on what it must not. Inputs are changed, and outputs compared.
 
 That works with integers, dictionaries and layers of NumPy too, and sees what goes through an argmax, where gradients
 would not.
@@ -10,13 +10,20 @@ import numpy as np
 
 from bigtrain_nb.common.keras_gaps import in_place_of, layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.preflight.report import NotExamined, ok, wrong
+from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
 
 LEAK = 1e-4
 LEAK_16_BITS = 2e-2
 """Of the largest output. 44 healthy models gave exactly 0; in 16 bits another order of sums may be seen."""
 SAME_TOKENS = 0.95
 """Share of targets that are inputs at another place: by chance a few are."""
+OF_TRAINING = (
+    keras.layers.Dropout,
+    keras.layers.AlphaDropout,
+    keras.layers.GaussianDropout,
+    keras.layers.GaussianNoise,
+)
+"""Layers that are to do nothing in evaluation."""
 FURTHEST = 4
 """Places by which targets are looked for among the inputs."""
 GRADIENT_OF_PADDING = 1e-6
@@ -35,7 +42,7 @@ def across_examples(training):
         value = value.numpy()
         other = value.copy()
         other[0], other[-1] = value[examples // 2], value[1]
-        if value.dtype.kind in "iub":
+        if value.dtype.kind in "iubO":  # whole numbers and strings
             return tf.constant(other)
         return tf.constant(other + 0.1 * value.std())
 
@@ -107,8 +114,43 @@ def its_answer(training):
             "Shift once: in the dataset, or in the model, and not in both.",
             "10",
         )
+    if seen <= threshold:
+        return ok(f"Targets at t are the inputs at t+{offset}, and outputs at t do not change with what comes after t.")
     return ok(
-        f"Targets at t are the inputs at t+{offset}, and outputs at t change by {seen:.1g} with what comes after t."
+        f"Targets at t are the inputs at t, and outputs at t change by {seen:.0%} with what comes after t, as in an"
+        " autoencoder."
+    )
+
+
+def evaluation(training):
+    """Do outputs in evaluation depend on random numbers?"""
+    if training.has_own_step:
+        raise NotExamined("the model has a train_step of its own, which may call its parts in any way")
+    acting = set()
+
+    def watched(layer, call):
+        def seen(inputs, *args, **kwargs):
+            outputs = call(inputs, *args, **kwargs)
+            is_same_kind = tf.is_tensor(inputs) and tf.is_tensor(outputs) and inputs.shape == outputs.shape
+            if is_same_kind and np.any(np.asarray(inputs) != np.asarray(outputs)):
+                acting.add(layer.name)
+            return outputs
+
+        return seen
+
+    with ExitStack() as stack:
+        for layer in layers_within(training.model):
+            if isinstance(layer, OF_TRAINING):
+                stack.enter_context(in_place_of(layer, "call", watched(layer, layer.call)))
+        before, after = (keras.tree.flatten(training.outputs(training.x)) for _ in range(2))
+    change = max(map(_change, before, after), default=0.0)
+    if change <= _threshold(training.model):
+        return ok("The same batch gives the same outputs twice in evaluation.")
+    named = f" {', '.join(sorted(acting)[:4])} drops or adds noise with training=False too." if acting else ""
+    return look(
+        f"The same batch in evaluation gives outputs that differ by {change:.0%} from one call to the next.{named}",
+        "Hand training on to dropout and noise, and write no training=True in call; tf.nn.dropout does not know when"
+        " it is evaluation. If you mean it, as in Monte Carlo dropout or a VAE, leave it.",
     )
 
 
@@ -268,5 +310,6 @@ def _mask_lost_at(training):
 CHECKS = {
     "examples apart": across_examples,
     "sees its answer": its_answer,
+    "evaluation": evaluation,
     "padding": padding,
 }

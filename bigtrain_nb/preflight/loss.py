@@ -39,6 +39,8 @@ LOSS_OF_RAW_TARGETS = 1000
 DEAD = 1.0
 MANY_DEAD = 0.5
 """Shares of a layer's units that are 0 for all examples: nothing passes; or half of its width is paid for in vain."""
+LARGE = 100
+"""Deviation of what is added to a weight to bring units back that are dead."""
 FROZEN = 0.01
 """Share of the model's weights in frozen layers of which the bias is still 0, as it was made."""
 
@@ -161,12 +163,22 @@ def gradient(training):
         return None  # the cause, which has its own line
     training.refuse_random_outputs()
     before = training.outputs_again(training.x)
-    used = [place for place in sorted(silent) if _moves_outputs(training, weights[place], before)]
-    names = ", ".join(weights[place].path for place in (used or sorted(silent))[:4])
+    used = [place for place in sorted(silent) if _moves_outputs(training, weights[place], before, 1)]
+    flat = (
+        [] if used else [place for place in sorted(silent) if _moves_outputs(training, weights[place], before, LARGE)]
+    )
+    names = ", ".join(weights[place].path for place in (used or flat or sorted(silent))[:4])
     if used:
         return wrong(
             f"{len(used)} of {len(weights)} weights get no gradient, though outputs depend on them: {names}.",
             "Look for stop_gradient, argmax, round, a cast to whole numbers or NumPy between them and the loss.",
+            "11",
+        )
+    if flat:
+        return wrong(
+            f"{len(silent)} of {len(weights)} weights get no gradient, and only a large change of {names} changes the"
+            " outputs: units are dead (0 behind a relu) or saturated for all examples.",
+            "Look at biases and initial weights, and at the scale of the inputs; gelu and leaky_relu do not die.",
             "11",
         )
     return look(
@@ -251,7 +263,10 @@ def one_batch(training):
     if min(losses) <= FALLS_TO * constant:
         return ok(words)
     if len(losses) < STEPS:
-        raise NotExamined(f"in the time that was left {len(losses)} steps were done, and it takes up to {STEPS}")
+        raise NotExamined(
+            f"there was time for {len(losses)} steps, in which the loss fell from {number(losses[0])} to"
+            f" {number(min(losses))}; up to {STEPS} can be needed, so give more minutes"
+        )
     faster = [] if scheduled else _steps_at(training, 10 * rate, constant)
     if faster and all(map(math.isfinite, faster)) and min(faster) <= FALLS_TO * constant:
         return look(
@@ -383,10 +398,11 @@ def _still_silent_after_a_step(training, silent):
     return silent - {place for place, each in gradients.items() if np.any(each.numpy() != 0)}
 
 
-def _moves_outputs(training, weight, before):
+def _moves_outputs(training, weight, before, deviation):
+    """Return whether outputs change when random numbers of this deviation are added to a weight."""
     training.state.put_back()
     value = weight.numpy()
-    weight.assign(value + np.random.default_rng(0).normal(0, 1, value.shape).astype(value.dtype))
+    weight.assign(value + np.random.default_rng(0).normal(0, deviation, value.shape).astype(value.dtype))
     after = training.outputs(training.x)
     weight.assign(value)
     pairs = zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True)

@@ -9,8 +9,9 @@ import cloudpickle
 import psutil
 
 from bigtrain_nb.common.hardware import gpu_memory, memory_limit
+from bigtrain_nb.common.keras_gaps import layers_within
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import amount
+from bigtrain_nb.common.words import amount, first_sentence
 from bigtrain_nb.plan.fitting import cheapest_way
 from bigtrain_nb.plan.peak_memory import MIB, peak_within, start_peak_anew
 from bigtrain_nb.plan.plans import plan_step
@@ -61,17 +62,25 @@ def _measured(training, plan):
         path = os.path.join(folder, "training")
         try:
             with open(path, "wb") as file:
+                cloudpickle.dump(_own_classes(training.model), file)
                 cloudpickle.dump((training.model, keras.tree.map_structure(_array, training.first)), file)
             peak = peak_within(training.seconds_left, _some_steps, {"path": path})
         except Exception as error:  # classes that cannot be sent raise what they like
             last = str(error).strip().splitlines()[-1:] or [""]
-            return None, f"not measured, for a process of its own fails ({last[0]:.99})"
+            return None, f"not measured, for a process of its own fails: {first_sentence(last[0]).rstrip('.')}"
     return peak.host * MIB, f"measured in a process of its own: {amount(peak.host * MIB, 'bytes')}"
+
+
+def _own_classes(model):
+    """Return {name under which Keras looks for it: class} of the layers that are not Keras' own."""
+    kinds = {type(layer) for layer in layers_within(model)}
+    own = [kind for kind in kinds if not kind.__module__.startswith("keras.")]
+    return {keras.saving.get_registered_name(kind): kind for kind in own}
 
 
 def _some_steps(path):
     """What is measured."""
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, keras.saving.custom_object_scope(pickle.load(file)):
         model, batch = pickle.load(file)
     gc.collect()
     start_peak_anew()  # the file was in memory, too

@@ -8,6 +8,7 @@ import numpy as np
 
 from bigtrain_nb.common.keras_gaps import layers_within
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.words import first_sentence, number
 from bigtrain_nb.measure.intervals import mean_interval
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
 from bigtrain_nb.watch.overflow import find_overflow
@@ -45,11 +46,11 @@ def bfloat16(training):
         raise NotExamined("no weights train in float32, with which to compare")
     layers = [layer for layer in layers_within(training.model) if layer.dtype_policy.name in POLICIES]
     own = any(layer.dtype_policy.name == "mixed_bfloat16" for layer in layers)  # then as the model has it
-    numbers = np.random.default_rng(0)
+    drawn = np.random.default_rng(0)
     until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
     changes = []
     while len(changes) < TRIES and (len(changes) < LEAST_TRIES or time.monotonic() < until):
-        batches = [training.batches[number] for number in numbers.integers(len(training.batches), size=STEPS)]
+        batches = [training.batches[place] for place in drawn.integers(len(training.batches), size=STEPS)]
         exact = _mean_loss(training, len(changes), layers, "float32", batches)
         if not math.isfinite(exact):
             raise NotExamined("the loss is not finite in float32")
@@ -57,7 +58,7 @@ def bfloat16(training):
             rounded = _mean_loss(training, len(changes), layers, None if own else "mixed_bfloat16", batches)
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             return look(
-                f"In mixed_bfloat16 a step fails: {' '.join(str(error).split()):.199}",
+                f"In mixed_bfloat16 a step fails: {first_sentence(error)}",
                 "Before you train in it, let layers of your own make their constants in self.compute_dtype.",
                 "04",
             )
@@ -70,8 +71,8 @@ def bfloat16(training):
         changes.append((rounded - exact) / max(abs(exact), 1e-12))
     change, low, high = mean_interval(changes)
     words = (
-        f"In mixed_bfloat16 the mean loss of {STEPS} steps from the start changes by {change:+.2%} ({low:+.2%} to"
-        f" {high:+.2%}) beside float32, in {len(changes)} tries with other batches."
+        f"In mixed_bfloat16 the mean loss of {STEPS} steps from the start changes by {_percent(change)}"
+        f" ({_percent(low)} to {_percent(high)}) beside float32, in {len(changes)} tries with other batches."
     )
     if low > COSTS:
         return look(words, "Keep the last layer in float32, by dtype='float32', before you train in it.", "04")
@@ -80,16 +81,20 @@ def bfloat16(training):
     return ok(f"{words} So few steps show no harm: where the hardware has it, it is worth a trial.", "04")
 
 
-def _mean_loss(training, number, layers, policy, batches):
+def _percent(share):
+    return f"{'+' if share >= 0 else ''}{number(100 * share)}%"
+
+
+def _mean_loss(training, attempt, layers, policy, batches):
     """Return the mean loss of steps on batches from the start, with the layers in a policy; None: in their own.
 
-    Each try, by its ``number``, has other random numbers: with the same seed a dropout mask is another in 16 bits.
+    Each ``attempt`` has other random numbers: with the same seed a dropout mask is another in 16 bits.
     """
     training.state.put_back()
     weights = {id(weight) for weight in training.model.weights}
     for seed in training.model.variables:
         if id(seed) not in weights:
-            seed.assign(seed.numpy() + number)
+            seed.assign(seed.numpy() + attempt)
     with _computing_in(policy, layers):
         return float(np.mean([training.loss_of_step(batch) for batch in batches]))
 

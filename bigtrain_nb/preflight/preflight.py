@@ -62,11 +62,13 @@ def preflight(
     a model of your own `train_step` can be asked is less, and the report says what was not examined.
 
     What cannot be found from a model and its data: two outputs or inputs of the same shape swapped; labels that are
-    shuffled, or shifted other than along a sequence; preprocessing that differs in evaluation, without ``validation``;
-    a random state that is not saved; features that hold nothing; a rate that is a little wrong; noise in the labels;
-    layers that you froze on purpose.
+    shuffled, or shifted other than along a sequence; a random state that is not saved; features that hold nothing; a
+    rate that is a little wrong; noise in the labels; layers that you froze on purpose. Without ``validation``: inputs
+    of another scale in evaluation, and examples of validation that are in training too; with it, those that were
+    changed at random in between.
 
-    Raises TypeError for what is no Keras model and for a dataset that can be read only once, ValueError for a model
+    Raises TypeError for what is no Keras model, for a dataset that can be read only once, and for batches of ragged or
+    sparse tensors, ValueError for a model
     that is not compiled or has several replicas, for a dataset without a batch, and for bad settings.
 
     Example::

@@ -14,7 +14,7 @@ import numpy as np
 
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import amount
+from bigtrain_nb.common.words import amount, first_sentence
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
 from bigtrain_nb.preflight.time_needed import batches_in_an_epoch, input_alone
 from bigtrain_nb.preflight.training import passes_of
@@ -60,7 +60,7 @@ def saved(training):
         try:
             loaded = keras.models.load_model(path)
         except Exception as error:
-            return _not_loaded("Keras cannot load what was saved", f"{type(error).__name__}: {str(error).strip()}")
+            return _not_loaded(f"{words}, but Keras cannot load it", f"{type(error).__name__}: {error}")
         change = _change(before, keras.tree.flatten(loaded(training.x, training=False)))
         if change > SAVED_DIFFERS:
             return _differs("Saved and loaded", change)
@@ -73,7 +73,7 @@ def saved(training):
         except subprocess.TimeoutExpired:
             return ok(f"{words}, and loaded here, it gives the same outputs. A new process had too little time.", "10")
         except RuntimeError as error:
-            return _not_loaded(f"{words}. Loaded here it is the same, but a new process cannot load it", error)
+            return _not_loaded(f"{words}. Loaded here it is the same; a process with Keras alone cannot load it", error)
     change = _change(before, after)
     if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
         return _differs("Saved, and loaded by stock Keras in a process without us", change)
@@ -106,9 +106,10 @@ def _outputs_elsewhere(training, folder):
 
 def _not_loaded(words, error):
     return look(
-        f"{words}: {error!s:.199}",
-        "Put classes of your own into a module, register them with keras.saving.register_keras_serializable, and give"
-        " them get_config; or keep the code, and save weights only.",
+        f"{words}: {first_sentence(error)}",
+        "Put classes of your own into a module, register them with keras.saving.register_keras_serializable, give them"
+        " get_config, and import the module before you load. For one who has no such module: model.export(folder).",
+        "06",
     )
 
 

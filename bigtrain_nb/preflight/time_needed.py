@@ -115,9 +115,8 @@ def _whole_run(training, step, fed):
     examples = count * training.examples * epochs
     slowest = examples / min(step.low, fed.low)
     fastest = examples / min(step.high, fed.high)
-    of = f"{epochs} epochs" if training.epochs else "An epoch"
-    takes = "takes" if not training.epochs else "take"
-    return f" {of} {takes} {amount(fastest, 's')} to {amount(slowest, 's')} on this machine, without validation."
+    of = f"{epochs:,} epochs take" if epochs > 1 else "An epoch takes"
+    return f" {of} {amount(fastest, 's')} to {amount(slowest, 's')} on this machine, without validation."
 
 
 CHECKS = {"time": time}

@@ -51,7 +51,7 @@ class Training:
     def refuse_late(self):
         """Raise NotExamined once the time is over, so that a check ends at its next call of the model."""
         if self.seconds_left <= 0:
-            raise NotExamined(f"the {self.minutes:g} minutes were over: give more minutes")
+            raise NotExamined(f"the time was over (minutes={self.minutes:g}): give more minutes")
 
     def refuse_failing(self):
         if self.fails_with is not None:
@@ -272,6 +272,12 @@ def read(data, most, seconds):
 def _tensor(value):
     if value is None:
         return None
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        dense = "x.to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense(x)"
+        raise TypeError(
+            f"a batch has a {type(value).__name__} of shape {tuple(value.shape)}, and preflight takes dense tensors:"
+            f" give it the dataset with all rows padded, data.map(lambda x, y: ({dense}, y))"
+        )
     if isinstance(value, np.ndarray) and value.dtype == "float64":
         return tf.constant(value, keras.config.floatx())  # as `fit` does
     return tf.convert_to_tensor(value)

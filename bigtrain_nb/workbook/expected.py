@@ -58,7 +58,10 @@ EXPECTED = {
         '"OFF", "FILE" or "DATA"; a list of lists of examples; the global batch; a worker from 0; workers',
         "a list of examples",
     ),
-    "many_workers.predict_seconds": ("{bytes: seconds} of two sizes in two workers; bytes; workers", "seconds"),
+    "many_workers.all_reduce": (
+        "rank; workers, a power of two; an array [numbers], its own; exchange(partner, array) -> the partner's array",
+        "an array [numbers], the sum",
+    ),
     "many_workers.what_was_lost": (
         "{step: loss} of a run that was not killed; {step: loss} from the step on with which it was resumed",
         '"nothing", "rounding", "optimizer", "batches" or "weights"',
@@ -107,7 +110,10 @@ EXPECTED = {
         "a pair: 0, 1, 2 or 3; bytes that are not shared",
     ),
     "all_of_it.largest": ("devices; bytes of a device", "layers, a whole number"),
-    "all_of_it.rate": ("a batch; examples/s at 8; examples/s at 512", "examples/s"),
+    "all_of_it.best_rates": (
+        "train(batch, rate, seed) -> loss or nan; batches, a list; the rate to begin with",
+        "{batch: (best rate, mean loss of seeds 0, 1, 2)}",
+    ),
     "all_of_it.next_step": (
         "a model of tokens; an optimizer; an endless iterator of (tokens [16], next tokens [16])",
         "a function step() -> examples that it took",

@@ -47,6 +47,17 @@ def numbers(examples=128, width=8):
     return x, (x[:, :1] + 0.5 * x[:, 1:2]).astype("float32")
 
 
+def sentences(examples=64):
+    """Return strings of 3 to 12 words, and 1 for those with a good word, 0 for those with a bad one."""
+    numbers = random()
+    labels = numbers.integers(0, 2, examples)
+    found = []
+    for label in labels:
+        words = [*numbers.choice(["the", "film", "and", "plot"], numbers.integers(2, 12)), ("bad", "good")[label]]
+        found.append(" ".join(numbers.permutation(words)))
+    return np.array(found), labels.astype("float32")
+
+
 def images(examples=64, side=8):
     """Return uint8 images [examples, side, side, 3] and their class: a bright left or right half."""
     labels = random().integers(0, 2, examples)
@@ -181,6 +192,25 @@ def validation_not_scaled():
     return model, batched(scaled, y), batched(x.astype("float32"), y)
 
 
+@sick("validation apart")
+def validation_within_training():
+    x, y = table()
+    return (
+        dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"),
+        batched(x, y),
+        batched(x[96:], y[96:]),
+    )
+
+
+@sick("validation apart")
+def divided_behind_a_shuffle():
+    x, y = images(128)
+    shuffled = tf.data.Dataset.from_tensor_slices(((x / 255).astype("float32"), y)).shuffle(128, seed=1)
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2, "softmax")])
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, shuffled.skip(32).batch(16), shuffled.take(32).batch(16)
+
+
 @sick("the model takes the batch")
 def wrong_width():
     x, y = numbers(width=9)
@@ -307,6 +337,16 @@ def dead_from_its_bias():
     x, y = numbers()
     dead = layers.Dense(16, "relu", bias_initializer=keras.initializers.Constant(-100))
     return dense(dead, layers.Dense(1), loss="mse"), batched(x, y)
+
+
+@sick("gradients")
+def dead_without_a_layer_that_says_so():
+    x, y = numbers()
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(16, bias_initializer=keras.initializers.Constant(-20))(inputs)
+    model = keras.Model(inputs, layers.Dense(1)(keras.ops.relu(hidden)))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(x, y)
 
 
 @sick("frozen layers")
@@ -661,14 +701,14 @@ def two_inputs():
 
 @healthy
 def images_rescaled_inside():
-    x, y = images()
+    x, y = images(128)
     model = keras.Sequential(
         [keras.Input((8, 8, 3)), layers.Rescaling(1 / 127.5, -1), layers.Conv2D(8, 3, activation="relu")]
     )
     model.add(layers.GlobalAveragePooling2D())
     model.add(layers.Dense(2, "softmax"))
     model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
-    return model, batched(x, y), batched(x, y)
+    return model, batched(x[:64], y[:64]), batched(x[64:], y[64:])
 
 
 @healthy
@@ -997,3 +1037,56 @@ def forecast_with_causal_convolution():
     model = keras.Sequential([keras.Input((16, 2)), layers.Conv1D(8, 3, padding="causal"), layers.Dense(2)])
     model.compile(keras.optimizers.Adam(0.02), "mse")
     return model, batched(walk[:, :-1], walk[:, 1:])
+
+
+@healthy
+def few_different_inputs():
+    """Of 81 possible inputs nearly all come in validation and in training, by chance."""
+    x = random().integers(0, 3, (640, 4)).astype("int32")
+    y = (x.sum(1) > 4).astype("float32")
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), layers.Embedding(3, 4), layers.Flatten()])
+    model.add(layers.Dense(16, "relu"))
+    model.add(layers.Dense(1, "sigmoid"))
+    model.compile(keras.optimizers.Adam(0.02), "binary_crossentropy")
+    return model, batched(x[:512], y[:512]), batched(x[512:], y[512:])
+
+
+@healthy
+def monte_carlo_dropout():
+    class Always(layers.Layer):
+        """A functional model would hand its own training=False on to a Dropout."""
+
+        def __init__(self):
+            super().__init__()
+            self.dropout = layers.Dropout(0.2, name="always")
+
+        def call(self, x):
+            return self.dropout(x, training=True)
+
+    return dense(Always(), layers.Dense(1), loss="mse"), batched(*numbers())
+
+
+@healthy
+def strings_of_words():
+    x, y = sentences()
+    words = layers.TextVectorization(20, output_sequence_length=12)
+    words.adapt(x)
+    inputs = keras.Input((), dtype="string")
+    hidden = layers.GlobalAveragePooling1D()(layers.Embedding(20, 16, mask_zero=True)(words(inputs)))
+    model = keras.Model(inputs, layers.Dense(1, "sigmoid")(hidden))
+    model.compile(keras.optimizers.Adam(0.02), "binary_crossentropy")
+    return model, batched(x, y)
+
+
+@healthy
+def three_outputs_with_loss_weights():
+    x, y = table()
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(32, "relu")(inputs)
+    heads = {"kind": layers.Dense(3), "first": layers.Dense(1, "sigmoid"), "size": layers.Dense(1)}
+    model = keras.Model(inputs, {name: layer(hidden) for name, layer in heads.items()})
+    of_kind = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    losses = {"kind": of_kind, "first": "binary_crossentropy", "size": "mse"}
+    model.compile(keras.optimizers.Adam(0.01), losses, loss_weights={"kind": 1.0, "first": 0.3, "size": 0.1})
+    targets = {"kind": y, "first": (y == 0).astype("float32"), "size": x.mean(1)}
+    return model, batched(x, targets)

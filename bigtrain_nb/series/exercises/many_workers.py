@@ -6,6 +6,9 @@ import os
 import random
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -69,45 +72,154 @@ def _deals_single_examples(policy, files, batch, worker, workers):
     return reads("OFF", files, batch, worker, workers)[worker::workers]
 
 
-def predict_seconds(measured, size, workers):
-    (small, seconds_of_small), (large, seconds_of_large) = measured.items()
-    bandwidth = (large - small) / (seconds_of_large - seconds_of_small)  # of two workers, who send S bytes in all
-    latency = (seconds_of_small - small / bandwidth) / 2  # and 2 messages
-    messages = 2 * (workers - 1)
-    return messages * (size / workers / bandwidth + latency)
+def all_reduce(rank, workers, gradient, exchange):
+    total = gradient.copy()
+    first, last = 0, len(total)
+    way = []
+    distance = workers // 2
+    while distance:
+        partner = rank ^ distance
+        middle = (first + last) // 2
+        lower, upper = slice(first, middle), slice(middle, last)
+        mine, theirs = (lower, upper) if rank < partner else (upper, lower)
+        total[mine] += exchange(partner, total[theirs])
+        way.append((partner, mine, theirs))
+        first, last = mine.start, mine.stop
+        distance //= 2
+
+    for partner, mine, theirs in reversed(way):
+        total[theirs] = exchange(partner, total[mine])
+    return total
 
 
-@exercise(predict_seconds, minutes=10, difficulty=3)
-def _check_predict_seconds(answer):
-    """Write down t = 2(n-1)/n S/B + 2(n-1) L for n = 2, once for each of the two sizes. What is left of S, B and L when
-    you take one equation from the other? Only when you know both B and L does the new number of workers come in."""
-    slow = {1_000_000: 0.012, 9_000_000: 0.028}
-    told = "two workers took 12 ms for 1 MB and 28 ms for 9 MB"
-    expect(answer(slow, 17_000_000, 2), 0.044, f"{told}; seconds for 17 MB in 2 workers", rel=1e-3)
-    expect(answer(slow, 17_000_000, 4), 0.081, f"{told}; seconds for 17 MB in 4 workers", rel=1e-3)
-    expect(answer(slow, 0, 8), 0.07, f"{told}; seconds for 0 bytes in 8 workers", rel=1e-3)
-    fast = {4096: 0.0002, 2**24: 0.0104}
-    expect(answer(fast, 2**20, 2), 0.000835, "2 workers took 0.2 ms for 4 KiB and 10.4 ms for 16 MiB; 1 MiB", rel=1e-3)
+class _Network:
+    """Workers in threads, whose `exchange` swaps arrays, and which ends them all when nobody can go on."""
+
+    def __init__(self, workers):
+        self.workers = workers
+        self.messages = [0] * workers
+        self.numbers = [0] * workers
+        self._under_way = {(one, other): [] for one in range(workers) for other in range(workers)}
+        self._waits_for = {}
+        self._running = set(range(workers))
+        self._changed = threading.Condition()
+
+    def run(self, answer, gradients):
+        """Return what a function returns in each worker; raise what it raised there, `Wrong` if workers are stuck."""
+        with ThreadPoolExecutor(self.workers) as threads:
+            running = [threads.submit(self._work, answer, rank, own.copy()) for rank, own in enumerate(gradients)]
+        errors = [each.exception() for each in running if each.exception() is not None]
+        for error in sorted(errors, key=lambda each: isinstance(each, _Stuck)):  # a cause before what follows from it
+            raise error
+        return [each.result() for each in running]
+
+    def _work(self, answer, rank, gradient):
+        try:
+            return answer(rank, self.workers, gradient, partial(self._exchange, rank))
+        finally:
+            with self._changed:
+                self._running.discard(rank)
+                self._changed.notify_all()
+
+    def _exchange(self, rank, partner, numbers):
+        if partner not in range(self.workers) or partner == rank:
+            raise Wrong(f"worker {rank} of {self.workers} asks for an exchange with {partner!r}: no such partner")
+        numbers = np.array(numbers)  # a copy: the sender may go on with its own
+        with self._changed:
+            self.messages[rank] += 1
+            self.numbers[rank] += numbers.size
+            self._under_way[rank, partner].append(numbers)
+            self._waits_for[rank] = partner
+            self._changed.notify_all()
+            while not self._under_way[partner, rank]:
+                if self._are_stuck():
+                    self._changed.notify_all()
+                    raise _Stuck(
+                        f"{self.workers} workers: worker {rank} exchanges with {partner}, which sends it nothing."
+                        " Each must name the other at the same time"
+                    )
+                self._changed.wait()
+            del self._waits_for[rank]
+            return self._under_way[partner, rank].pop(0)
+
+    def _are_stuck(self):
+        return all(
+            rank in self._waits_for and not self._under_way[self._waits_for[rank], rank] for rank in self._running
+        )
 
 
-@_check_predict_seconds.refuses("17 MB in 2 workers: expected about 0.044, got 0.054")
-def _forgets_that_latency_counts_twice(measured, size, workers):
-    (small, first), (large, second) = measured.items()
-    bandwidth = (large - small) / (second - first)
-    latency = first - small / bandwidth
-    return 2 * (workers - 1) * (size / workers / bandwidth + latency)
+class _Stuck(Wrong):
+    """Raised in a worker that would wait without end."""
 
 
-@_check_predict_seconds.refuses("17 MB in 4 workers: expected about 0.081, got 0.044")
-def _draws_a_line_for_two_workers(measured, size, workers):
-    (small, first), (large, second) = measured.items()
-    return first + (size - small) * (second - first) / (large - small)
+@exercise(all_reduce, minutes=25, difficulty=4)
+def _check_all_reduce(answer):
+    """Let the first partner be half of all workers away, the next a quarter, then an eighth: `rank ^ distance` names
+    it, and both find each other so. Who of two keeps the lower half? Note each partner and both halves. The way back
+    takes the same partners in the other order, and there you send what you kept and get what you gave away."""
+    for workers, length in ((2, 4), (4, 12), (8, 24), (1, 3)):
+        gradients = np.random.default_rng(workers).normal(size=(workers, length))
+        network = _Network(workers)
+        for rank, found in enumerate(network.run(answer, gradients)):
+            whose = f"worker {rank} of {workers}, with {length} numbers"
+            expect(found, gradients.sum(axis=0), f"{whose}: the sum of all gradients")
+            expect(network.messages[rank], 2 * int(np.log2(workers)), f"{whose}: messages that it sent")
+            expect(network.numbers[rank], 2 * (workers - 1) * length // workers, f"{whose}: numbers that it sent")
 
 
-@_check_predict_seconds.refuses("17 MB in 2 workers: expected about 0.044, got 0.0528")
-def _bandwidth_of_one_point(measured, size, workers):
-    large, seconds = max(measured.items())
-    return 2 * (workers - 1) * size / workers / (large / seconds)
+@_check_all_reduce.refuses("worker 0 of 4, with 12 numbers: numbers that it sent: expected 18, got 24")
+def _doubles_the_whole(rank, workers, gradient, exchange):
+    total = gradient.copy()
+    distance = workers // 2
+    while distance:
+        total += exchange(rank ^ distance, total)
+        exchange(rank ^ distance, total[:0])  # as many messages as asked for
+        distance //= 2
+    return total
+
+
+@_check_all_reduce.refuses("worker 0 of 2, with 4 numbers: the sum of all gradients: expected")
+def _halves_only(rank, workers, gradient, exchange):
+    total = gradient.copy()
+    first, last = 0, len(total)
+    distance = workers // 2
+    while distance:
+        middle = (first + last) // 2
+        lower, upper = slice(first, middle), slice(middle, last)
+        mine, theirs = (lower, upper) if rank < rank ^ distance else (upper, lower)
+        total[mine] += exchange(rank ^ distance, total[theirs])
+        first, last = mine.start, mine.stop
+        distance //= 2
+    return total
+
+
+@_check_all_reduce.refuses("worker 0 of 4, with 12 numbers: messages that it sent: expected 4, got 6")
+def _everyone_with_everyone(rank, workers, gradient, exchange):
+    share = len(gradient) // workers
+    total = gradient.copy()
+    own = slice(rank * share, (rank + 1) * share)
+    for distance in range(1, workers):
+        partner = rank ^ distance
+        total[own] += exchange(partner, gradient[partner * share : (partner + 1) * share])
+    for distance in range(1, workers):
+        partner = rank ^ distance
+        total[partner * share : (partner + 1) * share] = exchange(partner, total[own])
+    return total
+
+
+@_check_all_reduce.refuses("4 workers: worker 0 exchanges with 1, which sends it nothing")
+def _partner_in_one_direction(rank, workers, gradient, exchange):
+    total = gradient.copy()
+    half = len(total) // 2
+    lower, upper = slice(0, half), slice(half, None)
+    distance = 1
+    while distance < workers:
+        partner = (rank + distance) % workers
+        mine, theirs = (lower, upper) if rank < partner else (upper, lower)
+        total[mine] += exchange(partner, total[theirs])
+        total[theirs] = exchange(partner, total[mine])
+        distance *= 2
+    return total
 
 
 def what_was_lost(whole, resumed):
