@@ -122,7 +122,8 @@ def _check_grouped(answer):
         matrix[: rows // 2] *= 0.1
         matrix[:, 1] = 0
         told = f"a matrix [{rows}, {columns}], {bits} bits, groups of {group} rows"
-        answered = answer(matrix.copy(), bits, group)
+        with np.errstate(divide="raise", invalid="raise"):  # NaN as int8 is 0 here, and something else elsewhere
+            answered = answer(matrix.copy(), bits, group)
         if not isinstance(answered, tuple) or len(answered) != 2:
             raise Wrong(f"{told}: expected whole numbers and scales, got {answered!r}")
         values, scales = answered
