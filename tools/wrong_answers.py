@@ -53,6 +53,7 @@ OTHER_OPERATORS = {
     ast.MatMult: [ast.Mult],
     ast.BitAnd: [ast.BitOr],
     ast.BitOr: [ast.BitAnd],
+    ast.BitXor: [ast.BitOr, ast.Add],
     ast.Lt: [ast.LtE, ast.Gt],
     ast.LtE: [ast.Lt, ast.Gt],
     ast.Gt: [ast.GtE, ast.Lt],

@@ -269,8 +269,15 @@ def _value(model, loss, x, y, outputs):
     losses = _losses(model, loss, outputs)
     for one, target, output in zip(losses, keras.tree.flatten(y), keras.tree.flatten(outputs), strict=True):
         if one is not None:
-            total += tf.reduce_mean(tf.cast(one(target, output), "float32"))
+            total += tf.reduce_mean(tf.cast(one(_as_outputs(target, output), output), "float32"))
     return total
+
+
+def _as_outputs(target, output):
+    """Return targets [...] as [..., 1] beside outputs [..., 1], as Keras does before it calls a loss."""
+    if output.shape.rank == target.shape.rank + 1 and output.shape[-1] == 1:
+        return target[..., None]
+    return target
 
 
 def _own_value(model, x, y, outputs):

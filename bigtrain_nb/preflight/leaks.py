@@ -180,7 +180,7 @@ def padding(training):
         return wrong(
             f"{padded.mean():.0%} of the places are padding (0), and give {share:.0%} of the loss's gradient: padding"
             f" is trained.{where}",
-            "Pass sample_weight, 0 at padding: it cannot be lost on the way, as masks are at x + layer(x).",
+            "Give a sample_weight that is 0 at padding. It is not lost on the way, as masks are at x + layer(x).",
             "11",
         )
     return ok(f"{padded.mean():.0%} of the places are padding, and give nothing to the loss.")

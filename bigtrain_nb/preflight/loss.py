@@ -206,7 +206,7 @@ def dead(training):
             "Smaller steps or he_normal initial weights; gelu and leaky_relu do not die.",
             "11",
         )
-    return ok(f"Units of {count} relu layers are alive.")
+    return ok(f"Relu layers: {count}. In each of them most units are above 0 for some example.")
 
 
 def frozen(training):

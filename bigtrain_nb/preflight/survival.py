@@ -66,18 +66,18 @@ def saved(training):
             return _differs("Saved and loaded", change)
         if training.seconds_left < LEAST_SECONDS:
             return ok(
-                f"{words}, and loaded here, it gives the same outputs. There was no time for a new process.", "10"
+                f"{words}, and loaded here, it gives the same outputs. There was no time for a new process.", "14"
             )
         try:
             after = _outputs_elsewhere(training, folder)
         except subprocess.TimeoutExpired:
-            return ok(f"{words}, and loaded here, it gives the same outputs. A new process had too little time.", "10")
+            return ok(f"{words}, and loaded here, it gives the same outputs. A new process had too little time.", "14")
         except RuntimeError as error:
             return _not_loaded(f"{words}. Loaded here it is the same; a process with Keras alone cannot load it", error)
     change = _change(before, after)
     if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
         return _differs("Saved, and loaded by stock Keras in a process without us", change)
-    return ok(f"{words}, and loaded by stock Keras in a process without us, it gives the same outputs.", "10")
+    return ok(f"{words}, and loaded by stock Keras in a process without us, it gives the same outputs.", "14")
 
 
 def _outputs_elsewhere(training, folder):

@@ -102,7 +102,7 @@ def _utilization(training, step):
         most = device.flops(policy) if device else flops_here(policy)
     except (TypeError, ValueError):
         return ", MFU not known, for the step has no plan"
-    of = f"what {device.name} can do" if device else "large products of matrices here"
+    of = f"what {device.name} can do" if device else "what large matrix products reach here"
     return f", MFU {100 * step.low * flops / most:.2g}% to {100 * step.high * flops / most:.2g}% of {of}"
 
 
