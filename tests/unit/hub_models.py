@@ -111,14 +111,14 @@ def pictures():
     return images, np.arange(14) % 3, None
 
 
-def gpt2_of_texts(dropout=0.0):
+def gpt2_of_texts():
     """GPT-2 with a tokenizer of letters."""
     models = keras_hub()
     letters = "abcdefghijklmnopqrstuvwxyzĠ"  # Ġ stands for a space
     vocabulary = {token: index for index, token in enumerate(["<|endoftext|>", *letters, "th", "the"])}
     tokenizer = models.GPT2Tokenizer(vocabulary=vocabulary, merges=["t h", "th e"])
     preprocessor = models.GPT2CausalLMPreprocessor(tokenizer, sequence_length=LENGTH)
-    backbone = models.GPT2Backbone(len(vocabulary), 2, 2, 16, 32, dropout=dropout, max_sequence_length=LENGTH)
+    backbone = models.GPT2Backbone(len(vocabulary), 2, 2, 16, 32, dropout=0.0, max_sequence_length=LENGTH)
     return models.GPT2CausalLM(backbone, preprocessor=preprocessor)
 
 

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,9 +29,8 @@ def built(build, replicas, taken=lambda model: model):
     return model
 
 
-def trained(build, data, replicas=1, taken=lambda model: model):
+def train(model, data):
     x, y, weight = data()
-    model = built(build, replicas, taken)
     model.fit(x, y, sample_weight=weight, batch_size=7, epochs=2, shuffle=False, verbose=0)
     return model
 
@@ -46,8 +45,9 @@ class Stock(NamedTuple):
 def stock_of(name):
     """Return what stock Keras makes of a task: no test changes it."""
     build, data = hub_models.TASKS[name]
-    start = built(build, 1).get_weights()
-    model = trained(build, data)
+    model = built(build, 1)
+    start = model.get_weights()
+    train(model, data)
     return Stock(start, model, model.predict(data()[0], verbose=0))
 
 
@@ -85,7 +85,7 @@ def without_us():
 def test_two_replicas_in_four_micro_batches_equal_stock_keras_and_the_file_is_stock(name, tmp_path, without_us):
     build, data = hub_models.TASKS[name]
     stock = stock_of(name)
-    taken = trained(build, data, 2, in_four_and_sharded)
+    taken = train(built(build, 2, in_four_and_sharded), data)
     assert_trained_as(stock, taken)
     for metric, values in stock.model.history.history.items():
         assert taken.history.history[metric] == pytest.approx(values, rel=1e-4), metric
@@ -112,35 +112,20 @@ def test_fully_sharded_on_two_replicas_they_equal_stock_keras(name, micro_batche
     build, data = hub_models.TASKS[name]
     blocks = BLOCKS_OF.get(name, r"transformer_layer_\d+")
     stock = stock_of(name)
-    taken = trained(build, data, 2, lambda model: bt.Model.of(model, fully_shard=blocks, micro_batches=micro_batches))
+    taken = built(build, 2, lambda model: bt.Model.of(model, fully_shard=blocks, micro_batches=micro_batches))
+    train(taken, data)
     assert_trained_as(stock, taken)
     x, _, _ = data()
     np.testing.assert_allclose(taken.predict(x, verbose=0), stock.predicted, atol=1e-4)
 
 
-def test_a_fully_sharded_model_generates_the_same_tokens_and_its_file_is_stock(tmp_path):
-    stock = of_texts(lambda model: model)
-
-    def sharded(model):
-        bt.chunk_attention(model, chunks=3)
-        return bt.Model.of(model, fully_shard=r"transformer_layer_\d+")
-
-    taken = of_texts(sharded, replicas=2)
-    assert apart(taken, stock) < 2e-5
-    taken.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    for model in (taken, loaded):
-        texts = model.generate(["the ca", "a do"], max_length=hub_models.LENGTH)
-        assert texts == stock.generate(["the ca", "a do"], max_length=hub_models.LENGTH)
-
-
 TEXTS = ["the cat sat", "a dog ran on", "the mat", "cat and dog", "on the mat", "dogs ran", "the end", "a cat"]
 
 
-def of_texts(taken, replicas=1, dropout=0.0):
+def of_texts(taken=lambda model: model, replicas=1):
     keras.utils.set_random_seed(1)
     with on(replicas):
-        model = taken(hub_models.gpt2_of_texts(dropout))
+        model = taken(hub_models.gpt2_of_texts())
         model.compile(
             optimizer=keras.optimizers.SGD(0.5, momentum=0.9),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -150,31 +135,55 @@ def of_texts(taken, replicas=1, dropout=0.0):
     return model
 
 
-def test_texts_go_into_fit_and_generate_gives_the_same_tokens_also_recomputed_in_chunks():
-    stock = of_texts(lambda model: model)
+def generated(model):
+    return model.generate(["the ca", "a do"], max_length=hub_models.LENGTH)
 
+
+@cache
+def stock_of_texts():
+    """Return the stock model of texts, and what it writes: no test changes it."""
+    model = of_texts()
+    return model, generated(model)
+
+
+def test_a_fully_sharded_model_generates_the_same_tokens_and_its_file_is_stock(tmp_path):
+    def sharded(model):
+        bt.chunk_attention(model, chunks=3)
+        return bt.Model.of(model, fully_shard=r"transformer_layer_\d+")
+
+    stock, texts = stock_of_texts()
+    taken = of_texts(sharded, replicas=2)
+    assert apart(taken, stock) < 2e-5
+    assert generated(taken) == texts
+    taken.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(stock) and apart(loaded, taken) == 0
+    assert type(loaded.preprocessor) is type(stock.preprocessor)
+
+
+def test_texts_go_into_fit_and_generate_gives_the_same_tokens_also_recomputed_in_chunks():
     def all_of_it(model):
         bt.recompute(model, r"transformer_layer_\d+")
         bt.chunk_attention(model, chunks=3)
         return in_four_and_sharded(model)
 
+    stock, texts = stock_of_texts()
     taken = of_texts(all_of_it, replicas=2)
     assert apart(taken, stock) < 2e-5
-    prompts = ["the ca", "a do"]
-    assert taken.generate(prompts, max_length=hub_models.LENGTH) == stock.generate(
-        prompts, max_length=hub_models.LENGTH
-    )
+    assert generated(taken) == texts
     assert isinstance(taken, keras_hub.models.GPT2CausalLM) and taken.preprocessor is not None
 
 
 def test_a_recomputed_model_draws_the_same_dropout_masks():
-    stock = of_texts(bt.Model.of, dropout=0.3)
-    recomputed = of_texts(lambda model: bt.recompute(bt.Model.of(model), r"transformer_layer_\d+"), dropout=0.3)
-    assert apart(recomputed, stock) < 1e-6
+    _, data = hub_models.TASKS["GPT-2"]
+    gpt2 = partial(hub_models.gpt2, dropout=0.3)
+    stock = train(built(gpt2, 1, bt.Model.of), data)
+    recomputed = train(built(gpt2, 1, lambda model: bt.recompute(bt.Model.of(model), r"transformer_layer_\d+")), data)
+    assert apart(recomputed, stock) < 1e-6 < apart(stock, stock_of("GPT-2").model)
 
 
 def test_presets_are_saved_and_loaded_in_a_process_that_has_imported_us(tmp_path):
-    model = of_texts(bt.Model.of)
+    model = bt.Model.of(hub_models.gpt2_of_texts())
     model.save_to_preset(tmp_path / "preset")
     again = keras_hub.models.CausalLM.from_preset(str(tmp_path / "preset"))
     assert type(again) is keras_hub.models.GPT2CausalLM
@@ -183,10 +192,11 @@ def test_presets_are_saved_and_loaded_in_a_process_that_has_imported_us(tmp_path
 
 def test_lora_trains_and_the_rest_stays():
     build, data = hub_models.TASKS["Qwen with LoRA"]
-    start = built(build, 1)
-    taken = trained(build, data, 2, lambda model: bt.recompute(in_four_and_sharded(model), r"transformer_layer_\d+"))
+    start = stock_of("Qwen with LoRA").start
+    taken = built(build, 2, lambda model: bt.recompute(in_four_and_sharded(model), r"transformer_layer_\d+"))
+    train(taken, data)
     moved = {}
-    for variable, before, after in zip(taken.weights, start.get_weights(), taken.get_weights(), strict=True):
+    for variable, before, after in zip(taken.weights, start, taken.get_weights(), strict=True):
         moved.setdefault(variable.trainable, []).append(np.abs(after - before).max())
     assert max(moved[True]) > 1e-4 and max(moved[False]) == 0
 
