@@ -1,10 +1,22 @@
 """`shard_optimizer=True`: the same weights, half of the state on each of two replicas, files as without it."""
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
-from equal_models import SIZES, batches, distance, examples, net, on, precision, strategy, trained, values_on_replicas
+from equal_models import (
+    SIZES,
+    batches,
+    distance,
+    examples,
+    net,
+    on,
+    precision,
+    reducing,
+    strategy,
+    trained,
+    values_on_replicas,
+)
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.keras_gaps import innermost
@@ -44,6 +56,9 @@ def of_two_types(dtype, **options):
     return bt.Model(inputs, keras.layers.Dense(1, dtype="float32")(x), **options)
 
 
+OF_TWO_TYPES = {dtype: partial(of_two_types, dtype) for dtype in ("bfloat16", "float64")}
+
+
 def bytes_on_first_replica(optimizer):
     variables = innermost(optimizer)._variables  # `variables` shows them whole
     return sum(values_on_replicas(variable)[0].nbytes for variable in variables)
@@ -59,18 +74,19 @@ def apart(model, other):
     return max(distance(model, other), max(float(np.abs(a - b).max()) for a, b in pairs))
 
 
-def both(replicas, optimizer, build, policy="float32"):
-    with precision(policy):
-        plain = trained(build, DATA, optimizer, replicas)
-        sharded = trained(partial(build, shard_optimizer=True), DATA, optimizer, replicas)
-    return plain, sharded
+@cache
+def without(build, optimizer, replicas=2):
+    """Return what is trained without `shard_optimizer`, reduced on one device: no test changes it."""
+    with reducing("on one device"):
+        return trained(build, DATA, optimizer, replicas)
 
 
 @pytest.mark.usefixtures("each_reduction")
 @pytest.mark.parametrize("name", TOGETHER)
 def test_it_trains_as_without_and_shows_the_same_state(name):
-    plain, sharded = both(*TOGETHER[name])
-    assert apart(sharded, plain) < 1e-6
+    replicas, optimizer, build = TOGETHER[name]
+    sharded = trained(partial(build, shard_optimizer=True), DATA, optimizer, replicas)
+    assert apart(sharded, without(build, optimizer, replicas)) < 1e-6
     for weight in sharded.weights:
         assert all(np.array_equal(value, weight.numpy()) for value in values_on_replicas(weight))
 
@@ -89,9 +105,10 @@ def test_a_weight_that_is_left_undecayed_itself_and_not_by_its_name_stays_so():
 
 
 @pytest.mark.usefixtures("each_reduction")
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", OF_TWO_TYPES)
 def test_weights_of_two_types_are_sharded_each_type_by_itself(dtype):
-    plain, sharded = both(2, ADAM, partial(of_two_types, dtype))
+    build = OF_TWO_TYPES[dtype]
+    plain, sharded = without(build, ADAM), trained(partial(build, shard_optimizer=True), DATA, ADAM, 2)
     assert {weight.dtype for weight in sharded.weights} == {dtype, "float32"}
     for weight, other in zip(sharded.weights, plain.weights, strict=True):
         np.testing.assert_allclose(weight.numpy().astype("float64"), other.numpy().astype("float64"), rtol=0, atol=1e-6)
@@ -100,7 +117,8 @@ def test_weights_of_two_types_are_sharded_each_type_by_itself(dtype):
 @pytest.fixture(scope="module")
 def scaled():
     """Trained with loss scaling on two replicas, plain and sharded."""
-    return both(2, ADAM, net, policy="mixed_float16")
+    with precision("mixed_float16"):
+        return [trained(partial(net, shard_optimizer=sharded), DATA, ADAM, 2) for sharded in (False, True)]
 
 
 def test_a_replica_keeps_half_of_the_slots(scaled):
@@ -122,11 +140,12 @@ def test_a_file_is_whole_and_goes_on_with_any_number_of_replicas_sharded_or_not(
     assert distance(further[4], further[1]) < 5e-3  # in 16 bits
 
 
-@pytest.mark.usefixtures("each_reduction")
-@pytest.mark.parametrize("sharded", [False, True])
-def test_resume_goes_on_from_a_sharded_state_with_any_number_of_replicas(sharded, tmp_path):
+@pytest.mark.parametrize(
+    ("sharded", "reduced"), [(False, "on one device"), (True, "on one device"), (True, "by collectives")]
+)
+def test_resume_goes_on_from_a_sharded_state_with_any_number_of_replicas(sharded, reduced, tmp_path):
     def resumed(replicas, shard_optimizer):
-        with on(replicas):
+        with reducing(reduced), on(replicas):
             model = net(shard_optimizer=shard_optimizer)
             model.compile(ADAM(), "mse")
         return bt.Resume(tmp_path, model)
