@@ -79,8 +79,9 @@ def moved(build, policy, batch, replicas=1, micro_batches=1):
 @pytest.mark.parametrize(
     ("build", "policy", "most"),
     [
-        *((build, "float32", 1e-5) for build in (gpt, gpt2, llama)),
-        *((build, "float64", 1e-12) for build in (gpt, gpt2)),
+        (gpt, "float32", 1e-5),
+        (gpt, "float64", 1e-12),
+        (gpt2, "float64", 1e-12),
         (llama, "float64", 1e-7),  # KerasHub's norm and rotary positions compute in float32 inside
     ],
 )
