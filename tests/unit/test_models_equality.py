@@ -63,7 +63,7 @@ def assert_equals_stock(model, optimizer):
         ("adamw", 1, 3),
         ("global_clipnorm", 2, 1),
         ("momentum", 2, 40),
-        *[(optimizer, 4, 3) for optimizer in OPTIMIZERS],
+        *[(optimizer, 4, 3) for optimizer in OPTIMIZERS if optimizer != "momentum"],
     ],
 )
 def test_ten_steps_equal_the_whole_batch_on_one_device(optimizer, replicas, micro_batches):
