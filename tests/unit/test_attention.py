@@ -1,7 +1,7 @@
 """Attention in chunks: the same outputs and gradients, less memory, the same dropout in both passes."""
 
 import inspect
-from functools import partial
+from functools import cache, partial
 
 import hub_models
 import numpy as np
@@ -69,20 +69,24 @@ def trained(model, **compiled):
     return model
 
 
+@cache
+def whole(kind):
+    """Return a model of a kind that is trained in one piece: no test changes it."""
+    return trained(model_of(kind))
+
+
 @pytest.mark.parametrize("chunks", [1, 3, 5, 40])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_ends_at_the_same_weights(kind, chunks):
-    whole = trained(model_of(kind))
     chunked = trained(bt.chunk_attention(model_of(kind), chunks=chunks))
-    assert apart_of_weights(chunked, whole) < 1e-6
+    assert apart_of_weights(chunked, whole(kind)) < 1e-6
 
 
 def test_lengths_that_are_not_known_beforehand_and_xla():
-    whole = trained(model_of("causal"))
     for settings in ({"length": None}, {}):
         chunked = bt.chunk_attention(model_of("causal", **settings), chunks=3)
         trained(chunked, jit_compile=not settings)
-        assert apart_of_weights(chunked, whole) < 1e-5
+        assert apart_of_weights(chunked, whole("causal")) < 1e-5
 
 
 def test_two_replicas_in_micro_batches_recomputed():
@@ -90,12 +94,11 @@ def test_two_replicas_in_micro_batches_recomputed():
         inputs = keras.Input(x.shape[1:])
         return bt.recompute(keras.Model(inputs, self_attention(inputs, use_causal_mask=True)))(x)
 
-    whole = trained(model_of("causal"))
     with on(2):
         model = bt.chunk_attention(model_of(block), chunks=3)
         bt.Model.of(model, micro_batches=2, shard_optimizer=True)
         trained(model)
-    assert apart_of_weights(model, whole) < 1e-6
+    assert apart_of_weights(model, whole("causal")) < 1e-6
 
 
 def test_a_mask_of_the_callers_is_cut_by_rows():
@@ -107,9 +110,9 @@ def test_a_mask_of_the_callers_is_cut_by_rows():
 
 def test_mixed_precision_stays_near():
     with precision("mixed_bfloat16"):
-        whole = trained(model_of("causal"))
+        in_one_piece = trained(model_of("causal"))
         chunked = trained(bt.chunk_attention(model_of("causal"), chunks=3))
-    assert apart_of_weights(chunked, whole) < 0.02
+    assert apart_of_weights(chunked, in_one_piece) < 0.02
 
 
 def test_dropout_is_the_same_in_both_passes_and_another_in_each_chunk_and_step():
