@@ -295,8 +295,8 @@ def files(strategy):
             model.save_weights(f"{folder}/model.weights.h5")
             expected = weights(model)
             for name in ("best.keras", "model.keras", "model.h5", "best.weights.h5", "model.weights.h5"):
-                loaded = net(tf.distribute.get_strategy(), "float32", sgd)
                 if name.endswith(".weights.h5"):
+                    loaded = net(tf.distribute.get_strategy(), "float32", sgd)
                     loaded.load_weights(f"{folder}/{name}")
                 else:
                     loaded = keras.saving.load_model(f"{folder}/{name}", compile=False)
