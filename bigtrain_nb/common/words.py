@@ -58,10 +58,21 @@ def fitting_unit(value, unit):
     return fitting
 
 
+def cause(error):
+    """The words of an error in one line of at most 299 characters.
+
+    Of what a layer of Keras raises, only the cause, which stands in bold; of an operation's, without its node's name.
+    """
+    words = str(error)
+    if bold := re.search(r"\x1b\[1m(.*?)\x1b\[0m", words, re.DOTALL):
+        words = bold[1]
+    words = re.sub(r"\{\{.*?\}\}", "", words)
+    return " ".join(words.split())[:299]
+
+
 def first_sentence(error):
-    """The words of an error up to the end of its first sentence, in one line of at most 199 characters."""
-    words = " ".join(str(error).split())
-    return re.split(r"(?<=[.!?]) ", words)[0][:199]
+    """The words of an error up to the end of its first sentence, in one line."""
+    return re.split(r"(?<=[.!?]) ", cause(error))[0]
 
 
 def interval(row):

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import number
+from bigtrain_nb.common.words import cause, number
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
 from bigtrain_nb.preflight.training import passes_of, read
 
@@ -35,11 +35,11 @@ def runs(training):
             outputs = training.outputs(training.x)
             shapes = ", ".join(str(tuple(output.shape)) for output in keras.tree.flatten(outputs))
         except Exception as error:
-            training.fails_with = f"{type(error).__name__}: {str(error).strip():.299}"
+            training.fails_with = f"{type(error).__name__}: {cause(error)}"
     if training.fails_with is not None:
         given = ", ".join(f"{tuple(each.shape)} {each.dtype.name}" for each in keras.tree.flatten(training.x))
         return wrong(
-            f"A step on the first batch fails, with inputs {given}: {training.fails_with}",
+            f"A step on the first batch fails, with inputs {given}: {training.fails_with.rstrip('.')}.",
             "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape.",
         )
     if training.has_own_step:
@@ -196,6 +196,7 @@ def second_pass(training):
     """Does the dataset give batches again in the second epoch?"""
     again = next(iter(passes_of(training.data)()), None)
     if again is None:
+        training.ends_after_a_pass = True
         return wrong(
             f"The dataset gave {len(training.batches)} batches once and is empty when it is read again: from the second"
             " epoch on there is nothing to train on.",

@@ -33,7 +33,7 @@ def memory(training):
     try:
         plan = plan_step(training.model, batch)
     except (TypeError, ValueError) as error:
-        raise NotExamined(f"the step has no plan: {str(error).strip():.199}") from None
+        raise NotExamined(f"the step has no plan: {first_sentence(error).rstrip('.')}") from None
     on_gpu = bool(tf.config.list_logical_devices("GPU"))
     has = gpu_memory() if on_gpu else memory_limit()
     if has is None:

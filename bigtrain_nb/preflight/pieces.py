@@ -10,7 +10,7 @@ import numpy as np
 from bigtrain_nb.common.batches import examples_of, loss_reduction
 from bigtrain_nb.common.keras_gaps import layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import amount
+from bigtrain_nb.common.words import amount, first_sentence
 from bigtrain_nb.measure.intervals import mean_interval
 from bigtrain_nb.preflight.report import NotExamined, look, ok
 
@@ -44,8 +44,16 @@ def gradient(training):
     )
     _, reordered = training.gradients(reordered_batch)
     size = examples // 3
-    _, of_first = training.gradients(examples_of(training.first, 0, size))
-    _, of_rest = training.gradients(examples_of(training.first, size, examples - size))
+    try:
+        _, of_first = training.gradients(examples_of(training.first, 0, size))
+        _, of_rest = training.gradients(examples_of(training.first, size, examples - size))
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        return look(
+            f"The model takes {examples} examples and fails with {size} or {examples - size}: {first_sentence(error)}",
+            "Write no size of the batch into the model, as in a reshape: micro-batches, replicas and a last batch that"
+            " is not full have fewer examples.",
+            "05",
+        )
     share = size / examples
     places = whole.keys() | of_first.keys() | of_rest.keys()
     pieces = {place: share * of_first.get(place, 0) + (1 - share) * of_rest.get(place, 0) for place in places}
@@ -93,7 +101,10 @@ def noise(training):
     if training.examples < 2:
         raise NotExamined("the batch has one example")
     until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
-    _refuse_unlike_halves(training)
+    try:
+        _refuse_unlike_halves(training)
+    except (ValueError, tf.errors.InvalidArgumentError):
+        raise NotExamined("the model fails with half a batch") from None
     found = []
     for batch in training.batches[:MOST_HALVED]:
         if len(found) >= LEAST_HALVED and time.monotonic() > until:

@@ -30,6 +30,7 @@ def overflow(training):
     """Is a step finite, forward and backward, in the policy of the model?"""
     if training.no_loss is not None:
         raise NotExamined(training.no_loss)
+    training.refuse_failing()
     found = find_overflow(training.model, training.first)
     if found is None:
         return ok(f"Loss and gradients of a step are finite in {training.model.dtype_policy.name}.", "04")
@@ -41,6 +42,8 @@ def overflow(training):
 def bfloat16(training):
     """What does bfloat16 change in the loss of some steps from the start, beside float32?"""
     training.refuse_own_step()
+    if training.no_loss is not None:
+        raise NotExamined(training.no_loss)
     weights = training.model.trainable_variables
     if not weights or any(weight.dtype != "float32" for weight in weights):
         raise NotExamined("no weights train in float32, with which to compare")

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from bigtrain_nb.common.checks import one_of, positive, whole_number
 from bigtrain_nb.common.keras_gaps import build_as_fit_does
 from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.common.words import cause
 from bigtrain_nb.preflight import data as of_data
 from bigtrain_nb.preflight import leaks, memory, pieces, precision, survival, time_needed
 from bigtrain_nb.preflight import loss as of_loss
@@ -154,4 +155,4 @@ def _sentence(reason):
 
 
 def _words(error):
-    return f"{type(error).__name__}: {str(error).strip():.299}"
+    return f"{type(error).__name__}: {cause(error)}"

@@ -24,8 +24,9 @@ class Training:
 
     ``x``, ``y``, ``weight`` are the parts of the first. ``state``: the model's `State` to put back. ``fails_with``:
     words of the error with which the model refuses the first batch. ``no_loss``: why the loss of it says nothing, once
-    a check has found that, so that one cause is one line. ``known_constant``: the loss of the best constant
-    output, once it was sought. ``known_input``: the `Result` of the input alone, once it was measured.
+    a check has found that, so that one cause is one line. ``ends_after_a_pass``: whether a second pass reads nothing,
+    once that was found. ``known_constant``: the loss of the best constant output, once it was sought. ``known_input``:
+    the `Result` of the input alone, once it was measured.
     """
 
     def __init__(self, model, data, validation, epochs, minutes):
@@ -41,6 +42,7 @@ class Training:
         self.state = None
         self.fails_with = None
         self.no_loss = None
+        self.ends_after_a_pass = False
         self.known_constant = None
         self.known_input = None
 

@@ -209,3 +209,12 @@ def test_a_median_has_its_interval_in_brackets_and_none_without_one():
     assert (
         words.interval(row(7.0, 7.0, 7.0, "examples/s")) == "7" and words.interval(row(2.0, 2.0, 2.0, "x")) == "2.00x"
     )
+
+
+def test_the_cause_of_an_error_is_told_in_one_line():
+    of_a_layer = ValueError(
+        "Exception encountered when calling A.call().\n\n\x1b[1mIt has 8,\n not 9. So.\x1b[0m\n\nArguments"
+    )
+    assert words.cause(of_a_layer) == "It has 8, not 9. So."
+    assert words.first_sentence(of_a_layer) == "It has 8, not 9."
+    assert words.first_sentence(ValueError("{{function_node x}} A label of 3. More.")) == "A label of 3."

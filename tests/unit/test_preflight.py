@@ -318,6 +318,15 @@ def test_examples_that_validation_shares_with_training_are_counted_beside_chance
     assert bt.preflight(model, data, checks=["validation apart"]).findings == []
 
 
+@pytest.mark.parametrize("name", ["labels_from_one", "wrong_width", "generator_that_ends", "reshaped_wrongly"])
+def test_what_one_line_has_found_lets_no_other_fail(name):
+    checks = ["data", "pieces", "a step is finite", "bfloat16", "time"]
+    report = bt.preflight(*SICK[name][0](), checks=checks, minutes=0.5)
+    assert not any("It failed" in finding.found or "\x1b" in finding.found for finding in report.findings), report
+    if name == "reshaped_wrongly":
+        assert "fails with 5 or 11" in str(report.of("look")), report
+
+
 def test_a_ragged_batch_is_refused_with_what_to_do():
     rows = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [3], [4, 5, 6], [7]])).batch(2)
     model = dense(layers.Dense(1), loss="mse")
