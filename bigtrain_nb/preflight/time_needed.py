@@ -56,10 +56,13 @@ def batches_in_an_epoch(training):
 
 
 class _Passes:
-    """A dataset that is read without moving on its shuffling."""
+    """A dataset that is read without moving on its shuffling, and without a new start after each epoch: of a few small
+    batches the start would be most of the time.
+    """
 
     def __init__(self, data):
-        self._start = passes_of(data)
+        source = batches_of(data)
+        self._start = passes_of(source.repeat() if isinstance(source, tf.data.Dataset) else source)
 
     def __iter__(self):
         return self._start()
