@@ -140,7 +140,7 @@ def test_two_workers_end_with_the_weights_of_ours_after_2048_steps(cluster, tmp_
     training = Training(cluster, tmp_path, "train_source.py", *settings, at_least=2)
     assert training.code() == 0
     assert training.steps[-1] == 2048
-    assert any("worker 1 of 2, with 0 GPUs, because of TF_CONFIG" in line for line in training.lines)
+    assert any("worker 1 of 2, with 0 GPUs, summing by RING, because of TF_CONFIG" in line for line in training.lines)
     expected = of_two_workers(tmp_path / "ours", "train_source.py", *settings)
     assert np.abs(weights_in(tmp_path / "checkpoints") - expected).max() < 1e-4
 
@@ -168,7 +168,7 @@ def test_after_a_killed_worker_and_a_lost_node_the_weights_are_those_of_our_laun
 
 def test_a_node_that_comes_back_is_used_and_no_step_is_lost(cluster, tmp_path):
     """Of the photographs: their weights are not compared, for rounding grows to 0.5 in 900 such steps."""
-    epochs = 60
+    epochs = 120  # of which one worker trains a minute alone: so often Ray looks whether there is room for more
     training = Training(cluster, tmp_path, "train_photos.py", "--epochs", str(epochs), "--every", "10")
     training.until(lambda: len(training.steps) > 30)
     cluster.remove_node(cluster.second, allow_graceful=False)
@@ -176,19 +176,21 @@ def test_a_node_that_comes_back_is_used_and_no_step_is_lost(cluster, tmp_path):
     cluster.add_node(**A_NODE)
     until_started(training, 2)
     assert training.code() == 0
-    steps = training.steps
-    assert steps[-1] == 24 * epochs
-    assert all(after <= before + 1 for before, after in zip(steps, steps[1:], strict=False))
+    assert training.steps[-1] == 24 * epochs
+    newest = 0
+    for step in training.steps:  # some lines come twice, late: both nodes of this machine read the same logs
+        assert step <= newest + 1
+        newest = max(newest, step)
 
 
 def beside(whole, workers, losses):
     """Return a row of the stored table: how far losses, {step: loss}, are from those of an undisturbed run."""
-    calm, later = [0.0], []
+    calm, later = [], []
     for step, loss in losses.items():
         (calm if step <= CALM_STEPS else later).append(abs(loss - whole[step]))
     same = sum(loss == whole[step] for step, loss in losses.items())
-    largest = f"{max(calm):.0e} | {max(later):.0e}" if later else f"{max(calm):.0e} |"
-    return f"| {workers} | {min(losses)} to {max(losses)} | {same} of {len(losses)} | {largest} |"
+    largest = "|".join(f" {max(some):.0e} " if some else " " for some in (calm, later))
+    return f"| {workers} | {min(losses)} to {max(losses)} | {same} of {len(losses)} |{largest}|"
 
 
 def test_the_curve_of_two_one_and_two_workers_is_that_of_two(cluster, tmp_path):
