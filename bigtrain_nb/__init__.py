@@ -57,7 +57,7 @@ del globals()["preflight"]
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = sorted(_MODULE_OF)
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def __getattr__(name):
