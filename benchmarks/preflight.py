@@ -1,6 +1,6 @@
 """How many of the sick and the healthy trainings of tests/unit/trainings.py `bt.preflight` tells, by name.
 
-python benchmarks/preflight.py                          all of them, half an hour
+python benchmarks/preflight.py                          all of them, about an hour
 python benchmarks/preflight.py rounded classes          those named
 """
 
