@@ -414,7 +414,8 @@ def test_a_class_that_no_new_process_knows_is_to_be_looked_at():
 
     model = dense(Doubles(), layers.Dense(1), loss="mse")
     (finding,) = bt.preflight(model, batched(*numbers()), checks=["saved and loaded"]).findings
-    assert finding.verdict == "look" and "a new process cannot load it" in finding.found and "Doubles" in finding.found
+    assert finding.verdict == "look" and "Doubles" in finding.found, finding
+    assert "a process with Keras alone cannot load it" in finding.found
 
 
 def test_stopped_and_resumed_it_is_equal_to_the_bit_and_what_saving_costs_is_told():
@@ -470,6 +471,7 @@ TAUGHT = {  # a line that names a notebook, and words that this has
     ("one batch", "02"): "The learning rate",
     ("one batch", "11"): "bt.find_overflow",
     ("sees its answer", "10"): "shifted by two",
+    ("validation apart", "11"): "Keep some examples out",
     ("padding", "11"): "A mask that is lost",
     ("examples apart", "11"): "Examples that see each other",
     ("sees its answer", "11"): "A model that sees its answer",
@@ -482,7 +484,7 @@ TAUGHT = {  # a line that names a notebook, and words that this has
     ("memory", "05"): "What it saves",
     ("memory", "07"): "bt.recompute",
     ("memory", "08"): "With one argument",
-    ("saved and loaded", "10"): "keras.saving.load_model",
+    ("saved and loaded", "14"): "neither your code nor Keras",
     ("stopped and resumed", "11"): "How often?",
     ("stopped and resumed", "03"): "Make it survive",
 }

@@ -175,7 +175,7 @@ PROJECTS = {  # and what of them cannot be examined
     "adversarial": (
         adversarial,
         {"validation data", "examples apart", "outputs and loss", "range of outputs", "start", "dead units"}
-        | {"gradients", "right in pieces", "bfloat16"},
+        | {"gradients", "right in pieces", "bfloat16", "evaluation"},
     ),
     "contrastive": (contrastive, {"validation data", "outputs and loss", "range of outputs", "right in pieces"}),
     "language": (language, {"validation data"}),
