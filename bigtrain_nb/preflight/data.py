@@ -242,6 +242,8 @@ def validation_apart(training):
     of_validation = passes_of(training.validation)
     next(iter(of_validation()), None)  # behind a shuffle the second pass has other examples than the first
     theirs = list(_inputs_of(of_validation(), seconds))
+    if not theirs:
+        raise NotExamined("validation has no examples")
     read = times.total()
     share = float(np.mean([each in times for each in theirs]))
     by_chance = 1 - sum(count == 1 for count in times.values()) / read
