@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ON_GITHUB = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+")
 ELSEWHERE = (
     "**On a hosted service** ([open in Colab](https://colab.research.google.com/github/{place}/blob/main/notebooks/{name}))"
-    " run this first: `%pip install -q {package}`, then `%run -m bigtrain_nb.unpack`."
+    " clear the stored outputs first (**Edit**, **Clear all outputs**), or you see the answers."
+    " Then run `%pip install -q {package}` and `%run -m bigtrain_nb.unpack`."
 )
 PACKAGES = {
     "07-pay-with-time.ipynb": '"bigtrain-nb[hub]"',

@@ -33,7 +33,7 @@ class Peak:
     """What a `Graph` takes at its fullest moment, without variables and inputs, its branches ``side_by_side`` or not.
 
     ``fullest``: {(kind of buffer, layer): bytes}; ``at``: the node that runs then; ``largest``: bytes of a buffer;
-    ``small``: bytes of those that are no larger than `SMALL`, at most.
+    ``small``: bytes of those that are no larger than `SMALL`, at most; ``course``: bytes while each node runs, in turn.
     """
 
     def __init__(self, graph, side_by_side):
@@ -44,6 +44,7 @@ class Peak:
         self.at = ""
         self.largest = 0
         self.small = self._small_alive = 0
+        self.course = []
         self._run(graph, {})
         self.total = self.fullest.total()
 
@@ -71,7 +72,8 @@ class Peak:
             for tensor, buffer in zip(outputs, made, strict=True):
                 buffers[tensor.name] = buffer
                 buffer.readers += graph.readers[tensor.name]
-            if self.alive.total() > self.fullest.total():
+            self.course.append(self.alive.total())
+            if self.course[-1] > self.fullest.total():
                 self.fullest = self.alive.copy()
                 self.at = op.node.name
             self._release(inputs + made)

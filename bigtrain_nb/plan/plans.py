@@ -39,7 +39,8 @@ class StepPlan(Plan):
     ``activations``: by layer, at the fullest moment. ``communication_volume``: bytes that a device sends. ``time``: a
     lower bound, None unless asked for. ``unseen``: kinds of operations of which not all work is counted. ``runtime``:
     bytes of main memory that the process takes beside the tensors, on a CPU to be added to ``peak``. Where one process
-    has several replicas it is that for each, but for 20 MiB, which it takes once.
+    has several replicas it is that for each, but for 20 MiB, which it takes once. ``memory_course``: bytes of
+    activations, gradients and work while each operation of the forward and backward pass runs, in the plan's order.
     """
 
     title: str
@@ -50,6 +51,7 @@ class StepPlan(Plan):
     time: Breakdown | None
     runtime: float
     unseen: list[str]
+    memory_course: list[float]
 
     @property
     def peak(self) -> float:
@@ -181,6 +183,7 @@ def plan_of(step, on=None, link=None, waiting=1, input_seconds=0.0):
         time=_time(step, volume.total, on, link, input_seconds) if on else None,
         runtime=PROCESS + NODE * _nodes(step),
         unseen=step.gradients.unseen,
+        memory_course=gradients.course,
     )
 
 

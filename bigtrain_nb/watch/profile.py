@@ -13,7 +13,7 @@ from bigtrain_nb.common.cards import Shown, note, stacked, table
 from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import wait_for_devices
-from bigtrain_nb.common.words import amount, number, quantity
+from bigtrain_nb.common.words import amount, quantity
 from bigtrain_nb.watch import trace
 
 WARM_UP = 3
@@ -69,7 +69,7 @@ class Profile(Shown):
             f"A step takes {amount(self.seconds, 's')}, of which {self.shares['input']:.0%} is waiting for input.",
             f"Without the profiler it takes {amount(self.plain_seconds, 's')}: the profiler makes it"
             f" {quantity(self.seconds / self.plain_seconds, 'x')} as long.",
-            f"It runs {number(self.operations)} operations, one every {mean}.",
+            f"It runs {self.operations:,.0f} operations, one every {mean}.",
         ]
 
     def _card(self):

@@ -66,22 +66,35 @@ class GrpcClient:
         return tf.make_ndarray(output)
 
 
-def load(make_client, row, rate, requests, clients=16):
+def load(make_client, row, rate, requests, clients=16, seed=0):
     """Ask `rate` times a second, at random moments, whether the answers come or not; return the latencies in seconds.
 
     With an infinite `rate` all requests are due at once. So many `clients` ask, each of which waits for its answer.
+    The clock starts when each of them has been answered once: making connections does not count.
 
     A latency counts from the moment when the request was due. Who counts from the moment when it was sent does not see
     how long it had to wait for a free client, and calls a server fast that is not.
     """
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     due = iter(np.cumsum(random.exponential(1 / rate, requests)))
     latencies = []
     took = threading.Lock()
-    began = time.perf_counter()
+    began = None
+
+    def start():
+        nonlocal began
+        began = time.perf_counter()
+
+    all_connected = threading.Barrier(clients, action=start)
 
     def ask():
-        client = make_client()
+        try:
+            client = make_client()
+            client.predict([row])
+        except BaseException:
+            all_connected.abort()
+            raise
+        all_connected.wait()
         while True:
             with took:
                 moment = next(due, None)

@@ -183,6 +183,25 @@ def test_recomputing_takes_less_memory_and_nearly_a_third_more_work():
     plain, again = (plan_step(partial(bt.gpt, layers=6, recompute=recompute), 16) for recompute in (False, True))
     assert again.memory["activations"] < 0.1 * plain.memory["activations"] and again.peak < 0.6 * plain.peak
     assert 1.2 < again.flops.total / plain.flops.total < 4 / 3
+    assert hills(plain.memory_course) == 1 and hills(again.memory_course) == 6  # one for each block
+
+
+def hills(course):
+    """Return how often a course rises from below half of its height to above three quarters of it."""
+    rises, is_high = 0, False
+    for amount in course:
+        if not is_high and amount > 0.75 * max(course):
+            rises, is_high = rises + 1, True
+        elif amount < 0.5 * max(course):
+            is_high = False
+    return rises
+
+
+def test_the_course_of_memory_is_highest_at_the_peak_of_the_gradients(dense):
+    plan = plan_step(dense, B, optimizer="sgd")
+    assert max(plan.memory_course) == sum(
+        plan.memory.parts.get(kind, 0) for kind in ("activations", "gradients", "work")
+    )
 
 
 def test_a_large_model_and_a_small_batch_are_fullest_in_the_update():

@@ -12,7 +12,7 @@ from bigtrain_nb import tf
 from bigtrain_nb.data import images as datasets
 from bigtrain_nb.data.images import photo_crops
 from bigtrain_nb.data.records import unpack
-from bigtrain_nb.series.arrays import hdf5_file, numpy_file
+from bigtrain_nb.series.arrays import decoded_shard, hdf5_file, numpy_file
 
 pytest.importorskip("skimage")
 SMALL = {"count": 20, "test_count": 2, "size": 32, "shards": 3}
@@ -84,6 +84,8 @@ def test_arrays_are_the_decoded_train_split(crops):
     with h5py.File(hdf5_file(crops, 24)) as file:
         np.testing.assert_array_equal(file["images"], expected)
         assert file["images"].chunks == (20, 24, 24, 3)
+    records = tf.data.TFRecordDataset(str(decoded_shard(crops, 24))).as_numpy_iterator()
+    assert [image.tobytes() for image in expected] == list(records)
 
 
 def test_a_disk_that_is_full_is_an_oserror_that_names_the_shard(tmp_path):

@@ -43,6 +43,7 @@ FIGURES = {
     "distance": lambda: accumulation.distance_figure(WRONG, RIGHT),
     "memory": lambda: accumulation.memory_figure({1: 500.0, 16: 125.0}, {1: 500.0, 4: 200.0, 16: 125.0}),
     "balance": lambda: cuts.balance_figure({"in order": [[0, 1], [2, 3]], "folded": [[0, 3], [1, 2]]}),
+    "course": lambda: memory.course_figure({"all kept": [1, 5, 9, 4], "recomputed": [1, 2, 3, 4, 3, 4]}),
     "segments": lambda: memory.segments_figure(
         {"one": ({1: 9.0, 3: 6.0}, {1: 10.0, 3: 6.0}), "four": ({1: 3.0}, {1: 3.0})}
     ),

@@ -1,4 +1,4 @@
-"""What recomputation and chunks save, and how far replicas drift that seldom talk."""
+"""Memory while a step goes on, what recomputation and chunks save, and how far replicas drift that seldom talk."""
 
 import math
 
@@ -8,6 +8,22 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from bigtrain_nb.common.words import number
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label
 from bigtrain_nb.series.drawings.dots import dots_and_line
+
+
+def course_figure(courses) -> Figure:
+    """Memory of a step while it goes on. `courses`: {name: MiB while each operation runs, in turn}."""
+    figure, (axes,) = canvas(3.2)
+    for (name, course), color in zip(courses.items(), (MEASURED, PREDICTED), strict=True):
+        axes.plot(range(len(course)), course, color=color, linewidth=1.5)
+        fullest = max(range(len(course)), key=course.__getitem__)
+        place = (fullest, course[fullest])
+        axes.annotate(name, place, (6, 4), textcoords="offset points", color=color, fontsize=10)
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 1.18 * max(map(max, courses.values())))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    grid(axes, "y")
+    label(axes, "operation of the step, in turn", "planned memory, MiB\nwithout weights and slots")
+    return figure
 
 
 def segments_figure(networks) -> Figure:
@@ -38,20 +54,21 @@ def exchange_figure(memory, longer) -> Figure:
     `memory`: {name: MiB}. `longer`: {name: `Ratio`, how many times as long a step takes}, of all but the first way.
     """
     figure, (axes,) = canvas(3.2)
+    marks = "line: 95 % interval"
     for name, size in memory.items():
         ratio = longer.get(name)
         times = ratio.median if ratio else 1.0
         is_known = ratio is None or math.isfinite(ratio.high)
         if ratio and is_known:
             axes.plot([size, size], [ratio.low, ratio.high], color=MEASURED, linewidth=2)
+        if not is_known:
+            marks = "line: 95 % interval, a cross: measured once, no interval"
         axes.plot(size, times, "o" if is_known else "x", color=MEASURED, markersize=9, markeredgewidth=2)
         axes.annotate(name, (size, times), (9, 6), textcoords="offset points", color=INK, fontsize=10)
     axes.set_xlim(0, 1.35 * max(memory.values()))
     axes.margins(y=0.2)
     grid(axes, "both")
-    label(
-        axes, "highest memory of a step, MiB\nline: 95 % interval, a cross: measured once, no interval", "times as long"
-    )
+    label(axes, f"highest memory of a step, MiB\n{marks}", "times as long")
     return figure
 
 

@@ -177,7 +177,7 @@ class _Trainings:
         return 2 + 1 / batch + 0.03 * (power - self._best[batch]) ** 2
 
 
-@exercise(best_rates, minutes=15, difficulty=3)
+@exercise(best_rates, minutes=30, difficulty=4)
 def _check_best_rates(answer):
     """Write a function that gives the mean loss of the three seeds at one rate, and keeps it in a dictionary; if one
     of them is nan, it gives infinity. Then go down while the rate below is better or the one where you stand diverges,

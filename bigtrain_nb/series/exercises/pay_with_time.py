@@ -150,11 +150,21 @@ def _check_segment(answer):
         if not isinstance(got, int | np.integer) or not 1 <= got <= layers:
             raise Wrong(f"{told}: expected a number of layers from 1 to {layers}, got {got!r}")
         least = segment(layers, edge, inside)
-        expect(_peak(got, layers, edge, inside), _peak(least, layers, edge, inside), f"the peak in MiB with {told}")
+        try:
+            expect(_peak(got, layers, edge, inside), _peak(least, layers, edge, inside), f"the peak in MiB with {told}")
+        except Wrong as wrong:
+            sums = f"{_sum(got, layers, edge, inside)}, but {_sum(least, layers, edge, inside)}"
+            raise Wrong(f"{wrong}: {sums}") from None
 
 
 def _peak(size, layers, edge, inside):
     return math.ceil(layers / size) * edge + size * inside
+
+
+def _sum(size, layers, edge, inside):
+    """Return the peak as a sum, such as "segments of 6: 5 x 9 + 6 x 1 = 51"."""
+    peak = _peak(size, layers, edge, inside)
+    return f"segments of {size}: {math.ceil(layers / size)} x {edge} + {size} x {inside} = {peak}"
 
 
 @_check_segment.refuses("the peak in MiB with 12 layers, edge=2 MiB, inside=60 MiB: expected 84")
@@ -223,7 +233,11 @@ def _expect_fewest(answer, blocks, each_edge, each_inside, memory):
     needed = highest(got, edge, inside)
     if needed > memory:
         raise Wrong(f"{told}: your choice wraps {sum(got)} blocks and needs {needed} MiB")
-    expect(sum(got), sum(fewest(edge, inside, memory)), f"{told}: blocks that are computed twice")
+    enough = sum(fewest(edge, inside, memory))
+    try:
+        expect(sum(got), enough, f"{told}: blocks that are computed twice")
+    except Wrong as wrong:
+        raise Wrong(f"{wrong}: {enough} are enough, if they are the right ones") from None
 
 
 @_check_fewest.refuses("nothing fits")
