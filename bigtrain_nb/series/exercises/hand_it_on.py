@@ -17,6 +17,8 @@ VERSIONS = 30
 """Versions that are rolled in while many ask."""
 A_PAUSE = 0.001
 """Seconds that a thread sleeps now and then, so that others go on."""
+SOFTMAX_OFF = 1e-5
+"""Outputs of `attend` may be off by so much: TensorFlow's softmax of float64 on a CPU was off by 1e-8."""
 
 
 def batches(arrivals, seconds, largest, wait, patience):
@@ -443,13 +445,16 @@ def _check_pieces(answer, told, query, key, value, pieces):
     cache = None
     ends = np.cumsum(pieces)
     for begin, end in zip(ends - pieces, ends, strict=True):
-        given = cache and tuple(part.copy() for part in cache)
+        given = cache and tuple(np.array(part) for part in cache)
         now = slice(begin, end)
         answered = answer(query[:, now].copy(), key[:, now].copy(), value[:, now].copy(), cache)
         if not isinstance(answered, tuple) or len(answered) != 2:
             raise Wrong(f"{told}: expected a tuple (the new tokens' outputs, the cache), got {answered!r}")
         where = f"{told}, tokens {begin} to {end - 1}"
-        expect(np.asarray(answered[0]), expected[:, now], f"{where}: the outputs")
+        outputs = np.asarray(answered[0])
+        is_near = outputs.shape == expected[:, now].shape and np.abs(outputs - expected[:, now]).max() < SOFTMAX_OFF
+        if not is_near:
+            expect(outputs, expected[:, now], f"{where}: the outputs")
         if given:
             expect(cache, given, f"{where}: the cache that was given, which must not change")
         cache = answered[1]
