@@ -67,12 +67,13 @@ def test_the_shares_of_a_training_step_are_what_its_parts_cost(model, tmp_path):
     data = one_after_the_other(0.06)
     found = bt.profile(model, data, steps=STEPS, folder=tmp_path)
     assert add_up(found)
+    # who sleeps never takes less, and on a busy machine more
     for name, seconds in {"input": 0.06, "slow": 0.06, "slow_1": 0.03}.items():
-        assert found.layers[name] == pytest.approx(seconds / found.seconds, abs=0.1), str(found)
-    assert found.places["CPU"] == pytest.approx(0.09 / found.seconds, abs=0.1)
-    assert found.shares["EagerPyFunc"] == pytest.approx(0.09 / found.seconds, abs=0.1)
+        assert found.layers[name] > 0.9 * seconds / found.seconds, str(found)
+    for share in (found.places["CPU"], found.shares["EagerPyFunc"]):
+        assert 0.9 * 0.09 / found.seconds < share < 1 - found.shares["input"] + 1e-6, str(found)
     alone = 8 / bt.diagnose(data, seconds=1.0).rate
-    assert found.shares["input"] == pytest.approx(alone / found.seconds, abs=0.1)
+    assert 0.5 < found.shares["input"] * found.seconds / alone < 2
     assert found.plain_seconds > 0.15 and found.operations > 10
     assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1
 

@@ -68,9 +68,12 @@ def attention(x):
     return attending(lambda x: attend(x, x, use_causal_mask=True))(x)
 
 
+HAS_GATE = "use_gate" in inspect.signature(layers.MultiHeadAttention).parameters
+"""Keras 3.13.0 has no gate."""
+
+
 def cross_attention(x):
-    has_gate = "use_gate" in inspect.signature(layers.MultiHeadAttention).parameters  # not in every Keras
-    gate = {"use_gate": True} if has_gate else {}
+    gate = {"use_gate": True} if HAS_GATE else {}
     attend = layers.MultiHeadAttention(2, 3, use_bias=False, name="to_others", **gate)
     return attending(lambda x: attend(x, layers.Dense(5)(x)))(x)
 
@@ -117,7 +120,7 @@ def test_layers_of_all_kinds_train_evaluate_and_predict_as_on_one_device():
         "gated_pair": 5,
         "of_a_row": 3,
         "heads": 7,
-        "across": 5,
+        "across": 5 if HAS_GATE else 4,
         "grouped_heads": 7,
     }.items():
         mine, theirs, start = (model.get_layer(name) for model in (sharded, alone, of_all_kinds()))
