@@ -40,7 +40,7 @@ class StepPlan(Plan):
     lower bound, None unless asked for. ``unseen``: kinds of operations of which not all work is counted. ``runtime``:
     bytes of main memory that the process takes beside the tensors, on a CPU to be added to ``peak``. Where one process
     has several replicas it is that for each, but for 20 MiB, which it takes once. ``memory_course``: bytes of
-    activations, gradients and work while each operation of the forward and backward pass runs, in the plan's order.
+    activations, gradients and work while each operation of the forward and backward pass of one slice runs, in turn.
     """
 
     title: str

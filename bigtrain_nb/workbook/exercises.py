@@ -90,10 +90,11 @@ def registry(name):
     return {one.name: one for one in contents.values() if isinstance(one, Exercise)}
 
 
-def expect(got, expected, what, rel=1e-6):
+def expect(got, expected, what, rel=1e-6, why=""):
     """Raise `Wrong` with both values unless `got` is `expected`, numbers and arrays within `rel` of it.
 
-    `what` names the value in the message ("the median of 1, 2, 9"). Raises `NotAttempted` if `got` is `...`.
+    `what` names the value in the message ("the median of 1, 2, 9"); `why`, what may be wrong,
+    ends it. Raises `NotAttempted` if `got` is `...`.
     """
     if is_unfinished(got):
         raise NotAttempted
@@ -102,7 +103,7 @@ def expect(got, expected, what, rel=1e-6):
     if not _alike(got, expected, rel):
         about = "about " if isinstance(expected, float) else ""
         missing = " (is a return missing?)" if got is None else ""
-        raise Wrong(f"{what}: expected {about}{_short(expected)}, got {_short(got)}{missing}")
+        raise Wrong(f"{what}: expected {about}{_short(expected)}, got {_short(got)}{missing}{why}")
 
 
 def is_unfinished(value):

@@ -79,22 +79,12 @@ def load(make_client, row, rate, requests, clients=16, seed=0):
     due = iter(np.cumsum(random.exponential(1 / rate, requests)))
     latencies = []
     took = threading.Lock()
-    began = None
+    connected = [make_client() for _ in range(clients)]
+    for client in connected:
+        client.predict([row])
+    began = time.perf_counter()
 
-    def start():
-        nonlocal began
-        began = time.perf_counter()
-
-    all_connected = threading.Barrier(clients, action=start)
-
-    def ask():
-        try:
-            client = make_client()
-            client.predict([row])
-        except BaseException:
-            all_connected.abort()
-            raise
-        all_connected.wait()
+    def ask(client):
         while True:
             with took:
                 moment = next(due, None)
@@ -104,7 +94,7 @@ def load(make_client, row, rate, requests, clients=16, seed=0):
             client.predict([row])
             latencies.append(time.perf_counter() - began - moment)
 
-    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    threads = [threading.Thread(target=ask, args=[client]) for client in connected]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -11,7 +11,7 @@ from bigtrain_nb.series.drawings.dots import dots_and_line
 
 
 def course_figure(courses) -> Figure:
-    """Memory of a step while it goes on. `courses`: {name: MiB while each operation runs, in turn}."""
+    """Memory of two steps while they go on. `courses`: {name: MiB while each operation runs, in turn}."""
     figure, (axes,) = canvas(3.2)
     for (name, course), color in zip(courses.items(), (MEASURED, PREDICTED), strict=True):
         axes.plot(range(len(course)), course, color=color, linewidth=1.5)

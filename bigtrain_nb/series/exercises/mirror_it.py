@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+from bigtrain_nb.workbook.exercises import exercise, expect
 
 
 def noise_scale(steps, examples):
@@ -30,10 +30,7 @@ def _check_noise_scale(answer):
         noise = random.normal(0, 1, (count, pieces, 20)) / np.sqrt(examples)
         steps = truth * (1 + np.arange(20) / 10) + noise
         got = answer(steps.copy(), examples)
-        try:
-            expect(got, noise_scale(steps, examples), what, rel=1e-4)
-        except Wrong as wrong:
-            raise Wrong(f"{wrong}{_slip(got, steps, examples)}") from None
+        expect(got, noise_scale(steps, examples), what, rel=1e-4, why=_slip(got, steps, examples))
 
 
 def _slip(got, steps, examples):

@@ -150,11 +150,9 @@ def _check_segment(answer):
         if not isinstance(got, int | np.integer) or not 1 <= got <= layers:
             raise Wrong(f"{told}: expected a number of layers from 1 to {layers}, got {got!r}")
         least = segment(layers, edge, inside)
-        try:
-            expect(_peak(got, layers, edge, inside), _peak(least, layers, edge, inside), f"the peak in MiB with {told}")
-        except Wrong as wrong:
-            sums = f"{_sum(got, layers, edge, inside)}, but {_sum(least, layers, edge, inside)}"
-            raise Wrong(f"{wrong}: {sums}") from None
+        sums = f": {_sum(got, layers, edge, inside)}, but {_sum(least, layers, edge, inside)}"
+        peaks = _peak(got, layers, edge, inside), _peak(least, layers, edge, inside)
+        expect(*peaks, f"the peak in MiB with {told}", why=sums)
 
 
 def _peak(size, layers, edge, inside):
@@ -234,10 +232,8 @@ def _expect_fewest(answer, blocks, each_edge, each_inside, memory):
     if needed > memory:
         raise Wrong(f"{told}: your choice wraps {sum(got)} blocks and needs {needed} MiB")
     enough = sum(fewest(edge, inside, memory))
-    try:
-        expect(sum(got), enough, f"{told}: blocks that are computed twice")
-    except Wrong as wrong:
-        raise Wrong(f"{wrong}: {enough} are enough, if they are the right ones") from None
+    why = f": {enough} are enough, if they are the right ones"
+    expect(sum(got), enough, f"{told}: blocks that are computed twice", why=why)
 
 
 @_check_fewest.refuses("nothing fits")

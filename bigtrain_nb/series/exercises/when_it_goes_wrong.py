@@ -112,12 +112,9 @@ def _check_planted(answer):
             found = answer(layers, x)
             if found is None:
                 raise Wrong(f"{what}: expected {name!r}, got None, as for healthy layers")
-            try:
-                expect(found, name, what)
-            except Wrong as wrong:
-                comes_earlier = kind == "backward" and found in [layer.name for layer in layers[:place]]
-                why = f": what {found!r} receives in the backward pass is not finite already" if comes_earlier else ""
-                raise Wrong(f"{wrong}{why}") from None
+            comes_earlier = kind == "backward" and found in [layer.name for layer in layers[:place]]
+            why = f": what {found!r} receives in the backward pass is not finite already" if comes_earlier else ""
+            expect(found, name, what, why=why)
     layers, x, name = twelve(3, "none")
     expect(answer(layers, x), None, "twelve healthy layers")
 
