@@ -94,7 +94,7 @@ def expect(got, expected, what, rel=1e-6, why=""):
     """Raise `Wrong` with both values unless `got` is `expected`, numbers and arrays within `rel` of it.
 
     `what` names the value in the message ("the median of 1, 2, 9"); `why`, what may be wrong,
-    ends it. Raises `NotAttempted` if `got` is `...`.
+    ends it: words, or a function that finds them when the value is wrong. Raises `NotAttempted` if `got` is `...`.
     """
     if is_unfinished(got):
         raise NotAttempted
@@ -103,7 +103,8 @@ def expect(got, expected, what, rel=1e-6, why=""):
     if not _alike(got, expected, rel):
         about = "about " if isinstance(expected, float) else ""
         missing = " (is a return missing?)" if got is None else ""
-        raise Wrong(f"{what}: expected {about}{_short(expected)}, got {_short(got)}{missing}{why}")
+        reason = why() if callable(why) else why
+        raise Wrong(f"{what}: expected {about}{_short(expected)}, got {_short(got)}{missing}{reason}")
 
 
 def is_unfinished(value):

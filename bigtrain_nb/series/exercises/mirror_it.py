@@ -1,5 +1,7 @@
 """Exercises of notebook 02, "Mirror it": noise scale and logs of scaling; see also `mirror_it_step`, `_loops`."""
 
+from functools import partial
+
 import numpy as np
 
 from bigtrain_nb.workbook.exercises import exercise, expect
@@ -30,7 +32,8 @@ def _check_noise_scale(answer):
         noise = random.normal(0, 1, (count, pieces, 20)) / np.sqrt(examples)
         steps = truth * (1 + np.arange(20) / 10) + noise
         got = answer(steps.copy(), examples)
-        expect(got, noise_scale(steps, examples), what, rel=1e-4, why=_slip(got, steps, examples))
+        slip = partial(_slip, got, steps, examples)
+        expect(got, noise_scale(steps, examples), what, rel=1e-4, why=slip)
 
 
 def _slip(got, steps, examples):
