@@ -54,8 +54,9 @@ class Resume(keras.callbacks.Callback):
 
     ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
     ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the
-    state of other callbacks, random numbers that are not from Keras' seed generators. On GPUs sums are
-    made in any order, unless `tf.config.experimental.enable_op_determinism()` was called.
+    state of other callbacks, random numbers that are not from Keras' seed generators. The last bit may differ on GPUs,
+    where sums are made in any order, unless `tf.config.experimental.enable_op_determinism()` was called; and from
+    Keras 3.16 on, if an epoch ends with a short batch: Keras traces it apart, and goes on with another graph.
 
     Raises ValueError for bad settings, a model or an optimizer that is not built, one that is not compiled, a
     checkpoint of another model; TypeError for what is no Keras model; OSError for a folder that cannot be written and

@@ -108,7 +108,7 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
         return found
     try:
         step = WatchedStep(model, data)
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:  # Keras 3.16 asks missing targets for their shape
         if targets is None:
             raise ValueError(
                 f"a step of {model.name} on inputs alone fails ({type(error).__name__}: {error!s:.199}); if it needs"

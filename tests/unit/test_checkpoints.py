@@ -84,7 +84,7 @@ def two_networks(seed=1):
 def test_an_optimizer_of_a_models_own_is_refused_before_it_is_built(tmp_path):
     model = TwoNetworks()
     model.compile(build=False)
-    with pytest.raises(ValueError, match="of_first of two_networks has no variables yet.* of_first.build"):
+    with pytest.raises(ValueError, match=r"of_first of two_networks\w* has no variables yet.* of_first.build"):
         Resume(tmp_path, model)
 
 
@@ -97,10 +97,16 @@ def test_a_resumed_training_has_the_same_bits(make, tmp_path):
     assert train(resume) == expected
 
 
-@pytest.mark.parametrize("steps", [1, BATCHES, 3 * BATCHES])
+def of_one_size(epoch):
+    """Keras 3.16 traces a short batch apart, and from then on another graph, which rounds differently."""
+    return epoch_of(epoch).take(BATCHES - 1)
+
+
+@pytest.mark.parametrize("steps", [1, BATCHES - 1, 3 * (BATCHES - 1)])
 def test_any_step_can_be_the_last_one_before_a_restart(steps, tmp_path):
-    cut(tmp_path, steps, every=1)
-    assert train(Resume(tmp_path, model_of(seed=2), every=1)) == whole()
+    expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=of_one_size)
+    cut(tmp_path / "cut", steps, every=1, epoch_of=of_one_size)
+    assert train(Resume(tmp_path / "cut", model_of(seed=2), every=1), epoch_of=of_one_size) == expected
 
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data")

@@ -253,10 +253,10 @@ def test_a_layer_is_gathered_when_the_one_before_it_is_computed(monkeypatch):
         assert any(first in waits_for(product) for product in products)
 
 
-@pytest.mark.parametrize(("size", "micro_batches"), [(3, 2), (1, 1)])
-def test_batch_statistics_of_no_examples_are_refused(size, micro_batches):
+@pytest.mark.parametrize(("sizes", "micro_batches"), [([3], 2), ([4, 1], 1)])
+def test_batch_statistics_of_no_examples_are_refused(sizes, micro_batches):
     """A replica has one example for two micro-batches, or none for one. Without statistics both train: see UNEVEN."""
-    data = batches([size], X, Y)
+    data = batches(sizes, X, Y)
     with pytest.raises(tf.errors.InvalidArgumentError, match="BatchNormalization over no examples gives NaN"):
         trained(2, normalized, data, epochs=1, fully_shard=BLOCKS, micro_batches=micro_batches)
 

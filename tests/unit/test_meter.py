@@ -57,6 +57,7 @@ def counted(meter):
 def test_examples_are_those_that_the_steps_saw_also_of_a_short_last_batch(clock, in_place):
     model = bt.Model.of(dense(), micro_batches=2) if in_place else dense()
     model.compile("sgd", "mse")
+    model.fit(batches([8, 3], *examples(11)), verbose=0)  # Keras 3.16 traces a short batch anew, which no meter counts
     meter = metered(model, [8] * 12 + [3], epochs=2)
     assert set(meter.result.rounds[:2]) == {8 / STEP}
     assert meter.result.unit == "examples/s" and "not paired" in meter.result.name

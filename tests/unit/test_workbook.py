@@ -5,13 +5,13 @@ import math
 import signal
 import sys
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bigtrain_nb.common.hardware import cores
+from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.measure.results import Ratio, Result
 from bigtrain_nb.unpack import unpack
 from bigtrain_nb.workbook import exercises, workbook
@@ -169,7 +169,7 @@ class TestScore:
         assert lines["fake.middle"] == "exercise wrong"
         assert "1 of 3 predictions inside the interval, or within 10 % (furthest off: far)" in text
         assert "; 0 of 1 exercises right. Measured on " in text
-        assert text.endswith(f"{cores()} cores, TensorFlow {version('tensorflow')}.")
+        assert text.endswith(f"{cores()} cores, TensorFlow {tf.__version__}.")
         markup = workbook.score()._repr_html_()
         assert "<caption" in markup and 'scope="col"' in markup and 'scope="row"' in markup
 
