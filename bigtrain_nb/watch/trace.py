@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
+from bigtrain_nb.common.quiet import keras
+
 STEP, INPUT = "bigtrain_nb step", "bigtrain_nb input"
 """Names of the marks that `bt.profile` leaves in the trace."""
 CAPTURED = "InstantiatedCapturedFunction"
@@ -25,7 +27,8 @@ _AROUND = re.compile(
     r"^((StatefulPartitionedCall|PartitionedCall|while|cond|body|then|else|gradient_tape|replica)?(_\d+)*/)+"
 )
 _LAYER = re.compile(r"(.+)_\d+")
-"""Keras opens two scopes at each call of a layer, the second of which TensorFlow numbers."""
+SCOPES_ARE_NUMBERED = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16)
+"""Before Keras 3.16 each call of a layer opens two scopes, the second of which TensorFlow numbers; then only one."""
 
 
 class Part(NamedTuple):
@@ -191,6 +194,8 @@ def _layer_of(path):
     scopes = _AROUND.sub("", path).split("/")[:-1]
     if not scopes:
         return "the rest"
+    if not SCOPES_ARE_NUMBERED:
+        return scopes[:2][-1]
     found = scopes[0]
     for scope in scopes[:2]:
         numbered = _LAYER.fullmatch(scope)

@@ -137,17 +137,23 @@ def id_of(table, name):
     return len(table)
 
 
-def test_a_gpu_comes_before_the_host_and_what_runs_side_by_side_gets_equal_parts():
+@pytest.mark.parametrize(
+    ("numbered", "first", "second"),
+    [(True, "net_1/dense_1", "net_1/dense_1_1"), (False, "net/dense", "net/dense_1")],
+    ids=["Keras 3.15", "Keras 3.16"],
+)
+def test_a_gpu_comes_before_the_host_and_what_runs_side_by_side_gets_equal_parts(monkeypatch, numbered, first, second):
+    monkeypatch.setattr(trace, "SCOPES_ARE_NUMBERED", numbered)
     space = trace.XSpace()
     host, gpu = space.planes.add(name="/host:CPU"), space.planes.add(name="/device:GPU:0")
     line_of(
         host, "python", [(0, 100, trace.STEP, {}), (0, 10, trace.INPUT, {}), (10, 20, "EagerExecute", {"is_func": 1})]
     )
-    launched = [(12, 30, "net_1/dense_1/MatMul:MatMul", {}), (85, 90, "net_1/dense_1_1/Relu:Relu", {})]
+    launched = [(12, 30, f"{first}/MatMul:MatMul", {}), (85, 90, f"{second}/Relu:Relu", {})]
     line_of(host, "tf_Compute", launched)
     pipeline = [(0, 99, "ExecutorState::Process", {"id": 7}), (1, 98, "Decode:DecodeJpeg", {})]
     line_of(host, "tf_data", [(0, 0, "InstantiatedCapturedFunction::Run", {"id": 7}), *pipeline])
-    product = {"tf_op": "gradient_tape/net_1/dense_1/MatMul:MatMul"}
+    product = {"tf_op": f"gradient_tape/{first}/MatMul:MatMul"}
     line_of(gpu, "Stream #7(Compute)", [(20, 60, "gemm", product), (60, 80, "MemcpyD2H", {})])
     line_of(gpu, "Stream #8(Compute)", [(40, 60, "fused", {"hlo_op": "fusion.12"})])
 
