@@ -89,6 +89,7 @@ FOR_KUBERNETES = {
 FOR_RAY = {
     "--workers": (from_1, 2, "how many at most"),
     "--at-least": (from_1, 1, "with how many to go on while there is room for no more"),
+    "--restarts": (from_0, 10, "how often to start again; a lost node may count three times"),
 }
 FOR_ALL = {
     "--cpus": (from_1, 4, "cores for each task"),
@@ -116,7 +117,7 @@ def _add_kind(kinds, name, what, file, settings):
     parser = kinds.add_parser(name, help=what, description=f"Write {what}. The rest is edited there.", usage=USAGE)
     parser.add_argument("script", metavar="TRAIN.py")
     parser.add_argument("--name", help="the job's (default: the script's)")
-    for setting, (kind, default, words) in {**settings, **FOR_ALL}.items():
+    for setting, (kind, default, words) in {**FOR_ALL, **settings}.items():
         parser.add_argument(setting, type=kind, default=default, help=f"{words} (default: {default})")
     parser.set_defaults(command=_write, file=file)
     return parser
