@@ -194,7 +194,7 @@ def _layer_of(path):
     scopes = _AROUND.sub("", path).split("/")[:-1]
     if not scopes:
         return "the rest"
-    if not SCOPES_ARE_NUMBERED:
+    if not SCOPES_ARE_NUMBERED:  # model/layer/..., or one scope alone: an optimizer, a function's own
         return scopes[:2][-1]
     found = scopes[0]
     for scope in scopes[:2]:
