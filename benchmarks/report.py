@@ -36,10 +36,11 @@ def facts(packages=()):
 
 def in_words(facts):
     """Return ``facts`` as one sentence."""
-    named = ("processor", "cores", "memory_gib", "system", "date")
+    named = ("processor", "cores", "memory_gib", "system", "date", "gpus")
     versions = ", ".join(f"{name} {version}" for name, version in facts.items() if name not in named)
+    processors = ", ".join([*facts.get("gpus", []), facts["processor"]])
     return (
-        f"Measured on {facts['date']}: {facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB,"
+        f"Measured on {facts['date']}: {processors}, {facts['cores']} cores, {facts['memory_gib']} GiB,"
         f" {facts['system']}; {versions}."
     )
 

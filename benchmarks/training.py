@@ -22,8 +22,6 @@ RIVALS = {
     "Keras, one call": "Keras' accumulation with K steps per execution",
     "by hand": "a loop by hand",
 }
-GPU_NETWORK, GPU_BATCH = "conv net, 64 wide", 512
-POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
 AS_FAST, TWICE, MEMORY = 0.98, 2.0, 1.0
 """The targets: a rate at least 0.98 or 2 times the other's; memory at most the other's."""
 
@@ -35,7 +33,6 @@ class Found:
     targets: list = field(default_factory=list)
     figures: list = field(default_factory=list)
     workers: list = field(default_factory=list)
-    gpu: list = field(default_factory=list)
     rounds: dict = field(default_factory=dict)
 
     def compare(self, name, ways, seconds):
@@ -100,10 +97,10 @@ def memory_of_inputs(found, folder, repeats):
             found.smaller(f"{network}: K = {k} against {RIVALS['Keras']}", ours, theirs)
 
 
-def peak(folder, network, way, micro_batches, repeats, batch=None, policy="float32"):
+def peak(folder, network, way, micro_batches, repeats, batch=None):
     """Return the median over fresh processes of the peak memory of three updates, in MiB."""
-    say(f"memory of {network}, {way}, K = {micro_batches}, {policy}")
-    arguments = {"folder": folder, "network": network, "way": way, "micro_batches": micro_batches, "policy": policy}
+    say(f"memory of {network}, {way}, K = {micro_batches}")
+    arguments = {"folder": folder, "network": network, "way": way, "micro_batches": micro_batches}
     batch = batch or MEMORY_BATCH[network]
     return median(bt.peak_memory(three_updates, batch=batch, **arguments) for _ in range(repeats))
 
@@ -134,19 +131,6 @@ def workers(found, repeats):
             found.workers.append([network, k, job, number(median(one[network, k] for one in rates))])
 
 
-def precision(found, folder, seconds, repeats):
-    """Measure every policy and K on the GPU."""
-    step = partial(updates, folder, GPU_NETWORK, "bt.Model", GPU_BATCH)
-    cases = [(policy, k) for policy in POLICIES for k in (1, *MICRO_BATCHES)]
-    memory = {(p, k): peak(folder, GPU_NETWORK, "bt.Model", k, repeats, GPU_BATCH, p) for p, k in cases}
-    ways = {named(policy, k): partial(step, micro_batches=k, policy=policy) for policy, k in cases}
-    comparison = found.compare("precision", ways, 4 * seconds)
-    for policy, k in cases:
-        rate = number(comparison.results[named(policy, k)].median)
-        speed = interval(comparison.ratio(named(policy, k), named("float32", 1)))
-        found.gpu.append([policy, k, rate, speed, written(memory[policy, k])])
-
-
 def named(way, micro_batches):
     return f"{way}, K = {micro_batches}"
 
@@ -168,19 +152,14 @@ def main():
         same_step(found, folder, arguments.seconds, memory_runs)
         accumulation(found, folder, arguments.seconds, memory_runs)
         memory_of_inputs(found, folder, memory_runs)
-        if bt.tf.config.list_physical_devices("GPU"):
-            precision(found, folder, arguments.seconds, memory_runs)
     workers(found, arguments.repeats)
     tables = {
         "Targets": (("bt.Model", "target", "measured", "verdict"), found.targets),
         "One device": (("network", "K", "way", "examples/s", "peak MiB"), found.figures),
         "Two workers": (("network", "K", "way", "examples/s"), found.workers),
-        "Precision": (("policy", "K", "examples/s", "of float32 with K = 1", "peak MiB"), found.gpu),
     }
     about = facts()
     parts = [f"**{name}**\n\n{table(*one)}" for name, one in tables.items() if one[1]]
-    if not found.gpu:
-        parts.append("**Precision**: not measured, for this machine has no GPU.")
     text = f"{in_words(about)} {arguments.seconds:.0f} s for two ways, {arguments.repeats} rounds of workers."
     fields = {"facts": about, "tables": tables, "rounds": found.rounds}
     finish(arguments, "training", "\n\n".join([text, *parts]), fields)

@@ -3,8 +3,6 @@
 Processes that measure memory import this file too.
 """
 
-from functools import partial
-
 import numpy as np
 
 import bigtrain_nb as bt
@@ -24,7 +22,6 @@ def fed_bytes():
 NETWORKS = {
     "conv net": bt.conv_net,
     "GPT": bt.gpt,
-    "conv net, 64 wide": partial(bt.conv_net, width=64),
     BYTES: fed_bytes,
     AHEAD: bt.conv_net,
 }
@@ -58,16 +55,14 @@ def examples(folder, network, batch):
     return dataset.map(lambda x, y: (tf.cast(x, tf.int32), tf.cast(y, tf.int32)))
 
 
-def updates(folder, network, way, batch, micro_batches=1, clip=None, policy="float32"):
+def updates(folder, network, way, batch, micro_batches=1, clip=None):
     """Return a step function: one update of ``network`` from ``batch`` examples; it returns ``batch``.
 
     ``way``: "bt.Model" cuts the batch itself; "Keras" takes a batch at a time into gradient_accumulation_steps, with
     "one call" all of them in one steps_per_execution; "by hand" is the loop that people write. ``clip`` is the global
     norm to clip to.
     """
-    keras.mixed_precision.set_dtype_policy(policy)
     model = NETWORKS[network]()
-    keras.mixed_precision.set_dtype_policy("float32")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     settings = {"learning_rate": 1e-3, "global_clipnorm": clip}
     if way == "by hand":

@@ -79,12 +79,13 @@ if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
         stacklevel=2,
     )
 
-# Another one is hidden by the log level, and explains minutes of waiting.
+# Another one is hidden by the log level, and explains minutes of waiting. "compute_90" stands for machine code of 9.0,
+# with which an H100 starts at once, and for code that newer GPUs compile.
 
 _build = tf.sysconfig.get_build_info()
 for _gpu in tf.config.list_physical_devices("GPU"):
     _major, _minor = tf.config.experimental.get_device_details(_gpu).get("compute_capability", (0, 0))
-    _fitting = {f"sm_{_major}{least}" for least in range(_minor + 1)}
+    _fitting = {f"{kind}_{_major}{least}" for kind in ("sm", "compute") for least in range(_minor + 1)}
     if not _fitting & set(_build.get("cuda_compute_capabilities", ())):
         warnings.warn(
             f"TensorFlow {tf.__version__} brings no kernels for {_gpu.name} (compute capability {_major}.{_minor}):"

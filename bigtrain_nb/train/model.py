@@ -411,6 +411,8 @@ class Model(keras.Model):
         weights = self.trainable_variables
         if weights:
             pairs = [(step["gradients"].get(index), weight) for index, weight in enumerate(weights)]
+            if not self.optimizer.built:
+                self.optimizer.build(weights)  # not after the data: XLA refuses variables that begin with it
             with already_reduced(self.optimizer), after(data):
                 self.optimizer.apply_gradients(pairs)
         self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))

@@ -30,7 +30,8 @@ class Profile(Shown):
     """Where the time of a step goes, as `profile` found it.
 
     parts: {(place, layer, operation): share of the wall time}, adds up to 1. steps: how many were profiled.
-    seconds, plain_seconds: of a step with and without the profiler. operations: how many a step runs on the host.
+    seconds, plain_seconds: of a step with and without the profiler. operations: how many a step runs, on the host
+    and, as kernels and copies, on accelerators.
     folder: `tensorboard --logdir` shows it.
     """
 

@@ -78,7 +78,7 @@ def divide(space, steps_are_input=False):
             spans = _on_a_thread(events, own)
         else:
             spans = [Span(event.start, event.end, DEVICE, _kernel(place, event)) for event in events]
-        operations += sum(span.rank == HOST for span in spans)
+        operations += sum(span.rank in (DEVICE, HOST) for span in spans)
         changes += _changes(spans)
     start = min(step.start for step in steps)
     end = max(step.end for step in steps)

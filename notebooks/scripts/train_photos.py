@@ -68,5 +68,6 @@ if __name__ == "__main__":
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--every", type=int, default=5, help="steps from one checkpoint to the next")
     chosen = parser.parse_args()
-    tf.config.experimental.enable_op_determinism()  # on GPUs too, each sum in one order
+    tf.config.experimental.enable_op_determinism()  # on GPUs too, each sum in one order,
+    tf.config.experimental.enable_tensor_float_32_execution(False)  # and each factor with all its digits
     train(bt.strategy(), **vars(chosen))

@@ -3,7 +3,7 @@
 import gc
 
 import equal_models
-import logical_cpus  # noqa: F401  (splits the CPU, before TensorFlow runs anything)
+import logical_cpus  # splits the CPU, before TensorFlow runs anything
 import pytest
 from clocks import Clock
 from labs import SECONDS, Gate, build, quick_compare, quick_looks, quick_throughput
@@ -17,6 +17,13 @@ from bigtrain_nb.workbook import record, workbook
 # To trace a step makes many thousand objects, hardly any of them garbage: looking for it after every 700 of them, as is
 # Python's default, takes about a tenth of the time.
 gc.set_threshold(20_000)
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(monkeypatch):
+    """Processes that a test starts see none."""
+    for name, value in logical_cpus.NO_GPUS.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

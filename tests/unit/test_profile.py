@@ -171,7 +171,7 @@ def test_a_gpu_comes_before_the_host_and_what_runs_side_by_side_gets_equal_parts
             ("Python",) * 3: 0.15,
         }
     )
-    assert operations == 2 and seconds == pytest.approx(100e-12)
+    assert operations == 5 and seconds == pytest.approx(100e-12)
 
 
 def test_a_trace_without_the_gpus_that_are_there_is_said(monkeypatch):

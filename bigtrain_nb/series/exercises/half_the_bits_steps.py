@@ -37,24 +37,25 @@ def _check_train_step(answer):
     one by itself whether it is finite. Divide by the scale that the loss had, not by the next one. The count starts
     again at 0 in two cases.
     """
-    batches = _batches()
-    expected = _history_of_keras()
-    model = _two_branches()
-    model.compile(keras.optimizers.SGD(0.1), _loss())
-    scale, good = START, 0
-    for step, (x, y) in enumerate(batches):
-        keras_scale, keras_good, keras_weights = expected[step]
-        skipped = keras_scale < scale
-        state = f"scale {scale:.0f}, good {good}, growth after {GROWTH} steps"
-        when = f"after step {step + 1} of {len(batches)} ({state})"
-        before = _flat(model)
-        got = answer(model, x, y, scale, good, GROWTH)
-        if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong(f"expected two things, the scale and the number of good steps, got {got!r}")
-        _compare_weights(before, _flat(model), keras_weights, skipped, when)
-        expect(got[0], keras_scale, f"the scale {when}")
-        expect(got[1], keras_good, f"the number of good steps {when}")
-        scale, good = got
+    with tf.device("CPU:0"):  # on an H100 another step of these is the first that overflows
+        batches = _batches()
+        expected = _history_of_keras()
+        model = _two_branches()
+        model.compile(keras.optimizers.SGD(0.1), _loss())
+        scale, good = START, 0
+        for step, (x, y) in enumerate(batches):
+            keras_scale, keras_good, keras_weights = expected[step]
+            skipped = keras_scale < scale
+            state = f"scale {scale:.0f}, good {good}, growth after {GROWTH} steps"
+            when = f"after step {step + 1} of {len(batches)} ({state})"
+            before = _flat(model)
+            got = answer(model, x, y, scale, good, GROWTH)
+            if not isinstance(got, tuple) or len(got) != 2:
+                raise Wrong(f"expected two things, the scale and the number of good steps, got {got!r}")
+            _compare_weights(before, _flat(model), keras_weights, skipped, when)
+            expect(got[0], keras_scale, f"the scale {when}")
+            expect(got[1], keras_good, f"the number of good steps {when}")
+            scale, good = got
 
 
 def _compare_weights(before, after, keras_weights, skipped, when):

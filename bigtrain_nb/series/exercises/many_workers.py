@@ -387,7 +387,8 @@ def _told(answer, folder, kill_at):
     """Run an answer in a process of its own; return the losses that it told, by step."""
     command = [sys.executable, "-m", "scripts.forgetful", folder, str(kill_at)]
     packed = base64.b64encode(cloudpickle.dumps(answer)).decode()
-    done = subprocess.run(command, input=packed, cwd=BESIDE_NOTEBOOK, capture_output=True, text=True)
+    cpu = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}  # a GPU adds up in another order each time
+    done = subprocess.run(command, input=packed, cwd=BESIDE_NOTEBOOK, env=cpu, capture_output=True, text=True)
     if done.returncode not in (0, -9):
         raise Wrong(f"in a process of its own: {done.stderr.strip().splitlines()[-1]}")
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("told")]

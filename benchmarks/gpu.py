@@ -1,0 +1,241 @@
+"""One NVIDIA GPU beside the cores of the same machine: steps, formats, memory, plans, and what feeds them."""
+
+import argparse
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from report import add_arguments, facts, finish, in_words, say, table
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import amount, interval, number
+from bigtrain_nb.plan.this_machine import flops_here, this_machine
+from bigtrain_nb.plan.utilization import accelerator_here, flops_of_an_example
+
+
+def dense():
+    """Return four wide layers: float32 [batch, 2048] -> logits [batch, 10]."""
+    inputs = x = keras.Input((2048,))
+    for _ in range(4):
+        x = keras.layers.Dense(2048, "relu")(x)
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
+
+
+def lstm():
+    """Return two LSTMs, one on the other: float32 [batch, 64, 32] -> logits [batch, 10]."""
+    inputs = keras.Input((64, 32))
+    x = keras.layers.LSTM(128, return_sequences=True)(inputs)
+    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(keras.layers.LSTM(128)(x)))
+
+
+LARGE = partial(bt.gpt, width=768, layers=6, heads=12, length=512)
+"""Six blocks as wide as those of GPT-2's smallest model: 43 million weights."""
+NETWORKS = {
+    "conv net": (bt.conv_net, 512),
+    "conv net, 64 wide": (partial(bt.conv_net, width=64), 256),
+    "dense": (dense, 1024),
+    "LSTM": (lstm, 256),
+    "GPT": (bt.gpt, 32),
+    "GPT, 768 wide": (LARGE, 8),
+}
+"""{name: (function that builds it, global batch)}."""
+CPU, PLAIN, XLA = "CPU", "GPU", "GPU, XLA"
+
+LARGE_BATCH = 32
+FORMATS = {
+    "float32, TF32 off": ("float32", False, False),
+    "float32": ("float32", True, False),
+    "float32, XLA": ("float32", True, True),
+    "mixed_bfloat16": ("mixed_bfloat16", True, False),
+    "mixed_bfloat16, XLA": ("mixed_bfloat16", True, True),
+    "mixed_float16": ("mixed_float16", True, False),
+    "mixed_float16, XLA": ("mixed_float16", True, True),
+}
+"""{way: (dtype policy, whether TF32 is allowed, whether XLA compiles the step)}."""
+MEMORY = [
+    {"policy": policy, "micro_batches": micro_batches, "recompute": recompute, "jit_compile": jit_compile}
+    for jit_compile in (False, True)
+    for policy, micro_batches, recompute in (
+        ("float32", 1, False),
+        ("mixed_bfloat16", 1, False),
+        ("mixed_bfloat16", 4, False),
+        ("mixed_bfloat16", 1, True),
+        ("mixed_bfloat16", 4, True),
+    )
+]
+AT_ONCE = 3
+"""So many processes measure their memory side by side: each sees only what its own allocator hands out."""
+CROPS, CROP_SIZE = 256, 64
+
+
+def trained(build, batch, policy="float32", micro_batches=1, jit_compile=False, device=None, tf32=True, batches=None):
+    """Return a step function that has run: one update from ``batch`` examples, their number, without waiting."""
+    place = partial(tf.device, device) if device else contextlib.nullcontext
+    keras.config.set_dtype_policy(policy)
+    with place():
+        model = build()
+        model.micro_batches = micro_batches
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.AdamW(1e-3), loss, jit_compile=jit_compile)
+        model.make_train_function()
+        iterator = iter(batches or same_batch(model, batch))
+    keras.config.set_dtype_policy("float32")
+
+    def update():
+        tf.config.experimental.enable_tensor_float_32_execution(tf32)
+        with place():
+            model.train_function(iterator)
+        return batch
+
+    for _ in range(3):
+        update()
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    return update
+
+
+def same_batch(model, batch):
+    """Return one random batch again and again."""
+    kind, outputs = tf.as_dtype(model.input.dtype), model.output.shape
+    x = tf.random.uniform((batch, *model.input.shape[1:]), 0, 8 if kind.is_integer else 1, kind)
+    y = tf.random.uniform((batch, *outputs[1:-1]), 0, outputs[-1], tf.int32)
+    return tf.data.Dataset.from_tensors((x, y)).repeat()
+
+
+def compared(name, steps, seconds):
+    """Compare step functions that are compiled and warm: each block has the same ones."""
+    say(f"{name}: {len(steps)} ways, {seconds:.0f} s")
+    return bt.compare({way: (lambda step=step: step) for way, step in steps.items()}, seconds=seconds)
+
+
+def ceilings(arguments):
+    """Measure what products of matrices and memory reach, beside the data sheet."""
+    sheet, here = accelerator_here(), this_machine()
+    rows = [
+        [f"products, {policy}", flops_here(policy), sheet.flops(policy), "FLOP/s"]
+        for policy in ("float32", "mixed_bfloat16", "mixed_float16")
+    ]
+    rows.append(["memory, read and written", max(here.bandwidths.values()), sheet.bandwidth, "B/s"])
+    shown = [[what, amount(got, unit), amount(said, unit), f"{got / said:.2f}"] for what, got, said, unit in rows]
+    text = table(("what", "measured", "data sheet", "share"), shown)
+    return f"{text}\n\nAn operation on one number takes {amount(here.start, 's')}.", rows
+
+
+def beside_the_cpu(arguments):
+    """Compare steps on the cores with steps on the GPU, by single operations and by XLA; plans beside the fastest."""
+    rows, plans, rounds = [], [], {}
+    for name, (build, batch) in NETWORKS.items():
+        say(f"{name}: building")
+        steps = {
+            CPU: trained(build, batch, device="CPU:0"),
+            PLAIN: trained(build, batch, device="GPU:0"),
+            XLA: trained(build, batch, device="GPU:0", jit_compile=True),
+        }
+        comparison = compared(name, steps, arguments.seconds)
+        rounds[name] = comparison.to_dict()
+        rates = {way: result.median for way, result in comparison.results.items()}
+        ratios = [comparison.ratio(*pair) for pair in ((PLAIN, CPU), (XLA, CPU), (XLA, PLAIN))]
+        rows.append([name, batch, *map(number, rates.values()), *map(interval, ratios)])
+        fastest = batch / max(rates[PLAIN], rates[XLA])
+        least = [bt.plan_step(build, batch, on=on).seconds for on in (accelerator_here().name, "here")]
+        plans.append(
+            [name, batch, *(amount(seconds, "s") for seconds in (*least, fastest)), f"{least[1] / fastest:.2f}"]
+        )
+    text = table(("network", "batch", *rates, "GPU of CPU", "GPU, XLA, of CPU", "XLA of GPU"), rows)
+    head = ("network", "batch", "at least, by the data sheet", "at least, on=here", "measured", "on=here / measured")
+    return f"In examples/s:\n\n{text}\n\nWhat plans say of the fastest step on the GPU:\n\n{table(head, plans)}", rounds
+
+
+def formats(arguments):
+    """Compare formats and XLA for the large model on the GPU."""
+    steps = {}
+    for way, (policy, tf32, jit_compile) in FORMATS.items():
+        say(f"GPT, 768 wide, {way}: building")
+        steps[way] = trained(LARGE, LARGE_BATCH, policy, jit_compile=jit_compile, tf32=tf32)
+    comparison = compared("GPT, 768 wide", steps, 6 * arguments.seconds)
+    flops, sheet = flops_of_an_example(LARGE(), LARGE_BATCH), accelerator_here()
+    rows = []
+    for way, (policy, _, _) in FORMATS.items():
+        rate = comparison.results[way].median
+        ratio = interval(comparison.ratio(way, "float32")) if way != "float32" else ""
+        mfu = f"{rate * flops / sheet.flops(policy):.0%}"
+        rows.append([way, number(rate), amount(LARGE_BATCH / rate, "s"), ratio, mfu])
+    return table(("format", "examples/s", "a step", "of float32", "MFU"), rows), comparison.to_dict()
+
+
+def three_updates(recompute, **settings):
+    from gpu import LARGE, LARGE_BATCH, trained
+
+    trained(partial(LARGE, recompute=recompute), LARGE_BATCH, **settings)
+
+
+def memory(arguments):
+    """Measure the peak of fresh processes, beside what plans say of them."""
+    say(f"memory: {len(MEMORY)} processes")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        peaks = list(pool.map(lambda case: bt.peak_memory(three_updates, **case), MEMORY))
+    rows = []
+    for case, peak in zip(MEMORY, peaks, strict=True):
+        policy, micro_batches, recompute, by_xla = case.values()
+        plan = bt.plan_step(
+            partial(LARGE, recompute=recompute), LARGE_BATCH, policy=policy, micro_batches=micro_batches
+        )
+        told = [amount(plan.peak, "bytes"), amount(2**20 * peak, "bytes"), f"{plan.peak / 2**20 / peak:.2f}"]
+        rows.append([policy, micro_batches, "yes" if recompute else "no", "yes" if by_xla else "no", *told])
+    head = ("policy", "K", "recomputed", "XLA", "planned", "measured", "planned / measured")
+    return table(head, rows), [dict(case, mib=peak) for case, peak in zip(MEMORY, peaks, strict=True)]
+
+
+def fed(arguments):
+    """Compare one training fed by pipelines, and fed one batch again and again."""
+    data, build = bt.photo_crops(), partial(bt.conv_net, width=64, image_size=CROP_SIZE)
+    pipelines = {
+        "one step after the other": {"exact": True, "rewrites": False},
+        "tuned": {"num_parallel_calls": bt.cores(), "vectorize": True, "prefetch": 2},
+    }
+    steps, alone = {}, {}
+    for way, settings in pipelines.items():
+        made = bt.Pipeline(data=data, image_size=CROP_SIZE, batch=CROPS, repeat=True, **settings)
+        alone[way] = number(bt.throughput(made, seconds=5).median)
+        steps[way] = trained(build, CROPS, "mixed_bfloat16", jit_compile=True, batches=made.dataset())
+    unfed = "one batch again and again"
+    steps[unfed] = trained(build, CROPS, "mixed_bfloat16", jit_compile=True)
+    comparison = compared("fed", steps, 3 * arguments.seconds)
+    rows = []
+    for way, result in comparison.results.items():
+        ratio = interval(comparison.ratio(way, unfed)) if way in alone else ""
+        rows.append([way, alone.get(way, ""), number(result.median), ratio])
+    return table(
+        ("fed by", "pipeline alone, examples/s", "training, examples/s", f"of {unfed}"), rows
+    ), comparison.to_dict()
+
+
+PARTS = {
+    "Ceilings": ceilings,
+    "Beside the CPU": beside_the_cpu,
+    "Formats": formats,
+    "Memory": memory,
+    "Fed": fed,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30, help="for a comparison of three ways (default: 30)")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some parts of it")
+    add_arguments(parser)
+    arguments = parser.parse_args()
+    if accelerator_here() is None:
+        parser.error(f"none of {', '.join(bt.ACCELERATORS)} is here, or TensorFlow does not see it")
+    tf.get_logger().setLevel("ERROR")  # it takes one function per contender for retracing
+    about = facts()
+    text, found = [f"{in_words(about)} {arguments.seconds:.0f} s for three ways."], {}
+    for name in arguments.only:
+        shown, found[name] = PARTS[name](arguments)
+        text.append(f"**{name}**\n\n{shown}")
+        say(f"\n{text[-1]}")
+    finish(arguments, "gpu", "\n\n".join(text), {"facts": about, "parts": found})
+
+
+if __name__ == "__main__":
+    main()
