@@ -12,7 +12,7 @@ from bigtrain_nb.plan.bound import least_seconds
 from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan, step_time
 from bigtrain_nb.plan.peak import peak_of
 from bigtrain_nb.plan.step import Step
-from bigtrain_nb.plan.this_machine import this_machine
+from bigtrain_nb.plan.this_machine import on_gpu, this_machine
 
 IDLE = 1.25
 """What lies idle between tensors in TensorFlow's best-fit allocator (bfc_allocator.cc), in tensors of the largest size:
@@ -101,7 +101,8 @@ def plan_step(
     - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``, ``sync_every``, ``outer_optimizer``: as
       of `bt.Model`; default: the model's;
     - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here": products of matrices and
-      memory are measured on this machine, once in a process (some seconds). Each device is a machine like this one;
+      memory are measured on this machine, once in a process (some seconds). Each device is a machine like this one.
+      The memory is that of a GPU for an accelerator and where TensorFlow has a GPU: constants are folded on CPUs only;
     - ``devices``: replicas that share the batch, default: those of the model's strategy; ``waiting``: batches that the
       input pipeline holds ready; ``input_seconds``: the time that it takes to make a batch;
     - ``link``: bytes/s that a device sends to the next, as measured between workers; default: what is published, or
@@ -176,7 +177,7 @@ def plan_of(step, on=None, link=None, waiting=1, input_seconds=0.0):
     volume = _communication_volume(step)
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
-        memory=_memory(step, gradients, waiting),
+        memory=_memory(step, gradients, waiting, of_gpu=on in ACCELERATORS or on_gpu()),
         activations=Breakdown("Activations by layer", "bytes", layers),
         flops=_flops(step),
         communication_volume=volume,
@@ -206,13 +207,13 @@ _HOW = {
     "layer in one piece": "weights of a fully sharded layer as they are gathered, gradients as they are reduced",
     "activations": "what the backward pass reads of what the forward pass made",
     "work": "what operations hand on and write over, and what bt.recompute or fully_shard makes again",
-    "folded": "constants that Grappler keeps if it knows the batch's size: not after batch(n) without drop_remainder",
+    "folded": "what Grappler keeps on a CPU if it knows the batch's size: not after batch(n) without drop_remainder",
     "idle": f"between tensors in the allocator: {IDLE:g} x the largest tensor, {IDLE_SMALL:g} x those below 256 KiB",
 }
 """The parts of a step's memory in the order in which they are shown."""
 
 
-def _memory(step, gradients, waiting):
+def _memory(step, gradients, waiting, of_gpu):
     """Return the breakdown of the fuller one of two moments: within the gradients of a slice, or in the update."""
     moment = gradients.kinds
     if step.slices > 1:
@@ -232,7 +233,7 @@ def _memory(step, gradients, waiting):
         "local steps": step.local,
         "input": step.batch * (1 + waiting) + step.slice,
         **moment,
-        "folded": step.folded,
+        "folded": 0 if of_gpu else step.folded,  # GPUs keep none: measured in benchmarks/gpu.py
         "idle": IDLE * fullest.largest + IDLE_SMALL * fullest.small,
     }
     lines = [Line(name, parts[name], how) for name, how in _HOW.items() if parts.get(name)]

@@ -54,9 +54,9 @@ class ThisMachine:
 @cache
 def this_machine() -> ThisMachine:
     """Measure this machine, in some two seconds; once in a process."""
-    bandwidth = _bandwidth_of_gpu if _on_gpu() else _bandwidth_of_cores
+    bandwidth = _bandwidth_of_gpu if on_gpu() else _bandwidth_of_cores
     start = _seconds(partial(tf.maximum, 1.0), tf.zeros([]), 1000)
-    return ThisMachine({size: bandwidth(size) for size in SIZES}, start, fuses=_on_gpu())
+    return ThisMachine({size: bandwidth(size) for size in SIZES}, start, fuses=on_gpu())
 
 
 def flops_here(policy: str) -> float:
@@ -64,13 +64,14 @@ def flops_here(policy: str) -> float:
     return _flops("float32") if policy == "float32" else max(_flops(policy.removeprefix("mixed_")), _flops("float32"))
 
 
-def _on_gpu():
+def on_gpu():
+    """Return whether TensorFlow computes on a GPU here."""
     return bool(tf.config.list_logical_devices("GPU"))
 
 
 @cache
 def _flops(dtype):
-    width = 8192 if _on_gpu() else 2048
+    width = 8192 if on_gpu() else 2048
     ones = tf.ones([width, width], dtype)
     return 2 * width**3 / _seconds(partial(tf.matmul, ones / width), ones, 1)
 
@@ -89,7 +90,7 @@ def _seconds(operation, tensor, times):
         tf.test.experimental.sync_devices()  # waits for GPUs
 
     run()
-    if _on_gpu():
+    if on_gpu():
         return _least(run, time.perf_counter) / times
     return _least(run, time.process_time) / times / cores()
 

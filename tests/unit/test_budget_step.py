@@ -121,6 +121,13 @@ def test_nothing_is_folded_where_no_size_is_known_beforehand():
         assert "folded" not in plan.memory.parts
 
 
+def test_nothing_is_folded_on_an_accelerator():
+    model = bt.conv_net()
+    kept, on_a_gpu = plan_step(model, SUMS), plan_step(model, SUMS, on="H100")
+    assert "folded" not in on_a_gpu.memory.parts
+    assert kept.peak - on_a_gpu.peak == kept.memory["folded"]
+
+
 def test_micro_batches_in_a_loop_add_two_copies_of_the_gradients():
     """The sums of those before and those that the loop returns, also where no gradient of a slice is there yet."""
     model = bt.gpt(4096, 32, 64, 1, 2)  # of many words, so that the most is where their gradients are in any Keras
