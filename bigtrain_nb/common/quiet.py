@@ -10,13 +10,16 @@ Example::
     print(tf.reduce_sum(tf.ones([3])))
 """
 
+import ctypes
 import gc
 import os
 import sys
 import tempfile
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 from bigtrain_nb.common.hardware import core_limit, cores, nvidia_gpus, usable_cores
 
@@ -56,6 +59,20 @@ def kept_for_good():
             gc.enable()
 
 
+def load_cusolver():
+    """Load a library of CUDA that TensorFlow 2.21 does not find where pip puts it, and without which it uses no GPU.
+
+    The RUNPATH of its libtensorflow_framework has the folders of all others; that of 2.20 has this one too.
+    """
+    nvidia = find_spec("nvidia")
+    for folder in nvidia.submodule_search_locations or () if nvidia else ():
+        for library in Path(folder).glob("cusolver/lib/libcusolver.so.*"):
+            with suppress(OSError):  # then TensorFlow sees no GPU, of which a warning tells below
+                ctypes.CDLL(str(library))
+
+
+if nvidia_gpus():
+    load_cusolver()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # leaves some to other processes
 if core_limit() < len(usable_cores()):  # a container's, which TensorFlow does not look at; `tf.config.threading` wins
@@ -74,8 +91,8 @@ tf.get_logger().setLevel("WARNING")  # MirroredStrategy tells at INFO, in the no
 if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
     warnings.warn(
         "NVIDIA GPUs are here, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, most often for want"
-        " of CUDA's libraries: pip install 'tensorflow[and-cuda]' brings them. CUDA_VISIBLE_DEVICES=-1 asks for"
-        " the CPU.",
+        " of CUDA's libraries: pip install 'tensorflow[and-cuda]' brings them. Where they are installed,"
+        " LD_LIBRARY_PATH can name their folders. CUDA_VISIBLE_DEVICES=-1 asks for the CPU.",
         stacklevel=2,
     )
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import bigtrain_nb as bt
+from bigtrain_nb.common import quiet
 from bigtrain_nb.common.quiet import keras
 
 HEAVY = {"tensorflow", "keras", "matplotlib", "ipywidgets", "skimage", "h5py", "numpy"}
@@ -131,3 +132,17 @@ def test_a_gpu_that_tensorflow_cannot_use_is_told_of():
     code = "from bigtrain_nb import tf; print(len(tf.config.list_physical_devices('GPU')))"
     done = python(code, CUDA_VISIBLE_DEVICES="0")
     assert ("pip install 'tensorflow[and-cuda]'" in done.stderr) == (done.stdout.strip() == "0")
+
+
+def test_cusolver_is_loaded_from_where_pip_puts_it(tmp_path, monkeypatch):
+    library = tmp_path / "nvidia" / "cusolver" / "lib" / "libcusolver.so.11"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    (tmp_path / "nvidia" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    quiet.load_cusolver()  # which is no library: what cannot be loaded is left to TensorFlow's own search
+    loaded = []
+    monkeypatch.setattr(quiet.ctypes, "CDLL", loaded.append)
+    quiet.load_cusolver()
+    assert loaded == [str(library)]
