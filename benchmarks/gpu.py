@@ -5,6 +5,7 @@ import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from budget_steps import NETWORKS, Case, source
 from report import add_arguments, facts, finish, in_words, say, table
 
 import bigtrain_nb as bt
@@ -13,33 +14,11 @@ from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.plan.this_machine import flops_here, this_machine
 from bigtrain_nb.plan.utilization import accelerator_here, flops_of_an_example
 
-
-def dense():
-    """Return four wide layers: float32 [batch, 2048] -> logits [batch, 10]."""
-    inputs = x = keras.Input((2048,))
-    for _ in range(4):
-        x = keras.layers.Dense(2048, "relu")(x)
-    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
-
-
-def lstm():
-    """Return two LSTMs, one on the other: float32 [batch, 64, 32] -> logits [batch, 10]."""
-    inputs = keras.Input((64, 32))
-    x = keras.layers.LSTM(128, return_sequences=True)(inputs)
-    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(keras.layers.LSTM(128)(x)))
-
-
 LARGE = partial(bt.gpt, width=768, layers=6, heads=12, length=512)
 """Six blocks as wide as those of GPT-2's smallest model: 43 million weights."""
-NETWORKS = {
-    "conv net": (bt.conv_net, 512),
-    "conv net, 64 wide": (partial(bt.conv_net, width=64), 256),
-    "dense": (dense, 1024),
-    "LSTM": (lstm, 256),
-    "GPT": (bt.gpt, 32),
-    "GPT, 768 wide": (LARGE, 8),
-}
-"""{name: (function that builds it, global batch)}."""
+BUILDERS = {**NETWORKS, "GPT, 768 wide": LARGE}
+BATCHES = {"conv net": 512, "conv net, 64 wide": 256, "dense": 1024, "LSTM": 256, "GPT": 32, "GPT, 768 wide": 8}
+"""{network: global batch}."""
 CPU, PLAIN, XLA = "CPU", "GPU", "GPU, XLA"
 
 LARGE_BATCH = 32
@@ -79,7 +58,7 @@ def trained(build, batch, policy="float32", micro_batches=1, jit_compile=False, 
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.AdamW(1e-3), loss, jit_compile=jit_compile)
         model.make_train_function()
-        iterator = iter(batches or same_batch(model, batch))
+        iterator = iter(batches or source(Case(model.name, batch), model))
     keras.config.set_dtype_policy("float32")
 
     def update():
@@ -92,14 +71,6 @@ def trained(build, batch, policy="float32", micro_batches=1, jit_compile=False, 
         update()
     tf.config.experimental.enable_tensor_float_32_execution(True)
     return update
-
-
-def same_batch(model, batch):
-    """Return one random batch again and again."""
-    kind, outputs = tf.as_dtype(model.input.dtype), model.output.shape
-    x = tf.random.uniform((batch, *model.input.shape[1:]), 0, 8 if kind.is_integer else 1, kind)
-    y = tf.random.uniform((batch, *outputs[1:-1]), 0, outputs[-1], tf.int32)
-    return tf.data.Dataset.from_tensors((x, y)).repeat()
 
 
 def compared(name, steps, seconds):
@@ -124,7 +95,8 @@ def ceilings(arguments):
 def beside_the_cpu(arguments):
     """Compare steps on the cores with steps on the GPU, by single operations and by XLA; plans beside the fastest."""
     rows, plans, rounds = [], [], {}
-    for name, (build, batch) in NETWORKS.items():
+    for name, batch in BATCHES.items():
+        build = BUILDERS[name]
         say(f"{name}: building")
         steps = {
             CPU: trained(build, batch, device="CPU:0"),

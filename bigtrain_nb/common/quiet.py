@@ -65,7 +65,8 @@ def load_cusolver():
     The RUNPATH of its libtensorflow_framework has the folders of all others; that of 2.20 has this one too.
     """
     nvidia = find_spec("nvidia")
-    for folder in nvidia.submodule_search_locations or () if nvidia else ():
+    folders = nvidia.submodule_search_locations if nvidia else None
+    for folder in folders or ():
         for library in Path(folder).glob("cusolver/lib/libcusolver.so.*"):
             with suppress(OSError):  # then TensorFlow sees no GPU, of which a warning tells below
                 ctypes.CDLL(str(library))
