@@ -46,15 +46,22 @@ MEMORY = [
 AT_ONCE = 3
 """So many processes measure their memory side by side: each sees only what its own allocator hands out."""
 CROPS, CROP_SIZE = 256, 64
+WORDS, LENGTH, DOCUMENTS = 50_257, 1024, 8
+IN_PLACE = {
+    "stock": (None, False),
+    "recomputed": (None, True),
+    "4 micro-batches": (4, False),
+    "4 micro-batches, recomputed": (4, True),
+}
+"""{what is done with GPT-2 of KerasHub: (micro-batches, None for stock Keras, whether its blocks are recomputed)}."""
 
 
-def trained(build, batch, policy="float32", micro_batches=1, jit_compile=False, device=None, tf32=True, batches=None):
+def trained(build, batch, policy="float32", jit_compile=False, device=None, tf32=True, batches=None):
     """Return a step function that has run: one update from ``batch`` examples, their number, without waiting."""
     place = partial(tf.device, device) if device else contextlib.nullcontext
     keras.config.set_dtype_policy(policy)
     with place():
         model = build()
-        model.micro_batches = micro_batches
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.AdamW(1e-3), loss, jit_compile=jit_compile)
         model.make_train_function()
@@ -135,10 +142,10 @@ def formats(arguments):
     return table(("format", "examples/s", "a step", "of float32", "MFU"), rows), comparison.to_dict()
 
 
-def three_updates(recompute, **settings):
+def three_updates(recompute, micro_batches, **settings):
     from gpu import LARGE, LARGE_BATCH, trained
 
-    trained(partial(LARGE, recompute=recompute), LARGE_BATCH, **settings)
+    trained(partial(LARGE, recompute=recompute, micro_batches=micro_batches), LARGE_BATCH, **settings)
 
 
 def memory(arguments):
@@ -156,6 +163,50 @@ def memory(arguments):
         rows.append([policy, micro_batches, "yes" if recompute else "no", "yes" if by_xla else "no", *told])
     head = ("policy", "K", "recomputed", "XLA", "planned", "measured", "planned / measured")
     return table(head, rows), [dict(case, mib=peak) for case, peak in zip(MEMORY, peaks, strict=True)]
+
+
+def gpt2_of_keras_hub(micro_batches, recompute):
+    """Return GPT-2 as large as its smallest preset, 124 million weights, random ones."""
+    from keras_hub.models import GPT2Backbone, GPT2CausalLM
+
+    model = GPT2CausalLM(GPT2Backbone(WORDS, 12, 12, 768, 3072, max_sequence_length=LENGTH), preprocessor=None)
+    if recompute:
+        bt.recompute(model.backbone, r"transformer_layer_\d+")
+    if micro_batches:
+        bt.Model.of(model, micro_batches=micro_batches)
+    return model
+
+
+def documents():
+    """Return batches of as many tokens as it takes at once: x, the next tokens."""
+    tokens = tf.random.stateless_uniform([DOCUMENTS, LENGTH + 1], [1, 2], maxval=WORDS, dtype="int32")
+    x = {"token_ids": tokens[:, :-1], "padding_mask": tf.ones([DOCUMENTS, LENGTH], "int32")}
+    return tf.data.Dataset.from_tensors((x, tokens[:, 1:])).repeat()
+
+
+def train_gpt2(micro_batches, recompute):
+    from gpu import DOCUMENTS, documents, gpt2_of_keras_hub, trained
+
+    build = partial(gpt2_of_keras_hub, micro_batches, recompute)
+    return trained(build, DOCUMENTS, "mixed_bfloat16", jit_compile="auto", batches=documents())
+
+
+def in_place(arguments):
+    """Train GPT-2 of KerasHub as stock Keras does, and with what is changed of it in place: rate and memory."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        peaks = list(
+            pool.map(lambda way: bt.peak_memory(train_gpt2, micro_batches=way[0], recompute=way[1]), IN_PLACE.values())
+        )
+    say("GPT-2 of KerasHub: memory is measured")
+    comparison = compared(
+        "GPT-2 of KerasHub", {name: train_gpt2(*way) for name, way in IN_PLACE.items()}, 4 * arguments.seconds
+    )
+    rows = []
+    for (name, result), peak in zip(comparison.results.items(), peaks, strict=True):
+        ratio = interval(comparison.ratio(name, "stock")) if name != "stock" else ""
+        rows.append([name, number(LENGTH * result.median), ratio, amount(2**20 * peak, "bytes")])
+    found = {**comparison.to_dict(), "mib": list(map(float, peaks))}
+    return table(("GPT-2 of KerasHub", "tokens/s", "of stock", "peak memory"), rows), found
 
 
 def fed(arguments):
@@ -187,6 +238,7 @@ PARTS = {
     "Beside the CPU": beside_the_cpu,
     "Formats": formats,
     "Memory": memory,
+    "In place": in_place,
     "Fed": fed,
 }
 

@@ -37,7 +37,7 @@ def _check_train_step(answer):
     one by itself whether it is finite. Divide by the scale that the loss had, not by the next one. The count starts
     again at 0 in two cases.
     """
-    with tf.device("CPU:0"):  # on an H100 Keras and the solution overflowed at unlike steps
+    with tf.device("CPU:0"):  # on an H100 Keras and the solution once overflowed at unlike steps
         batches = _batches()
         expected = _history_of_keras()
         model = _two_branches()
