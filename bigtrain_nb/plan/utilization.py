@@ -9,10 +9,13 @@ def flops_of_an_example(model, batch=1):
     """Return the FLOPs of forward and backward pass for one example: products of matrices and convolutions.
 
     ``batch``: as of `plan_step`. What is computed a second time to save memory does not count: then it is three times
-    the forward pass (Chowdhery et al. 2022, "PaLM", appendix B). Raises ValueError and TypeError as `plan_step`.
+    the forward pass (Chowdhery et al. 2022, "PaLM", appendix B). Raises ValueError and TypeError as `plan_step`, and
+    ValueError for LSTM and GRU on a GPU, whose products are within one operation of cuDNN.
     """
     # With SGD, which has no slots: the model may fill its device
     step = Step(model, batch, "sgd", devices=1, micro_batches=1, shard_optimizer=False)
+    if any(op.kind.startswith("CudnnRNN") for op in step.gradients.operations):
+        raise ValueError(f"the FLOPs of {model.name} are not known: products are within an operation of cuDNN")
     forward = sum(op.times * op.flops for op in step.gradients.operations if not op.backward)
     both = sum(op.times * op.flops for op in step.gradients.operations)
     return min(both, 3 * forward) / step.examples

@@ -60,7 +60,8 @@ def _choose(at_least):
     if len(gpus) >= at_least:
         return [f"GPU:{i}" for i in range(len(gpus))]
     if gpus:
-        print(f"{at_least} devices are asked for, and {len(gpus)} GPUs are here: they are parts of the CPU", flush=True)
+        here = "one GPU is" if len(gpus) == 1 else f"{len(gpus)} GPUs are"
+        print(f"{at_least} devices are asked for, and {here} here: they are parts of the CPU", flush=True)
     cpu = tf.config.get_visible_devices("CPU")[0]
     parts = len(tf.config.get_logical_device_configuration(cpu) or [None])
     if parts < at_least:

@@ -236,6 +236,36 @@ def test_mfu_is_the_planned_work_over_the_peak_of_the_device(clock, monkeypatch)
     assert meter.mfu == pytest.approx(meter.result.median * flops / 8.1e12)
 
 
+class OfCudnn(keras.layers.Layer):
+    """What a GPU makes of LSTM(8); without one it can be traced but not run."""
+
+    def build(self, shape):
+        self.weights_of_all = self.add_weight((4 * 8 * (8 + 8 + 2),))
+
+    def call(self, x):
+        count, length = tf.shape(x)[0], tf.shape(x)[1]
+        state = tf.zeros([1, count, 8])
+        outputs, *_ = tf.raw_ops.CudnnRNNV3(
+            input=tf.transpose(x, [1, 0, 2]),
+            input_h=state,
+            input_c=state,
+            params=tf.convert_to_tensor(self.weights_of_all),
+            sequence_lengths=tf.fill([count], length),
+            rnn_mode="lstm",
+        )
+        return outputs[-1]
+
+    def compute_output_shape(self, shape):
+        return shape[0], 8
+
+
+def test_no_mfu_is_told_of_products_within_an_operation_of_cudnn():
+    inputs = keras.Input((5, 8))
+    model = keras.Model(inputs, keras.layers.Dense(3)(OfCudnn()(inputs)))
+    with pytest.raises(ValueError, match="within an operation of cuDNN"):
+        utilization.flops_of_an_example(model)
+
+
 def test_results_are_saved_loaded_and_drawn(clock, tmp_path):
     model = dense()
     model.compile("sgd", "mse")

@@ -105,7 +105,7 @@ def test_too_few_gpus_leave_parts_of_the_cpu_and_that_is_said(monkeypatch, capsy
     monkeypatch.setattr(of_devices, "_devices", [])
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a GPU"] if kind == "GPU" else there)
     assert devices(at_least=2)[:2] == devices()[:2] == ["CPU:0", "CPU:1"]
-    assert capsys.readouterr().out == "2 devices are asked for, and 1 GPUs are here: they are parts of the CPU\n"
+    assert capsys.readouterr().out == "2 devices are asked for, and one GPU is here: they are parts of the CPU\n"
 
 
 def test_sums_are_of_32_bits_or_more_and_keep_their_kind():
