@@ -379,6 +379,10 @@ def run_notebooks():
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             last = (done.stdout.strip().splitlines() or ["no word"])[-1]
             print(f"{'PASS' if done.returncode == 0 else 'LOOK'} notebook {number}, {count} GPUs: {last}", flush=True)
+            if "kernel died" in done.stdout:
+                command = [sys.executable, str(Path(__file__).with_name("last_words.py")), *files]
+                again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+                print(f"     Executed again: {again.stderr[-3000:]}", flush=True)
 
 
 def main():

@@ -1,5 +1,6 @@
 """The checks for a machine with GPUs, on one without: that they run, are counted, limited and explained."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -48,6 +49,20 @@ def test_what_does_not_end_is_a_look(runs, capsys):
 
 def test_with_too_few_gpus_it_is_skipped(runs, capsys):
     assert runs("raise RuntimeError", 2, capsys) == "SKIP one: needs 2 GPUs\n"
+
+
+def test_the_last_words_of_a_kernel_that_died_are_shown(monkeypatch, capsys):
+    def instead(command, **settings):
+        if "pytest" in command:
+            return subprocess.CompletedProcess(command, 1, "The kernel died while it executed this cell\n1 failed", "")
+        return subprocess.CompletedProcess(command, 1, "", f"{Path(command[1]).name} says why")
+
+    monkeypatch.setattr(first_hour, "nvidia_gpus", lambda: ["0"])
+    monkeypatch.setattr(first_hour, "NOTEBOOKS", ["12"])
+    monkeypatch.setattr(first_hour.subprocess, "run", instead)
+    first_hour.run_notebooks()
+    shown = "LOOK notebook 12, 1 GPUs: 1 failed\n     Executed again: last_words.py says why\n"
+    assert capsys.readouterr().out == shown
 
 
 def test_without_gpus_it_says_so(monkeypatch):
