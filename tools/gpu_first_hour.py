@@ -381,8 +381,9 @@ def run_notebooks():
             print(f"{'PASS' if done.returncode == 0 else 'LOOK'} notebook {number}, {count} GPUs: {last}", flush=True)
             if "kernel died" in done.stdout:
                 command = [sys.executable, str(Path(__file__).with_name("last_words.py")), *files]
-                again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-                print(f"     Executed again: {again.stderr[-3000:]}", flush=True)
+                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+                again = subprocess.run(command, env=environment, check=False, **pipes)
+                print(f"     Executed again: {again.stdout[-3000:]}", flush=True)
 
 
 def main():

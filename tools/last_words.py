@@ -11,11 +11,9 @@ import os
 import sys
 from pathlib import Path
 
-import nbformat
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, DeadKernelError
-
-CELL_SECONDS = 600
+import notebook_rules as rules
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from render import execute
 
 
 def tell(cell, cell_index):
@@ -26,20 +24,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebook", type=Path)
     path = parser.parse_args().notebook.resolve()
+    if not path.is_file():
+        parser.error(f"there is no {path}")
     os.environ["PYTHONFAULTHANDLER"] = "1"
-    client = NotebookClient(
-        nbformat.read(path, as_version=4),
-        timeout=CELL_SECONDS,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(path.parent)}},
-        extra_arguments=["--IPKernelApp.capture_fd_output=False"],
-        on_cell_execute=tell,
-    )
+    to_the_terminal = ["--IPKernelApp.capture_fd_output=False"]
     try:
-        client.execute()
+        execute(rules.read(path), path.parent, extra_arguments=to_the_terminal, on_cell_execute=tell)
     except DeadKernelError:
         sys.exit("The kernel died in the cell that is named last. If it wrote nothing, look for the end in `dmesg`.")
-    except CellExecutionError as error:
+    except (CellExecutionError, CellTimeoutError) as error:
         sys.exit(f"No kernel died, but a cell failed:\n{error}")
     print("Every cell has run.")
 

@@ -20,8 +20,10 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def execute(notebook, folder):
+def execute(notebook, folder, **settings):
     """Run every cell in a fresh kernel of this environment, as in `folder`; the outputs land in `notebook`.
+
+    `settings` are more of those of nbclient.
 
     Raises CellExecutionError for a cell that fails, CellTimeoutError for one that takes longer than it may,
     DeadKernelError when the kernel ends.
@@ -37,6 +39,7 @@ def execute(notebook, folder):
         store_widget_state=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
+        **settings,
     )
     with client.setup_kernel():  # not execute(), which takes Ctrl-C for a kernel that died
         try:

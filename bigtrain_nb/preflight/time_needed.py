@@ -106,7 +106,7 @@ def _utilization(training, step):
         policy = model.dtype_policy.name
         most = device.flops(policy) if device else flops_here(policy)
     except (TypeError, ValueError):
-        return ", MFU not known, for the step has no plan"
+        return ", MFU not known, for no plan knows the FLOPs of the step"
     of = f"what {device.name} can do" if device else "what large matrix products reach here"
     return f", MFU {100 * step.low * flops / most:.2g}% to {100 * step.high * flops / most:.2g}% of {of}"
 

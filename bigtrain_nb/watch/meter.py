@@ -41,7 +41,7 @@ class Meter(Shown, keras.callbacks.Callback):
       training. Of several workers it is the largest share: the others wait for that one. None before.
     - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of forward and backward pass, as `bt.plan_step` counts
       them, without what is recomputed, over what the devices can do at most (Chowdhery et al. 2022, "PaLM"). None where
-      the plan does not know the model, as an LSTM by cuDNN, or `bt.ACCELERATORS` the device, as for CPUs.
+      the plan does not know the FLOPs, as those of an LSTM by cuDNN, or `bt.ACCELERATORS` the device, as for CPUs.
     - ``examples_per_second``: the median of ``result``, or None; it may be asked for at any time.
     - ``tokens_per_second``: the same in tokens, where the model has an embedding and its input is whole numbers
       [batch, length]; padding counts. None for others, and where the length differs from batch to batch.

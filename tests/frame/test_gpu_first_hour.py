@@ -55,7 +55,7 @@ def test_the_last_words_of_a_kernel_that_died_are_shown(monkeypatch, capsys):
     def instead(command, **settings):
         if "pytest" in command:
             return subprocess.CompletedProcess(command, 1, "The kernel died while it executed this cell\n1 failed", "")
-        return subprocess.CompletedProcess(command, 1, "", f"{Path(command[1]).name} says why")
+        return subprocess.CompletedProcess(command, 1, f"{Path(command[1]).name} says why")
 
     monkeypatch.setattr(first_hour, "nvidia_gpus", lambda: ["0"])
     monkeypatch.setattr(first_hour, "NOTEBOOKS", ["12"])
