@@ -5,6 +5,8 @@ What is summed is {"loss": scalar, "gradients": {index of a trainable variable: 
 
 from itertools import pairwise
 
+import numpy as np
+
 from bigtrain_nb.common.keras_gaps import innermost
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
@@ -50,6 +52,8 @@ def examples_of(data, start, length):
     def rows(value):
         if value is None:
             return None
+        if isinstance(value, np.ndarray):  # of `train_on_batch`, step by step
+            value = tf.convert_to_tensor(value)
         if not isinstance(value, tf.Tensor):
             raise ValueError(
                 f"micro_batches divides dense tensors only, and the batch has a {type(value).__name__}: make it dense"

@@ -104,12 +104,13 @@ def lost_seconds():
     """Return for how many seconds, in all, cores wanted to work and could not; 0 where the system does not tell.
 
     Of all processes together: time that the host of this virtual machine gave to others ("steal" in /proc/stat, man 5
-    proc_stat), and that a limit of a control group took ("throttled" in its cpu.stat).
+    proc_stat), and that a limit of a control group took ("throttled" in its cpu.stat). The first is told for all cores
+    of the machine: those that this process may use get their share of it.
     """
     stolen = 0.0
     try:
         with open("/proc/stat", encoding="utf-8") as lines:
-            stolen = int(lines.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+            stolen = int(lines.readline().split()[8]) / os.sysconf("SC_CLK_TCK") * core_limit() / os.cpu_count()
     except OSError:
         pass  # not Linux
     return stolen + max([0.0, *map(_throttled, _control_groups("cpu"))])

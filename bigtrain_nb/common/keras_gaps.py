@@ -20,6 +20,7 @@ from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
 from keras.src.saving import object_registration
 from keras.src.saving.keras_saveable import KerasSaveable
+from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # `load_model` has it; alone not exported
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
@@ -199,6 +200,10 @@ def steps_in_turn(model, step, with_logs=True):
 
     def execution(iterator):
         logs = None
+        if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):  # of `train_on_batch`
+            for _, data in zip(range(model.steps_per_execution), iterator, strict=False):
+                logs = on_batch(data)
+            return logs
         for _ in range(model.steps_per_execution):
             try:
                 logs = one_step(iterator)

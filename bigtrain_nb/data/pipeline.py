@@ -1,6 +1,7 @@
 """Settings -> `tf.data.Dataset`: one frozen dataclass covers the knobs of a real input pipeline."""
 
 import atexit
+import hashlib
 import os
 import shutil
 import tempfile
@@ -15,6 +16,8 @@ from bigtrain_nb.data.images import ImageData
 from bigtrain_nb.data.records import class_of, decode_image, scale_pixels, unpack
 
 AUTOTUNE = "AUTOTUNE"
+MOST_AT_ONCE = 16
+"""Files, where the runtime chooses: a system may allow a process 1,024 that are open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +45,17 @@ class Pipeline:
       crop and flip": 8 to 100 % of the area, sides of 3:4 to 4:3). Only that part is decoded. The same ``seed`` gives
       the same parts in the same epochs, counted from when the dataset was built. A ``cache`` keeps the JPEG bytes then,
       for the images change. Only for the default ``parse``.
-    - ``cycle_length``: shards read in turns: 1 reads one after the other, more interleaves them, "AUTOTUNE" lets the
-      runtime choose how many of them it reads at once.
+    - ``cycle_length``: shards read in turns: 1 reads one after the other, more interleaves them, "AUTOTUNE" interleaves
+      up to 16 and lets the runtime choose how many of them it reads at once.
     - ``num_parallel_calls``: examples parsed at once, or batches with ``vectorize``: 1 is a plain `map`, more, or
       "AUTOTUNE", a parallel one.
     - ``vectorize``: work on whole batches: one call of ``finish`` for each, and one in which the default ``parse``
       makes all its images. (Before a cache, and with ``skip_damaged``, they are made one by one.)
     - ``cache``: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in
-      it), whose folder is made if it is not there.
+      it), whose folder is made if it is not there. What one program has cached there another reads, if it reads the
+      same files with the same settings: their digest is added to the path. A ``parse`` of your own is known by its name
+      only: when you change it, take another path. With a ``service`` a cache is in its workers' memory, and empty again
+      in each pass unless they repeat.
     - ``shuffle``: size of the shuffle buffer in examples, 0 for the order of the files.
     - ``seed``: of the shuffle and of ``augment``; None draws a new one at each start.
     - ``batch``: examples in a batch; the last batch may be shorter.
@@ -65,8 +71,9 @@ class Pipeline:
       each example comes once, and those that a lost worker had read may be missing. "data": worker i of n reads each
       n-th example, and "file" each n-th file; what a lost worker had sent comes again; one that registers after the
       first batches were asked for may lose its share without an error, so begin when all run. "off": each worker reads
-      all, so that each example comes once for each worker. A damaged record raises DataLossError, which gives its place
-      but not its file: read the shards one by one, with `tf.data.TFRecordDataset`, to find it.
+      all, so that each example comes once for each worker. In each pass the workers begin anew, with the numbers that
+      ``seed`` gives: to shuffle and augment, take None or ``repeat``. A damaged record raises DataLossError, which
+      gives its place but not its file: read the shards one by one, with `tf.data.TFRecordDataset`, to find it.
     - ``job_name``: trainings that give the same name share the examples of one epoch; without one, each gets all.
     - ``skip_damaged``: leave out records that cannot be parsed instead of raising, and of a shard that is cut off all
       that follows.
@@ -134,7 +141,7 @@ class Pipeline:
         if before_cache:
             dataset = self._parse_each(dataset)
         if self.cache:
-            dataset = dataset.cache(_cache_file(self.cache))
+            dataset = dataset.cache(self._cache_file())
         if self.shuffle:
             dataset = dataset.shuffle(self.shuffle, seed=self.seed)
         if self.augment:
@@ -149,7 +156,7 @@ class Pipeline:
             dataset = self._map(dataset, self._decode_batch)
         # Repeated in this process, each pass through a service begins a second late. So its workers repeat, unless each
         # has a share of its own ("data", "file"): it would not wait for the others.
-        repeat_there = self.repeat and self.service and self.sharding in ("dynamic", "off")
+        repeat_there = _repeats_there(self)
         if repeat_there:
             dataset = dataset.repeat()
         if self.service:
@@ -192,8 +199,23 @@ class Pipeline:
             return files.flat_map(tf.data.TFRecordDataset)
         cycle = at_once = self.cycle_length
         if self.cycle_length == AUTOTUNE:
-            cycle, at_once = len(self.files), tf.data.AUTOTUNE
+            cycle, at_once = min(len(self.files), MOST_AT_ONCE), tf.data.AUTOTUNE
         return files.interleave(tf.data.TFRecordDataset, cycle, num_parallel_calls=at_once)
+
+    def _cache_file(self):
+        """Return what `tf.data.Dataset.cache` takes: "" for memory, else a path in a folder that is there."""
+        if self.cache == "memory":
+            return ""
+        if self.cache == "file":
+            folder = tempfile.mkdtemp(prefix="bigtrain_nb-cache-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            return os.path.join(folder, "cache")
+        tf.io.gfile.makedirs(os.path.dirname(self.cache))
+        parse = getattr(self.parse, "__qualname__", type(self.parse).__name__)
+        of_data = self.data.classes if isinstance(self.data, ImageData) else None
+        cached = [self.files, self.source, parse, self.image_size, self.exact, self.augment, self.skip_damaged, of_data]
+        digest = hashlib.sha256(repr(cached).encode()).hexdigest()[:8]
+        return f"{os.fspath(self.cache)}-{digest}"
 
     def _parse_each(self, dataset):
         dataset = self._map(dataset, self.parse or self._decode)
@@ -225,16 +247,9 @@ def _tf(value):
     return tf.data.AUTOTUNE if value == AUTOTUNE else value
 
 
-def _cache_file(cache):
-    """Return what `tf.data.Dataset.cache` takes: "" for memory, else a path in a folder that is there."""
-    if cache == "memory":
-        return ""
-    if cache == "file":
-        folder = tempfile.mkdtemp(prefix="bigtrain_nb-cache-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return os.path.join(folder, "cache")
-    tf.io.gfile.makedirs(os.path.dirname(cache))
-    return os.fspath(cache)
+def _repeats_there(settings):
+    """Tell whether the workers of a service repeat, so that all passes are one to them."""
+    return bool(settings.repeat and settings.service and settings.sharding in ("dynamic", "off"))
 
 
 _LEAST = {"image_size": 1, "cycle_length": 1, "num_parallel_calls": 1, "batch": 1, "shuffle": 0, "prefetch": 0}
@@ -268,7 +283,28 @@ def _check(settings):
         of_kind("data", settings.data, list | tuple, "an ImageData, or a list of paths with a parse of your own")
         if settings.parse is None:
             raise ValueError("data of your own needs parse=, a function from one record to one example")
+    if settings.service:
+        _check_with_service(settings)
     if settings.augment and settings.parse:
         raise ValueError("augment=True needs the default parse: cut random parts in a parse or finish of your own")
     if not settings.files:
         raise ValueError(f"data holds no {settings.split} {settings.source}: there is nothing to read")
+
+
+def _check_with_service(settings):
+    if settings.cache not in (None, "memory"):
+        raise ValueError(
+            f"cache={settings.cache!r} with a service: each of its workers would write that file, and read what another"
+            ' has read: take "memory", or None'
+        )
+    if settings.shuffle and settings.sharding == "data":
+        raise ValueError(
+            'sharding="data" with shuffle: each worker takes each n-th batch of an order of its own, so that examples'
+            ' are lost and others come twice: take sharding="file" or "dynamic", or shuffle=0'
+        )
+    random = settings.shuffle or settings.augment
+    if random and settings.seed is not None and not _repeats_there(settings):
+        raise ValueError(
+            f"seed={settings.seed} with a service: its workers begin anew in each pass, and would shuffle and augment"
+            ' all epochs alike: take seed=None, or repeat=True with sharding="dynamic" or "off"'
+        )

@@ -72,7 +72,7 @@ class Lab:
         self.status = "Ready: choose settings and press Run."
         self.baseline = None
         self.standings = None
-        self._job = None  # {name of the run: settings} that are being measured
+        self._job = None  # {name of the run: settings} that are being measured; None for settings when going on
         self._is_race = False
         self._lock = threading.RLock()
         self._view = None
@@ -129,10 +129,10 @@ class Lab:
         self._in_background(self._measure_on, *self._begin_to_go_on(None))
 
     def stop(self) -> None:
-        """End the run that is going on and keep nothing of it; returns at once, even if its source blocks."""
+        """End the run that is going on, and leave `runs` as they were; returns at once, even if its source blocks."""
         with self._lock:
             if self._job:
-                self._end("Stopped; nothing of that run was kept.")
+                self._end("Stopped; the runs are as they were.")
 
     def picture(self) -> Picture:
         """The last 24 runs as image/png. Raises RuntimeError if nothing was measured yet."""
@@ -198,9 +198,8 @@ class Lab:
             if not self.can_go_on:
                 raise RuntimeError("there is nothing to go on with: run something beside the baseline first")
             comparison = self.runs[-1].comparison
-            settings = {run.name: run.settings for run in self.runs}
             self._is_race = False
-            self._job = {name: settings[name] for name in comparison.names}
+            self._job = dict.fromkeys(comparison.names)
             self.say("Starting.")
             return self._job, seconds or self._seconds_to_go_on(comparison)
 
@@ -267,17 +266,22 @@ class Lab:
         seconds = self.seconds * len(job) / (3 if self._is_race else 1)
         self._tell(job, f"Measuring {', '.join(job)}, about {seconds:.0f} s.")
         taken = {"seconds": seconds, "progress": partial(self._progress, job)}
-        if self._is_race:
-            for comparison in looks(self._source, job, **taken):
-                with self._still(job):
-                    self.standings = comparison
-                    self.say(comparison.answer)
-        elif len(job) > 1:
-            comparison = benchmark.compare(sources, **taken)
-        else:
+        if len(job) == 1 and not self._is_race:
             [(name, source)] = sources.items()
             return [Run(job[name], benchmark.throughput(source(), name=name, **taken))]
+        if self._is_race:
+            comparison = self._last_look(job, **taken)
+        else:
+            comparison = benchmark.compare(sources, **taken)
         return [Run(job[name], result, comparison) for name, result in comparison.results.items()]
+
+    def _last_look(self, job, **taken):
+        """Let all settings race, say at each look how they stand, and return the `Race` at its end."""
+        for race in looks(self._source, job, **taken):
+            with self._still(job):
+                self.standings = race
+                self.say(race.answer)
+        return race
 
     def _source(self, **settings):
         """Return what `build` makes of the settings; a note on its error names them."""

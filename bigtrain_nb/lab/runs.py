@@ -101,11 +101,17 @@ def figure(runs, baseline):
 
 
 def csv_lines(runs):
-    """All runs as CSV; the columns from `baseline` on are empty for a run without a ratio."""
+    """All runs as CSV; the columns from `baseline` on are empty for a run without a ratio.
+
+    Raises ValueError for a choice that has the name of another column.
+    """
     measured = ["unit", "median", "low", "high", "first_seconds", "note"]
     ratio = {"baseline": "b", "ratio": "median", "ratio_low": "low", "ratio_high": "high", "verdict": "verdict"}
     lines = []
     for run in runs:
+        taken = run.settings.keys() & {"run", *measured, *ratio}
+        if taken:
+            raise ValueError(f"a choice cannot be written under {min(taken)!r}, which is another column: rename it")
         line = {"run": run.name, **{name: text(value) for name, value in run.settings.items()}}
         line |= {name: getattr(run.result, name) for name in measured}
         line |= {column: getattr(run.ratio, name, "") for column, name in ratio.items()}

@@ -69,14 +69,19 @@ class DataService(Job):
         self._over = threading.Event()
         weakref.finalize(self, self._over.set)
         super().__init__(order)
-        until = time.monotonic() + START_SECONDS
-        while not all(_registered(order["scratch"], rank).exists() for rank in range(len(self.names))):
-            if time.monotonic() > until or self.exit_code is not None:
-                said = self.logs(0)
-                self.stop()
-                raise RuntimeError(f"the data service did not start; the dispatcher has said: {said}")
-            time.sleep(0.05)
+        try:
+            self._wait_until_registered(order["scratch"])
+        except BaseException:  # an interrupt too
+            self.stop()
+            raise
         silence.watch(self.addresses, silent_after, _end_a_silent_one(weakref.ref(self), silent_after), self._over)
+
+    def _wait_until_registered(self, scratch):
+        until = time.monotonic() + START_SECONDS
+        while not all(_registered(scratch, rank).exists() for rank in range(len(self.names))):
+            if time.monotonic() > until or self.exit_code is not None:
+                raise RuntimeError(f"the data service did not start; the dispatcher has said: {self.logs(0)}")
+            time.sleep(0.05)
 
     @property
     def address(self) -> str:

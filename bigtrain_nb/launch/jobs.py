@@ -237,10 +237,14 @@ class Job(Shown):
         )
         self._end = weakref.finalize(self, _end, process.stdin)
         threading.Thread(target=_listen, args=(process, weakref.ref(self)), daemon=True).start()
-        process.stdin.write(json.dumps(order).encode() + b"\n")
-        process.stdin.flush()
-        while not self.pids and self.exit_code is None:
-            time.sleep(TICK_SECONDS)
+        try:
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.flush()
+            while not self.pids and self.exit_code is None:
+                time.sleep(TICK_SECONDS)
+        except BaseException:  # an interrupt: nobody will have this job to stop it
+            self.stop()
+            raise
         if not self.pids:
             raise OSError(self._cannot_start or "the process that starts the workers has ended")
 

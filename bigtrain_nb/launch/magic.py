@@ -44,8 +44,21 @@ def register(shell):
                 raise RuntimeError(
                     f"{str(job).splitlines()[0]}. Of the notebook's variables the code sees those after --give"
                 )
-            ends = [json.loads(Path(folder, str(pid)).read_text()) for pid in job.pids]
+            if chosen.take:
+                ends = [
+                    _at_its_end(Path(folder, str(pid)), name) for pid, name in zip(job.pids, job.names, strict=True)
+                ]
         for name in chosen.take:
             shell.user_ns[name] = [end[name] for end in ends]
 
     shell.register_magic_function(workers, magic_kind="cell")
+
+
+def _at_its_end(file, worker):
+    """Return {name: value} as a worker has left it in its file."""
+    if not file.exists():
+        raise RuntimeError(
+            f"{worker} has ended well before the end of the cell's code, as by sys.exit(0) or bt.cluster_devices(), so"
+            " there is nothing to take from it: leave out --take, or let the code come to its end"
+        )
+    return json.loads(file.read_text())

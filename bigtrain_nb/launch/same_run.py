@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import sys
+import sysconfig
 from pathlib import Path
 
 from bigtrain_nb.common.hardware import version_of
@@ -75,10 +76,11 @@ def _own_files():
         path = getattr(module, "__file__", None)
         if path and Path(path).suffix == ".py":
             files.add(Path(path).resolve())
-    installed = Path(sys.prefix).resolve()
+    installed = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
     hashes = {}
     for path in files:
-        if path.is_relative_to(folder) and not path.is_relative_to(installed) and path.is_file():
+        is_installed = any(path.is_relative_to(each) for each in installed)
+        if path.is_relative_to(folder) and not is_installed and path.is_file():
             hashes[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
     return hashes
 

@@ -4,8 +4,10 @@ Whether a process lives can be asked without TensorFlow: a gRPC server answers a
 computes with all its cores, and our own hangs up.
 """
 
+import errno
 import socket
 import threading
+import time
 
 from bigtrain_nb.common.addresses import host_and_port
 
@@ -39,22 +41,26 @@ def watch(addresses, silent_after, tell, over):
 
 def _watch(index, address, silent_after, tell, over):
     seconds = min(silent_after / 4, LONGEST_WAIT_SECONDS)
-    silence = 0.0
+    answered = time.monotonic()
     while not over.wait(seconds):
-        silence = silence + 2 * seconds if is_silent(address, seconds) else 0.0
-        if silence >= silent_after and not over.is_set():
+        if not is_silent(address, seconds):
+            answered = time.monotonic()
+        elif time.monotonic() - answered >= silent_after and not over.is_set():
             tell(index)
-            silence = 0.0
+            answered = time.monotonic()
 
 
 def is_silent(address, seconds):
-    """Tell whether a gRPC server at "host:port" does not answer a greeting in time, though the port is not closed."""
+    """Tell whether a gRPC server at "host:port" does not answer a greeting in time, though the port is not closed.
+
+    Of a machine that is gone, its neighbours say after some seconds that there is no way to it: it is silent too.
+    """
     try:
         with socket.create_connection(host_and_port(address), seconds) as connection:
             connection.sendall(GREETING)
             connection.recv(1)
     except TimeoutError:
         return True
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in (errno.EHOSTUNREACH, errno.EHOSTDOWN)
     return False

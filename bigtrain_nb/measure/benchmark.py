@@ -13,9 +13,8 @@ from bigtrain_nb.common.checks import of_kind, takes
 from bigtrain_nb.measure.blocks import SHORTEST_SLOT, Blocks
 from bigtrain_nb.measure.instance import Budget, Instance
 from bigtrain_nb.measure.notes import notes_of
-from bigtrain_nb.measure.results import Comparison, Result
+from bigtrain_nb.measure.results import LEAST_ROUNDS, PASS_GOES_ON, Comparison, Result
 
-LEAST_ROUNDS = 6
 WARM_UP = 0.4
 ROUNDS = 40
 
@@ -58,7 +57,7 @@ def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progr
         rounds.append(measured.pull_for(slot, is_whole))
     counts, times = zip(*rounds, strict=True)
     rates = tuple(count / took for count, took in rounds)
-    note = "" if is_sure else "measured before its first pass had ended"
+    note = "" if is_sure else PASS_GOES_ON
     return Result(name, rates, measured.unit, measured.first_seconds, sum(counts), sum(times), note)
 
 
@@ -74,10 +73,11 @@ def compare(
 
     What is compared is one thing: the mean, over fresh instances and moments of this run, of the logarithm of the ratio
     of steady rates, that is after a warm-up. In each block every source is built anew, warmed up, and visited twice,
-    there and back, so that drift cancels. No source works behind another's back. Where the passes of all sources take
-    less than a tenth of a second, whole passes are measured, start included. Three blocks or more are needed for an
-    interval, or two that already give a verdict; where building takes long, the answer says how many seconds more
-    blocks need.
+    there and back, so that drift cancels. Before each visit it waits until nothing works in the background, as the
+    buffers are full: twice as long as the visit, or one second, at most. Where the passes of all sources take less than
+    a tenth of a second, whole passes are measured, start included; but a `tf.data.Dataset` reads on by its own
+    `repeat()`, so passes of it are not seen. Three blocks or more are needed for an interval, or two that already give
+    a verdict; where building takes long, the answer says how many seconds more blocks need.
     Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for
@@ -90,12 +90,12 @@ def compare(
         both = bt.compare(sources, seconds=0.5)
         print(both.ratio("long", "short"))
     """
-    refuse_no_factories(factories)
-    return _go_on(Blocks(factories), 1, seconds, progress)
+    check_factories(factories)
+    return _go_on(Blocks(factories), seconds, progress)
 
 
-def refuse_no_factories(factories):
-    """Raise for what is no dictionary of two functions or more."""
+def check_factories(factories):
+    """Raise for what is no dictionary from names to two functions or more."""
     if not isinstance(factories, Mapping):
         raise TypeError(
             "compare takes a dictionary {name: function that returns a fresh source}, with two or more of them, not"
@@ -104,6 +104,7 @@ def refuse_no_factories(factories):
     if len(factories) < 2:
         raise ValueError(f"expected at least two sources to compare, not {len(factories)}")
     for name, factory in factories.items():
+        of_kind("the name of a source", name, str, "a text")
         if not callable(factory) or not takes(factory):
             raise TypeError(
                 f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r:.99}: it is"
@@ -111,12 +112,13 @@ def refuse_no_factories(factories):
             )
 
 
-def _go_on(blocks, look, seconds, progress=None):
-    """Measure so many seconds more, at least one block, and return the `Comparison` of all at this look."""
+def _go_on(blocks, seconds, progress=None):
+    """Measure so many seconds more, at least one block, and return the `Comparison` of all at one look more."""
     budget = Budget(seconds, progress)
     blocks.add(budget)
     while budget.left() >= blocks.next_seconds:
         blocks.add(budget)
+    blocks.looks += 1
     results = {entrant.name: entrant.result() for entrant in blocks.entrants}
     block_seconds = blocks.seconds / blocks.done
-    return Comparison(results, look, block_seconds, notes_of(blocks), partial(_go_on, blocks, look + 1))
+    return Comparison(results, blocks.looks, block_seconds, notes_of(blocks), partial(_go_on, blocks))

@@ -16,7 +16,7 @@ import weakref
 from bigtrain_nb.common.hardware import core_limit, lost_seconds
 from bigtrain_nb.measure import instance
 from bigtrain_nb.measure.instance import SHORTEST_WARM_UP, Budget, Instance, let_rest
-from bigtrain_nb.measure.results import Result
+from bigtrain_nb.measure.results import PASS_GOES_ON, Result
 
 SHORTEST_SLOT = 0.1
 """Seconds that a source is measured at each visit, at least, and at least one batch."""
@@ -36,9 +36,10 @@ class Entrant:
     """One source among others: how to build it, and what was measured of it.
 
     ``blocks`` has a list for each block: the rate at each visit. ``cost`` is how many seconds the last instance took to
-    be built and warmed up, without those that no later one will take, ``once``: what the first instance waited in vain
-    for the end of a first pass, as it did not come or nothing was faster after it; and the first call, which traces
-    and compiles, of a step function that was there before the comparison.
+    be built and warmed up. It leaves out ``first_time_only``, the seconds that no later instance will take. There are
+    two kinds of them. The first instance may have waited in vain for the end of a first pass: it did not come, or
+    nothing was faster after it. And a step function that was there before the comparison is traced and compiled by its
+    first call.
 
     Where a first pass is worth its time, as it fills a cache, each later instance is read for as many examples, its
     ``pass_examples``, and then on by the same iterator: a new one takes TensorFlow some tenths of a second.
@@ -49,7 +50,7 @@ class Entrant:
         self.factory = factory
         self.unit = None
         self.is_step = self.is_first_pass_over = False
-        self.cost = self.once = 0.0
+        self.cost = self.first_time_only = 0.0
         self.first_seconds = None
         self.pass_seconds = self.pass_examples = math.inf
         self.is_pass_awaited = True
@@ -61,17 +62,18 @@ class Entrant:
 
     def build(self, budget, longest):
         """Return a new instance that is warm, after ``longest`` seconds or twice what the last one took at most."""
-        began = instance._now()
+        began = instance.now()
         source = self.factory()
-        was_there = instance._now() - began < BUILT
+        was_there = instance.now() - began < BUILT
         self._see_whether_it_is_new(source)
         is_first = self.first_seconds is None
         made = Instance(source, self.name, budget, reads_on=not is_first)
         is_pass_awaited = self.is_pass_awaited and not (made.is_step or made.is_endless)
         longest = max(SHORTEST_WARM_UP, longest, 2 * self.cost)
+        built = instance.now()
         was_worth_it = made.warm_up(longest, is_pass_awaited, self.pass_examples)
-        self.cost = instance._now() - began
-        self.once = 0.0
+        warmed_up = instance.now()
+        self.first_time_only = 0.0
         if is_first:
             self.first_seconds = made.first_seconds
             self.unit = made.unit
@@ -80,27 +82,35 @@ class Entrant:
             self.is_pass_awaited = was_worth_it
             self.pass_examples = made.pass_examples
             if made.is_step and was_there:
-                self.once = made.first_seconds
+                self.first_time_only = made.first_seconds
             if is_pass_awaited and not was_worth_it:
-                self.once = max(0.0, self.cost - made.first_seconds - SHORTEST_WARM_UP)
-        self.cost -= self.once
+                self.first_time_only = max(0.0, warmed_up - built - SHORTEST_WARM_UP)
+        self.cost = warmed_up - began - self.first_time_only
         self._note_pass(made)
         return made
 
     def measure(self, made, seconds, whole):
-        """Return the rate of an instance over at least so many seconds."""
+        """Return how many examples an instance gave in how many seconds, at least the given ones."""
         if whole:
             made.end_pass()
         examples, took = made.pull_for(seconds, whole)
-        self.examples += examples
-        self.seconds += took
         self._note_pass(made)
-        return examples / took
+        return examples, took
+
+    def keep(self, visits):
+        """Take what the visits of a whole block measured: for each, how many examples came in how many seconds."""
+        self.blocks.append([examples / took for examples, took in visits])
+        self.examples += sum(examples for examples, _ in visits)
+        self.seconds += sum(took for _, took in visits)
+
+    @property
+    def rounds(self):
+        """The rate in each block: the geometric mean of its visits."""
+        return tuple(math.exp(sum(map(math.log, rates)) / len(rates)) for rates in self.blocks)
 
     def result(self):
-        rounds = tuple(math.exp(sum(map(math.log, rates)) / len(rates)) for rates in self.blocks)
-        note = "" if self.is_first_pass_over else "measured before its first pass had ended"
-        return Result(self.name, rounds, self.unit, self.first_seconds, self.examples, self.seconds, note)
+        note = "" if self.is_first_pass_over else PASS_GOES_ON
+        return Result(self.name, self.rounds, self.unit, self.first_seconds, self.examples, self.seconds, note)
 
     def _note_pass(self, made):
         if made.passes:
@@ -120,15 +130,16 @@ class Blocks:
     ``there_and_back``: all instances of a block are alive at once, and each is visited twice. Otherwise one is alive at
     a time and visited once, as where settings are many; then `probe` comes first.
 
-    ``done`` counts the blocks, which took ``seconds``, and the next one takes about ``next_seconds``. ``lost_share`` is
-    the share of the cores' time that somebody wanted and did not get.
+    ``done`` counts the blocks, which took ``seconds``, and the next one takes about ``next_seconds``. ``looks`` counts
+    how often somebody has looked at what they say. ``lost_share`` is the share of the cores' time that somebody wanted
+    and did not get.
     """
 
     def __init__(self, factories, there_and_back=True):
         self.entrants = [Entrant(name, factory) for name, factory in factories.items()]
         self.running = list(self.entrants)
         self.there_and_back = there_and_back
-        self.done = 0
+        self.done = self.looks = 0
         self._order = []
         self._random = random.Random(0)
         self.seconds = 0.0
@@ -146,20 +157,20 @@ class Blocks:
     def probe(self, budget: Budget):
         """Build and warm up each source once, without measuring it: this tells how long it takes."""
         for entrant in self.running:
-            self._build(entrant, budget)
+            self._build(entrant, budget).let_go()
         self._refuse_two_units()
 
     def add(self, budget: Budget):
         """Measure one more block of all that are running."""
-        began, lost = instance._now(), lost_seconds()
+        began, lost = instance.now(), lost_seconds()
         visits = self._there_and_back(budget) if self.there_and_back else self._one_way(budget)
-        for entrant, rates in visits.items():
-            entrant.blocks.append(rates)
-        took = instance._now() - began
+        for entrant, measured in visits.items():
+            entrant.keep(measured)
+        took = instance.now() - began
         self.done += 1
         self.seconds += took
-        once = sum(entrant.once for entrant in self.running)
-        self._seconds_of_one = (took - once) / len(self.running)
+        first_time_only = sum(entrant.first_time_only for entrant in self.running)
+        self._seconds_of_one = (took - first_time_only) / len(self.running)
         self._lost += lost_seconds() - lost
 
     def _there_and_back(self, budget):
@@ -203,7 +214,7 @@ class Blocks:
     def _slots(self, budget):
         """How many seconds each source is measured at a visit: as short as may be where few blocks fit."""
         slots = {entrant: max(SHORTEST_SLOT, 0.5 * math.sqrt(entrant.cost)) for entrant in self.running}
-        visits = 2 + DRAIN if self.there_and_back else 1
+        visits = 2 * (1 + DRAIN) if self.there_and_back else 1
         block = sum(entrant.cost + visits * slots[entrant] for entrant in self.running)
         if self.done + budget.left() / block < FEW_BLOCKS:
             return dict.fromkeys(self.running, SHORTEST_SLOT)

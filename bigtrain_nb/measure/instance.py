@@ -14,7 +14,6 @@ from numbers import Integral
 import psutil
 
 from bigtrain_nb.common.checks import function, positive, takes
-from bigtrain_nb.measure.counting import count_examples
 
 SHORTEST_WARM_UP = 0.1
 SHORTEST_SLICE = 0.05
@@ -25,7 +24,7 @@ FASTER = 1.25
 INFINITE = -1
 """What a `tf.data.Dataset` with `.repeat()` gives as its cardinality."""
 
-_now = time.perf_counter
+now = time.perf_counter
 
 
 def is_source(thing):
@@ -37,6 +36,23 @@ def is_source(thing):
     return hasattr(thing, "__iter__") and not is_one_thing
 
 
+def count_examples(batch, name="source"):
+    """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
+    first = batch
+    while isinstance(first, tuple | list | Mapping) and first:
+        if isinstance(first, list) and isinstance(first[0], int | float | str):
+            return len(first)
+        parts = list(first.values()) if isinstance(first, Mapping) else first
+        first = parts[0]
+    shape = tuple(getattr(first, "shape", ()))
+    if not shape or not shape[0]:
+        raise ValueError(
+            f"{name} yielded {type(first).__name__} of shape {shape}, with no examples along a leading dimension:"
+            " batch it first, as in dataset.batch(32); instead of a distributed dataset, give what it was made from"
+        )
+    return int(shape[0])
+
+
 class Budget:
     """The time that a measurement may take, and the news of it."""
 
@@ -45,14 +61,14 @@ class Budget:
         if progress is not None:
             function("progress", progress, "a function of the fraction that is done", arguments=[0.5])
         self.progress = progress
-        self.started = self.told = _now()
+        self.started = self.told = now()
 
     def left(self):
-        return self.started + self.seconds - _now()
+        return self.started + self.seconds - now()
 
     def tell(self):
-        if self.progress and _now() - self.told >= 0.1:
-            self.told = _now()
+        if self.progress and now() - self.told >= 0.1:
+            self.told = now()
             self.progress(min(1.0, (self.told - self.started) / self.seconds))
 
 
@@ -88,10 +104,10 @@ class Instance:
         self.can_repeat = is_dataset and not self.is_endless
         if reads_on and self.can_repeat:
             self._repeat()
-        began = _now()
+        began = now()
         self.pull()
         _wait_for_gpus()
-        self.first_seconds = _now() - began
+        self.first_seconds = now() - began
 
     def pull(self):
         """Take one batch, or step, and return how many examples it held; 0 where a pass has just ended."""
@@ -106,33 +122,33 @@ class Instance:
         Return how many examples came and how many seconds that took, until all of them were worked out.
         """
         _wait_for_gpus()
-        began = _now()
+        began = now()
         examples, took = 0, 0.0
         while not examples or took < seconds or (whole and self.iterator is not None):
             examples += self.pull()
-            took = _now() - began
+            took = now() - began
         _wait_for_gpus()
-        return examples, max(_now() - began, 1e-9)
+        return examples, max(now() - began, 1e-9)
 
     def warm_up(self, longest, is_pass_awaited, pass_examples=math.inf):
         """Pull until the rate is steady, at most ``longest`` seconds or until 0.1 s after a first pass.
 
-        First to the end of one pass if ``is_pass_awaited`` and the source is finite: a cache is full only then. Where
-        passes are known to have ``pass_examples``, it is enough that so many came. Then for at least 0.1 s until two
-        slices agree, and until the whole has taken three times as long as that. A step has no buffers that run empty,
-        so for it the second of them may be slower: that is noise.
+        First to the end of one pass if ``is_pass_awaited``: a cache is full only then. Where passes are known to have
+        ``pass_examples``, it is enough that so many came. Then for at least 0.1 s until two slices agree, and until the
+        whole has taken three times as long as that. A step has no buffers that run empty, so for it the second of them
+        may be slower: that is noise.
 
         Return whether that pass was worth its time: it ended, and from then on the source was faster.
         """
-        began, before = _now(), self.examples
+        began, before = now(), self.examples
         until = began + longest
         is_pass_awaited = is_pass_awaited and not self.is_step
-        while is_pass_awaited and not self.passes and self.examples < pass_examples and _now() < until:
+        while is_pass_awaited and not self.passes and self.examples < pass_examples and now() < until:
             self.pull()
-        first_seconds = _now() - began
+        first_seconds = now() - began
         first_rate = (self.examples - before) / max(first_seconds, 1e-9)
         if self.passes:
-            until = max(until, _now() + SHORTEST_WARM_UP)
+            until = max(until, now() + SHORTEST_WARM_UP)
 
         rate = self._until_steady(until, first_seconds)
         return self.passes > 0 and rate > FASTER * first_rate
@@ -142,11 +158,11 @@ class Instance:
 
         Of that, the ``seconds_before`` that it has been pulled already count too. Return the rate of the last slice.
         """
-        began = _now()
+        began = now()
         settled = None
         previous_rate = previous_took = 0.0
-        while _now() < until:
-            elapsed = _now() - began
+        while now() < until:
+            elapsed = now() - began
             is_long_enough = elapsed >= SHORTEST_WARM_UP and seconds_before + elapsed >= 3 * (settled or 0)
             if settled is not None and is_long_enough:
                 break
@@ -161,8 +177,8 @@ class Instance:
 
     def end_pass(self):
         """Finish the pass that is going on."""
-        if self.iterator is not None:
-            self.pull_for(0, whole=True)
+        while self.iterator is not None:
+            self.pull()
 
     def let_go(self):
         """Give up all iterators, in a thread: TensorFlow may be idle for a second when it tears one down."""
@@ -173,7 +189,7 @@ class Instance:
 
     def _batch(self):
         if self.iterator is None:
-            self.pass_began = _now()
+            self.pass_began = now()
             self.pass_is_empty = True
             self.iterator = iter(self.source)
         for batch in self.iterator:
@@ -185,7 +201,7 @@ class Instance:
         if not self.passes:
             self.pass_examples = self.examples
         self.passes += 1
-        self.pass_seconds = _now() - self.pass_began
+        self.pass_seconds = now() - self.pass_began
         self.ended.append(self.iterator)
         self.iterator = None
         if self.can_repeat:
@@ -212,8 +228,8 @@ class Instance:
 
 def let_rest(budget, longest):
     """Wait until this process and its children rest, as their buffers are full; at most ``longest`` seconds."""
-    until, used = _now() + longest, _cpu_seconds()
-    while _now() < until:
+    until, used = now() + longest, _cpu_seconds()
+    while now() < until:
         time.sleep(0.01)
         budget.tell()
         used, before = _cpu_seconds(), used

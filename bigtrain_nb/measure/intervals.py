@@ -19,7 +19,8 @@ def median_interval(rounds):
     With too few rounds for 95 %, it is the whole range.
     """
     ordered, n = sorted(rounds), len(rounds)
-    r = max(0.0, _lag1_of_ranks(rounds))
+    ranks = np.argsort(np.argsort(rounds, kind="stable"))
+    r = max(0.0, neighbours_alike(ranks))
     effective = max(1.0, n * (1 - r) / (1 + r))
     half_width = 1.96 * 0.5 / math.sqrt(effective)
     low = math.floor(n * (0.5 - half_width))
@@ -68,9 +69,3 @@ def neighbours_alike(values):
     """Return the correlation of each value with the next, from -1 to 1: 0 where they are independent."""
     away = np.asarray(values, float) - np.mean(values)
     return float(away[:-1] @ away[1:] / (away @ away or 1))
-
-
-def _lag1_of_ranks(values):
-    """Lag-1 autocorrelation of the ranks: 0 for independent rounds, towards 1 for a drift."""
-    ranks = np.argsort(np.argsort(values, kind="stable")) - (len(values) - 1) / 2
-    return float(ranks[:-1] @ ranks[1:] / (ranks @ ranks or 1))

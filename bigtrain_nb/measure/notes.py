@@ -11,7 +11,7 @@ from bigtrain_nb.measure.intervals import mean_interval, neighbours_alike
 
 SPEEDING_UP = 0.02
 ALIKE = 0.4
-LEAST_BLOCKS = 6
+BLOCKS_TO_SEE = 6
 """With fewer, stalls and blocks that resemble each other cannot be told from luck."""
 LOST = 0.03
 
@@ -43,7 +43,7 @@ def _one_instance(blocks):
 
 
 def _still_speeding_up(blocks):
-    """A return visit is faster than the first one, which in a source that is warm it is in half of the blocks."""
+    """Return visits are faster than first ones. In a source that is warm, this is so in about half of the blocks."""
     names = []
     for entrant in blocks.entrants:
         if len(entrant.blocks) >= 3 and len(entrant.blocks[0]) == 2:
@@ -57,11 +57,7 @@ def _still_speeding_up(blocks):
 
 def _stalls(blocks):
     """Seldom, one source is much slower than it mostly is: Student's interval for its mean then misses more often."""
-    logs = {
-        entrant.name: np.log(np.mean(entrant.blocks, axis=1))
-        for entrant in blocks.entrants
-        if len(entrant.blocks) >= LEAST_BLOCKS
-    }
+    logs = {entrant.name: np.log(entrant.rounds) for entrant in blocks.entrants if len(entrant.rounds) >= BLOCKS_TO_SEE}
     spreads = {name: values.std() for name, values in logs.items()}
     names = []
     for name, values in logs.items():
@@ -76,10 +72,10 @@ def _blocks_alike(blocks):
     first, *others = blocks.entrants
     names = []
     for entrant in others:
-        pairs = list(zip(first.blocks, entrant.blocks, strict=False))
-        if len(pairs) >= LEAST_BLOCKS:
-            ratios = [np.mean(np.log(rates)) - np.mean(np.log(other)) for other, rates in pairs]
-            if neighbours_alike(ratios) > max(ALIKE, 2 / math.sqrt(len(ratios))):
+        shared = min(len(first.rounds), len(entrant.rounds))
+        if shared >= BLOCKS_TO_SEE:
+            log_ratios = np.log(entrant.rounds[:shared]) - np.log(first.rounds[:shared])
+            if neighbours_alike(log_ratios) > max(ALIKE, 2 / math.sqrt(shared)):
                 names.append(entrant.name)
     if names:
         return (

@@ -15,7 +15,7 @@ from itertools import product
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.measure.benchmark import refuse_no_factories
+from bigtrain_nb.measure.benchmark import check_factories
 from bigtrain_nb.measure.blocks import Blocks
 from bigtrain_nb.measure.instance import Budget
 from bigtrain_nb.measure.intervals import CONFIDENCE, mean_interval
@@ -48,10 +48,19 @@ class Race(Comparison):
         return [self.settings[name] for name in self.still_in]
 
     def ratio(self, a: str, b: str) -> Ratio:
-        """Return the `Ratio` of a's rate over b's. All intervals of a race hold together, so they are wide."""
+        """Return the `Ratio` of a's rate over b's.
+
+        Its interval is wide: in 95 % of races the upper ends of all intervals hold at all looks, and so do all lower
+        ends.
+        """
         error_of_one_end = (1 - CONFIDENCE) / len(LOOKS) / (len(self.results) - 1)
         mean, low, high = mean_interval(self.log_ratios(a, b), 2 * error_of_one_end)
         return Ratio(a, b, math.exp(mean), math.exp(low), math.exp(high))
+
+    @property
+    def error(self) -> float:
+        """In which share of races like this the fastest one leaves, at most."""
+        return 1 - CONFIDENCE
 
     @property
     def answer(self) -> str:
@@ -90,7 +99,8 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
     when one is left, after 40 rounds, or when `seconds` do not suffice until the next look, but not before the first
     look. `progress` is as for `throughput`.
 
-    Raises ValueError for fewer than two combinations and for a choice that is no list, and whatever `compare` raises.
+    Raises ValueError for fewer than two combinations, for a choice that is no list and for values that read alike, such
+    as 1 and "1", and whatever `compare` raises.
 
     Example::
 
@@ -111,6 +121,8 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
     for values in product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))
         name = " ".join(f"{choice}={value}" for choice, value in chosen.items())
+        if name in settings:
+            raise ValueError(f"two settings read alike, {name}: give each choice values that differ when written")
         settings[name] = chosen
     return list(looks(build, settings, seconds, progress))[-1]
 
@@ -118,7 +130,7 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
 def looks(build, settings, seconds, progress=None):
     """Yield the `Race` as it stands at each look; `settings`: {name: settings}."""
     factories = {name: partial(build, **chosen) for name, chosen in settings.items()}
-    refuse_no_factories(factories)
+    check_factories(factories)
     budget = Budget(seconds, progress)
     blocks = Blocks(factories, there_and_back=False)
     blocks.probe(budget)
@@ -146,7 +158,7 @@ def _standings(blocks, settings, left):
 
     entrants = sorted(blocks.entrants, key=place, reverse=True)
     results = {entrant.name: entrant.result() for entrant in entrants}
-    return Race(results, 1, None, notes_of(blocks), settings=settings, left=left)
+    return Race(results, notes=notes_of(blocks), settings=settings, left=left)
 
 
 def _is_kept_by_json(value):

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any, ClassVar
 
+import numpy as np
+
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import one_of
 from bigtrain_nb.common.files import write_text
@@ -23,6 +25,9 @@ PRACTICALLY_SAME = 0.02
 """Ratios within 2 % of 1 are called the same: smaller differences are not worth a change."""
 LEAST_BLOCKS = 3
 """With fewer, an interval that leaves all open, such as 0.06x to 28x, is none."""
+LEAST_ROUNDS = 6
+"""With fewer, the whole range of the rounds holds their true median in less than 95 % of all cases."""
+PASS_GOES_ON = "measured before its first pass had ended"
 ENOUGH_BLOCKS = 5
 NARROW = 0.2
 """Of a logarithm: wider intervals are not worth their number of percent."""
@@ -45,7 +50,8 @@ class Result(Saved, cards.Shown):
     ``rounds`` are rates in ``unit`` ("examples/s" or "steps/s"); ``first_seconds`` is the time from asking for an
     iterator to its first batch, in seconds; ``examples`` and ``seconds`` are what all rounds counted together;
     ``note`` says what a reader should know, or is empty. ``machine`` describes the machine of a loaded result; None
-    means this one.
+    means this one. ``low`` and ``high`` are the ends of a 95 % interval for the median; of fewer than six rounds they
+    are the lowest and the highest.
 
     Example::
 
@@ -215,7 +221,11 @@ class Comparison(Saved, cards.Shown):
         return self.error / max(1, pairs)
 
     def _advice(self, logs, mean, next_error):
-        """How much longer would tell, in a sentence and in seconds; the next look allows ``next_error``."""
+        """How much longer would tell, in a sentence and in seconds; the next look allows ``next_error``.
+
+        Those that look more different than they are get the shortest times, and these are too short. So the difference
+        is taken to be half a standard error smaller than it looks. benchmarks/honesty.py counts how often it is enough.
+        """
         blocks = len(logs)
         if blocks < 2:
             few, more = (amount(count * self.block_seconds, "s") for count in (LEAST_BLOCKS, ENOUGH_BLOCKS))
@@ -224,8 +234,9 @@ class Comparison(Saved, cards.Shown):
             more = amount(math.ceil((ENOUGH_BLOCKS - blocks) * self.block_seconds), "s")
             return f"Two blocks say nothing yet: about {more} more make five.", None
         same = math.log1p(PRACTICALLY_SAME)
-        beyond = abs(mean) - same
-        half_width = same / 2 if beyond <= 0 else max(0.7 * beyond, same / 2)
+        standard_error = np.std(logs, ddof=1) / math.sqrt(blocks)
+        beyond = abs(mean) - standard_error / 2 - same
+        half_width = max(0.7 * beyond, same / 2)
         needed = blocks_needed(logs, next_error, half_width, most=LONGEST_ADVICE * blocks)
         if needed is None:
             return f"More than {LONGEST_ADVICE} times as long would be needed to tell.", None
@@ -238,7 +249,9 @@ class Comparison(Saved, cards.Shown):
 
     def _card(self):
         first = self.names[0]
-        head = ["", self.results[first].unit, "95 % interval", "blocks", "first batch (s)", f"against {first}"]
+        is_interval = all(len(result.rounds) >= LEAST_ROUNDS for result in self.results.values())
+        ends = "95 % interval" if is_interval else "lowest to highest"
+        head = ["", self.results[first].unit, ends, "blocks", "first batch (s)", f"against {first}"]
         rows = []
         for name, result in self.results.items():
             ends = f"{number(result.low)} to {number(result.high)}"

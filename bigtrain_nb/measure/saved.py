@@ -22,6 +22,7 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
         fields = json.loads(Path(path).read_bytes())
         several = fields.get("results")
         results = {each["name"]: _result(each) for each in several or [fields]}
+        race = {"settings": fields["settings"], "left": fields["left"]} if "settings" in fields else None
     except (ValueError, AttributeError, KeyError, TypeError):
         raise ValueError(
             f"{path} holds no saved measurement: bt.load reads what .save(path) of a Result, a Comparison or a Race has"
@@ -34,9 +35,7 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
         "block_seconds": fields.get("block_seconds"),
         "notes": tuple(fields.get("notes", ())),
     }
-    if "settings" not in fields:
-        return Comparison(results, **known)
-    return Race(results, **known, settings=fields["settings"], left=fields["left"])
+    return Race(results, **known, **race) if race else Comparison(results, **known)
 
 
 def _result(fields):

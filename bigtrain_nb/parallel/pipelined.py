@@ -74,15 +74,21 @@ class Pipelined(keras.Model):
             )
         super().__init__(**{**kwargs, "dtype": stages[0].dtype_policy})  # by which `compile` decides on loss scaling
         self.stages = stages
+        pipeline_schedule(schedule, len(stages), micro_batches)  # refuses bad ones
         self.micro_batches = micro_batches
         self.schedule = schedule
-        self.passes = pipeline_schedule(schedule, len(stages), micro_batches)
         self.devices = _one_for_each(stages, devices)
         for stage, device in zip(stages, self.devices, strict=True):
             for variable in stage.variables:
                 move(variable, device)
         self.supports_jit = False  # XLA compiles for one device
         self.built = True
+
+    def __setattr__(self, name, value):
+        """A new value of ``micro_batches`` or ``schedule`` holds from the next `fit` on."""
+        super().__setattr__(name, value)
+        if name in ("micro_batches", "schedule"):
+            self.train_function = None
 
     def get_config(self):
         stages = [keras.saving.serialize_keras_object(stage) for stage in self.stages]
@@ -118,6 +124,7 @@ class Pipelined(keras.Model):
     def train_step(self, data):
         """Train on one batch; return the metrics."""
         parts = self._parts(data)
+        passes = pipeline_schedule(self.schedule, len(self.stages), self.micro_batches)
         steps = []
         for stage, device in zip(self.stages, self.devices, strict=True):
             steps.append(StageStep(stage, device, is_first=not steps))
@@ -128,7 +135,7 @@ class Pipelined(keras.Model):
             received[0, number], _, _ = keras.utils.unpack_x_y_sample_weight(part)
 
         # Forward and gradients, in the order of the schedule
-        for each in self.passes:
+        for each in passes:
             stage, number = each.stage, each.micro_batch
             if each.kind == FORWARD:
                 loss_of = partial(self._loss_of_part, stage, *parts[number])

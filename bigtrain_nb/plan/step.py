@@ -267,10 +267,17 @@ def _value(model, loss, x, y, outputs):
     if y is None:
         return total
     losses = _losses(model, loss, outputs)
-    for one, target, output in zip(losses, keras.tree.flatten(y), keras.tree.flatten(outputs), strict=True):
+    for one, target, output in zip(losses, _targets(model, y, outputs), keras.tree.flatten(outputs), strict=True):
         if one is not None:
             total += tf.reduce_mean(tf.cast(one(_as_outputs(target, output), output), "float32"))
     return total
+
+
+def _targets(model, y, outputs):
+    """Return the target of each output, in their order; a dictionary of targets tells by the names of outputs."""
+    if isinstance(y, dict) and isinstance(outputs, list | tuple) and set(y) == set(model.output_names):
+        return [y[name] for name in model.output_names]
+    return keras.tree.flatten(y)
 
 
 def _as_outputs(target, output):

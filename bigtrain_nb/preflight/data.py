@@ -48,26 +48,22 @@ def runs(training):
 
 
 def finite(training):
-    """Is a value NaN or infinite that counts in the loss?"""
+    """Is a value NaN or infinite?"""
     for place, batch in enumerate(training.batches):
         parts = dict(zip(("inputs", "targets", "sample weights"), _parts(batch), strict=True))
-        counts = True
-        if parts["sample weights"] is not None and not keras.tree.is_nested(parts["sample weights"]):
-            counts = np.asarray(parts["sample weights"]) > 0
         for name, part in parts.items():
             for value in keras.tree.flatten(part):
                 if value is None or not value.dtype.is_floating:
                     continue
                 bad = ~np.isfinite(tf.cast(value, tf.float32).numpy())
-                if name == "targets" and counts is not True and counts.ndim <= bad.ndim:
-                    bad &= counts.reshape(counts.shape + (1,) * (bad.ndim - counts.ndim))
                 if bad.any():
                     if place == 0:
                         training.no_loss = "values are not finite, so that the loss is not"
                     return wrong(
                         f"{bad.sum():,} of {bad.size:,} {name} of batch {place} are not finite, the first at"
                         f" {tuple(int(i) for i in np.argwhere(bad)[0])}. One such value makes all weights NaN.",
-                        "Repair or drop these examples in the dataset, or give them a sample weight of 0.",
+                        "Repair or drop these examples in the dataset. (A sample weight of 0 does not help: 0 times NaN"
+                        " is NaN.)",
                         "11",
                     )
     return ok(f"All values of {len(training.batches)} batches are finite.")
@@ -229,6 +225,10 @@ def validation_alike(training):
     return ok("Inputs of validation have the scale of those of training.")
 
 
+def _never_ends(data):
+    return isinstance(data, tf.data.Dataset) and data.cardinality() == tf.data.INFINITE_CARDINALITY
+
+
 def validation_apart(training):
     """Are examples of validation among those of training?
 
@@ -237,6 +237,8 @@ def validation_apart(training):
     """
     if training.validation is None:
         return None  # the line before says so
+    if _never_ends(training.data):
+        raise NotExamined("the training repeats its data for ever, and so each of its examples: leave out repeat()")
     seconds = max(1, SHARE_FOR_EXAMPLES * training.seconds_left)
     times = Counter(_inputs_of(passes_of(training.data)(), seconds))
     of_validation = passes_of(training.validation)

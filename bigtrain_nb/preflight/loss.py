@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import numpy as np
 from scipy.optimize import minimize
 
-from bigtrain_nb.common.keras_gaps import in_place_of, innermost, layers_within
+from bigtrain_nb.common.keras_gaps import in_place_of, innermost, layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
@@ -239,6 +239,8 @@ def one_batch(training):
     loss = float(training.loss_of(training.first))
     if not math.isfinite(loss) or not training.model.trainable_variables:
         raise NotExamined("the loss is not finite, or nothing trains")
+    if constant < 0:
+        raise NotExamined("the loss can be below 0, so that no share of it tells how much was learned")
     losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
     training.state.put_back()
     rate = float(innermost(training.model.optimizer).learning_rate)
@@ -290,10 +292,11 @@ def best_constant(training):
     outputs = training.outputs(training.x)
     flat = keras.tree.flatten(outputs)
     targets = keras.tree.flatten(training.y) if training.y is not None else []
+    draws = _draws_of_all(training)
     makers = []
     for place, output in enumerate(flat):
         target = targets[place] if len(targets) == len(flat) else None
-        makers.append(_constant_like(output, target))
+        makers.append(_constant_like(output, target, draws.get(place, [tf.cast(output, tf.float64).numpy()])))
     sizes = [width for width, _ in makers]
 
     def loss_and_gradient(numbers):
@@ -311,12 +314,11 @@ def best_constant(training):
     return training.known_constant
 
 
-def _constant_like(output, target):
+def _constant_like(output, target, draws):
     """Return how many numbers make an output that is the same for all examples, and the function that makes it."""
     width = output.shape[-1] if len(output.shape) > 1 else 1
-    values = tf.cast(output, tf.float32).numpy()
-    unit = values.min() >= 0 and values.max() <= 1
-    simplex = unit and width > 1 and np.abs(values.sum(-1) - 1).max() < SUM_OF_PROBABILITIES
+    unit = all((draw >= 0).all() and (draw <= 1).all() for draw in draws)
+    simplex = unit and width > 1 and all(np.abs(draw.sum(-1) - 1).max() < SUM_OF_PROBABILITIES for draw in draws)
     mean, spread = np.zeros(width, "float32"), 1.0
     if not unit and target is not None and target.shape == output.shape:
         y = tf.cast(target, tf.float32).numpy().reshape(-1, width)
@@ -331,9 +333,18 @@ def _constant_like(output, target):
             vector = mean + spread * vector
         if len(output.shape) == 1:
             vector = vector[0]
-        return tf.cast(tf.broadcast_to(vector, output.shape), output.dtype)
+        constant = tf.cast(tf.broadcast_to(vector, output.shape), output.dtype)
+        return with_mask(constant, mask_of(output))  # where that is 0 the loss does not count
 
     return width, make
+
+
+def _draws_of_all(training):
+    """Return the `_draws` of each output by its place; none where the loss is the model's own affair."""
+    try:
+        return {pair.place: _draws(training, pair) for pair in training.pairs()}
+    except NotExamined:
+        return {}
 
 
 def _draws(training, pair):
@@ -341,18 +352,13 @@ def _draws(training, pair):
     weights = training.model.trainable_variables
     before = [weight.numpy() for weight in weights]
     random = np.random.default_rng(0)
-    outputs = training.outputs(training.x)
-    flat = keras.tree.flatten(outputs)
-    place = next(number for number, each in enumerate(flat) if each.shape == pair.outputs.shape)
-    if isinstance(outputs, dict):
-        place = keras.tree.flatten({name: name for name in outputs}).index(pair.name)
-    draws = [tf.cast(flat[place], tf.float64).numpy()]
+    draws = [tf.cast(pair.outputs, tf.float64).numpy()]
     try:
         for _ in range(DRAWS):
             for weight, value in zip(weights, before, strict=True):
                 spread = 2 / math.sqrt(max(1, value.shape[0])) if value.ndim > 1 else 1.0
                 weight.assign(random.normal(0, spread, value.shape))
-            output = keras.tree.flatten(training.outputs(training.x))[place]
+            output = keras.tree.flatten(training.outputs(training.x))[pair.place]
             drawn = tf.cast(output, tf.float64).numpy()
             if np.isfinite(drawn).all():
                 draws.append(drawn)

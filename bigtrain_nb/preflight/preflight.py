@@ -19,8 +19,9 @@ from bigtrain_nb.preflight import data as of_data
 from bigtrain_nb.preflight import leaks, memory, pieces, precision, survival, time_needed
 from bigtrain_nb.preflight import loss as of_loss
 from bigtrain_nb.preflight.report import NOT_EXAMINED, Finding, NotExamined, Preflight
-from bigtrain_nb.preflight.training import Training, as_fit_gives, refuse_read_once
+from bigtrain_nb.preflight.training import Training, refuse_read_once
 from bigtrain_nb.preflight.untouched import build_optimizers, left_as_it_was
+from bigtrain_nb.watch.profile import as_fit_gives
 
 GROUPS = {
     "data": of_data.CHECKS,

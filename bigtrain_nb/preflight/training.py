@@ -10,7 +10,7 @@ from bigtrain_nb.common.keras_gaps import mask_of
 from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.preflight.report import NotExamined
-from bigtrain_nb.train.model import Model
+from bigtrain_nb.train.model import has_own_step
 from bigtrain_nb.watch.profile import batches_of
 
 MOST_BATCHES = 40
@@ -66,9 +66,7 @@ class Training:
 
     @property
     def has_own_step(self):
-        """Whether the model has a `train_step` that is neither Keras' nor ours."""
-        kinds = [kind for kind in type(self.model).__mro__ if "train_step" in vars(kind)]
-        return any(kind is not Model and not kind.__module__.startswith("keras.") for kind in kinds)
+        return has_own_step(self.model)
 
     def refuse_own_step(self):
         if self.has_own_step:
@@ -145,11 +143,12 @@ class Training:
             if len(y) != 1:
                 raise NotExamined("the targets have another structure than the outputs, so the loss is of its own kind")
             weights = keras.tree.flatten(self.weight) if self.weight is not None else [None]
-            return [Pair("", only, y[0], outputs, weights[0])]
+            return [Pair("", 0, only, y[0], outputs, weights[0])]
         if isinstance(outputs, dict):
             names = list(outputs)
+            flat = keras.tree.flatten({name: name for name in names})
         else:
-            names = list(getattr(self.model, "output_names", range(len(outputs))))
+            names = flat = list(getattr(self.model, "output_names", range(len(outputs))))
             outputs = dict(zip(names, outputs, strict=False))
         found = []
         for place, name in enumerate(names):
@@ -157,19 +156,24 @@ class Training:
             y = _part(self.y, name, place) if keras.tree.is_nested(self.y) else None
             if loss is not None and y is not None:
                 weight = _part(self.weight, name, place) if keras.tree.is_nested(self.weight) else self.weight
-                found.append(Pair(str(name), loss, y, outputs[name], weight))
+                found.append(Pair(str(name), flat.index(name), loss, y, outputs[name], weight))
         if not found:
             raise NotExamined("which target belongs to which output cannot be told")
         return found
 
 
 class Pair:
-    """An output, its targets and its loss; ``kind`` is the loss' name in small letters, "" for one of one's own."""
+    """An output, its targets and its loss.
 
-    def __init__(self, name, loss, y, outputs, weight):
+    ``place``: where the output stands among all outputs, flattened. ``kind``: the loss' name in small letters, "" for
+    one of one's own.
+    """
+
+    def __init__(self, name, place, loss, y, outputs, weight):
         if isinstance(loss, str):
             loss = keras.losses.get(loss)
         self.name = name
+        self.place = place
         self.loss = loss
         self.y = y
         self.outputs = outputs
@@ -242,15 +246,6 @@ def refuse_read_once(data, name):
             f"{name}={data!r:.99} must be the dataset that fit gets: a tf.data.Dataset, a keras.utils.PyDataset or a"
             " list of batches (inputs, targets)"
         )
-
-
-def as_fit_gives(model, data):
-    """Return the dataset as the `fit` of a KerasHub task gives it to the model: behind its preprocessor, if any."""
-    source = batches_of(data)
-    has_one = getattr(model, "preprocessor", None) is not None and hasattr(model, "preprocess_samples")
-    if not has_one or not isinstance(source, tf.data.Dataset):
-        return data
-    return source.map(lambda *parts: model.preprocess_samples(*parts), num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def passes_of(data):

@@ -9,6 +9,7 @@ from typing import Unpack
 import bigtrain_nb.parallel.pipelined
 import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of ours when they have been imported)
 from bigtrain_nb.common.checks import as_path, of_kind, switch
+from bigtrain_nb.common.keras_gaps import SafeModeScope
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model, Settings, naming_settings
 
@@ -59,7 +60,7 @@ def load_model(
     compiled = json.loads(config).get("compile_config")
     if compile and compiled:
         # Only now the optimizer can take the state that the file has of it: in shards, if that was asked for
-        with keras.saving.custom_object_scope(custom_objects):
+        with keras.saving.custom_object_scope(custom_objects), SafeModeScope(safe_mode):
             model.compile_from_config(compiled)
         model.replica_reduction.before_files()
         model.load_weights(path)

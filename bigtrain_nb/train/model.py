@@ -428,14 +428,14 @@ class Model(keras.Model):
 
     def _evaluate(self, data):
         """Update the metrics, but for an empty share, of which means are not finite; return the other logs."""
-        weight = self._weight_in_evaluation(data)
+        weight, factor = self._weight_in_evaluation(data)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
 
         def other_logs():
-            with self.replica_reduction.at_work(), losses_of_one_device():
+            with self.replica_reduction.at_work(), self._losses_of_one_device():
                 y_pred = self(x, training=False) if self._call_has_training_arg else self(x)
                 loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
-                loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # of no examples it is not finite
+                loss = tf.where(weight > 0, loss * tf.cast(factor, loss.dtype), tf.zeros_like(loss))  # else not finite
                 self._loss_tracker.update_state(loss, sample_weight=weight)
                 shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             of_metrics = self.get_metrics_result()
@@ -451,14 +451,20 @@ class Model(keras.Model):
         return tf.cond(tf.greater(examples, 0), traced, lambda: zeros)
 
     def _weight_in_evaluation(self, data):
-        """Return for how many of the global batch's examples a replica's mean loss stands, by number or by weights."""
+        """Return for how many of the global batch's examples a replica's loss stands, and what it is multiplied by.
+
+        The mean over the replicas by these numbers is then the mean, by number or by weights, or the sum, over the
+        global batch.
+        """
         examples = tf.cast(count_examples(data), tf.float32)
         kind = loss_reduction(self.loss) if self.replica_reduction.replicas > 1 else "mean"
-        if kind != "mean_with_sample_weight" or self.replica_reduction.all_see_the_same:
-            return examples
+        if kind == "mean" or self.replica_reduction.all_see_the_same:
+            return examples, 1.0
         weight = weight_of(data, kind)
         weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
-        return tf.math.divide_no_nan(weight, weight_of_all) * examples_of_all
+        if kind == "sum":
+            return examples, tf.math.divide_no_nan(examples_of_all, examples)
+        return tf.math.divide_no_nan(weight, weight_of_all) * examples_of_all, 1.0
 
     def predict_step(self, data):
         """Return the predictions for one replica's share of the global batch."""
@@ -855,6 +861,12 @@ def _refuse_statistics_of_no_examples(model, examples):
             " them has fewer examples: BatchNormalization over no examples gives NaN. Give larger batches, leave out a"
             " short last one by batch(..., drop_remainder=True), or use GroupNormalization",
         )
+
+
+def has_own_step(model):
+    """Tell whether a model has a `train_step` that is neither Keras' nor that of `Model`."""
+    kinds = [kind for kind in type(model).__mro__ if "train_step" in vars(kind)]
+    return any(kind is not Model and not kind.__module__.startswith("keras.") for kind in kinds)
 
 
 def _warn_of_losses(model, y_pred, sample_weight):

@@ -74,6 +74,11 @@ class Resume(keras.callbacks.Callback):
     def __init__(self, folder: str | os.PathLike, model: keras.Model, every: int | None = 50, keep: int = 2):
         super().__init__()
         self._folder = as_path("folder", folder)
+        if set("*?[\\") & set(self._folder):
+            raise ValueError(
+                f"folder={self._folder!r}: TensorFlow takes *, ?, [ and \\ in the path of a checkpoint for a pattern,"
+                " and would find none: take another name"
+            )
         of_kind("model", model, keras.Model, "the Keras model to train, as in Resume(folder, model)")
         self._every = None if every is None else whole_number("every", every, 1)
         keep = whole_number("keep", keep, 1)

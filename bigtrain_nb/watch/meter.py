@@ -12,7 +12,7 @@ from bigtrain_nb.common.replicas import all_gather, several_workers, wait_for_de
 from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.plan.utilization import accelerator_here, flops_of_an_example
-from bigtrain_nb.train.model import Model
+from bigtrain_nb.train.model import Model, has_own_step
 from bigtrain_nb.watch.waiting import Waiting
 
 ROUND = 0.25
@@ -32,8 +32,9 @@ class Meter(Shown, keras.callbacks.Callback):
 
     - ``result``: examples/s as a `Result` that `.save` and `.figure` take, and `bt.load` reads. A round has at least
       0.25 s of training, and the devices have done all work at both of its ends. Examples are those that the steps have
-      seen. What Keras and other callbacks do between batches counts; what is done between epochs, validation, the first
-      execution and each in which something was traced do not. ``first_seconds`` is the time from the begin of the first
+      seen. What Keras and other callbacks do between batches counts; validation, the first execution and each in which
+      something was traced do not, nor what is done between epochs (by callbacks that come after the meter: give it
+      first). ``first_seconds`` is the time from the begin of the first
       `fit` to the end of its first execution. It was measured alone, not in turns with others: a ratio of two such
       results is no `bt.compare`, and its name says "not paired".
     - ``waiting``: the share of the time, from 0 to 1, in which a step waits for input, as `bt.profile` counts it. Five
@@ -61,8 +62,8 @@ class Meter(Shown, keras.callbacks.Callback):
     come after the meter show them, as TensorBoard's does, and so does the history.
 
     The weights that come out are the same, to the bit, as without a meter. Asked for, `result` raises ValueError where
-    there is no round yet, or where steps of somebody's own count no examples. `fit` raises TypeError for
-    ``gradients=True`` and a model that is no `bt.Model`; ValueError for one whose batch stays in one piece, where
+    there is no round yet, or where steps of somebody's own count no examples, or count batches. `fit` raises TypeError
+    for ``gradients=True`` and a model that is no `bt.Model`; ValueError for one whose batch stays in one piece, where
     micro-batches or replicas make several, and for losses that are sums.
 
     Example::
@@ -84,6 +85,7 @@ class Meter(Shown, keras.callbacks.Callback):
         self._since = None  # the moment from which on that goes on; None in a pause
         self._base = None  # what the counter of examples said then
         self._is_training = False
+        self._counts_batches = False
         self._of_all = None  # how many examples all processes have seen for one of this
         self._first_seconds = None
         self._waiting = Waiting()
@@ -108,10 +110,12 @@ class Meter(Shown, keras.callbacks.Callback):
                 f"there is no round yet: train for {ROUND} s or more after the first execution, which does not count"
             )
         examples = sum(count for count, _ in rounds)
-        if examples == 0:
+        if examples == 0 or self._counts_batches:
+            what = "batches" if self._counts_batches else "no examples"
             raise ValueError(
-                f"the train_step of {type(self.model).__name__} counts no examples, as that of Keras does in the"
-                " tracker of its loss: override compute_loss in its place"
+                f"the train_step of {type(self.model).__name__} counts {what}, not the examples, as that of Keras does"
+                " in the tracker of its loss: override compute_loss in its place, or give the tracker of the loss"
+                " update_state(loss, sample_weight=the number of examples)"
             )
         return Result(
             name=f"{self.model.name} in fit, not paired",
@@ -219,7 +223,7 @@ class Meter(Shown, keras.callbacks.Callback):
         self._all_see_the_same = isinstance(model, Model) and model.replica_reduction.all_see_the_same
         if self._of_all is None:
             self._of_all = (1 if self._all_see_the_same else replicas) / here
-        self._drop()
+        self._since = None
         self._began = _now()
         self._train_function = model.train_function
         self._tracings = tracings_of(model.train_function)
@@ -234,6 +238,7 @@ class Meter(Shown, keras.callbacks.Callback):
 
     def on_test_begin(self, logs=None):
         self._pause()
+        self._waiting.stop()
 
     def on_epoch_end(self, epoch, logs=None):
         self._pause()
@@ -250,6 +255,7 @@ class Meter(Shown, keras.callbacks.Callback):
         self._leave()
 
     def _leave(self):
+        self._since = None
         self._waiting.stop()
         if self.model.train_function == self._execute:
             self.model.train_function = self._train_function
@@ -330,6 +336,7 @@ class Meter(Shown, keras.callbacks.Callback):
     def _look_at(self, iterator):
         """Note from a batch's shapes how many tokens and FLOPs an example has."""
         model, spec, device = self.model, getattr(iterator, "element_spec", None), accelerator_here()
+        self._counts_batches = _counts_batches(model, spec)
         self._tokens = tokens_of_an_example(model, spec)
         if device is not None:
             try:
@@ -351,6 +358,13 @@ class Meter(Shown, keras.callbacks.Callback):
         self._waiting_of_all = float(rows[:, 1].max()) if rows[:, 1].max() >= 0 else None
         if self._sums is not None:
             self._sums = rows[:, 2:].mean(axis=0)
+
+
+def _counts_batches(model, spec):
+    """Tell whether steps of somebody's own count batches, as one may see after the first execution."""
+    sizes = {one.shape[0] for one in _specs_of_inputs(spec) if one.shape.rank}
+    counted = max(examples_counted(model))
+    return has_own_step(model) and 0 < counted <= model.steps_per_execution and sizes != {1}
 
 
 def tokens_of_an_example(model, spec):

@@ -11,7 +11,7 @@ from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.watch.profile import batches_of, has_batches
+from bigtrain_nb.watch.profile import as_fit_gives, batches_of, has_batches
 from bigtrain_nb.watch.watched_step import ARRIVES, Look, Values, WatchedStep, is_floating, values_of
 
 LEAST_SCALE = 2.0**-14
@@ -72,10 +72,10 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
 
     One training step of a compiled ``model`` is run on ``batch``, which is what a dataset for `fit` yields: (inputs,
     targets), (inputs, targets, sample weights), or inputs alone for a model that needs no targets. Of a dataset, or of
-    what has `.dataset()`, it is the first batch. The step is the model's own, in its dtype policy and its
-    micro-batches, but eager and without the update. It is healthy if the loss and all gradients are finite: a layer may
-    give infinities on purpose, as masks do. The model, its optimizers, seeds and statistics stay as they are, and the
-    shuffling of a `tf.data.Dataset` is not moved on.
+    what has `.dataset()`, it is the first batch, of a KerasHub task behind its preprocessor. The step is the model's
+    own, in its dtype policy and its micro-batches, but eager and without the update. It is healthy if the loss and all
+    gradients are finite: a layer may give infinities on purpose, as masks do. The model, its optimizers, seeds and
+    statistics stay as they are, and the shuffling of a `tf.data.Dataset` is not moved on.
 
     With loss scaling some more steps tell whether a smaller scale makes the gradients finite.
 
@@ -98,7 +98,7 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
         raise ValueError(f"{model.name} is not compiled: the backward pass starts at the loss that compile(...) sets")
     if model.distribute_strategy.num_replicas_in_sync > 1:
         raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
-    data = _batch_of(batch)
+    data = _batch_of(as_fit_gives(model, batch))
     inputs, targets, _ = keras.utils.unpack_x_y_sample_weight(data)
     if not model.built and type(model).call is not keras.Model.call:
         model(inputs)

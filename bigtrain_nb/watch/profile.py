@@ -192,7 +192,8 @@ def _step_function(step, dataset):
         return lambda: step(next_batch())
     if not step.compiled:
         raise ValueError(f"{step.name} is not compiled: a step of it needs the loss and the optimizer of compile(...)")
-    batches = of_kind("dataset", batches_of(dataset), tf.data.Dataset, "the tf.data.Dataset that the model trains on")
+    given = batches_of(as_fit_gives(step, dataset))
+    batches = of_kind("dataset", given, tf.data.Dataset, "the tf.data.Dataset that the model trains on")
     iterator = iter(step.distribute_strategy.experimental_distribute_dataset(batches.repeat()))
     step.make_train_function()
     return lambda: step.train_function(iterator)
@@ -200,6 +201,15 @@ def _step_function(step, dataset):
 
 def batches_of(source):
     return source.dataset() if callable(getattr(source, "dataset", None)) else source
+
+
+def as_fit_gives(model, data):
+    """Return the dataset as the `fit` of a KerasHub task gives it to the model: behind its preprocessor, if any."""
+    source = batches_of(data)
+    has_one = getattr(model, "preprocessor", None) is not None and hasattr(model, "preprocess_samples")
+    if not has_one or not isinstance(source, tf.data.Dataset):
+        return data
+    return source.map(lambda *parts: model.preprocess_samples(*parts), num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _next_of(source):

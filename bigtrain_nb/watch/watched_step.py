@@ -8,6 +8,7 @@ and all that a step changes is put back.
 import math
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -103,7 +104,7 @@ class WatchedStep:
                 stack.callback(variable.assign, tf.identity(variable.value))
             stack.callback(model.reset_metrics)
             for optimizer in _optimizers(model):
-                stack.enter_context(in_place_of(optimizer, "apply", self._apply))
+                stack.enter_context(in_place_of(optimizer, "apply", partial(self._apply, model)))
                 stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
             for layer in _layers_and_operations(model):
                 stack.enter_context(in_place_of(layer, "call", self._watched(layer, layer.call)))
@@ -121,8 +122,8 @@ class WatchedStep:
         given = [values_of(gradient) for gradient, _ in self.gradients]
         return all(values.finite for values in self.losses + given)
 
-    def _apply(self, gradients, trainable_variables):
-        for gradient, variable in zip(gradients, trainable_variables, strict=True):
+    def _apply(self, model, gradients, trainable_variables=None):
+        for gradient, variable in zip(gradients, trainable_variables or model.trainable_variables, strict=True):
             if gradient is not None:
                 self.gradients.append((gradient, variable))
 

@@ -46,6 +46,9 @@ class Asked:
                 return max(float(end.readline()) for end in self._ends)
             except (OSError, ValueError):
                 self._complain()
+            except BaseException:  # an interrupt: the answers that still come would be taken for the next ones
+                self.job.stop()
+                raise
 
     def _meet(self):
         """Wait until all workers have come."""

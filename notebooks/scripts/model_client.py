@@ -69,6 +69,9 @@ class GrpcClient:
 def load(make_client, row, rate, requests, clients=16, seed=0):
     """Ask `rate` times a second, at random moments, whether the answers come or not; return the latencies in seconds.
 
+    Raises what a client raises that gets no answer, once all others have theirs: latencies without its own would tell
+    of a server that is faster than it was.
+
     With an infinite `rate` all requests are due at once. So many `clients` ask, each of which waits for its answer.
     The clock starts when each of them has been answered once: making connections does not count.
 
@@ -77,7 +80,7 @@ def load(make_client, row, rate, requests, clients=16, seed=0):
     """
     random = np.random.default_rng(seed)
     due = iter(np.cumsum(random.exponential(1 / rate, requests)))
-    latencies = []
+    latencies, failures = [], []
     took = threading.Lock()
     connected = [make_client() for _ in range(clients)]
     for client in connected:
@@ -91,7 +94,11 @@ def load(make_client, row, rate, requests, clients=16, seed=0):
             if moment is None:
                 return
             time.sleep(max(0, began + moment - time.perf_counter()))
-            client.predict([row])
+            try:
+                client.predict([row])
+            except Exception as error:
+                failures.append(error)
+                return
             latencies.append(time.perf_counter() - began - moment)
 
     threads = [threading.Thread(target=ask, args=[client]) for client in connected]
@@ -99,4 +106,6 @@ def load(make_client, row, rate, requests, clients=16, seed=0):
         thread.start()
     for thread in threads:
         thread.join()
+    if failures:
+        raise failures[0]
     return latencies

@@ -66,7 +66,7 @@ def gate():
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(instance, "_now", clock)
+    monkeypatch.setattr(instance, "now", clock)
     monkeypatch.setattr(blocks, "let_rest", lambda *_: clock.spend(0.003))
     monkeypatch.setattr(blocks, "lost_seconds", lambda: 0.0)
     return clock

@@ -493,6 +493,14 @@ def test_losses_go_to_the_outputs_of_their_name_or_place(as_dict):
     assert one.flops["z"] == both.flops["z"] and "a" not in one.flops.parts
 
 
+def test_targets_by_name_go_to_a_list_of_outputs():
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, [layers.Dense(3, name="z")(inputs), layers.Dense(5, name="a")(inputs)])
+    targets = {"z": tf.zeros([8, 3]), "a": tf.zeros([8, 5])}
+    plan = plan_step(model, (tf.zeros([8, 4]), targets), loss={"a": "mse", "z": "mse"})
+    assert plan.flops["z"] == 2 * 2 * 8 * 4 * 3 and plan.flops["a"] == 2 * 2 * 8 * 4 * 5
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

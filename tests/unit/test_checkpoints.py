@@ -224,3 +224,10 @@ def test_training_outside_the_loop_is_refused(tmp_path):
         break
     with pytest.raises(RuntimeError, match="inside `for epoch in resume.epochs"):
         resume.step_done()
+
+
+@pytest.mark.parametrize("name", ["gpt[lr=1]", "what?", "a*b"])
+def test_a_folder_whose_name_tensorflow_takes_for_a_pattern_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match="for a pattern, and would find none: take another name"):
+        Resume(tmp_path / name, model_of())
+    assert not list(tmp_path.iterdir())

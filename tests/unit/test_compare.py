@@ -82,15 +82,41 @@ def test_what_is_unclear_says_for_how_long_and_going_on_tells(clock):
     assert len(more.results["a"].rounds) > len(both.results["a"].rounds)
     assert more.results["a"].rounds[: len(both.results["a"].rounds)] == both.results["a"].rounds
     assert more.ratio("a", "b").verdict == "faster"
+    assert both.go_on(1).looks == 3, "also when asked of the first answer again: the blocks have been looked at twice"
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_too_few_blocks_are_no_interval_or_a_note_and_say_what_more_need(clock, count):
+def test_a_block_that_is_cut_short_leaves_no_trace(clock):
+    def stop_late(_):
+        if clock.now > 15:
+            raise KeyboardInterrupt
+
+    both = compare(pair(clock, 0.01, 0.02), seconds=10)
+    with pytest.raises(KeyboardInterrupt):
+        both.go_on(10, stop_late)
+    result = both.go_on(1).results["a"]
+    assert result.examples / result.seconds == pytest.approx(result.median)
+    slot = result.seconds / len(result.rounds)
+    assert slot == pytest.approx(both.results["a"].seconds / len(both.results["a"].rounds), rel=0.02)
+
+
+def test_what_builds_slowly_costs_its_time_in_each_block_though_its_first_pass_was_awaited_in_vain(clock):
+    def slow_to_build():
+        clock.spend(2.0)
+        return Source(clock, 0.01, [32] * 10_000)
+
+    began = clock.now
+    found = compare({"a": slow_to_build, "b": slow_to_build}, seconds=30)
+    assert clock.now - began < 32
+    assert len(found.results["a"].rounds) >= 4
+
+
+@pytest.mark.parametrize("count, budget", [(1, 6.0), (2, 16.0)])
+def test_too_few_blocks_are_no_interval_or_a_note_and_say_what_more_need(clock, count, budget):
     def slow_to_build(seconds):
         clock.spend(2.0)
         return Source(clock, seconds)
 
-    found = compare({"a": partial(slow_to_build, 0.01), "b": partial(slow_to_build, 0.02)}, seconds=6.0 * count)
+    found = compare({"a": partial(slow_to_build, 0.01), "b": partial(slow_to_build, 0.02)}, seconds=budget)
     assert len(found.results["a"].rounds) == count
     ratio = found.ratio("a", "b")
     assert ratio.median == pytest.approx(2)
@@ -194,6 +220,8 @@ def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(
         compare({"a": lambda: Source(clock, 0.01), "b": [[1, 2]]}, seconds=1)
     with pytest.raises(ValueError, match="expected at least two sources to compare, not 1"):
         compare({"a": list}, seconds=1)
+    with pytest.raises(TypeError, match="the name of a source=1 must be a text"):
+        compare({1: list, 2: list}, seconds=1)
     assert clock.now == 0
 
 
@@ -298,7 +326,7 @@ def test_a_measurement_waits_for_gpus_at_both_ends_of_a_slot(monkeypatch):
         clock.spend(0.01 * len(asked))
         asked.clear()
 
-    monkeypatch.setattr(instance, "_now", clock)
+    monkeypatch.setattr(instance, "now", clock)
     monkeypatch.setattr(instance, "_wait_for_gpus", wait)
     monkeypatch.setattr(blocks, "let_rest", lambda *_: None)
 

@@ -1,5 +1,6 @@
 """Cores and memory of a container: control groups of both versions, made up as files, in their parents too."""
 
+import io
 import os
 import subprocess
 import sys
@@ -126,6 +127,14 @@ def test_lost_seconds_are_those_of_the_host_and_of_a_limit(host):
     before = hardware.lost_seconds()
     host("0::/pods/one\n", {"pods/one/cpu.stat": "usage_usec 9\nthrottled_usec 2500000\n"})
     assert hardware.lost_seconds() - before == pytest.approx(2.5, abs=0.5)
+
+
+def test_of_the_time_that_was_stolen_from_a_large_machine_a_container_lost_its_share(host, monkeypatch):
+    """4 of 16 cores, and 800 ticks of a hundredth of a second are stolen from all of them."""
+    host("0::/\n", {"cpu.max": "400000 100000\n"})
+    monkeypatch.setattr(hardware.os, "sysconf", lambda _: 100)
+    monkeypatch.setattr("builtins.open", lambda *_, **__: io.StringIO("cpu  1 2 3 4 5 6 7 800 0 0\n"))
+    assert hardware.lost_seconds() == pytest.approx(8 * 4 / 16)
 
 
 def test_a_version_is_found_by_the_name_of_the_import_without_the_import(tmp_path, monkeypatch):

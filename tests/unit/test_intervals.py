@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bigtrain_nb.measure.intervals import (
-    _lag1_of_ranks,
     blocks_needed,
     mean_interval,
     median_interval,
@@ -81,13 +80,13 @@ def test_the_median_interval_covers_whatever_the_shape_of_the_noise(n):
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([1, 2, 3, 4, 50], 0.4),  # ranks -2 to 2: (2 + 0 + 0 + 2) / 10
-        ([1, 50, 2, 4, 3], -0.7),  # ranks -2, 2, -1, 1, 0: (-4 - 2 - 1 + 0) / 10
+        ([1, 2, 3, 4, 5], 0.4),  # from their mean -2 to 2: (2 + 0 + 0 + 2) / 10
+        ([1, 5, 2, 4, 3], -0.7),  # -2, 2, -1, 1, 0: (-4 - 2 - 1 + 0) / 10
         ([7], 0.0),
     ],
 )
-def test_the_autocorrelation_of_ranks(values, expected):
-    assert _lag1_of_ranks(values) == pytest.approx(expected)
+def test_how_much_neighbours_are_alike(values, expected):
+    assert neighbours_alike(values) == pytest.approx(expected)
 
 
 def test_twenty_rounds_that_do_not_drift_run_from_the_fifth_to_the_fifth_and_those_that_do_over_all():

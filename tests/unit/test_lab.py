@@ -147,3 +147,10 @@ class TestExport:
         assert second["crop"] == "max" and second["baseline"] == "run 1" and second["verdict"] == "faster"
         assert float(second["median"]) == lab.runs[1].result.median
         assert float(second["ratio"]) == lab.runs[1].ratio.median
+
+    def test_a_choice_that_is_called_as_another_column_is_refused(self, tmp_path):
+        lab = Lab(lambda unit: build(unit), unit=[4, 320])
+        lab.run()
+        with pytest.raises(ValueError, match="a choice cannot be written under 'unit'"):
+            lab.export(tmp_path / "runs.csv")
+        assert not (tmp_path / "runs.csv").exists()

@@ -31,7 +31,7 @@ class TestBackground:
         began = time.monotonic()
         lab.stop()
         assert time.monotonic() - began < 0.5
-        assert not lab.running and lab.status == "Stopped; nothing of that run was kept."
+        assert not lab.running and lab.status == "Stopped; the runs are as they were."
         lab.start()
         until(lambda: lab.status.startswith("Waiting for an earlier run"))
         assert gate.calls == 1

@@ -80,7 +80,7 @@ def test_it_shows_itself_as_a_table_and_in_words(ledger):
 def steps(monkeypatch):
     """Make step functions of so many seconds by a clock that only they move."""
     clock = Clock()
-    monkeypatch.setattr(instance, "_now", clock)
+    monkeypatch.setattr(instance, "now", clock)
     monkeypatch.setattr(blocks, "let_rest", lambda *_: None)
 
     def step_of(seconds):

@@ -45,6 +45,12 @@ def test_what_is_taken_comes_back_from_each_worker(shell):
         workers(shell, "1 --take gone", "pass")
 
 
+def test_a_worker_that_ends_early_is_an_error_only_where_something_is_taken(shell):
+    workers(shell, "", "import sys\nsys.exit(0)")
+    with pytest.raises(RuntimeError, match="worker 0 has ended well before the end of the cell's code"):
+        workers(shell, "--take ranks", "import sys\nranks = 1\nsys.exit(0)")
+
+
 def test_any_name_can_be_taken_and_only_names_that_were_given_are_there(shell):
     code = "assert not {'json', 'os'} & set(globals())\nfile, json, os, Path, name = 'a.txt', 1, 2, 3, 4"
     workers(shell, "1 --give steps --take file json os Path name", code)

@@ -8,8 +8,7 @@ import pytest
 from clocks import Source, pair
 
 from bigtrain_nb.measure.benchmark import compare, throughput
-from bigtrain_nb.measure.counting import count_examples
-from bigtrain_nb.measure.instance import Budget, Instance
+from bigtrain_nb.measure.instance import Budget, Instance, count_examples
 
 
 def test_an_endless_source_is_counted_exactly(clock):
@@ -76,6 +75,14 @@ def test_the_note_says_that_the_first_pass_had_not_ended(clock):
     assert throughput(slow_first_pass, seconds=4).note == "measured before its first pass had ended"
     assert throughput(Source(clock, 0.05, [32] * 10), seconds=4).note == ""
     assert throughput(lambda: clock.spend(0.05), seconds=4).note == ""
+
+
+def test_a_pass_whose_last_batch_was_taken_is_ended_without_another(clock):
+    source = Source(clock, 0.01, [32] * 5)
+    measured = Instance(source, "five batches", Budget(10, None))
+    measured.pull_for(0.04)
+    measured.end_pass()
+    assert (source.batches, measured.passes) == (5, 1)
 
 
 @pytest.mark.parametrize(("cost", "sizes", "seconds"), [(0.001, None, 2), (0.01, [32] * 5, 8), (0.01, [32] * 150, 8)])

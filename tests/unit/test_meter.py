@@ -225,6 +225,74 @@ def test_tokens_are_counted_where_an_embedding_reads_them(clock):
     assert metered(other, [8] * 12).tokens_per_second is None
 
 
+def test_a_step_that_counts_batches_is_not_taken_for_a_rate_and_one_that_hands_on_is(clock):
+    class AsInTheGuide(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, self.weights), self.weights, strict=True))
+            for metric in self.metrics:
+                if metric.name == "loss":
+                    metric.update_state(loss)
+            return {metric.name: metric.result() for metric in self.metrics}
+
+    class HandsOn(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    meters = []
+    for kind in (AsInTheGuide, HandsOn):
+        model = kind([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        meters.append(metered(model, [8] * 12))
+    with pytest.raises(ValueError, match="train_step of AsInTheGuide counts batches, not the examples"):
+        meters[0].result  # noqa: B018
+    assert meters[1].result.median == pytest.approx(8 / STEP)
+
+
+def test_short_fits_add_up_to_rounds(clock):
+    model = dense()
+    model.compile("sgd", "mse")
+    meter = bt.Meter()
+    for _ in range(8):
+        model.fit(batches([8] * 3, *examples(24)), verbose=0, callbacks=[meter])
+    assert len(meter._rounds) >= 4 and counted(meter)[0] == 8 * (8 * 3 - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("Tesla V100-PCIE-16GB", None),
+        ("Tesla V100-SXM2-32GB", "V100"),
+        ("NVIDIA A100-PCIE-40GB", "A100 40 GB"),
+        ("Tesla T4", "T4"),
+    ],
+)
+def test_cards_of_one_name_that_are_slower_are_not_taken_for_it(monkeypatch, name, known):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: {"device_name": name})
+    found = utilization.accelerator_here()
+    assert (found and found.name) == known
+
+
+def test_mfu_is_not_told_where_work_is_not_looked_into():
+    class Chooses(keras.layers.Layer):
+        def build(self, shape):
+            self.kernel = self.add_weight((6, 6))
+
+        def call(self, x):
+            return tf.cond(tf.reduce_sum(x) > 0, lambda: x @ self.kernel, lambda: x)
+
+    model = keras.Sequential([keras.Input((6,)), Chooses(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="FLOPs of .* are not known: not looked into"):
+        utilization.flops_of_an_example(model)
+
+
 def test_mfu_is_the_planned_work_over_the_peak_of_the_device(clock, monkeypatch):
     model = dense()
     model.compile("sgd", "mse")

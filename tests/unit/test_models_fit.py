@@ -191,3 +191,37 @@ def test_no_step_warns(recwarn):
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_step_is_traced_once_for_each_replica(replicas):
     assert traces_of_first_step(bt.Model, DATA, replicas) == replicas
+
+
+@pytest.mark.usefixtures("each_reduction")
+@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
+def test_a_call_with_one_batch_is_one_step_also_with_several_an_execution(how):
+    with on(2):
+        model, stepwise = net(), net()
+        model.compile(ADAM(), "mse", steps_per_execution=3, **how)
+        stepwise.compile(ADAM(), "mse")
+    for part in (slice(0, 8), slice(8, 16)):
+        model.train_on_batch(X[part], Y[part])
+        stepwise.train_on_batch(X[part], Y[part])
+    assert model.optimizer.iterations.numpy() == 2
+    assert distance(model, stepwise) < 1e-5
+
+
+def test_step_by_step_a_call_with_arrays_is_cut_into_micro_batches():
+    model, whole = net(micro_batches=2), net()
+    for each in (model, whole):
+        each.compile(ADAM(), "mse", run_eagerly=each is model)
+        each.train_on_batch(X[:8], Y[:8])
+    assert distance(model, whole) < 1e-5
+
+
+@pytest.mark.usefixtures("each_reduction")
+def test_in_an_evaluation_too_a_sum_is_that_of_the_whole_batch():
+    def evaluated(replicas):
+        keras.utils.set_random_seed(1)
+        with on(replicas):
+            model = bt.Model.of(keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)]))
+            model.compile(ADAM(), keras.losses.MeanSquaredError(reduction="sum"))
+        return model.evaluate(DATA, verbose=0)
+
+    assert evaluated(4) == pytest.approx(evaluated(1), rel=1e-5)

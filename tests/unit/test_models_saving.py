@@ -268,3 +268,16 @@ def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space left"):
             save(tmp_path / name)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_file_whose_loss_is_a_lambda_is_loaded_where_that_is_allowed(tmp_path):
+    path = tmp_path / "own.keras"
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", lambda target, output: (target - output) ** 2)
+    model.save(path)
+    with pytest.raises(ValueError, match="safe_mode"):
+        bt.load_model(path)
+    again = bt.load_model(path, safe_mode=False)
+    assert again.evaluate(np.ones([4, 2]), np.ones([4, 1]), verbose=0) == pytest.approx(
+        model.evaluate(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
+    )

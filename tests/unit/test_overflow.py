@@ -282,3 +282,35 @@ def test_what_is_no_batch_is_refused_with_what_to_give(given):
 def test_inputs_alone_for_a_loss_that_needs_targets_are_refused():
     with pytest.raises(ValueError, match=r"on inputs alone fails .* give \(inputs, targets\)"):
         bt.find_overflow(compiled(functional(twelve(9))), BATCH[0])
+
+
+def test_an_optimizer_that_knows_its_weights_may_be_given_gradients_alone():
+    class Short(OwnStep):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(data[0]) ** 2)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables))
+            return {"loss": loss}
+
+    model = compiled(functional(twelve(3, "backward"), Short))
+    model.optimizer.build(model.trainable_variables)
+    found = bt.find_overflow(model, BATCH)
+    assert (found.layer, found.where) == ("planted", "backward")
+
+
+def test_of_a_task_of_keras_hub_the_texts_go_through_its_preprocessor():
+    class Task(keras.Sequential):
+        """What one has that matters here; the real ones are large."""
+
+        def __init__(self, *layers):
+            super().__init__(*layers)
+            self.preprocessor = True
+
+        def preprocess_samples(self, texts, labels):
+            return tf.cast(tf.strings.length(texts), tf.float32)[:, None], labels
+
+    model = Task([keras.Input((1,)), keras.layers.Dense(1, "exponential", kernel_initializer="ones", name="too_much")])
+    model.compile("sgd", "mse", jit_compile=False)
+    texts = tf.data.Dataset.from_tensor_slices((["a" * 200, "b"], [1.0, 1.0])).batch(2)
+    assert bt.find_overflow(model, texts).layer == "too_much"
+    assert bt.profile(model, texts, steps=2).steps == 2

@@ -67,6 +67,15 @@ def test_it_trains_as_one_device_does(schedule, micro_batches, whole):
     assert model.evaluate(X, Y, verbose=0) == pytest.approx(whole.evaluate(X, Y, verbose=0), rel=1e-5)
 
 
+def test_another_number_of_micro_batches_holds_from_the_next_fit_on(whole):
+    model = bt.Pipelined(stages(), micro_batches=4)
+    model.compile(adamw(), "mse", metrics=["mae"])
+    model.fit(DATA, verbose=0, shuffle=False)
+    model.micro_batches, model.schedule = 2, "gpipe"
+    model.fit(DATA, verbose=0, shuffle=False)
+    assert distance(model, whole) < 1e-5
+
+
 def test_each_stage_stands_on_its_device_with_its_slots():
     model = fitted(bt.Pipelined(stages(), 3, devices=[CPUS[2], CPUS[0], CPUS[1]]))
     slots = iter(model.optimizer.variables[2:])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_crops import AUTOTUNE, COUNT, examples, pipeline, sizes
 
-from bigtrain_nb import tf
+from bigtrain_nb import Pipeline, tf
 
 SETTINGS = {
     "source": ["files"],
@@ -125,3 +125,46 @@ print(len(list(pathlib.Path({str(tmp_path)!r}).rglob("cache*"))))
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 2, "the cache was written there"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_cached_by_other_settings_or_of_other_files_is_not_read(crops, tmp_path):
+    here = tmp_path / "mine"
+    train = pipeline(crops, cache=here)
+    test = replace(train, split="test")
+    assert examples(train.dataset()) != examples(test.dataset())
+    assert examples(test.dataset()) == examples(pipeline(crops, split="test").dataset())
+
+
+def test_the_runtime_opens_few_of_many_shards_at_once(tmp_path):
+    resource = pytest.importorskip("resource")
+    paths = [tmp_path / f"{number}.tfrecord" for number in range(200)]
+    for path in paths:
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            writer.write(b"1")
+    made = Pipeline(data=paths, parse=tf.identity, finish=tf.identity, cycle_length=AUTOTUNE)
+    open_now = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 100
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 60, before[1]))
+    try:
+        assert sum(len(batch) for batch in made.dataset()) == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cache": "file"}, "each of its workers would write that file"),
+        ({"shuffle": 9, "sharding": "data", "seed": None}, "examples are lost and others come twice"),
+        ({"shuffle": 9}, "seed=0 with a service: its workers begin anew in each pass"),
+        ({"augment": True, "repeat": True, "sharding": "file"}, "take seed=None, or repeat=True"),
+    ],
+)
+def test_what_a_service_would_do_otherwise_is_refused(crops, settings, words):
+    with pytest.raises(ValueError, match=words):
+        pipeline(crops, service="grpc://127.0.0.1:1", **settings)
+
+
+@pytest.mark.parametrize("settings", [{"shuffle": 9, "seed": None}, {"augment": True, "repeat": True}])
+def test_a_service_may_shuffle_and_augment_anew(crops, settings):
+    assert pipeline(crops, service="grpc://127.0.0.1:1", **settings).service

@@ -17,6 +17,8 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.preflight import memory, precision
 from bigtrain_nb.preflight import preflight as room
 from bigtrain_nb.preflight.__main__ import main
+from bigtrain_nb.preflight.loss import best_constant
+from bigtrain_nb.preflight.training import Training
 
 layers = keras.layers
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -502,3 +504,59 @@ def test_the_notebook_that_a_line_names_teaches_it():
         (notebook,) = NOTEBOOKS.glob(f"{number}-*.ipynb")
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         assert words in "\n".join("".join(cell["source"]) for cell in cells), (number, words)
+
+
+def test_of_two_outputs_of_one_shape_each_is_judged_by_itself():
+    x, y = numbers()
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(16, "relu")(inputs)
+    model = keras.Model(inputs, [layers.Dense(1)(hidden), layers.Dense(1, "sigmoid")(hidden)])
+    model.compile(keras.optimizers.Adam(0.01), ["mse", "binary_crossentropy"])
+    data = tf.data.Dataset.from_tensor_slices((x, (y, (y > 0).astype("float32")))).batch(16)
+    report = bt.preflight(model, data, checks=["outputs and loss", "range of outputs"])
+    assert not report.failed and report.of("ok"), report
+
+
+def test_targets_that_are_not_finite_are_wrong_also_with_a_weight_of_0():
+    x, y = numbers()
+    y[7] = np.nan
+    weight = np.ones(len(x), "float32")
+    weight[7] = 0
+    model = dense(layers.Dense(1), loss="mse")
+    report = bt.preflight(model, batched(x, y, weight), checks=["finite values"])
+    assert report.failed and "0 times NaN is NaN" in report.findings[0].advice
+    model.fit(batched(x, y, weight), verbose=0)
+    assert np.isnan(model.get_weights()[0]).any(), "as it says"
+
+
+def test_the_best_constant_counts_no_padding():
+    x = tokens(length=12)
+    x[:, 3:] = 0
+    model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 8, mask_zero=True), layers.Dense(20)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    constant = best_constant(Training(model, batched(x, x), None, 1, 1))
+    shares = np.bincount(x[:16, :3].ravel(), minlength=20) / x[:16, :3].size
+    entropy = -sum(share * np.log(share) for share in shares if share)
+    assert constant == pytest.approx(entropy, rel=0.02)
+
+
+def test_outputs_that_start_at_0_are_not_taken_for_probabilities():
+    x, y = numbers()
+    model = dense(layers.Dense(1, kernel_initializer="zeros"), loss="mse")
+    assert best_constant(Training(model, batched(x, y + 50), None, 1, 1)) == pytest.approx(np.var(y[:16]), rel=0.02)
+
+
+def test_a_loss_below_0_has_no_share_that_tells_what_was_learned():
+    x, y = numbers()
+    model = dense(layers.Dense(4), loss=keras.losses.CosineSimilarity())
+    report = bt.preflight(model, batched(x, np.repeat(y, 4, 1) + [0, 1, 2, 3]), checks=["one batch"])
+    assert report.findings[0].verdict == "not examined" and "can be below 0" in report.findings[0].found
+
+
+def test_a_training_that_repeats_for_ever_does_not_tell_whether_validation_is_apart():
+    x, y = numbers()
+    data = batched(x, y)
+    report = bt.preflight(
+        dense(layers.Dense(1), loss="mse"), data.repeat(), validation=data, checks=["validation apart"]
+    )
+    assert report.findings[0].verdict == "not examined" and "leave out repeat()" in report.findings[0].found

@@ -151,5 +151,7 @@ def test_a_table_has_the_numbers_and_the_verdict_and_every_result_a_figure(compa
     assert table.count('scope="row"') == 2
     for cell in ("100", "95 % interval", "0.25", "against slow", "2.00x, faster"):
         assert f">{cell}<" in table
+    few = Comparison({name: result(name, [90.0, 100.0, 110.0]) for name in "ab"})
+    assert ">lowest to highest<" in few._repr_html_() and "95 % interval" not in str(few)
     for what in (result(), comparison):
         assert what.figure().axes, type(what)

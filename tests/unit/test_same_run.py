@@ -22,6 +22,11 @@ def test_arguments_are_called_by_their_options():
     }
 
 
+def test_a_script_below_the_folder_of_python_is_compared_too(script, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(script.parent))
+    assert {"file train.py", "file parts/model.py"} <= set(what_runs())
+
+
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """A script that runs, a module beside it, and one elsewhere."""

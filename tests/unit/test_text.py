@@ -64,6 +64,27 @@ def test_a_single_file_is_cut_between_characters(tmp_path, read):
     assert data.train.read_bytes() + data.test.read_bytes() == ("é\r\n" * 100).encode()
 
 
+def test_a_file_that_is_larger_than_the_test_text_is_not_in_it(tmp_path, read):
+    folder = tmp_path / "unlike"
+    folder.mkdir()
+    (folder / "book.txt").write_text("b" * 10_000)
+    for letter in "cdefgh":
+        (folder / f"{letter}.txt").write_text(letter * 500)
+    data = read(folder, test_fraction=0.1)
+    assert "b" not in data.test.read_text() and 1000 <= data.test_bytes <= 1500
+    assert data.train_bytes + data.test_bytes == 13_000
+
+
+def test_of_a_few_large_files_the_end_of_one_is_the_test_text(tmp_path, read):
+    folder = tmp_path / "three"
+    folder.mkdir()
+    for letter in "abc":
+        (folder / f"{letter}.txt").write_text(letter * 1000)
+    data = read(folder, test_fraction=0.1)
+    assert (data.train_bytes, data.test_bytes) == (2700, 300)
+    assert len(set(data.test.read_text())) == 1
+
+
 def test_files_that_are_not_text_are_named_or_left_out(folder, read, tmp_path):
     (folder / "latin.txt").write_bytes("é".encode("latin-1"))
     (folder / "more" / "binary.txt").write_bytes(bytes(range(256)))

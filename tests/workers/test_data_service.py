@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections import Counter
 
+import psutil
 import pytest
 from leftovers import eventually, listens, runs
 
 import bigtrain_nb as bt
+from bigtrain_nb.launch import data_service
 from bigtrain_nb.launch.supervisor import free_ports
 
 pytestmark = pytest.mark.slow
@@ -141,3 +143,18 @@ def test_nothing_is_left(watch):
     gone = bt.Pipeline(data=[os.devnull], parse=parse, service=made.address)
     with pytest.raises(RuntimeError, match="does not answer"):
         gone.dataset()
+
+
+def test_an_interrupt_while_it_starts_leaves_no_process(monkeypatch):
+    there = set(psutil.Process().children(recursive=True))
+    begun = set()
+
+    def interrupt(*_):
+        begun.update(set(psutil.Process().children(recursive=True)) - there)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(data_service, "_registered", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bt.run_data_service(workers=1)
+    assert len(begun) >= 3
+    eventually(lambda: not any(process.is_running() for process in begun))

@@ -20,7 +20,7 @@ from publishing import publish
 import bigtrain_nb as bt
 
 pytest.importorskip("tensorflow_serving")
-from scripts.model_client import GrpcClient, Refused, RestClient  # noqa: E402
+from scripts.model_client import GrpcClient, Refused, RestClient, load  # noqa: E402
 
 SCRIPT = Path(__file__).parents[2] / "notebooks" / "scripts" / "model_server.py"
 ROWS = np.arange(8, dtype="float32").reshape(2, 4)
@@ -127,3 +127,18 @@ def test_it_does_nothing_that_was_not_asked_and_listens_on_this_machine_only(ser
     listening = [end.laddr for end in psutil.Process(job.pids[0]).net_connections() if end.status == "LISTEN"]
     assert {address.port for address in listening} == {*port.values()}
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+
+
+def test_a_load_of_which_a_request_fails_has_no_latencies():
+    class Overloaded:
+        def __init__(self):
+            self.asked = 0
+
+        def predict(self, rows):
+            self.asked += 1
+            if self.asked == 5:
+                raise OSError("timed out")
+
+    assert len(load(Overloaded, [0], rate=1000, requests=3, clients=1)) == 3
+    with pytest.raises(OSError, match="timed out"):
+        load(Overloaded, [0], rate=1000, requests=10, clients=1)

@@ -1,5 +1,6 @@
 """Who is there and says nothing: told from who is gone, and from who answers."""
 
+import errno
 import socket
 import threading
 import time
@@ -57,6 +58,14 @@ def test_the_silent_one_is_told_until_it_is_over(mute, answering, nobody):
     silence.watch([answering, nobody, mute], 4, tell, over)
     assert again.wait(SECONDS)
     assert told == [2, 2]
+
+
+def test_a_machine_to_which_there_is_no_way_is_silent(monkeypatch):
+    def no_way(*_):
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    monkeypatch.setattr(socket, "create_connection", no_way)
+    assert silence.is_silent("10.0.0.9:1", 1)
 
 
 def test_a_line_names_the_silent_one(mute, answering, monkeypatch, capsys):
