@@ -34,6 +34,11 @@ def innermost(optimizer):
     return optimizer
 
 
+def weights_built_for(optimizer):
+    """Return the weights that an optimizer was built for, which `apply` takes where it is given gradients alone."""
+    return innermost(optimizer)._trainable_variables
+
+
 @contextmanager
 def in_place_of(thing, name, function):
     """Let ``thing.name`` be another function; Keras calls it by that name."""

@@ -46,7 +46,7 @@ class Pipeline:
       the same parts in the same epochs, counted from when the dataset was built. A ``cache`` keeps the JPEG bytes then,
       for the images change. Only for the default ``parse``.
     - ``cycle_length``: shards read in turns: 1 reads one after the other, more interleaves them, "AUTOTUNE" interleaves
-      up to 16 and lets the runtime choose how many of them it reads at once.
+      up to 16 and lets the runtime choose how many of them it reads at once. (It opens up to twice as many ahead.)
     - ``num_parallel_calls``: examples parsed at once, or batches with ``vectorize``: 1 is a plain `map`, more, or
       "AUTOTUNE", a parallel one.
     - ``vectorize``: work on whole batches: one call of ``finish`` for each, and one in which the default ``parse``

@@ -18,7 +18,7 @@ NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "_
 
 @dataclass(frozen=True)
 class TextData:
-    """A train and a test text, UTF-8, made of whole files one after another, no file in both.
+    """A train and a test text, UTF-8, made of whole files one after another; of one file at most, a part in each.
 
     ``files`` counts them; ``skipped`` names those that are not UTF-8 and were left out.
     """
@@ -67,7 +67,7 @@ def source_text(megabytes: float = 8.0, *, cache: str | os.PathLike | None = Non
         _write(making, chosen, 0.1)
         return {"files": len(chosen)}
 
-    name = f"source-text-python{platform.python_version()}-{megabytes}MB"
+    name = f"source-text-2-python{platform.python_version()}-{megabytes}MB"
     return _text_data(*storage.made(name, fill, cache))
 
 
@@ -130,7 +130,7 @@ def _write(making, paths, test_fraction):
         wanted = test_fraction * sum(path.stat().st_size for path in paths)
         for path in storage.progress(paths, "writing text"):
             text = path.read_bytes()
-            if path == paths[-1] and not test.tell():
+            if path == paths[-1] and text and not test.tell():
                 text, end = _cut(text.decode(), wanted / len(text))
                 test.write(end)
             is_test = test.tell() < wanted and len(text) <= wanted and path != paths[-1]

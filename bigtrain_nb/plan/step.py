@@ -275,8 +275,9 @@ def _value(model, loss, x, y, outputs):
 
 def _targets(model, y, outputs):
     """Return the target of each output, in their order; a dictionary of targets tells by the names of outputs."""
-    if isinstance(y, dict) and isinstance(outputs, list | tuple) and set(y) == set(model.output_names):
-        return [y[name] for name in model.output_names]
+    names = getattr(model, "output_names", None) or []
+    if isinstance(y, dict) and isinstance(outputs, list | tuple) and set(y) == set(names):
+        return [y[name] for name in names]
     return keras.tree.flatten(y)
 
 

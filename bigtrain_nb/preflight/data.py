@@ -10,6 +10,7 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause, number
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
 from bigtrain_nb.preflight.training import passes_of, read
+from bigtrain_nb.watch.profile import batches_of
 
 ONE_CLASS = 0.5
 ONE_CLASS_BY_CHANCE = 0.05
@@ -226,7 +227,8 @@ def validation_alike(training):
 
 
 def _never_ends(data):
-    return isinstance(data, tf.data.Dataset) and data.cardinality() == tf.data.INFINITE_CARDINALITY
+    source = batches_of(data)
+    return isinstance(source, tf.data.Dataset) and source.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
 def validation_apart(training):

@@ -3,6 +3,7 @@
 import json
 import os
 import zipfile
+from contextlib import nullcontext
 from functools import partial
 from typing import Unpack
 
@@ -60,7 +61,8 @@ def load_model(
     compiled = json.loads(config).get("compile_config")
     if compile and compiled:
         # Only now the optimizer can take the state that the file has of it: in shards, if that was asked for
-        with keras.saving.custom_object_scope(custom_objects), SafeModeScope(safe_mode):
+        unsafe = nullcontext() if safe_mode else SafeModeScope(False)
+        with keras.saving.custom_object_scope(custom_objects), unsafe:
             model.compile_from_config(compiled)
         model.replica_reduction.before_files()
         model.load_weights(path)

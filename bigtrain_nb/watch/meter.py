@@ -115,7 +115,8 @@ class Meter(Shown, keras.callbacks.Callback):
             raise ValueError(
                 f"the train_step of {type(self.model).__name__} counts {what}, not the examples, as that of Keras does"
                 " in the tracker of its loss: override compute_loss in its place, or give the tracker of the loss"
-                " update_state(loss, sample_weight=the number of examples)"
+                " update_state(loss, sample_weight=the number of examples). (Batches of one example count right, if the"
+                " dataset says so: batch(1, drop_remainder=True).)"
             )
         return Result(
             name=f"{self.model.name} in fit, not paired",

@@ -12,7 +12,14 @@ from functools import partial
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import Functional, in_place_of, layers_within, mask_of, with_mask
+from bigtrain_nb.common.keras_gaps import (
+    Functional,
+    in_place_of,
+    layers_within,
+    mask_of,
+    weights_built_for,
+    with_mask,
+)
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
@@ -104,7 +111,7 @@ class WatchedStep:
                 stack.callback(variable.assign, tf.identity(variable.value))
             stack.callback(model.reset_metrics)
             for optimizer in _optimizers(model):
-                stack.enter_context(in_place_of(optimizer, "apply", partial(self._apply, model)))
+                stack.enter_context(in_place_of(optimizer, "apply", partial(self._apply, optimizer)))
                 stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
             for layer in _layers_and_operations(model):
                 stack.enter_context(in_place_of(layer, "call", self._watched(layer, layer.call)))
@@ -122,8 +129,8 @@ class WatchedStep:
         given = [values_of(gradient) for gradient, _ in self.gradients]
         return all(values.finite for values in self.losses + given)
 
-    def _apply(self, model, gradients, trainable_variables=None):
-        for gradient, variable in zip(gradients, trainable_variables or model.trainable_variables, strict=True):
+    def _apply(self, optimizer, gradients, trainable_variables=None):
+        for gradient, variable in zip(gradients, trainable_variables or weights_built_for(optimizer), strict=True):
             if gradient is not None:
                 self.gradients.append((gradient, variable))
 

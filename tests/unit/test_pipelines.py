@@ -137,16 +137,17 @@ def test_what_is_cached_by_other_settings_or_of_other_files_is_not_read(crops, t
 
 def test_the_runtime_opens_few_of_many_shards_at_once(tmp_path):
     resource = pytest.importorskip("resource")
-    paths = [tmp_path / f"{number}.tfrecord" for number in range(200)]
+    paths = [tmp_path / f"{number}.tfrecord" for number in range(300)]
     for path in paths:
         with tf.io.TFRecordWriter(str(path)) as writer:
-            writer.write(b"1")
+            for _ in range(20):
+                writer.write(b"1")
     made = Pipeline(data=paths, parse=tf.identity, finish=tf.identity, cycle_length=AUTOTUNE)
     open_now = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 100
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 60, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 120, before[1]))
     try:
-        assert sum(len(batch) for batch in made.dataset()) == 200
+        assert sum(len(batch) for batch in made.dataset()) == 6000
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
