@@ -137,6 +137,40 @@ def test_parameter_servers_and_a_data_service_whatever_the_distribution(submit, 
     assert '0: {"ends": 50}' in job.log and "3: server 0 (bigtrain-1:" in job.log, job.log  # one host is both nodes
 
 
+READS = """
+import os, signal, sys, time
+from pathlib import Path
+import bigtrain_nb as bt
+
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))
+if os.environ["SLURM_PROCID"] == "1":
+    sys.exit()
+shard = Path("numbers.tfrecord")
+with bt.tf.io.TFRecordWriter(str(shard)) as writer:
+    for _ in range(50):
+        writer.write(b"7")
+service = os.environ["BIGTRAIN_DATA_SERVICE"]
+same = bt.tf.identity
+data = bt.Pipeline(data=[shard], parse=same, finish=same, batch=5, repeat=True, service=service).dataset()
+for number, batch in enumerate(data):
+    print("batch", number, flush=True)
+    time.sleep(0.1)
+    if told and time.monotonic() - told[0] > 20:
+        break
+"""
+
+
+def test_batches_come_on_after_the_sigterm_before_the_end(submit, tmp_path):
+    """Also from workers of a data service that it ends: they are started again."""
+    (tmp_path / "reads.py").write_text(READS)
+    job = submit("reads.py", settings=["--data-workers=1"])
+    job.until(lambda facts, log: "batch 5\n" in log)
+    command("scancel", "--signal=TERM", job.id)
+    assert job.code() == 0, job.log
+    assert int(re.findall(r"batch (\d+)", job.log)[-1]) > 60
+
+
 def test_the_first_failure_ends_the_job_with_its_code(submit, tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("import os, sys, time\nos.environ['SLURM_PROCID'] == '1' and sys.exit(3)\ntime.sleep(100)\n")
