@@ -111,10 +111,10 @@ class Meter(Shown, keras.callbacks.Callback):
             )
         examples = sum(count for count, _ in rounds)
         if examples == 0 or self._counts_batches:
-            what = "batches" if self._counts_batches else "no examples"
+            what = "batches, not the examples" if self._counts_batches else "no examples"
             raise ValueError(
-                f"the train_step of {type(self.model).__name__} counts {what}, not the examples, as that of Keras does"
-                " in the tracker of its loss: override compute_loss in its place, or give the tracker of the loss"
+                f"the train_step of {type(self.model).__name__} counts {what}; that of Keras counts them in the tracker"
+                " of its loss. Override compute_loss in its place, or give the tracker of the loss"
                 " update_state(loss, sample_weight=the number of examples). (Batches of one example count right, if the"
                 " dataset says so: batch(1, drop_remainder=True).)"
             )
