@@ -151,7 +151,8 @@ def measure_advice(store, repeats, seconds):
                 comparison = compared(SOURCES[kind], counted, seconds)
                 first = fields_of(comparison)
                 then = None
-                if first["verdict"] == "unclear" and first["seconds_more"]:
+                has_interval = first["low"] > 0  # else the advice is to build five instances, and promises no verdict
+                if first["verdict"] == "unclear" and first["seconds_more"] and has_interval:
                     then = fields_of(comparison.go_on(first["seconds_more"]))
                 store.add("advice", name, {"first": first, "then": then})
 

@@ -7,7 +7,8 @@ import sys
 from importlib import import_module
 
 _HOME = {
-    "measure.benchmark": ("compare", "throughput"),
+    "measure.blocks": ("compare",),
+    "measure.instance": ("throughput",),
     "measure.race": ("race",),
     "measure.results": ("Comparison", "Ratio", "Result"),
     "measure.saved": ("load",),

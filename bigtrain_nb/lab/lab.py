@@ -18,8 +18,7 @@ from bigtrain_nb.common.checks import as_path, positive
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
-from bigtrain_nb.measure import benchmark
-from bigtrain_nb.measure.instance import is_source
+from bigtrain_nb.measure import blocks, instance
 from bigtrain_nb.measure.race import Race, looks
 from bigtrain_nb.plots import Picture
 
@@ -50,7 +49,8 @@ class Lab:
     Settings that `run`, `sweep` and `start` are not given are those that the controls show, once the Lab is displayed,
     and before that those with which they start.
 
-    Raises ValueError for settings that make no sense, TypeError for a `build` that is no function.
+    Raises ValueError for settings that make no sense, TypeError for a `build` that is no function; every method that
+    measures, RuntimeError while a run of this Lab is going on.
 
     Example::
 
@@ -120,7 +120,10 @@ class Lab:
         return self._measure(self._begin(ALL, {}))[0].comparison
 
     def start(self, sweep: Any = None, /, **given: Any) -> None:
-        """Do `run`, the sweep of the named control or the race of `ALL` in the background. `status` shows errors."""
+        """Do `run`, or the sweep of the named control, in the background; `status` shows errors.
+
+        `bigtrain_nb.lab.runs.ALL` in place of a name lets all combinations race.
+        """
         job = self._begin(sweep, given)
         self._in_background(self._measure, job)
 
@@ -145,7 +148,10 @@ class Lab:
         return runs.table(self.runs, self.baseline)
 
     def export(self, path: str | os.PathLike) -> str:
-        """Write all runs as CSV, a line for each, and return the file's full path."""
+        """Write all runs as CSV, a line for each, and return the file's full path.
+
+        Raises ValueError for a choice that has the name of another column, such as "unit" or "median".
+        """
         path = Path(as_path("path", path)).absolute()
         write_text(path, runs.csv_lines(self.runs))
         return str(path)
@@ -268,11 +274,11 @@ class Lab:
         taken = {"seconds": seconds, "progress": partial(self._progress, job)}
         if len(job) == 1 and not self._is_race:
             [(name, source)] = sources.items()
-            return [Run(job[name], benchmark.throughput(source(), name=name, **taken))]
+            return [Run(job[name], instance.throughput(source(), name=name, **taken))]
         if self._is_race:
             comparison = self._last_look(job, **taken)
         else:
-            comparison = benchmark.compare(sources, **taken)
+            comparison = blocks.compare(sources, **taken)
         return [Run(job[name], result, comparison) for name, result in comparison.results.items()]
 
     def _last_look(self, job, **taken):
@@ -287,7 +293,7 @@ class Lab:
         """Return what `build` makes of the settings; a note on its error names them."""
         try:
             source = self.build(**settings)
-            if not is_source(source):
+            if not instance.is_source(source):
                 raise TypeError(
                     f"{controls.text(self.build)} returned {source!r:.99}; a Lab measures what its function returns: an"
                     " iterable of batches, a step function, or what has .dataset()"

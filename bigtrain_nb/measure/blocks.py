@@ -1,4 +1,4 @@
-"""Sources take turns in blocks, with fresh instances in each.
+"""Is a difference real? Sources take turns in blocks, with fresh instances in each.
 
 A machine drifts, and an instance has luck: with its memory, its threads, its place among the others. So a block builds
 a new instance of each source, warms them up, and visits them there and back, as in A B B A, so that a drift hurts all
@@ -12,14 +12,16 @@ The lengths come from simulations: so long a slot beside so long a warm-up gives
 import math
 import random
 import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
 
+from bigtrain_nb.common.checks import of_kind, takes
 from bigtrain_nb.common.hardware import core_limit, lost_seconds
 from bigtrain_nb.measure import instance
-from bigtrain_nb.measure.instance import SHORTEST_WARM_UP, Budget, Instance, let_rest
-from bigtrain_nb.measure.results import PASS_GOES_ON, Result
+from bigtrain_nb.measure.instance import SHORTEST_SLOT, SHORTEST_WARM_UP, Budget, Instance, let_rest
+from bigtrain_nb.measure.notes import notes_of
+from bigtrain_nb.measure.results import PASS_GOES_ON, Comparison, Result
 
-SHORTEST_SLOT = 0.1
-"""Seconds that a source is measured at each visit, at least, and at least one batch."""
 DRAIN = 0.25
 """Of a slot: before it, batches are taken that do not count, as they waited ready in buffers."""
 LONGEST_REST = 1.0
@@ -30,6 +32,69 @@ BUILT = 0.001
 FEW_BLOCKS = 5
 PROBED = 0.3
 """Of the time: so much may be spent, for all together, on seeing whether first passes end."""
+
+
+def compare(
+    factories: Mapping[str, Callable], *, seconds: float = 10.0, progress: Callable | None = None
+) -> Comparison:
+    """Measure several sources that take turns, each time with fresh instances; return a `Comparison`.
+
+    ``factories`` is a dictionary from a name to a function without arguments that returns a fresh source (an iterable
+    of batches or a step function, as for `throughput`). ``seconds`` is the whole budget for all of them together, in
+    which at least one block is measured; which differences a budget shows is counted by benchmarks/honesty.py.
+    ``progress`` is as for `throughput`.
+
+    What is compared is one thing: the mean, over fresh instances and moments of this run, of the logarithm of the ratio
+    of steady rates, that is after a warm-up. In each block every source is built anew, warmed up, and visited twice,
+    there and back, so that drift cancels. Before each visit it waits until nothing works in the background, as the
+    buffers are full: twice as long as the visit, or one second, at most. Where the passes of all sources take less than
+    a tenth of a second, whole passes are measured, start included; but a `tf.data.Dataset` reads on by its own
+    `repeat()`, so passes of it are not seen. Three blocks or more are needed for an interval, or two that already give
+    a verdict; where building takes long, the answer says how many seconds more blocks need.
+    Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.
+
+    Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for
+    what is no dictionary and for a factory that is no function, and whatever `throughput` raises, with the source's
+    name.
+
+    Example::
+
+        sources = {"short": lambda: [[0] * 8] * 50, "long": lambda: [[0] * 64] * 50}
+        both = bt.compare(sources, seconds=0.5)
+        print(both.ratio("long", "short"))
+    """
+    check_factories(factories)
+    return _go_on(Blocks(factories), seconds, progress)
+
+
+def check_factories(factories):
+    """Raise for what is no dictionary from names to two functions or more."""
+    if not isinstance(factories, Mapping):
+        raise TypeError(
+            "compare takes a dictionary {name: function that returns a fresh source}, with two or more of them, not"
+            f" {factories!r:.99}: one source alone is measured by bt.throughput(source)"
+        )
+    if len(factories) < 2:
+        raise ValueError(f"expected at least two sources to compare, not {len(factories)}")
+    for name, factory in factories.items():
+        of_kind("the name of a source", name, str, "a text")
+        if not callable(factory) or not takes(factory):
+            raise TypeError(
+                f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r:.99}: it is"
+                " called without arguments"
+            )
+
+
+def _go_on(blocks, seconds, progress=None):
+    """Measure so many seconds more, at least one block, and return the `Comparison` of all at one look more."""
+    budget = Budget(seconds, progress)
+    blocks.add(budget)
+    while budget.left() >= blocks.next_seconds:
+        blocks.add(budget)
+    blocks.looks += 1
+    results = {entrant.name: entrant.result() for entrant in blocks.entrants}
+    block_seconds = blocks.seconds / blocks.done
+    return Comparison(results, blocks.looks, block_seconds, notes_of(blocks), partial(_go_on, blocks))
 
 
 class Entrant:

@@ -1,4 +1,8 @@
-"""One instance of what is measured: it is built, warmed up, and then timed by the batch.
+"""How fast is it? One source, alone: it is built, warmed up, and then timed by the batch.
+
+A single timing lies: the first batches pay for start-up, the machine drifts, a neighbour steals a core. So `throughput`
+warms a source up, measures it in rounds, and reports the median round with a 95 % interval (see `intervals`). Sources
+that are to be compared take turns instead (see `blocks`).
 
 No TensorFlow is imported here; where somebody else has loaded it, a measurement waits for its GPUs.
 """
@@ -8,13 +12,21 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral
+from typing import Any
 
 import psutil
 
-from bigtrain_nb.common.checks import function, positive, takes
+from bigtrain_nb.common.checks import function, of_kind, positive, takes
+from bigtrain_nb.measure.results import LEAST_ROUNDS, PASS_GOES_ON, Result
 
+WARM_UP = 0.4
+"""Of the time of `throughput`, at most."""
+ROUNDS = 40
+"""The time that is left is cut into so many, unless they get shorter than `SHORTEST_SLOT`."""
+SHORTEST_SLOT = 0.1
+"""Seconds. So long is a source measured each time, at least, and at least one batch."""
 SHORTEST_WARM_UP = 0.1
 SHORTEST_SLICE = 0.05
 """Seconds. A warm-up is seen in slices: the rate is steady once two that follow each other agree within 10 %."""
@@ -25,6 +37,48 @@ INFINITE = -1
 """What a `tf.data.Dataset` with `.repeat()` gives as its cardinality."""
 
 now = time.perf_counter
+
+
+def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progress: Callable | None = None) -> Result:
+    """Measure how many examples a second ``source`` gives; return a `Result`.
+
+    ``source`` is an iterable of batches (a `tf.data.Dataset`, a list, a PyTorch loader), iterated again and again if
+    it is finite, or a step function, called again and again, or an object with `.dataset()`, such as a `Pipeline`.
+    Examples are counted by the leading dimension of a batch's first component, so a short last batch counts for what
+    it holds; the first component must not be a scalar. A step function that returns an int says how many examples
+    it processed, and must do so every time; otherwise each call counts as one step.
+
+    If its first pass has not ended after the warm-up, the result's ``note`` says so: a cache is full only then.
+
+    ``seconds`` is the whole time, warm-up included; a batch is never cut, so a slow source may take longer, up to
+    6 rounds of one batch. ``progress(fraction)`` is called between batches, at most ten times a second; an exception
+    that it raises ends the measurement.
+
+    Raises ValueError for a source that yields nothing, for batches without examples or a leading dimension, for a step
+    function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a
+    source that is neither iterable nor callable.
+
+    Example::
+
+        batches = tf.data.Dataset.range(10_000).batch(100)
+        print(bt.throughput(batches, seconds=0.5))
+    """
+    of_kind("name", name, str, "a text")
+    budget = Budget(seconds, progress)
+    measured = Instance(source, name, budget)
+    measured.warm_up(seconds * WARM_UP, is_pass_awaited=True)
+    is_sure = measured.is_step or measured.passes > 0
+    slot = max(budget.left() / ROUNDS, SHORTEST_SLOT)
+    is_whole = measured.pass_seconds <= budget.left() / LEAST_ROUNDS
+    if is_whole:
+        measured.end_pass()
+    rounds = []
+    while len(rounds) < LEAST_ROUNDS or budget.left() > slot / 2:
+        rounds.append(measured.pull_for(slot, is_whole))
+    counts, times = zip(*rounds, strict=True)
+    rates = tuple(count / took for count, took in rounds)
+    note = "" if is_sure else PASS_GOES_ON
+    return Result(name, rates, measured.unit, measured.first_seconds, sum(counts), sum(times), note)
 
 
 def is_source(thing):

@@ -1,6 +1,6 @@
 """What a comparison cannot see by itself, said in sentences: where its intervals hold less than they promise.
 
-Each of these cases was simulated: benchmarks/README.md says how often intervals then miss.
+In simulations of each of these cases, intervals missed more often.
 """
 
 import math

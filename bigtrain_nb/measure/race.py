@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import NoReturn
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.measure.benchmark import check_factories
-from bigtrain_nb.measure.blocks import Blocks
+from bigtrain_nb.measure.blocks import Blocks, check_factories
 from bigtrain_nb.measure.instance import Budget
 from bigtrain_nb.measure.intervals import CONFIDENCE, mean_interval
 from bigtrain_nb.measure.notes import notes_of
@@ -68,7 +68,7 @@ class Race(Comparison):
         what = "Cannot be told apart" if len(self.still_in) > 1 else "The fastest"
         return f"{what} ({len(self.still_in)} of {len(self.results)}): {', '.join(self.still_in)}."
 
-    def go_on(self, seconds, progress=None):
+    def go_on(self, seconds: float, progress: Callable | None = None) -> NoReturn:
         """Raises RuntimeError: a race is over. Compare those that are still in by `bt.compare`."""
         raise RuntimeError("a race is over: compare those that are still in (.finalists) by bt.compare")
 

@@ -101,7 +101,8 @@ class Ratio(cards.Shown):
     ``median`` is the middle of what was measured: in a comparison the geometric mean over blocks, that is over fresh
     instances of both and moments of this run. Where the verdict is "unclear", ``advice`` says how much longer would
     tell, and ``seconds_more`` is that in seconds, or None if nobody can say or it would be more than 20 times as long.
-    One block, or two that give no verdict, have no interval: ``low`` is 0 and ``high`` infinite.
+    One block, or two that give no verdict, have no interval: ``low`` is 0 and ``high`` infinite. Then the advice is for
+    five blocks.
 
     Example::
 
@@ -167,7 +168,7 @@ class Comparison(Saved, cards.Shown):
 
     @property
     def error(self) -> float:
-        """In which share of comparisons like this any interval against the first source misses the truth.
+        """The share of comparisons like this in which at least one interval against the first source misses the truth.
 
         2.5 % at the first look, half of that at each further one: together at most 5 %, however often one goes on.
         """
@@ -227,19 +228,19 @@ class Comparison(Saved, cards.Shown):
         is taken to be half a standard error smaller than it looks. benchmarks/honesty.py counts how often it is enough.
         """
         blocks = len(logs)
-        if blocks < 2:
-            few, more = (amount(count * self.block_seconds, "s") for count in (LEAST_BLOCKS, ENOUGH_BLOCKS))
-            return f"One instance of each fits into the time: three need about {few}, five about {more}.", None
         if blocks < LEAST_BLOCKS:
-            more = amount(math.ceil((ENOUGH_BLOCKS - blocks) * self.block_seconds), "s")
-            return f"Two blocks say nothing yet: about {more} more make five.", None
+            seconds = math.ceil((ENOUGH_BLOCKS - blocks) * self.block_seconds)
+            if blocks == 2:
+                return f"Two blocks say nothing yet: about {amount(seconds, 's')} more make five.", seconds
+            few, more = (amount(count * self.block_seconds, "s") for count in (LEAST_BLOCKS, ENOUGH_BLOCKS))
+            return f"One instance of each fits into the time: three need about {few}, five about {more}.", seconds
         same = math.log1p(PRACTICALLY_SAME)
         standard_error = np.std(logs, ddof=1) / math.sqrt(blocks)
         beyond = abs(mean) - standard_error / 2 - same
         half_width = max(0.7 * beyond, same / 2)
         needed = blocks_needed(logs, next_error, half_width, most=LONGEST_ADVICE * blocks)
         if needed is None:
-            return f"More than {LONGEST_ADVICE} times as long would be needed to tell.", None
+            return f"By these blocks, more than {LONGEST_ADVICE} times as long would be needed to tell.", None
         seconds = math.ceil(max(1, needed - blocks) * self.block_seconds)
         longer = f"About {amount(seconds, 's')} more"
         if half_width > NARROW:

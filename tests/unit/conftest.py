@@ -10,8 +10,9 @@ from labs import SECONDS, Gate, build, quick_compare, quick_looks, quick_through
 from small_crops import COUNT, TESTS, examples, pipeline
 
 from bigtrain_nb import photo_crops
+from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.lab.lab import Lab
-from bigtrain_nb.measure import benchmark, blocks, instance
+from bigtrain_nb.measure import blocks, instance
 from bigtrain_nb.workbook import record, workbook
 
 # To trace a step makes many thousand objects, hardly any of them garbage: looking for it after every 700 of them, as is
@@ -44,8 +45,8 @@ def fresh_notes(monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     """The Lab's measurements take no time, and the same thing has the same rate every time."""
-    monkeypatch.setattr(benchmark, "throughput", quick_throughput)
-    monkeypatch.setattr(benchmark, "compare", quick_compare)
+    monkeypatch.setattr(instance, "throughput", quick_throughput)
+    monkeypatch.setattr(blocks, "compare", quick_compare)
     monkeypatch.setattr("bigtrain_nb.lab.lab.looks", quick_looks)
 
 
@@ -70,6 +71,20 @@ def clock(monkeypatch):
     monkeypatch.setattr(blocks, "let_rest", lambda *_: clock.spend(0.003))
     monkeypatch.setattr(blocks, "lost_seconds", lambda: 0.0)
     return clock
+
+
+@pytest.fixture
+def cpu_memory():
+    """What TensorFlow says of the CPU's memory; on a CPU without oneDNN its usual allocator does not count."""
+
+    def info():
+        return tf.config.experimental.get_memory_info("CPU:0")
+
+    try:
+        info()
+    except ValueError:
+        pytest.skip("TensorFlow's allocator does not count the memory of this CPU: set TF_CPU_ALLOCATOR_USE_BFC=1")
+    return info
 
 
 @pytest.fixture(scope="session")

@@ -190,7 +190,7 @@ def test_heads_that_are_sharded_over_replicas_in_chunks():
     assert apart_of_weights(*ends) < 1e-6
 
 
-def test_no_scores_of_the_backward_pass_stand_there_in_the_forward_pass():
+def test_no_scores_of_the_backward_pass_stand_there_in_the_forward_pass(cpu_memory):
     """Six layers have a table of 4 MiB each; computed again when its turn comes, one layer's are there at a time."""
 
     def peak_of(model):
@@ -203,10 +203,10 @@ def test_no_scores_of_the_backward_pass_stand_there_in_the_forward_pass():
             return tape.gradient(value, model.trainable_variables)
 
         step()
-        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        before = cpu_memory()["current"]
         tf.config.experimental.reset_memory_stats("CPU:0")
         step()
-        return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+        return cpu_memory()["peak"] - before
 
     def deep():
         x = inputs = keras.Input((512, 16))

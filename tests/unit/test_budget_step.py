@@ -98,19 +98,12 @@ def test_micro_batches_cut_activations_and_add_sums():
     assert cut.flops.total == whole.flops.total
 
 
-def test_tensorflow_still_keeps_what_it_folds():
+def test_tensorflow_still_keeps_what_it_folds(cpu_memory):
     """When this fails, TensorFlow was mended: then `Graph.folded` can go."""
-
-    def used():
-        return tf.config.experimental.get_memory_info("CPU:0")["current"]
-
     assert plan_step(bt.conv_net(), SUMS).memory["folded"] == pytest.approx(SUM_BYTES, rel=0.01)
-    try:
-        before = used()
-    except ValueError:
-        pytest.skip("this TensorFlow does not count the CPU's memory")
+    before = cpu_memory()["current"]
     train(bt.conv_net, SUMS)
-    assert used() - before > 0.9 * SUM_BYTES
+    assert cpu_memory()["current"] - before > 0.9 * SUM_BYTES
 
 
 def test_nothing_is_folded_where_no_size_is_known_beforehand():

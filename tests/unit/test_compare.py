@@ -8,7 +8,7 @@ import pytest
 from clocks import Clock, Source, pair
 
 from bigtrain_nb.measure import blocks, instance
-from bigtrain_nb.measure.benchmark import compare
+from bigtrain_nb.measure.blocks import compare
 
 
 def test_blocks_are_exact_where_nothing_disturbs(clock):

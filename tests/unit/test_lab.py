@@ -6,10 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-from labs import build
+from labs import SECONDS, build, finish
 
 from bigtrain_nb.lab import runs
 from bigtrain_nb.lab.lab import Lab
+from bigtrain_nb.measure.results import Comparison, Ratio
 
 quick = pytest.mark.usefixtures("quick")
 
@@ -96,6 +97,47 @@ class TestSweeps:
         assert len(lab.runs) == 76 and lab.baseline is lab.runs[4] and lab.baseline.settings == found.finalists[0]
         assert lab.status.startswith("Cannot be told apart (24 of 72): run 53, run 54, ")
         assert "x), slower" in str(lab.table()) and lab.picture().data
+
+
+@quick
+class TestGoingOn:
+    def test_after_a_first_run_and_after_a_race_there_is_nothing_to_go_on_with(self, lab):
+        for measure in (lab.run, lab.race):
+            measure()
+            assert not lab.can_go_on
+            for call in (lab.go_on, lab.start_to_go_on):
+                with pytest.raises(RuntimeError, match="nothing to go on with"):
+                    call()
+            assert not lab.running
+
+    @pytest.mark.parametrize("in_background", [False, True])
+    def test_what_is_known_then_is_put_into_the_runs_of_the_comparison(self, lab, in_background):
+        first, *swept = [lab.run(), *lab.sweep("batch")]
+        before = swept[0].comparison
+        assert lab.can_go_on and before.looks == 1
+        if in_background:
+            lab.start_to_go_on()
+            finish(lab)
+        else:
+            assert lab.go_on() == swept
+        comparison = swept[0].comparison
+        assert comparison is not before and comparison.looks == 2
+        for run in swept:
+            assert run.comparison is comparison and run.result is comparison.results[run.name]
+        assert lab.runs == [first, *swept] and first.comparison is None
+        assert lab.can_go_on and lab.status.startswith("run 4 ")
+
+    @pytest.mark.parametrize(("asked", "times"), [(None, 1), (0.5, 1), (3, 3), (50, 10)])
+    def test_it_takes_from_once_to_ten_times_as_long_as_the_run_unless_told(self, lab, monkeypatch, asked, times):
+        usual, taken = 2 * SECONDS, []
+        unclear = {"median": 1.0, "low": 0.9, "high": 1.1, "seconds_more": asked and asked * usual}
+        monkeypatch.setattr(Comparison, "ratio", lambda self, a, b: Ratio(a, b, **unclear))
+        monkeypatch.setattr(Comparison, "go_on", lambda self, seconds, progress: taken.append(seconds) or self)
+        lab.run()
+        lab.run(batch=320)
+        lab.go_on()
+        lab.go_on(seconds=70)
+        assert taken == [pytest.approx(times * usual), 70]
 
 
 @quick

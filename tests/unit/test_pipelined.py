@@ -122,6 +122,11 @@ def test_it_saves_and_loads(tmp_path):
         (lambda: 2 * stages(), {}, "stages 0 and 3 share"),
         (lambda: [stage(6), keras.Sequential([keras.Input((6,)), layers.ReLU()])], {}, "stage 1, .* has no weights"),
         (lambda: [stage(6), layers.Dense(1, name="end")], {}, "'end', is no Keras model that knows its inputs"),
+        (
+            lambda: [keras.Sequential([keras.Input((6,)), layers.Embedding(9, 6, mask_zero=True)]), stage(1)],
+            {},
+            "stage 0, .* gives a mask with its output",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(parts, settings, said):
@@ -136,6 +141,16 @@ def test_a_strategy_and_small_batches_are_refused():
     model.compile("sgd", "mse")
     with pytest.raises(tf.errors.InvalidArgumentError, match="fewer examples than micro_batches=4"):
         model.fit(batches([8, 3], X[:11], Y[:11]), verbose=0)
+
+
+def test_an_optimizer_that_accumulates_is_refused_and_xla_left_out_with_a_warning():
+    model = bt.Pipelined(stages(), 2)
+    model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
+    with pytest.raises(ValueError, match="gradient_accumulation_steps works on one device and without micro_batches"):
+        model.fit(DATA, verbose=0)
+    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
+        model.compile("sgd", "mse", jit_compile=True)
+    assert not model.jit_compile
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -179,7 +194,7 @@ def test_runs_of_layers_need_1f1b_and_micro_batches_in_groups():
         bt.pipeline_schedule("1f1b", 4, 6, interleave=2)
 
 
-def highest(schedule, micro_batches):
+def highest(schedule, micro_batches, cpu_memory):
     """Return the bytes of tensors above 256 KiB, the only ones that are counted, at the fullest moment of a step."""
 
     def half(width):
@@ -194,13 +209,13 @@ def highest(schedule, micro_batches):
     examples = 1000 * micro_batches
     batch = tf.zeros([examples, 2]), tf.zeros([examples, 128])
     model.train_on_batch(*batch)
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    before = cpu_memory()["current"]
     tf.config.experimental.reset_memory_stats("CPU:0")
     model.train_on_batch(*batch)
-    return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+    return cpu_memory()["peak"] - before
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="with GPUs the CPU's memory is not counted")
-def test_memory_is_flat_in_the_micro_batches_with_1f1b():
-    assert highest("1f1b", 16) < 1.4 * highest("1f1b", 4)
-    assert highest("gpipe", 16) > 2 * highest("gpipe", 4)
+def test_memory_is_flat_in_the_micro_batches_with_1f1b(cpu_memory):
+    assert highest("1f1b", 16, cpu_memory) < 1.4 * highest("1f1b", 4, cpu_memory)
+    assert highest("gpipe", 16, cpu_memory) > 2 * highest("gpipe", 4, cpu_memory)

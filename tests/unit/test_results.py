@@ -59,26 +59,28 @@ def test_a_comparison_pairs_the_rounds(comparison):
 
 
 @pytest.mark.parametrize(
-    "rates, words, advice",
+    "rates, words, advice, seconds",
     [
         (
             [90.0],
             "0.90x, unclear",
             "One instance of each fits into the time: three need about 4.50 s, five about 7.50 s.",
+            6,
         ),
-        ([90.0, 115.0], "1.02x, unclear", "Two blocks say nothing yet: about 5.00 s more make five."),
-        ([500.0, 520.0], "5.1x (3.1x to 8.4x), faster", ""),
+        ([90.0, 115.0], "1.02x, unclear", "Two blocks say nothing yet: about 5.00 s more make five.", 5),
+        ([500.0, 520.0], "5.1x (3.1x to 8.4x), faster", "", None),
         (
             [90.0, 115.0, 100.0],
             "1.01x (0.65x to 1.57x), unclear",
-            "More than 20 times as long would be needed to tell.",
+            "By these blocks, more than 20 times as long would be needed to tell.",
+            None,
         ),
     ],
 )
-def test_few_blocks_that_give_no_verdict_have_no_interval(rates, words, advice):
+def test_few_blocks_that_give_no_verdict_have_no_interval(rates, words, advice, seconds):
     few = {"slow": result("slow", [100.0] * len(rates)), "fast": result("fast", rates)}
     ratio = Comparison(few, block_seconds=1.5).ratio("fast", "slow")
-    assert (str(ratio), ratio.advice, ratio.seconds_more) == (words, advice, None)
+    assert (str(ratio), ratio.advice, ratio.seconds_more) == (words, advice, seconds)
     assert (ratio.low > 0) == (ratio.high < math.inf) == ("to" in words)
 
 
@@ -136,6 +138,8 @@ def test_a_file_that_holds_no_measurement_is_refused(tmp_path, content):
     (tmp_path / "model.keras").write_bytes(content)
     with pytest.raises(ValueError, match="model.keras holds no saved measurement: .* loaded by bt.load_model"):
         bt.load(tmp_path / "model.keras")
+    with pytest.raises(FileNotFoundError, match="none.json"):
+        bt.load(tmp_path / "none.json")
 
 
 def test_a_name_that_was_not_measured_is_refused_with_those_that_were(comparison, found):
