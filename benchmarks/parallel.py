@@ -242,6 +242,7 @@ def main():
     add_arguments(parser)
     arguments = parser.parse_args()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # everything here is measured on CPUs
+    os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "1"  # the usual allocator counts only on CPUs with oneDNN
     bt.devices(2)
     tf.get_logger().setLevel("ERROR")  # it takes one function per way for retracing
     if peers:

@@ -1,8 +1,8 @@
 """Where the memory of a process of two replicas is: ``parallel_memory.py WAY NETWORK`` in its own process, as JSON.
 
 All in bytes. ``imported`` is the process with TensorFlow loaded and one operation run, ``built`` its peak while the
-model is made, ``peak`` that of three epochs. ``tensors`` are those of TensorFlow's allocator at the fullest moment,
-which counts those of 256 KiB and more. What a network of few weights takes above ``imported`` is the graph.
+model is made, ``peak`` that of three epochs. ``tensors`` are those of TensorFlow's allocator at the fullest moment.
+What a network of few weights takes above ``imported`` is the graph.
 """
 
 import json

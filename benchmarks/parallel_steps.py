@@ -127,8 +127,7 @@ def size(variables):
 def measured(begin):
     """Return the bytes of tensors that a way holds in this process, and its epoch.
 
-    TensorFlow's allocator for CPUs counts tensors of 256 KiB or more: those of a step, but not all weights, of which
-    the sizes are known.
+    TensorFlow's allocator tells what a step takes above what was there; of the weights the sizes are known.
     """
     gc.collect()
     model, epoch = begin()

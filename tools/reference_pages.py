@@ -103,6 +103,9 @@ def section(name, seen):
     """Return a public name's section; ``seen`` are names that have one, to which those of its results are added."""
     module = _MODULE_OF[name]
     parts = [f"## {name}", _code(_call(module, name)), *_described(module, name)]
+    if name == "Model":
+        _, _, what_goes_together = ast.get_docstring(_tree("parallel.__init__")).partition("\n\n")
+        parts.append(_markdown(what_goes_together, name))
     parts.append("Example:\n\n" + _code(example_of(name)))
     parts.append(f"*Source: `{_path(module)}`*")
     queue = _results(module, name)

@@ -28,7 +28,7 @@ class Pipeline:
     cache the shuffle comes before the parse: what waits in its buffer is small then. With a ``service`` the stages up
     to the batch run in its workers, and batches of parsed examples travel: uint8 images by default, not compressed.
 
-    - ``data``: an `ImageData` (from `photo_crops` or `image_folder`), or a sequence of paths with your own ``parse``.
+    - ``data``: an `ImageData` (from `photo_crops` or `image_folder`), or a list of paths with your own ``parse``.
     - ``split``: "train" or "test", which files of an `ImageData` are read.
     - ``source``: "shards" reads the TFRecord shards, "files" the same JPEGs from a folder, one file each.
     - ``parse``: one record (a scalar string; with "files" the path) -> one example (any nest of tensors). By default a
@@ -68,15 +68,19 @@ class Pipeline:
     - ``service``: the address of a tf.data service, "grpc://host:port" (`run_data_service` starts one); None runs all
       stages in this process.
     - ``sharding``: which of the service's workers reads what. "dynamic": each file goes to the worker that is free;
-      each example comes once, and those that a lost worker had read may be missing. "data": worker i of n reads each
-      n-th example, and "file" each n-th file; what a lost worker had sent comes again; one that registers after the
-      first batches were asked for may lose its share without an error, so begin when all run. "off": each worker reads
-      all, so that each example comes once for each worker. In each pass the workers begin anew, with the numbers that
-      ``seed`` gives: to shuffle and augment, take None or ``repeat``. A damaged record raises DataLossError, which
-      gives its place but not its file: read the shards one by one, with `tf.data.TFRecordDataset`, to find it.
+      each example comes once, and those that a lost worker had read may be missing. "data": worker i of n takes each
+      n-th batch, and "file" each n-th file; what a lost worker had sent comes again; one that registers after the first
+      batches were asked for may lose its share without an error, so begin when all run. "off": each worker reads all,
+      so that each example comes once for each worker. In each pass the workers begin anew, with the numbers that
+      ``seed`` gives. So to shuffle or augment with a service raises, unless ``seed`` is None, or ``repeat`` is set with
+      "dynamic" or "off"; and "data" with a shuffle always raises. A damaged record raises DataLossError, which gives
+      its place but not its file: read the shards one by one, with `tf.data.TFRecordDataset`, to find it.
     - ``job_name``: trainings that give the same name share the examples of one epoch; without one, each gets all.
     - ``skip_damaged``: leave out records that cannot be parsed instead of raising, and of a shard that is cut off all
       that follows.
+
+    Raises ValueError for settings that are out of range or do not go together, TypeError for a setting of another kind;
+    `dataset` raises FileNotFoundError for a file that is not there.
 
     Example::
 

@@ -44,7 +44,8 @@ class Pipelined(keras.Model):
     Raises ValueError for a stage that is no built Keras model or has no weights, for a weight in two stages, for a mask
     between stages, for too few devices, for another schedule and under a strategy's scope; in training, ValueError for
     stages that do not fit each other and for an optimizer that accumulates by itself, InvalidArgumentError for a batch
-    of fewer examples than ``micro_batches``. With ``jit_compile=True`` Keras warns, and goes on without.
+    of fewer examples than ``micro_batches``; TypeError for ``devices`` that are no list of names. With
+    ``jit_compile=True`` Keras warns, and goes on without.
 
     Example::
 

@@ -118,8 +118,9 @@ def plan_step(
     The time is a lower bound: no step is faster. An operation takes at least its FLOPs at the rate of large products of
     matrices, the bytes that it surely moves, or its start (a roofline, Williams et al. 2009). Here, bytes count at the
     bandwidth of as many, in a cache or not; on an accelerator, what its cache may hold does not count. XLA, which Keras
-    uses on GPUs, fuses operations: there only products, convolutions and the update of the variables count. Not true is
-    the bound for convolutions by Winograd's method, which take fewer FLOPs. benchmarks/README.md says how near it is.
+    uses on GPUs, fuses operations: there only products, convolutions and the update of the variables count. The bound
+    does not hold for convolutions by Winograd's method, which take fewer FLOPs. benchmarks/README.md says how near it
+    is.
 
     Each device holds: all weights and slots, or its shards of them, its share of the batch, and at the fullest moment
     of the traced graph what the backward pass still needs; what `bt.recompute` computes again is alive for one block at
@@ -131,7 +132,7 @@ def plan_step(
     operations of the collectives. Each of two workers on CPUs that trained a GPT of 73 MiB of weights on eight examples
     took 1,037 MiB where 546 were planned: 340 more for buffers, 91 for the message and 60 for operations. With
     ``shard_optimizer`` it was 1,048 for 509; with ``fully_shard``, where most messages are of one layer, 589 for 386;
-    with next to no weights 213 for 169. Joining had taken 49 MiB before that.
+    with next to no weights 213 for 169.
 
     Raises ValueError for settings that make no sense, for a model that is not built, is tensor-parallel or has layers
     that are sharded already, for an optimizer that cannot be sharded, and where it is called in a strategy's scope;

@@ -145,18 +145,19 @@ class Model(keras.Model):
     - a row of an embedding that is used often has one gradient. Stock Adam squares, and stock clipping measures, that
       of each use by itself (8e-3 apart after six steps of a small BERT); with SGD there is no difference
     - the end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on
-    - ``reduce_dtype`` rounds gradients to 8 bits, and ``sync_every`` gives other weights
+    - ``reduce_dtype`` rounds gradients to bfloat16, that is to 8 significant bits, and ``sync_every`` gives other
+      weights
 
     `save` and `save_weights` write an ordinary file, whole and beside the old one before they replace it. All workers
     may save to one path. The settings are not in it: give them to `bigtrain_nb.load_model`, or set them on the model
     that Keras has loaded, after `Model.of`. `clone_model` gives a stock model.
 
-    Raises TypeError for an unknown argument and for a `train_step` or `test_step` of your own that passes by what was
-    asked for; ValueError for bad values, for settings that do not go together (bigtrain_nb/parallel/__init__.py has the
-    table), in `compile` for an optimizer that cannot be sharded, in training for one that accumulates by itself, for
-    losses whose reductions cannot be weighed together, for stateful RNNs and batches that are not dense in
-    micro-batches, for synchronized `BatchNormalization` in micro-batches on several replicas, and in `train_on_batch`
-    on several replicas for losses that are sums.
+    Raises TypeError for an unknown argument, for layers that are chosen by anything else than those three, and for a
+    `train_step` or `test_step` of your own that passes by what was asked for; ValueError for bad values, for settings
+    that do not go together (bigtrain_nb/parallel/__init__.py has the table), in `compile` for an optimizer that cannot
+    be sharded, in training for one that accumulates by itself, for losses whose reductions cannot be weighed together,
+    for stateful RNNs and batches that are not dense in micro-batches, for synchronized `BatchNormalization` in
+    micro-batches on several replicas, and in `train_on_batch` on several replicas for losses that are sums.
 
     Example::
 

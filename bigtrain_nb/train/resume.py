@@ -33,8 +33,9 @@ class Resume(keras.callbacks.Callback):
     optimizer and of loss scaling, each replica's seeds for dropout, epoch and step. Then go through `epochs`, as in the
     example. Optimizers that a model has as attributes beside that of `compile`, as a GAN does, are saved too.
 
-    An epoch that is resumed must have the same order again: the same seeds, and no reshuffling, for `fit` may begin to
-    read a dataset twice. In a loop of your own, call ``resume.step_done()`` after each step.
+    An epoch that is resumed must have the same order again: the same seeds, and no reshuffling, because `fit` may open
+    a dataset a second time, and must get the same order. In a loop of your own, call ``resume.step_done()`` after each
+    step.
 
     Going on in the middle of an epoch, `rest` reads again what was trained before, with all the work in the pipeline:
     hours, where that work is large and a million batches are done. It costs nothing where a batch is made from its
@@ -48,9 +49,11 @@ class Resume(keras.callbacks.Callback):
     step later, whichever is longer. Python hears signals in the main thread only.
 
     What is sharded over the replicas, weights or the state of the optimizer, is saved whole, for which the chief's host
-    needs room. It goes on sharded or not, with any number of replicas. With another number sums are made in another
-    order, so that the result is the same up to rounding, which grows with the steps; but each replica draws its own
-    numbers in Dropout, and takes the statistics of its own part of the batch in BatchNormalization.
+    needs room. It goes on sharded or not, with any number of replicas; but with one replica ``shard_optimizer=True``
+    raises, as there is nothing to share: a script that may come down to one worker leaves it out then. With another
+    number sums are made in another order, so that the result is the same up to rounding, which grows with the steps;
+    but each replica draws its own numbers in Dropout, and takes the statistics of its own part of the batch in
+    BatchNormalization.
 
     ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
     ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the
@@ -58,10 +61,11 @@ class Resume(keras.callbacks.Callback):
     where sums are made in any order, unless `tf.config.experimental.enable_op_determinism()` was called; and from
     Keras 3.16 on, if an epoch ends with a short batch: Keras traces it apart, and goes on with another graph.
 
-    Raises ValueError for bad settings, a model or an optimizer that is not built, one that is not compiled, a
-    checkpoint of another model; TypeError for what is no Keras model; OSError for a folder that cannot be written and
-    checkpoints that cannot be read; RuntimeError if another training uses the folder, or if the workers do not share
-    it. If one worker cannot start, all raise.
+    Raises ValueError for bad settings, a model that is not built or not compiled, an optimizer beside that of `compile`
+    that is not built, ``sync_every``, a checkpoint of another model, and in `fit` for a dataset that does not begin
+    where `rest` says; TypeError for what is no Keras model; OSError for a folder that cannot be written and checkpoints
+    that cannot be read; RuntimeError if another training uses the folder, if the workers do not share it, and in the
+    scope of several workers. If one worker cannot start, all raise.
 
     Example::
 

@@ -33,10 +33,9 @@ class Meter(Shown, keras.callbacks.Callback):
     - ``result``: examples/s as a `Result` that `.save` and `.figure` take, and `bt.load` reads. A round has at least
       0.25 s of training, and the devices have done all work at both of its ends. Examples are those that the steps have
       seen. What Keras and other callbacks do between batches counts; validation, the first execution and each in which
-      something was traced do not, nor what is done between epochs (by callbacks that come after the meter: give it
-      first). ``first_seconds`` is the time from the begin of the first
-      `fit` to the end of its first execution. It was measured alone, not in turns with others: a ratio of two such
-      results is no `bt.compare`, and its name says "not paired".
+      something was traced do not. Nor does what callbacks behind the meter do between epochs, so put the meter first.
+      ``first_seconds`` is the time from the begin of the first `fit` to the end of its first execution. It was measured
+      alone, not in turns with others: a ratio of two such results is no `bt.compare`, and its name says "not paired".
     - ``waiting``: the share of the time, from 0 to 1, in which a step waits for input, as `bt.profile` counts it. Five
       executions or half a second are looked at from the 16th, the 256th, the 4,096th execution on, and do not count as
       training. Of several workers it is the largest share: the others wait for that one. None before.

@@ -196,7 +196,14 @@ def _step_function(step, dataset):
     batches = of_kind("dataset", given, tf.data.Dataset, "the tf.data.Dataset that the model trains on")
     iterator = iter(step.distribute_strategy.experimental_distribute_dataset(batches.repeat()))
     step.make_train_function()
-    return lambda: step.train_function(iterator)
+
+    def take():
+        try:
+            step.train_function(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):  # what repeats ends only where it is empty
+            raise ValueError("the dataset yielded no batch") from None
+
+    return take
 
 
 def batches_of(source):

@@ -54,7 +54,7 @@ def test_the_python_range_is_the_same_everywhere():
     assert [f"3.{minor}" for minor in range(6, 30) if f"3.{minor}" in allowed] == PYTHONS
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert f"python{PROJECT['requires-python']}" in conda
-    assert conda[-1] == {"pip": ["-c constraints.txt", "-e .[workbook]"]}
+    assert conda[-1] == {"pip": ["-c constraints.txt", "-e .[workbook,hub]"]}
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == [PYTHONS[0], PYTHONS[-1]]
     for file in ("README.md", "Makefile"):

@@ -13,7 +13,7 @@ from test_readme_examples import EXAMPLES, KERAS
 import bigtrain_nb as bt
 
 ROOT = Path(__file__).parents[2]
-GIVEN = "from typing import Any\nfaster: Any = None\nbatches: Any = None\n"
+GIVEN = "from typing import Any\nbuild_new: Any = None\nbuild_old: Any = None\n"
 BEFORE_A_TYPO = """
 import bigtrain_nb as bt
 import keras

@@ -198,6 +198,13 @@ def test_what_it_cannot_run_is_refused_and_leaves_no_profiler(model):
     assert bt.profile(lambda: None, steps=2).steps == 2
 
 
+def test_a_dataset_that_yields_nothing_is_refused(model):
+    empty = one_after_the_other().take(0)
+    for given in ((model, empty), (empty,)):
+        with pytest.raises(ValueError, match="the dataset yielded no batch"):
+            bt.profile(*given)
+
+
 def test_time_is_divided_by_how_many_of_each_part_run():
     """Two multiplications and a sum run for 6 of 10 seconds; for the other 4 Python has the time alone."""
     multiply, add = SimpleNamespace(rank=0, part="multiply"), SimpleNamespace(rank=0, part="add")
