@@ -28,7 +28,7 @@ from resume_runs import (
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.preemption import PREEMPTED
-from bigtrain_nb.train.resume import Resume
+from bigtrain_nb.train.resume import Resume, _sharded_by_batches
 
 
 def stock_model(seed=1):
@@ -213,6 +213,16 @@ def test_what_would_train_batches_twice_is_refused(tmp_path):
         resume.rest(epoch_of(0).take(3))
     with pytest.raises(ValueError, match=r"no end, so no epochs: dataset.take\(steps\)"):
         resume.rest(epoch_of(0).repeat())
+
+
+def test_workers_share_out_batches_and_never_files():
+    policies = tf.data.experimental.AutoShardPolicy
+    shared = _sharded_by_batches(epoch_of(0))
+    assert shared.options().experimental_distribute.auto_shard_policy == policies.DATA
+    by_file = tf.data.Options()
+    by_file.experimental_distribute.auto_shard_policy = policies.FILE
+    with pytest.raises(ValueError, match="auto_shard_policy is FILE, with which the number of steps does not tell"):
+        _sharded_by_batches(epoch_of(0).with_options(by_file))
 
 
 def test_training_outside_the_loop_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from bigtrain_nb.common.files import write_once
 
 def test_many_at_a_time_all_find_the_whole_file(tmp_path):
     path = tmp_path / "new" / "model.keras"
-    failed = []
 
     def write(beside):
         with open(beside, "w", encoding="utf-8") as file:
@@ -24,15 +24,12 @@ def test_many_at_a_time_all_find_the_whole_file(tmp_path):
     def save():
         for _ in range(3):
             write_once(path, write)
-            if len(path.read_text()) != 1000:
-                failed.append(path.read_text())
+            assert len(path.read_text()) == 1000
 
-    threads = [threading.Thread(target=save) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    with ThreadPoolExecutor(8) as pool:
+        saves = [pool.submit(save) for _ in range(8)]
+    for one in saves:
+        one.result()
     assert [each.name for each in path.parent.iterdir()] == ["model.keras"]
 
 
@@ -40,13 +37,13 @@ def test_who_comes_while_another_writes_waits_and_does_not_write(tmp_path):
     path, beside = tmp_path / "a.h5", tmp_path / ".part-of-a.h5"
     beside.write_text("half")
     written = []
-    thread = threading.Thread(target=write_once, args=(path, written.append))
-    thread.start()
-    thread.join(0.3)
-    assert thread.is_alive()
-    beside.write_text("whole")
-    beside.replace(path)
-    thread.join()
+    with ThreadPoolExecutor() as pool:
+        waits = pool.submit(write_once, path, written.append)
+        with pytest.raises(TimeoutError):
+            waits.result(timeout=0.3)
+        beside.write_text("whole")
+        beside.replace(path)
+        waits.result()
     assert written == [] and path.read_text() == "whole"
 
 
@@ -70,15 +67,12 @@ def test_where_the_other_fails_this_one_writes(tmp_path):
         time.sleep(0.3)
         raise OSError("the disk is full")
 
-    def first():
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(write_once, path, fail)
+        assert begun.wait(60)
+        write_once(path, lambda beside: beside.write_text("whole"))
         with pytest.raises(OSError, match="full"):
-            write_once(path, fail)
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    begun.wait()
-    write_once(path, lambda beside: beside.write_text("whole"))
-    thread.join()
+            first.result()
     assert path.read_text() == "whole"
 
 

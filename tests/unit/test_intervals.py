@@ -37,12 +37,6 @@ def test_blocks_needed_suffice_in_four_of_five_cases_and_none_says_that_it_is_to
     assert blocks_needed(rng.normal(0, 0.05, 8), 0.05, 0.001, most=100) is None
 
 
-def test_neighbours_that_resemble_each_other():
-    assert neighbours_alike([1, 2, 3, 4, 5, 6]) == pytest.approx(0.5)
-    assert neighbours_alike([1, -1] * 5) == pytest.approx(-0.9)
-    assert neighbours_alike([2, 2, 2]) == 0
-
-
 def noisy_rounds(rng, n):
     """Logarithms of rates in paired rounds of the same source: common drift, lognormal noise and rare stalls."""
     drift = np.cumsum(rng.normal(0, 0.03, n)) + np.linspace(0, rng.normal(0, 0.3), n)
@@ -82,6 +76,9 @@ def test_the_median_interval_covers_whatever_the_shape_of_the_noise(n):
     [
         ([1, 2, 3, 4, 5], 0.4),  # from their mean -2 to 2: (2 + 0 + 0 + 2) / 10
         ([1, 5, 2, 4, 3], -0.7),  # -2, 2, -1, 1, 0: (-4 - 2 - 1 + 0) / 10
+        ([1, 2, 3, 4, 5, 6], 0.5),
+        ([1, -1] * 5, -0.9),
+        ([2, 2, 2], 0.0),
         ([7], 0.0),
     ],
 )

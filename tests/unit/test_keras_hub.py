@@ -201,18 +201,6 @@ def test_lora_trains_and_the_rest_stays():
     assert max(moved[True]) > 1e-4 and max(moved[False]) == 0
 
 
-def test_the_tokenizer_gives_other_tokens_in_tf_data():
-    """A fault of KerasHub: eagerly the pattern that splits words is taken as a text to look for, so nothing is split.
-
-    Mended (`tokenizers.Regex` around SPLIT_PATTERN_TOKENIZERS), notebooks need not tokenise in one way only.
-    """
-    vocabulary = {"1": 0, "2": 1, "\u0120": 2, "1\u0120": 3}  # U+0120 stands for a space
-    tokenizer = keras_hub.tokenizers.BytePairTokenizer(vocabulary=vocabulary, merges=["1 \u0120"])
-    [in_tf_data] = bt.tf.data.Dataset.from_tensors("1 2").map(tokenizer)
-    assert in_tf_data.numpy().tolist() == [0, 2, 1]
-    assert list(tokenizer("1 2")) == [3, 1], "it joined the end of one word with the space before the next"
-
-
 def test_in_a_mixture_of_keras_hub_all_experts_compute_all_tokens():
     """So `Layout.parts` says; once a token is computed by its own experts alone, that part is there."""
     shape = {"vocabulary_size": 40, "num_layers": 1, "hidden_dim": 8, "intermediate_dim": 64, "num_experts": 4}

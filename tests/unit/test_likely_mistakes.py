@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from equal_models import net, on
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -28,6 +29,7 @@ MISTAKES = {
     "bt.race(lambda size: DATASET, batch=[4, 8])": "must be a function that takes the choices, batch",
     "bt.race(lambda batch: DATASET, batch=4)": "batch=4 must be a list of one or more choices",
     "bt.race(lambda batch: DATASET, batch=[])": "batch=[] must be a list of one or more choices",
+    "bt.race(lambda batch: DATASET, batch=[4])": "expected at least two sources to compare, not 1",
     "bt.race(int, batch=[4, 8])": "build=<class 'int'> must be a function that takes the choices, batch",
     "bt.Lab(DATASET, batch=[4])": "Lab takes a function that builds what is measured from the choices",
     "bt.Lab(dataset, batch=4)": "batch=4: expected a list of choices",
@@ -183,9 +185,11 @@ MISTAKES = {
     "bt.profile(MODEL, DATASET, steps=0)": "steps=0 must be a whole number of at least 1",
     "bt.find_overflow(DATASET, MODEL)": "find_overflow takes a compiled Keras model, not ",
     "bt.find_overflow(UNCOMPILED, DATASET)": "is not compiled: the backward pass starts at the loss",
+    "bt.find_overflow(MIRRORED, DATASET)": "has several replicas: build it without the strategy, and give one's batch",
     "bt.find_overflow(MODEL, 3)": "find_overflow takes a batch of arrays or dense tensors",
     "bt.preflight(DATASET, MODEL)": "preflight takes a compiled Keras model, not ",
     "bt.preflight(UNCOMPILED, DATASET)": "is not compiled: a step of it needs the loss and the optimizer",
+    "bt.preflight(MIRRORED, DATASET)": "has several replicas: build it without the strategy, and give one's batch",
     "bt.preflight(MODEL, iter(DATASET))": "can be read only once, and what is read here would be missing in fit",
     "bt.preflight(MODEL, np.ones([4, 3]))": "must be the dataset that fit gets: a tf.data.Dataset",
     "bt.preflight(MODEL, [])": "the dataset yielded no batch",
@@ -231,6 +235,9 @@ def names():
     OUTPUTS = keras.layers.Dense(3)(INPUTS)
     MODEL, UNCOMPILED = keras.Model(INPUTS, OUTPUTS), keras.Model(INPUTS, OUTPUTS)
     MODEL.compile("sgd", "mse")
+    with on(2):
+        MIRRORED = net(keras.Model)
+        MIRRORED.compile("sgd", "mse")
     IMAGES = ImageData(Path(), ("cat",), ("shard",), ("shard",), ("file",), ("file",))
     TEXT = TextData(Path("train.txt"), Path("test.txt"), 1, 1, 2)
     results = [bt.Result(name, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), "steps/s", 0.1, 6, 1.0) for name in ("a", "b")]
@@ -252,6 +259,18 @@ def test_it_ends_in_a_sentence(call, namespace, tmp_path, monkeypatch):
         eval(call, namespace)
     assert MISTAKES[call] in str(caught.value)
     assert "bigtrain_nb" in Path(caught.traceback[-1].path).parts
+
+
+def test_a_coordinator_refuses_an_optimizer_that_is_not_built(monkeypatch):
+    class WithoutTasks(tf.distribute.ParameterServerStrategy):
+        num_replicas_in_sync = 1
+
+        def __init__(self):
+            pass
+
+    monkeypatch.setattr(tf.get_logger(), "setLevel", lambda level: None)  # else it would hold for other tests too
+    with pytest.raises(ValueError, match=r"adam is not built: call adam.build\(model.trainable_variables\)"):
+        bt.Coordinator(WithoutTasks(), lambda batch: batch, lambda: None, adam=keras.optimizers.Adam())
 
 
 def test_each_public_name_that_takes_arguments_is_in_the_table():

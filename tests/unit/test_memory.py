@@ -111,6 +111,12 @@ def test_what_was_sent_there_is_not_in_the_error():
     assert len(str(caught.value)) < 10_000
 
 
+def test_what_cannot_be_sent_there_is_refused():
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+        peak_memory(lambda: lock.locked())
+
+
 def test_a_process_that_dies_is_told():
     with pytest.raises(RuntimeError, match="the process of dies: killed by SIGKILL .*no memory left"):
         peak_memory(dies)

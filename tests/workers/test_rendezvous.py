@@ -119,10 +119,8 @@ def test_another_server_at_the_chiefs_port_is_outlasted(words, pool):
 def test_all_that_came_hear_who_is_missing(pool):
     chief, missing, second, lost = specs(4)
     other = pool.submit(meet, second)
-    said = refused(pool.submit(meet, chief, 0.5), other)
-    assert said.startswith(
-        f"worker 1 ({missing.addresses[1]}), worker 3 ({lost.addresses[3]}) did not come within 0.5 s"
-    )
+    said = refused(pool.submit(meet, chief, 5), other)
+    assert said.startswith(f"worker 1 ({missing.addresses[1]}), worker 3 ({lost.addresses[3]}) did not come within 5 s")
 
 
 def test_a_chief_that_does_not_come_is_named():
@@ -132,7 +130,7 @@ def test_a_chief_that_does_not_come_is_named():
 
 
 def test_meanwhile_both_tell_for_whom_they_wait(pool, monkeypatch, capsys):
-    monkeypatch.setattr(rendezvous, "TELL_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "TELL_SECONDS", 0.0)
     chief, worker = specs(2)
     with pytest.raises(RuntimeError):
         meet(worker, 0.5)
