@@ -86,6 +86,8 @@ def predict(name: str, value: float | EllipsisType, unit: str = "") -> cards.Car
 def _kind(unit):
     if unit == "x":
         return "how many times, such as 1.5 for 1.50x,"
+    if unit.startswith("of "):  # how many of a few, as in "of 64"
+        return f"a number, {unit},"
     return f"a number, in {unit}," if unit else "a number"
 
 

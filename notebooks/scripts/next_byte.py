@@ -96,16 +96,20 @@ def renew(net, optimizer, start):
 
 
 def repeat(settings, seeds):
-    """Train with these settings and each of the seeds, on windows of its own; return the losses on new text."""
+    """Train with these settings and each of the seeds, on windows of its own.
+
+    Return {part: losses}: on new text, "judge", and on the windows that the search chooses by, "choose".
+    """
     net, optimizer, step = learner(**settings)
     start = [variable.numpy() for variable in optimizer.variables]
-    losses = []
+    losses = {"judge": [], "choose": []}
     for seed in seeds:
         keras.utils.set_random_seed(seed)
         renew(net, optimizer, start)
         for batch in batches(seed):
             step(*batch)
-        losses.append(loss_of(net, *windows("judge", 4096, seed=2)))
+        losses["judge"].append(loss_of(net, *windows("judge", 4096, seed=2)))
+        losses["choose"].append(loss_of(net, *windows("choose", 2048, seed=1)))
     return losses
 
 

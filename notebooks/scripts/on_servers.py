@@ -47,7 +47,7 @@ def main():
         """On a worker: fetch, compute, send back. Nobody else is waited for."""
         users, target = batch
         with tf.GradientTape() as tape:
-            outputs = net(tf.nn.embedding_lookup(table, users))
+            outputs = net(tf.nn.embedding_lookup(table, users), training=True)
             loss = tf.reduce_mean((outputs - target) ** 2)
         gradients = tape.gradient(loss, shards + net.trainable_variables)
         for shard, gradient in zip(shards, gradients, strict=False):  # of the rows that were fetched, and no others

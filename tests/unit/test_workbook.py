@@ -57,6 +57,19 @@ class TestPredictions:
         assert "no prediction was made before its measurement. Measured on" in text and "none" in text
 
     @pytest.mark.parametrize(
+        ("unit", "kind"),
+        [
+            ("", "a number"),
+            ("ms", "a number, in ms,"),
+            ("of 64", "a number, of 64,"),
+            ("offers", "a number, in offers,"),
+        ],
+    )
+    def test_a_blank_one_says_what_kind_of_number_is_asked(self, unit, kind):
+        card = str(workbook.predict("it", ..., unit))
+        assert card == f"Your prediction: it: none yet; write {kind} in the place of ..."
+
+    @pytest.mark.parametrize(
         ("said", "measured", "verdict"),
         [
             (0, 0, "right"),
