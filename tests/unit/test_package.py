@@ -10,6 +10,7 @@ import pytest
 import bigtrain_nb as bt
 from bigtrain_nb.common import quiet
 from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.series.counting import count_cpu_memory
 
 HEAVY = {"tensorflow", "keras", "matplotlib", "ipywidgets", "skimage", "h5py", "numpy"}
 
@@ -127,6 +128,24 @@ def test_the_import_is_instant():
     code = "import time; began = time.perf_counter(); import bigtrain_nb; print(time.perf_counter() - began)"
     seconds = min(float(python(code).stdout) for _ in range(3))
     assert seconds < 3 * 0.1, "the promise is 0.1 s; three times that allows for a busy machine"
+
+
+def test_the_memory_of_a_cpu_is_counted_on_any_machine():
+    code = (
+        "from bigtrain_nb.series.counting import count_cpu_memory\n"
+        "count_cpu_memory()\n"
+        "from bigtrain_nb import tf\n"
+        "kept = tf.ones([1000, 1000])\n"
+        "print(tf.config.experimental.get_memory_info('CPU:0')['current'])\n"
+    )
+    assert int(python(code).stdout) >= 4 * 1000 * 1000
+
+
+def test_to_count_the_memory_of_a_cpu_is_refused_once_tensorflow_is_loaded(monkeypatch):
+    for name in ("TF_ENABLE_ONEDNN_OPTS", "TF_CPU_ALLOCATOR_USE_BFC"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RuntimeError, match="TensorFlow is loaded already: restart the kernel"):
+        count_cpu_memory()
 
 
 def test_a_gpu_that_tensorflow_cannot_use_is_told_of():
