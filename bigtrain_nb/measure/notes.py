@@ -1,7 +1,4 @@
-"""What a comparison cannot see by itself, said in sentences: where its intervals hold less than they promise.
-
-In simulations of each of these cases, intervals missed more often.
-"""
+"""What a comparison cannot see by itself, said in sentences: where its intervals hold less than they promise."""
 
 import math
 

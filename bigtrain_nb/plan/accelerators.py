@@ -71,7 +71,7 @@ class _ByName(dict):
 
 
 ACCELERATORS: dict[str, Accelerator] = _ByName((one.name, one) for one in _ALL)
-"""{name: `Accelerator`}, GPUs first, then TPUs, each from the older to the newer. KeyError for another name.
+"""{name: `Accelerator`}, GPUs first, then TPUs. KeyError for another name.
 
 Example::
 
