@@ -242,6 +242,9 @@ class Blocks:
         order = self._next_order()
         made = {entrant: self._build(entrant, budget) for entrant in order}
         self._refuse_two_units()
+        for entrant in order:
+            if entrant.is_step:
+                made[entrant].pull()  # another's factory may have set a seed: TensorFlow then loads every function anew
         slots = self._slots(budget)
         is_whole = self._is_whole()
         visits = {entrant: [] for entrant in order}

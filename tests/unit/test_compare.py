@@ -110,6 +110,24 @@ def test_what_builds_slowly_costs_its_time_in_each_block_though_its_first_pass_w
     assert len(found.results["a"].rounds) >= 4
 
 
+def test_a_step_does_not_pay_for_a_seed_that_is_set_when_another_is_built(clock):
+    """`tf.random.set_seed` empties TensorFlow's caches, so the next call of each step is slow."""
+    loaded = set()
+
+    def stepper(name, seconds):
+        loaded.clear()
+
+        def step():
+            clock.spend(seconds if name in loaded else 0.3)
+            loaded.add(name)
+
+        return step
+
+    found = compare({"a": partial(stepper, "a", 0.01), "b": partial(stepper, "b", 0.02)}, seconds=10)
+    ratio = found.ratio("a", "b")
+    assert ratio.low == pytest.approx(2) and ratio.high == pytest.approx(2)
+
+
 @pytest.mark.parametrize("count, budget", [(1, 6.0), (2, 16.0)])
 def test_too_few_blocks_are_no_interval_or_a_note_and_say_what_more_need(clock, count, budget):
     def slow_to_build(seconds):
