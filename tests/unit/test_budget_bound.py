@@ -1,4 +1,7 @@
-"""The time of a plan is a bound: no step is faster. How near it is, benchmarks/budget.py measures."""
+"""The time of a plan is a bound: no step is faster. How near it is, benchmarks/budget.py measures.
+
+Here it need only be of the same order, for these steps share the machine with other tests.
+"""
 
 import time
 from functools import partial
@@ -19,6 +22,8 @@ from bigtrain_nb.plan.this_machine import this_machine
 layers = keras.layers
 NOISE = 1.3
 """The measured rates may be those of a busy moment, and the step's that of a calm one."""
+FAR_BELOW = 20
+"""On a calm machine these steps take up to four times their bound; a busy one is that many times as slow again."""
 
 
 def network(*stack, shape, dtype="float32"):
@@ -65,7 +70,7 @@ def test_no_step_is_faster(name):
         float(model.train_function(batches)["loss"])
         took.append(time.perf_counter() - began)
     plan = plan_step(model, batch, on="here")
-    assert 0 < plan.seconds < NOISE * median(took[1:])
+    assert min(took[1:]) / FAR_BELOW < plan.seconds < NOISE * median(took[1:])
     assert plan.binding == "computing" and "no step is faster" in repr(plan)
 
 
