@@ -99,6 +99,17 @@ def _counting(tracker, examples):
     return update_state
 
 
+def count_on_the_first_replica(metrics):
+    """Let metrics show what the first replica has counted, for where all replicas see the same examples.
+
+    What all have counted is added up otherwise: Keras says so when it makes the variables, and it cannot be said anew.
+    """
+    for metric in metrics:
+        for variable in metric.variables:
+            if isinstance(variable.value, tf.distribute.DistributedValues):
+                variable.value._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
 def examples_counted(model):
     """Return how many examples each replica of this process has trained on since the metrics were reset, as floats.
 

@@ -39,6 +39,7 @@ from bigtrain_nb.common.keras_gaps import (
     after,
     already_reduced,
     count_by_examples,
+    count_on_the_first_replica,
     in_place_of,
     innermost,
     layers_within,
@@ -398,7 +399,7 @@ class Model(keras.Model):
                 if gradient is not None:
                     gradients[index] = dense(gradient, weights[index])
 
-            shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            shown = self._count_metrics(x, y, y_pred, sample_weight)
 
         of_metrics = self.get_metrics_result()
         others = {name: tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
@@ -406,6 +407,13 @@ class Model(keras.Model):
         if self._noise is not None:
             logs[PIECES] = self._noise.of_a_piece(gradients, share)
         return {"loss": loss, "gradients": gradients, "logs": logs}
+
+    def _count_metrics(self, x, y, y_pred, sample_weight):
+        """Update the metrics with what a replica has computed on, and return what `compute_metrics` shows."""
+        shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        if self.replica_reduction.all_see_the_same:
+            count_on_the_first_replica(self.metrics)
+        return shown
 
     def _update(self, step, data):
         """Apply the global batch's gradients, the same on every replica, and count its loss."""
@@ -438,7 +446,7 @@ class Model(keras.Model):
                 loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
                 loss = tf.where(weight > 0, loss * tf.cast(factor, loss.dtype), tf.zeros_like(loss))  # else not finite
                 self._loss_tracker.update_state(loss, sample_weight=weight)
-                shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+                shown = self._count_metrics(x, y, y_pred, sample_weight)
             of_metrics = self.get_metrics_result()
             return {name: tf.convert_to_tensor(log) for name, log in shown.items() if name not in of_metrics}
 

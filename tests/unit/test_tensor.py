@@ -69,6 +69,32 @@ def test_a_dozen_steps_of_adam_end_at_the_same_weights_and_predictions(plain, cu
     np.testing.assert_allclose(cut.predict(X, verbose=0), plain.predict(X, verbose=0), atol=EQUAL)
 
 
+@pytest.mark.usefixtures("each_reduction")
+def test_a_metric_that_counts_counts_each_example_once():
+    x = np.random.default_rng(1).normal(size=(45, 8)).astype("float32")
+    y = (x[:, :2] > 0).astype("float32")
+    data = batches([16, 12, 16, 1], x, y)
+
+    def shown(replicas):
+        keras.utils.set_random_seed(1)
+        with on(replicas):
+            inputs = keras.Input((8,))
+            hidden = layers.Dense(8, activation="tanh")(inputs)
+            model = bt.Model(inputs, layers.Dense(2, activation="sigmoid")(hidden), tensor_parallel=r"dense\w*")
+            counting = [keras.metrics.TruePositives(name="hits"), keras.metrics.BinaryAccuracy(name="accuracy")]
+            model.compile("sgd", "mse", metrics=counting)
+        history = model.fit(data, epochs=2, verbose=0, shuffle=False).history
+        return {**history, **{f"test_{name}": [value] for name, value in evaluated(model).items()}}
+
+    def evaluated(model):
+        return model.evaluate(data, verbose=0, return_dict=True)
+
+    one, two = shown(1), shown(2)
+    assert one["hits"][0] > 0
+    for name, values in one.items():
+        assert two[name] == pytest.approx(values, rel=1e-5), name
+
+
 @pytest.mark.parametrize(
     ("build", "policy", "near", "clipping"),
     [

@@ -27,6 +27,7 @@ from logical_cpus import CPUS
 
 from bigtrain_nb.common.keras_gaps import (
     compiled_loss,
+    count_on_the_first_replica,
     examples_counted,
     full_name,
     is_undecayed,
@@ -379,6 +380,20 @@ def test_the_tracker_of_the_loss_counts_examples_and_no_public_name_is_sure_to_f
     model.fit(DATA, verbose=0)
     assert examples_counted(model) == [24.0]
     assert not hasattr(keras.Model, "loss_tracker")
+
+
+def test_how_replicas_add_up_what_a_metric_counts_is_chosen_when_it_is_made_and_changed_in_private_only():
+    """If it can be said anew, say it so in `keras_gaps.count_on_the_first_replica`."""
+    strategy = tf.distribute.MirroredStrategy(CPUS[:2])
+    with strategy.scope():
+        metric = keras.metrics.Sum()
+    variable = metric.variables[0]
+    with pytest.raises(AttributeError):
+        variable.aggregation = "only_first_replica"
+    strategy.run(lambda: metric.update_state(3.0))
+    assert float(metric.result()) == 6
+    count_on_the_first_replica([metric])
+    assert float(metric.result()) == 3
 
 
 def test_what_fit_calls_does_not_say_how_often_it_was_traced():
