@@ -1,14 +1,18 @@
 """Writing files so that nobody ever sees half of one."""
 
 import os
+import threading
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bigtrain_nb.common.checks import as_path
 
+SIGN_SECONDS = 1
 TELL_SECONDS = 5
-SECONDS_WITHOUT_WRITING = 60
-"""After so long without a change, what another process writes is taken to be left by one that has died."""
+SECONDS_WITHOUT_WRITING = 120
+"""After so long without a sign, what another process writes is taken to be left by one that has died. On NFS a sign may
+be seen 60 seconds late."""
 
 
 def write_text(path, text):
@@ -38,11 +42,31 @@ def write_once(path, write):
         if _was_written_by_another(beside, path):
             return
     try:
-        write(beside)
+        with _signs_of_life(beside):
+            write(beside)
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)  # not after it was renamed: then it may be another's
         raise
+
+
+@contextmanager
+def _signs_of_life(file):
+    """Give a file the time of now, again and again: Keras may prepare for minutes what it then writes into it."""
+    ended = threading.Event()
+
+    def give_signs():
+        while not ended.wait(SIGN_SECONDS):
+            with suppress(OSError):
+                os.utime(file)
+
+    signs = threading.Thread(target=give_signs, daemon=True, name="signs of life")
+    signs.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        signs.join()
 
 
 def _is_first(beside):
@@ -54,7 +78,7 @@ def _is_first(beside):
 
 
 def _was_written_by_another(beside, path):
-    """Wait until the file beside is gone; return whether it was renamed. One that does not grow for long is removed."""
+    """Wait until the file beside is gone; return whether it was renamed. One without signs of life is removed."""
     seen, since = None, time.monotonic()
     has_told = False
     while True:

@@ -57,6 +57,24 @@ def test_what_a_process_that_died_left_is_written_anew_after_a_word(tmp_path, mo
     assert capsys.readouterr().out.startswith(f"Waiting for {tmp_path}/a.h5: another process has begun to write it")
 
 
+def test_who_prepares_for_long_what_it_writes_is_not_taken_for_dead(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SIGN_SECONDS", 0.05)
+    monkeypatch.setattr(files, "SECONDS_WITHOUT_WRITING", 1.0)
+    path, begun, by_others = tmp_path / "a.keras", threading.Event(), []
+
+    def prepare_and_write(beside):
+        begun.set()
+        time.sleep(2.5)
+        beside.write_text("whole")
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(write_once, path, prepare_and_write)
+        assert begun.wait(60)
+        write_once(path, by_others.append)
+        first.result()
+    assert by_others == [] and path.read_text() == "whole"
+
+
 def test_where_the_other_fails_this_one_writes(tmp_path):
     path = tmp_path / "a.h5"
     begun = threading.Event()
