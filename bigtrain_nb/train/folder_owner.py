@@ -19,7 +19,7 @@ BEAT_SECONDS = 10.0
 """So often a training says in its folder that it still runs."""
 
 NO_BEAT_SECONDS = 25.0
-"""Without a word for so long, a training on another host is taken to have died."""
+"""Without a word for so long, a training on another host or in another container is taken to have died."""
 
 A_NOTEBOOK = "a notebook"
 LARGEST_TOKEN = 2**24  # so that a float32, which workers exchange, holds it
@@ -39,6 +39,7 @@ class FolderOwner:
         self._note = {
             "token": secrets.randbelow(LARGEST_TOKEN - 1) + 1,
             "host": socket.gethostname(),
+            "numbers": _space_of_process_numbers(),
             "process": os.getpid(),
             "started": psutil.Process().create_time(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -95,11 +96,11 @@ class FolderOwner:
 
     def _is_mine(self, note):
         mine = self._note
-        return all(note[name] == mine[name] for name in ("host", "process", "started"))
+        return all(note[name] == mine[name] for name in ("host", "numbers", "process", "started"))
 
     def _is_alive(self, note):
-        """Tell whether the process of a note still runs. On another host: whether it writes, which is waited for."""
-        if note["host"] == self._note["host"]:
+        """Tell whether the process of a note still runs. Elsewhere: whether it writes, which is waited for."""
+        if all(note[name] == self._note[name] for name in ("host", "numbers")):
             with suppress(psutil.NoSuchProcess):
                 return psutil.Process(note["process"]).create_time() == note["started"]
             return False
@@ -142,6 +143,13 @@ class FolderOwner:
         with tf.io.gfile.GFile(f"{self._path}.part", "w") as file:
             file.write(json.dumps(self._note))
         tf.io.gfile.rename(f"{self._path}.part", self._path, overwrite=True)
+
+
+def _space_of_process_numbers():
+    """Return what tells apart containers that have the same hostname: each counts its processes from 1."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    return ""  # not Linux
 
 
 def _what_runs():

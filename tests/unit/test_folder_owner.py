@@ -64,22 +64,23 @@ def test_a_folder_that_another_training_has_taken_is_not_saved_in(tmp_path):
     assert not list(tmp_path.glob("ckpt*"))
 
 
-def test_on_another_host_only_one_that_writes_is_alive(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("elsewhere", [{"host": "elsewhere"}, {"numbers": "of another container"}])
+def test_elsewhere_only_one_that_writes_is_alive(elsewhere, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(folder_owner, "BEAT_SECONDS", 0.1)
     monkeypatch.setattr(folder_owner, "NO_BEAT_SECONDS", 1.0)
     owner = FolderOwner(tmp_path)
     owner.take()
-    by_another(tmp_path, state="trains", host="elsewhere")
+    by_another(tmp_path, state="trains", **elsewhere)
     began = time.monotonic()
-    assert FolderOwner(tmp_path).take()["host"] == "elsewhere"
+    host = FolderOwner(tmp_path).take()["host"]
     assert time.monotonic() - began >= 1
-    assert f"{tmp_path} was last used on elsewhere: waiting up to 1 s" in capsys.readouterr().out
+    assert f"{tmp_path} was last used on {host}: waiting up to 1 s" in capsys.readouterr().out
 
     monkeypatch.setattr(folder_owner, "NO_BEAT_SECONDS", 60.0)
     writer = FolderOwner(tmp_path)
-    writer._note["host"] = "elsewhere"
+    writer._note.update(elsewhere)
     writer.take()
-    with writer.training(), pytest.raises(RuntimeError, match="in use by another training.*on elsewhere"):
+    with writer.training(), pytest.raises(RuntimeError, match=f"in use by another training.*on {host}"):
         FolderOwner(tmp_path).take()
 
 
