@@ -22,8 +22,8 @@ from bigtrain_nb.plan.this_machine import this_machine
 layers = keras.layers
 NOISE = 1.3
 """The measured rates may be those of a busy moment, and the step's that of a calm one."""
-FAR_BELOW = 20
-"""On a calm machine these steps take up to four times their bound; a busy one is that many times as slow again."""
+FAR_BELOW = 100
+"""These steps are small: on a calm machine they take up to ten times their bound, and on a busy one many times that."""
 
 
 def network(*stack, shape, dtype="float32"):
