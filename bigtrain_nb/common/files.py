@@ -10,9 +10,9 @@ from bigtrain_nb.common.checks import as_path
 
 SIGN_SECONDS = 1
 TELL_SECONDS = 5
-SECONDS_WITHOUT_WRITING = 120
-"""After so long without a sign, what another process writes is taken to be left by one that has died. On NFS a sign may
-be seen 60 seconds late."""
+SECONDS_WITHOUT_A_SIGN = 120
+"""After so long without a sign, what another process writes is taken to be left by one that has died. NFS may show
+a sign 60 seconds late (acregmax in nfs(5))."""
 
 
 def write_text(path, text):
@@ -33,7 +33,7 @@ def write_once(path, write):
 
     ``write(beside)`` writes the file, beside ``path`` and with the same ending; then it is renamed, so that everybody
     sees a whole file, the old one or the new. What a process that has died left is written anew after
-    `SECONDS_WITHOUT_WRITING`.
+    `SECONDS_WITHOUT_A_SIGN`.
     """
     path = Path(path)
     beside = path.with_name(f".part-of-{path.name}")
@@ -92,10 +92,10 @@ def _was_written_by_another(beside, path):
             has_told = True
             print(
                 f"Waiting for {path}: another process has begun to write it, as {beside.name}. If it has died, this one"
-                f" writes it, {SECONDS_WITHOUT_WRITING} s after the last sign of it",
+                f" writes it, {SECONDS_WITHOUT_A_SIGN} s after the last sign of it",
                 flush=True,
             )
-        if time.monotonic() - since > SECONDS_WITHOUT_WRITING:
+        if time.monotonic() - since > SECONDS_WITHOUT_A_SIGN:
             beside.unlink(missing_ok=True)
             return False
         seen = state

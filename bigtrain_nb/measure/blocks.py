@@ -46,9 +46,10 @@ def compare(
 
     What is compared is one thing: the mean, over fresh instances and moments of this run, of the logarithm of the ratio
     of steady rates, that is after a warm-up. In each block every source is built anew, warmed up, and visited twice,
-    there and back, so that drift cancels. Before each visit it waits until nothing works in the background, as the
-    buffers are full: twice as long as the visit, or one second, at most. Where the passes of all sources take less than
-    a tenth of a second, whole passes are measured, start included; but a `tf.data.Dataset` reads on by its own
+    there and back, so that drift cancels. (A step is called once before, unmeasured: a seed that another's factory has
+    set makes TensorFlow load every function anew.) Before each visit it waits until nothing works in the background, as
+    the buffers are full: twice as long as the visit, or one second, at most. Where the passes of all sources take less
+    than a tenth of a second, whole passes are measured, start included; but a `tf.data.Dataset` reads on by its own
     `repeat()`, so passes of it are not seen. Three blocks or more are needed for an interval, or two that already give
     a verdict; where building takes long, the answer says how many seconds more blocks need.
     Measure a dataset with a cache without `repeat()`: only when its first pass has ended is the cache surely full.

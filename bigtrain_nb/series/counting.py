@@ -1,8 +1,9 @@
 """TensorFlow always counts the memory of a GPU, and that of a CPU with some allocators only.
 
 oneDNN's allocator counts tensors of 256 KiB and more. TensorFlow for Linux on x86 has it, and takes it by itself only
-on CPUs with AVX-512 or what came after it. Elsewhere there is the allocator that GPUs have. It counts pieces of memory,
-which are often larger than the tensors in them.
+on CPUs with AVX-512 or what came after it; on others, who asks for it gets oneDNN's operations too, which have another
+speed. Elsewhere there is the allocator that GPUs have. It counts pieces of memory, which are often larger than the
+tensors in them.
 """
 
 import os

@@ -39,7 +39,7 @@ class FolderOwner:
         self._note = {
             "token": secrets.randbelow(LARGEST_TOKEN - 1) + 1,
             "host": socket.gethostname(),
-            "numbers": _space_of_process_numbers(),
+            "pid_namespace": _pid_namespace(),
             "process": os.getpid(),
             "started": psutil.Process().create_time(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -96,11 +96,11 @@ class FolderOwner:
 
     def _is_mine(self, note):
         mine = self._note
-        return all(note[name] == mine[name] for name in ("host", "numbers", "process", "started"))
+        return all(note[name] == mine[name] for name in ("host", "pid_namespace", "process", "started"))
 
     def _is_alive(self, note):
         """Tell whether the process of a note still runs. Elsewhere: whether it writes, which is waited for."""
-        if all(note[name] == self._note[name] for name in ("host", "numbers")):
+        if all(note[name] == self._note[name] for name in ("host", "pid_namespace")):
             with suppress(psutil.NoSuchProcess):
                 return psutil.Process(note["process"]).create_time() == note["started"]
             return False
@@ -145,8 +145,8 @@ class FolderOwner:
         tf.io.gfile.rename(f"{self._path}.part", self._path, overwrite=True)
 
 
-def _space_of_process_numbers():
-    """Return what tells apart containers that have the same hostname: each counts its processes from 1."""
+def _pid_namespace():
+    """Return where process numbers hold: containers can have one hostname, and each counts its processes from 1."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
     return ""  # not Linux

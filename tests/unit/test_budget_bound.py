@@ -1,6 +1,6 @@
 """The time of a plan is a bound: no step is faster. How near it is, benchmarks/budget.py measures.
 
-Here it need only be of the same order, for these steps share the machine with other tests.
+Here it must only be no less than a hundredth of the step, which shares the machine with other tests.
 """
 
 import time
@@ -23,7 +23,7 @@ layers = keras.layers
 NOISE = 1.3
 """The measured rates may be those of a busy moment, and the step's that of a calm one."""
 FAR_BELOW = 100
-"""These steps are small: on a calm machine they take up to ten times their bound, and on a busy one many times that."""
+"""These steps are small: on a calm machine they take up to eight times their bound, on a busy one many times that."""
 
 
 def network(*stack, shape, dtype="float32"):

@@ -49,7 +49,7 @@ def test_who_comes_while_another_writes_waits_and_does_not_write(tmp_path):
 
 def test_what_a_process_that_died_left_is_written_anew_after_a_word(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(files, "TELL_SECONDS", 0.1)
-    monkeypatch.setattr(files, "SECONDS_WITHOUT_WRITING", 0.2)
+    monkeypatch.setattr(files, "SECONDS_WITHOUT_A_SIGN", 0.2)
     (tmp_path / ".part-of-a.h5").write_text("half")
     write_once(tmp_path / "a.h5", lambda beside: beside.write_text("whole"))
     assert (tmp_path / "a.h5").read_text() == "whole"
@@ -59,7 +59,7 @@ def test_what_a_process_that_died_left_is_written_anew_after_a_word(tmp_path, mo
 
 def test_who_prepares_for_long_what_it_writes_is_not_taken_for_dead(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SIGN_SECONDS", 0.05)
-    monkeypatch.setattr(files, "SECONDS_WITHOUT_WRITING", 1.0)
+    monkeypatch.setattr(files, "SECONDS_WITHOUT_A_SIGN", 1.0)
     path, begun, by_others = tmp_path / "a.keras", threading.Event(), []
 
     def prepare_and_write(beside):

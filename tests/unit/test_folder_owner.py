@@ -64,7 +64,7 @@ def test_a_folder_that_another_training_has_taken_is_not_saved_in(tmp_path):
     assert not list(tmp_path.glob("ckpt*"))
 
 
-@pytest.mark.parametrize("elsewhere", [{"host": "elsewhere"}, {"numbers": "of another container"}])
+@pytest.mark.parametrize("elsewhere", [{"host": "elsewhere"}, {"pid_namespace": "of another container"}])
 def test_elsewhere_only_one_that_writes_is_alive(elsewhere, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(folder_owner, "BEAT_SECONDS", 0.1)
     monkeypatch.setattr(folder_owner, "NO_BEAT_SECONDS", 1.0)

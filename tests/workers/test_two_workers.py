@@ -18,7 +18,7 @@ from two_workers import BATCH, COUNT, EVERY, STEPS, net, weights
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
-SECONDS = 1000  # a net: 150 seconds alone on slow cores, and several times that beside other programs
+SECONDS = 1000  # a net: two minutes alone on slow cores, and several times that beside other programs
 pytestmark = pytest.mark.slow
 
 
