@@ -28,6 +28,7 @@ class Accelerator:
     bfloat16: bool = True
     start: float = 5e-7
     fuses = True
+    times_alone = False
 
     def flops(self, policy: str) -> float:
         """FLOP/s for a Keras dtype policy. Raises ValueError for bfloat16 on a device that has none."""

@@ -1,6 +1,7 @@
 """The time below which no machine runs a graph: a roofline for each operation, and the least that one takes."""
 
 from bigtrain_nb.plan.operations import WRITES, useful_share, written_bytes
+from bigtrain_nb.plan.timed_alone import is_timed_alone, seconds_alone
 
 
 def least_seconds(graph, machine):
@@ -14,8 +15,7 @@ def least_seconds(graph, machine):
     total = 0.0
     for op in graph.operations:
         if op.flops:
-            computing = useful_share(op.node) * op.flops / machine.flops(_policy(op))
-            total += op.times * max(computing, machine.moving(op.moved), machine.start)
+            total += op.times * max(_computing(op, machine), machine.moving(op.moved), machine.start)
         elif op.moved and not op.is_fused and not machine.fuses:
             total += op.times * max(machine.moving(op.moved), machine.start)
     if machine.fuses:
@@ -23,6 +23,13 @@ def least_seconds(graph, machine):
         each_once = {node.inputs[0].name: written_bytes(node) for node in writes}  # AdamW writes weights twice
         total += machine.moving(sum(each_once.values()))
     return total
+
+
+def _computing(op, machine):
+    """Return the seconds of an operation's arithmetic, by its FLOPs or, on cores, as it takes alone."""
+    if machine.times_alone and is_timed_alone(op.node):
+        return seconds_alone(op.node)
+    return useful_share(op.node) * op.flops / machine.flops(_policy(op))
 
 
 def _policy(op):

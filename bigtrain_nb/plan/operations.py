@@ -90,12 +90,12 @@ def _flops_of_a_convolution(node):
 
     A depthwise one, whose kernel is [window, channels in, multiplier], adds up the window. Gradients take as many.
     """
-    _, kernel, result = _convolved(node)
+    _, kernel, result = convolved(node)
     summed = kernel[:-2] if "Depthwise" in node.type else kernel[:-1]
     return 2 * math.prod(summed) * result.num_elements()
 
 
-def _convolved(node):
+def convolved(node):
     """Return the shapes of a convolution's input, kernel and result, also where the node makes their gradients."""
     given, kernel, result = (tensor.shape for tensor in (*node.inputs, *node.outputs)[:3])
     if "BackpropInput" in node.type:
@@ -109,7 +109,7 @@ def useful_share(node):
     """Return the share of a node's `flops` that are not on zeros of a padding, which a convolution may leave out."""
     if "Conv2" not in node.type and "Conv3" not in node.type:
         return 1.0
-    given, kernel, result = _convolved(node)
+    given, kernel, result = convolved(node)
     channels_first = node.get_attr("data_format").startswith(b"NC")
     share = 1.0
     for window, axis in enumerate(range(2, given.rank) if channels_first else range(1, given.rank - 1)):

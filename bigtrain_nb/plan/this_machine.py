@@ -31,7 +31,7 @@ class ThisMachine:
     bandwidths: dict[int, float]
     start: float
     fuses: bool
-    source = "products of matrices and memory as measured on this machine"
+    source = "products, convolutions and memory as measured on this machine"
 
     def flops(self, policy: str) -> float:
         """FLOP/s of products of matrices for a Keras dtype policy; 16 bits can be computed in float32 too."""
@@ -44,6 +44,11 @@ class ThisMachine:
         """
         touched = min(size / 2, max(self.bandwidths))
         return size / max(rate for held, rate in self.bandwidths.items() if 4 * held > touched)
+
+    @property
+    def times_alone(self) -> bool:
+        """Whether `timed_alone` times operations: on cores, which a few examples fill."""
+        return not self.fuses
 
     @property
     def link(self) -> float:

@@ -18,12 +18,13 @@ from bigtrain_nb.plan.operations import flops, useful_share
 from bigtrain_nb.plan.plans import plan_step
 from bigtrain_nb.plan.step import Step
 from bigtrain_nb.plan.this_machine import this_machine
+from bigtrain_nb.plan.timed_alone import CONVOLUTIONS, is_timed_alone, seconds_alone
 
 layers = keras.layers
-NOISE = 1.3
-"""The measured rates may be those of a busy moment, and the step's that of a calm one."""
-FAR_BELOW = 100
-"""These steps are small: on a calm machine they take up to eight times their bound, on a busy one many times that."""
+NOISE = 2
+"""What is measured here may be that of a busy moment, and the step's that of a calm one."""
+FAR_BELOW = 50
+"""These steps are small: on a calm machine they take up to three times their bound, on a busy one many times that."""
 
 
 def network(*stack, shape, dtype="float32"):
@@ -76,6 +77,8 @@ def test_no_step_is_faster(name):
 
 class Machine(SimpleNamespace):
     """One FLOP and one byte a second."""
+
+    times_alone = False
 
     def flops(self, policy):
         return 1.0
@@ -156,3 +159,75 @@ def test_this_machine_moves_no_less_from_caches_and_is_measured_once():
 def test_what_an_accelerator_holds_in_its_cache_is_not_read_from_memory():
     device = bt.ACCELERATORS["H100"]
     assert device.moving(1e6) == 0 and device.moving(4e9) == pytest.approx(3.9e9 / 3350e9)
+
+
+def gradients_of(layer, shape):
+    """Return the nodes of the FLOPs of a layer on images [*shape], forward and backward."""
+    layer.build(shape)
+
+    def step(images):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            total = tf.reduce_sum(layer(images) ** 2)
+        return tape.gradient(total, [images, layer.trainable_variables[0]])
+
+    return [op.node for op in traced(step, shape).nodes if op.flops]
+
+
+TIMED = {
+    "2-D": (lambda: layers.Conv2D(8, 3, strides=2, padding="same"), (64, 20, 20, 3)),
+    "3-D": (lambda: layers.Conv3D(8, 3), (32, 8, 10, 12, 4)),
+    "depthwise": (lambda: layers.DepthwiseConv2D(3), (64, 20, 20, 32)),
+    "product": (lambda: layers.Dense(64), (256, 100)),
+}
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_convolution_and_a_small_product_are_timed_alone(name):
+    build, shape = TIMED[name]
+    nodes = gradients_of(build(), shape)
+    assert len(nodes) == 3 and all(is_timed_alone(node) for node in nodes)
+    assert all(0 < seconds_alone(node) < 1 for node in nodes)
+
+
+def test_the_timed_convolutions_are_those_of_keras_and_known_to_tensorflow():
+    found = {
+        node.type for name in ("2-D", "3-D", "depthwise") for node in gradients_of(TIMED[name][0](), TIMED[name][1])
+    }
+    assert found == CONVOLUTIONS
+
+
+def test_more_examples_take_as_many_times_as_long_and_are_not_timed_again():
+    timed = []
+    for examples in (3, 6, 6000):
+        [forward, *_] = gradients_of(layers.Conv2D(8, 3), (examples, 33, 33, 8))
+        timed.append(seconds_alone(forward))
+    assert timed == pytest.approx([timed[0], 2 * timed[0], 2000 * timed[0]])
+
+
+def test_what_cores_cannot_time_alone_or_need_not_goes_by_its_flops():
+    half = layers.Conv2D(8, 3, dtype="float16")
+    half.build((64, 20, 20, 3))
+    by_flops = {
+        "large": traced(lambda a, b: tf.matmul(a, b), (8, 2048), (2048, 2049)),
+        "tiny": traced(lambda a, b: tf.matmul(a, b), (10, 10), (10, 10)),
+        "dilated": traced(lambda a, b: tf.nn.conv2d(a, b, 1, "SAME", dilations=2), (64, 20, 20, 3), (3, 3, 3, 8)),
+        "16 bits": traced(lambda a: half(a), (64, 20, 20, 3)),
+        "groups": traced(lambda a, b: tf.nn.conv2d(a, b, 1, "SAME"), (64, 20, 20, 6), (3, 3, 3, 8)),
+        "channels first": traced(lambda a, b: tf.nn.conv2d(a, b, 1, "SAME", "NCHW"), (64, 3, 20, 20), (3, 3, 3, 8)),
+        "by hand": traced(
+            lambda a, b: tf.nn.conv2d(a, b, 1, [[0, 0], [1, 2], [1, 2], [0, 0]]), (64, 20, 20, 3), (3, 3, 3, 8)
+        ),
+    }
+    for name, graph in by_flops.items():
+        nodes = [op.node for op in graph.nodes if op.flops]
+        assert len(nodes) == 1 and not is_timed_alone(nodes[0]), name
+
+
+def test_only_cores_time_operations_alone():
+    graph = traced(lambda a, b: tf.nn.conv2d(a, b, 1, "SAME"), (64, 20, 20, 3), (3, 3, 3, 8))
+    [node] = [op.node for op in graph.nodes if op.flops]
+    quick = {"flops": lambda policy: 1e30, "moving": lambda size: 0.0, "start": 0.0}
+    assert least_seconds(graph, Machine(**quick, fuses=False, times_alone=True)) == seconds_alone(node)
+    assert least_seconds(graph, Machine(**quick, fuses=False, times_alone=False)) < 1e-12
+    assert not bt.ACCELERATORS["H100"].times_alone and this_machine().times_alone != this_machine().fuses
