@@ -8,6 +8,8 @@ different: both sides make batches of 66 examples, of which on one side only 60 
 steady: the same for what is steady once it is warm, for longer: a step function three times as long, a cached pipeline
     six times, as each of its instances first fills its cache.
 advice: where the verdict is "unclear" and says how many seconds more would tell, these are measured. Is it clear then?
+replays: the same, hundreds of times, on the noise of one long comparison of a source with itself. Its blocks are moved
+    to the true ratio, and pieces of it, from random places, make up the blocks of a comparison that goes on.
 races: 24 settings of a pipeline race again and again. The truth is one comparison of all of them, six times as long.
 
 Each result is written to a file as it comes. A run that was stopped goes on there; --again begins anew.
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import mean, median
 
@@ -31,14 +34,20 @@ from scipy.stats import binomtest
 import bigtrain_nb as bt
 from bigtrain_nb.measure.instance import Budget, Instance, let_rest
 from bigtrain_nb.measure.race import LOOKS
-from bigtrain_nb.measure.results import PRACTICALLY_SAME
+from bigtrain_nb.measure.results import PRACTICALLY_SAME, Comparison, Result
 
-PARTS = ("luck", "alike", "different", "steady", "advice", "races")
+PARTS = ("luck", "alike", "different", "steady", "advice", "replays", "races")
 BATCH = 66
 USEFUL = {"true 10 %": 60, "true 3 %": 64}
 STEADY = {"training step": 3, "cached pipeline": 6}
 """So many times as long as the others."""
 TRUE_RATIOS = {"true 0 %": 66, "true 5 %": 63, "true 10 %": 60}
+RECORD = 60
+"""Times as long as the others: the comparison that is replayed."""
+REPLAYS, PIECE = 400, 20
+"""How many, for each true ratio and first look; blocks that stay together, as blocks may resemble the next."""
+FIRST_LOOKS = (1, 3)
+"""Times as long as the others, before the advice is asked for."""
 CHOICES = {
     "cycle_length": [1, 2],
     "num_parallel_calls": [1, 2, "AUTOTUNE"],
@@ -155,6 +164,48 @@ def measure_advice(store, repeats, seconds):
                 if first["verdict"] == "unclear" and first["seconds_more"] and has_interval:
                     then = fields_of(comparison.go_on(first["seconds_more"]))
                 store.add("advice", name, {"first": first, "then": then})
+
+
+def measure_replays(store, seconds):
+    for kind in STEADY:
+        if not store.of("record", kind):
+            comparison = compared(SOURCES[kind], BATCH, RECORD * seconds)
+            logs, block_seconds = comparison.log_ratios("a", "b"), comparison.block_seconds
+            store.add("record", kind, {"block_seconds": block_seconds, "notes": list(comparison.notes), "logs": logs})
+    store.found = [each for each in store.found if each["part"] != "replays"]
+    for [record] in map(partial(store.of, "record"), STEADY):
+        for times in FIRST_LOOKS:
+            for truth, counted in TRUE_RATIOS.items():
+                name = f"{record['kind']}: {truth}, {times * seconds:.0f} s"
+                series = blocks_like(record["logs"], math.log(BATCH / counted), random.Random(name))
+                for _ in range(REPLAYS):
+                    replayed = replay(series, record["block_seconds"], times * seconds)
+                    store.found.append({"part": "replays", "kind": name, **replayed})
+
+
+def blocks_like(logs, truth, random):
+    """Yield logarithms of a ratio for ever: pieces of ``logs`` around their mean, moved to ``truth``."""
+    middle = mean(logs)
+    while True:
+        start = random.randrange(len(logs))
+        for each in (logs + logs)[start : start + PIECE]:
+            yield each - middle + truth
+
+
+def replay(series, block_seconds, seconds):
+    """Return the fields of a comparison of so many seconds, and of that which followed its advice, or None."""
+
+    def compared(looks):
+        rounds = {"a": [math.exp(log) for log in logs], "b": [1.0] * len(logs)}
+        results = {name: Result(name, tuple(rates), "examples/s", 0, 0, 0) for name, rates in rounds.items()}
+        return fields_of(Comparison(results, looks, block_seconds))
+
+    logs = list(islice(series, int(seconds / block_seconds)))
+    first, then = compared(looks=1), None
+    if first["verdict"] == "unclear" and first["seconds_more"] and first["low"] > 0:
+        logs += islice(series, max(1, int(first["seconds_more"] / block_seconds)))
+        then = compared(looks=2)
+    return {"first": first, "then": then}
 
 
 def measure_races(store, repeats, seconds):
@@ -288,11 +339,11 @@ def different_table(store):
     return head, rows
 
 
-def advice_table(store):
+def advice_table(store, part):
     head = ("source", "clear at once", "told for how long", "clear after that", "told, median")
     rows = []
-    for kind in dict.fromkeys(each["kind"] for each in store.of("advice")):
-        found = store.of("advice", kind)
+    for kind in dict.fromkeys(each["kind"] for each in store.of(part)):
+        found = store.of(part, kind)
         told = [each for each in found if each["then"]]
         at_once = share(found, [each["first"]["verdict"] != "unclear" for each in found])
         if told:
@@ -344,12 +395,15 @@ def main():
             measure_different(store, max(1, repeats // 3), times * seconds, [kind])
     if "advice" in arguments.only:
         measure_advice(store, max(1, repeats // 3), seconds)
+    if "replays" in arguments.only:
+        measure_replays(store, seconds)
     if "races" in arguments.only:
         measure_races(store, arguments.races, 12 * seconds)
     about = facts()
     same = f"{100 * PRACTICALLY_SAME:.0f} %"
     text = f"{in_words(about)} {seconds:.0f} s a comparison, {12 * seconds:.0f} s a race at most; same within {same}."
-    for made in (luck_table, alike_table, different_table, advice_table, race_table):
+    advice, replays = (partial(advice_table, part=part) for part in ("advice", "replays"))
+    for made in (luck_table, alike_table, different_table, advice, replays, race_table):
         head, rows = made(store)
         if rows:
             text += f"\n\n{table(head, rows)}"

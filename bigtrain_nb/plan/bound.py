@@ -14,10 +14,8 @@ def least_seconds(graph, machine):
     """
     total = 0.0
     for op in graph.operations:
-        if op.flops:
-            total += op.times * max(_computing(op, machine), machine.moving(op.moved), machine.start)
-        elif op.moved and not op.is_fused and not machine.fuses:
-            total += op.times * max(machine.moving(op.moved), machine.start)
+        if op.flops or (op.moved and not op.is_fused and not machine.fuses):
+            total += op.times * max(_working(op, machine), machine.moving(op.moved), machine.start)
     if machine.fuses:
         writes = [op.node for op in graph.operations if op.kind in WRITES]
         each_once = {node.inputs[0].name: written_bytes(node) for node in writes}  # AdamW writes weights twice
@@ -25,10 +23,12 @@ def least_seconds(graph, machine):
     return total
 
 
-def _computing(op, machine):
-    """Return the seconds of an operation's arithmetic, by its FLOPs or, on cores, as it takes alone."""
+def _working(op, machine):
+    """Return the seconds of an operation by its FLOPs or, on cores, as it takes alone; 0 where neither is known."""
     if machine.times_alone and is_timed_alone(op.node):
         return seconds_alone(op.node)
+    if not op.flops:
+        return 0.0
     return useful_share(op.node) * op.flops / machine.flops(_policy(op))
 
 

@@ -1,8 +1,9 @@
-"""Seconds of convolutions and of products of matrices that are not large, each timed alone on the cores here.
+"""Seconds of operations that are timed alone on the cores here: convolutions, products, averages and the like.
 
-The rate of large products says little of them. Where that is 113 GFLOP/s (AMD EPYC without AVX-512, two cores) a
-convolution of 3 channels reaches 12, the gradients of one of 16 channels 15 to 60, the products of a GRU of 128 units
-36 to 75.
+FLOPs at the rate of large products, and bytes at that of plain copies, say little of them. On an AMD EPYC without
+AVX-512 whose two cores reach 113 GFLOP/s in large products, a convolution of 3 channels reached 12, the gradients of
+one of 16 channels 15 to 60, and products of a GRU of 128 units 36 to 75. The averages and repetitions in the group
+norms of `bt.conv_net`, which by their bytes are done in 2 ms, took 115.
 """
 
 import math
@@ -13,75 +14,130 @@ from bigtrain_nb.common.hardware import cores
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.plan.operations import convolved, flops, number_of_bytes
 
-LARGEST = 2**24
-"""Bytes of each matrix of a product that is timed."""
-IMAGES = 2**22
-"""Bytes of a convolution's input or result, whichever is larger: it is timed with as many examples as that holds."""
-FEWEST_FLOPS = 2**20
-"""Of what is timed: less takes some ten microseconds, most of which is its start."""
-SECONDS, RUNS = 0.01, 6
-"""Of a run, and how many there are; the least of them tells, for what else runs on the cores slows some."""
-
 CONVOLUTIONS = set(
     "Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D Conv3DBackpropInputV2 Conv3DBackpropFilterV2"
     " DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter".split()
 )
-"""Operations of `tf.raw_ops`; all of them run on cores with channels last, in one group and without dilation."""
+PAIRS = set("AddV2 Maximum Minimum Mul RealDiv SquaredDifference Sub".split())
+"""Take long where one input is repeated for the numbers of the other."""
+SLOW = set(
+    "AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad Max MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad Mean Min Prod Softmax"
+    " Sum Tile".split()
+)
+"""Do more with each number than to read and write it."""
+LEAST = 2**20
+"""FLOPs of products and convolutions, bytes of the largest tensor of all else: with less, most of it is the start."""
+LARGEST = 2**24
+"""Bytes of each matrix of a product that is timed."""
+CUT = 2**22
+"""Bytes of the largest tensor of all else that is timed: with as many examples as that holds."""
+SECONDS, RUNS = 0.01, 6
+"""Of a run, and how many there are; the least of them tells, for what else runs on the cores slows some."""
+
+OTHER_NAMES = {"reduction_indices": "axis"}
+"""What `tf.raw_ops` calls an input."""
+SHAPES = ("input_sizes", "filter_sizes", "orig_input_shape")
+"""Inputs that say which shape the result has."""
+WEIGHTS = ("filter", "filter_sizes")
+"""Inputs whose first axis is not that of the examples."""
 
 
 def is_timed_alone(node):
     """Return whether `seconds_alone` times a node."""
-    if flops(node) < FEWEST_FLOPS or node.outputs[0].dtype.name != "float32":
+    tensors = (*node.inputs, *node.outputs)
+    if not all(tensor.shape.is_fully_defined() for tensor in tensors):
+        return False
+    if any(tensor.dtype.name != "float32" for tensor in tensors if tensor.dtype.is_floating):
         return False
     if node.type == "MatMul":
-        return max(number_of_bytes(tensor) for tensor in (*node.inputs, *node.outputs)) <= LARGEST
-    if node.type not in CONVOLUTIONS:
+        return flops(node) >= LEAST and max(map(number_of_bytes, tensors)) <= LARGEST
+    if node.type in CONVOLUTIONS:
+        return flops(node) >= LEAST and _runs_on_cores(node) and max(node.get_attr("dilations")) == _groups(node) == 1
+    is_slow = node.type in SLOW or (node.type in PAIRS and node.inputs[0].shape != node.inputs[1].shape)
+    return is_slow and number_of_bytes(_largest(node)) >= LEAST and _runs_on_cores(node) and _can_be_cut(node)
+
+
+def _runs_on_cores(node):
+    """Return whether TensorFlow has it for CPUs as it stands: channels last, no padding by hand."""
+    attributes = [each.name for each in node.op_def.attr]
+    if "data_format" in attributes and node.get_attr("data_format") not in (b"NHWC", b"NDHWC"):
         return False
-    given, kernel, _ = convolved(node)
-    return (
-        given[-1] == kernel[-2]
-        and node.get_attr("data_format") in (b"NHWC", b"NDHWC")
-        and node.get_attr("padding") != b"EXPLICIT"
-        and max(node.get_attr("dilations")) == 1
-    )
+    return "padding" not in attributes or node.get_attr("padding") != b"EXPLICIT"
+
+
+def _groups(convolution):
+    given, kernel, _ = convolved(convolution)
+    return given[-1] // kernel[-2]
+
+
+def _can_be_cut(node):
+    """Return whether an input has the examples of the largest tensor, and all integers that it takes are known."""
+    inputs = _inputs(node)
+    if None in inputs.values():
+        return False
+    return any(_has_examples(name, numbers, _largest(node)) for name, numbers in inputs.items())
 
 
 def seconds_alone(node):
     """Return the least processor seconds that a node takes, shared by all cores, without those of calling it.
 
-    Each kind and shape is timed once in a process, in some tenth of a second.
+    Each kind and shape is timed once in a process, in some tenth of a second, on ones. But for products, what is timed
+    has as many examples as `CUT` bytes hold, and its time stands for that of all.
     """
-    if node.type == "MatMul":
-        share = 1.0
-        shapes = {"a": tuple(node.inputs[0].shape), "b": tuple(node.inputs[1].shape)}
-        names = ("transpose_a", "transpose_b")
-    else:
-        share, shapes = _with_few_examples(node)
-        names = ("strides", "padding", "data_format")
-    values = [node.get_attr(name) for name in names]
-    attributes = tuple(tuple(value) if isinstance(value, list) else value for value in values)
-    single = {name: (1,) * len(shape) for name, shape in shapes.items()}
-    whole, calling = (_timed(node.type, tuple(each.items()), names, attributes) for each in (shapes, single))
-    return share * max(0.0, whole - calling)
+    inputs, share = _inputs(node), 1.0
+    if node.type != "MatMul":
+        largest = _largest(node)
+        examples = max(1, CUT * largest.shape[0] // number_of_bytes(largest))
+        share = largest.shape[0] / examples
+        for name, numbers in inputs.items():
+            if _has_examples(name, numbers, largest):
+                inputs[name] = type(numbers)([examples, *numbers[1:]])
+    attributes = {each.name: node.get_attr(each.name) for each in node.op_def.attr if "type" not in each.type}
+    for name, value in attributes.items():
+        attributes[name] = tuple(value) if isinstance(value, list) else value
+    single = {"a": tf.TensorShape([1, 1]), "b": tf.TensorShape([1, 1])}
+    calling = _timed("MatMul", tuple(single.items()), ())
+    return share * max(0.0, _timed(node.type, tuple(inputs.items()), tuple(attributes.items())) - calling)
 
 
-def _with_few_examples(node):
-    """Return how many times a convolution does what is timed in its place, and {argument: its shape} of that."""
-    given, kernel, result = (tuple(shape) for shape in convolved(node))
-    examples = max(1, IMAGES // (4 * max(math.prod(given[1:]), math.prod(result[1:]))))
-    images, results = (examples, *given[1:]), (examples, *result[1:])
-    shapes = {"input": images, "filter": kernel, "out_backprop": results, "input_sizes": images, "filter_sizes": kernel}
-    return given[0] / examples, {argument.name: shapes[argument.name] for argument in node.op_def.input_arg}
+def _inputs(node):
+    """Return {name in `tf.raw_ops`: the shape of a tensor of floats, or a tuple of integers, None if not known}."""
+    inputs = {}
+    for argument, tensor in zip(node.op_def.input_arg, node.inputs, strict=True):
+        name = OTHER_NAMES.get(argument.name, argument.name)
+        if tensor.dtype.is_floating:
+            inputs[name] = tensor.shape
+        elif name in SHAPES:
+            inputs[name] = tuple(node.outputs[0].shape)
+        else:
+            known = tf.get_static_value(tensor)
+            inputs[name] = None if known is None else tuple(known.reshape(-1).tolist())
+    return inputs
+
+
+def _largest(node):
+    """Return the largest tensor that may have examples on its first axis."""
+    names = [argument.name for argument in node.op_def.input_arg]
+    tensors = [tensor for name, tensor in zip(names, node.inputs, strict=True) if name not in WEIGHTS]
+    if "filter_sizes" not in names:
+        tensors += node.outputs
+    return max(tensors, key=number_of_bytes)
+
+
+def _has_examples(name, numbers, largest):
+    """Return whether an input of `_inputs` has as many examples as the largest tensor, on its first axis."""
+    is_shape = isinstance(numbers, tf.TensorShape) or name in SHAPES
+    same_rank = name not in WEIGHTS and is_shape and len(numbers) == largest.shape.rank
+    return same_rank and numbers[0] == largest.shape[0]
 
 
 @cache
-def _timed(kind, shapes, names, attributes):
-    """Return the least processor seconds of calling an operation of `tf.raw_ops`, on all cores at once.
-
-    Its tensors are ones; of what it calls "sizes" it is given the shape.
-    """
-    given = {name: list(shape) if name.endswith("sizes") else tf.ones(shape) for name, shape in shapes}
-    call = partial(getattr(tf.raw_ops, kind), **given, **dict(zip(names, attributes, strict=True)))
+def _timed(kind, inputs, attributes):
+    """Return the least processor seconds of calling an operation of `tf.raw_ops`, on all cores at once."""
+    given = {
+        name: tf.ones(value) if isinstance(value, tf.TensorShape) else tf.constant(value) for name, value in inputs
+    }
+    call = partial(getattr(tf.raw_ops, kind), **given, **dict(attributes))
     call()
     began = time.perf_counter()
     call()

@@ -12,13 +12,14 @@ import pytest
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plan import timed_alone
 from bigtrain_nb.plan.bound import least_seconds
 from bigtrain_nb.plan.graph import Graph
 from bigtrain_nb.plan.operations import flops, useful_share
 from bigtrain_nb.plan.plans import plan_step
 from bigtrain_nb.plan.step import Step
 from bigtrain_nb.plan.this_machine import this_machine
-from bigtrain_nb.plan.timed_alone import CONVOLUTIONS, is_timed_alone, seconds_alone
+from bigtrain_nb.plan.timed_alone import CONVOLUTIONS, SLOW, is_timed_alone, seconds_alone
 
 layers = keras.layers
 NOISE = 2
@@ -174,27 +175,61 @@ def gradients_of(layer, shape):
     return [op.node for op in traced(step, shape).nodes if op.flops]
 
 
-TIMED = {
+CONVOLVED = {
     "2-D": (lambda: layers.Conv2D(8, 3, strides=2, padding="same"), (64, 20, 20, 3)),
     "3-D": (lambda: layers.Conv3D(8, 3), (32, 8, 10, 12, 4)),
     "depthwise": (lambda: layers.DepthwiseConv2D(3), (64, 20, 20, 32)),
-    "product": (lambda: layers.Dense(64), (256, 100)),
 }
 
 
-@pytest.mark.parametrize("name", TIMED)
-def test_a_convolution_and_a_small_product_are_timed_alone(name):
-    build, shape = TIMED[name]
+def test_the_timed_convolutions_are_those_of_keras():
+    found = {node.type for build, shape in CONVOLVED.values() for node in gradients_of(build(), shape)}
+    assert found == CONVOLUTIONS
+
+
+@pytest.mark.parametrize("name", [*CONVOLVED, "product"])
+def test_convolutions_and_products_are_timed_alone(name):
+    build, shape = CONVOLVED.get(name, (lambda: layers.Dense(64), (256, 100)))
     nodes = gradients_of(build(), shape)
     assert len(nodes) == 3 and all(is_timed_alone(node) for node in nodes)
     assert all(0 < seconds_alone(node) < 1 for node in nodes)
 
 
-def test_the_timed_convolutions_are_those_of_keras_and_known_to_tensorflow():
-    found = {
-        node.type for name in ("2-D", "3-D", "depthwise") for node in gradients_of(TIMED[name][0](), TIMED[name][1])
-    }
-    assert found == CONVOLUTIONS
+IMAGES = (64, 16, 16, 32)
+SHORT = (64, 1, 1, 32)
+SLOW_ONES = {
+    "average": ("Mean", lambda x: tf.reduce_mean(x, [1, 2]), IMAGES),
+    "sum over examples": ("Sum", lambda x: tf.reduce_sum(x, 0), IMAGES),
+    "least": ("Min", lambda x: tf.reduce_min(x, -1), IMAGES),
+    "product": ("Prod", lambda x: tf.reduce_prod(x, -1), IMAGES),
+    "softmax": ("Softmax", lambda x: tf.nn.softmax(x), IMAGES),
+    "tiled": ("Tile", lambda x: tf.tile(x, [1, 16, 16, 1]), SHORT),
+    "largest of a pool": ("MaxPool", lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME"), IMAGES),
+    "average of a pool": ("AvgPool", lambda x: tf.nn.avg_pool2d(x, 3, 2, "VALID"), IMAGES),
+    "a factor for each channel": ("Mul", lambda x: x * tf.ones([32]), IMAGES),
+    "less the average": ("Sub", lambda x, y: x - y, IMAGES, SHORT),
+}
+
+
+@pytest.mark.parametrize("name", SLOW_ONES)
+def test_what_does_more_than_read_and_write_is_timed_alone(name):
+    kind, function, *shapes = SLOW_ONES[name]
+    [node] = [op.node for op in traced(function, *shapes).nodes if op.kind == kind]
+    assert is_timed_alone(node) and 0 < seconds_alone(node) < 1
+
+
+@pytest.mark.parametrize("pool", [tf.nn.max_pool2d, tf.nn.avg_pool2d, tf.nn.max_pool3d, tf.nn.avg_pool3d])
+def test_gradients_of_pools_are_timed_alone(pool):
+    shape = (64, 16, 16, 32) if pool.__name__.endswith("2d") else (64, 4, 8, 8, 32)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(pool(x, 2, 2, "SAME") ** 2)
+        return tape.gradient(total, x)
+
+    nodes = [op.node for op in traced(step, shape).nodes if op.kind in SLOW and "Pool" in op.kind]
+    assert len(nodes) == 2 and all(is_timed_alone(node) and 0 < seconds_alone(node) < 1 for node in nodes)
 
 
 def test_more_examples_take_as_many_times_as_long_and_are_not_timed_again():
@@ -205,10 +240,28 @@ def test_more_examples_take_as_many_times_as_long_and_are_not_timed_again():
     assert timed == pytest.approx([timed[0], 2 * timed[0], 2000 * timed[0]])
 
 
-def test_what_cores_cannot_time_alone_or_need_not_goes_by_its_flops():
+def test_weights_are_not_cut_as_examples_are(monkeypatch):
+    """The kernel is larger than the images, and its first axis is as long as the batch."""
+    seen = {}
+
+    def timed(kind, inputs, attributes):
+        seen[kind] = dict(inputs)
+        return 0.0 if kind == "MatMul" else 1.0
+
+    monkeypatch.setattr(timed_alone, "_timed", timed)
+    kernel, fits = [3, 3, 512, 512], 2**22 // (4 * 8 * 8 * 512)
+    nodes = gradients_of(layers.Conv2D(512, 3, padding="same"), (3, 8, 8, 512))
+    assert [seconds_alone(node) for node in nodes] == pytest.approx([3 / fits] * 3)
+    images = [fits, 8, 8, 512]
+    assert seen["Conv2D"] == {"input": images, "filter": kernel}
+    assert seen["Conv2DBackpropInput"] == {"input_sizes": tuple(images), "filter": kernel, "out_backprop": images}
+    assert seen["Conv2DBackpropFilter"] == {"input": images, "filter_sizes": tuple(kernel), "out_backprop": images}
+
+
+def test_what_cores_cannot_time_alone_or_need_not_goes_by_flops_or_bytes():
     half = layers.Conv2D(8, 3, dtype="float16")
     half.build((64, 20, 20, 3))
-    by_flops = {
+    others = {
         "large": traced(lambda a, b: tf.matmul(a, b), (8, 2048), (2048, 2049)),
         "tiny": traced(lambda a, b: tf.matmul(a, b), (10, 10), (10, 10)),
         "dilated": traced(lambda a, b: tf.nn.conv2d(a, b, 1, "SAME", dilations=2), (64, 20, 20, 3), (3, 3, 3, 8)),
@@ -218,9 +271,12 @@ def test_what_cores_cannot_time_alone_or_need_not_goes_by_its_flops():
         "by hand": traced(
             lambda a, b: tf.nn.conv2d(a, b, 1, [[0, 0], [1, 2], [1, 2], [0, 0]]), (64, 20, 20, 3), (3, 3, 3, 8)
         ),
+        "of one size": traced(lambda a, b: a * b, (2000, 2000), (2000, 2000)),
+        "of no examples": traced(lambda a: tf.tile(a, [2000, 1]), (1, 2000)),
+        "of axes that are not known": traced(lambda a, b: tf.reduce_sum(a, tf.cast(b, tf.int32)), (2000, 2000), (1,)),
     }
-    for name, graph in by_flops.items():
-        nodes = [op.node for op in graph.nodes if op.flops]
+    for name, graph in others.items():
+        nodes = [op.node for op in graph.nodes if op.flops or op.kind in ("Mul", "Tile", "Sum")]
         assert len(nodes) == 1 and not is_timed_alone(nodes[0]), name
 
 
