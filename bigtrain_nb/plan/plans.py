@@ -100,11 +100,10 @@ def plan_step(
     - ``optimizer``, ``loss``: default: those of the model (else AdamW, sparse cross-entropy);
     - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``, ``sync_every``, ``outer_optimizer``: as
       of `bt.Model`; default: the model's;
-    - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here": products of matrices and
-      memory are measured on this machine, once in a process (two seconds), and on CPUs each convolution, and each
-      product of matrices of at most 16 MiB, is timed alone (about a tenth of a second for each shape). Each device is a
-      machine like this one. The memory is that of a GPU for an accelerator and where TensorFlow has a GPU: constants
-      are folded on CPUs only;
+    - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here": large products of matrices
+      and memory are measured on this machine, and on CPUs also what is slower than these tell, alone; once in a
+      process, in two seconds and some tenth of a second for each shape. Each device is a machine like this one. The
+      memory is that of a GPU for an accelerator and where TensorFlow has a GPU: constants are folded on CPUs only;
     - ``devices``: replicas that share the batch, default: those of the model's strategy; ``waiting``: batches that the
       input pipeline holds ready; ``input_seconds``: the time that it takes to make a batch;
     - ``link``: bytes/s that a device sends to the next, as measured between workers; default: what is published, or
@@ -118,12 +117,14 @@ def plan_step(
     ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do.
 
     The time is a lower bound: no step is faster. An operation takes at least its FLOPs at the rate of large products of
-    matrices, the bytes that it surely moves, or its start (a roofline, Williams et al. 2009); where it was timed alone,
-    in float32, that time stands in place of the FLOPs, for a convolution with as many examples as 4 MiB hold. Here,
-    bytes count at the bandwidth of as many, in a cache or not; on an accelerator, what its cache may hold does not
-    count. XLA, which Keras uses on GPUs, fuses operations: there only products, convolutions and the update of the
-    variables count, and the bound does not hold for convolutions by Winograd's method, which take fewer FLOPs. What is
-    measured here is noisy: where a step is little but convolutions, the bound was up to a fifth above the fastest one.
+    matrices, the bytes that it surely moves, or its start (a roofline, Williams et al. 2009). Here, bytes count at the
+    bandwidth of as many, in a cache or not; on an accelerator, what its cache may hold does not count. XLA, which Keras
+    uses on GPUs, fuses operations: there only products, convolutions and the update of the variables count, and the
+    bound does not hold for convolutions by Winograd's method, which take fewer FLOPs.
+
+    On CPUs some operations in float32 take what they took alone, on ones: convolutions, products of matrices of at most
+    16 MiB, averages, sums, pools, and those that repeat numbers; all but the products with as many examples as 4 MiB
+    hold. That is noisy: for a step of little else the bound was up to a fifth above the fastest one.
     benchmarks/README.md says how near it is.
 
     Each device holds: all weights and slots, or its shards of them, its share of the batch, and at the fullest moment
