@@ -54,6 +54,8 @@ def is_timed_alone(node):
         return False
     if node.type == "MatMul":
         return flops(node) >= LEAST and max(map(number_of_bytes, tensors)) <= LARGEST
+    if node.type == "BatchMatMulV2":
+        return flops(node) >= LEAST and _can_be_cut(node)
     if node.type in CONVOLUTIONS:
         return flops(node) >= LEAST and _runs_on_cores(node) and max(node.get_attr("dilations")) == _groups(node) == 1
     is_slow = node.type in SLOW or (node.type in PAIRS and node.inputs[0].shape != node.inputs[1].shape)

@@ -202,6 +202,7 @@ SLOW_ONES = {
     "sum over examples": ("Sum", lambda x: tf.reduce_sum(x, 0), IMAGES),
     "least": ("Min", lambda x: tf.reduce_min(x, -1), IMAGES),
     "product": ("Prod", lambda x: tf.reduce_prod(x, -1), IMAGES),
+    "products of each example": ("BatchMatMulV2", lambda x: tf.matmul(x, x, transpose_b=True), IMAGES),
     "softmax": ("Softmax", lambda x: tf.nn.softmax(x), IMAGES),
     "tiled": ("Tile", lambda x: tf.tile(x, [1, 16, 16, 1]), SHORT),
     "largest of a pool": ("MaxPool", lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME"), IMAGES),
