@@ -44,8 +44,10 @@ STEADY = {"training step": 3, "cached pipeline": 6}
 TRUE_RATIOS = {"true 0 %": 66, "true 5 %": 63, "true 10 %": 60}
 RECORD = 30
 """Times as long as the others: the comparison that is replayed."""
-REPLAYS, PIECE = 400, 20
-"""How many, for each true ratio and first look; blocks that stay together, as blocks may resemble the next."""
+REPLAYS = 400
+"""For each true ratio and first look."""
+PIECE = 20
+"""Blocks that stay together, as one may resemble the next."""
 FIRST_LOOKS = (1, 3)
 """Times as long as the others, before the advice is asked for."""
 CHOICES = {
@@ -167,27 +169,27 @@ def measure_advice(store, repeats, seconds):
 
 
 def measure_replays(store, seconds):
+    """Only the record is written to the file: its replays are the same each time."""
     for kind in STEADY:
         if not store.of("record", kind):
             comparison = compared(SOURCES[kind], BATCH, RECORD * seconds)
             logs, block_seconds = comparison.log_ratios("a", "b"), comparison.block_seconds
             store.add("record", kind, {"block_seconds": block_seconds, "notes": list(comparison.notes), "logs": logs})
-    store.found = [each for each in store.found if each["part"] != "replays"]
-    for [record] in map(partial(store.of, "record"), STEADY):
+        [record] = store.of("record", kind)
         for times in FIRST_LOOKS:
             for truth, counted in TRUE_RATIOS.items():
-                name = f"{record['kind']}: {truth}, {times * seconds:.0f} s"
+                name = f"{kind}: {truth}, {times * seconds:.0f} s"
                 series = blocks_like(record["logs"], math.log(BATCH / counted), random.Random(name))
                 for _ in range(REPLAYS):
                     replayed = replay(series, record["block_seconds"], times * seconds)
                     store.found.append({"part": "replays", "kind": name, **replayed})
 
 
-def blocks_like(logs, truth, random):
+def blocks_like(logs, truth, dice):
     """Yield logarithms of a ratio for ever: pieces of ``logs`` around their mean, moved to ``truth``."""
     middle = mean(logs)
     while True:
-        start = random.randrange(len(logs))
+        start = dice.randrange(len(logs))
         for each in (logs + logs)[start : start + PIECE]:
             yield each - middle + truth
 
@@ -195,16 +197,16 @@ def blocks_like(logs, truth, random):
 def replay(series, block_seconds, seconds):
     """Return the fields of a comparison of so many seconds, and of that which followed its advice, or None."""
 
-    def compared(looks):
+    def looked_at(looks):
         rounds = {"a": [math.exp(log) for log in logs], "b": [1.0] * len(logs)}
         results = {name: Result(name, tuple(rates), "examples/s", 0, 0, 0) for name, rates in rounds.items()}
         return fields_of(Comparison(results, looks, block_seconds))
 
     logs = list(islice(series, int(seconds / block_seconds)))
-    first, then = compared(looks=1), None
+    first, then = looked_at(looks=1), None
     if first["verdict"] == "unclear" and first["seconds_more"] and first["low"] > 0:
         logs += islice(series, max(1, int(first["seconds_more"] / block_seconds)))
-        then = compared(looks=2)
+        then = looked_at(looks=2)
     return {"first": first, "then": then}
 
 

@@ -8,9 +8,10 @@ def least_seconds(graph, machine):
     """Return seconds that a ``machine``, an `Accelerator` or `ThisMachine`, takes at least for a `Graph`.
 
     An operation takes as long as its FLOPs, as the bytes that it moves, or as its start, whichever is longest (Williams
-    et al. 2009). Only what surely happens counts: `bytes_moved` is 0 for operations that may move less, and what
-    TensorFlow fuses into a product of matrices or a convolution counts with that. Where XLA ``fuses`` the rest, only
-    products, convolutions and the variables that are written count.
+    et al. 2009). Where the machine ``times_alone``, what it took alone stands in place of the FLOPs. Only what surely
+    happens counts: `bytes_moved` is 0 for operations that may move less, and what TensorFlow fuses into a product of
+    matrices or a convolution counts with that. Where XLA ``fuses`` the rest, only products, convolutions and the
+    variables that are written count.
     """
     total = 0.0
     for op in graph.operations:

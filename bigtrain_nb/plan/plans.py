@@ -122,10 +122,10 @@ def plan_step(
     uses on GPUs, fuses operations: there only products, convolutions and the update of the variables count, and the
     bound does not hold for convolutions by Winograd's method, which take fewer FLOPs.
 
-    On CPUs some operations in float32 take what they took alone, on ones: convolutions, products of matrices of at most
-    16 MiB, averages, sums, pools, and those that repeat numbers; all but the products with as many examples as 4 MiB
-    hold. That is noisy: for a step of little else the bound was up to a fifth above the fastest one.
-    benchmarks/README.md says how near it is.
+    On CPUs some operations in float32 take what they took alone: products of two matrices of at most 16 MiB as they
+    are; and with as many examples as 4 MiB hold, products for each example, convolutions, averages, sums, pools, and
+    what repeats numbers. That is noisy: for three 1-D convolutions the bound was once 5 % above the fastest of eight
+    steps. benchmarks/README.md says how near it is.
 
     Each device holds: all weights and slots, or its shards of them, its share of the batch, and at the fullest moment
     of the traced graph what the backward pass still needs; what `bt.recompute` computes again is alive for one block at

@@ -19,7 +19,7 @@ CONVOLUTIONS = set(
     "Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D Conv3DBackpropInputV2 DepthwiseConv2dNative"
     " DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter".split()
 )
-"""But for Conv3DBackpropFilterV2: with few examples it took up to five times as long for each."""
+"""But for Conv3DBackpropFilterV2: with few examples it took up to 5.5 times as long for each."""
 PAIRS = set("AddV2 Maximum Minimum Mul RealDiv SquaredDifference Sub".split())
 """Take long where one input is repeated for the numbers of the other."""
 SLOW = set(
@@ -30,7 +30,7 @@ SLOW = set(
 LEAST = 2**20
 """FLOPs of products and convolutions, bytes of the largest tensor of all else: with less, most of it is the start."""
 LARGEST = 2**24
-"""Bytes of each matrix of a product that is timed."""
+"""Bytes of each matrix of a MatMul that is timed."""
 CUT = 2**22
 """Bytes of the largest tensor of all else that is timed: with as many examples as that holds."""
 SECONDS, RUNS = 0.03, 3
@@ -86,7 +86,7 @@ def _can_be_cut(node):
 def seconds_alone(node):
     """Return the least processor seconds that a node takes, shared by all cores, without those of calling it.
 
-    Each kind and shape is timed once in a process, in some tenth of a second, on ones. But for products, what is timed
+    Each kind and shape is timed once in a process, in some tenth of a second, on ones. But for a MatMul, what is timed
     has as many examples as `CUT` bytes hold, and its time stands for that of all.
     """
     inputs, share = _inputs(node), 1.0
