@@ -45,19 +45,19 @@ def _names(axes, rows):
     """
     too_low = sorted((row for row in rows if row[2] < row[1]), key=lambda row: row[2])
     for place, (name, *dot) in enumerate(too_low):
-        _name(axes, name, dot, (0.6, 0.05 + 0.08 * place), "left")
+        _name(axes, name, dot, (0.99, 0.05 + 0.08 * place), "right")
     too_high = sorted((row for row in rows if row[2] > row[1]), key=lambda row: -row[2])
     for place, (name, *dot) in enumerate(too_high):
-        _name(axes, name, dot, (0.4, 0.95 - 0.08 * place), "right")
+        _name(axes, name, dot, (0.01, 0.95 - 0.08 * place), "left")
 
 
 def _name(axes, name, dot, at, side):
-    """Write a name that begins or ends at a place in the axes, with a line from there to its dot."""
+    """Write a name at a side of the axes, with a line from its inner end to its dot."""
     line = {
         "arrowstyle": "-",
         "color": INK,
         "linewidth": 0.6,
-        "relpos": (0 if side == "left" else 1, 0.5),
+        "relpos": (0 if side == "right" else 1, 0.5),
         "shrinkB": 4,
     }
     axes.annotate(
