@@ -29,6 +29,8 @@ LONGEST_WHOLE = 0.1
 """Seconds. Where the passes of all sources are shorter, slots end with a pass: in each is the same work."""
 BUILT = 0.001
 """Seconds. What a factory returns faster is taken to have been there before."""
+FASTER = 1.25
+"""So many times as fast after its first pass as in it is a source with a cache, or one whose passes are very short."""
 FEW_BLOCKS = 5
 PROBED = 0.3
 """Of the time: so much may be spent, for all together, on seeing whether first passes end."""
@@ -107,8 +109,9 @@ class Entrant:
     nothing was faster after it. And a step function that was there before the comparison is traced and compiled by its
     first call.
 
-    Where a first pass is worth its time, as it fills a cache, each later instance is read for as many examples, its
-    ``pass_examples``, and then on by the same iterator: a new one takes TensorFlow some tenths of a second.
+    Whether a first pass is worth its time, as it fills a cache, is told by the first visits. A moment right after it
+    would not tell: TensorFlow is then busy with the next iterator. If it is, each later instance is read for as many
+    examples, its ``pass_examples``, and then on by the same iterator: a new one takes some tenths of a second.
     """
 
     def __init__(self, name, factory):
@@ -120,11 +123,14 @@ class Entrant:
         self.first_seconds = None
         self.pass_seconds = self.pass_examples = math.inf
         self.is_pass_awaited = True
+        self.first_pass_rate = None
+        """Until somebody has judged whether that pass was worth its time."""
         self.is_one_instance = False
         self.blocks = []
         self.examples = 0
         self.seconds = 0.0
         self._last_source = None
+        self._waited = 0.0
 
     def build(self, budget, longest):
         """Return a new instance that is warm, after ``longest`` seconds or twice what the last one took at most."""
@@ -137,21 +143,22 @@ class Entrant:
         is_pass_awaited = self.is_pass_awaited and not (made.is_step or made.is_endless)
         longest = max(SHORTEST_WARM_UP, longest, 2 * self.cost)
         built = instance.now()
-        was_worth_it = made.warm_up(longest, is_pass_awaited, self.pass_examples)
+        made.warm_up(longest, is_pass_awaited, self.pass_examples)
         warmed_up = instance.now()
+        self.cost = warmed_up - began
         self.first_time_only = 0.0
+        self._waited = max(0.0, warmed_up - built - SHORTEST_WARM_UP) if is_pass_awaited else 0.0
         if is_first:
             self.first_seconds = made.first_seconds
             self.unit = made.unit
             self.is_step = made.is_step
             self.is_first_pass_over = made.is_step or made.passes > 0
-            self.is_pass_awaited = was_worth_it
             self.pass_examples = made.pass_examples
+            self.first_pass_rate = made.first_pass_rate
             if made.is_step and was_there:
-                self.first_time_only = made.first_seconds
-            if is_pass_awaited and not was_worth_it:
-                self.first_time_only = max(0.0, warmed_up - built - SHORTEST_WARM_UP)
-        self.cost = warmed_up - began - self.first_time_only
+                self._will_not_take_again(made.first_seconds)
+            if not made.passes:
+                self._wait_no_more()
         self._note_pass(made)
         return made
 
@@ -162,6 +169,14 @@ class Entrant:
         examples, took = made.pull_for(seconds, whole)
         self._note_pass(made)
         return examples, took
+
+    def judge_first_pass(self, visits):
+        """Let later instances wait for the end of their first pass only if a visit was faster than the first pass."""
+        if self.first_pass_rate is None:
+            return
+        if max(examples / took for examples, took in visits) <= FASTER * self.first_pass_rate:
+            self._wait_no_more()
+        self.first_pass_rate = None
 
     def keep(self, visits):
         """Take what the visits of a whole block measured: for each, how many examples came in how many seconds."""
@@ -177,6 +192,14 @@ class Entrant:
     def result(self):
         note = "" if self.is_first_pass_over else PASS_GOES_ON
         return Result(self.name, self.rounds, self.unit, self.first_seconds, self.examples, self.seconds, note)
+
+    def _wait_no_more(self):
+        self.is_pass_awaited = False
+        self._will_not_take_again(self._waited)
+
+    def _will_not_take_again(self, seconds):
+        self.first_time_only += seconds
+        self.cost -= seconds
 
     def _note_pass(self, made):
         if made.passes:
@@ -221,9 +244,11 @@ class Blocks:
         return self._lost / self.seconds / core_limit() if self.seconds else 0.0
 
     def probe(self, budget: Budget):
-        """Build and warm up each source once, without measuring it: this tells how long it takes."""
+        """Build and warm up each source once: this tells how long it takes, and whether its first pass is worth it."""
         for entrant in self.running:
-            self._build(entrant, budget).let_go()
+            made = self._build(entrant, budget)
+            entrant.judge_first_pass([entrant.measure(made, SHORTEST_SLOT, whole=False)])
+            made.let_go()
         self._refuse_two_units()
 
     def add(self, budget: Budget):
@@ -232,6 +257,7 @@ class Blocks:
         visits = self._there_and_back(budget) if self.there_and_back else self._one_way(budget)
         for entrant, measured in visits.items():
             entrant.keep(measured)
+            entrant.judge_first_pass(measured)
         took = instance.now() - began
         self.done += 1
         self.seconds += took

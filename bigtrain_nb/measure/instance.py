@@ -31,8 +31,6 @@ SHORTEST_WARM_UP = 0.1
 SHORTEST_SLICE = 0.05
 """Seconds. A warm-up is seen in slices: the rate is steady once two that follow each other agree within 10 %."""
 KEPT = 16
-FASTER = 1.25
-"""So many times as fast after its first pass as in it is a source with a cache, or one whose passes are very short."""
 INFINITE = -1
 """What a `tf.data.Dataset` with `.repeat()` gives as its cardinality."""
 
@@ -131,7 +129,8 @@ class Instance:
 
     ``unit`` is "examples/s" or "steps/s", known after the first batch; ``first_seconds`` is the time to that batch;
     ``examples`` counts all that came; ``passes`` counts those that have ended, of which the first had ``pass_examples``
-    and the last took ``pass_seconds`` (infinite before).
+    and the last took ``pass_seconds`` (infinite before). ``first_pass_rate``: examples/s until a warm-up had seen the
+    first pass end, without the first batch, or None.
 
     A finite `tf.data.Dataset` is read on by its own ``repeat()`` when its first pass has ended, or at once if it
     ``reads_on``: a new iterator for each pass costs up to a second, in which TensorFlow tears the old one down.
@@ -153,6 +152,7 @@ class Instance:
         """Iterators whose passes have ended, the last one last. `let_go` has them torn down, not a measurement."""
         self.examples = self.passes = 0
         self.pass_examples = self.pass_seconds = math.inf
+        self.first_pass_rate = None
         is_dataset = hasattr(source, "cardinality") and hasattr(source, "repeat")
         self.is_endless = is_dataset and int(source.cardinality()) == INFINITE
         self.can_repeat = is_dataset and not self.is_endless
@@ -191,8 +191,6 @@ class Instance:
         ``pass_examples``, it is enough that so many came. Then for at least 0.1 s until two slices agree, and until the
         whole has taken three times as long as that. A step has no buffers that run empty, so for it the second of them
         may be slower: that is noise.
-
-        Return whether that pass was worth its time: it ended, and from then on the source was faster.
         """
         began, before = now(), self.examples
         until = began + longest
@@ -200,17 +198,15 @@ class Instance:
         while is_pass_awaited and not self.passes and self.examples < pass_examples and now() < until:
             self.pull()
         first_seconds = now() - began
-        first_rate = (self.examples - before) / max(first_seconds, 1e-9)
         if self.passes:
+            self.first_pass_rate = (self.examples - before) / max(first_seconds, 1e-9)
             until = max(until, now() + SHORTEST_WARM_UP)
-
-        rate = self._until_steady(until, first_seconds)
-        return self.passes > 0 and rate > FASTER * first_rate
+        self._until_steady(until, first_seconds)
 
     def _until_steady(self, until, seconds_before):
         """Pull until a slice is no faster than the one before (nor slower, but for a step), and twice as long again.
 
-        Of that, the ``seconds_before`` that it has been pulled already count too. Return the rate of the last slice.
+        Of that, the ``seconds_before`` that it has been pulled already count too.
         """
         began = now()
         settled = None
@@ -227,7 +223,6 @@ class Instance:
             if settled is None and is_no_faster and is_no_slower:
                 settled = elapsed - previous_took
             previous_rate, previous_took = rate, took
-        return previous_rate
 
     def end_pass(self):
         """Finish the pass that is going on."""
