@@ -5,6 +5,8 @@ import math
 import numpy as np
 
 CONFIDENCE = 0.95
+SURE = 0.8
+"""In such a share of cases, the noise and the difference that a guess counts with are no better than the true ones."""
 
 
 def median_interval(rounds):
@@ -48,21 +50,31 @@ def student_quantile(error, n):
     return float(stdtrit(n - 1, 1 - error / 2))
 
 
-def blocks_needed(values, error, half_width, most):
-    """Return after how many blocks like these the interval of their mean is ``half_width`` or less to each side.
+def half_width_after(blocks, values, error):
+    """Return how far to each side the interval of the mean of so many blocks reaches, if they are like ``values``.
 
     Few values tell little about how much they scatter. So it counts with the upper end of an interval for their
-    standard deviation, under which the true one lies in four of five cases. None where ``most`` blocks are too few.
+    standard deviation, below which the true one lies in a share `SURE` of all cases.
     """
     from scipy.special import chdtri
 
-    n = len(values)
-    freedom = n - 1
-    spread = np.std(values, ddof=1) * math.sqrt(freedom / chdtri(freedom, 0.8))
-    for blocks in range(n, most + 1):
-        if student_quantile(error, blocks) * spread / math.sqrt(blocks) <= half_width:
-            return blocks
-    return None
+    freedom = len(values) - 1
+    spread = np.std(values, ddof=1) * math.sqrt(freedom / chdtri(freedom, SURE))
+    return student_quantile(error, blocks) * spread / math.sqrt(blocks)
+
+
+def blocks_needed(values, error, half_width):
+    """Return after how many blocks, up to 2 % too many, `half_width_after` is ``half_width`` or less."""
+    blocks = len(values)
+    while half_width_after(blocks, values, error) > half_width:
+        blocks = math.ceil(1.02 * blocks)
+    return blocks
+
+
+def least_distance(values):
+    """Return how far from 0 the mean is at least, by an interval that holds in a share `SURE` of all cases."""
+    _, low, high = mean_interval(values, error=1 - SURE)
+    return max(low, -high, 0.0)
 
 
 def neighbours_alike(values):

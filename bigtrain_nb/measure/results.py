@@ -12,14 +12,19 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any, ClassVar
 
-import numpy as np
-
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import one_of
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import amount, interval, number
-from bigtrain_nb.measure.intervals import CONFIDENCE, blocks_needed, mean_interval, median_interval
+from bigtrain_nb.measure.intervals import (
+    CONFIDENCE,
+    blocks_needed,
+    half_width_after,
+    least_distance,
+    mean_interval,
+    median_interval,
+)
 
 PRACTICALLY_SAME = 0.02
 """Ratios within 2 % of 1 are called the same: smaller differences are not worth a change."""
@@ -31,8 +36,8 @@ PASS_GOES_ON = "measured before its first pass had ended"
 ENOUGH_BLOCKS = 5
 NARROW = 0.2
 """Of a logarithm: wider intervals are not worth their number of percent."""
-LONGEST_ADVICE = 20
-"""Nobody is advised to measure more than so many times as long."""
+MUCH_LONGER = 10
+"""Where a verdict needs more than so many times as long, it is said what so many bring."""
 
 
 class Saved:
@@ -100,9 +105,9 @@ class Ratio(cards.Shown):
 
     ``median`` is the middle of what was measured: in a comparison the geometric mean over blocks, that is over fresh
     instances of both and moments of this run. Where the verdict is "unclear", ``advice`` says how much longer would
-    tell, and ``seconds_more`` is that in seconds, or None if nobody can say or it would be more than 20 times as long.
-    One block, or two that give no verdict, have no interval: ``low`` is 0 and ``high`` infinite. Then the advice is for
-    five blocks.
+    tell, and ``seconds_more`` is that in seconds, else None, also in a race. It may be hours: then the two are too
+    alike, or too noisy, to be told apart here. One block, or two that give no verdict, have no interval: ``low`` is 0
+    and ``high`` infinite. Then the advice is for five blocks.
 
     Example::
 
@@ -192,7 +197,7 @@ class Comparison(Saved, cards.Shown):
             found = replace(found, low=0.0, high=math.inf)
         if not self.block_seconds:
             return found
-        advice, seconds = self._advice(logs, mean, error / 2)
+        advice, seconds = self._advice(logs, error / 2)
         return replace(found, advice=advice, seconds_more=seconds)
 
     def go_on(self, seconds: float, progress: Callable | None = None) -> "Comparison":
@@ -221,11 +226,13 @@ class Comparison(Saved, cards.Shown):
         pairs = others if self.names[0] in (a, b) else others * (others + 1) / 2
         return self.error / max(1, pairs)
 
-    def _advice(self, logs, mean, next_error):
+    def _advice(self, logs, next_error):
         """How much longer would tell, in a sentence and in seconds; the next look allows ``next_error``.
 
-        Those that look more different than they are get the shortest times, and these are too short. So the difference
-        is taken to be half a standard error smaller than it looks. benchmarks/honesty.py counts how often it is enough.
+        Few blocks that look more different or less noisy than they are would get too short a time. So the difference is
+        taken at the lower end and the noise at the upper end of what is likely. Where even the lower end lies beyond
+        2 %, the interval need only be narrow enough to end on that side; otherwise, to fit within 2 %.
+        benchmarks/honesty.py counts how often the time is enough.
         """
         blocks = len(logs)
         if blocks < LEAST_BLOCKS:
@@ -235,18 +242,19 @@ class Comparison(Saved, cards.Shown):
             few, more = (amount(count * self.block_seconds, "s") for count in (LEAST_BLOCKS, ENOUGH_BLOCKS))
             return f"One instance of each fits into the time: three need about {few}, five about {more}.", seconds
         same = math.log1p(PRACTICALLY_SAME)
-        standard_error = np.std(logs, ddof=1) / math.sqrt(blocks)
-        beyond = abs(mean) - standard_error / 2 - same
-        half_width = max(0.7 * beyond, same / 2)
-        needed = blocks_needed(logs, next_error, half_width, most=LONGEST_ADVICE * blocks)
-        if needed is None:
-            return f"By these blocks, more than {LONGEST_ADVICE} times as long would be needed to tell.", None
+        beyond = least_distance(logs) - same
+        half_width = max(0.8 * beyond, same / 2)
+        needed = blocks_needed(logs, next_error, half_width)
         seconds = math.ceil(max(1, needed - blocks) * self.block_seconds)
         longer = f"About {amount(seconds, 's')} more"
         if half_width > NARROW:
             return f"{longer} would tell.", seconds
-        unless = f", which tells unless the truth is near {100 * PRACTICALLY_SAME:.0f} %"
-        return f"{longer} narrow it to ±{100 * math.expm1(half_width):.1f} %{unless}.", seconds
+        words = f"{longer} narrow it to ±{_percent(half_width)}, which tells unless the truth is near {_percent(same)}"
+        many = MUCH_LONGER * blocks
+        if needed > many:
+            reach = _percent(half_width_after(many, logs, next_error))
+            words += f"; {MUCH_LONGER} times as long as so far narrows it to ±{reach}"
+        return f"{words}.", seconds
 
     def _card(self):
         first = self.names[0]
@@ -268,7 +276,7 @@ class Comparison(Saved, cards.Shown):
         lines = [self._promise()]
         unclear = [ratio for ratio in ratios if ratio.advice]
         if unclear:
-            longest = max(unclear, key=lambda ratio: ratio.seconds_more or math.inf)
+            longest = max(unclear, key=lambda ratio: ratio.seconds_more)
             lines.append(f"Unclear: {', '.join(ratio.a for ratio in unclear)}. {longest.advice}")
         unsure = [name for name, result in self.results.items() if result.note]
         if unsure:
@@ -293,3 +301,8 @@ class Comparison(Saved, cards.Shown):
         from bigtrain_nb.plots import comparison_figure
 
         return comparison_figure(list(self.results.values()))
+
+
+def _percent(logarithm):
+    percent = 100 * math.expm1(logarithm)
+    return f"{percent:.2g} %" if percent < 100 else f"{percent:.0f} %"
