@@ -42,7 +42,7 @@ USEFUL = {"true 10 %": 60, "true 3 %": 64}
 STEADY = {"training step": 3, "cached pipeline": 6}
 """So many times as long as the others."""
 TRUE_RATIOS = {"true 0 %": 66, "true 5 %": 63, "true 10 %": 60}
-RECORD = 30
+RECORD = 60
 """Times as long as the others: the comparison that is replayed."""
 REPLAYS = 400
 """For each true ratio and first look."""
