@@ -50,23 +50,26 @@ def student_quantile(error, n):
     return float(stdtrit(n - 1, 1 - error / 2))
 
 
-def half_width_after(blocks, values, error):
-    """Return how far to each side the interval of the mean of so many blocks reaches, if they are like ``values``.
+def likely_spread(values):
+    """Return a standard deviation of such values that is larger than the true one in a share `SURE` of all cases.
 
-    Few values tell little about how much they scatter. So it counts with the upper end of an interval for their
-    standard deviation, below which the true one lies in a share `SURE` of all cases.
+    Few values tell little about how much they scatter: this is the upper end of an interval.
     """
     from scipy.special import chdtri
 
     freedom = len(values) - 1
-    spread = np.std(values, ddof=1) * math.sqrt(freedom / chdtri(freedom, SURE))
+    return float(np.std(values, ddof=1)) * math.sqrt(freedom / chdtri(freedom, SURE))
+
+
+def half_width(spread, blocks, error):
+    """Return how far to each side the interval of the mean of blocks with this standard deviation reaches."""
     return student_quantile(error, blocks) * spread / math.sqrt(blocks)
 
 
-def blocks_needed(values, error, half_width):
-    """Return after how many blocks, up to 2 % too many, `half_width_after` is ``half_width`` or less."""
-    blocks = len(values)
-    while half_width_after(blocks, values, error) > half_width:
+def blocks_needed(spread, goal, error, least=2):
+    """Return how many blocks make the `half_width` ``goal`` or less; up to 2 % too many, and at least ``least``."""
+    blocks = least
+    while half_width(spread, blocks, error) > goal:
         blocks = math.ceil(1.02 * blocks)
     return blocks
 

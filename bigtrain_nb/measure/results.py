@@ -20,8 +20,9 @@ from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.measure.intervals import (
     CONFIDENCE,
     blocks_needed,
-    half_width_after,
+    half_width,
     least_distance,
+    likely_spread,
     mean_interval,
     median_interval,
 )
@@ -243,16 +244,17 @@ class Comparison(Saved, cards.Shown):
             return f"One instance of each fits into the time: three need about {few}, five about {more}.", seconds
         same = math.log1p(PRACTICALLY_SAME)
         beyond = least_distance(logs) - same
-        half_width = max(0.8 * beyond, same / 2)
-        needed = blocks_needed(logs, next_error, half_width)
+        goal = max(0.8 * beyond, same / 2)
+        spread = likely_spread(logs)
+        needed = blocks_needed(spread, goal, next_error, least=blocks)
         seconds = math.ceil(max(1, needed - blocks) * self.block_seconds)
         longer = f"About {amount(seconds, 's')} more"
-        if half_width > NARROW:
+        if goal > NARROW:
             return f"{longer} would tell.", seconds
-        words = f"{longer} narrow it to ±{_percent(half_width)}, which tells unless the truth is near {_percent(same)}"
+        words = f"{longer} narrow it to ±{_percent(goal)}, which tells unless the truth is near {_percent(same)}"
         many = MUCH_LONGER * blocks
         if needed > many:
-            reach = _percent(half_width_after(many, logs, next_error))
+            reach = _percent(half_width(spread, many, next_error))
             words += f"; {MUCH_LONGER} times as long as so far narrows it to ±{reach}"
         return f"{words}.", seconds
 
