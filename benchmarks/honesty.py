@@ -155,11 +155,14 @@ def measure_different(store, repeats, seconds, kinds):
 def measure_advice(store, seconds):
     """Only the record is written to the file: its replays are the same each time."""
     for kind in STEADY:
-        if not store.of("record", kind):
+        recorded = f"{kind}, {RECORD * seconds:.0f} s"
+        if not store.of("record", recorded):
             comparison = compared(SOURCES[kind], BATCH, RECORD * seconds)
             logs, block_seconds = comparison.log_ratios("a", "b"), comparison.block_seconds
-            store.add("record", kind, {"block_seconds": block_seconds, "notes": list(comparison.notes), "logs": logs})
-        [record] = store.of("record", kind)
+            store.add(
+                "record", recorded, {"block_seconds": block_seconds, "notes": list(comparison.notes), "logs": logs}
+            )
+        [record] = store.of("record", recorded)
         for truth, counted in TRUE_RATIOS.items():
             enough = enough_seconds(record, math.log(BATCH / counted))
             for times in FIRST_LOOKS:
@@ -167,7 +170,7 @@ def measure_advice(store, seconds):
                 series = blocks_like(record["logs"], math.log(BATCH / counted), random.Random(name))
                 for _ in range(REPLAYS):
                     replayed = replay(series, record["block_seconds"], times * seconds)
-                    store.found.append({"part": "advice", "kind": name, "enough": enough, **replayed})
+                    store.found.append({"part": "replay", "kind": name, "enough": enough, **replayed})
 
 
 def enough_seconds(record, truth):
@@ -197,7 +200,7 @@ def replay(series, block_seconds, seconds):
     """Return the fields of a comparison of so many seconds, and of that which followed its advice, or None."""
     logs = list(islice(series, int(seconds / block_seconds)))
     first, then = replayed_look(logs, block_seconds, looks=1), None
-    if first["verdict"] == "unclear" and first["low"] > 0:  # with no interval, the advice is to build five instances
+    if first["seconds_more"] and first["low"] > 0:  # with no interval, the advice is to build five instances
         logs += islice(series, max(1, int(first["seconds_more"] / block_seconds)))
         then = replayed_look(logs, block_seconds, looks=2)
     return {"first": first, "then": then}
@@ -360,8 +363,8 @@ def record_table(store):
 def advice_table(store):
     head = ("source", "clear at once", "told for how long", "clear after that", "told, median", "8 of 10 need")
     rows = []
-    for kind in dict.fromkeys(each["kind"] for each in store.of("advice")):
-        found = store.of("advice", kind)
+    for kind in dict.fromkeys(each["kind"] for each in store.of("replay")):
+        found = store.of("replay", kind)
         told = [each for each in found if each["then"]]
         needed = f"{found[0]['enough']:.0f} s"
         at_once = share(found, [each["first"]["verdict"] != "unclear" for each in found])

@@ -31,6 +31,8 @@ BUILT = 0.001
 """Seconds. What a factory returns faster is taken to have been there before."""
 FASTER = 1.25
 """So many times as fast after its first pass as in it is a source with a cache, or one whose passes are very short."""
+PROBE_VISITS = 3
+"""The first of them may fall into the moments after a first pass, which are slow."""
 FEW_BLOCKS = 5
 PROBED = 0.3
 """Of the time: so much may be spent, for all together, on seeing whether first passes end."""
@@ -96,7 +98,7 @@ def _go_on(blocks, seconds, progress=None):
         blocks.add(budget)
     blocks.looks += 1
     results = {entrant.name: entrant.result() for entrant in blocks.entrants}
-    block_seconds = blocks.seconds / blocks.done
+    block_seconds = blocks.lasting_seconds / blocks.done
     return Comparison(results, blocks.looks, block_seconds, notes_of(blocks), partial(_go_on, blocks))
 
 
@@ -110,8 +112,9 @@ class Entrant:
     first call.
 
     Whether a first pass is worth its time, as it fills a cache, is told by the first visits. A moment right after it
-    would not tell: TensorFlow is then busy with the next iterator. If it is, each later instance is read for as many
-    examples, its ``pass_examples``, and then on by the same iterator: a new one takes some tenths of a second.
+    would not tell: TensorFlow is then busy with the next iterator. Where it is worth it, each later instance is read
+    for as many examples, its ``pass_examples``, and then on by the same iterator: a new one takes some tenths of a
+    second.
     """
 
     def __init__(self, name, factory):
@@ -219,7 +222,8 @@ class Blocks:
     ``there_and_back``: all instances of a block are alive at once, and each is visited twice. Otherwise one is alive at
     a time and visited once, as where settings are many; then `probe` comes first.
 
-    ``done`` counts the blocks, which took ``seconds``, and the next one takes about ``next_seconds``. ``looks`` counts
+    ``done`` counts the blocks, which took ``seconds``, of which ``lasting_seconds`` come again in blocks like them; the
+    next one takes about ``next_seconds``. ``looks`` counts
     how often somebody has looked at what they say. ``lost_share`` is the share of the cores' time that somebody wanted
     and did not get.
     """
@@ -231,7 +235,7 @@ class Blocks:
         self.done = self.looks = 0
         self._order = []
         self._random = random.Random(0)
-        self.seconds = 0.0
+        self.seconds = self.lasting_seconds = 0.0
         self._lost = 0.0
         self._seconds_of_one = 0.0
 
@@ -247,8 +251,11 @@ class Blocks:
         """Build and warm up each source once: this tells how long it takes, and whether its first pass is worth it."""
         for entrant in self.running:
             made = self._build(entrant, budget)
-            entrant.judge_first_pass([entrant.measure(made, SHORTEST_SLOT, whole=False)])
+            if entrant.first_pass_rate is not None:
+                visits = [entrant.measure(made, SHORTEST_SLOT, whole=False) for _ in range(PROBE_VISITS)]
+                entrant.judge_first_pass(visits)
             made.let_go()
+            del made  # before the next one is built
         self._refuse_two_units()
 
     def add(self, budget: Budget):
@@ -261,8 +268,9 @@ class Blocks:
         took = instance.now() - began
         self.done += 1
         self.seconds += took
-        first_time_only = sum(entrant.first_time_only for entrant in self.running)
-        self._seconds_of_one = (took - first_time_only) / len(self.running)
+        lasting = took - sum(entrant.first_time_only for entrant in self.running)
+        self.lasting_seconds += lasting
+        self._seconds_of_one = lasting / len(self.running)
         self._lost += lost_seconds() - lost
 
     def _there_and_back(self, budget):

@@ -6,7 +6,7 @@ import numpy as np
 
 CONFIDENCE = 0.95
 SURE = 0.8
-"""In such a share of cases, the noise and the difference that a guess counts with are no better than the true ones."""
+"""In such a share of cases the interval for a spread, or for a mean, that a guess counts with holds the true one."""
 
 
 def median_interval(rounds):

@@ -106,9 +106,10 @@ class Ratio(cards.Shown):
 
     ``median`` is the middle of what was measured: in a comparison the geometric mean over blocks, that is over fresh
     instances of both and moments of this run. Where the verdict is "unclear", ``advice`` says how much longer would
-    tell, and ``seconds_more`` is that in seconds, else None, also in a race. It may be hours: then the two are too
-    alike, or too noisy, to be told apart here. One block, or two that give no verdict, have no interval: ``low`` is 0
-    and ``high`` infinite. Then the advice is for five blocks.
+    tell, and ``seconds_more`` is that in seconds. After few blocks it is a careful guess, and may be hours: go on for a
+    while, and look again. It is None where the verdict is clear, in a race, and where the truth lies so near 2 % that
+    no time will do. One block, or two that give no verdict, have no interval: ``low`` is 0 and ``high`` infinite. Then
+    the advice is for five blocks.
 
     Example::
 
@@ -231,9 +232,9 @@ class Comparison(Saved, cards.Shown):
         """How much longer would tell, in a sentence and in seconds; the next look allows ``next_error``.
 
         Few blocks that look more different or less noisy than they are would get too short a time. So the difference is
-        taken at the lower end and the noise at the upper end of what is likely. Where even the lower end lies beyond
-        2 %, the interval need only be narrow enough to end on that side; otherwise, to fit within 2 %.
-        benchmarks/honesty.py counts how often the time is enough.
+        taken at the lower end and the noise at the upper end of what is likely. The interval is to be narrow enough to
+        tell that difference from 2 %, or to fit within 2 %, whichever is easier. benchmarks/honesty.py counts how often
+        the time is enough.
         """
         blocks = len(logs)
         if blocks < LEAST_BLOCKS:
@@ -243,15 +244,20 @@ class Comparison(Saved, cards.Shown):
             few, more = (amount(count * self.block_seconds, "s") for count in (LEAST_BLOCKS, ENOUGH_BLOCKS))
             return f"One instance of each fits into the time: three need about {few}, five about {more}.", seconds
         same = math.log1p(PRACTICALLY_SAME)
-        beyond = least_distance(logs) - same
-        goal = max(0.8 * beyond, same / 2)
+        least = least_distance(logs)
+        goal = max(0.8 * (least - same), same / 2)
         spread = likely_spread(logs)
         needed = blocks_needed(spread, goal, next_error, least=blocks)
-        seconds = math.ceil(max(1, needed - blocks) * self.block_seconds)
-        longer = f"About {amount(seconds, 's')} more"
+        if needed == blocks:
+            return f"It is so narrow already that the truth must be near {_percent(same)}: longer hardly tells.", None
+        seconds = math.ceil((needed - blocks) * self.block_seconds)
+        words = f"About {amount(seconds, 's')} more "
         if goal > NARROW:
-            return f"{longer} would tell.", seconds
-        words = f"{longer} narrow it to ±{_percent(goal)}, which tells unless the truth is near {_percent(same)}"
+            words += "would tell"
+        elif goal > same / 2:
+            words += f"narrow it to ±{_percent(goal)}, which tells if the truth is {_percent(least)} or more"
+        else:
+            words += f"narrow it to ±{_percent(goal)}, which tells unless the truth is near {_percent(same)}"
         many = MUCH_LONGER * blocks
         if needed > many:
             reach = _percent(half_width(spread, many, next_error))
@@ -278,7 +284,7 @@ class Comparison(Saved, cards.Shown):
         lines = [self._promise()]
         unclear = [ratio for ratio in ratios if ratio.advice]
         if unclear:
-            longest = max(unclear, key=lambda ratio: ratio.seconds_more)
+            longest = max(unclear, key=lambda ratio: ratio.seconds_more or 0)
             lines.append(f"Unclear: {', '.join(ratio.a for ratio in unclear)}. {longest.advice}")
         unsure = [name for name, result in self.results.items() if result.note]
         if unsure:
@@ -307,4 +313,4 @@ class Comparison(Saved, cards.Shown):
 
 def _percent(logarithm):
     percent = 100 * math.expm1(logarithm)
-    return f"{percent:.2g} %" if percent < 100 else f"{percent:.0f} %"
+    return f"{percent:.2g} %" if percent < 10 else f"{percent:.0f} %"

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from clocks import Clock, Source, pair
+from clocks import Clock, Source, late_cache, pair
 
 from bigtrain_nb.measure import blocks, instance
 from bigtrain_nb.measure.blocks import compare
@@ -280,18 +280,17 @@ def test_a_cache_is_full_before_it_counts(clock):
 
 
 def test_that_a_cache_is_full_is_seen_though_the_moments_after_the_first_pass_are_slow(clock):
-    """As in TensorFlow, which then tears down one iterator and builds the next."""
-
-    def cost(batch):
-        if batch < 50:
-            return 0.02
-        return 0.03 if batch < 60 else 0.002
-
-    def cached():
-        return Source(clock, cost, [32] * 50)
-
-    found = compare({"a": cached, "b": cached}, seconds=30)
+    cached = partial(late_cache, clock)
+    found = compare({"a": cached, "b": cached}, seconds=60)
     assert found.results["a"].rounds == pytest.approx([32 / 0.002] * len(found.results["a"].rounds), rel=0.3)
+
+
+def test_a_first_pass_that_made_nothing_faster_is_waited_for_once(clock):
+    uncached = partial(Source, clock, 0.01, [32] * 300)
+    found = compare({"a": uncached, "b": uncached}, seconds=60)
+    later = found.block_seconds
+    assert later < 2 * 1.5, "a pass of each takes 3 s"
+    assert len(found.results["a"].rounds) == pytest.approx((60 - 2 * 3) / later, abs=2)
 
 
 class Dataset(Source):

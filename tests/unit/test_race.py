@@ -5,7 +5,7 @@ from math import exp, prod
 
 import numpy as np
 import pytest
-from clocks import Clock, Source
+from clocks import Clock, Source, late_cache
 
 from bigtrain_nb.measure import blocks, instance
 from bigtrain_nb.measure.race import LOOKS, race
@@ -58,6 +58,29 @@ def test_the_best_of_24_stays_and_a_third_of_the_rounds_suffices(monkeypatch):
 def test_none_of_24_equals_is_thrown_out_by_luck(monkeypatch):
     races = noisy_races(monkeypatch, lambda chosen: 1.0)
     assert sum(BEST in found.finalists for found in races) >= 0.95 * SEEDS
+
+
+def test_a_cache_is_full_before_it_counts(clock):
+    found = race(lambda speed: late_cache(clock, speed), seconds=60, speed=[1, 2])
+    assert found.finalists == [{"speed": 2}]
+    for speed, rates in zip((2, 1), (found.results[name].rounds for name in found.names), strict=True):
+        full, filling = 32 * speed / 0.002, 32 * speed / 0.02
+        assert min(rates) > 0.5 * full > 2 * filling
+
+
+def test_nothing_is_kept_of_a_source_when_the_next_one_is_built(clock):
+    alive = set()
+
+    class Counted(Source):
+        def __init__(self, *given):
+            super().__init__(*given)
+            alive.add(id(self))
+            assert len(alive) == 1
+
+        def __del__(self):
+            alive.discard(id(self))
+
+    race(lambda cost: Counted(clock, cost, [32] * 20), seconds=20, cost=[0.01, 0.02])
 
 
 def test_the_answer_says_who_is_left_who_left_when_and_how_far_behind(clock):

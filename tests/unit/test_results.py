@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -93,8 +94,8 @@ def test_where_the_interval_is_very_wide_only_the_time_is_said():
     assert ratio.advice.endswith("s more would tell.") and "%" not in ratio.advice
 
 
-@pytest.mark.parametrize("truth", [1.0, 1.05, 1.1])
-def test_the_time_that_is_advised_is_enough_in_eight_of_ten(truth):
+@pytest.mark.parametrize("truth, most", [(1.0, 3_000), (1.05, 2_500), (1.1, 900), (1 / 1.1, 900)])
+def test_the_time_that_is_advised_is_enough_in_eight_of_ten_and_not_endless(truth, most):
     rng = np.random.default_rng(0)
 
     def more_blocks(count):
@@ -104,15 +105,33 @@ def test_the_time_that_is_advised_is_enough_in_eight_of_ten(truth):
         results = {"a": result("a", rates), "b": result("b", [1.0] * len(rates))}
         return Comparison(results, looks, block_seconds=1.0).ratio("a", "b")
 
-    unclear = clear_then = 0
+    times, clear_then = [], 0
     for _ in range(100):
         rates = more_blocks(6)
         first = looked_at(rates, looks=1)
         if first.verdict == "unclear":
-            unclear += 1
+            times.append(first.seconds_more)
             rates += more_blocks(first.seconds_more)
             clear_then += looked_at(rates, looks=2).verdict != "unclear"
-    assert unclear > 50 and clear_then >= 0.8 * unclear
+    assert len(times) > 50 and clear_then >= 0.8 * len(times)
+    assert np.median(times) < most, times
+
+
+def test_near_two_percent_no_time_is_named_where_the_interval_is_narrow_already():
+    rates = [102.0, 102.5, 101.5] * 20
+    sources = {"slow": result("slow", [100.0] * 60), "fast": result("fast", rates)}
+    ratio = Comparison(sources, block_seconds=1.0).ratio("fast", "slow")
+    assert ratio.verdict == "unclear" and ratio.seconds_more is None
+    assert ratio.advice == "It is so narrow already that the truth must be near 2 %: longer hardly tells."
+
+
+def test_a_difference_that_is_surely_large_is_named_and_tells_sooner():
+    sources = {"slow": result("slow", [100.0] * 4), "fast": result("fast", [108.0, 125.0, 114.0, 129.0])}
+    ratio = Comparison(sources, block_seconds=1.0).ratio("fast", "slow")
+    assert ratio.verdict == "unclear"
+    assert re.fullmatch(
+        r"About [\d.]+ s more narrow it to ±[\d.]+ %, which tells if the truth is \d+ % or more.", ratio.advice
+    ), ratio
 
 
 def test_a_result_says_its_median_interval_and_note():
