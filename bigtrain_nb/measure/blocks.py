@@ -127,7 +127,7 @@ class Entrant:
         self.pass_seconds = self.pass_examples = math.inf
         self.is_pass_awaited = True
         self.first_pass_rate = None
-        """Until somebody has judged whether that pass was worth its time."""
+        """Of the first instance; None again once it is judged whether that pass was worth its time."""
         self.is_one_instance = False
         self.blocks = []
         self.examples = 0

@@ -66,7 +66,7 @@ def half_width(spread, blocks, error):
     return student_quantile(error, blocks) * spread / math.sqrt(blocks)
 
 
-def blocks_needed(spread, goal, error, least=2):
+def blocks_needed(spread, goal, error, least):
     """Return how many blocks make the `half_width` ``goal`` or less; up to 2 % too many, and at least ``least``."""
     blocks = least
     while half_width(spread, blocks, error) > goal:

@@ -255,7 +255,7 @@ class Comparison(Saved, cards.Shown):
         if goal > NARROW:
             words += "would tell"
         elif goal > same / 2:
-            words += f"narrow it to ±{_percent(goal)}, which tells if the truth is {_percent(least)} or more"
+            words += f"narrow it to ±{_percent(goal)}, which tells if they differ by {_percent(least)} or more"
         else:
             words += f"narrow it to ±{_percent(goal)}, which tells unless the truth is near {_percent(same)}"
         many = MUCH_LONGER * blocks

@@ -31,7 +31,7 @@ def test_blocks_needed_suffice_in_four_of_five_cases():
     rng = np.random.default_rng(8)
     enough = 0
     for _ in range(200):
-        needed = blocks_needed(likely_spread(rng.normal(0, 0.05, 8)), goal=0.02, error=0.05)
+        needed = blocks_needed(likely_spread(rng.normal(0, 0.05, 8)), goal=0.02, error=0.05, least=8)
         _, low, high = mean_interval(rng.normal(0, 0.05, needed), 0.05)
         enough += (high - low) / 2 <= 0.02
     assert enough >= 0.75 * 200

@@ -130,7 +130,7 @@ def test_a_difference_that_is_surely_large_is_named_and_tells_sooner():
     ratio = Comparison(sources, block_seconds=1.0).ratio("fast", "slow")
     assert ratio.verdict == "unclear"
     assert re.fullmatch(
-        r"About [\d.]+ s more narrow it to ±[\d.]+ %, which tells if the truth is \d+ % or more.", ratio.advice
+        r"About [\d.]+ s more narrow it to ±[\d.]+ %, which tells if they differ by \d+ % or more.", ratio.advice
     ), ratio
 
 
