@@ -218,7 +218,8 @@ def with_jax(way, name, shape, length, batch):
 
     keras.config.set_dtype_policy("mixed_bfloat16")
     keras.utils.set_random_seed(1)
-    model = keras_hub_model(name, shape, length)
+    task = keras_hub_model(name, shape, length)
+    model = keras.Model(task.inputs, task.outputs)  # KerasHub's own `fit` makes a dataset of TensorFlow
     model.compile(
         keras.optimizers.AdamW(1e-4, weight_decay=0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     )
