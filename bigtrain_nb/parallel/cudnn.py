@@ -36,6 +36,9 @@ def attention(query, key, value, scale, said):
 
     if said.segments is not None:
         settings.most_segments = said.most_segments
+        # The kernel leaves places of no segment as they are in memory, in results and in gradients
+        is_real = (said.segments > 0)[:, :, None, None]
+        query, key, value = (tf.where(is_real, one, tf.zeros_like(one)) for one in (query, key, value))
         operands = packed_operands(said.segments, said.most_segments, query.shape, key.shape)
     elif said.keys is not None:
         # Keys that are none go to the end, wherever they were; the others stay in their order, with their queries
@@ -55,6 +58,7 @@ def attention(query, key, value, scale, said):
     if said.keys is not None and window:
         out = _nan_unless(_is_one_piece(said.keys)[:, None, None, None], out)
     if said.segments is not None:
+        out = tf.where(is_real, out, tf.zeros_like(out))
         out = _nan_unless(tf.reduce_max(said.segments) <= said.most_segments, out)
     return out
 
