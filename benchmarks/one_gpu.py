@@ -36,8 +36,8 @@ WAYS = {
     "steps": ("attention", "head", "bt", "steps"),
     "stock-bt": ("bt",),
 }
-"""What is done with the model of KerasHub: attention as one kernel, a head in 16 bits, taken as a `bt.Model`, eight steps
-in one program."""
+"""What is done with the model of KerasHub: attention as one kernel, a head in 16 bits, taken as a `bt.Model`, and eight
+steps in one program."""
 
 TORCH, JAX = "torch", "jax"
 STEPS = 8  # in one program
@@ -47,7 +47,7 @@ PEAK = 989e12
 
 
 def flops_of_a_token(shape, length):
-    """Return the FLOPs of a training step per token: 6 a weight of a product, and causal attention (PaLM, appendix B)."""
+    """Return the FLOPs of a step per token: 6 for a weight of a product, and causal attention (PaLM, appendix B)."""
     width, heads = shape["width"], shape["heads"]
     of_attention = 2 * width * width + 2 * width * width * shape["kv_heads"] // heads
     of_mlp = (2 if shape is MODELS["gpt2"] else 3) * width * shape["inner"]
@@ -264,7 +264,8 @@ def with_torch(way, name, shape, length, batch):
     def loss_of(given):
         with torch.autocast(device, torch.bfloat16):
             logits = model(given[:, :-1], use_cache=False).logits
-        return torch.nn.functional.cross_entropy(logits.float().reshape(-1, shape["vocabulary"]), given[:, 1:].reshape(-1))
+        logits = logits.float().reshape(-1, shape["vocabulary"])
+        return torch.nn.functional.cross_entropy(logits, given[:, 1:].reshape(-1))
 
     compiled = torch.compile(loss_of)
 
@@ -344,8 +345,8 @@ def main():
             one = json.loads(found[0])
             print(
                 f"{row}: {one['tokens_per_second']:,.0f} tokens/s, {one['step_ms'][0]:.2f} ms a step"
-                f" ({one['step_ms'][1]:.2f} to {one['step_ms'][2]:.2f}), MFU {one['mfu']:.1%}, {one['peak_mib']:,.0f} MiB,"
-                f" first {STEPS} steps {one['first_s']:.0f} s, built {one['built_s']:.0f} s, losses {one['losses']}",
+                f" ({one['step_ms'][1]:.2f} to {one['step_ms'][2]:.2f}), MFU {one['mfu']:.1%},"
+                f" {one['peak_mib']:,.0f} MiB, first {STEPS} steps {one['first_s']:.0f} s, built {one['built_s']:.0f} s, losses {one['losses']}",
                 flush=True,
             )
             if "kernels" in one:

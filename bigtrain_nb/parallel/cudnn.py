@@ -222,7 +222,7 @@ def _in_order(tensor, order, back):
 
 
 def _is_one_piece(keys):
-    """Return for each example whether its keys that are real follow each other: places that move keep their distance."""
+    """Return for each example whether its real keys follow each other: when they move, their distances stay."""
     edges = tf.reduce_sum(tf.cast(keys[:, 1:] != keys[:, :-1], "int32"), axis=1)
     return (edges <= 1) | ((edges == 2) & ~keys[:, 0])
 

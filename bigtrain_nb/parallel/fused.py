@@ -9,32 +9,32 @@ from typing import Any
 
 from bigtrain_nb.common.checks import of_kind
 from bigtrain_nb.common.in_place import become, own_class
-from bigtrain_nb.common.keras_gaps import device_of, layers_within
+from bigtrain_nb.common.keras_gaps import device_of
 from bigtrain_nb.common.layers import layers_chosen
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel import cudnn
 from bigtrain_nb.parallel.attention import ChunkedAttention, attention_layers, refuse
-from bigtrain_nb.parallel.masks import KERAS_OWN_WAY, Said, all_of, let_masks_tell, said_by
+from bigtrain_nb.parallel.masks import KERAS_OWN_WAY, all_of, let_masks_tell, said_by
 
 _ROWS = 512
 """Rows of queries in a chunk, where attention is computed in chunks."""
 
 
 def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) -> Any:
-    """Let attention layers of a model compute by cuDNN's fused kernel (flash attention) on NVIDIA GPUs; return ``model``.
+    """Let attention layers of a model compute by one kernel, flash attention, on NVIDIA GPUs; return ``model``.
 
-    The kernel keeps the scores, [batch, heads, L, L], on the chip (Dao et al. 2022, "FlashAttention"), so that memory
-    grows with L and not with its square, and it is several times as fast where L is long. It takes bfloat16 and
-    float16, heads of at most 128 numbers in steps of 8, on GPUs of compute capability 8.0 (A100) or newer, and runs in
-    functions that XLA compiles, as Keras does by itself on a GPU (``jit_compile="auto"``), and in all others.
+    The kernel is cuDNN's. It keeps the scores, [batch, heads, L, L], on the chip (Dao et al. 2022, "FlashAttention"),
+    so that memory grows with L and not with its square, and it is several times as fast where L is long. It takes
+    bfloat16 and float16, heads of at most 128 numbers in steps of 8, on GPUs of compute capability 8.0 (A100) or newer.
+    It runs in functions that XLA compiles, as Keras does by itself on a GPU (``jit_compile="auto"``), and in all others.
 
     Elsewhere (a CPU, an older GPU, float32) and for a call that the kernel does not take, attention is computed in
     chunks of 512 rows, as `chunk_attention` does: the same outputs and gradients within rounding, and the same growth
     of memory. What keeps the kernel away is printed here, and warned of once where only a call can show it.
 
-    ``layers`` as in `chunk_attention`. Taken are `MultiHeadAttention` and `GroupQueryAttention` of Keras, and KerasHub's
-    attention of GPT-2's, BERT's, BART's, ViT's, Llama's, Mistral's, Qwen's, Phi-3's and Gemma's kind. They are changed
-    in place and stay what they are; files stay Keras' own. Do it before the first `fit`.
+    ``layers`` as in `chunk_attention`. Taken are `MultiHeadAttention` and `GroupQueryAttention` of Keras, and the
+    attention of GPT-2's, BERT's, BART's, ViT's, Llama's, Mistral's, Qwen's, Phi-3's and Gemma's kind in KerasHub. They
+    are changed in place and stay what they are; files stay Keras' own. Do it before the first `fit`.
 
     Masks are taken as what they say: causal, a window, padding anywhere, segments (`segment_mask`); any other table is
     added to the scores. `generate` with its cache stays Keras' own. Where a place is padding, outputs mean nothing.
@@ -55,15 +55,15 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
     for layer in chosen:
         if reason := _why_never(layer):
             raise ValueError(
-                f"{layer.name} ({own_class(layer).__name__}) cannot be computed by the fused kernel: {reason}. Leave it"
-                " out with layers=, a function, a regular expression or a list; bt.chunk_attention and bt.recompute save"
-                " its memory too"
+                f"{layer.name} ({own_class(layer).__name__}) cannot be computed by one kernel: {reason}. Leave it out"
+                " with layers=, a function, a regular expression or a list; bt.chunk_attention saves its memory, too"
             )
     for layer in chosen:
         become(layer, FusedAttention)
     let_masks_tell(model)
     reason = why_not_here() or _why_not_in(chosen[0].compute_dtype)
-    print(f"Attention of {len(chosen)} layers: {'in chunks of rows, for ' + reason if reason else 'one kernel'}", flush=True)
+    way = f"in chunks of rows, for {reason}" if reason else "by one kernel"
+    print(f"Attention of {len(chosen)} layers is computed {way}", flush=True)
     return model
 
 
@@ -101,7 +101,7 @@ class FusedAttention(ChunkedAttention):
         reason = None if away else _why_not_for(query, key, value, said)
         if away or reason or given.get("return_attention_scores") or query.shape.rank != 4:
             if reason:
-                warnings.warn(f"{self.name} is computed in chunks of rows and not by one kernel: {reason}", stacklevel=2)
+                warnings.warn(f"{self.name} is computed in chunks of rows, not by one kernel: {reason}", stacklevel=2)
             self.chunks = max(1, (query.shape[1] or 1) // _ROWS)
             return super()._compute_attention(*args, **kwargs)
         kind = _kind_of(self)
@@ -160,7 +160,8 @@ def _scale_of_keras(layer):
 
 
 def _scale_of_gemma(layer):
-    return 1 / math.sqrt(layer.head_dim if layer.query_head_dim_normalize else layer.hidden_dim // layer.num_query_heads)
+    size = layer.head_dim if layer.query_head_dim_normalize else layer.hidden_dim // layer.num_query_heads
+    return 1 / math.sqrt(size)
 
 
 _KERAS = _Kind(
@@ -191,8 +192,8 @@ def _why_never(layer):
         return "its attention is not known to be softmax(scale * query · key) · value"
     if dropout := kind.dropout(layer):
         return (
-            f"dropout={dropout} is of its scores, and the kernel would draw the same mask in every step. Build the model"
-            " with dropout=0, or train it further with layer dropout only"
+            f"dropout={dropout} is of its scores, and the kernel would draw the same mask in every step: build the"
+            " model with dropout=0"
         )
     return kind.refused(layer) or None
 

@@ -1,11 +1,15 @@
 """Several steps of training as one program of XLA, so that a GPU does not wait for Python between them."""
 
+import threading
+import time
+from contextlib import contextmanager
+
 from bigtrain_nb.common.keras_gaps import build_as_fit_does, converting_optionals
 from bigtrain_nb.common.quiet import keras, tf
 
 
 def steps_in_one_program(model, step):
-    """Return what `fit` or `evaluate` calls for one execution: ``steps_per_execution`` batches, one loop in one program.
+    """Return what `fit` or `evaluate` calls for one execution of ``steps_per_execution`` steps: one program, a loop.
 
     To launch a program costs XLA some 20 to 50 µs for each variable that it takes, milliseconds for a large model.
     Keras' own ``steps_per_execution`` launches one program a step; here a program takes the batches stacked, and its
@@ -26,6 +30,16 @@ def steps_in_one_program(model, step):
         _, logs = tf.while_loop(lambda number, _: number < count, one_of_them, (0, zeros), parallel_iterations=1)
         return logs
 
+    compiled = set()
+
+    def run(program, batches, *count):
+        kind = program, tuple(map(str, _shapes(batches)))
+        if kind in compiled:
+            return program(batches, *count)
+        compiled.add(kind)
+        with said_if_it_takes_long("XLA compiles the step"):
+            return program(batches, *count)
+
     def execution(iterator):
         batches = [batch for _, batch in zip(range(model.steps_per_execution), iterator, strict=False)]
         if not batches:
@@ -35,13 +49,36 @@ def steps_in_one_program(model, step):
         logs = None
         for alike in _runs_of_one_shape(batches):
             if model.steps_per_execution == 1 or len(alike) == 1 and len(batches) > 1:
-                logs = one_step(alike[0])
+                logs = run(one_step, alike[0])
             else:
                 rest = [alike[-1]] * (model.steps_per_execution - len(alike))  # for one program whatever their number
-                logs = several_steps(_stacked(alike + rest), tf.constant(len(alike)))
+                logs = run(several_steps, _stacked(alike + rest), tf.constant(len(alike)))
         return logs
 
     return execution
+
+
+@contextmanager
+def said_if_it_takes_long(words, seconds=5.0):
+    """Print for how long something has been going on, after so many seconds, twice as many and so on, and its end."""
+    began, ended, said = time.monotonic(), threading.Event(), []
+
+    def tell():
+        wait = seconds
+        while not ended.wait(began + wait - time.monotonic()):
+            print(f"{words}: {wait:.0f} s so far", flush=True)
+            said.append(wait)
+            wait *= 2
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+        if said:
+            print(f"{words}: {time.monotonic() - began:.0f} s in all", flush=True)
 
 
 def _stacked(batches):

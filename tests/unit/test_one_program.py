@@ -1,10 +1,13 @@
 """Several steps in one program of XLA: the same training as by single steps."""
 
+import threading
+
 import numpy as np
 import pytest
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train import one_program
 
 layers = keras.layers
 RANDOM = np.random.default_rng(0)
@@ -74,3 +77,22 @@ def test_on_a_batch_of_arrays_and_in_evaluate():
     before = model.optimizer.iterations.numpy()
     assert np.isfinite(model.train_on_batch(X[:5], Y[:5])[0])
     assert model.optimizer.iterations.numpy() == before + 1
+
+
+def test_what_takes_long_is_said(capsys):
+    with one_program.said_if_it_takes_long("XLA compiles", seconds=30):
+        pass
+    assert capsys.readouterr().out == ""
+    told = threading.Event()
+    with one_program.said_if_it_takes_long("XLA compiles", seconds=0.05):
+        told.wait(0.3)
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "XLA compiles: 0 s so far" and last == "XLA compiles: 0 s in all"
+
+
+def test_a_file_counts_the_steps_and_not_the_programs(tmp_path):
+    single, _, _ = trained(1)
+    of_four, _, _ = trained(4)
+    of_four.save(tmp_path / "model.keras")
+    again = bt.load_model(tmp_path / "model.keras")
+    assert again.optimizer.iterations.numpy() == single.optimizer.iterations.numpy() == 22
