@@ -215,6 +215,16 @@ def test_packed_rows_are_those_of_the_table(emulated):
     assert np.isnan(model([x, segments + 2])).all()  # more segments than was said
 
 
+def test_the_most_segments_are_those_of_the_rows():
+    rows = bt.TokenRows(np.arange(30), [7, 3, 9, 4, 1, 1, 5], length=10)
+    found = [rows[[number]]["segments"].max() for number in range(len(rows))]
+    assert rows.most_segments == max(found)
+    with pytest.raises(ValueError, match="most"):
+        bt.segment_mask(tf.ones([2, 4], "int32"), most=0)
+    table = bt.segment_mask(tf.constant([[1, 1, 2]]))
+    assert said_by(table).segments is None and table.numpy().tolist() == [[[1, 1, 0], [1, 1, 0], [0, 0, 1]]]
+
+
 def test_operands_of_packed_rows():
     segments = tf.constant([[1, 1, 2, 0], [0, 0, 0, 0], [0, 1, 2, 2]])
     shapes = tf.TensorShape([3, 4, 2, 5]), tf.TensorShape([3, 4, 1, 5])  # places, heads, size
