@@ -75,8 +75,9 @@ def leave_undecayed(optimizer, variables):
 
 
 def after(data):
-    """Let what is done in this context wait for the batch. Keras decays weights and counts a step also when a dataset
-    of unknown size has come to its end, for neither needs a value of the batch that is not there.
+    """Let what is done in this context wait for the batch. Keras decays weights, counts a step and draws the numbers
+    of Dropout also when a dataset of unknown size has come to its end: none needs a value of the batch that is not
+    there.
     """
     return tf.control_dependencies([t for t in tf.nest.flatten(data, expand_composites=True) if t is not None])
 
@@ -504,3 +505,22 @@ def random_numbers_of_keras_kept():
             variable.assign(value)
         stateful_random_ops.global_generator = generator
         global_state.set_global_attribute("global_seed_generator", of_keras)
+
+
+# What callbacks of Keras know of a training: a restart gives it back to them
+
+STATE_OF_CALLBACKS = {
+    keras.callbacks.EarlyStopping: ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
+    keras.callbacks.ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
+    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
+    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
+    keras.callbacks.TensorBoard: ("_global_train_batch",),
+}
+"""The attributes in which they keep it; they have no `get_state`."""
+
+
+def callbacks_in(callbacks):
+    """Return as a list what `fit` takes for ``callbacks``: a list, one alone, or a CallbackList."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks.callbacks
+    return keras.tree.flatten(callbacks) if callbacks else []

@@ -341,7 +341,8 @@ class Model(keras.Model):
         self._build_before_tracing(data, always=self.micro_batches > 1)
         data = self.replica_reduction.batch(data)
         share = self.replica_reduction.share(data)
-        step = self._sum_over_micro_batches(data, share)
+        with after(data) if self.built else nullcontext():  # variables that are made here must not begin with the data
+            step = self._sum_over_micro_batches(data, share)
         pieces = step["logs"].pop(PIECES, None)
         step = self.replica_reduction.reduce({**step, "share": share}, data)
         if self._noise is not None:

@@ -424,7 +424,7 @@ def test_stopped_and_resumed_it_is_equal_to_the_bit_and_what_saving_costs_is_tol
     model, data = HEALTHY["dropout"]()
     (finding,) = bt.preflight(model, data, checks=["stopped and resumed"], minutes=0.5).findings
     assert finding.verdict == "ok" and "equal to the bit" in finding.found and "KiB" in finding.found, finding
-    assert "with a failure a day, save every" in finding.found and "resume.rest reads again" in finding.found
+    assert "with a failure a day, save every" in finding.found and "bt.Resume reads again" in finding.found
     (finding,) = bt.preflight(model, data.shuffle(8), checks=["stopped and resumed"], minutes=0.5).findings
     assert finding.verdict == "look" and "another order, in each pass" in finding.found, finding
 
