@@ -123,6 +123,20 @@ def examples_counted(model):
     return [float(count.numpy()) for count in counts]
 
 
+def has_seen_examples(model):
+    """Return whether any replica has counted an example since the metrics were reset; all workers must ask."""
+    return model._loss_tracker is None or float(model._loss_tracker.count.numpy()) > 0
+
+
+def batch_of_zeros(iterator):
+    """Return an example of zeros of the shapes that an epoch's iterator gives; None if it does not tell them."""
+    spec = iterator.data_adapter.get_tf_dataset().element_spec
+    for part in tf.nest.flatten(spec):
+        if not isinstance(part, tf.TensorSpec) or not part.shape.rank or not part.shape[1:].is_fully_defined():
+            return None
+    return tf.nest.map_structure(lambda part: tf.zeros([1, *part.shape[1:]], part.dtype), spec)
+
+
 def tracings_of(train_function):
     """Return a function that says how often what `fit` calls for an execution has been traced so far.
 

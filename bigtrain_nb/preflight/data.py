@@ -9,7 +9,7 @@ import numpy as np
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause, number
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
-from bigtrain_nb.preflight.training import passes_of, read
+from bigtrain_nb.preflight.training import NoExamples, passes_of, read
 from bigtrain_nb.watch.profile import batches_of
 
 ONE_CLASS = 0.5
@@ -206,7 +206,13 @@ def validation_alike(training):
     """Are validation inputs on the scale of those of training?"""
     if training.validation is None:
         raise NotExamined("give validation= to compare its inputs with those of training")
-    others = read(training.validation, len(training.batches), max(1, 0.1 * training.seconds_left))
+    try:
+        others = read(training.validation, len(training.batches), max(1, 0.1 * training.seconds_left))
+    except NoExamples:
+        return wrong(
+            "Validation gives 0 examples: there will be no val_loss, and what waits for it, as EarlyStopping, never acts.",
+            "Look at next(iter(validation)), and at whether all examples went into training.",
+        )
     ours = _floats([_parts(batch)[0] for batch in training.batches])
     theirs = _floats([_parts(batch)[0] for batch in others])
     if len(ours) != len(theirs):

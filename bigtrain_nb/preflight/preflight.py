@@ -18,8 +18,8 @@ from bigtrain_nb.common.words import cause
 from bigtrain_nb.preflight import data as of_data
 from bigtrain_nb.preflight import leaks, memory, pieces, precision, survival, time_needed
 from bigtrain_nb.preflight import loss as of_loss
-from bigtrain_nb.preflight.report import NOT_EXAMINED, Finding, NotExamined, Preflight
-from bigtrain_nb.preflight.training import Training, refuse_read_once
+from bigtrain_nb.preflight.report import NOT_EXAMINED, WRONG, Finding, NotExamined, Preflight
+from bigtrain_nb.preflight.training import NoExamples, Training, refuse_read_once
 from bigtrain_nb.preflight.untouched import build_optimizers, left_as_it_was
 from bigtrain_nb.watch.profile import as_fit_gives
 
@@ -33,6 +33,15 @@ GROUPS = {
     "memory": memory.CHECKS,
     "survival": survival.CHECKS,
 }
+
+
+_EMPTY = Finding(
+    "the model takes the batch",
+    WRONG,
+    "Nothing to take: the dataset gives no batch, or batches without an example: fit would train nothing.",
+    "Look at next(iter(data)), at the paths of its files, at filter, take and skip, and at batch(..."
+    ", drop_remainder=True) of fewer examples than a batch.",
+)
 
 
 def preflight(
@@ -70,8 +79,7 @@ def preflight(
     changed at random in between.
 
     Raises TypeError for what is no Keras model, for a dataset that can be read only once, and for batches of ragged or
-    sparse tensors, ValueError for a model
-    that is not compiled or has several replicas, for a dataset without a batch, and for bad settings.
+    sparse tensors, ValueError for a model that is not compiled or has several replicas, and for bad settings.
 
     Example::
 
@@ -87,7 +95,10 @@ def preflight(
     if validation is not None:
         refuse_read_once(validation, "validation")
     start = time.monotonic()
-    training = Training(model, as_fit_gives(model, data), as_fit_gives(model, validation), epochs, minutes)
+    try:
+        training = Training(model, as_fit_gives(model, data), as_fit_gives(model, validation), epochs, minutes)
+    except NoExamples:
+        return Preflight([_EMPTY], model.name, time.monotonic() - start)
     _build(training)
     with left_as_it_was(model) as training.state:
         findings = _examine(training, _chosen(checks))

@@ -19,6 +19,10 @@ SHARE_FOR_READING = 0.15
 """Of the time limit; then those that have come must do."""
 
 
+class NoExamples(Exception):
+    """Raised for a dataset that gives no batch, or only batches without an example."""
+
+
 class Training:
     """A compiled model and the batches of tensors that it trains on, ``batches``; ``first`` is what most checks use.
 
@@ -254,15 +258,17 @@ def passes_of(data):
 
 
 def read(data, most, seconds):
-    """Return the first batches as tensors, as many as come in time, but at least one if there is one."""
+    """Return the first batches as tensors, as many as come in time, but at least one; raise `NoExamples` for none."""
     until = time.monotonic() + seconds
     found = []
     for batch in passes_of(data)():
         found.append(keras.tree.map_structure(_tensor, batch))
+        if not keras.tree.flatten(found[-1])[0].shape[:1].num_elements():
+            found.pop()
         if len(found) == most or time.monotonic() > until:
             break
     if not found:
-        raise ValueError("the dataset yielded no batch")
+        raise NoExamples
     return found
 
 

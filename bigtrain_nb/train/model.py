@@ -38,8 +38,10 @@ from bigtrain_nb.common.keras_gaps import (
     Functional,
     after,
     already_reduced,
+    batch_of_zeros,
     count_by_examples,
     count_on_the_first_replica,
+    has_seen_examples,
     in_place_of,
     innermost,
     layers_within,
@@ -586,8 +588,10 @@ class Model(keras.Model):
         if iterator is not None:
             *_, epoch = next(iter(iterator))  # before it the number of the step, in newer Keras of two
             data_batch = next(epoch, None)
-            if data_batch is None:
-                return  # nothing to train on, as at the end of an epoch that is resumed: Keras warns
+            if data_batch is None:  # nothing to train on: Keras warns, but a step that makes variables raises
+                data_batch = batch_of_zeros(iterator)
+                if data_batch is None:
+                    return
         local = self.distribute_strategy.experimental_local_results
         with self.distribute_strategy.scope():
             self._symbolic_build(data_batch=keras.tree.map_structure(lambda value: local(value)[0], data_batch))
@@ -596,10 +600,15 @@ class Model(keras.Model):
         """Return the logs of an epoch: metrics of all replicas, and what an own `compute_metrics` adds.
 
         Keras takes all from the first replica if anything is added. With several workers local steps have no logs.
+        Where no example was seen there are none: means over nothing show 0, which `EarlyStopping` would believe.
         """
         metrics = self.get_metrics_result()
-        is_of_our_step = not logs or set(metrics) <= set(logs)
-        return {**logs, **metrics} if is_of_our_step else super()._get_metrics_result_or_logs(logs)
+        if logs and not set(metrics) <= set(logs):
+            return super()._get_metrics_result_or_logs(logs)
+        if has_seen_examples(self):
+            return {**logs, **metrics}
+        counts_elsewhere = has_own_step(self) or has_own_step(self, "test_step")
+        return super()._get_metrics_result_or_logs(logs) if logs and counts_elsewhere else {}
 
     # Whole weights: shown, given, saved and loaded
 
@@ -873,9 +882,9 @@ def _refuse_statistics_of_no_examples(model, examples):
         )
 
 
-def has_own_step(model):
-    """Tell whether a model has a `train_step` that is neither Keras' nor that of `Model`."""
-    kinds = [kind for kind in type(model).__mro__ if "train_step" in vars(kind)]
+def has_own_step(model, name="train_step"):
+    """Tell whether a model has a step of its own, which is neither Keras' nor that of `Model`."""
+    kinds = [kind for kind in type(model).__mro__ if name in vars(kind)]
     return any(kind is not Model and not kind.__module__.startswith("keras.") for kind in kinds)
 
 

@@ -25,7 +25,16 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 HELPERS = {"one batch": ["_own_steps"], "memory": ["_advice"]}  # of a check, that say more lines
 QUICK_SICK = [  # the benchmark has all
     *("nan_in_inputs", "labels_minus_one", "targets_broadcast", "sorted_by_class", "one_batch_for_ever"),
-    *("generator_that_ends", "validation_not_scaled", "wrong_width", "no_softmax", "sigmoid_twice", "relu_at_the_end"),
+    *(
+        "generator_that_ends",
+        "no_example",
+        "no_example_in_validation",
+        "validation_not_scaled",
+        "wrong_width",
+        "no_softmax",
+        "sigmoid_twice",
+        "relu_at_the_end",
+    ),
     *(
         "gradient_stopped",
         "nothing_trains",

@@ -183,6 +183,18 @@ def generator_that_ends():
     return dense(layers.Dense(1), loss="mse"), tf.data.Dataset.from_generator(lambda: taken, output_signature=kinds)
 
 
+@sick("the model takes the batch")
+def no_example():
+    model, data = dense(loss="mse"), batched(*numbers())
+    return model, data.filter(lambda *_: False)
+
+
+@sick("validation data")
+def no_example_in_validation():
+    model, data = dense(loss="mse"), batched(*numbers())
+    return model, data, data.skip(1000)
+
+
 @sick("validation data")
 def validation_not_scaled():
     x, y = images()
