@@ -199,6 +199,43 @@ def compiled_loss(model, y, y_pred, sample_weight):
     return model._compile_loss(y, y_pred, sample_weight)
 
 
+class WatchedLoss:
+    """What a loss of `compile` has returned: one number or one for each example, with places masked or not."""
+
+    def __init__(self, loss):
+        own_function = type(loss).__name__ == "LossFunctionWrapper"
+        self.name = getattr(loss.fn, "__name__", str(loss.fn)) if own_function else type(loss).__name__
+        self.is_one_number = False
+        self.has_mask = False
+
+    def watching(self, call):
+        def watched(y_true, y_pred):
+            values = call(y_true, y_pred)
+            self.is_one_number = len(values.shape) == 0
+            self.has_mask = mask_of(values) is not None
+            return values
+
+        return watched
+
+
+@contextmanager
+def losses_watched(model):
+    """Give a list of `WatchedLoss`, which say what the losses of `compile` return while they are computed in here.
+
+    Keras reduces what they return, and shows the mean only. Before it has built them the list is empty.
+    """
+    compiled = model._compile_loss
+    if compiled is None or not compiled.built:
+        yield []
+        return
+    watched = []
+    with ExitStack() as stack:
+        for _, loss, _, _ in compiled._flat_losses:
+            watched.append(WatchedLoss(loss))
+            stack.enter_context(in_place_of(loss, "call", watched[-1].watching(loss.call)))
+        yield watched
+
+
 def logs_to_reduce(logs, strategy):
     """Give logs the axis over which Keras reduces them with several workers; scalars raise (keras issue 20585)."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):

@@ -210,7 +210,7 @@ def validation_alike(training):
         others = read(training.validation, len(training.batches), max(1, 0.1 * training.seconds_left))
     except NoExamples:
         return wrong(
-            "Validation gives 0 examples: there will be no val_loss, and what waits for it, as EarlyStopping, never acts.",
+            "Validation gives 0 examples: there is no val_loss, and what waits for it, as EarlyStopping, does nothing.",
             "Look at next(iter(validation)), and at whether all examples went into training.",
         )
     ours = _floats([_parts(batch)[0] for batch in training.batches])

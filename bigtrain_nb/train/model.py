@@ -24,6 +24,7 @@ from bigtrain_nb.common.batches import (
     dense,
     equal_parts,
     examples_of,
+    ignored_class,
     loss_reduction,
     micro_batches_of,
     refuse_sum_with_other_losses,
@@ -47,6 +48,7 @@ from bigtrain_nb.common.keras_gaps import (
     layers_within,
     logs_to_reduce,
     losses_of_one_device,
+    losses_watched,
     mask_of,
     moving_statistics,
     steps_in_turn,
@@ -71,9 +73,6 @@ from bigtrain_nb.parallel.shards import (
 from bigtrain_nb.parallel.tensor import TensorParallel, shard_pairs
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_scale import scale_of
-
-_OVER_A_BATCH = (keras.losses.Dice, keras.losses.Tversky)
-"""Losses that are one number for a batch, unless they are given an axis."""
 
 SETTINGS = {
     "micro_batches": 1,
@@ -138,9 +137,12 @@ class Model(keras.Model):
     - layers with batch statistics, random numbers or losses of their own, as those that balance experts, see a
       micro-batch of a replica's share; moving statistics become the replicas' mean
     - losses of masked outputs are means over the valid places of a micro-batch, not of the batch, and `fit` warns. A
-      loss with ``reduction="mean_with_sample_weight"`` and the mask also as ``sample_weight`` is exact
-    - losses that are one number for a batch, as `Dice`, `Tversky` and `Circle`, are taken of each micro-batch, and
-      `fit` warns. Metrics of your own that count calls or take one number of a batch see micro-batches
+      loss with ``reduction="mean_with_sample_weight"`` and the mask also as ``sample_weight`` is exact; so is the loss
+      of a single output with ``ignore_class``
+    - losses that return one number for a batch, as `Dice`, or compare its examples, as `Circle`, are taken of each
+      micro-batch of a replica's share, and their mean by examples is that of the batch only if they are means over
+      examples. `fit` warns of them by name, for it cannot see what such a number is. Metrics of your own that count
+      calls or take one number of a batch see micro-batches
     - state that layers of your own keep (no weight that trains) stays each replica's; a file has that of the first
     - the loss of a single output counts a batch by its examples; stock counts a short last batch like a full one
     - values that `compute_metrics` of your own adds to those of metrics become their mean over the examples
@@ -364,11 +366,11 @@ class Model(keras.Model):
         if self.micro_batches == 1 and one_piece:  # else a share may be empty
             return self._forward_and_gradients(data, share_of_batch)
         kind = loss_reduction(self.loss)
-        weight = weight_of(data, kind)
+        weight = weight_of(data, self.loss)
 
         def one_micro_batch(start, length):
             part = data if self.micro_batches == 1 else examples_of(data, start, length)
-            share = tf.math.divide_no_nan(weight_of(part, kind), weight) * share_of_batch
+            share = tf.math.divide_no_nan(weight_of(part, self.loss), weight) * share_of_batch
             step = self._forward_and_gradients(part, share)
             refuse_sum_with_other_losses(self, kind)
             return step
@@ -390,8 +392,9 @@ class Model(keras.Model):
             # Forward
             with tf.GradientTape() as tape:
                 y_pred = self(x, training=True) if self._call_has_training_arg else self(x)  # as Keras' step
-                _warn_of_losses(self, y_pred, sample_weight)
-                loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+                with losses_watched(self) as watched:
+                    loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+                _warn_of_losses(self, y_pred, sample_weight, watched)
                 loss = tf.math.multiply_no_nan(loss, tf.cast(share * self._loss_factor(), loss.dtype))
                 scaled_loss = self.optimizer.scale_loss(loss)
 
@@ -470,9 +473,10 @@ class Model(keras.Model):
         """
         examples = tf.cast(count_examples(data), tf.float32)
         kind = loss_reduction(self.loss) if self.replica_reduction.replicas > 1 else "mean"
-        if kind == "mean" or self.replica_reduction.all_see_the_same:
+        by_examples = kind == "mean" and ignored_class(self.loss) is None
+        if by_examples or self.replica_reduction.replicas == 1 or self.replica_reduction.all_see_the_same:
             return examples, 1.0
-        weight = weight_of(data, kind)
+        weight = weight_of(data, self.loss)
         weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
         if kind == "sum":
             return examples, tf.math.divide_no_nan(examples_of_all, examples)
@@ -888,26 +892,31 @@ def has_own_step(model, name="train_step"):
     return any(kind is not Model and not kind.__module__.startswith("keras.") for kind in kinds)
 
 
-def _warn_of_losses(model, y_pred, sample_weight):
-    """Warn of losses of which the mean over micro-batches and shares is not that of the batch."""
+def _warn_of_losses(model, y_pred, sample_weight, watched):
+    """Warn of losses of which the mean over micro-batches and shares is not that of the batch; `losses_watched`."""
     reduction = model.replica_reduction
     if model.micro_batches == 1 and (reduction.replicas == 1 or reduction.all_see_the_same):
         return
-    for loss in keras.tree.flatten(model.loss):
-        if isinstance(loss, keras.losses.Circle) or (isinstance(loss, _OVER_A_BATCH) and loss.axis is None):
+    kind = loss_reduction(model.loss)
+    for loss in watched:
+        if loss.is_one_number or loss.name.lower() == "circle":
             warnings.warn(
-                f"{model.name}: {type(loss).__name__} is one number for a batch and no mean over examples, so it is"
-                " taken of each micro-batch and replica: leave out micro_batches, or give it an axis if it has one",
+                f"{model.name}: {loss.name} is one number for a batch, not one for each example, so it is taken of each"
+                " micro-batch and replica. The mean of these is the loss of the batch only if the number is a mean over"
+                " the examples it was given. Return one number for each example, give it an axis if it has one, or"
+                " leave out micro_batches and train on one device",
                 stacklevel=2,
             )
-    if all(mask_of(output) is None for output in tf.nest.flatten(y_pred)):
+    masked = [output for output in tf.nest.flatten(y_pred) if mask_of(output) is not None]
+    ignoring = [loss.name for loss in watched if loss.has_mask]
+    if not masked and (not ignoring or (len(watched) == 1 and ignored_class(model.loss) is not None)):
         return
-    kind = loss_reduction(model.loss)
-    if kind == "sum" or (kind == "mean_with_sample_weight" and sample_weight is not None):
+    if kind == "sum" or (kind == "mean_with_sample_weight" and sample_weight is not None and not ignoring):
         return  # exact
+    what = f"{ignoring[0]} leaves out places" if ignoring else "its outputs have a mask"
     warnings.warn(
-        f"{model.name}: its outputs have a mask, so the loss of a micro-batch or a replica's share is the mean over its"
-        " valid places, and the step's is the mean of those by examples, not over the valid places of the whole batch."
-        ' For that, give the loss reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
+        f"{model.name}: {what}, so the loss of a micro-batch or a replica's share is the mean over its valid places,"
+        " and the step's is the mean of those by examples, not over the valid places of the whole batch. For that, give"
+        ' the loss reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
         stacklevel=2,
     )

@@ -569,3 +569,27 @@ def test_a_training_that_repeats_for_ever_does_not_tell_whether_validation_is_ap
         dense(layers.Dense(1), loss="mse"), data.repeat(), validation=data, checks=["validation apart"]
     )
     assert report.findings[0].verdict == "not examined" and "leave out repeat()" in report.findings[0].found
+
+
+def by_the_global_batch(y, outputs):
+    return tf.reduce_sum((y - outputs) ** 2) / 16
+
+
+def over_places_above_0(y, outputs):
+    counted = tf.cast(y > 0, "float32")
+    return tf.reduce_sum(counted * (y - outputs) ** 2) / tf.reduce_sum(counted)
+
+
+PIECES = {
+    by_the_global_batch: "add up to that of the whole batch: by_the_global_batch divides by a number",
+    over_places_above_0: r"differs from that of .*%: over_places_above_0 returns one number for a batch",
+    "dice": "dice returns one number for a batch",
+    keras.losses.MeanSquaredError("sum"): r'add up .* the reduction of the loss is "sum", which bt.Model counts right',
+}
+
+
+@pytest.mark.parametrize("loss", PIECES)
+def test_a_loss_that_is_no_mean_over_examples_is_named_with_its_cause(loss):
+    model, data = dense(layers.Dense(1), loss=loss), batched(*numbers())
+    (finding,) = bt.preflight(model, data, checks=["right in pieces"]).findings
+    assert finding.verdict == "look" and re.search(PIECES[loss], finding.found), finding
