@@ -12,6 +12,7 @@ import inspect
 import math
 import os
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
@@ -40,6 +41,7 @@ from bigtrain_nb.common.keras_gaps import (
     after,
     already_reduced,
     batch_of_zeros,
+    callbacks_in,
     count_by_examples,
     count_on_the_first_replica,
     has_seen_examples,
@@ -54,9 +56,9 @@ from bigtrain_nb.common.keras_gaps import (
     steps_in_turn,
     synchronized_layers,
 )
-from bigtrain_nb.common.layers import refuse_choice
+from bigtrain_nb.common.layers import optimizers_of, refuse_choice
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import several_workers, sum_over_replicas
+from bigtrain_nb.common.replicas import all_gather, several_workers, sum_over_replicas
 from bigtrain_nb.parallel.fully_shard import FullyShardedMean, shard_layers
 from bigtrain_nb.parallel.local_steps import LocalSteps, checked_outer_optimizer
 from bigtrain_nb.parallel.reduction import Mean
@@ -73,6 +75,7 @@ from bigtrain_nb.parallel.shards import (
 from bigtrain_nb.parallel.tensor import TensorParallel, shard_pairs
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_scale import scale_of
+from bigtrain_nb.train.one_order import OneOrder
 
 SETTINGS = {
     "micro_batches": 1,
@@ -130,7 +133,9 @@ class Model(keras.Model):
     - ``sync_every=H`` (`LocalSteps`): each replica takes H steps by itself before all meet, and go on from the mean of
       their weights. In `fit` only. ``outer_optimizer``, of Keras, takes how far they have come as a gradient instead.
 
-    The gradient that is applied is the mean over the global batch, however unevenly it splits; so are the metrics. What
+    The gradient that is applied is the mean over the global batch, however unevenly it splits. So are metrics whose
+    variables are sums and counts, as all of Keras: replicas add up what they have counted. A metric of your own that
+    keeps a mean in a variable shows a sum of means there; let it keep a sum and a count. What
     `compute_loss` of your own returns is taken as on one device: as the mean over the examples that it was given. These
     differ from stock Keras on one device:
 
@@ -143,6 +148,9 @@ class Model(keras.Model):
       micro-batch of a replica's share, and their mean by examples is that of the batch only if they are means over
       examples. `fit` warns of them by name, for it cannot see what such a number is. Metrics of your own that count
       calls or take one number of a batch see micro-batches
+    - several workers each read the whole dataset and keep their share of each batch (AutoShardPolicy.DATA, where it has
+      none of its own): stock TensorFlow shares out files. Workers whose first batches differ, as of a `shuffle` without
+      a seed, raise in `fit` and `evaluate` before a step
     - state that layers of your own keep (no weight that trains) stays each replica's; a file has that of the first
     - the loss of a single output counts a batch by its examples; stock counts a short last batch like a full one
     - values that `compute_metrics` of your own adds to those of metrics become their mean over the examples
@@ -182,6 +190,7 @@ class Model(keras.Model):
     outer_optimizer = SETTINGS["outer_optimizer"]
     _reduction = None
     _looked_at = None  # when it was chosen
+    _orders = None  # `OneOrder` of several workers
     _noise = None  # what a step measures of its gradients
 
     # Made, or taken as it is
@@ -278,6 +287,7 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.compile)
     def compile(self, *args, **kwargs):
+        _refuse_other_scope(self, "compile")
         super().compile(*args, **kwargs)
         self._reduction = None
         object.__setattr__(self, "_noise", None)
@@ -512,6 +522,13 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.fit)
     def fit(self, *args, **kwargs):
+        if several_workers(self.distribute_strategy):
+            _refuse_shared_backups(self, callbacks_in(kwargs.get("callbacks")))
+        with self._one_order():
+            return self._fit_with_callbacks(*args, **kwargs)
+
+    def _fit_with_callbacks(self, *args, **kwargs):
+        _refuse_other_scope(self, "fit")
         first = self.choose_reduction().callbacks() if self.compiled else []
         if not first:
             return super().fit(*args, **kwargs)
@@ -520,6 +537,24 @@ class Model(keras.Model):
             return super().fit(*args, **{**kwargs, "callbacks": [*first, *_as_list(kwargs.get("callbacks"))]})
         given.arguments["callbacks"] = [*first, *_as_list(given.arguments["callbacks"])]
         return super().fit(*given.args, **given.kwargs)
+
+    @_shown_as(keras.Model.evaluate)
+    def evaluate(self, *args, **kwargs):
+        with self._one_order():
+            return super().evaluate(*args, **kwargs)
+
+    @_shown_as(keras.Model.predict)
+    def predict(self, *args, **kwargs):
+        with self._one_order():
+            return super().predict(*args, **kwargs)
+
+    def _one_order(self):
+        """Return the context in which several workers read the same batches."""
+        if not several_workers(self.distribute_strategy):
+            return nullcontext()
+        if self._orders is None:
+            object.__setattr__(self, "_orders", OneOrder(self.distribute_strategy))  # Keras tracks any other attribute
+        return self._orders.reading()
 
     @_shown_as(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):
@@ -592,6 +627,8 @@ class Model(keras.Model):
         if iterator is not None:
             *_, epoch = next(iter(iterator))  # before it the number of the step, in newer Keras of two
             data_batch = next(epoch, None)
+            if self._orders is not None:
+                self._orders.refuse_unlike_orders()
             if data_batch is None:  # nothing to train on: Keras warns, but a step that makes variables raises
                 data_batch = batch_of_zeros(iterator)
                 if data_batch is None:
@@ -766,6 +803,33 @@ def _refuse_same_names(model):
             )
 
 
+def _refuse_other_scope(model, what):
+    """Raise ValueError for a model that is compiled or trained in another scope than that in which it was made."""
+    _refuse_other_strategy(model)
+    here = tf.distribute.get_strategy()
+    if what == "compile" and model.distribute_strategy is not here:
+        replicas = model.distribute_strategy.num_replicas_in_sync
+        raise ValueError(
+            f"{model.name} was made in the scope of a strategy with {replicas} replicas, and is compiled outside of it,"
+            " where the optimizer's variables would stand on one device only: make the optimizer and call compile in"
+            " the same scope, with strategy.scope():"
+        )
+
+
+def _refuse_shared_backups(model, callbacks):
+    """Raise ValueError for workers that back up into one folder, of which the first deletes what the others need."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            folder = zlib.crc32(os.path.abspath(callback.backup_dir).encode())
+            folders = all_gather(model.distribute_strategy, tf.identity)(tf.constant(folder, tf.int64)).tolist()
+            if len(set(folders)) < len(folders):
+                raise ValueError(
+                    f"BackupAndRestore({callback.backup_dir!r}) in several workers: each deletes the folder at the end"
+                    " while others use it, and all is trained again. Take bt.Resume, for which they share a folder, or"
+                    " give each worker a folder of its own"
+                )
+
+
 def _refuse_other_strategy(model):
     """Raise ValueError for a model whose weights are not those of the strategy in whose scope it is taken."""
     if not tf.distribute.has_strategy() or not model.weights:
@@ -802,6 +866,16 @@ _IN_PLACE_OF_A_STEP = (
 )
 
 
+_OF_SEVERAL_OPTIMIZERS = (
+    "a step with several optimizers, as a GAN's, cannot be written as one loss. Train the model as it is, on one device"
+    " and without settings; to save memory there, give its networks to bt.recompute"
+)
+
+
+def _in_place_of_a_step(model):
+    return _OF_SEVERAL_OPTIMIZERS if len(optimizers_of(model)) > 1 else _IN_PLACE_OF_A_STEP
+
+
 def _refuse_hidden_steps(model, settings):
     """Raise TypeError for a model taken in place with a step of its own, which knows nothing of what is asked for."""
     asked = _asked_for(model, settings)
@@ -809,7 +883,7 @@ def _refuse_hidden_steps(model, settings):
         kind = _next_after_ours(model, name) if isinstance(model, Model) else _with_own(model, name)
         if asked and kind:
             raise TypeError(
-                f"{kind.__name__} has a {name} of its own, which knows nothing of {asked}: {_IN_PLACE_OF_A_STEP}"
+                f"{kind.__name__} has a {name} of its own, which knows nothing of {asked}: {_in_place_of_a_step(model)}"
             )
 
 
@@ -836,7 +910,7 @@ def _watched_step(model, name):
         if asked and not model._ours_was_called:
             raise TypeError(
                 f"{type(model).__name__}.{name} does not call super().{name}(data), so it knows nothing of {asked}:"
-                f" {_IN_PLACE_OF_A_STEP}"
+                f" {_in_place_of_a_step(model)}"
             )
         return logs
 
