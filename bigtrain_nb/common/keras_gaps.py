@@ -388,6 +388,19 @@ def layers_within(layer):
     return list(layer._flatten_layers())
 
 
+def path_within(outer, layer):
+    """Return the names on the way from a layer or model to one inside it, "block_1/dense"; None if it is not there.
+
+    Its public ``path`` begins where it was built, and so within a nested model at that.
+    """
+    for inner in outer._flatten_layers(include_self=False, recursive=False):
+        if inner is layer:
+            return inner.name
+        rest = path_within(inner, layer)
+        if rest:
+            return f"{inner.name}/{rest}"
+
+
 def graph_of(model):
     """Return what a functional or sequential model calls, in order: [(operation, those it takes its inputs from)].
 

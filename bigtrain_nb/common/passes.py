@@ -37,7 +37,7 @@ def read_apart(dataset):
     the first batches changes the order that `fit` sees. So the graph of the dataset is copied, with memories of its
     own. What cannot be written as a graph, as arrays of 2 GiB and more, raises tf.errors.OpError or ValueError.
     """
-    graph = _graph_of(dataset)
+    graph = graph_of_dataset(dataset)
     nodes = {node.name: node for node in graph.node}
     for node in list(graph.node):
         if node.op in _RESOURCES:
@@ -54,7 +54,8 @@ def read_apart(dataset):
     return _dataset_of(graph, dataset.element_spec)
 
 
-def _graph_of(dataset):
+def graph_of_dataset(dataset):
+    """Return a dataset as a GraphDef, before it is rewritten to run; raise as `read_apart` does."""
     variant = tf.data.experimental.to_variant(dataset)
     text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)  # functions of Python: as here
     return tf.compat.v1.GraphDef.FromString(text.numpy())
@@ -81,7 +82,7 @@ def without_first(dataset, count):
 
 def _skipping_numbers(dataset, count):
     """Return the same with the numbers skipped in its graph; raise ValueError if it does not begin with numbers."""
-    graph = _graph_of(dataset)
+    graph = graph_of_dataset(dataset)
     nodes = {node.name: node for node in graph.node}
     functions = graph.library.function
     if any(node.op.startswith(_DRAWS) for function in functions for node in function.node_def):
