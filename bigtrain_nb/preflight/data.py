@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import cause, number
-from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
-from bigtrain_nb.preflight.training import NoExamples, passes_of, read
+from bigtrain_nb.common.words import number
+from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, look, ok, wrong
+from bigtrain_nb.preflight.training import NoExamples, passes_of, read, words_of
 from bigtrain_nb.watch.profile import batches_of
 
 ONE_CLASS = 0.5
@@ -24,28 +24,76 @@ AMONG_TRAINING = 0.05
 """Share of validation's examples that may be among those of training, over what comes by chance."""
 SHARE_FOR_EXAMPLES = 0.05
 """Of the time that is left, for reading examples of each of both."""
+SHARE_FOR_BATCHES = 0.05
+"""Of the time that is left, for all batches that were read, after the first."""
 SPREAD = 3
 SHIFT = 2
 """Validation beside training: how many times the deviation, and how many deviations between the means."""
 
 
 def runs(training):
-    """Does the model take the batch?"""
+    """Does the model take the batches, and a step of it the first one?"""
+    outputs = None
     if training.fails_with is None and not training.has_own_step:
         try:
             outputs = training.outputs(training.x)
-            shapes = ", ".join(str(tuple(output.shape)) for output in keras.tree.flatten(outputs))
+        except NotExamined:
+            raise
         except Exception as error:
-            training.fails_with = f"{type(error).__name__}: {cause(error)}"
+            training.fails_with = words_of(error)
+    if training.fails_with is None:
+        try:
+            training.step(training.first)
+            training.state.put_back()
+        except TrainingRaises as error:
+            if _wrong_targets(training, 0):
+                return None  # the cause, which has its own line
+            training.fails_with = str(error)
     if training.fails_with is not None:
         given = ", ".join(f"{tuple(each.shape)} {each.dtype.name}" for each in keras.tree.flatten(training.x))
         return wrong(
             f"A step on the first batch fails, with inputs {given}: {training.fails_with.rstrip('.')}.",
-            "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape.",
+            "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape."
+            " If the forward pass works, look at the loss, the metrics and the optimizer.",
         )
-    if training.has_own_step:
+    failing = _failing_batch(training)
+    if failing:
+        return failing
+    if training.unread is not None:
+        return wrong(
+            f"{len(training.batches)} batches can be read, and the next one fails: {training.unread.rstrip('.')}.",
+            "Look at the example that it names, and at the functions that the dataset maps.",
+        )
+    if outputs is None:
         return None
+    shapes = ", ".join(str(tuple(output.shape)) for output in keras.tree.flatten(outputs))
     return ok(f"{training.examples} examples a batch, outputs {shapes}.")
+
+
+def _failing_batch(training):
+    """Return what is wrong with the first batch that the model does not take, of those for which there is time."""
+    until = time.monotonic() + SHARE_FOR_BATCHES * training.seconds_left
+    for place, batch in enumerate(training.batches[1:], 1):
+        if time.monotonic() > until:
+            return None
+        try:
+            if training.has_own_step:
+                training.step(batch)
+            else:
+                training.loss_of(batch)
+        except NotExamined:
+            return None
+        except Exception as error:
+            if _wrong_targets(training, place):
+                return None
+            words = str(error) if isinstance(error, TrainingRaises) else words_of(error)
+            count = len(training.batches)
+            del training.batches[place:]  # one cause, one line: other checks go without them
+            return wrong(
+                f"Batch {place} of {count} fails, and the first does not: {words.rstrip('.')}.",
+                "Compare its shapes and values with those of the first.",
+            )
+    return None
 
 
 def finite(training):
@@ -74,12 +122,33 @@ def labels(training):
     """Are the targets in the range that the loss takes, and of the shape of the outputs?"""
     if training.y is None:
         return None
-    for pair in training.pairs():
-        found = _labels_of(pair)
-        if found:
+    training.pairs()  # raises where there is no loss to examine
+    until = time.monotonic() + SHARE_FOR_BATCHES * training.seconds_left
+    examined = 0
+    for place in range(len(training.batches)):
+        if place and time.monotonic() > until:
+            break
+        found = _wrong_targets(training, place)
+        if found and place == 0:
             training.no_loss = "the targets are wrong, so that the loss says nothing"
             return found
-    return ok("Targets are in the range and of the shape that the loss takes.")
+        if found:
+            return {**found, "found": f"Batch {place} of {len(training.batches)}: {found['found']}"}
+        examined += 1
+    return ok(f"Targets of {examined} batches are in the range and of the shape that the loss takes.")
+
+
+def _wrong_targets(training, place):
+    """Return what is wrong with the targets of a batch, None if nothing is, or they belong to a loss of one's own."""
+    if training.has_own_step or training.y is None or training.model.loss is None:
+        return None
+    try:
+        pairs = training.pairs(training.batches[place])
+    except NotExamined:
+        raise
+    except Exception:
+        return None  # the model does not take its inputs
+    return next(filter(None, map(_labels_of, pairs)), None)
 
 
 def _labels_of(pair):
@@ -87,13 +156,19 @@ def _labels_of(pair):
     counted = pair.counted()
     classes = outputs.shape[-1]
     if pair.is_sparse:
-        bad = counted & ((y < 0) | (y >= classes) | (y != np.floor(y)))
+        ignored = pair.setting.get("ignore_class")
+        looked_up = np.ones(y.shape, bool) if ignored is None else y != ignored
+        bad = looked_up & ((y < 0) | (y >= classes) | (y != np.floor(y)))
         if bad.any():
+            advice = "Let the last layer have a unit for each class, and number the classes from 0. Where there is no"
+            advice += " label, give the loss ignore_class=-1 and the label -1."
+            if not (bad & counted).any():
+                advice = "A sample weight of 0 does not help, for the loss looks the label up first, and raises. Give a"
+                advice += " class that there is, as 0, where the weight is 0; or ignore_class=-1 to the loss."
             return wrong(
-                f"{pair.words()}{bad.sum():,} of {counted.sum():,} labels are no class of 0 to {classes - 1}: there are"
-                f" labels from {y[counted].min():g} to {y[counted].max():g}.",
-                "Let the last layer have a unit for each class, number the classes from 0, and let ignore_class or a"
-                " sample weight of 0 leave out what is no label.",
+                f"{pair.words()}{bad.sum():,} of {looked_up.sum():,} labels are no class of 0 to {classes - 1}: there"
+                f" are labels from {y[looked_up].min():g} to {y[looked_up].max():g}.",
+                advice,
             )
         return None
     if pair.kind in ("", "ctc", "circle"):

@@ -471,7 +471,7 @@ def _own_steps(training):
     until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
     logs = []
     while len(logs) < 20 and time.monotonic() < until:
-        given = training.model.train_step(training.first)
+        given = training.step(training.first, anew=False)
         logs.append({name: float(tf.reduce_mean(tf.cast(value, tf.float32))) for name, value in given.items()})
         bad = [name for name, value in logs[-1].items() if not math.isfinite(value)]
         if bad:

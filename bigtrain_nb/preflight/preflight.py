@@ -14,12 +14,11 @@ from tqdm.auto import tqdm
 from bigtrain_nb.common.checks import one_of, positive, whole_number
 from bigtrain_nb.common.keras_gaps import build_as_fit_does
 from bigtrain_nb.common.quiet import keras
-from bigtrain_nb.common.words import cause
 from bigtrain_nb.preflight import data as of_data
-from bigtrain_nb.preflight import leaks, memory, pieces, precision, survival, time_needed
+from bigtrain_nb.preflight import leaks, memory, pieces, precision, survival, time_needed, updates
 from bigtrain_nb.preflight import loss as of_loss
-from bigtrain_nb.preflight.report import NOT_EXAMINED, WRONG, Finding, NotExamined, Preflight
-from bigtrain_nb.preflight.training import NoExamples, Training, refuse_read_once
+from bigtrain_nb.preflight.report import NOT_EXAMINED, WRONG, Finding, NotExamined, Preflight, TrainingRaises, wrong
+from bigtrain_nb.preflight.training import NoExamples, Training, refuse_read_once, words_of
 from bigtrain_nb.preflight.untouched import build_optimizers, left_as_it_was
 from bigtrain_nb.watch.profile import as_fit_gives
 
@@ -28,7 +27,7 @@ GROUPS = {
     "leaks": leaks.CHECKS,
     "loss": of_loss.CHECKS,
     "pieces": pieces.CHECKS,
-    "precision": precision.CHECKS,
+    "precision": {**updates.CHECKS, **precision.CHECKS},
     "time": time_needed.CHECKS,
     "memory": memory.CHECKS,
     "survival": survival.CHECKS,
@@ -128,7 +127,7 @@ def _build(training):
         else:
             build_as_fit_does(training.model, training.first)
     except Exception as error:
-        training.fails_with = _words(error)
+        training.fails_with = words_of(error)
 
 
 def _chosen(names):
@@ -150,10 +149,12 @@ def _examine(training, checks):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Keras' on a step that is only tried: what it is about has a line
                 found = check(training)
+        except TrainingRaises as error:
+            found = wrong(f"A step of the training raises: {error}", "fit would end with it: mend this first.")
         except NotExamined as reason:
             found = {"verdict": NOT_EXAMINED, "found": _sentence(reason)}
         except Exception as error:
-            found = {"verdict": NOT_EXAMINED, "found": f"It failed: {_words(error)}"}
+            found = {"verdict": NOT_EXAMINED, "found": f"It failed: {words_of(error)}"}
         finally:
             training.state.put_back()
         if found:
@@ -164,7 +165,3 @@ def _examine(training, checks):
 def _sentence(reason):
     words = str(reason)
     return f"{words[:1].upper()}{words[1:]}."
-
-
-def _words(error):
-    return f"{type(error).__name__}: {cause(error)}"

@@ -24,6 +24,9 @@ layers = keras.layers
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 HELPERS = {"one batch": ["_own_steps"], "memory": ["_advice"]}  # of a check, that say more lines
 QUICK_SICK = [  # the benchmark has all
+    *("adam_in_bfloat16", "adamw_in_bfloat16", "nadam_in_bfloat16", "adam_in_float16", "own_step_without_scale_loss"),
+    *("labels_minus_one_with_weight_0", "labels_out_of_range_in_batch_6", "tokens_out_of_range_in_batch_2"),
+    *("dataset_that_fails_in_batch_3", "update_that_raises", "own_step_that_raises"),
     *("nan_in_inputs", "labels_minus_one", "targets_broadcast", "sorted_by_class", "one_batch_for_ever"),
     *(
         "generator_that_ends",
@@ -47,11 +50,12 @@ QUICK_SICK = [  # the benchmark has all
     *("attention_without_causal_mask", "convolution_looks_ahead", "targets_not_shifted", "padding_without_mask"),
     *("raw_images", "weights_in_a_plain_tensor", "keras_hub_targets_not_shifted", "keras_hub_padding_is_trained"),
 ]
-QUICK = ["data", "leaks", "outputs and loss", "range of outputs", "dead units", "frozen layers"]
+QUICK = ["data", "leaks", "weights move", "outputs and loss", "range of outputs", "dead units", "frozen layers"]
 QUICK_HEALTHY = {
     *("classes", "yes_or_no_without_a_last_axis", "several_classes", "positive_targets_with_relu", "two_outputs"),
     *("sequence_autoencoder", "language_model_with_mask", "contrastive", "numbers_in_the_order_of_time", "fine_tuned"),
     *("causal_language_model_of_keras_hub", "llama_of_keras_hub", "strings_of_words", "few_different_inputs"),
+    *("momentum_in_bfloat16", "adam_in_mixed_bfloat16", "warm_up_from_zero", "half_precision", "low_rank_adapters"),
 }
 
 
@@ -489,6 +493,8 @@ TAUGHT = {  # a line that names a notebook, and words that this has
     ("right in pieces", "05"): "The exception: batch normalisation",
     ("a step is finite", "04"): "Underflow",
     ("a step is finite", "11"): "bt.find_overflow",
+    ("weights move", "04"): "bfloat16: range without digits",
+    ("weights move", "02"): "The learning rate",
     ("bfloat16", "04"): "bfloat16: range without digits",
     ("time", "01"): "Diagnose",
     ("time", "06"): "The roofline",
@@ -593,3 +599,23 @@ def test_a_loss_that_is_no_mean_over_examples_is_named_with_its_cause(loss):
     model, data = dense(layers.Dense(1), loss=loss), batched(*numbers())
     (finding,) = bt.preflight(model, data, checks=["right in pieces"]).findings
     assert finding.verdict == "look" and re.search(PIECES[loss], finding.found), finding
+
+
+@pytest.mark.parametrize("name", ["update_that_raises", "own_step_that_raises", "tokens_out_of_range_in_batch_2"])
+def test_a_training_that_raises_is_wrong_whatever_is_asked(name, tmp_path):
+    report = bt.preflight(*SICK[name][0](), minutes=0.5, checks=["data", "loss", "a step is finite", "bfloat16"])
+    assert report.failed and not any("It failed" in finding.found for finding in report.findings), report
+
+
+def test_a_sample_weight_is_no_remedy_for_a_label_that_is_looked_up():
+    (finding,) = bt.preflight(*SICK["labels_minus_one_with_weight_0"][0](), checks=["targets"]).findings
+    assert "A sample weight of 0 does not help" in finding.advice and "ignore_class=-1" in finding.advice
+    model, data = SICK["labels_minus_one_with_weight_0"][0]()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        model.fit(data, verbose=0)
+
+
+def test_a_resume_that_is_tried_leaves_fit_as_it_was():
+    model, data = HEALTHY["regression"]()
+    bt.preflight(model, data, checks=["stopped and resumed"], minutes=0.5)
+    assert "fit" not in vars(model)

@@ -111,6 +111,51 @@ def language_model(length=12, vocabulary=20, causal=True, mask=False, add=True, 
     return model
 
 
+def in_policy(policy, optimizer, own=None):
+    """A classifier in a policy that is its own, not the global one."""
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(16, "relu", dtype=policy)(inputs)
+    model = (own or keras.Model)(inputs, layers.Dense(3, "softmax", dtype=policy)(hidden))
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    return model, batched(*table())
+
+
+@sick("weights move")
+def adam_in_bfloat16():
+    return in_policy("bfloat16", keras.optimizers.Adam(0.01))
+
+
+@sick("weights move")
+def adamw_in_bfloat16():
+    return in_policy("bfloat16", keras.optimizers.AdamW(0.01, weight_decay=0.0))
+
+
+@sick("weights move")
+def nadam_in_bfloat16():
+    return in_policy("bfloat16", keras.optimizers.Nadam(0.01))
+
+
+@sick("weights move")
+def adam_in_float16():
+    return in_policy("float16", keras.optimizers.Adam(0.01))
+
+
+@sick("weights move")
+def own_step_without_scale_loss():
+    class Own(keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            self.optimizer.apply_gradients(
+                zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
+            )
+            return {"loss": loss}
+
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
+    return in_policy("mixed_float16", optimizer, Own)
+
+
 # Sick: the data
 
 
@@ -138,6 +183,62 @@ def labels_from_one():
 def labels_minus_one():
     x, y = table(classes=2)
     return dense(layers.Dense(2, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, 2 * y - 1)
+
+
+@sick("targets")
+def labels_minus_one_with_weight_0():
+    x, y = table(classes=2)
+    weights = random().integers(0, 2, len(y)).astype("float32")
+    model = dense(layers.Dense(2, "softmax"), loss="sparse_categorical_crossentropy")
+    return model, batched(x, np.where(weights > 0, y, -1), weights)
+
+
+@sick("targets")
+def labels_out_of_range_in_batch_6():
+    x, y = table()
+    y = np.where(np.arange(len(y)) == 6 * 16 + 3, 7, y)
+    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
+
+
+@sick("the model takes the batch")
+def tokens_out_of_range_in_batch_2():
+    found = tokens()
+    inputs = np.where(np.arange(64)[:, None] == 2 * 16 + 1, 20, found[:, :-1])
+    return language_model(), batched(inputs, found[:, 1:])
+
+
+@sick("the model takes the batch")
+def dataset_that_fails_in_batch_3():
+    x, y = numbers()
+
+    def read(x, y):
+        return tf.debugging.check_numerics(x, "file 57 is damaged"), y
+
+    return dense(layers.Dense(1), loss="mse"), batched(np.where(np.arange(128)[:, None] == 50, np.inf, x), y).map(read)
+
+
+@sick("the model takes the batch")
+def update_that_raises():
+    class Refusing(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            raise RuntimeError("this optimizer cannot update")
+
+    x, y = numbers()
+    model = dense(layers.Dense(1), loss="mse")
+    model.compile(Refusing(0.1), "mse")
+    return model, batched(x, y)
+
+
+@sick("the model takes the batch")
+def own_step_that_raises():
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            raise ValueError("no such key: 'lables'")
+
+    x, y = numbers()
+    model = Own([keras.Input((8,)), layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model, batched(x, y)
 
 
 @sick("targets")
@@ -974,6 +1075,16 @@ def momentum_and_decay():
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=1e-4, clipnorm=1.0)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model, batched(x, y)
+
+
+@healthy
+def momentum_in_bfloat16():
+    return in_policy("bfloat16", keras.optimizers.SGD(0.1, momentum=0.9))
+
+
+@healthy
+def adam_in_mixed_bfloat16():
+    return in_policy("mixed_bfloat16", keras.optimizers.Adam(0.01))
 
 
 @healthy
