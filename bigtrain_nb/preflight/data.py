@@ -1,6 +1,7 @@
 """Checks of the data: is what the batches hold what the model and the loss can take, and are they in a good order?"""
 
 import hashlib
+import math
 import time
 from collections import Counter
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
+from bigtrain_nb.preflight.features import named_parts
 from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, look, ok, wrong
 from bigtrain_nb.preflight.training import NoExamples, passes_of, read, words_of
 from bigtrain_nb.watch.profile import batches_of
@@ -38,6 +40,8 @@ def runs(training):
         try:
             outputs = training.outputs(training.x)
         except NotExamined:
+            if training.no_outputs is not None:
+                return training.spoilt_outputs()
             raise
         except Exception as error:
             training.fails_with = words_of(error)
@@ -64,6 +68,8 @@ def runs(training):
             f"{len(training.batches)} batches can be read, and the next one fails: {training.unread.rstrip('.')}.",
             "Look at the example that it names, and at the functions that the dataset maps.",
         )
+    if training.no_outputs is not None:
+        return training.spoilt_outputs()
     if outputs is None:
         return None
     shapes = ", ".join(str(tuple(output.shape)) for output in keras.tree.flatten(outputs))
@@ -100,9 +106,9 @@ def finite(training):
     """Is a value NaN or infinite?"""
     for place, batch in enumerate(training.batches):
         parts = dict(zip(("inputs", "targets", "sample weights"), _parts(batch), strict=True))
-        for name, part in parts.items():
-            for value in keras.tree.flatten(part):
-                if value is None or not value.dtype.is_floating:
+        for kind, part in parts.items():
+            for name, value in named_parts(part, kind):
+                if not value.dtype.is_floating:
                     continue
                 bad = ~np.isfinite(tf.cast(value, tf.float32).numpy())
                 if bad.any():
@@ -295,13 +301,14 @@ def validation_alike(training):
             "Inputs of validation have another structure or dtype than those of training.",
             "Make both datasets by the same function.",
         )
-    for mine, other in zip(ours, theirs, strict=True):
+    names = [name for name, value in named_parts(training.x, "inputs") if _has_scale(value)]
+    for name, mine, other in zip(names, ours, theirs, strict=True):
         spread = (other.std() + 1e-9) / (mine.std() + 1e-9)
         shift = abs(other.mean() - mine.mean()) / (mine.std() + 1e-9)
         if spread > SPREAD or spread < 1 / SPREAD or shift > SHIFT:
             return wrong(
-                f"Inputs of validation have mean {other.mean():.3g} and deviation {other.std():.3g}, those of training"
-                f" {mine.mean():.3g} and {mine.std():.3g}: the model is tried on what it never sees.",
+                f"The {name} of validation have mean {other.mean():.3g} and deviation {other.std():.3g}, those of"
+                f" training {mine.mean():.3g} and {mine.std():.3g}: the model is tried on what it never sees.",
                 "Make both datasets by the same function, with the mean and deviation of training.",
             )
     return ok("Inputs of validation have the scale of those of training.")
@@ -329,6 +336,8 @@ def validation_apart(training):
     theirs = list(_inputs_of(of_validation(), seconds))
     if not theirs:
         raise NotExamined("validation has no examples")
+    repeats = math.gcd(*times.values())  # of a dataset that repeats itself each example comes as often
+    times = Counter({each: count // repeats for each, count in times.items()})
     read = times.total()
     share = float(np.mean([each in times for each in theirs]))
     by_chance = 1 - sum(count == 1 for count in times.values()) / read
@@ -365,12 +374,16 @@ def _parts(batch):
     return keras.utils.unpack_x_y_sample_weight(batch)
 
 
+def _has_scale(value):
+    return value.dtype.is_floating or value.dtype == tf.uint8
+
+
 def _floats(inputs):
     """Return the floating inputs of all batches, each joined to one array of float64."""
     flat = [keras.tree.flatten(value) for value in inputs]
     joined = []
     for place, value in enumerate(flat[0]):
-        if value.dtype.is_floating or value.dtype == tf.uint8:
+        if _has_scale(value):
             joined.append(np.concatenate([np.asarray(each[place]).astype("float64").ravel() for each in flat]))
     return joined
 

@@ -4,6 +4,7 @@ The checks stand in files by group, each a dictionary {what is examined: functio
 finding, or None if it has nothing to say of this kind of training, or raises `NotExamined` with the reason.
 """
 
+import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from bigtrain_nb.common.checks import one_of, positive, whole_number
 from bigtrain_nb.common.keras_gaps import build_as_fit_does
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.preflight import data as of_data
-from bigtrain_nb.preflight import leaks, memory, pieces, precision, survival, time_needed, updates
+from bigtrain_nb.preflight import features, leaks, memory, pieces, precision, survival, time_needed, updates
 from bigtrain_nb.preflight import loss as of_loss
 from bigtrain_nb.preflight.report import NOT_EXAMINED, WRONG, Finding, NotExamined, Preflight, TrainingRaises, wrong
 from bigtrain_nb.preflight.training import NoExamples, Training, refuse_read_once, words_of
@@ -23,7 +24,7 @@ from bigtrain_nb.preflight.untouched import build_optimizers, left_as_it_was
 from bigtrain_nb.watch.profile import as_fit_gives
 
 GROUPS = {
-    "data": of_data.CHECKS,
+    "data": {**of_data.CHECKS, **features.CHECKS},
     "leaks": leaks.CHECKS,
     "loss": of_loss.CHECKS,
     "pieces": pieces.CHECKS,
@@ -33,6 +34,20 @@ GROUPS = {
     "survival": survival.CHECKS,
 }
 
+
+LAST = (
+    "one batch",
+    "validation apart",
+    "bfloat16",
+    "gradient noise",
+    "time",
+    "memory",
+    "stopped and resumed",
+    "saved and loaded",
+)
+"""What takes a share of the time that is left: on a slow machine the quick checks have run by then."""
+SILENT_SECONDS = 10
+"""After which it says what it does where no bar of progress is shown."""
 
 _EMPTY = Finding(
     "the model takes the batch",
@@ -59,7 +74,8 @@ def preflight(
     they are of texts. ``epochs``: how many are planned, for the time of the whole run. ``checks``: groups, of "data",
     "leaks", "loss", "pieces", "precision", "time", "memory", "survival", or single lines of a report, as "one batch";
     default: all. After ``minutes`` no check begins, and one that has begun ends at its next call of the model; the
-    lines say so.
+    lines say so. What takes a share of that time, as "one batch", "time" and "memory", comes last. Where no bar of
+    progress can be shown, a line to stderr says every ten seconds what is examined.
 
     "memory" and "saved and loaded" each start a process of their own, which first loads TensorFlow.
 
@@ -135,15 +151,20 @@ def _chosen(names):
     chosen = {}
     for group, checks in GROUPS.items():
         chosen.update({name: check for name, check in checks.items() if not names or group in names or name in names})
-    return chosen
+    quick = {name: check for name, check in chosen.items() if name not in LAST}
+    return quick | {name: chosen[name] for name in LAST if name in chosen}
 
 
 def _examine(training, checks):
     """Return the findings of the checks."""
     findings = []
     progress = tqdm(checks.items(), delay=1, leave=False, disable=None)
+    began = said = time.monotonic()
     for name, check in progress:
         progress.set_description(name)
+        if progress.disable and time.monotonic() - said > SILENT_SECONDS:
+            said = time.monotonic()
+            print(f"preflight, {said - began:.0f} s: {name}", file=sys.stderr, flush=True)
         try:
             training.refuse_late()
             with warnings.catch_warnings():

@@ -10,7 +10,7 @@ from bigtrain_nb.common.keras_gaps import mask_of
 from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
-from bigtrain_nb.preflight.report import NotExamined, TrainingRaises
+from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, wrong
 from bigtrain_nb.train.model import has_own_step
 from bigtrain_nb.watch.profile import batches_of
 
@@ -28,8 +28,8 @@ class Training:
     """A compiled model and the batches of tensors that it trains on, ``batches``; ``first`` is what most checks use.
 
     ``x``, ``y``, ``weight`` are the parts of the first. ``state``: the model's `State` to put back. ``fails_with``:
-    words of the error with which the model refuses the first batch. ``unread``: those of the error with which the
-    dataset ended after ``batches``. ``no_loss``: why the loss of it says nothing, once
+    words of the error with which the model refuses the first batch; ``unread``: of that with which the dataset ended
+    after ``batches``. ``no_loss`` and ``no_outputs``: why the loss and the outputs of the first batch say nothing, once
     a check has found that, so that one cause is one line. ``ends_after_a_pass``: whether a second pass reads nothing,
     once that was found. ``known_constant``: the loss of the best constant output, once it was sought. ``known_input``:
     the `Result` of the input alone, once it was measured.
@@ -58,6 +58,8 @@ class Training:
         self.state = None
         self.fails_with = None
         self.no_loss = None
+        self.no_outputs = None
+        self.said_spoilt = False
         self.ends_after_a_pass = False
         self.known_constant = None
         self.known_input = None
@@ -92,9 +94,26 @@ class Training:
         """Return what the model gives for inputs, as its step would call it."""
         self.refuse_late()
         self.refuse_failing()
-        if takes(self.model.call, x, training=training):
-            return self.model(x, training=training)
-        return self.model(x)
+        if self.no_outputs is not None:
+            raise NotExamined(self.no_outputs)
+        given = {"training": training} if takes(self.model.call, x, training=training) else {}
+        outputs = self.model(x, **given)
+        if x is self.x and not training and any(_has_nan(each) for each in keras.tree.flatten(outputs)):
+            self.no_outputs = "outputs of the first batch are NaN"
+            raise NotExamined(self.no_outputs)
+        return outputs
+
+    def spoilt_outputs(self):
+        """Return what is wrong with outputs that are NaN, once: one cause is one line."""
+        if self.said_spoilt:
+            return None
+        self.said_spoilt = True
+        return wrong(
+            "Outputs of the first batch are NaN after 0 steps, though the batch is finite. What compares outputs"
+            " is not examined.",
+            "bt.find_overflow(model, data) names the first layer that gives it; look at the weights that were loaded.",
+            "11",
+        )
 
     def outputs_again(self, x):
         """Return the outputs as the state gives them from which all began, so that random numbers are the same."""
@@ -256,6 +275,10 @@ def _part(structure, name, place):
     if isinstance(structure, list | tuple):
         return structure[place] if place < len(structure) else None
     return structure
+
+
+def _has_nan(value):
+    return value.dtype.is_floating and bool(tf.reduce_any(tf.math.is_nan(value)))
 
 
 def words_of(error):

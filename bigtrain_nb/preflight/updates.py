@@ -29,6 +29,8 @@ def moves(training):
         return None  # which "gradients" says
     if training.no_loss is not None:
         raise NotExamined(training.no_loss)
+    if not training.has_own_step:
+        training.outputs(training.x)  # raises where they are NaN already
     steps, changed, unscaled = _taken(training)
     spoilt = next((weight.path for weight in weights if not np.isfinite(_wide(weight)).all()), None)
     training.state.put_back()

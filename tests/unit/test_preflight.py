@@ -7,9 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import hub_models
 import numpy as np
 import pytest
-from trainings import HEALTHY, SICK, batched, dense, language_model, numbers, table, tokens
+from trainings import HEALTHY, SICK, batched, by_feature, dense, language_model, numbers, of_keras_hub, table, tokens
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.passes import read_apart
@@ -24,6 +25,8 @@ layers = keras.layers
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 HELPERS = {"one batch": ["_own_steps"], "memory": ["_advice"]}  # of a check, that say more lines
 QUICK_SICK = [  # the benchmark has all
+    *("features_in_another_order", "never_adapted", "weights_that_are_all_zero", "outputs_that_are_nan"),
+    "own_step_that_runs_away",
     *("adam_in_bfloat16", "adamw_in_bfloat16", "nadam_in_bfloat16", "adam_in_float16", "own_step_without_scale_loss"),
     *("labels_minus_one_with_weight_0", "labels_out_of_range_in_batch_6", "tokens_out_of_range_in_batch_2"),
     *("dataset_that_fails_in_batch_3", "update_that_raises", "own_step_that_raises"),
@@ -55,6 +58,7 @@ QUICK_HEALTHY = {
     *("classes", "yes_or_no_without_a_last_axis", "several_classes", "positive_targets_with_relu", "two_outputs"),
     *("sequence_autoencoder", "language_model_with_mask", "contrastive", "numbers_in_the_order_of_time", "fine_tuned"),
     *("causal_language_model_of_keras_hub", "llama_of_keras_hub", "strings_of_words", "few_different_inputs"),
+    *("features_by_name", "features_in_the_order_of_the_inputs", "adapted"),
     *("momentum_in_bfloat16", "adam_in_mixed_bfloat16", "warm_up_from_zero", "half_precision", "low_rank_adapters"),
 }
 
@@ -381,6 +385,13 @@ def test_memory_is_planned_and_measured_beside_what_the_machine_has():
     assert finding.verdict == "ok" and 0.7 < planned / measured < 1.5, finding
 
 
+def test_memory_of_a_task_with_a_preprocessor_is_measured_too():
+    model = of_keras_hub(hub_models.gpt2_of_texts())
+    texts = tf.data.Dataset.from_tensor_slices(["the hat", "that cat", "then", "a thing"] * 4).batch(8)
+    (finding,) = bt.preflight(model, texts, checks=["memory"]).findings
+    assert finding.verdict == "ok" and "measured in a process of its own" in finding.found, finding
+
+
 def test_where_memory_is_short_the_cheapest_way_is_shown(monkeypatch):
     x = np.ones((8192, 256), "float32")
     hidden = [layers.Dense(256, "relu", name=f"block_{number}") for number in range(4)]
@@ -619,3 +630,82 @@ def test_a_resume_that_is_tried_leaves_fit_as_it_was():
     model, data = HEALTHY["regression"]()
     bt.preflight(model, data, checks=["stopped and resumed"], minutes=0.5)
     assert "fit" not in vars(model)
+
+
+def test_outputs_that_are_nan_make_no_other_line_false():
+    report = bt.preflight(*SICK["outputs_that_are_nan"][0](), checks=["data", "leaks", "loss", "pieces"], minutes=0.5)
+    assert [finding.check for finding in report.of("wrong")] == ["the model takes the batch"] and not report.of("look")
+    report = bt.preflight(*SICK["outputs_that_are_nan"][0](), checks=["leaks", "loss"], minutes=0.5)
+    assert [finding.check for finding in report.of("wrong")] == ["start"] and not report.of("look"), report
+
+
+def test_a_feature_is_named_where_it_is_not_finite():
+    model, data = by_feature(dict, "age", "width")
+    data = data.map(lambda x, y: ({"age": x["age"], "width": x["width"] / 0.0}, y))
+    (finding,) = bt.preflight(model, data, checks=["finite values"]).findings
+    assert finding.verdict == "wrong" and "inputs 'width' of batch 0" in finding.found, finding
+
+
+def test_a_feature_without_an_input_is_looked_at():
+    _, data = by_feature(dict, "age", "width", "unused")
+    inputs = [keras.Input((4,), name=name) for name in ("age", "width")]
+    model = keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(inputs)))
+    model.compile("adam", "mse")
+    (finding,) = bt.preflight(model, data, checks=["inputs by name"]).findings
+    assert finding.verdict == "look" and "'unused'" in finding.found, finding
+
+
+def below_a_threshold(x):
+    return (x[:, 2] > 0.3).astype("int32")
+
+
+def between_two(x):
+    return np.digitize(x[:, 2], [-0.4, 0.4])
+
+
+def the_same_in_other_units(x):
+    return 3 - 2 * x[:, 2:3]
+
+
+ANSWERS = {
+    below_a_threshold: "by a threshold",
+    between_two: "by a threshold",
+    the_same_in_other_units: "up to a factor",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_feature_that_is_the_target_is_looked_at(answer):
+    x, y = numbers()
+    model = dense(layers.Dense(3), loss="mse")
+    (finding,) = bt.preflight(model, batched(x, answer(x)), checks=["answer in a feature"]).findings
+    assert finding.verdict == "look" and "Feature 2" in finding.found and ANSWERS[answer] in finding.found, finding
+    (finding,) = bt.preflight(model, batched(*table()), checks=["answer in a feature"]).findings
+    assert finding.verdict == "ok"
+
+
+def test_a_schedule_that_has_run_to_its_end_is_said_before_steps_are_wasted():
+    rates = keras.optimizers.schedules.PolynomialDecay(0.01, 5, 0.0)
+    model = dense(layers.Dense(1), loss="mse", rate=rates)
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(10)
+    (finding,) = bt.preflight(model, batched(*numbers()), checks=["one batch"], minutes=0.5).findings
+    assert finding.verdict == "look" and "it has run to its end, and steps do nothing" in finding.found
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_validation_within_a_training_that_repeats_itself_is_found(times):
+    model, data, validation = SICK["validation_within_training"][0]()
+    (finding,) = bt.preflight(model, data.repeat(times), validation=validation, checks=["validation apart"]).findings
+    assert finding.verdict == "wrong" and "by chance: 0%" in finding.found, finding
+
+
+def test_what_takes_a_share_of_the_time_comes_last():
+    names = list(room._chosen(None))
+    assert set(names[-len(room.LAST) :]) == set(room.LAST) and len(names) > 2 * len(room.LAST)
+
+
+def test_without_a_terminal_it_says_what_it_does(monkeypatch, capsys):
+    monkeypatch.setattr(room, "SILENT_SECONDS", 0)
+    bt.preflight(*HEALTHY["regression"](), checks=["data"])
+    assert re.search(r"preflight, \d+ s: finite values\n", capsys.readouterr().err)

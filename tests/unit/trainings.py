@@ -3,6 +3,8 @@
 SICK: {name: (function, the check that is to say "wrong")}; HEALTHY: {name: function}.
 """
 
+from collections import OrderedDict
+
 import hub_models
 import numpy as np
 
@@ -239,6 +241,58 @@ def own_step_that_raises():
     model = Own([keras.Input((8,)), layers.Dense(1)])
     model.compile("adam", "mse")
     return model, batched(x, y)
+
+
+def by_feature(kind, *names):
+    """A model of inputs in a dictionary, and data whose features come in the order of the names."""
+    x, y = numbers()
+    inputs = {name: keras.Input((4,), name=name) for name in ("age", "width")}
+    model = keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(list(inputs.values()))))
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    parts = {"age": x[:, :4], "width": x[:, 4:], "unused": x[:, :1]}
+    return model, batched(kind((name, parts[name]) for name in names), y)
+
+
+@sick("inputs by name")
+def features_in_another_order():
+    return by_feature(OrderedDict, "width", "age")
+
+
+@sick("normalization")
+def never_adapted():
+    x, y = numbers()
+    model = keras.Sequential([keras.Input((8,)), layers.Normalization(), layers.Dense(8, "relu"), layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(100 + x, y)
+
+
+@sick("sample weights")
+def weights_that_are_all_zero():
+    x, y = numbers()
+    return dense(layers.Dense(1), loss="mse"), batched(x, y, np.zeros(len(x), "float32"))
+
+
+@sick("the model takes the batch")
+def outputs_that_are_nan():
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model.layers[0].kernel.assign(np.nan * model.layers[0].kernel)
+    return model, batched(*table())
+
+
+@sick("one batch")
+def own_step_that_runs_away():
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(data[0], training=True) - data[1]) ** 2)
+            self.optimizer.apply_gradients(
+                zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
+            )
+            return {"loss": loss}
+
+    model = Own([keras.Input((8,)), layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    return model, batched(*numbers())
 
 
 @sick("targets")
@@ -1075,6 +1129,26 @@ def momentum_and_decay():
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=1e-4, clipnorm=1.0)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model, batched(x, y)
+
+
+@healthy
+def features_by_name():
+    return by_feature(dict, "width", "age")
+
+
+@healthy
+def features_in_the_order_of_the_inputs():
+    return by_feature(OrderedDict, "age", "width")
+
+
+@healthy
+def adapted():
+    x, y = numbers()
+    normalize = layers.Normalization()
+    normalize.adapt(100 + x)
+    model = keras.Sequential([keras.Input((8,)), normalize, layers.Dense(8, "relu"), layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(100 + x, y)
 
 
 @healthy
