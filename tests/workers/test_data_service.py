@@ -16,7 +16,7 @@ import bigtrain_nb as bt
 from bigtrain_nb.launch import data_service
 from bigtrain_nb.launch.supervisor import free_ports
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.more("starts and kills services: notebook 12 does it too")
 COUNT = 2000
 
 

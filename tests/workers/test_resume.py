@@ -16,7 +16,6 @@ import bigtrain_nb as bt
 
 SECONDS = 240  # a net under workers that wait for each other
 SIGTERM_AFTER, SIGKILL_AFTER = 5, 12  # steps; ten are an epoch
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

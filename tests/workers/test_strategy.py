@@ -15,7 +15,7 @@ from launching import ON_CPUS, run
 import bigtrain_nb as bt
 from bigtrain_nb.launch.supervisor import free_ports
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.more("each mistake of a start, in processes that load TensorFlow for it")
 
 TRAIN = """
 import numpy as np

@@ -19,7 +19,6 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
 SECONDS = 1000  # a net: two minutes alone on slow cores, and several times that beside other programs
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
