@@ -20,6 +20,7 @@ from equal_models import (
     replicas_agree,
     trained,
 )
+from tiers import in_two_tiers
 
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -56,21 +57,21 @@ def assert_equals_stock(model, optimizer):
     assert model.optimizer.iterations.numpy() == len(SIZES)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "replicas", "micro_batches"),
-    [
-        ("global_clipnorm", 1, 1),
-        ("adamw", 1, 3),
-        ("global_clipnorm", 2, 1),
-        ("momentum", 2, 40),
-        *[(optimizer, 4, 3) for optimizer in OPTIMIZERS if optimizer != "momentum"],
-    ],
-)
+EVERY_CUT = pytest.mark.more("every optimizer x every cut; each is in the first tier once")
+CUTS = [("global_clipnorm", 1, 1), ("adamw", 1, 3), ("global_clipnorm", 2, 1), ("momentum", 2, 40)]
+CUTS += [(optimizer, 4, 3) for optimizer in OPTIMIZERS if optimizer != "momentum"]
+EACH_ONCE = [("adamw", 1, 3), ("global_clipnorm", 2, 1), ("momentum", 2, 40), ("clipnorm", 4, 3), ("clipvalue", 4, 3)]
+
+
+@pytest.mark.parametrize(("optimizer", "replicas", "micro_batches"), in_two_tiers(CUTS, EACH_ONCE, EVERY_CUT))
 def test_ten_steps_equal_the_whole_batch_on_one_device(optimizer, replicas, micro_batches):
     assert_equals_stock(cut(optimizer, replicas, micro_batches), optimizer)
 
 
-@pytest.mark.parametrize(("optimizer", "replicas", "micro_batches"), [("global_clipnorm", 4, 3), ("momentum", 2, 40)])
+IN_ONE_REDUCTION = pytest.param("momentum", 2, 40, marks=EVERY_CUT)
+
+
+@pytest.mark.parametrize(("optimizer", "replicas", "micro_batches"), [("global_clipnorm", 4, 3), IN_ONE_REDUCTION])
 def test_ten_steps_by_collectives_equal_the_whole_batch_on_one_device(optimizer, replicas, micro_batches):
     with reducing("by collectives"):
         assert_equals_stock(cut(optimizer, replicas, micro_batches), optimizer)
