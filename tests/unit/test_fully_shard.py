@@ -122,7 +122,7 @@ def test_two_replicas_train_evaluate_and_predict_as_one_device():
 
 
 def test_three_replicas_in_micro_batches_train_evaluate_and_predict_as_one_device():
-    sharded = trained(3, optimizer=sgd, fully_shard=BLOCKS, micro_batches=4)
+    sharded = trained(3, optimizer=sgd, fully_shard=BLOCKS, micro_batches=2)
     assert_trains_evaluates_and_predicts_as(trained(1, optimizer=sgd), sharded)
 
 
