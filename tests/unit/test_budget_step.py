@@ -98,6 +98,7 @@ def test_micro_batches_cut_activations_and_add_sums():
     assert cut.flops.total == whole.flops.total
 
 
+@pytest.mark.more("what TensorFlow itself does")
 def test_tensorflow_still_keeps_what_it_folds(cpu_memory):
     """When this fails, TensorFlow was mended: then `Graph.folded` can go."""
     assert plan_step(bt.conv_net(), SUMS).memory["folded"] == pytest.approx(SUM_BYTES, rel=0.01)
