@@ -103,6 +103,7 @@ def test_a_port_that_is_taken_is_named(refused):
     assert error.startswith(f"RuntimeError: port {port} of this task (TF_CONFIG) cannot be used: "), error
 
 
+@in_processes
 def test_workers_with_other_arguments_are_refused_before_they_train(watch):
     code = """
     import bigtrain_nb as bt
