@@ -1,4 +1,4 @@
-"""Two worker processes on this machine train as one process does with the whole batch; each tier is one job.
+"""Two worker processes on this machine train as one process does with the whole batch; all is found in one job.
 
 Stock Keras cannot: `fit` raises on every worker, first where it builds the model from a batch, and without that step
 where it reduces the logs (keras issue 20585). `test_stock_keras_still_raises` fails once that is mended:
@@ -18,7 +18,6 @@ from two_workers import BATCH, COUNT, EVERY, STEPS, net, weights
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
-of_more = pytest.mark.more("in a job of its own: what replicas in one process do too, and what Keras does in workers")
 SECONDS = 1000  # a net: two minutes alone on slow cores, and several times that beside other programs
 
 
@@ -27,22 +26,12 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("workers")
 
 
-def found_by_workers(folder, jobs):
-    job = ended(bt.run_workers(two_workers.__file__, arguments=[folder, jobs], env=ON_CPUS, timeout=SECONDS))
-    assert job.codes == [0, 0], "\n".join(job.logs(index)[-3000:] for index in range(2))
-    return [json.loads((folder / f"{jobs}-{index}.json").read_text(encoding="utf-8")) for index in range(2)]
-
-
 @pytest.fixture(scope="module")
 def found(folder):
     """What each worker found."""
-    return found_by_workers(folder, "first")
-
-
-@pytest.fixture(scope="module")
-def more_found(folder):
-    """What each worker found that the second tier asks for."""
-    return found_by_workers(folder, "more")
+    job = ended(bt.run_workers(two_workers.__file__, arguments=[folder], env=ON_CPUS, timeout=SECONDS))
+    assert job.codes == [0, 0], "\n".join(job.logs(index)[-3000:] for index in range(2))
+    return [json.loads((folder / f"{index}.json").read_text(encoding="utf-8")) for index in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +59,12 @@ def test_they_train_evaluate_and_predict_as_one_process(case, alone, found):
         assert mine["weights"] == found[0]["train"][case]["weights"]
 
 
-@of_more
-def test_several_steps_an_execution_end_where_single_steps_do(found, more_found):
-    for single, several in zip(found, more_found, strict=True):
-        single, several = single["train"]["float32"], several["in_turn"]
-        np.testing.assert_allclose(several["weights"], single["weights"], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(several["predictions"], single["predictions"], rtol=1e-5, atol=1e-6)
-        assert several["evaluation"] == pytest.approx(single["evaluation"], rel=1e-5)
+def test_several_steps_an_execution_end_where_single_steps_do(found):
+    for result in found:
+        single = result["train"]["float32"]
+        np.testing.assert_allclose(result["in_turn"]["weights"], single["weights"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result["in_turn"]["predictions"], single["predictions"], rtol=1e-5, atol=1e-6)
+        assert result["in_turn"]["evaluation"] == pytest.approx(single["evaluation"], rel=1e-5)
 
 
 def test_sharded_state_trains_the_same_and_goes_on_in_one_process(found, folder, here):
@@ -143,18 +131,16 @@ def test_steps_apart_wait_for_nobody_and_equal_those_by_hand(found, here):
     assert first["loss"] == pytest.approx(losses, rel=1e-5)
 
 
-@of_more
-def test_with_steps_apart_an_inf_on_one_worker_is_its_own_matter(more_found):
-    first, second = [result["apart_in_16_bits"] for result in more_found]
+def test_with_steps_apart_an_inf_on_one_worker_is_its_own_matter(found):
+    first, second = [result["apart_in_16_bits"] for result in found]
     assert first["weights"] == second["weights"]
     assert np.isfinite(first["weights"]).all()
     assert first["scales"] == [2.0**15] * STEPS
     assert second["scales"] == [2.0**15] + [2.0**14] * (STEPS - 1)
 
 
-@of_more
-def test_gradients_in_16_bits_lead_to_the_same_weights_within_their_rounding(more_found):
-    first, second = [result["short"] for result in more_found]
+def test_gradients_in_16_bits_lead_to_the_same_weights_within_their_rounding(found):
+    first, second = [result["short"] for result in found]
     assert first == second
     assert 0 < np.abs(np.subtract(first["bfloat16"], first["float32"])).max() < 0.02
 
@@ -215,9 +201,8 @@ def test_sharded_steps_end_with_an_error_when_a_worker_is_lost():
     assert "UnavailableError" in job.logs(0)
 
 
-@of_more
-def test_stock_keras_still_raises(more_found):
-    for result in more_found:
+def test_stock_keras_still_raises(found):
+    for result in found:
         as_it_is, built = result["stock"]
         assert as_it_is.startswith("ValueError: Attempt to convert a value (PerReplica")
         assert built.startswith("ValueError: Invalid reduction dimension 0 for input with 0 dimensions")

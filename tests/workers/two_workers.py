@@ -1,4 +1,4 @@
-"""What one of two workers does, as a process of its own: `two_workers.py FOLDER first`, or `more`, with TF_CONFIG."""
+"""What one of two workers does, as a process of its own: ``python two_workers.py FOLDER``, with TF_CONFIG set."""
 
 import json
 import sys
@@ -341,12 +341,25 @@ def metered(strategy):
     }
 
 
-FIRST = (train, sharded, fully, poison, in_slices, scattered, apart, cut, files, metered)
-MORE = (in_turn, apart_in_16_bits, short, stock)  # for the second tier of the tests, in a job of its own
+JOBS = (
+    train,
+    in_turn,
+    sharded,
+    fully,
+    poison,
+    in_slices,
+    scattered,
+    apart,
+    apart_in_16_bits,
+    short,
+    cut,
+    files,
+    metered,
+    stock,
+)
 
 if __name__ == "__main__":
     strategy = bt.strategy()
-    jobs = {"first": FIRST, "more": MORE}[sys.argv[2]]
-    done = {job.__name__: job(strategy) for job in jobs}
-    with open(f"{sys.argv[1]}/{sys.argv[2]}-{strategy.cluster_resolver.task_id}.json", "w", encoding="utf-8") as file:
+    done = {job.__name__: job(strategy) for job in JOBS}
+    with open(f"{sys.argv[1]}/{strategy.cluster_resolver.task_id}.json", "w", encoding="utf-8") as file:
         json.dump(done, file)
