@@ -7,7 +7,7 @@
 # make bench   compare pipeline, training and workers with their peers, plans with what was measured (long)
 # make engines install Ray, and run by hand what needs it or a firewall (long)
 # make lint    style
-# make gpu     the first hour on a machine with NVIDIA GPUs: does what is promised hold there?
+# make gpu     the tests for a machine with NVIDIA GPUs: does what is promised hold there?
 # Each sets up .venv first when that is needed. PYTHON=/path/to/python3.12 chooses what .venv is made from.
 
 # .venv/ready is written when a set-up has ended. It holds the Python that .venv was made from, and the folder.
@@ -78,7 +78,7 @@ lint: $(READY)
 	$(PY) -m ruff check .
 
 gpu: $(READY)
-	$(PY) tools/gpu_first_hour.py
+	$(PY) -m pytest -m gpu -s tests/gpu
 
 $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c "$(FITS)" >/dev/null 2>&1 || { echo "Python 3.11 to 3.13 with its venv module is needed, and" \

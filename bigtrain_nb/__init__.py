@@ -42,6 +42,8 @@ _HOME = {
     "plan.pipeline_ceiling": ("pipeline_ceiling",),
     "parallel.recompute": ("recompute",),
     "parallel.attention": ("chunk_attention",),
+    "parallel.fused": ("fuse_attention",),
+    "parallel.masks": ("segment_mask",),
     "parallel.pipelined": ("Pipelined",),
     "parallel.schedule": ("pipeline_schedule",),
     "watch.profile": ("profile",),

@@ -45,6 +45,8 @@ from bigtrain_nb.plan.communication import all_reduce_seconds as all_reduce_seco
 from bigtrain_nb.plan.pipeline_ceiling import pipeline_ceiling as pipeline_ceiling
 from bigtrain_nb.parallel.recompute import recompute as recompute
 from bigtrain_nb.parallel.attention import chunk_attention as chunk_attention
+from bigtrain_nb.parallel.fused import fuse_attention as fuse_attention
+from bigtrain_nb.parallel.masks import segment_mask as segment_mask
 from bigtrain_nb.parallel.pipelined import Pipelined as Pipelined
 from bigtrain_nb.parallel.schedule import pipeline_schedule as pipeline_schedule
 from bigtrain_nb.watch.profile import profile as profile

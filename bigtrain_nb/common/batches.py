@@ -132,6 +132,8 @@ def sum_in_a_loop(one_micro_batch, variables, examples, size, of_one_size):
     There may be no examples: then they are zeros. XLA wants micro-batches ``of_one_size``, known beforehand: then a
     shorter last one stands apart.
     """
+    if of_one_size and isinstance(examples, int):
+        return _sum_of_known_sizes(one_micro_batch, variables, examples, size)
     # Traced once, here, and called by the loop: so it is known beforehand which variables have a gradient
     number = tf.TensorSpec([], tf.int32)
     one_micro_batch = tf.function(one_micro_batch, autograph=False).get_concrete_function(number, number)
@@ -153,6 +155,20 @@ def sum_in_a_loop(one_micro_batch, variables, examples, size, of_one_size):
         return _add(sums, one_micro_batch(end, examples - end))
 
     return tf.cond(tf.less(end, examples), add_the_rest, lambda: sums)
+
+
+def _sum_of_known_sizes(one_micro_batch, variables, examples, size):
+    """Return what `sum_in_a_loop` does, with micro-batches whose shapes are numbers: a fused kernel asks for them."""
+    start = tf.TensorSpec([], tf.int32)
+    whole = tf.function(lambda start: one_micro_batch(start, size), autograph=False).get_concrete_function(start)
+    end = examples // size * size
+
+    def add_micro_batch(start, sums):
+        return start + size, _add(sums, whole(start))
+
+    sums = _zeros(variables, whole.structured_outputs)
+    _, sums = tf.while_loop(lambda start, _: start < end, add_micro_batch, (0, sums), parallel_iterations=1)
+    return _add(sums, one_micro_batch(end, examples - end)) if end < examples else sums
 
 
 def sum_written_out(one_micro_batch, parts):

@@ -21,6 +21,7 @@ from keras.src.models.functional import Functional as Functional  # of keras.Mod
 from keras.src.saving import object_registration
 from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # `load_model` has it; alone not exported
+from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
@@ -193,6 +194,11 @@ def logs_to_reduce(logs, strategy):
     return keras.tree.map_structure(lambda value: tf.expand_dims(value, 0), logs)
 
 
+def converting_optionals(model, step):
+    """Return a step that takes what is missing in a batch as None, as Keras' own functions do."""
+    return model._autoconvert_optionals(step)
+
+
 def steps_in_turn(model, step, with_logs=True):
     """Return what `fit` or `evaluate` calls for one execution, whose steps Python takes one after the other.
 
@@ -201,7 +207,7 @@ def steps_in_turn(model, step, with_logs=True):
     {}, and no worker waits for the others to sum theirs.
     """
     strategy = model.distribute_strategy
-    step = model._autoconvert_optionals(step)
+    step = converting_optionals(model, step)
 
     def on_batch(data):
         logs = strategy.run(step, args=(data,))
@@ -317,6 +323,14 @@ def moving_statistics(model):
 def synchronized_layers(model):
     """Return the layers that talk to other replicas in the forward pass, which therefore all replicas must run."""
     return [layer for layer in _batch_normalizations(model) if layer.synchronized]
+
+
+def device_of(tensor):
+    """Return the name of the device on which a tensor is computed, as far as it is known while a step is traced.
+
+    In a function that is called within `tf.device` its tensors have none; the eager context knows.
+    """
+    return tensor.device or context.context().device_name or ""
 
 
 def mask_of(tensor):
@@ -504,3 +518,14 @@ def random_numbers_of_keras_kept():
             variable.assign(value)
         stateful_random_ops.global_generator = generator
         global_state.set_global_attribute("global_seed_generator", of_keras)
+
+
+# Operations that only XLA has
+
+
+def custom_call(target, operands, results, config):
+    """Emit a custom call of XLA, and return tensors of the specs in ``results``; ``config`` is for the target to read.
+
+    `tf.raw_ops` leaves the operation out.
+    """
+    return xla.custom_call_v2(target, operands, results, config)

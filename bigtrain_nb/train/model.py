@@ -69,6 +69,7 @@ from bigtrain_nb.parallel.shards import (
 from bigtrain_nb.parallel.tensor import TensorParallel, shard_pairs
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_scale import scale_of
+from bigtrain_nb.train.one_program import steps_in_one_program
 
 _OVER_A_BATCH = (keras.losses.Dice, keras.losses.Tversky)
 """Losses that are one number for a batch, unless they are given an axis."""
@@ -548,7 +549,10 @@ class Model(keras.Model):
                 optimizer.build(weights)
         with _watched_step(self, "train_step"):
             with_logs = self.replica_reduction.reduces_logs
-            if with_logs and not self._talks_between_steps():
+            if self._is_one_program():
+                if self.train_function is None or force:
+                    self.train_function = steps_in_one_program(self, self.train_step)
+            elif with_logs and not self._talks_between_steps():
                 super().make_train_function(force)
             elif self.train_function is None or force:
                 self.train_function = steps_in_turn(self, self.train_step, with_logs)
@@ -557,10 +561,17 @@ class Model(keras.Model):
         self.choose_reduction()
         _refuse_hidden_steps(self, self.state_in_place())
         with _watched_step(self, "test_step"):
-            if not self._talks_between_steps():
+            if self._is_one_program():
+                if self.test_function is None or force:
+                    self.test_function = steps_in_one_program(self, self.test_step)
+            elif not self._talks_between_steps():
                 super().make_test_function(force)
             elif self.test_function is None or force:
                 self.test_function = steps_in_turn(self, self.test_step)
+
+    def _is_one_program(self):
+        """Return whether XLA compiles the steps, on one device, so that several of them can be one program."""
+        return self.jit_compile and not self.run_eagerly and self._distribute_strategy is None
 
     def _talks_between_steps(self):
         """Return whether replicas talk in several steps of one execution, which Keras' loop does not let them."""

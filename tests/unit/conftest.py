@@ -6,6 +6,7 @@ import equal_models
 import logical_cpus  # splits the CPU, before TensorFlow runs anything
 import pytest
 from clocks import Clock
+from fused_emulated import as_on_a_gpu, emulated  # noqa: F401
 from labs import SECONDS, Gate, build, quick_compare, quick_looks, quick_throughput
 from small_crops import COUNT, TESTS, examples, pipeline
 

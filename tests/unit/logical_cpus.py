@@ -1,7 +1,7 @@
 """Splits the CPU into eight logical devices; `conftest.py` imports this before any test can make TensorFlow run.
 
 These tests are of the CPU, on machines with GPUs too, so that they say the same everywhere. What is promised of GPUs is
-asked by tools/gpu_first_hour.py and by the notebooks.
+asked by tests/gpu and by the notebooks.
 """
 
 import os

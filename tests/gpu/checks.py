@@ -1,28 +1,16 @@
-"""The first hour on a machine with NVIDIA GPUs: does what this project promises hold here?
+"""What this project promises of GPUs, one function for each promise: test_first_hour.py runs each in a process.
 
-python tools/gpu_first_hour.py                 all checks that fit the number of GPUs, then the notebooks
-python tools/gpu_first_hour.py --no-notebooks  the checks alone
-python tools/gpu_first_hour.py --check NAME    one check, in this process
-
-Each check is a function below, and runs in a process of its own with a time limit. It prints PASS with what it found;
-LOOK where something is not as it should be, with a sentence on what to do; SKIP where there are too few GPUs. Send the
-output to the project, whatever it says: nobody has seen all kinds of machines.
+python tests/gpu/checks.py check NAME, by hand. It prints what it found, or raises; then its advice is what to do.
 """
 
-import argparse
-import os
 import re
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from bigtrain_nb.common.hardware import machine, nvidia_gpus
 
-NOTEBOOKS = [f"{number:02}" for number in range(2, 15)]
-CELL_SECONDS = 600
-FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 CHECKS = {}
 
 
@@ -255,7 +243,7 @@ def each_setting_of_the_model():
     failed = {}
     for name in SETTINGS:
         done = subprocess.run(
-            [sys.executable, __file__, "--setting", name], capture_output=True, text=True, timeout=300, check=False
+            [sys.executable, __file__, "setting", name], capture_output=True, text=True, timeout=300, check=False
         )
         if done.returncode:
             failed[name] = (done.stderr.strip().splitlines() or ["no word"])[-1][:200]
@@ -343,69 +331,9 @@ def a_killed_worker_is_noticed():
     return expect(noticed, f"after {time.perf_counter() - began:.0f} s")
 
 
-# The runner.
-
-
-def run_in_a_process(name):
-    """Run one check with its limit; print a line, and what to do where it does not pass."""
-    this = CHECKS[name]
-    if len(nvidia_gpus()) < this.gpus:
-        print(f"SKIP {name}: needs {this.gpus} GPUs", flush=True)
-        return
-    began = time.perf_counter()
-    command = [sys.executable, __file__, "--check", name]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=this.seconds, check=False)
-        passed = done.returncode == 0
-        said = (done.stdout if passed else done.stderr or done.stdout).strip().splitlines() or ["no word"]
-        found = said[-1][:300]
-    except subprocess.TimeoutExpired:
-        passed, found = False, f"it has not ended after {this.seconds} s"
-    print(f"{'PASS' if passed else 'LOOK'} {name} [{time.perf_counter() - began:.0f} s]: {found}", flush=True)
-    if not passed:
-        print(f"     {this.advice}", flush=True)
-
-
-def run_notebooks():
-    """Run the notebooks that use GPUs with one, two and all of them."""
-    gpus = nvidia_gpus()
-    for count in sorted({1, 2, len(gpus)}):
-        if count > len(gpus):
-            continue
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:count])}
-        for number in NOTEBOOKS:
-            files = [str(path) for path in sorted(FOLDER.glob(f"{number}-*.ipynb"))]
-            command = [sys.executable, "-m", "pytest", "-q", f"--nbval-cell-timeout={CELL_SECONDS}", *files]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            last = (done.stdout.strip().splitlines() or ["no word"])[-1]
-            print(f"{'PASS' if done.returncode == 0 else 'LOOK'} notebook {number}, {count} GPUs: {last}", flush=True)
-            if "kernel died" in done.stdout:
-                command = [sys.executable, str(Path(__file__).with_name("last_words.py")), *files]
-                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-                again = subprocess.run(command, env=environment, check=False, **pipes)
-                print(f"     Executed again: {again.stdout[-3000:]}", flush=True)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", choices=CHECKS)
-    parser.add_argument("--setting", choices=SETTINGS, help=argparse.SUPPRESS)
-    parser.add_argument("--no-notebooks", action="store_true")
-    arguments = parser.parse_args()
-    if arguments.check:
-        print(CHECKS[arguments.check].run())
-        return
-    if arguments.setting:
-        fitted(2, **SETTINGS[arguments.setting])
-        return
-    if not nvidia_gpus():
-        sys.exit("no NVIDIA GPU is here, or CUDA_VISIBLE_DEVICES hides it: there is nothing to check")
-    print(machine(), flush=True)
-    for name in CHECKS:
-        run_in_a_process(name)
-    if not arguments.no_notebooks:
-        run_notebooks()
-
-
 if __name__ == "__main__":
-    main()
+    kind, name = sys.argv[1:]
+    if kind == "check":
+        print(CHECKS[name].run())
+    else:
+        fitted(2, **SETTINGS[name])
