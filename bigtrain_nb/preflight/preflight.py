@@ -16,7 +16,7 @@ from bigtrain_nb.common.checks import one_of, positive, whole_number
 from bigtrain_nb.common.keras_gaps import build_as_fit_does
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.preflight import data as of_data
-from bigtrain_nb.preflight import features, leaks, memory, pieces, precision, survival, time_needed, updates
+from bigtrain_nb.preflight import features, leaks, memory, pieces, precision, products, survival, time_needed, updates
 from bigtrain_nb.preflight import loss as of_loss
 from bigtrain_nb.preflight.report import NOT_EXAMINED, WRONG, Finding, NotExamined, Preflight, TrainingRaises, wrong
 from bigtrain_nb.preflight.training import NoExamples, Training, refuse_read_once, words_of
@@ -28,7 +28,7 @@ GROUPS = {
     "leaks": leaks.CHECKS,
     "loss": of_loss.CHECKS,
     "pieces": pieces.CHECKS,
-    "precision": {**updates.CHECKS, **precision.CHECKS},
+    "precision": {**updates.CHECKS, **precision.CHECKS, **products.CHECKS},
     "time": time_needed.CHECKS,
     "memory": memory.CHECKS,
     "survival": survival.CHECKS,

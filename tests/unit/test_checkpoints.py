@@ -25,6 +25,7 @@ from resume_runs import (
     train,
     whole,
 )
+from tiers import in_two_tiers
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.preemption import PREEMPTED
@@ -88,7 +89,10 @@ def test_an_optimizer_of_a_models_own_is_refused_before_it_is_built(tmp_path):
         Resume(tmp_path, model)
 
 
-@pytest.mark.parametrize("make", [cut_model, scaled_model, stock_model, two_networks])
+CUT = pytest.param(cut_model, marks=pytest.mark.more("micro-batches on one device: those of two replicas are held"))
+
+
+@pytest.mark.parametrize("make", [CUT, scaled_model, stock_model, two_networks])
 def test_a_resumed_training_has_the_same_bits(make, tmp_path):
     expected = train(Resume(tmp_path / "whole", make()))
     cut(tmp_path / "cut", BATCHES + 5, make)
@@ -102,7 +106,13 @@ def of_one_size(epoch):
     return epoch_of(epoch).take(BATCHES - 1)
 
 
-@pytest.mark.parametrize("steps", [1, BATCHES - 1, 3 * (BATCHES - 1)])
+STEPS = [1, BATCHES - 1, 3 * (BATCHES - 1)]
+EVERY_STEP = pytest.mark.more(
+    "the first and the last step of all: the end of an epoch in between is the likeliest to fail"
+)
+
+
+@pytest.mark.parametrize("steps", in_two_tiers(STEPS, [BATCHES - 1], EVERY_STEP))
 def test_any_step_can_be_the_last_one_before_a_restart(steps, tmp_path):
     expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=of_one_size)
     cut(tmp_path / "cut", steps, every=1, epoch_of=of_one_size)
@@ -110,7 +120,10 @@ def test_any_step_can_be_the_last_one_before_a_restart(steps, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
-@pytest.mark.parametrize("data", [epoch_of, of_unknown_size])
+@pytest.mark.parametrize(
+    "data",
+    [pytest.param(epoch_of, marks=pytest.mark.more("data of a known size are the easier ones")), of_unknown_size],
+)
 def test_several_steps_per_execution(data, tmp_path):
     def make(seed=1):
         return model_of(seed=seed, steps_per_execution=4)

@@ -88,7 +88,10 @@ def test_a_sum_beside_regularisers_refuses_to_be_cut():
         assert distance(fitted(net(), MSE("sum")), whole) < 1e-5
 
 
-@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (1, 3), (2, 2)])
+ONE_REPLICA = pytest.param(1, 3, marks=pytest.mark.more("two replicas in micro-batches need all that one does"))
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), ONE_REPLICA, (2, 2)])
 def test_a_mask_is_exact_as_weights_of_a_mean_with_weights_and_warned_of_without(replicas, micro_batches, recwarn):
     """The cure that the warning names: reduction="mean_with_sample_weight", and the mask as sample_weight."""
     tokens = np.random.default_rng(0).integers(1, 9, (12, 5))

@@ -1,10 +1,12 @@
 """What `fit` offers works with a cut step: callbacks, validation, resuming, compiled and eager steps, histories."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
 from equal_models import batches, distance, examples, net, on, traces_of_first_step, trained
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -42,10 +44,16 @@ def test_callbacks_see_steps_epochs_and_validation(tmp_path):
     assert best.micro_batches == 3 and best.optimizer.iterations.numpy() == 4
 
 
-@pytest.mark.parametrize("how", [{"jit_compile": True}, {"run_eagerly": True, "jit_compile": False}], ids=str)
-@pytest.mark.parametrize(("data", "micro_batches"), [(DATA, 3), (DATA, 40), (OF_KNOWN_SIZE, 4)], ids=str)
-def test_compiled_and_eager_steps_equal_the_whole_batch(data, micro_batches, how):
+BY_XLA, EAGERLY = {"jit_compile": True}, {"run_eagerly": True, "jit_compile": False}
+CUTS = product([BY_XLA, EAGERLY], [(DATA, 3), (DATA, 40), (OF_KNOWN_SIZE, 4)])
+EACH_ONCE = [(BY_XLA, (DATA, 3)), (EAGERLY, (OF_KNOWN_SIZE, 4))]
+EVERY_CUT = pytest.mark.more("every way to run a step x every cut of a batch")
+
+
+@pytest.mark.parametrize(("how", "cut"), in_two_tiers(CUTS, EACH_ONCE, EVERY_CUT), ids=str)
+def test_compiled_and_eager_steps_equal_the_whole_batch(how, cut):
     """Slices of 8 examples: 4 divide them, 3 do not."""
+    data, micro_batches = cut
     whole = trained(lambda: net(keras.Model), data, ADAM, jit_compile=False)
     model = trained(lambda: net(micro_batches=micro_batches), data, ADAM, **how)
     assert model.jit_compile == how["jit_compile"] and model.run_eagerly == ("run_eagerly" in how)

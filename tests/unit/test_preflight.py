@@ -337,7 +337,10 @@ def test_examples_that_validation_shares_with_training_are_counted_beside_chance
     assert bt.preflight(model, data, checks=["validation apart"]).findings == []
 
 
-@pytest.mark.parametrize("name", ["labels_from_one", "wrong_width", "generator_that_ends", "reshaped_wrongly"])
+ONE_MORE = pytest.param("generator_that_ends", marks=pytest.mark.more("a fourth fault after which lines go on"))
+
+
+@pytest.mark.parametrize("name", ["labels_from_one", "wrong_width", ONE_MORE, "reshaped_wrongly"])
 def test_what_one_line_has_found_lets_no_other_fail(name):
     checks = ["data", "pieces", "a step is finite", "bfloat16", "time"]
     report = bt.preflight(*SICK[name][0](), checks=checks, minutes=0.5)

@@ -140,9 +140,10 @@ def test_a_file_is_whole_and_goes_on_with_any_number_of_replicas_sharded_or_not(
     assert distance(further[4], further[1]) < 5e-3  # in 16 bits
 
 
-@pytest.mark.parametrize(
-    ("sharded", "reduced"), [(False, "on one device"), (True, "on one device"), (True, "by collectives")]
-)
+ON_ONE_DEVICE = pytest.param(True, "on one device", marks=pytest.mark.more("every way to reduce"))
+
+
+@pytest.mark.parametrize(("sharded", "reduced"), [(False, "on one device"), ON_ONE_DEVICE, (True, "by collectives")])
 def test_resume_goes_on_from_a_sharded_state_with_any_number_of_replicas(sharded, reduced, tmp_path):
     def resumed(replicas, shard_optimizer):
         with reducing(reduced), on(replicas):
