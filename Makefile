@@ -1,6 +1,7 @@
 # make lab     make or update your copies of the notebooks, in my/, and open the first in JupyterLab
 # make report  one page of what you predicted and solved in them: my/report.html
-# make test    run everything: helpers, exercises, notebooks, a browser session; `pytest -m wheel` has the rest
+# make test    style, and the first tier of the tests: each promise once, all exercises, all notebooks, a browser session
+# make test-all  the second tier too: each promise in all its settings, and what takes long
 # make render  execute the notebooks that changed and store their outputs
 # make book    the executed notebooks as static pages with a search, in build/book
 # make bench   compare pipeline, training and workers with their peers, plans with what was measured (long)
@@ -21,12 +22,13 @@ endif
 # CUDA's libraries come with it where there is an NVIDIA GPU.
 EXTRAS = workbook,book,test,hub$(shell nvidia-smi >/dev/null 2>&1 && echo ,gpu)
 PY := .venv/bin/python
+TESTS := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # The kernels of this environment come before any that the user has installed elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: lab report test render book bench engines lint gpu
+.PHONY: lab report test test-all render book bench engines lint gpu
 # With another Python, or in another place than last time, what is ready is so no more.
 ifneq "$(shell cat $(READY) 2>/dev/null)" "$(PYTHON) $(CURDIR)"
 .PHONY: $(READY)
@@ -39,8 +41,11 @@ lab: $(READY)
 report: $(READY)
 	$(PY) -m bigtrain_nb.report my
 
-test: $(READY)
-	$(PY) -m pytest -m "not wheel" -n 3 --dist loadfile --no-loadscope-reorder
+test: lint
+	$(TESTS) -m "not more"
+
+test-all: lint
+	$(TESTS)
 
 render: $(READY)
 	$(PY) tools/render.py $(NOTEBOOKS)

@@ -11,7 +11,8 @@ a `raise` says, and constants of the form `NAME = number`, which are mostly tuni
 The tests that could notice are six files of tests/unit and tests/workers: first one of the module's name, then those
 that name the module or its public names, then those that name a module which imports it; among them, unit tests first,
 then those that share rare words with the changed function. They run for --seconds in all, 120 if not said; tests of
-workers need 600. A failure counts when the same test passes on the unchanged copy.
+workers need 600. A failure counts when the same test passes on the unchanged copy. With
+PYTEST_ADDOPTS='-m "not more"' in the environment only the first tier is asked.
 
 NOT NOTICED has three reasons. A test is missing; or it was not run, in another file or for want of time; or nobody can
 see a difference: a speed, a tie, a default that is overwritten. Read the line, and run more files by hand if in doubt.

@@ -31,7 +31,7 @@ def products(training):
             in_32_bits[place] += count
     share = sum(in_32_bits.values()) / total if total else 0
     if share < WORTH_A_WORD:
-        return ok(f"Products compute in {sixteen[0]}, {number(100 * (1 - share))}% of their FLOPs.", "04")
+        return ok(f"Products compute in {sixteen[0]}, {number(100 * (1 - share))}% of their FLOPs.", "07")
     named = ", ".join(f"{place} {number(100 * count / total)}%" for place, count in in_32_bits.most_common(3))
     return look(
         f"{number(100 * share)}% of the FLOPs of products are not in {sixteen[0]} as other layers are: {named}.",

@@ -44,8 +44,8 @@ def steps_in_one_program(model, step):
         batches = [batch for _, batch in zip(range(model.steps_per_execution), iterator, strict=False)]
         if not batches:
             raise StopIteration
-        if not model.optimizer or not model.optimizer.built:
-            build_as_fit_does(model, batches[0])  # else TensorFlow traces the program twice and keeps both
+        if not compiled:
+            build_as_fit_does(model, batches[0])  # else the optimizer and metrics are made when a program is traced
         logs = None
         for alike in _runs_of_one_shape(batches):
             if model.steps_per_execution == 1 or len(alike) == 1 and len(batches) > 1:

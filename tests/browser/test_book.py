@@ -99,7 +99,10 @@ def test_formulas_are_shown_without_a_script(pages):
     assert not re.search(r"\\frac|\$\$", page.article.get_text())
 
 
-@pytest.mark.parametrize("width", [390, 1280], ids=["phone", "desk"])
+AT_A_DESK = pytest.param(1280, id="desk", marks=pytest.mark.more("all pages once more, where there is more room"))
+
+
+@pytest.mark.parametrize("width", [pytest.param(390, id="phone"), AT_A_DESK])
 def test_pages_fit_and_show_their_pictures(book, page, width):
     page.set_viewport_size({"width": width, "height": 900})
     for path in sorted(book.rglob("*.html")):

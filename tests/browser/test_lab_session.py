@@ -110,6 +110,7 @@ def keep_pictures(page, folder):
         lab.screenshot(path=folder / f"lab-{theme.lower()}.png")
 
 
+@pytest.mark.more("a second pass, in Notebook 7")
 def test_the_lab_in_notebook_7(jupyter, page, errors):
     put(SMALL, jupyter.folder / "seven.ipynb")
     open_notebook(page, jupyter, "seven.ipynb", app="notebooks")
@@ -118,6 +119,7 @@ def test_the_lab_in_notebook_7(jupyter, page, errors):
     press_and_await(page, "Run", "run 1")
 
 
+@pytest.mark.more("a notebook a second time, in a browser")
 def test_the_first_notebook_in_jupyterlab(jupyter, page):
     """As far as its Lab and the runs without a screen; nbval runs all of it."""
     notebook = rules.read(NOTEBOOK)

@@ -51,7 +51,12 @@ def quick(monkeypatch):
     monkeypatch.setattr("bigtrain_nb.lab.lab.looks", quick_looks)
 
 
-@pytest.fixture(params=["on one device", "by collectives"])
+ON_ONE_DEVICE = pytest.param(
+    "on one device", marks=pytest.mark.more("the other way to reduce, which all tests without `each_reduction` take")
+)
+
+
+@pytest.fixture(params=[ON_ONE_DEVICE, "by collectives"])
 def each_reduction(request):
     """A test that uses this runs twice: as `bt.mirrored` reduces on CPUs, and as GPUs and workers do."""
     with equal_models.reducing(request.param):

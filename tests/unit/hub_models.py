@@ -118,7 +118,7 @@ def gpt2_of_texts():
     vocabulary = {token: index for index, token in enumerate(["<|endoftext|>", *letters, "th", "the"])}
     tokenizer = models.GPT2Tokenizer(vocabulary=vocabulary, merges=["t h", "th e"])
     preprocessor = models.GPT2CausalLMPreprocessor(tokenizer, sequence_length=LENGTH)
-    backbone = models.GPT2Backbone(len(vocabulary), 2, 2, 16, 32, dropout=0.0, max_sequence_length=LENGTH)
+    backbone = models.GPT2Backbone(len(vocabulary), 1, 2, 16, 32, dropout=0.0, max_sequence_length=LENGTH)
     return models.GPT2CausalLM(backbone, preprocessor=preprocessor)
 
 

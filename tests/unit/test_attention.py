@@ -2,11 +2,13 @@
 
 import inspect
 from functools import cache, partial
+from itertools import product
 
 import hub_models
 import numpy as np
 import pytest
 from equal_models import apart_of_weights, on, precision
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -75,8 +77,11 @@ def whole(kind):
     return trained(model_of(kind))
 
 
-@pytest.mark.parametrize("chunks", [1, 3, 5, 40])
-@pytest.mark.parametrize("kind", KINDS)
+EACH_ONCE = [*product(KINDS, [3]), *product(["causal"], [1, 5, 40])]
+EVERY_KIND = pytest.mark.more("every kind of attention x every number of chunks")
+
+
+@pytest.mark.parametrize(("kind", "chunks"), in_two_tiers(product(KINDS, [1, 3, 5, 40]), EACH_ONCE, EVERY_KIND))
 def test_a_training_ends_at_the_same_weights(kind, chunks):
     chunked = trained(bt.chunk_attention(model_of(kind), chunks=chunks))
     assert apart_of_weights(chunked, whole(kind)) < 1e-6

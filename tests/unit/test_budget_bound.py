@@ -9,6 +9,7 @@ from statistics import median
 from types import SimpleNamespace
 
 import pytest
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -57,7 +58,10 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+OTHER_KINDS = pytest.mark.more("every kind of layer: one with convolutions, a loop and attention are in the first tier")
+
+
+@pytest.mark.parametrize("name", in_two_tiers(NETWORKS, ["text", "recurrent", "attention"], OTHER_KINDS))
 def test_no_step_is_faster(name):
     build, batch = NETWORKS[name]
     model = build()

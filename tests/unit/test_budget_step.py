@@ -98,6 +98,7 @@ def test_micro_batches_cut_activations_and_add_sums():
     assert cut.flops.total == whole.flops.total
 
 
+@pytest.mark.more("what TensorFlow itself does")
 def test_tensorflow_still_keeps_what_it_folds(cpu_memory):
     """When this fails, TensorFlow was mended: then `Graph.folded` can go."""
     assert plan_step(bt.conv_net(), SUMS).memory["folded"] == pytest.approx(SUM_BYTES, rel=0.01)
@@ -161,14 +162,17 @@ def train(build, batch):
     model.fit(tf.data.Dataset.from_tensors((x, y)).repeat(2), verbose=0, shuffle=False)
 
 
+OTHER_KINDS = pytest.mark.more("a process that loads TensorFlow and trains, for every kind of layer")
+
+
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="Keras uses XLA on GPUs")
 @pytest.mark.parametrize(
     ("build", "batch"),
     [
         (bt.conv_net, SUMS),
-        (partial(bt.gpt, layers=4, recompute=True), 64),
-        (recurrent, 256),
-        (one_dimensional, 128),
+        pytest.param(partial(bt.gpt, layers=4, recompute=True), 64, marks=OTHER_KINDS),
+        pytest.param(recurrent, 256, marks=OTHER_KINDS),
+        pytest.param(one_dimensional, 128, marks=OTHER_KINDS),
         (embedding, 64),
     ],
 )

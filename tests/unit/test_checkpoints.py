@@ -25,6 +25,7 @@ from resume_runs import (
     train,
     whole,
 )
+from tiers import in_two_tiers
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.preemption import PREEMPTED
@@ -88,7 +89,10 @@ def test_an_optimizer_of_a_models_own_is_refused_before_it_is_built(tmp_path):
         Resume(tmp_path, model)
 
 
-@pytest.mark.parametrize("make", [cut_model, scaled_model, stock_model, two_networks])
+CUT = pytest.param(cut_model, marks=pytest.mark.more("micro-batches on one device: those of two replicas are held"))
+
+
+@pytest.mark.parametrize("make", [CUT, scaled_model, stock_model, two_networks])
 def test_a_resumed_training_has_the_same_bits(make, tmp_path):
     expected = train(Resume(tmp_path / "whole", make()))
     cut(tmp_path / "cut", BATCHES + 5, make)
@@ -102,7 +106,13 @@ def of_one_size(epoch):
     return epoch_of(epoch).take(BATCHES - 1)
 
 
-@pytest.mark.parametrize("steps", [1, BATCHES - 1, 3 * (BATCHES - 1)])
+STEPS = [1, BATCHES - 1, 3 * (BATCHES - 1)]
+EVERY_STEP = pytest.mark.more(
+    "the first and the last step of all: the end of an epoch in between is the likeliest to fail"
+)
+
+
+@pytest.mark.parametrize("steps", in_two_tiers(STEPS, [BATCHES - 1], EVERY_STEP))
 def test_any_step_can_be_the_last_one_before_a_restart(steps, tmp_path):
     expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=of_one_size)
     cut(tmp_path / "cut", steps, every=1, epoch_of=of_one_size)
@@ -110,7 +120,10 @@ def test_any_step_can_be_the_last_one_before_a_restart(steps, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
-@pytest.mark.parametrize("data", [epoch_of, of_unknown_size])
+@pytest.mark.parametrize(
+    "data",
+    [pytest.param(epoch_of, marks=pytest.mark.more("data of a known size are the easier ones")), of_unknown_size],
+)
 def test_several_steps_per_execution(data, tmp_path):
     def make(seed=1):
         return model_of(seed=seed, steps_per_execution=4)
@@ -196,23 +209,58 @@ def test_a_long_skip_is_said_with_what_to_do(tmp_path, monkeypatch):
     resume = Resume(cut_after_5(tmp_path), model_of())
     monkeypatch.setattr("bigtrain_nb.train.resume.LONG_SKIP_SECONDS", 0.0)
     monkeypatch.setattr("bigtrain_nb.train.resume.FEW_SKIPPED", 3)
-    with pytest.warns(UserWarning, match=r"4 batches were read again .* resume.rest\(tf.data.Dataset.range\(steps\)\)"):
+    with pytest.warns(UserWarning, match=r"4 batches were read again .* tf.data.Dataset.range\(steps\).map\(read\)"):
         train(resume)
 
 
 def test_what_would_train_batches_twice_is_refused(tmp_path):
     resume = Resume(cut_after_5(tmp_path), model_of())
     run = {"shuffle": False, "verbose": 0, "callbacks": [resume]}
-    with pytest.raises(ValueError, match=r"4 steps of epoch 0 are done: give fit resume.rest\(dataset\)"):
-        for _ in resume.epochs(2):
-            resume.model.fit(epoch_of(0), **run)
-    with pytest.raises(ValueError, match="fit begins epoch 1, but epoch 0 is to be trained"):
-        for _ in resume.epochs(2):
-            resume.model.fit(resume.rest(epoch_of(0)), epochs=2, **run)
+    with pytest.raises(ValueError, match=r"does not tell what is left of an epoch: model.fit\(resume.data\(make_epoch"):
+        resume.model.fit(epoch_of(0), **run)
+    data = resume.data(epoch_of)
+    with pytest.raises(ValueError, match=r"fit does not train on what resume.data\(make_epoch\) has returned"):
+        resume.model.fit(epoch_of(0), **run)
+    with pytest.raises(ValueError, match=r"initial_epoch=1, but 0 epochs are done.* initial_epoch=resume.epoch"):
+        resume.model.fit(data, initial_epoch=1, epochs=2, **run)
+    with pytest.raises(ValueError, match=r"steps_per_epoch=3: .* let make_epoch return dataset.take\(steps\)"):
+        resume.model.fit(data, steps_per_epoch=3, **run)
+    with pytest.raises(ValueError, match="without this Resume among the callbacks, fit would save nothing"):
+        resume.model.fit(data, shuffle=False, verbose=0)
+    with pytest.raises(ValueError, match="BackupAndRestore and Resume both say where the training goes on"):
+        both = [resume, keras.callbacks.BackupAndRestore(tmp_path / "backup")]
+        resume.model.fit(data, **{**run, "callbacks": both})
+    for make in (lambda epoch: epoch_of(epoch).take(3), lambda epoch: epoch_of(epoch).repeat()):
+        with pytest.raises(ValueError, match=r"the dataset has 3: it must be as it was|has no end, so no epochs"):
+            resume.data(make)
     with pytest.raises(ValueError, match="the dataset has 3: it must be as it was"):
         resume.rest(epoch_of(0).take(3))
     with pytest.raises(ValueError, match=r"no end, so no epochs: dataset.take\(steps\)"):
         resume.rest(epoch_of(0).repeat())
+
+
+def test_epochs_of_other_lengths_are_refused(tmp_path):
+    def shorter_and_shorter(epoch):
+        return epoch_of(epoch).take(BATCHES - epoch)
+
+    with pytest.raises(ValueError, match=r"make_epoch\(1\) has 8 batches, and the epoch before it 9.*take\(batches\)"):
+        train(Resume(tmp_path, model_of()), epoch_of=shorter_and_shorter)
+
+
+def test_a_model_that_is_compiled_again_is_refused(tmp_path):
+    resume = Resume(tmp_path, model_of())
+    resume.model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="compiled again, with another optimizer: make Resume after compile"):
+        train(resume)
+
+
+def test_fit_once_an_epoch_is_refused_with_the_new_form(tmp_path):
+    resume = Resume(tmp_path, model_of())
+    for callbacks in ([], [resume]):
+        with pytest.raises(RuntimeError, match=r"call it once, model.fit\(resume.data\(make_epoch\), initial_epoch="):
+            for epoch in resume.epochs(2):
+                run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "callbacks": callbacks}
+                resume.model.fit(resume.rest(epoch_of(epoch)), **run)
 
 
 def test_workers_share_out_batches_and_never_files():
@@ -227,8 +275,6 @@ def test_workers_share_out_batches_and_never_files():
 
 def test_training_outside_the_loop_is_refused(tmp_path):
     resume = Resume(tmp_path, model_of())
-    with pytest.raises(RuntimeError, match="inside `for epoch in resume.epochs"):
-        resume.model.fit(epoch_of(0), shuffle=False, verbose=0, callbacks=[resume])
     for _ in resume.epochs(2):
         resume.step_done()
         break

@@ -42,12 +42,15 @@ def stock(data, optimizer):
     return trained(partial(net, keras.Model), data, optimizer)
 
 
+OF_EIGHT = pytest.mark.more("eight replicas, each traced: those of two and four have the tests of the kind itself")
+
+
 @pytest.mark.parametrize(
     ("kind", "replicas"),
     [
-        ("micro-batches", 8),
+        pytest.param("micro-batches", 8, marks=OF_EIGHT),
         ("sharded optimizer", 3),
-        ("fully sharded", 8),
+        pytest.param("fully sharded", 8, marks=OF_EIGHT),
         ("tensor parallel", 3),
         ("meeting after each step", 3),
         ("16 bits on the way", 3),

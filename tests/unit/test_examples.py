@@ -4,6 +4,7 @@ import linecache
 
 import pytest
 from reference_pages import example_of
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 
@@ -38,7 +39,11 @@ def a_place_of_its_own(tmp_path, tmp_path_factory, monkeypatch, fresh_notes):
     monkeypatch.setenv("BIGTRAIN_NB_CACHE", str(tmp_path_factory.getbasetemp() / "cache-of-examples"))
 
 
-@pytest.mark.parametrize("name", bt.__all__)
+IN_PROCESSES = pytest.mark.more("processes that load TensorFlow: notebook 12 does what these examples do")
+FIRST = [name for name in bt.__all__ if name not in ("Coordinator", "run_data_service")]
+
+
+@pytest.mark.parametrize("name", in_two_tiers(bt.__all__, FIRST, IN_PROCESSES))
 def test_the_example_is_short_and_runs(name):
     example = example_of(name)
     assert 1 <= len([line for line in example.splitlines() if line]) <= 6

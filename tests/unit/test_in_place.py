@@ -182,7 +182,11 @@ class Thousand(Own):
         return {**logs, "mean of x": tf.reduce_mean(x)}
 
 
-@pytest.mark.parametrize(("replicas", "settings"), [(1, {"micro_batches": 3}), (2, {}), (2, {"micro_batches": 3})])
+APART = pytest.mark.more("replicas and micro-batches apart: together they need both")
+CUTS = [pytest.param(1, {"micro_batches": 3}, marks=APART), pytest.param(2, {}, marks=APART), (2, {"micro_batches": 3})]
+
+
+@pytest.mark.parametrize(("replicas", "settings"), CUTS)
 def test_a_loss_and_logs_of_its_own_mean_what_they_do_on_one_device(replicas, settings):
     shown = []
     for count, taken in ((1, lambda model: model), (replicas, lambda model: bt.Model.of(model, **settings))):

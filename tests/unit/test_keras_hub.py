@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from equal_models import apart_of_weights as apart  # absolutely: the bias of a key moves by rounding only
 from equal_models import on
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.in_place import own_class
@@ -81,7 +82,11 @@ def without_us():
         process.stdin.close()
 
 
-@pytest.mark.parametrize("name", hub_models.TASKS)
+FOUR_SHAPES = ["GPT-2", "BERT, classes", "BART", "ViT"]
+OTHERS = pytest.mark.more("KerasHub's other tasks, whose inputs are of the same shapes")
+
+
+@pytest.mark.parametrize("name", in_two_tiers(hub_models.TASKS, FOUR_SHAPES, OTHERS))
 def test_two_replicas_in_four_micro_batches_equal_stock_keras_and_the_file_is_stock(name, tmp_path, without_us):
     build, data = hub_models.TASKS[name]
     stock = stock_of(name)
@@ -104,9 +109,10 @@ BLOCKS_OF = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "micro_batches"), [("GPT-2", 2), ("Gemma", 1), ("Qwen with LoRA", 1), ("BART", 1), ("ViT", 1)]
-)
+SHARDED = [("GPT-2", 2), ("Gemma", 1), ("Qwen with LoRA", 1), ("BART", 1), ("ViT", 1)]
+
+
+@pytest.mark.parametrize(("name", "micro_batches"), in_two_tiers(SHARDED, [("Qwen with LoRA", 1)], OTHERS))
 def test_fully_sharded_on_two_replicas_they_equal_stock_keras(name, micro_batches):
     """Blocks of Llama are like Qwen's, and those of BERT like those of BART's encoder."""
     build, data = hub_models.TASKS[name]
@@ -146,6 +152,7 @@ def stock_of_texts():
     return model, generated(model)
 
 
+@pytest.mark.more("writes texts once more: the next test does, and fully sharded models predict in the one before")
 def test_a_fully_sharded_model_generates_the_same_tokens_and_its_file_is_stock(tmp_path):
     def sharded(model):
         bt.chunk_attention(model, chunks=3)
@@ -201,6 +208,7 @@ def test_lora_trains_and_the_rest_stays():
     assert max(moved[True]) > 1e-4 and max(moved[False]) == 0
 
 
+@pytest.mark.more("what KerasHub itself does")
 def test_in_a_mixture_of_keras_hub_all_experts_compute_all_tokens():
     """So `Layout.parts` says; once a token is computed by its own experts alone, that part is there."""
     shape = {"vocabulary_size": 40, "num_layers": 1, "hidden_dim": 8, "intermediate_dim": 64, "num_experts": 4}

@@ -20,6 +20,7 @@ from bigtrain_nb.plan.peak_memory import peak_memory
 
 MANY = 2**17  # float64 of a MiB
 MIB = 2**20
+more_ends = pytest.mark.more("a process that loads TensorFlow for one more way in which it ends")
 
 
 def holds_starts_and_drops(mib, path):
@@ -105,6 +106,7 @@ def test_what_it_raises_is_shown_with_its_lines():
     assert len(said.splitlines()) <= 1 + memory.TRACEBACK_LINES
 
 
+@more_ends
 def test_what_was_sent_there_is_not_in_the_error():
     with pytest.raises(RuntimeError, match="KeyError") as caught:
         peak_memory(raises, kind="x" * 10**6)
@@ -130,6 +132,7 @@ def id_of_child(path, limit=120):
     return int(path.read_text())
 
 
+@more_ends
 def test_an_interrupt_ends_the_process(tmp_path):
     path, found = tmp_path / "pid", []
 
@@ -149,6 +152,7 @@ def test_an_interrupt_ends_the_process(tmp_path):
     assert is_gone(found[0])
 
 
+@more_ends
 def test_a_process_that_takes_too_long_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "TIMEOUT_SECONDS", 1)
     with pytest.raises(TimeoutError, match="writes_its_id_and_waits has run for 1 s; it was ended"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from clocks import Clock
 from equal_models import batches, examples, on
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.keras_gaps import tracings_of
@@ -80,7 +81,11 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+UNLIKE_IN_COUNTING = [{"sync_every": 2}, {"tensor_parallel": "wide|narrow"}]
+COUNTED_ALIKE = pytest.mark.more("five trainings for one counter: these are counted alike")
+
+
+@pytest.mark.parametrize("settings", in_two_tiers(SETTINGS, UNLIKE_IN_COUNTING, COUNTED_ALIKE), ids=str)
 def test_two_replicas_count_each_example_once(clock, settings):
     with on(2):
         model = two_layers(**settings)
@@ -145,8 +150,12 @@ def test_metrics_that_somebody_resets_and_evaluates_in_between_do_not_change_the
     assert set(meter.result.rounds) == {8 / STEP}
 
 
-@pytest.mark.parametrize("gradients", [False, True])
-@pytest.mark.parametrize("replicas", [1, 2])
+EVERY_WAY = pytest.mark.more("every number of replicas x every setting of the meter")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "gradients"), in_two_tiers([(1, False), (1, True), (2, False), (2, True)], [(2, True)], EVERY_WAY)
+)
 def test_training_comes_out_the_same_to_the_bit_and_is_traced_once(replicas, gradients):
     found = []
     for callbacks in ([], [bt.Meter(gradients=gradients)]):
@@ -398,7 +407,10 @@ WAYS = {  # replicas, settings, and the pieces of the batch that weights of the 
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+PARTS_OF_BOTH = pytest.mark.more("a part of what the way named `both` has, or its like")
+
+
+@pytest.mark.parametrize("way", in_two_tiers(WAYS, ["both", "fully sharded", "tensor parallel"], PARTS_OF_BOTH))
 def test_a_step_has_the_norm_and_the_noise_that_its_pieces_have_by_hand(way):
     replicas, settings, pieces_of_wide, pieces_of_narrow = WAYS[way]
     x, y = examples(COUNT)

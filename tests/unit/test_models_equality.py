@@ -20,6 +20,7 @@ from equal_models import (
     replicas_agree,
     trained,
 )
+from tiers import in_two_tiers
 
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -56,21 +57,21 @@ def assert_equals_stock(model, optimizer):
     assert model.optimizer.iterations.numpy() == len(SIZES)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "replicas", "micro_batches"),
-    [
-        ("global_clipnorm", 1, 1),
-        ("adamw", 1, 3),
-        ("global_clipnorm", 2, 1),
-        ("momentum", 2, 40),
-        *[(optimizer, 4, 3) for optimizer in OPTIMIZERS if optimizer != "momentum"],
-    ],
-)
+EVERY_CUT = pytest.mark.more("every optimizer x every cut; each is in the first tier once")
+CUTS = [("global_clipnorm", 1, 1), ("adamw", 1, 3), ("global_clipnorm", 2, 1), ("momentum", 2, 40)]
+CUTS += [(optimizer, 4, 3) for optimizer in OPTIMIZERS if optimizer != "momentum"]
+EACH_ONCE = [("adamw", 1, 3), ("global_clipnorm", 2, 1), ("momentum", 2, 40), ("clipnorm", 4, 3), ("clipvalue", 4, 3)]
+
+
+@pytest.mark.parametrize(("optimizer", "replicas", "micro_batches"), in_two_tiers(CUTS, EACH_ONCE, EVERY_CUT))
 def test_ten_steps_equal_the_whole_batch_on_one_device(optimizer, replicas, micro_batches):
     assert_equals_stock(cut(optimizer, replicas, micro_batches), optimizer)
 
 
-@pytest.mark.parametrize(("optimizer", "replicas", "micro_batches"), [("global_clipnorm", 4, 3), ("momentum", 2, 40)])
+IN_ONE_REDUCTION = pytest.param("momentum", 2, 40, marks=EVERY_CUT)
+
+
+@pytest.mark.parametrize(("optimizer", "replicas", "micro_batches"), [("global_clipnorm", 4, 3), IN_ONE_REDUCTION])
 def test_ten_steps_by_collectives_equal_the_whole_batch_on_one_device(optimizer, replicas, micro_batches):
     with reducing("by collectives"):
         assert_equals_stock(cut(optimizer, replicas, micro_batches), optimizer)
@@ -81,7 +82,11 @@ def test_clipping_bites():
         assert distance(stock(bare), stock(clipped)) > 0.01
 
 
-@pytest.mark.parametrize(("policy", "near"), [("mixed_float16", 2e-3), ("mixed_bfloat16", 1.5e-2)])
+OTHER_16_BITS = pytest.mark.more("the other type of 16 bits, which needs no scaling and rounds more")
+MIXED = [("mixed_float16", 2e-3), pytest.param("mixed_bfloat16", 1.5e-2, marks=OTHER_16_BITS)]
+
+
+@pytest.mark.parametrize(("policy", "near"), MIXED)
 def test_mixed_precision_stays_within_its_rounding(policy, near):
     """Sums of slices round in another order. Measured: up to 5e-4 (float16) and 5e-3 (bfloat16) from the whole batch
     in the same precision, which is itself up to 1.2e-3 and 6e-3 from float32.
@@ -92,7 +97,7 @@ def test_mixed_precision_stays_within_its_rounding(policy, near):
     assert replicas_agree(model)
 
 
-@pytest.mark.parametrize(("policy", "near"), [("float16", 5e-3), ("bfloat16", 5e-2)])
+@pytest.mark.parametrize(("policy", "near"), [("float16", 5e-3), pytest.param("bfloat16", 5e-2, marks=OTHER_16_BITS)])
 def test_gradients_of_16_bit_weights_are_summed_in_32(policy, near):
     """Measured: 1.5e-3 and 1.7e-2 in every cut, of weights whose last bit is worth 1e-3 and 8e-3."""
     assert distance(cut("momentum", 2, 40, policy), stock("momentum", policy)) < near

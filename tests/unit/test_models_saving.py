@@ -5,10 +5,12 @@ import json
 import pickle
 import zipfile
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
 from equal_models import batches, distance, examples, net, on, precision
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.in_place import own_class
@@ -69,7 +71,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+TAKEN_ALIKE = pytest.mark.more("models that Keras has built are taken as a subclass is")
+
+
+@pytest.mark.parametrize("kind", in_two_tiers(KINDS, ["functional", "subclass", "of subclass"], TAKEN_ALIKE))
 def test_a_saved_model_goes_on_exactly_where_it_was(kind, tmp_path):
     model = fitted(KINDS[kind]())
     model.save(tmp_path / "model.keras")
@@ -123,8 +128,13 @@ def test_a_subclass_may_call_init_with_inputs_and_outputs():
     assert not isinstance(fitted(Subclass()), Functional)  # other classes are as they were
 
 
-@pytest.mark.parametrize("micro_batches", [1, 3])
-@pytest.mark.parametrize("build", [Subclass, KerasSubclass, sequential, partial(FunctionalSubclass, 4)])
+BY_XLA = product([Subclass, KerasSubclass, sequential, partial(FunctionalSubclass, 4)], [1, 3])
+EVERY_KIND = pytest.mark.more("XLA x every kind of model x with and without micro-batches")
+
+
+@pytest.mark.parametrize(
+    ("build", "micro_batches"), in_two_tiers(BY_XLA, [(Subclass, 3), (KerasSubclass, 3)], EVERY_KIND)
+)
 def test_models_of_all_kinds_train_under_xla_as_without(build, micro_batches):
     """Keras takes XLA by itself where there is a GPU, also for models that only the first batch builds."""
     ends = []

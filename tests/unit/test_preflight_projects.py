@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -190,7 +191,10 @@ def weights_after_fit(build, examine):
     return [weight.numpy() for weight in model.variables], examined
 
 
-@pytest.mark.parametrize("name", PROJECTS)
+WHOLE = pytest.mark.more("healthy trainings, each examined by all checks: test_preflight.py has small ones")
+
+
+@pytest.mark.parametrize("name", in_two_tiers(PROJECTS, ["adversarial", "contrastive"], WHOLE))
 def test_a_project_is_examined_as_far_as_it_can_be_without_a_false_alarm_and_fit_is_as_before(name, monkeypatch):
     monkeypatch.setattr(loss, "STEPS", 40)  # fewer of all that is repeated
     monkeypatch.setattr(pieces, "MOST_HALVED", 4)

@@ -1,10 +1,12 @@
 """`Recompute` changes memory and time, and nothing else: weights, statistics, seeds, losses and files stay the same."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
 from equal_models import EQUAL, apart_of_weights, batches, examples, precision, replicas_agree, trained
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -58,10 +60,16 @@ def apart(model, other, start):
     return (far / way) ** 0.5
 
 
-@pytest.mark.parametrize(
-    ("replicas", "micro_batches", "policy", "near"),
-    [(1, 1, "float32", EQUAL), (2, 3, "float32", EQUAL), (1, 3, "mixed_float16", 1e-2), (2, 1, "mixed_bfloat16", 0.2)],
-)
+CUTS = [
+    (1, 1, "float32", EQUAL),
+    (2, 3, "float32", EQUAL),
+    (1, 3, "mixed_float16", 1e-2),
+    (2, 1, "mixed_bfloat16", 0.2),
+]
+EVERY_CUT = pytest.mark.more("every cut x every precision")
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches", "policy", "near"), in_two_tiers(CUTS, CUTS[1:3], EVERY_CUT))
 def test_a_training_ends_at_the_same_weights(replicas, micro_batches, policy, near):
     plain, recomputed = both(replicas, policy, micro_batches=micro_batches)
     assert apart(recomputed, plain, net(as_it_is)) < near
@@ -138,8 +146,13 @@ class Block(layers.Layer):
         return x + self.expert(self.dense(x))
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("around", ["block", "first"])
+AROUND = product(["block", "first"], ["float32", "mixed_bfloat16"])
+EVERY_TYPE = pytest.mark.more("every layer around another x every type")
+
+
+@pytest.mark.parametrize(
+    ("around", "policy"), in_two_tiers(AROUND, [("block", "mixed_bfloat16"), ("first", "float32")], EVERY_TYPE)
+)
 def test_layers_inside_know_in_the_backward_pass_that_they_train_and_in_which_type(around, policy):
     ends = []
     for recomputed in (False, True):

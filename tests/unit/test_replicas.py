@@ -70,6 +70,7 @@ def test_a_split_made_by_the_reader_is_taken():
     assert said == ["CPU:0 CPU:1 CPU:2"]
 
 
+@pytest.mark.more("what TensorFlow itself does")
 def test_tensorflows_own_groups_of_several_sizes_still_meet():
     """tensorflow issue 61314. Mended, delete `keras_gaps.mirrored_with_groups_of_its_own`."""
     code = (

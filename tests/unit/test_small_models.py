@@ -1,7 +1,10 @@
 """The two small models: their shapes, learning under every dtype policy and on replicas, saving, what they may see."""
 
+from itertools import product
+
 import numpy as np
 import pytest
+from tiers import in_two_tiers
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.small_models import conv_net, gpt
@@ -49,8 +52,13 @@ def test_the_default_models_have_the_shapes_and_sizes_they_promise():
     assert f"{language.count_params():,} weights" in gpt.__doc__
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("kind", ["conv_net", "gpt"])
+EACH_ONCE = [("conv_net", "mixed_float16"), ("gpt", "mixed_bfloat16")]
+EVERY_POLICY = pytest.mark.more("both models x every policy")
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"), in_two_tiers(product(["conv_net", "gpt"], POLICIES), EACH_ONCE, EVERY_POLICY)
+)
 def test_they_learn_under_every_policy_in_micro_batches(kind, policy):
     keras.config.set_dtype_policy(policy)
     model = small(kind, micro_batches=3)

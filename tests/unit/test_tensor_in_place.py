@@ -132,6 +132,7 @@ def test_layers_of_all_kinds_train_evaluate_and_predict_as_on_one_device():
     assert sharded.evaluate(DATA, verbose=0) == pytest.approx(alone.evaluate(DATA, verbose=0), rel=1e-5)
 
 
+@pytest.mark.more("the files of test_tensor.py once more: those of a model of KerasHub are stock below")
 def test_files_are_whole_and_stock_and_go_on_with_any_number_of_replicas(tmp_path):
     sharded = trained(2, heads, tensor_parallel="block")
     sharded.save(tmp_path / "model.keras")
@@ -158,7 +159,10 @@ def test_a_model_that_a_function_builds_is_never_whole(monkeypatch):
     assert kernels == [(2, 2, 4)]  # two of the four heads
 
 
-@pytest.mark.parametrize("setting", ["tensor_parallel", "fully_shard"])
+FULLY = pytest.param("fully_shard", marks=pytest.mark.more("the other setting that shards a model"))
+
+
+@pytest.mark.parametrize("setting", ["tensor_parallel", FULLY])
 def test_what_was_traced_before_a_model_is_sharded_is_traced_anew(setting):
     losses = []
     for replicas in (1, 2):
@@ -172,7 +176,8 @@ def test_what_was_traced_before_a_model_is_sharded_is_traced_anew(setting):
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
-GPT_2_AND_LLAMA = [(hub_models.gpt2, 20), (hub_models.llama, 7)]
+GPT_2 = pytest.param(hub_models.gpt2, 20, marks=pytest.mark.more("all that it has is among the layers of all kinds"))
+GPT_2_AND_LLAMA = [GPT_2, (hub_models.llama, 7)]
 
 
 @pytest.mark.parametrize(("build", "shards"), GPT_2_AND_LLAMA, ids=["GPT-2", "Llama"])

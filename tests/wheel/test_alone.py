@@ -36,15 +36,13 @@ def test_one_begins_alone(tmp_path, kernel_of_the_wheel):
     run_alone(path, tmp_path, kernel_of_the_wheel, CELLS)
 
 
-@pytest.mark.slow
-@pytest.mark.wheel
+@pytest.mark.more("all notebooks alone: each makes its kernel and begins a second time")
 @pytest.mark.parametrize("path", beginnings, **by_name)
 def test_it_begins_alone(path, tmp_path, kernel_of_the_wheel):
     run_alone(path, tmp_path, kernel_of_the_wheel, CELLS)
 
 
-@pytest.mark.slow
-@pytest.mark.wheel
+@pytest.mark.more("three notebooks a second time")
 @pytest.mark.parametrize("path", whole_ones, **by_name)
 def test_it_runs_alone_to_its_end(path, tmp_path, kernel_of_the_wheel):
     run_alone(path, tmp_path, kernel_of_the_wheel)

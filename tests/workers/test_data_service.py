@@ -16,7 +16,7 @@ import bigtrain_nb as bt
 from bigtrain_nb.launch import data_service
 from bigtrain_nb.launch.supervisor import free_ports
 
-pytestmark = pytest.mark.slow
+kills = pytest.mark.more("starts and kills services: notebook 12 does so too")
 COUNT = 2000
 
 
@@ -61,6 +61,7 @@ def test_the_sharding_says_how_often_each_example_comes(sharding, times, service
     assert arrived(pipeline.dataset()) == Counter(dict.fromkeys(range(COUNT), times))
 
 
+@kills
 @pytest.mark.parametrize(("sharding", "least", "most"), [("dynamic", COUNT * 4 // 5, 5), ("data", COUNT, 3)])
 def test_three_passes_hold_each_example(sharding, least, most, service, files):
     settings = {"service": service.address, "sharding": sharding, "repeat": True}
@@ -69,6 +70,7 @@ def test_three_passes_hold_each_example(sharding, least, most, service, files):
     assert len(seen) >= least and max(seen.values()) <= most  # "dynamic": a worker may be late with one of ten files
 
 
+@kills
 @pytest.mark.parametrize("sharding", ["dynamic", "off"])
 def test_a_lost_worker_is_started_again_and_what_it_had_is_lost_or_repeated(sharding, service, files):
     before = service.restarted
@@ -82,6 +84,7 @@ def test_a_lost_worker_is_started_again_and_what_it_had_is_lost_or_repeated(shar
         assert len(seen) == COUNT and 2 <= max(seen.values()) <= 3
 
 
+@kills
 def test_a_lost_dispatcher_is_started_again_and_two_readers_of_one_job_share_its_examples(service, files):
     settings = {"service": service.address, "job_name": "shared"}
     pipeline = bt.Pipeline(data=files, parse=parse, finish=doubled, batch=2, **settings)
@@ -92,6 +95,7 @@ def test_a_lost_dispatcher_is_started_again_and_two_readers_of_one_job_share_its
     assert seen == Counter(range(COUNT))
 
 
+@kills
 def test_a_worker_whose_port_answers_is_not_ready_before_it_has_registered(tmp_path, watch):
     """Else a job of the sharding "data" could begin, and end, without a share: nobody would read it."""
     (port,) = free_ports(1)
@@ -109,6 +113,7 @@ def test_a_worker_whose_port_answers_is_not_ready_before_it_has_registered(tmp_p
             worker.wait()
 
 
+@kills
 def test_a_process_that_stands_still_is_named_killed_and_started_again(files, capfd):
     with bt.run_data_service(workers=2, silent_after=8) as made:
         pids = list(made.pids)
@@ -132,6 +137,7 @@ def test_bad_settings_are_refused(settings, message):
         bt.run_data_service(**settings)
 
 
+@kills
 def test_nothing_is_left(watch):
     with bt.run_data_service(workers=1) as made:
         pids, addresses = made.pids, made.addresses
@@ -145,6 +151,7 @@ def test_nothing_is_left(watch):
         gone.dataset()
 
 
+@kills
 def test_an_interrupt_while_it_starts_leaves_no_process(monkeypatch):
     there = set(psutil.Process().children(recursive=True))
     begun = set()

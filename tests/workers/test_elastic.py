@@ -85,7 +85,7 @@ def final(results):
     return [arrays[name] for name in arrays.files]
 
 
-@pytest.mark.slow
+@pytest.mark.more("three long jobs: what a training finds again is held by test_resume.py")
 def test_two_workers_then_one_then_two_train_what_two_train_up_to_rounding(tmp_path, watch):
     """Worker 1 is killed in the first epoch; the one that is left is told to end in the second; two go on."""
     folder, first, second = tmp_path / "broken", tmp_path / "broken" / "first", tmp_path / "broken" / "second"

@@ -12,7 +12,7 @@ from slurm_train import weights_in
 
 SECONDS = 200  # a net: about ten seconds are enough
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.more("needs root: two hosts, made of network namespaces")
 
 
 def ip(*words):

@@ -34,7 +34,7 @@ def news(log):
     return {line["step"]: line["loss"] for line in steps}, last["test_loss"]
 
 
-@pytest.mark.slow
+@pytest.mark.more("a long job: notebook 06 runs the script")
 def test_the_source_script_trains_alike_in_one_process_and_in_slices_in_two_workers(tmp_path, monkeypatch):
     monkeypatch.setenv("BIGTRAIN_NB_CACHE", str(tmp_path / "cache"))
     text = tmp_path / "text"

@@ -9,7 +9,7 @@ from leftovers import eventually
 
 import bigtrain_nb as bt
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.more("long jobs: the stages are held in one process by tests/unit/test_pipelined.py")
 
 
 def start(*arguments):

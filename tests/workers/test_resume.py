@@ -16,7 +16,6 @@ import bigtrain_nb as bt
 
 SECONDS = 240  # a net under workers that wait for each other
 SIGTERM_AFTER, SIGKILL_AFTER = 5, 12  # steps; ten are an epoch
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +96,7 @@ def test_workers_ended_by_sigterm_and_the_chief_by_kill_9_go_on_to_the_same_bits
     assert left.count("checkpoint") == left.count("owner") == 1
 
 
+@pytest.mark.more("one more job that is killed: shards in a checkpoint are held by test_two_workers.py")
 def test_fully_sharded_workers_take_the_same_steps_again_after_the_chief_was_killed(data, tmp_path):
     """The steps since the last save are trained twice, and what a worker keeps after each has the same bits."""
     killed_after = EVERY + 3
@@ -128,6 +128,7 @@ def test_a_folder_that_is_not_shared_or_that_the_chief_cannot_write_is_an_error_
     assert "another worker cannot use the folder" in said[1]["no folder"]
 
 
+@pytest.mark.more("two jobs for a sentence that tests/unit/test_folder_owner.py holds")
 def test_a_second_training_in_a_folder_is_refused_and_names_the_first(tmp_path):
     arguments = {"arguments": [tmp_path], "timeout": SECONDS}
     first = bt.run_workers(resume_worker.__file__, 1, **arguments)

@@ -11,7 +11,7 @@ import bigtrain_nb as bt
 
 pytest.importorskip("keras_tuner")
 pytest.importorskip("optuna")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.more("long jobs: notebook 13 runs the first search in three processes")
 SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
 SECONDS = 400
 

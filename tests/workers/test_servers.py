@@ -11,7 +11,7 @@ from leftovers import eventually
 
 import bigtrain_nb as bt
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.more("long jobs: notebook 12 trains with servers, and kills a worker")
 EVERY = servers_train.EVERY
 
 

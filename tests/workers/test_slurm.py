@@ -17,7 +17,7 @@ import slurm_train
 from slurm_train import weights_in
 
 SECONDS = 300  # a net: one start takes about ten seconds
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.more("needs a SLURM, and waits for its queue")
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
 
 

@@ -15,7 +15,7 @@ from launching import ON_CPUS, run
 import bigtrain_nb as bt
 from bigtrain_nb.launch.supervisor import free_ports
 
-pytestmark = pytest.mark.slow
+in_processes = pytest.mark.more("processes that load TensorFlow for one sentence, or for what test_two_workers.py does")
 
 TRAIN = """
 import numpy as np
@@ -62,12 +62,14 @@ def one_of_two(peer, index=0, port=None):
     return {"TF_CONFIG": json.dumps(config)}
 
 
+@in_processes
 def test_one_device_needs_none():
     code = "import bigtrain_nb as bt; print(bt.strategy().num_replicas_in_sync)"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | ON_CPUS, capture_output=True, text=True)
     assert done.stdout == "No strategy is needed: one CPU, and no variables of several workers\n1\n", done
 
 
+@in_processes
 def test_workers_come_together_at_different_times_and_the_chief_goes_last():
     code = """
     import socket
@@ -101,6 +103,7 @@ def test_a_port_that_is_taken_is_named(refused):
     assert error.startswith(f"RuntimeError: port {port} of this task (TF_CONFIG) cannot be used: "), error
 
 
+@in_processes
 def test_workers_with_other_arguments_are_refused_before_they_train(watch):
     code = """
     import bigtrain_nb as bt
@@ -117,12 +120,14 @@ def test_workers_with_other_arguments_are_refused_before_they_train(watch):
     watch.nothing_left()
 
 
+@in_processes
 def test_it_must_come_first():
     code = "from bigtrain_nb import tf\ntf.constant(1) + 1\nimport bigtrain_nb as bt\nbt.strategy(timeout=200)"
     job = run(code, env=ON_CPUS, patience=60)
     assert "must be configured at program startup" in job.logs(job.failed)
 
 
+@in_processes
 def test_the_workers_own_mistake_is_shown_not_its_peers_complaint(watch, capsys):
     code = """
     for number in range(10**9):
@@ -138,6 +143,7 @@ def test_the_workers_own_mistake_is_shown_not_its_peers_complaint(watch, capsys)
     watch.nothing_left()
 
 
+@in_processes
 def test_a_slurm_job_whose_script_forgot_srun_is_told_that_it_trains_alone():
     code = "import bigtrain_nb as bt; bt.strategy()"
     in_slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
@@ -147,6 +153,7 @@ def test_a_slurm_job_whose_script_forgot_srun_is_told_that_it_trains_alone():
     assert done.stdout.startswith("Warning: this process trains alone. This SLURM job has 4 tasks, but srun did"), done
 
 
+@in_processes
 def test_a_whole_training_by_a_rank_a_count_and_the_chiefs_address(tmp_path, trained_here):
     workers = []
     chief = f"localhost:{free_ports(1)[0]}"

@@ -19,7 +19,6 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
 SECONDS = 1000  # a net: two minutes alone on slow cores, and several times that beside other programs
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +194,7 @@ model.fit(x, x, batch_size=8, epochs=10_000, verbose=0, callbacks=[lost])
 """
 
 
+@pytest.mark.more("one more job: that a lost worker ends the other is held by test_resume.py")
 def test_sharded_steps_end_with_an_error_when_a_worker_is_lost():
     job = ended(bt.run_workers(LOST, 2, env=ON_CPUS, timeout=SECONDS, patience=SECONDS))
     assert job.codes == [1, -signal.SIGKILL] and job.failed == 1, job.logs(0)[-3000:]
