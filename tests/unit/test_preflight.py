@@ -489,6 +489,7 @@ def test_texts_go_through_the_preprocessor_of_a_task():
 
 
 TAUGHT = {  # a line that names a notebook, and words that this has
+    ("products", "07"): "reverse_dtype",
     ("finite values", "11"): "Where does the NaN come from?",
     ("order of classes", "01"): "Step 5: shuffle",
     ("outputs and loss", "04"): "from_logits=True",
