@@ -246,6 +246,17 @@ def logs_to_reduce(logs, strategy):
     return keras.tree.map_structure(lambda value: tf.expand_dims(value, 0), logs)
 
 
+def traced_for_each_shape(function):
+    """Return a function that XLA compiles, one program for each shape of what it is given.
+
+    Each is traced with shapes that are numbers. TensorFlow warns of that as of a mistake, and the only public setting
+    against it, ``reduce_retracing``, traces with shapes that are not known.
+    """
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+    compiled._omit_frequent_tracing_warning = True
+    return compiled
+
+
 def converting_optionals(model, step):
     """Return a step that takes what is missing in a batch as None, as Keras' own functions do."""
     return model._autoconvert_optionals(step)

@@ -13,7 +13,7 @@ from bigtrain_nb.common.keras_gaps import device_of
 from bigtrain_nb.common.layers import layers_chosen
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel import cudnn
-from bigtrain_nb.parallel.attention import ChunkedAttention, attention_layers, refuse
+from bigtrain_nb.parallel.attention import ChunkedAttention, asks_for_scores, attention_layers, refuse
 from bigtrain_nb.parallel.masks import KERAS_OWN_WAY, all_of, let_masks_tell, said_by
 
 _ROWS = 512
@@ -99,7 +99,7 @@ class FusedAttention(ChunkedAttention):
             return own(*args, **kwargs)
         away = why_not_here() or _why_not_in(query.dtype) or _why_not_on(query)
         reason = None if away else _why_not_for(query, key, value, said)
-        if away or reason or given.get("return_attention_scores") or query.shape.rank != 4:
+        if away or reason or asks_for_scores(self, given) or query.shape.rank != 4:
             if reason:
                 warnings.warn(f"{self.name} is computed in chunks of rows, not by one kernel: {reason}", stacklevel=2)
             self.chunks = max(1, (query.shape[1] or 1) // _ROWS)

@@ -281,6 +281,15 @@ def test_refused_by_name():
         bt.fuse_attention(models.BloomBackbone(64, 1, 2, 16, 32, max_sequence_length=12))
 
 
+@pytest.mark.parametrize("make", [lambda: layers.MultiHeadAttention(2, 8), lambda: layers.GroupQueryAttention(8, 4, 2)])
+def test_scores_that_are_asked_for_are_refused(emulated, make):
+    layer, x = make(), tf.ones([2, 6, 16])
+    layer(x, x)
+    bt.fuse_attention(layer)
+    with pytest.raises(ValueError, match="cannot be returned"):
+        layer(x, x, return_attention_scores=True)
+
+
 def test_generate_is_keras_own(emulated):
     keras.utils.set_random_seed(0)
     model = hub_models.gpt2()
