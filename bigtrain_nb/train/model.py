@@ -241,6 +241,10 @@ class Model(keras.Model):
         ``model`` may also be a function that builds one, for a model that is larger than the memory of one device: with
         ``fully_shard`` and ``tensor_parallel`` the weights of these layers are sharded before they are made.
 
+        The settings are those of a step of the model whose `fit` is called. Of a part inside a model with a
+        `train_step` of its own, as a GAN's networks, ``micro_batches``, ``shard_optimizer``, ``reduce_dtype``,
+        ``sync_every`` and ``outer_optimizer`` do nothing.
+
         Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
         with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
         """

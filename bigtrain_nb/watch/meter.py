@@ -185,7 +185,7 @@ class Meter(Shown, keras.callbacks.Callback):
         try:
             result = self.result
         except ValueError as error:
-            return note("Meter", str(error))
+            return note("Meter", f"nothing is measured yet: {error}")
         few = f", {result.note}" if result.note else ""
         rounds = f"{len(result.rounds)} rounds, inside fit, not paired{few}"
         notes = [note("examples/s", f"{interval(result)} ({rounds})")]
