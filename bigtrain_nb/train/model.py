@@ -162,6 +162,11 @@ class Model(keras.Model):
     - ``reduce_dtype`` rounds gradients to bfloat16, that is to 8 significant bits, and ``sync_every`` gives other
       weights
 
+    Where XLA compiles the steps of one device (``compile(jit_compile=True)``, on a GPU by itself),
+    ``steps_per_execution=K`` makes one program of K steps, so that a GPU does not wait between them: K batches of one
+    shape are on the device at once, a batch of another shape is a program of its own, and callbacks come after K steps,
+    as in Keras.
+
     `save` and `save_weights` write an ordinary file, whole and beside the old one before they replace it. All workers
     may save to one path. The settings are not in it: give them to `bigtrain_nb.load_model`, or set them on the model
     that Keras has loaded, after `Model.of`. `clone_model` gives a stock model.
