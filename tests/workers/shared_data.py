@@ -83,6 +83,10 @@ def main(folder, results):
             found[kind] = model.seen
         except ValueError as error:
             found[kind] = str(error)
+    try:
+        model.fit(in_files(Path(folder)), verbose=0, callbacks=[keras.callbacks.BackupAndRestore(f"{results}/backup")])
+    except ValueError as error:
+        found["one folder for all backups"] = str(error)
     worker = strategy.cluster_resolver.task_id
     Path(results, f"{worker}.json").write_text(json.dumps(found), encoding="utf-8")
 

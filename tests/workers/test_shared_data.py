@@ -32,6 +32,12 @@ def test_each_example_is_trained_once_and_each_worker_has_half_of_each_batch(kin
         assert together == [list(range(start, start + BATCH)) for start in range(0, EXAMPLES, BATCH)]
 
 
+def test_backups_of_all_workers_in_one_folder_are_refused_and_resume_named(found):
+    for of_worker in found:
+        assert "in several workers" in of_worker["one folder for all backups"]
+        assert "bt.Resume" in of_worker["one folder for all backups"]
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - IN_ONE_ORDER))
 def test_workers_with_orders_of_their_own_raise_and_name_the_seed(kind, found):
     for of_worker in found:
