@@ -1,264 +1,357 @@
-"""One NVIDIA GPU beside the cores of the same machine: steps, formats, memory, plans, and what feeds them."""
+"""Language models of KerasHub on one NVIDIA GPU: what each setting brings, beside PyTorch and Keras on JAX.
+
+Each row is a process that trains on one batch, again and again. They compile beside each other; then each has the GPU
+for itself, in turn. SMALL=1 runs tiny models, on a CPU too, to try the script.
+"""
 
 import argparse
-import contextlib
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from tempfile import mkdtemp
 
-from budget_steps import NETWORKS, Case, source
-from report import add_arguments, facts, finish, in_words, say, table
-
-import bigtrain_nb as bt
-from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import amount, interval, number
-from bigtrain_nb.plan.this_machine import flops_here, this_machine
-from bigtrain_nb.plan.utilization import accelerator_here, flops_of_an_example
-
-LARGE = partial(bt.gpt, width=768, layers=6, heads=12, length=512)
-"""Six blocks as wide as those of GPT-2's smallest model: 43 million weights."""
-BUILDERS = {**NETWORKS, "GPT, 768 wide": LARGE}
-BATCHES = {"conv net": 512, "conv net, 64 wide": 256, "dense": 1024, "LSTM": 256, "GPT": 32, "GPT, 768 wide": 8}
-"""{network: global batch}."""
-CPU, PLAIN, XLA = "CPU", "GPU", "GPU, XLA"
-
-LARGE_BATCH = 32
-FORMATS = {
-    "float32, TF32 off": ("float32", False, False),
-    "float32": ("float32", True, False),
-    "float32, XLA": ("float32", True, True),
-    "mixed_bfloat16": ("mixed_bfloat16", True, False),
-    "mixed_bfloat16, XLA": ("mixed_bfloat16", True, True),
-    "mixed_float16": ("mixed_float16", True, False),
-    "mixed_float16, XLA": ("mixed_float16", True, True),
+SMALL = bool(os.environ.get("SMALL"))
+TINY = {"vocabulary": 500, "layers": 2, "heads": 4, "kv_heads": 2, "width": 64, "inner": 128}
+MODELS = {
+    "gpt2": TINY | {"kv_heads": 4}
+    if SMALL
+    else {"vocabulary": 50_257, "layers": 12, "heads": 12, "kv_heads": 12, "width": 768, "inner": 3072},
+    "llama": TINY
+    if SMALL
+    else {"vocabulary": 128_256, "layers": 16, "heads": 32, "kv_heads": 8, "width": 2048, "inner": 8192},
 }
-"""{way: (dtype policy, whether TF32 is allowed, whether XLA compiles the step)}."""
-MEMORY = [
-    {"policy": policy, "micro_batches": micro_batches, "recompute": recompute, "jit_compile": jit_compile}
-    for jit_compile in (False, True)
-    for policy, micro_batches, recompute in (
-        ("float32", 1, False),
-        ("mixed_bfloat16", 1, False),
-        ("mixed_bfloat16", 4, False),
-        ("mixed_bfloat16", 1, True),
-        ("mixed_bfloat16", 4, True),
-    )
-]
-AT_ONCE = 3
-"""So many processes measure their memory side by side: each sees only what its own allocator hands out."""
-CROPS, CROP_SIZE = 256, 64
-WORDS, LENGTH, DOCUMENTS = 50_257, 1024, 8
-IN_PLACE = {
-    "stock": (None, False),
-    "recomputed": (None, True),
-    "4 micro-batches": (4, False),
-    "4 micro-batches, recomputed": (4, True),
+"""GPT-2 small, and Llama 3.2's model of 1 B."""
+
+WAYS = {
+    "stock": (),
+    "attention": ("attention",),
+    "head": ("attention", "head"),
+    "bt": ("attention", "head", "bt"),
+    "steps": ("attention", "head", "bt", "steps"),
+    "stock-bt": ("bt",),
 }
-"""{what is done with GPT-2 of KerasHub: (micro-batches, None for stock Keras, whether its blocks are recomputed)}."""
+"""What is done with the model of KerasHub: attention as one kernel, a head in 16 bits, taken as a `bt.Model`, and eight
+steps in one program."""
+
+TORCH, JAX = "torch", "jax"
+STEPS = 8  # in one program
+ROUNDS, IN_A_ROUND = 5, 16
+PEAK = 989e12
+"""FLOP/s of an H100 or H200 in bfloat16, dense: NVIDIA's data sheet."""
 
 
-def trained(build, batch, policy="float32", jit_compile=False, device=None, tf32=True, batches=None):
-    """Return a step function that has run: one update from ``batch`` examples, their number, without waiting."""
-    place = partial(tf.device, device) if device else contextlib.nullcontext
-    keras.config.set_dtype_policy(policy)
-    with place():
-        model = build()
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.AdamW(1e-3), loss, jit_compile=jit_compile)
-        model.make_train_function()
-        iterator = iter(batches or source(Case(model.name, batch), model))
-    keras.config.set_dtype_policy("float32")
-
-    def update():
-        tf.config.experimental.enable_tensor_float_32_execution(tf32)
-        with place():
-            model.train_function(iterator)
-        return batch
-
-    for _ in range(3):
-        update()
-    tf.config.experimental.enable_tensor_float_32_execution(True)
-    return update
+def flops_of_a_token(shape, length):
+    """Return the FLOPs of a step per token: 6 for a weight of a product, and causal attention (PaLM, appendix B)."""
+    width, heads = shape["width"], shape["heads"]
+    of_attention = 2 * width * width + 2 * width * width * shape["kv_heads"] // heads
+    of_mlp = (2 if shape is MODELS["gpt2"] else 3) * width * shape["inner"]
+    weights = shape["layers"] * (of_attention + of_mlp) + width * shape["vocabulary"]
+    return 6 * weights + 6 * shape["layers"] * width * length
 
 
-def compared(name, steps, seconds):
-    """Compare step functions that are compiled and warm: each block has the same ones."""
-    say(f"{name}: {len(steps)} ways, {seconds:.0f} s")
-    return bt.compare({way: (lambda step=step: step) for way, step in steps.items()}, seconds=seconds)
+# A row
 
 
-def ceilings(arguments):
-    """Measure what products of matrices and memory reach, beside the data sheet."""
-    sheet, here = accelerator_here(), this_machine()
-    rows = [
-        [f"products, {policy}", flops_here(policy), sheet.flops(policy), "FLOP/s"]
-        for policy in ("float32", "mixed_bfloat16", "mixed_float16")
-    ]
-    rows.append(["memory, read and written", max(here.bandwidths.values()), sheet.bandwidth, "B/s"])
-    shown = [[what, amount(got, unit), amount(said, unit), f"{got / said:.2f}"] for what, got, said, unit in rows]
-    text = table(("what", "measured", "data sheet", "share"), shown)
-    return f"{text}\n\nAn operation on one number takes {amount(here.start, 's')}.", rows
+class Turn:
+    """When this process has compiled, it waits until all have, and then until those before it are done."""
+
+    def __init__(self, folder, number, count, deadline):
+        self.folder, self.number, self.count, self.deadline = Path(folder), number, count, deadline
+
+    def wait(self):
+        (self.folder / f"ready-{self.number}").touch()
+        while time.time() < self.deadline and len([*self.folder.glob("ready-*")]) < self.count:
+            time.sleep(0.1)
+        while any(not (self.folder / f"done-{before}").exists() for before in range(self.number)):
+            time.sleep(0.02)
+
+    def end(self):
+        (self.folder / f"ready-{self.number}").touch()
+        (self.folder / f"done-{self.number}").touch()
 
 
-def beside_the_cpu(arguments):
-    """Compare steps on the cores with steps on the GPU, by single operations and by XLA; plans beside the fastest."""
-    rows, plans, rounds = [], [], {}
-    for name, batch in BATCHES.items():
-        build = BUILDERS[name]
-        say(f"{name}: building")
-        steps = {
-            CPU: trained(build, batch, device="CPU:0"),
-            PLAIN: trained(build, batch, device="GPU:0"),
-            XLA: trained(build, batch, device="GPU:0", jit_compile=True),
-        }
-        comparison = compared(name, steps, arguments.seconds)
-        rounds[name] = comparison.to_dict()
-        rates = {way: result.median for way, result in comparison.results.items()}
-        ratios = [comparison.ratio(*pair) for pair in ((PLAIN, CPU), (XLA, CPU), (XLA, PLAIN))]
-        rows.append([name, batch, *map(number, rates.values()), *map(interval, ratios)])
-        fastest = batch / max(rates[PLAIN], rates[XLA])
-        least = [bt.plan_step(build, batch, on=on).seconds for on in (accelerator_here().name, "here")]
-        plans.append(
-            [name, batch, *(amount(seconds, "s") for seconds in (*least, fastest)), f"{least[1] / fastest:.2f}"]
-        )
-    text = table(("network", "batch", *rates, "GPU of CPU", "GPU, XLA, of CPU", "XLA of GPU"), rows)
-    head = ("network", "batch", "at least, by the data sheet", "at least, on=here", "measured", "on=here / measured")
-    return f"In examples/s:\n\n{text}\n\nWhat plans say of the fastest step on the GPU:\n\n{table(head, plans)}", rounds
-
-
-def formats(arguments):
-    """Compare formats and XLA for the large model on the GPU."""
-    steps = {}
-    for way, (policy, tf32, jit_compile) in FORMATS.items():
-        say(f"GPT, 768 wide, {way}: building")
-        steps[way] = trained(LARGE, LARGE_BATCH, policy, jit_compile=jit_compile, tf32=tf32)
-    comparison = compared("GPT, 768 wide", steps, 6 * arguments.seconds)
-    flops, sheet = flops_of_an_example(LARGE(), LARGE_BATCH), accelerator_here()
-    rows = []
-    for way, (policy, _, _) in FORMATS.items():
-        rate = comparison.results[way].median
-        ratio = interval(comparison.ratio(way, "float32")) if way != "float32" else ""
-        mfu = f"{rate * flops / sheet.flops(policy):.0%}"
-        rows.append([way, number(rate), amount(LARGE_BATCH / rate, "s"), ratio, mfu])
-    return table(("format", "examples/s", "a step", "of float32", "MFU"), rows), comparison.to_dict()
-
-
-def three_updates(recompute, micro_batches, **settings):
-    from gpu import LARGE, LARGE_BATCH, trained
-
-    trained(partial(LARGE, recompute=recompute, micro_batches=micro_batches), LARGE_BATCH, **settings)
-
-
-def memory(arguments):
-    """Measure the peak of fresh processes, beside what plans say of them."""
-    say(f"memory: {len(MEMORY)} processes")
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        peaks = list(pool.map(lambda case: bt.peak_memory(three_updates, **case), MEMORY))
-    rows = []
-    for case, peak in zip(MEMORY, peaks, strict=True):
-        policy, micro_batches, recompute, by_xla = case.values()
-        plan = bt.plan_step(
-            partial(LARGE, recompute=recompute), LARGE_BATCH, policy=policy, micro_batches=micro_batches
-        )
-        told = [amount(plan.peak, "bytes"), amount(2**20 * peak, "bytes"), f"{plan.peak / 2**20 / peak:.2f}"]
-        rows.append([policy, micro_batches, "yes" if recompute else "no", "yes" if by_xla else "no", *told])
-    head = ("policy", "K", "recomputed", "XLA", "planned", "measured", "planned / measured")
-    return table(head, rows), [dict(case, mib=peak) for case, peak in zip(MEMORY, peaks, strict=True)]
-
-
-def gpt2_of_keras_hub(micro_batches, recompute):
-    """Return GPT-2 as large as its smallest preset, 124 million weights, random ones."""
-    from keras_hub.models import GPT2Backbone, GPT2CausalLM
-
-    model = GPT2CausalLM(GPT2Backbone(WORDS, 12, 12, 768, 3072, max_sequence_length=LENGTH), preprocessor=None)
-    if recompute:
-        bt.recompute(model.backbone, r"transformer_layer_\d+")
-    if micro_batches:
-        bt.Model.of(model, micro_batches=micro_batches)
-    return model
-
-
-def documents():
-    """Return batches of as many tokens as it takes at once: x, the next tokens."""
-    tokens = tf.random.stateless_uniform([DOCUMENTS, LENGTH + 1], [1, 2], maxval=WORDS, dtype="int32")
-    x = {"token_ids": tokens[:, :-1], "padding_mask": tf.ones([DOCUMENTS, LENGTH], "int32")}
-    return tf.data.Dataset.from_tensors((x, tokens[:, 1:])).repeat()
-
-
-def train_gpt2(micro_batches, recompute):
-    from gpu import DOCUMENTS, documents, gpt2_of_keras_hub, trained
-
-    build = partial(gpt2_of_keras_hub, micro_batches, recompute)
-    return trained(build, DOCUMENTS, "mixed_bfloat16", jit_compile="auto", batches=documents())
-
-
-def in_place(arguments):
-    """Train GPT-2 of KerasHub as stock Keras does, and with what is changed of it in place: rate and memory."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        peaks = list(
-            pool.map(lambda way: bt.peak_memory(train_gpt2, micro_batches=way[0], recompute=way[1]), IN_PLACE.values())
-        )
-    say("GPT-2 of KerasHub: memory is measured")
-    comparison = compared(
-        "GPT-2 of KerasHub", {name: train_gpt2(*way) for name, way in IN_PLACE.items()}, 4 * arguments.seconds
-    )
-    rows = []
-    for (name, result), peak in zip(comparison.results.items(), peaks, strict=True):
-        ratio = interval(comparison.ratio(name, "stock")) if name != "stock" else ""
-        rows.append([name, number(LENGTH * result.median), ratio, amount(2**20 * peak, "bytes")])
-    found = {**comparison.to_dict(), "mib": list(map(float, peaks))}
-    return table(("GPT-2 of KerasHub", "tokens/s", "of stock", "peak memory"), rows), found
-
-
-def fed(arguments):
-    """Compare one training fed by pipelines, and fed one batch again and again."""
-    data, build = bt.photo_crops(), partial(bt.conv_net, width=64, image_size=CROP_SIZE)
-    pipelines = {
-        "one step after the other": {"exact": True, "rewrites": False},
-        "tuned": {"num_parallel_calls": bt.cores(), "vectorize": True, "prefetch": 2},
+def run_row(way, name, length, batch, turn, flags):
+    shape = MODELS[name]
+    took = time.time()
+    make = {TORCH: with_torch, JAX: with_jax}.get(way, with_tensorflow)
+    train, peak, profile = make(way, name, shape, length, batch)
+    made = time.time() - took
+    ((_, loss),) = train(STEPS, 1)
+    first = time.time() - took - made
+    turn.wait()
+    rounds = train(IN_A_ROUND, 1 + ROUNDS)  # (when it ended, its loss); the first one is warm-up
+    last = rounds[-1][1]
+    seconds = sorted((after[0] - before[0]) / IN_A_ROUND for before, after in pairwise(rounds))
+    median = seconds[len(seconds) // 2]
+    rate = batch * length / median
+    row = {
+        "way": way,
+        "flags": flags,
+        "model": name,
+        "length": length,
+        "batch": batch,
+        "tokens_per_second": rate,
+        "step_ms": [1e3 * one for one in (median, seconds[0], seconds[-1])],
+        "mfu": rate * flops_of_a_token(shape, length) / PEAK,
+        "peak_mib": peak(),
+        "built_s": made,
+        "first_s": first,
+        "losses": [loss, last],
     }
-    steps, alone = {}, {}
-    for way, settings in pipelines.items():
-        made = bt.Pipeline(data=data, image_size=CROP_SIZE, batch=CROPS, repeat=True, **settings)
-        alone[way] = number(bt.throughput(made, seconds=5).median)
-        steps[way] = trained(build, CROPS, "mixed_bfloat16", jit_compile=True, batches=made.dataset())
-    unfed = "one batch again and again"
-    steps[unfed] = trained(build, CROPS, "mixed_bfloat16", jit_compile=True)
-    comparison = compared("fed", steps, 3 * arguments.seconds)
-    rows = []
-    for way, result in comparison.results.items():
-        ratio = interval(comparison.ratio(way, unfed)) if way in alone else ""
-        rows.append([way, alone.get(way, ""), number(result.median), ratio])
-    return table(
-        ("fed by", "pipeline alone, examples/s", "training, examples/s", f"of {unfed}"), rows
-    ), comparison.to_dict()
+    if profile and os.environ.get("TOP"):
+        row["kernels"] = profile(train)
+    return row
 
 
-PARTS = {
-    "Ceilings": ceilings,
-    "Beside the CPU": beside_the_cpu,
-    "Formats": formats,
-    "Memory": memory,
-    "In place": in_place,
-    "Fed": fed,
-}
+def tokens(shape, length, batch):
+    import numpy as np
+
+    return np.random.default_rng(0).integers(0, shape["vocabulary"], (batch, length + 1)).astype("int32")
+
+
+def keras_hub_model(name, shape, length):
+    import keras_hub
+
+    if name == "gpt2":
+        backbone = keras_hub.models.GPT2Backbone(
+            shape["vocabulary"], shape["layers"], shape["heads"], shape["width"], shape["inner"], dropout=0.0,
+            max_sequence_length=length,
+        )  # fmt: skip
+        return keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
+    backbone = keras_hub.models.Llama3Backbone(
+        vocabulary_size=shape["vocabulary"], num_layers=shape["layers"], num_query_heads=shape["heads"],
+        hidden_dim=shape["width"], intermediate_dim=shape["inner"], num_key_value_heads=shape["kv_heads"],
+        rope_max_wavelength=500_000, tie_word_embeddings=True,
+    )  # fmt: skip
+    return keras_hub.models.Llama3CausalLM(backbone, preprocessor=None)
+
+
+def ends_of_epochs(keras, fit):
+    """Return (time, loss) at the end of each epoch of ``fit(settings)``: what is between two has no start of `fit`."""
+    ends = []
+
+    class Clock(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            loss = float(logs["loss"])
+            ends.append((time.perf_counter(), loss))
+
+    fit({"callbacks": [Clock()], "verbose": 0})
+    return ends
+
+
+def with_tensorflow(way, name, shape, length, batch):
+    import tensorflow as tf
+
+    import bigtrain_nb as bt
+    from bigtrain_nb.common.quiet import keras
+
+    gpus = tf.config.list_physical_devices("GPU")
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    keras.utils.set_random_seed(1)
+    model = keras_hub_model(name, shape, length)
+    done = WAYS[way]
+    if "attention" in done:
+        bt.fuse_attention(model)
+    if "head" in done:
+        model.backbone.token_embedding.reverse_dtype = "bfloat16"
+    if "bt" in done:
+        bt.Model.of(model)
+    model.compile(
+        keras.optimizers.AdamW(1e-4, weight_decay=0.01),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=True,
+        steps_per_execution=STEPS if "steps" in done else 1,
+    )
+    given = tokens(shape, length, batch)
+    x = {"token_ids": given[:, :-1], "padding_mask": given[:, :-1] * 0 + 1}
+    data = tf.data.Dataset.from_tensors((x, given[:, 1:])).cache().repeat().prefetch(2)
+
+    def train(steps, rounds):
+        return ends_of_epochs(keras, lambda clock: model.fit(data, steps_per_epoch=steps, epochs=rounds, **clock))
+
+    def peak():
+        return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20 if gpus else 0
+
+    return train, peak, kernels_of_tensorflow if gpus else None
+
+
+def kernels_of_tensorflow(train):
+    """Return milliseconds a step of the kernels that take the most, and of all."""
+    import tensorflow as tf
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    folder = mkdtemp()
+    tf.profiler.experimental.start(folder)
+    train(2 * STEPS, 1)
+    tf.profiler.experimental.stop()
+    file = next(Path(folder).rglob("*.xplane.pb"))
+    space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    sums, counts, ends = Counter(), Counter(), []
+    for plane in space.planes:
+        if "/device:GPU" not in plane.name:
+            continue
+        for line in plane.lines:
+            if "Stream" not in line.name:
+                continue
+            for event in line.events:
+                kernel = plane.event_metadata[event.metadata_id].name
+                sums[kernel] += event.duration_ps / 1e9 / (2 * STEPS)
+                counts[kernel] += 1
+                ends.append((line.timestamp_ns + event.offset_ps / 1e3, event.duration_ps / 1e3))
+    ends.sort()
+    gaps = sorted((b[0] - a[0] - a[1] for a, b in zip(ends, ends[1:], strict=False)), reverse=True)
+    most = [[round(value, 3), counts[kernel] / (2 * STEPS), kernel[:110]] for kernel, value in sums.most_common(30)]
+    return {"ms": sum(sums.values()), "count": sum(counts.values()) / (2 * STEPS), "gaps_us": gaps[:12], "most": most}
+
+
+def with_jax(way, name, shape, length, batch):
+    os.environ["KERAS_BACKEND"] = "jax"
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    import jax
+    import keras
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    keras.utils.set_random_seed(1)
+    task = keras_hub_model(name, shape, length)
+    model = keras.Model(task.inputs, task.outputs)  # KerasHub's own `fit` makes a dataset of TensorFlow
+    model.compile(
+        keras.optimizers.AdamW(1e-4, weight_decay=0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    given = tokens(shape, length, batch)
+    x = {"token_ids": given[:, :-1], "padding_mask": given[:, :-1] * 0 + 1}
+
+    def batches():
+        while True:
+            yield x, given[:, 1:]
+
+    def train(steps, rounds):
+        return ends_of_epochs(keras, lambda clock: model.fit(batches(), steps_per_epoch=steps, epochs=rounds, **clock))
+
+    def peak():
+        return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**20
+
+    return train, peak, None
+
+
+def with_torch(way, name, shape, length, batch):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_float32_matmul_precision("high")
+    if name == "gpt2":
+        config = GPT2Config(
+            vocab_size=shape["vocabulary"], n_positions=length, n_embd=shape["width"], n_layer=shape["layers"],
+            n_head=shape["heads"], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+        )  # fmt: skip
+        model = GPT2LMHeadModel(config).to(device)
+    else:
+        config = LlamaConfig(
+            vocab_size=shape["vocabulary"], hidden_size=shape["width"], intermediate_size=shape["inner"],
+            num_hidden_layers=shape["layers"], num_attention_heads=shape["heads"],
+            num_key_value_heads=shape["kv_heads"], max_position_embeddings=length, tie_word_embeddings=True,
+        )  # fmt: skip
+        model = LlamaForCausalLM(config).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=device == "cuda")
+    given = torch.tensor(tokens(shape, length, batch), dtype=torch.long, device=device)
+
+    def loss_of(given):
+        with torch.autocast(device, torch.bfloat16):
+            logits = model(given[:, :-1], use_cache=False).logits
+        logits = logits.float().reshape(-1, shape["vocabulary"])
+        return torch.nn.functional.cross_entropy(logits, given[:, 1:].reshape(-1))
+
+    compiled = torch.compile(loss_of)
+
+    def train(steps, rounds):
+        ends = []
+        for _ in range(rounds):
+            for _ in range(steps):
+                optimizer.zero_grad(set_to_none=True)
+                loss = compiled(given)
+                loss.backward()
+                optimizer.step()
+            last = float(loss)
+            ends.append((time.perf_counter(), last))
+        return ends
+
+    def peak():
+        return torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
+
+    return train, peak, None
+
+
+# All rows
+
+
+def start(number, row, count, folder, deadline, arguments):
+    way, name, length, batch, *flags = row.split(":")
+    command = [sys.executable, __file__, "--row", f"{way}:{name}:{length}:{batch}", "--turn", str(number)]
+    command += ["--count", str(count), "--folder", folder, "--deadline", str(deadline), "--flags", " ".join(flags)]
+    environment = dict(os.environ)
+    for setting in flags:
+        key, _, value = setting.partition("=")
+        environment[key] = f"{environment.get(key, '')} {value}".strip()
+    if way in (TORCH, JAX) and arguments.others:
+        command = [*shlex.split(arguments.others), *command[1:]]
+    log = open(Path(folder) / f"log-{number}", "w")
+    return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=30, help="for a comparison of three ways (default: 30)")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some parts of it")
-    add_arguments(parser)
+    parser.add_argument("rows", nargs="*", help="WAY:MODEL:LENGTH:BATCH[:VARIABLE=VALUE ...]")
+    parser.add_argument("--seconds", type=float, default=400, help="for compiling; rows that take longer are left out")
+    parser.add_argument("--others", help="the Python of PyTorch and JAX, where it is another")
+    parser.add_argument("--out", default="gpu.jsonl")
+    for name in ("row", "folder", "flags"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    for name in ("turn", "count", "deadline"):
+        parser.add_argument(f"--{name}", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if accelerator_here() is None:
-        parser.error(f"none of {', '.join(bt.ACCELERATORS)} is here, or TensorFlow does not see it")
-    tf.get_logger().setLevel("ERROR")  # it takes one function per contender for retracing
-    about = facts()
-    text, found = [f"{in_words(about)} {arguments.seconds:.0f} s for three ways."], {}
-    for name in arguments.only:
-        shown, found[name] = PARTS[name](arguments)
-        text.append(f"**{name}**\n\n{shown}")
-        say(f"\n{text[-1]}")
-    finish(arguments, "gpu", "\n\n".join(text), {"facts": about, "parts": found})
+    if arguments.row:
+        way, name, length, batch = arguments.row.split(":")
+        turn = Turn(arguments.folder, int(arguments.turn), int(arguments.count), arguments.deadline)
+        try:
+            row = run_row(way, name, int(length), int(batch), turn, arguments.flags)
+            print("ROW " + json.dumps(row), flush=True)
+        finally:
+            turn.end()
+        return
+    folder, deadline = mkdtemp(), time.time() + arguments.seconds
+    jobs = [start(n, row, len(arguments.rows), folder, deadline, arguments) for n, row in enumerate(arguments.rows)]
+    while any(job.poll() is None for job in jobs):
+        time.sleep(0.2)
+        if time.time() > deadline:
+            for number, job in enumerate(jobs):
+                if job.poll() is None and not (Path(folder) / f"ready-{number}").exists():
+                    job.kill()
+                    (Path(folder) / f"ready-{number}").touch()
+                    (Path(folder) / f"done-{number}").touch()
+    with open(arguments.out, "w") as out:
+        for number, row in enumerate(arguments.rows):
+            lines = (Path(folder) / f"log-{number}").read_text(errors="replace").splitlines()
+            found = [line[4:] for line in lines if line.startswith("ROW ")]
+            if not found:
+                print(row, "FAILED", "\n".join(line[:400] for line in lines[-8:]), flush=True)
+                continue
+            out.write(found[0] + "\n")
+            one = json.loads(found[0])
+            print(
+                f"{row}: {one['tokens_per_second']:,.0f} tokens/s, {one['step_ms'][0]:.2f} ms a step"
+                f" ({one['step_ms'][1]:.2f} to {one['step_ms'][2]:.2f}), MFU {one['mfu']:.1%},"
+                f" {one['peak_mib']:,.0f} MiB, first {STEPS} steps {one['first_s']:.0f} s,"
+                f" losses {one['losses']}",
+                flush=True,
+            )
+            if "kernels" in one:
+                print(json.dumps(one["kernels"])[:6000], flush=True)
 
 
 if __name__ == "__main__":

@@ -144,6 +144,7 @@ CALLS = {
     ),
     "bt.Resume": ({"folder": "new_folder()", "model": "model()"}, {"every": "2", "keep": "2"}),
     "list(resume().epochs": ({"count": "1"}, {}),
+    "resume().data": ({"make_epoch": "lambda epoch: batches()"}, {}),
     "resume().rest": ({"dataset": "batches()"}, {}),
     "resume().step_done": ({"steps": "1"}, {}),
     "bt.scaled_rate": ({"rate": "0.1", "batch": "32", "base_batch": "8"}, {}),

@@ -37,7 +37,7 @@ PAGES = {  # file: its question, and the names that answer it
     ),
     "cut": (
         "It does not fit: compute again, cut the model",
-        ("recompute", "chunk_attention", "Pipelined", "pipeline_schedule"),
+        ("recompute", "fuse_attention", "segment_mask", "chunk_attention", "Pipelined", "pipeline_schedule"),
     ),
     "workers": (
         "Many devices, many workers",

@@ -33,17 +33,39 @@ def count_examples(data):
             return value.shape[0] or tf.cast(tf.shape(value)[0], tf.int32)
 
 
-def weight_of(data, reduction):
-    """Return what a batch counts in the mean over several, a float32 scalar; float64 where that is Keras' floatx."""
+def ignored_class(loss):
+    """Return the class whose places a loss leaves out of its mean, None if it has none or is not the only loss."""
+    losses = [one for one in keras.tree.flatten(loss) if one is not None]
+    return getattr(losses[0], "ignore_class", None) if len(losses) == 1 else None
+
+
+def weight_of(data, loss):
+    """Return what a batch counts in the mean over several, a float32 scalar; float64 where that is Keras' floatx.
+
+    That are its examples, the places that the ``loss`` of `compile` does not ignore, or the sum of its sample weights.
+    """
     dtype = "float64" if keras.config.floatx() == "float64" else "float32"
+    reduction = loss_reduction(loss)
     if reduction == "sum":
         return tf.constant(1.0, dtype)
-    _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    valid = _valid_places(y, loss, dtype)
     if reduction == "mean" or sample_weight is None:
-        return tf.cast(count_examples(data), dtype)
+        return tf.cast(count_examples(data), dtype) if valid is None else tf.reduce_sum(valid)
     if keras.tree.is_nested(sample_weight):
         raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
-    return tf.reduce_sum(tf.cast(sample_weight, dtype))
+    sample_weight = tf.cast(sample_weight, dtype)
+    return tf.reduce_sum(sample_weight if valid is None else sample_weight * valid)
+
+
+def _valid_places(y, loss, dtype):
+    """Return 1 where the only target counts in the loss, and 0 where it is the ignored class; None without one."""
+    ignored, targets = ignored_class(loss), keras.tree.flatten(y)
+    if ignored is None or len(targets) != 1:
+        return None
+    (target,) = targets
+    valid = tf.cast(tf.not_equal(target, tf.cast(ignored, target.dtype)), dtype)
+    return tf.squeeze(valid, -1) if valid.shape.rank > 1 and valid.shape[-1] == 1 else valid
 
 
 def examples_of(data, start, length):

@@ -76,8 +76,9 @@ def leave_undecayed(optimizer, variables):
 
 
 def after(data):
-    """Let what is done in this context wait for the batch. Keras decays weights and counts a step also when a dataset
-    of unknown size has come to its end, for neither needs a value of the batch that is not there.
+    """Let what is done in this context wait for the batch. Keras decays weights, counts a step and draws the numbers
+    of Dropout also when a dataset of unknown size has come to its end: none needs a value of the batch that is not
+    there.
     """
     return tf.control_dependencies([t for t in tf.nest.flatten(data, expand_composites=True) if t is not None])
 
@@ -121,6 +122,20 @@ def examples_counted(model):
         return [0.0]
     counts = model.distribute_strategy.experimental_local_results(model._loss_tracker.count.value)
     return [float(count.numpy()) for count in counts]
+
+
+def has_seen_examples(model):
+    """Return whether any replica has counted an example since the metrics were reset; all workers must ask."""
+    return model._loss_tracker is None or float(model._loss_tracker.count.numpy()) > 0
+
+
+def batch_of_zeros(iterator):
+    """Return an example of zeros of the shapes that an epoch's iterator gives; None if it does not tell them."""
+    spec = iterator.data_adapter.get_tf_dataset().element_spec
+    for part in tf.nest.flatten(spec):
+        if not isinstance(part, tf.TensorSpec) or not part.shape.rank or not part.shape[1:].is_fully_defined():
+            return None
+    return tf.nest.map_structure(lambda part: tf.zeros([1, *part.shape[1:]], part.dtype), spec)
 
 
 def tracings_of(train_function):
@@ -185,6 +200,43 @@ def compiled_loss(model, y, y_pred, sample_weight):
     return model._compile_loss(y, y_pred, sample_weight)
 
 
+class WatchedLoss:
+    """What a loss of `compile` has returned: one number or one for each example, with places masked or not."""
+
+    def __init__(self, loss):
+        own_function = type(loss).__name__ == "LossFunctionWrapper"
+        self.name = getattr(loss.fn, "__name__", str(loss.fn)) if own_function else type(loss).__name__
+        self.is_one_number = False
+        self.has_mask = False
+
+    def watching(self, call):
+        def watched(y_true, y_pred):
+            values = call(y_true, y_pred)
+            self.is_one_number = len(values.shape) == 0
+            self.has_mask = mask_of(values) is not None
+            return values
+
+        return watched
+
+
+@contextmanager
+def losses_watched(model):
+    """Give a list of `WatchedLoss`, which say what the losses of `compile` return while they are computed in here.
+
+    Keras reduces what they return, and shows the mean only. Before it has built them the list is empty.
+    """
+    compiled = model._compile_loss
+    if compiled is None or not compiled.built:
+        yield []
+        return
+    watched = []
+    with ExitStack() as stack:
+        for _, loss, _, _ in compiled._flat_losses:
+            watched.append(WatchedLoss(loss))
+            stack.enter_context(in_place_of(loss, "call", watched[-1].watching(loss.call)))
+        yield watched
+
+
 def logs_to_reduce(logs, strategy):
     """Give logs the axis over which Keras reduces them with several workers; scalars raise (keras issue 20585)."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
@@ -192,6 +244,17 @@ def logs_to_reduce(logs, strategy):
     if strategy.num_replicas_in_sync == len(strategy.extended.worker_devices):
         return logs
     return keras.tree.map_structure(lambda value: tf.expand_dims(value, 0), logs)
+
+
+def traced_for_each_shape(function):
+    """Return a function that XLA compiles, one program for each shape of what it is given.
+
+    Each is traced with shapes that are numbers. TensorFlow warns of that as of a mistake, and the only public setting
+    against it, ``reduce_retracing``, traces with shapes that are not known.
+    """
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+    compiled._omit_frequent_tracing_warning = True
+    return compiled
 
 
 def converting_optionals(model, step):
@@ -348,6 +411,19 @@ def with_mask(tensor, mask):
 def layers_within(layer):
     """Return a layer or model and all layers inside it."""
     return list(layer._flatten_layers())
+
+
+def path_within(outer, layer):
+    """Return the names on the way from a layer or model to one inside it, "block_1/dense"; None if it is not there.
+
+    Its public ``path`` begins where it was built, and so within a nested model at that.
+    """
+    for inner in outer._flatten_layers(include_self=False, recursive=False):
+        if inner is layer:
+            return inner.name
+        rest = path_within(inner, layer)
+        if rest:
+            return f"{inner.name}/{rest}"
 
 
 def graph_of(model):
@@ -529,3 +605,22 @@ def custom_call(target, operands, results, config):
     `tf.raw_ops` leaves the operation out.
     """
     return xla.custom_call_v2(target, operands, results, config)
+
+
+# What callbacks of Keras know of a training: a restart gives it back to them
+
+STATE_OF_CALLBACKS = {
+    keras.callbacks.EarlyStopping: ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
+    keras.callbacks.ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
+    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
+    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
+    keras.callbacks.TensorBoard: ("_global_train_batch",),
+}
+"""The attributes in which they keep it; they have no `get_state`."""
+
+
+def callbacks_in(callbacks):
+    """Return as a list what `fit` takes for ``callbacks``: a list, one alone, or a CallbackList."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks.callbacks
+    return keras.tree.flatten(callbacks) if callbacks else []

@@ -1,4 +1,4 @@
-"""A dataset is looked at before it is trained on, and gives what it would have given without that."""
+"""Datasets whose graph is written anew: to be looked at without being moved on by that, or to begin later."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +11,11 @@ _RESOURCES = {
     "CacheDatasetV2": (2, "AnonymousMemoryCache"),
 }
 """Operations of tf.data with a memory of their own: at which input it comes in, and what makes a new one."""
+
+_NUMBERED = ("RangeDataset", "TensorSliceDataset")
+_ONE_TO_ONE = ("MapDataset", "ParallelMapDatasetV2", "PrefetchDataset", "OptionsDataset")
+_DRAWS = ("Random", "Truncated", "ParameterizedTruncated", "Multinomial", "Stateful", "Rng", "NonDeterministic")
+"""How operations are called that draw random numbers one after the other, each other ones if one is left out."""
 
 
 def passes(source: Any) -> Callable[[], Iterator]:
@@ -32,9 +37,7 @@ def read_apart(dataset):
     the first batches changes the order that `fit` sees. So the graph of the dataset is copied, with memories of its
     own. What cannot be written as a graph, as arrays of 2 GiB and more, raises tf.errors.OpError or ValueError.
     """
-    variant = tf.data.experimental.to_variant(dataset)
-    text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)  # functions of Python: as here
-    graph = tf.compat.v1.GraphDef.FromString(text.numpy())
+    graph = graph_of_dataset(dataset)
     nodes = {node.name: node for node in graph.node}
     for node in list(graph.node):
         if node.op in _RESOURCES:
@@ -48,5 +51,58 @@ def read_apart(dataset):
                 reshuffles = tf.make_tensor_proto(node.attr["reshuffle_each_iteration"].b)
                 again.attr["value"].tensor.CopyFrom(reshuffles)
                 memory.input.extend([node.input[place - 2], node.input[place - 1], again.name])
+    return _dataset_of(graph, dataset.element_spec)
+
+
+def graph_of_dataset(dataset):
+    """Return a dataset as a GraphDef, before it is rewritten to run; raise as `read_apart` does."""
+    variant = tf.data.experimental.to_variant(dataset)
+    text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)  # functions of Python: as here
+    return tf.compat.v1.GraphDef.FromString(text.numpy())
+
+
+def _dataset_of(graph, element_spec):
     variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
-    return tf.data.experimental.from_variant(variant, dataset.element_spec)
+    return tf.data.experimental.from_variant(variant, element_spec)
+
+
+def without_first(dataset, count):
+    """Return a dataset without its first elements: ``dataset.skip(count)``.
+
+    Where each is made from its number by `map`, as in ``Dataset.range(steps).map(read)``, the numbers are skipped, and
+    nothing is made in vain.
+    """
+    if not count:
+        return dataset
+    try:
+        return _skipping_numbers(dataset, count)
+    except (tf.errors.OpError, ValueError):
+        return dataset.skip(count)
+
+
+def _skipping_numbers(dataset, count):
+    """Return the same with the numbers skipped in its graph; raise ValueError if it does not begin with numbers."""
+    graph = graph_of_dataset(dataset)
+    nodes = {node.name: node for node in graph.node}
+    functions = graph.library.function
+    if any(node.op.startswith(_DRAWS) for function in functions for node in function.node_def):
+        raise ValueError("random numbers are drawn on the way")
+    if any(node.op == "VarHandleOp" for node in graph.node):
+        raise ValueError("it reads a variable, of which a graph has a copy")
+    (last,) = (node for node in graph.node if node.op == "_Retval")
+    reader = last
+    source = nodes[reader.input[0]]
+    while source.op in _ONE_TO_ONE:
+        reader, source = source, nodes[source.input[0]]
+    if source.op not in _NUMBERED or reader is last:
+        raise ValueError("it does not begin with numbers")
+    number = graph.node.add(name="skipped", op="Const")
+    number.attr["dtype"].type = tf.int64.as_datatype_enum
+    number.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(count, tf.int64))
+    skip = graph.node.add(name="skip", op="SkipDataset")
+    skip.input.extend([source.name, "skipped"])
+    types = "Toutput_types" if source.op == "TensorSliceDataset" else "output_types"
+    skip.attr["output_types"].CopyFrom(source.attr[types])
+    skip.attr["output_shapes"].CopyFrom(source.attr["output_shapes"])
+    reader.input[0] = "skip"
+    return _dataset_of(graph, dataset.element_spec)

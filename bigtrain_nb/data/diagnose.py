@@ -14,6 +14,7 @@ import psutil
 
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.hardware import core_limit, usable_cores
+from bigtrain_nb.common.passes import graph_of_dataset
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.pipeline import Pipeline
 from bigtrain_nb.measure.instance import Budget, Instance
@@ -38,18 +39,22 @@ _MAPS = ("Map", "ParallelMap", "MapAndBatch")
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: ``microseconds`` of work per example, ``calls`` at once; ``thread`` tells who shares a thread."""
+    """One stage: ``microseconds`` of work per example, ``calls`` at once; ``thread`` tells who shares a thread.
+
+    ``in_python``: whether it calls Python, of which one process runs one call at a time.
+    """
 
     name: str
     op: str
     calls: int
     microseconds: float
     thread: tuple
+    in_python: bool = False
 
     @property
     def seconds(self) -> float:
-        """Seconds per example that this stage takes, its calls side by side."""
-        return max(self.microseconds, 1e-6) / 1e6 / self.calls
+        """Seconds per example that this stage takes, its calls side by side, but for those of Python."""
+        return max(self.microseconds, 1e-6) / 1e6 / (1 if self.in_python else self.calls)
 
     @property
     def rate(self) -> float:
@@ -62,7 +67,8 @@ class Diagnosis(Shown):
     """What `diagnose` found.
 
     rate: examples/s of the pipeline as it ran, nothing but iterating. stages: from the source to the end.
-    ceiling: examples/s if all cores did nothing but this work (cores / processor seconds per example).
+    ceiling: examples/s if all cores did nothing but this work (cores / processor seconds per example); where stages
+    call Python, no more than one core does of their part, for its calls take turns.
     autotuned: {"stage, parameter": value} that AUTOTUNE chose.
     cores: how many cores' time this process gets at most. free_cores: how many of them other programs left to it.
     """
@@ -94,6 +100,14 @@ class Diagnosis(Shown):
         words = [f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once)."]
         if math.isfinite(self.next_best):
             words.append(f"Were it free, the other stages would allow {self.next_best:,.0f} examples/s.")
+        in_python = [stage for stage in self.stages if stage.in_python]
+        if in_python:
+            names = " and ".join(stage.name for stage in in_python)
+            words.append(
+                f"{names}: calls of Python take turns, whatever runs at once beside them. They allow"
+                f" {_in_turn(in_python):,.0f} examples/s in one process; write them as operations of TensorFlow, or"
+                " read in several processes, as bt.run_data_service does."
+            )
         alone = f"{self.cores:g} cores for it alone would allow {self.ceiling:,.0f} examples/s"
         words.append(f"By its processor time, {alone}.")
         taken = self.cores - self.free_cores
@@ -117,6 +131,11 @@ class Diagnosis(Shown):
             rows.append([name, thread, f"{stage.microseconds:.1f}", str(stage.calls), f"{stage.rate:,.0f}"])
         head = ["stage", "thread", "µs per example", "at once", "alone, examples/s"]
         return table(f"{self.rate:,.0f} examples/s as it runs", head, rows, "\n".join(self.words()))
+
+
+def _in_turn(stages):
+    """Return how many examples/s stages allow of which one works at a time."""
+    return 1e6 / max(sum(stage.microseconds for stage in stages), 1e-9)
 
 
 def _slowest_thread(stages):
@@ -160,10 +179,36 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
 
     busy_elsewhere = max(0.0, _busy_cores() - processor / took)
 
-    stages, autotuned = times.stages(examples, ours)
+    stages, autotuned = times.stages(examples, ours, _maps_in_python(dataset))
     cores = core_limit()
     free = min(cores, max(0.0, len(usable_cores()) - busy_elsewhere))
-    return Diagnosis(examples / took, stages, cores * examples / max(processor, 1e-9), autotuned, cores, free)
+    ceiling = cores * examples / max(processor, 1e-9)
+    in_python = [stage for stage in stages if stage.in_python]
+    if in_python:
+        ceiling = max(min(ceiling, _in_turn(in_python)), examples / took)
+    return Diagnosis(examples / took, stages, ceiling, autotuned, cores, free)
+
+
+def _maps_in_python(dataset):
+    """Return of each `map` of a dataset, from the source to the end, whether its function calls Python."""
+    try:
+        graph = graph_of_dataset(dataset)
+    except (tf.errors.OpError, ValueError):
+        return []
+    functions = {function.signature.name: function for function in graph.library.function}
+    nodes = [node for node in graph.node if node.op.startswith(("MapDataset", "ParallelMapDataset"))]
+    return [_calls_python(functions, node.attr["f"].func.name) for node in nodes]
+
+
+def _calls_python(functions, name):
+    for node in functions[name].node_def:
+        if node.op in ("PyFunc", "PyFuncStateless", "EagerPyFunc"):
+            return True
+        if any(
+            _calls_python(functions, value.func.name) for value in node.attr.values() if value.func.name in functions
+        ):
+            return True
+    return False
 
 
 def _busy_cores():
@@ -212,7 +257,7 @@ class _StageTimes:
         if len(places) >= len(self.places):
             self.places = places
 
-    def stages(self, examples, ours):
+    def stages(self, examples, ours, maps_in_python=()):
         """Return the stages from the source to the end, and what AUTOTUNE chose for them."""
         least = _NEGLIGIBLE * self.nanoseconds.total()
         stages, autotuned = [], {}
@@ -220,7 +265,10 @@ class _StageTimes:
         maps = _maps(ours)
         for place in reversed(self.places.values()):
             name = _name(place.op)
+            in_python = place.op == "Generator"
             if place.op in _MAPS:
+                in_python = any(maps_in_python[:1])
+                maps_in_python = maps_in_python[1:]
                 name = name.replace("map", maps[0])
                 maps = maps[1:] or maps
             if name == "cache" and ours:  # a filled one has taken the place of what is before it
@@ -231,7 +279,7 @@ class _StageTimes:
             nanoseconds = self.nanoseconds[place.path]
             if place.op == "Root" or (nanoseconds < least and not place.tuned):
                 continue
-            stages.append(Stage(name, place.op, place.calls, nanoseconds / 1000 / examples, place.thread))
+            stages.append(Stage(name, place.op, place.calls, nanoseconds / 1000 / examples, place.thread, in_python))
             for parameter, value in place.tuned.items():
                 autotuned[f"{name}, {parameter}"] = value
         return tuple(stages), autotuned

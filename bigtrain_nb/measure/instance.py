@@ -54,7 +54,7 @@ def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progr
 
     Raises ValueError for a source that yields nothing, for batches without examples or a leading dimension, for a step
     function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a
-    source that is neither iterable nor callable.
+    source that is neither iterable nor callable, and for a function that returns a dataset and does no step.
 
     Example::
 
@@ -264,6 +264,11 @@ class Instance:
 
     def _step(self):
         done = self.source()
+        if hasattr(done, "cardinality") or hasattr(done, "__next__") or callable(getattr(done, "dataset", None)):
+            raise TypeError(
+                f"{self.name} is a function that returns {done!r:.99}, and a call of it reads nothing: give what it"
+                " returns, or a function that does a step"
+            )
         is_count = isinstance(done, Integral) and not isinstance(done, bool)
         unit = "examples/s" if is_count else "steps/s"
         self.unit = self.unit or unit

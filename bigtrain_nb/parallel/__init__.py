@@ -1,6 +1,7 @@
 """A model that does not fit: recompute it, shard its state, its weights, its layers; and replicas that say less.
 
-What goes together, of the settings of `bt.Model` and of this folder ("recompute" stands for `chunk_attention` too):
+What goes together, of the settings of `bt.Model` and of this folder ("recompute" stands for `chunk_attention` and
+`fuse_attention` too):
 
 | | `recompute` | ``shard_optimizer`` | ``fully_shard`` | ``reduce_dtype`` | ``sync_every`` | ``tensor_parallel`` |
 |---|---|---|---|---|---|---|

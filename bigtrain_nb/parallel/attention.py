@@ -279,9 +279,13 @@ def refuse(model, chosen):
             )
 
 
+def asks_for_scores(layer, arguments):
+    return arguments.get("return_attention_scores") or getattr(layer, "_return_attention_scores", False)
+
+
 def _refuse_call(layer, arguments):
     query = next(iter(arguments.values()))
-    if arguments.get("return_attention_scores") or getattr(layer, "_return_attention_scores", False):
+    if asks_for_scores(layer, arguments):
         raise ValueError(f"{layer.name}: the scores are never whole in chunks, so they cannot be returned")
     if query.shape.rank != 4:
         raise ValueError(

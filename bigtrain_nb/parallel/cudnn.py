@@ -9,7 +9,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from bigtrain_nb.common.keras_gaps import custom_call
+from bigtrain_nb.common.keras_gaps import custom_call, traced_for_each_shape
 from bigtrain_nb.common.quiet import tf
 
 TYPES = {"bfloat16": "BF16", "float16": "F16"}
@@ -137,7 +137,7 @@ def _swapped_shape(tensor):
 def _call(target, operands, results, config):
     """Emit one custom call, within a function that XLA compiles also where nothing around it is compiled."""
 
-    @tf.function(jit_compile=True, autograph=False)
+    @traced_for_each_shape
     def run(*operands):
         room = tf.TensorSpec([0], tf.uint8)  # for the kernel's own work: XLA fills in the size
         return custom_call(target, operands, [*results, room], config)[:-1]

@@ -17,7 +17,7 @@ their own type, which is float32 under a mixed policy too; gradients in ``reduce
 import threading
 from contextlib import contextmanager
 
-from bigtrain_nb.common.batches import loss_reduction, weight_of
+from bigtrain_nb.common.batches import weight_of
 from bigtrain_nb.common.in_place import made_class
 from bigtrain_nb.common.keras_gaps import layers_within, moving_statistics
 from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_nested
@@ -206,7 +206,7 @@ class FullyShardedMean(Mean):
 
     def share(self, data):
         """Return what part of the global batch a replica's share is: so the sum over the replicas is the mean."""
-        weight = weight_of(data, loss_reduction(self.model.loss))
+        weight = weight_of(data, self.model.loss)
         return tf.math.divide_no_nan(weight, sum_over_replicas(tf.identity(weight)))
 
     def reduce(self, step, data):

@@ -13,7 +13,7 @@ from bigtrain_nb.common.keras_gaps import device_of
 from bigtrain_nb.common.layers import layers_chosen
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel import cudnn
-from bigtrain_nb.parallel.attention import ChunkedAttention, attention_layers, refuse
+from bigtrain_nb.parallel.attention import ChunkedAttention, asks_for_scores, attention_layers, refuse
 from bigtrain_nb.parallel.masks import KERAS_OWN_WAY, all_of, let_masks_tell, said_by
 
 _ROWS = 512
@@ -25,8 +25,8 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
 
     The kernel is cuDNN's. It keeps the scores, [batch, heads, L, L], on the chip (Dao et al. 2022, "FlashAttention"),
     so that memory grows with L and not with its square, and it is several times as fast where L is long. It takes
-    bfloat16 and float16, heads of at most 128 numbers in steps of 8, on GPUs of compute capability 8.0 (A100) or newer.
-    It runs in functions that XLA compiles, as Keras does by itself on a GPU (``jit_compile="auto"``), and in all others.
+    bfloat16 and float16, heads of at most 128 numbers in steps of 8, on GPUs of compute capability 8.0 (A100) or
+    newer, in functions that XLA compiles, as Keras does by itself on a GPU (``jit_compile="auto"``), and in all others.
 
     Elsewhere (a CPU, an older GPU, float32) and for a call that the kernel does not take, attention is computed in
     chunks of 512 rows, as `chunk_attention` does: the same outputs and gradients within rounding, and the same growth
@@ -63,7 +63,7 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
     let_masks_tell(model)
     reason = why_not_here() or _why_not_in(chosen[0].compute_dtype)
     way = f"in chunks of rows, for {reason}" if reason else "by one kernel"
-    print(f"Attention of {len(chosen)} layers is computed {way}", flush=True)
+    print(f"Attention is computed {way}", flush=True)
     return model
 
 
@@ -99,7 +99,7 @@ class FusedAttention(ChunkedAttention):
             return own(*args, **kwargs)
         away = why_not_here() or _why_not_in(query.dtype) or _why_not_on(query)
         reason = None if away else _why_not_for(query, key, value, said)
-        if away or reason or given.get("return_attention_scores") or query.shape.rank != 4:
+        if away or reason or asks_for_scores(self, given) or query.shape.rank != 4:
             if reason:
                 warnings.warn(f"{self.name} is computed in chunks of rows, not by one kernel: {reason}", stacklevel=2)
             self.chunks = max(1, (query.shape[1] or 1) // _ROWS)

@@ -8,6 +8,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_gaps import layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
@@ -110,13 +111,18 @@ class GemmaBlockThatTells:
         return tell(mask, Said(is_causal=True, keys=all_of(padding)))
 
 
-def segment_mask(segments: Any, most: int) -> Any:
+def segment_mask(segments: Any, most: int | None = None) -> Any:
     """Return the mask that lets the places of packed rows see those of their own segment only.
 
     ``segments`` are int32 [batch, places] as `TokenRows` gives them: from 1 in each row, one after the other, 0 where
-    there is no token; ``most`` is the largest number of segments that any row has (`TokenRows.most_segments`). The mask
-    is [batch, places, places] booleans, for ``attention_mask`` of Keras' layers and ``decoder_attention_mask`` of
-    KerasHub's. After `fuse_attention` a GPU takes the segments themselves, and the table is never made.
+    there is no token. The mask is [batch, places, places] booleans, for ``attention_mask`` of Keras' layers and
+    ``decoder_attention_mask`` of KerasHub's.
+
+    With ``most``, the largest number of segments in a row (`TokenRows.most_segments`), the kernel of `fuse_attention`
+    takes the segments themselves, and the table is never made; its work space grows with ``most``. Rows with more
+    segments than that come out as NaN. Without it the kernel takes the table.
+
+    Raises ValueError for ``most`` that is not a whole number of at least 1.
 
     Example::
 
@@ -125,7 +131,7 @@ def segment_mask(segments: Any, most: int) -> Any:
         mask = bt.segment_mask(segments, most=5)
         y = keras.layers.MultiHeadAttention(2, 16)(x, x, attention_mask=mask, use_causal_mask=True)
     """
-    return SegmentMask(most)(segments)
+    return SegmentMask(None if most is None else whole_number("most", most, 1))(segments)
 
 
 @keras.saving.register_keras_serializable("bigtrain_nb")
@@ -138,7 +144,7 @@ class SegmentMask(keras.layers.Layer):
 
     def call(self, segments):
         table = keras.ops.equal(segments[:, :, None], segments[:, None, :])
-        return tell(table, Said(segments=segments, most_segments=self.most))
+        return table if self.most is None else tell(table, Said(segments=segments, most_segments=self.most))
 
     def get_config(self):
         return {**super().get_config(), "most": self.most}

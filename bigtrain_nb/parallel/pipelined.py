@@ -160,12 +160,11 @@ class Pipelined(keras.Model):
 
     def _parts(self, data):
         """Return the micro-batches of a batch, each with its share in the loss."""
-        reduction = loss_reduction(self.loss)
-        weight = weight_of(data, reduction)
+        weight = weight_of(data, self.loss)
         parts = []
         for start, length in equal_parts(count_examples(data), self.micro_batches):
             part = examples_of(data, start, length)
-            parts.append((part, tf.math.divide_no_nan(weight_of(part, reduction), weight)))
+            parts.append((part, tf.math.divide_no_nan(weight_of(part, self.loss), weight)))
         return parts
 
     def _loss_of_part(self, stage, part, share, outputs, loss):

@@ -8,7 +8,7 @@ were multiplied}. What comes back is applied by the optimizer. A variable that t
 
 from contextlib import nullcontext
 
-from bigtrain_nb.common.batches import loss_reduction, weight_of
+from bigtrain_nb.common.batches import weight_of
 from bigtrain_nb.common.keras_gaps import moving_statistics
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import mean_over_replicas, own_copy, sum_over_replicas
@@ -63,7 +63,7 @@ class Mean:
         statistics = moving_statistics(self.model)
         mine = {name: step[name] for name in ("loss", "gradients", "logs")}
         mine["statistics"] = [variable.value for variable in statistics]
-        weight = weight_of(data, loss_reduction(self.model.loss))
+        weight = weight_of(data, self.model.loss)
         means, total = mean_over_replicas(mine, weight, self.model.reduce_dtype, self.sum_gradients)
         assign_means(statistics, means.pop("statistics"), total)
         return means

@@ -95,6 +95,11 @@ def peak_within(seconds, function, arguments):
     how = in_words(code)
     if code == -signal.SIGKILL:
         how += " (what the system does when there is no memory left)"
+    if any("the CPU can no longer be split" in line for line in lines):
+        raise RuntimeError(
+            f"{name} asks for several devices, and peak_memory gives a function one: what replicas take cannot be"
+            " measured so. Leave out bt.mirrored and bt.devices, or ask bt.plan_step and bt.plan_cluster"
+        )
     last = [line[:LONGEST_LINE] for line in lines[-TRACEBACK_LINES:]]  # one has all that was sent there
     raise RuntimeError("\n".join([f"the process of {name}: {how}", *last]))
 

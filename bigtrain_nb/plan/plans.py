@@ -239,7 +239,7 @@ def _memory(step, gradients, waiting, of_gpu):
         "local steps": step.local,
         "input": step.batch * (1 + waiting) + step.slice,
         **moment,
-        "folded": 0 if of_gpu else step.folded,  # GPUs keep none: measured in benchmarks/gpu.py
+        "folded": 0 if of_gpu else step.folded,  # GPUs keep none: measured, see benchmarks/README.md
         "idle": IDLE * fullest.largest + IDLE_SMALL * fullest.small,
     }
     lines = [Line(name, parts[name], how) for name, how in _HOW.items() if parts.get(name)]

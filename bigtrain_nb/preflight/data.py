@@ -1,15 +1,17 @@
 """Checks of the data: is what the batches hold what the model and the loss can take, and are they in a good order?"""
 
 import hashlib
+import math
 import time
 from collections import Counter
 
 import numpy as np
 
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import cause, number
-from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
-from bigtrain_nb.preflight.training import passes_of, read
+from bigtrain_nb.common.words import number
+from bigtrain_nb.preflight.features import named_parts
+from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, look, ok, wrong
+from bigtrain_nb.preflight.training import NoExamples, passes_of, read, words_of
 from bigtrain_nb.watch.profile import batches_of
 
 ONE_CLASS = 0.5
@@ -24,37 +26,89 @@ AMONG_TRAINING = 0.05
 """Share of validation's examples that may be among those of training, over what comes by chance."""
 SHARE_FOR_EXAMPLES = 0.05
 """Of the time that is left, for reading examples of each of both."""
+SHARE_FOR_BATCHES = 0.05
+"""Of the time that is left, for all batches that were read, after the first."""
 SPREAD = 3
 SHIFT = 2
 """Validation beside training: how many times the deviation, and how many deviations between the means."""
 
 
 def runs(training):
-    """Does the model take the batch?"""
+    """Does the model take the batches, and a step of it the first one?"""
+    outputs = None
     if training.fails_with is None and not training.has_own_step:
         try:
             outputs = training.outputs(training.x)
-            shapes = ", ".join(str(tuple(output.shape)) for output in keras.tree.flatten(outputs))
+        except NotExamined:
+            if training.no_outputs is not None:
+                return training.spoilt_outputs()
+            raise
         except Exception as error:
-            training.fails_with = f"{type(error).__name__}: {cause(error)}"
+            training.fails_with = words_of(error)
+    if training.fails_with is None:
+        try:
+            training.step(training.first)
+            training.state.put_back()
+        except TrainingRaises as error:
+            if _wrong_targets(training, 0):
+                return None  # the cause, which has its own line
+            training.fails_with = str(error)
     if training.fails_with is not None:
         given = ", ".join(f"{tuple(each.shape)} {each.dtype.name}" for each in keras.tree.flatten(training.x))
         return wrong(
             f"A step on the first batch fails, with inputs {given}: {training.fails_with.rstrip('.')}.",
-            "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape.",
+            "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape."
+            " If the forward pass works, look at the loss, the metrics and the optimizer.",
         )
-    if training.has_own_step:
+    failing = _failing_batch(training)
+    if failing:
+        return failing
+    if training.unread is not None:
+        return wrong(
+            f"{len(training.batches)} batches can be read, and the next one fails: {training.unread.rstrip('.')}.",
+            "Look at the example that it names, and at the functions that the dataset maps.",
+        )
+    if training.no_outputs is not None:
+        return training.spoilt_outputs()
+    if outputs is None:
         return None
+    shapes = ", ".join(str(tuple(output.shape)) for output in keras.tree.flatten(outputs))
     return ok(f"{training.examples} examples a batch, outputs {shapes}.")
+
+
+def _failing_batch(training):
+    """Return what is wrong with the first batch that the model does not take, of those for which there is time."""
+    until = time.monotonic() + SHARE_FOR_BATCHES * training.seconds_left
+    for place, batch in enumerate(training.batches[1:], 1):
+        if time.monotonic() > until:
+            return None
+        try:
+            if training.has_own_step:
+                training.step(batch)
+            else:
+                training.loss_of(batch)
+        except NotExamined:
+            return None
+        except Exception as error:
+            if _wrong_targets(training, place):
+                return None
+            words = str(error) if isinstance(error, TrainingRaises) else words_of(error)
+            count = len(training.batches)
+            del training.batches[place:]  # one cause, one line: other checks go without them
+            return wrong(
+                f"Batch {place} of {count} fails, and the first does not: {words.rstrip('.')}.",
+                "Compare its shapes and values with those of the first.",
+            )
+    return None
 
 
 def finite(training):
     """Is a value NaN or infinite?"""
     for place, batch in enumerate(training.batches):
         parts = dict(zip(("inputs", "targets", "sample weights"), _parts(batch), strict=True))
-        for name, part in parts.items():
-            for value in keras.tree.flatten(part):
-                if value is None or not value.dtype.is_floating:
+        for kind, part in parts.items():
+            for name, value in named_parts(part, kind):
+                if not value.dtype.is_floating:
                     continue
                 bad = ~np.isfinite(tf.cast(value, tf.float32).numpy())
                 if bad.any():
@@ -74,12 +128,33 @@ def labels(training):
     """Are the targets in the range that the loss takes, and of the shape of the outputs?"""
     if training.y is None:
         return None
-    for pair in training.pairs():
-        found = _labels_of(pair)
-        if found:
+    training.pairs()  # raises where there is no loss to examine
+    until = time.monotonic() + SHARE_FOR_BATCHES * training.seconds_left
+    examined = 0
+    for place in range(len(training.batches)):
+        if place and time.monotonic() > until:
+            break
+        found = _wrong_targets(training, place)
+        if found and place == 0:
             training.no_loss = "the targets are wrong, so that the loss says nothing"
             return found
-    return ok("Targets are in the range and of the shape that the loss takes.")
+        if found:
+            return {**found, "found": f"Batch {place} of {len(training.batches)}: {found['found']}"}
+        examined += 1
+    return ok(f"Targets of {examined} batches are in the range and of the shape that the loss takes.")
+
+
+def _wrong_targets(training, place):
+    """Return what is wrong with the targets of a batch, None if nothing is, or they belong to a loss of one's own."""
+    if training.has_own_step or training.y is None or training.model.loss is None:
+        return None
+    try:
+        pairs = training.pairs(training.batches[place])
+    except NotExamined:
+        raise
+    except Exception:
+        return None  # the model does not take its inputs
+    return next(filter(None, map(_labels_of, pairs)), None)
 
 
 def _labels_of(pair):
@@ -87,13 +162,19 @@ def _labels_of(pair):
     counted = pair.counted()
     classes = outputs.shape[-1]
     if pair.is_sparse:
-        bad = counted & ((y < 0) | (y >= classes) | (y != np.floor(y)))
+        ignored = pair.setting.get("ignore_class")
+        looked_up = np.ones(y.shape, bool) if ignored is None else y != ignored
+        bad = looked_up & ((y < 0) | (y >= classes) | (y != np.floor(y)))
         if bad.any():
+            advice = "Let the last layer have a unit for each class, and number the classes from 0. Where there is no"
+            advice += " label, give the loss ignore_class=-1 and the label -1."
+            if not (bad & counted).any():
+                advice = "A sample weight of 0 does not help, for the loss looks the label up first, and raises. Give a"
+                advice += " class that there is, as 0, where the weight is 0; or ignore_class=-1 to the loss."
             return wrong(
-                f"{pair.words()}{bad.sum():,} of {counted.sum():,} labels are no class of 0 to {classes - 1}: there are"
-                f" labels from {y[counted].min():g} to {y[counted].max():g}.",
-                "Let the last layer have a unit for each class, number the classes from 0, and let ignore_class or a"
-                " sample weight of 0 leave out what is no label.",
+                f"{pair.words()}{bad.sum():,} of {looked_up.sum():,} labels are no class of 0 to {classes - 1}: there"
+                f" are labels from {y[looked_up].min():g} to {y[looked_up].max():g}.",
+                advice,
             )
         return None
     if pair.kind in ("", "ctc", "circle"):
@@ -206,7 +287,13 @@ def validation_alike(training):
     """Are validation inputs on the scale of those of training?"""
     if training.validation is None:
         raise NotExamined("give validation= to compare its inputs with those of training")
-    others = read(training.validation, len(training.batches), max(1, 0.1 * training.seconds_left))
+    try:
+        others = read(training.validation, len(training.batches), max(1, 0.1 * training.seconds_left))
+    except NoExamples:
+        return wrong(
+            "Validation gives 0 examples: there is no val_loss, and what waits for it, as EarlyStopping, does nothing.",
+            "Look at next(iter(validation)), and at whether all examples went into training.",
+        )
     ours = _floats([_parts(batch)[0] for batch in training.batches])
     theirs = _floats([_parts(batch)[0] for batch in others])
     if len(ours) != len(theirs):
@@ -214,13 +301,14 @@ def validation_alike(training):
             "Inputs of validation have another structure or dtype than those of training.",
             "Make both datasets by the same function.",
         )
-    for mine, other in zip(ours, theirs, strict=True):
+    names = [name for name, value in named_parts(training.x, "inputs") if _has_scale(value)]
+    for name, mine, other in zip(names, ours, theirs, strict=True):
         spread = (other.std() + 1e-9) / (mine.std() + 1e-9)
         shift = abs(other.mean() - mine.mean()) / (mine.std() + 1e-9)
         if spread > SPREAD or spread < 1 / SPREAD or shift > SHIFT:
             return wrong(
-                f"Inputs of validation have mean {other.mean():.3g} and deviation {other.std():.3g}, those of training"
-                f" {mine.mean():.3g} and {mine.std():.3g}: the model is tried on what it never sees.",
+                f"The {name} of validation have mean {other.mean():.3g} and deviation {other.std():.3g}, those of"
+                f" training {mine.mean():.3g} and {mine.std():.3g}: the model is tried on what it never sees.",
                 "Make both datasets by the same function, with the mean and deviation of training.",
             )
     return ok("Inputs of validation have the scale of those of training.")
@@ -248,6 +336,8 @@ def validation_apart(training):
     theirs = list(_inputs_of(of_validation(), seconds))
     if not theirs:
         raise NotExamined("validation has no examples")
+    repeats = math.gcd(*times.values())  # of a dataset that repeats itself each example comes as often
+    times = Counter({each: count // repeats for each, count in times.items()})
     read = times.total()
     share = float(np.mean([each in times for each in theirs]))
     by_chance = 1 - sum(count == 1 for count in times.values()) / read
@@ -284,12 +374,16 @@ def _parts(batch):
     return keras.utils.unpack_x_y_sample_weight(batch)
 
 
+def _has_scale(value):
+    return value.dtype.is_floating or value.dtype == tf.uint8
+
+
 def _floats(inputs):
     """Return the floating inputs of all batches, each joined to one array of float64."""
     flat = [keras.tree.flatten(value) for value in inputs]
     joined = []
     for place, value in enumerate(flat[0]):
-        if value.dtype.is_floating or value.dtype == tf.uint8:
+        if _has_scale(value):
             joined.append(np.concatenate([np.asarray(each[place]).astype("float64").ravel() for each in flat]))
     return joined
 

@@ -30,6 +30,8 @@ FALLS_TO = 0.6
 """Of the loss of the best constant: below it the model has seen its inputs. Healthy trainings do it in 200 steps."""
 RISES = 2
 """Times its start. Of 44 healthy trainings the most was 1.01; sick ones gave 2.76 and more."""
+RUNS_AWAY = 1000
+"""Times the start, or times 1: losses of two networks that play against each other rise too, but not so far."""
 SCALE = 2.5
 SCALE_FALLS = 3
 """Inputs are of the wrong scale if the loss starts over 2.5 times that of the best constant, and standardised inputs
@@ -112,7 +114,12 @@ def output_range(training):
 def start(training):
     """Where does the loss start, beside that of the best constant output?"""
     training.refuse_own_step()
-    first = float(training.loss_of(training.first))
+    try:
+        first = float(training.loss_of(training.first))
+    except NotExamined:
+        if training.no_outputs is None:
+            raise
+        return training.spoilt_outputs()
     if not math.isfinite(first):
         return wrong(
             f"The loss of the first batch is {first} before a step is done.",
@@ -240,7 +247,13 @@ def one_batch(training):
     if not math.isfinite(loss) or not training.model.trainable_variables:
         raise NotExamined("the loss is not finite, or nothing trains")
     if constant < 0:
-        raise NotExamined("the loss can be below 0, so that no share of it tells how much was learned")
+        return _of_any_sign(training, loss)
+    if _stands_still(training):
+        return look(
+            f"The schedule's rate is {0:g} now and {STEPS} steps later: it has run to its end, and steps do nothing.",
+            "Compile the model anew, or give the schedule more steps.",
+            "02",
+        )
     losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
     training.state.put_back()
     rate = float(innermost(training.model.optimizer).learning_rate)
@@ -249,6 +262,8 @@ def one_batch(training):
     if highest > RISES * losses[0]:
         found = f"One batch, {len(losses)} steps at a rate of {rate:.3g}: the loss rises from {number(losses[0])} to"
         found += f" {highest:.3g}."
+        if scheduled and _runs_away(losses[0], highest):
+            return wrong(found, "Try a tenth of the schedule's rates, or a longer warm-up.", "02")
         if scheduled:
             return look(found, "Try a tenth of the schedule's rates.", "02")
         for slower_rate in (rate / 10, rate / 100, rate / 1000):
@@ -259,6 +274,8 @@ def one_batch(training):
                     "The rate is too large: take that one, or warm up.",
                     "02",
                 )
+        if _runs_away(losses[0], highest):
+            return wrong(found, "A smaller rate does not help: look at the other lines first, and clip the gradients.")
         return look(found, "A smaller rate does not help: look at the other lines first.")
     words = f"One batch, {len(losses)} steps: the loss falls from {number(losses[0])} to {number(min(losses))}; the"
     words += f" best constant output has {number(constant)}."
@@ -279,6 +296,38 @@ def one_batch(training):
         "A model that cannot learn one batch will not learn many: look at the other lines, at the rate (a warm-up"
         " starts at 0), at noise from dropout, and whether the targets follow from the inputs at all.",
     )
+
+
+def _of_any_sign(training, start):
+    """Say only whether a loss that can be below 0 runs away on one batch."""
+    losses = _steps(training, SHARE_OF_TIME * training.seconds_left, -math.inf)
+    if _runs_away(start, max(losses)):
+        return _ran_away("the loss", start, max(losses), len(losses))
+    raise NotExamined("the loss can be below 0, so that no share of it tells how much was learned")
+
+
+def _runs_away(start, highest):
+    return not highest <= RUNS_AWAY * max(abs(start), 1.0)
+
+
+def _ran_away(name, start, highest, steps):
+    return wrong(
+        f"In {steps} steps on one batch {name} goes from {number(start)} to {number(highest)}.",
+        "Take a smaller rate, clip the gradients (global_clipnorm=1.0), and look at the scale of the inputs.",
+        "02",
+    )
+
+
+def _stands_still(training):
+    """Tell whether a schedule has run to a rate of 0."""
+    optimizer = innermost(training.model.optimizer)
+    if isinstance(optimizer.learning_rate, keras.Variable):
+        return False
+    rates = [float(optimizer.learning_rate)]
+    optimizer.iterations.assign_add(STEPS)
+    rates.append(float(optimizer.learning_rate))
+    training.state.put_back()
+    return not any(rates)
 
 
 def best_constant(training):
@@ -471,7 +520,7 @@ def _own_steps(training):
     until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
     logs = []
     while len(logs) < 20 and time.monotonic() < until:
-        given = training.model.train_step(training.first)
+        given = training.step(training.first, anew=False)
         logs.append({name: float(tf.reduce_mean(tf.cast(value, tf.float32))) for name, value in given.items()})
         bad = [name for name, value in logs[-1].items() if not math.isfinite(value)]
         if bad:
@@ -480,6 +529,10 @@ def _own_steps(training):
                 "bt.find_overflow(model, data) names the first layer that gives it.",
                 "11",
             )
+    for name in logs[-1]:
+        highest = max(one[name] for one in logs)
+        if "loss" in name and _runs_away(logs[0][name], highest):
+            return _ran_away(f"{name} of your train_step", logs[0][name], highest, len(logs))
     shown = ", ".join(f"{name} {number(logs[0][name])} to {number(logs[-1][name])}" for name in logs[-1])
     return ok(f"{len(logs)} steps of your train_step on one batch are finite: {shown}.")
 

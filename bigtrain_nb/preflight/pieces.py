@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from bigtrain_nb.common.batches import examples_of, loss_reduction
-from bigtrain_nb.common.keras_gaps import layers_within, mask_of
+from bigtrain_nb.common.batches import examples_of, ignored_class, loss_reduction
+from bigtrain_nb.common.keras_gaps import layers_within, losses_watched, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, first_sentence
 from bigtrain_nb.measure.intervals import mean_interval
@@ -74,6 +74,15 @@ def gradient(training):
             f" {max(apart, 1e-9):.0e}.{known}",
             "05",
         )
+    places = whole.keys() | of_first.keys() | of_rest.keys()
+    added = {place: of_first.get(place, 0) + of_rest.get(place, 0) for place in places}
+    if _distance(added, whole) <= max(TIMES_REORDERED * rounding, LEAST):
+        return look(
+            f"The gradients of slices of {size} and {examples - size} examples add up to that of the whole batch:"
+            f" {_cause_of_sum(training)}{known}",
+            "Let the loss return one number for each example, and leave the mean to Keras.",
+            "05",
+        )
     return look(
         f"The gradient of slices of {size} and {examples - size} examples differs from that of the whole batch by"
         f" {apart:.1%}: {_cause(training)}{known}",
@@ -92,11 +101,7 @@ def noise(training):
     training.refuse_own_step()
     if not training.model.trainable_variables:
         raise NotExamined("nothing trains")
-    try:
-        reduction = loss_reduction(training.model.loss)
-    except ValueError:
-        reduction = ""
-    if reduction == "sum":
+    if _reduction(training) == "sum":
         raise NotExamined("the loss is a sum, whose gradient grows with the batch")
     if training.examples < 2:
         raise NotExamined("the batch has one example")
@@ -159,18 +164,49 @@ def _noise_and_square(training, batch):
     return trace, large - trace / examples
 
 
+def _cause_of_sum(training):
+    """Return in words why the losses of pieces add up."""
+    if _reduction(training) == "sum":
+        return 'the reduction of the loss is "sum", which bt.Model counts right.'
+    numbers = [loss.name for loss in _watched(training) if loss.is_one_number]
+    name = numbers[0] if numbers else "the loss"
+    return (
+        f"{name} divides by a number that does not depend on the examples it is given, as by that of the global batch,"
+        " or by none. bt.Model takes the mean of the pieces, and so a part of the gradient."
+    )
+
+
+def _reduction(training):
+    """Return the reduction that all losses share, "" if they have none in common."""
+    try:
+        return loss_reduction(training.model.loss)
+    except ValueError:
+        return ""
+
+
+def _watched(training):
+    """Return what the losses of `compile` return for the first batch."""
+    with losses_watched(training.model) as watched:
+        training.loss_of(training.first)
+    return watched
+
+
 def _cause(training):
     """Return in words why a loss is not the mean over pieces."""
-    try:
-        reduction = loss_reduction(training.model.loss)
-    except ValueError:
-        reduction = ""
-    if reduction == "sum":
-        return 'the reduction of the loss is "sum", which bt.Model counts right.'
     if any(mask_of(each) is not None for each in keras.tree.flatten(training.outputs(training.x))):
         return "a masked loss is a mean over valid places, of which the slices have other numbers."
-    if reduction == "mean_with_sample_weight":
+    if ignored_class(training.model.loss) is not None:
+        return "the loss ignores a class, and is the mean over the other places, which bt.Model counts right."
+    if _reduction(training) == "mean_with_sample_weight":
         return "the loss divides by the sum of the sample weights, which bt.Model counts right."
+    for loss in _watched(training):
+        if loss.has_mask:
+            return f"{loss.name} leaves out places, and is the mean over the others, as many in no two slices."
+        if loss.is_one_number:
+            return (
+                f"{loss.name} returns one number for a batch, and not one for each example: as a mean over places of"
+                " which the slices have other numbers, or over all examples at once."
+            )
     return "the loss is no mean over examples, as those that compare examples are, or examples are mixed in the model."
 
 

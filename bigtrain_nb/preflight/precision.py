@@ -7,10 +7,9 @@ from contextlib import contextmanager
 import numpy as np
 
 from bigtrain_nb.common.keras_gaps import layers_within
-from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import first_sentence, number
 from bigtrain_nb.measure.intervals import mean_interval
-from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, look, ok, wrong
 from bigtrain_nb.watch.overflow import find_overflow
 
 STEPS = 10
@@ -33,10 +32,16 @@ def overflow(training):
     training.refuse_failing()
     found = find_overflow(training.model, training.first)
     if found is None:
-        return ok(f"Loss and gradients of a step are finite in {training.model.dtype_policy.name}.", "04")
+        return ok(f"Loss and gradients of a step are finite in {_policies(training.model)}.", "04")
     if found.handled:
         return ok(f"{' '.join(found.words())} Its first steps are skipped, as they are meant to be.", "04")
     return wrong(" ".join(found.words()), "bt.find_overflow(model, data) shows what goes into that layer.", "11")
+
+
+def _policies(model):
+    """Return the policies of the layers that have weights: the model's own may be that of the whole program."""
+    names = {layer.dtype_policy.name for layer in layers_within(model)[1:] if layer.weights}
+    return " and ".join(sorted(names)) or model.dtype_policy.name
 
 
 def bfloat16(training):
@@ -59,7 +64,7 @@ def bfloat16(training):
             raise NotExamined("the loss is not finite in float32")
         try:
             rounded = _mean_loss(training, len(changes), layers, None if own else "mixed_bfloat16", batches)
-        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        except TrainingRaises as error:
             return look(
                 f"In mixed_bfloat16 a step fails: {first_sentence(error)}",
                 "Before you train in it, let layers of your own make their constants in self.compute_dtype.",

@@ -4,6 +4,7 @@ The checks stand in files by group, each a dictionary {what is examined: functio
 finding, or None if it has nothing to say of this kind of training, or raises `NotExamined` with the reason.
 """
 
+import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -14,25 +15,47 @@ from tqdm.auto import tqdm
 from bigtrain_nb.common.checks import one_of, positive, whole_number
 from bigtrain_nb.common.keras_gaps import build_as_fit_does
 from bigtrain_nb.common.quiet import keras
-from bigtrain_nb.common.words import cause
 from bigtrain_nb.preflight import data as of_data
-from bigtrain_nb.preflight import leaks, memory, pieces, precision, survival, time_needed
+from bigtrain_nb.preflight import features, leaks, memory, pieces, precision, products, survival, time_needed, updates
 from bigtrain_nb.preflight import loss as of_loss
-from bigtrain_nb.preflight.report import NOT_EXAMINED, Finding, NotExamined, Preflight
-from bigtrain_nb.preflight.training import Training, refuse_read_once
+from bigtrain_nb.preflight.report import NOT_EXAMINED, WRONG, Finding, NotExamined, Preflight, TrainingRaises, wrong
+from bigtrain_nb.preflight.training import NoExamples, Training, refuse_read_once, words_of
 from bigtrain_nb.preflight.untouched import build_optimizers, left_as_it_was
 from bigtrain_nb.watch.profile import as_fit_gives
 
 GROUPS = {
-    "data": of_data.CHECKS,
+    "data": {**of_data.CHECKS, **features.CHECKS},
     "leaks": leaks.CHECKS,
     "loss": of_loss.CHECKS,
     "pieces": pieces.CHECKS,
-    "precision": precision.CHECKS,
+    "precision": {**updates.CHECKS, **precision.CHECKS, **products.CHECKS},
     "time": time_needed.CHECKS,
     "memory": memory.CHECKS,
     "survival": survival.CHECKS,
 }
+
+
+LAST = (
+    "one batch",
+    "validation apart",
+    "bfloat16",
+    "gradient noise",
+    "time",
+    "memory",
+    "stopped and resumed",
+    "saved and loaded",
+)
+"""What takes a share of the time that is left: on a slow machine the quick checks have run by then."""
+SILENT_SECONDS = 10
+"""After which it says what it does where no bar of progress is shown."""
+
+_EMPTY = Finding(
+    "the model takes the batch",
+    WRONG,
+    "Nothing to take: the dataset gives no batch, or batches without an example: fit would train nothing.",
+    "Look at next(iter(data)), at the paths of its files, at filter, take and skip, and at batch(..."
+    ", drop_remainder=True) of fewer examples than a batch.",
+)
 
 
 def preflight(
@@ -51,7 +74,8 @@ def preflight(
     they are of texts. ``epochs``: how many are planned, for the time of the whole run. ``checks``: groups, of "data",
     "leaks", "loss", "pieces", "precision", "time", "memory", "survival", or single lines of a report, as "one batch";
     default: all. After ``minutes`` no check begins, and one that has begun ends at its next call of the model; the
-    lines say so.
+    lines say so. What takes a share of that time, as "one batch", "time" and "memory", comes last. Where no bar of
+    progress can be shown, a line to stderr says every ten seconds what is examined.
 
     "memory" and "saved and loaded" each start a process of their own, which first loads TensorFlow.
 
@@ -70,8 +94,7 @@ def preflight(
     changed at random in between.
 
     Raises TypeError for what is no Keras model, for a dataset that can be read only once, and for batches of ragged or
-    sparse tensors, ValueError for a model
-    that is not compiled or has several replicas, for a dataset without a batch, and for bad settings.
+    sparse tensors, ValueError for a model that is not compiled or has several replicas, and for bad settings.
 
     Example::
 
@@ -87,7 +110,10 @@ def preflight(
     if validation is not None:
         refuse_read_once(validation, "validation")
     start = time.monotonic()
-    training = Training(model, as_fit_gives(model, data), as_fit_gives(model, validation), epochs, minutes)
+    try:
+        training = Training(model, as_fit_gives(model, data), as_fit_gives(model, validation), epochs, minutes)
+    except NoExamples:
+        return Preflight([_EMPTY], model.name, time.monotonic() - start)
     _build(training)
     with left_as_it_was(model) as training.state:
         findings = _examine(training, _chosen(checks))
@@ -117,7 +143,7 @@ def _build(training):
         else:
             build_as_fit_does(training.model, training.first)
     except Exception as error:
-        training.fails_with = _words(error)
+        training.fails_with = words_of(error)
 
 
 def _chosen(names):
@@ -125,24 +151,31 @@ def _chosen(names):
     chosen = {}
     for group, checks in GROUPS.items():
         chosen.update({name: check for name, check in checks.items() if not names or group in names or name in names})
-    return chosen
+    quick = {name: check for name, check in chosen.items() if name not in LAST}
+    return quick | {name: chosen[name] for name in LAST if name in chosen}
 
 
 def _examine(training, checks):
     """Return the findings of the checks."""
     findings = []
     progress = tqdm(checks.items(), delay=1, leave=False, disable=None)
+    began = said = time.monotonic()
     for name, check in progress:
         progress.set_description(name)
+        if progress.disable and time.monotonic() - said > SILENT_SECONDS:
+            said = time.monotonic()
+            print(f"preflight, {said - began:.0f} s: {name}", file=sys.stderr, flush=True)
         try:
             training.refuse_late()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Keras' on a step that is only tried: what it is about has a line
                 found = check(training)
+        except TrainingRaises as error:
+            found = wrong(f"A step of the training raises: {error}", "fit would end with it: mend this first.")
         except NotExamined as reason:
             found = {"verdict": NOT_EXAMINED, "found": _sentence(reason)}
         except Exception as error:
-            found = {"verdict": NOT_EXAMINED, "found": f"It failed: {_words(error)}"}
+            found = {"verdict": NOT_EXAMINED, "found": f"It failed: {words_of(error)}"}
         finally:
             training.state.put_back()
         if found:
@@ -153,7 +186,3 @@ def _examine(training, checks):
 def _sentence(reason):
     words = str(reason)
     return f"{words[:1].upper()}{words[1:]}."
-
-
-def _words(error):
-    return f"{type(error).__name__}: {cause(error)}"

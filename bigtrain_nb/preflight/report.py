@@ -56,6 +56,10 @@ class NotExamined(Exception):
     """Raised by a check that cannot say anything of this training; the message says why."""
 
 
+class TrainingRaises(Exception):
+    """Raised where a step of the training raises, with the words of its error: what `fit` would do, too."""
+
+
 @dataclass(frozen=True, repr=False)
 class Preflight(Shown):
     """What `preflight` found.

@@ -211,9 +211,9 @@ def _cost_of_rest(training):
     """Return in words what reading the batches again costs that were done of an epoch; "" where it is not known."""
     count = batches_in_an_epoch(training)
     if count is None:
-        return " What resume.rest reads again is not known, for the dataset does not tell its length."
+        return " What bt.Resume reads again is not known, for the dataset does not tell its length."
     seconds = count * training.examples / input_alone(training).median
-    return f" In the middle of an epoch, resume.rest reads again what was done: {amount(seconds, 's')} at most."
+    return f" In the middle of an epoch, bt.Resume reads again what was done: {amount(seconds, 's')} at most."
 
 
 def _begins_alike(training):

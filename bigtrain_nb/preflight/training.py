@@ -9,7 +9,8 @@ from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_gaps import mask_of
 from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.preflight.report import NotExamined
+from bigtrain_nb.common.words import cause
+from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, wrong
 from bigtrain_nb.train.model import has_own_step
 from bigtrain_nb.watch.profile import batches_of
 
@@ -19,11 +20,16 @@ SHARE_FOR_READING = 0.15
 """Of the time limit; then those that have come must do."""
 
 
+class NoExamples(Exception):
+    """Raised for a dataset that gives no batch, or only batches without an example."""
+
+
 class Training:
     """A compiled model and the batches of tensors that it trains on, ``batches``; ``first`` is what most checks use.
 
     ``x``, ``y``, ``weight`` are the parts of the first. ``state``: the model's `State` to put back. ``fails_with``:
-    words of the error with which the model refuses the first batch. ``no_loss``: why the loss of it says nothing, once
+    words of the error with which the model refuses the first batch; ``unread``: of that with which the dataset ended
+    after ``batches``. ``no_loss`` and ``no_outputs``: why the loss and the outputs of the first batch say nothing, once
     a check has found that, so that one cause is one line. ``ends_after_a_pass``: whether a second pass reads nothing,
     once that was found. ``known_constant``: the loss of the best constant output, once it was sought. ``known_input``:
     the `Result` of the input alone, once it was measured.
@@ -36,12 +42,24 @@ class Training:
         self.epochs = epochs
         self.minutes = minutes
         self.until = time.monotonic() + 60 * minutes
-        self.batches = read(data, MOST_BATCHES, SHARE_FOR_READING * 60 * minutes)
+        self.unread = None
+        self.batches = []
+        try:
+            for batch in each_read(data, MOST_BATCHES, SHARE_FOR_READING * 60 * minutes):
+                self.batches.append(batch)
+        except (TypeError, NoExamples):
+            raise
+        except Exception as error:
+            if not self.batches:
+                raise
+            self.unread = words_of(error)
         self.first = self.batches[0]
         self.x, self.y, self.weight = keras.utils.unpack_x_y_sample_weight(self.first)
         self.state = None
         self.fails_with = None
         self.no_loss = None
+        self.no_outputs = None
+        self.said_spoilt = False
         self.ends_after_a_pass = False
         self.known_constant = None
         self.known_input = None
@@ -76,9 +94,26 @@ class Training:
         """Return what the model gives for inputs, as its step would call it."""
         self.refuse_late()
         self.refuse_failing()
-        if takes(self.model.call, x, training=training):
-            return self.model(x, training=training)
-        return self.model(x)
+        if self.no_outputs is not None:
+            raise NotExamined(self.no_outputs)
+        given = {"training": training} if takes(self.model.call, x, training=training) else {}
+        outputs = self.model(x, **given)
+        if x is self.x and not training and any(_has_nan(each) for each in keras.tree.flatten(outputs)):
+            self.no_outputs = "outputs of the first batch are NaN"
+            raise NotExamined(self.no_outputs)
+        return outputs
+
+    def spoilt_outputs(self):
+        """Return what is wrong with outputs that are NaN, once: one cause is one line."""
+        if self.said_spoilt:
+            return None
+        self.said_spoilt = True
+        return wrong(
+            "Outputs of the first batch are NaN after 0 steps, though the batch is finite. What compares outputs"
+            " is not examined.",
+            "bt.find_overflow(model, data) names the first layer that gives it; look at the weights that were loaded.",
+            "11",
+        )
 
     def outputs_again(self, x):
         """Return the outputs as the state gives them from which all began, so that random numbers are the same."""
@@ -107,12 +142,21 @@ class Training:
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         return self.loss(self.outputs(x, training), x, y, weight, training)
 
-    def step(self, batch):
-        """Take a step on a batch; return what it logs, of this step alone."""
+    def step(self, batch, anew=True):
+        """Take a step on a batch; return what it logs, ``anew`` of this step alone.
+
+        Raises TrainingRaises where it raises.
+        """
         self.refuse_late()
         self.refuse_failing()
-        self.model.reset_metrics()
-        return self.model.train_step(batch)
+        if anew:
+            self.model.reset_metrics()
+        try:
+            return self.model.train_step(batch)
+        except NotExamined:
+            raise
+        except Exception as error:
+            raise TrainingRaises(words_of(error)) from error
 
     def loss_of_step(self, batch):
         return float(self.step(batch)["loss"])
@@ -127,22 +171,23 @@ class Training:
                 found[number] = tf.convert_to_tensor(gradient)
         return float(loss), found
 
-    def pairs(self):
-        """Return (name of the output, its loss, y, outputs, weight) of the first batch, as `Pair`s.
+    def pairs(self, batch=None):
+        """Return (name of the output, its loss, y, outputs, weight) of a batch, else of the first, as `Pair`s.
 
         Raises NotExamined for a loss of the model's own.
         """
         self.refuse_own_step()
         if self.y is None or self.model.loss is None:
             raise NotExamined("the model has no loss for targets: it makes its loss by itself")
-        outputs = self.outputs(self.x)
+        x, all_y, all_weights = keras.utils.unpack_x_y_sample_weight(self.first if batch is None else batch)
+        outputs = self.outputs(x)
         losses = self.model.loss
         if not keras.tree.is_nested(outputs):
             only = losses if not keras.tree.is_nested(losses) else keras.tree.flatten(losses)[0]
-            y = keras.tree.flatten(self.y)
+            y = keras.tree.flatten(all_y)
             if len(y) != 1:
                 raise NotExamined("the targets have another structure than the outputs, so the loss is of its own kind")
-            weights = keras.tree.flatten(self.weight) if self.weight is not None else [None]
+            weights = keras.tree.flatten(all_weights) if all_weights is not None else [None]
             return [Pair("", 0, only, y[0], outputs, weights[0])]
         if isinstance(outputs, dict):
             names = list(outputs)
@@ -153,9 +198,9 @@ class Training:
         found = []
         for place, name in enumerate(names):
             loss = _part(losses, name, place)
-            y = _part(self.y, name, place) if keras.tree.is_nested(self.y) else None
+            y = _part(all_y, name, place) if keras.tree.is_nested(all_y) else None
             if loss is not None and y is not None:
-                weight = _part(self.weight, name, place) if keras.tree.is_nested(self.weight) else self.weight
+                weight = _part(all_weights, name, place) if keras.tree.is_nested(all_weights) else all_weights
                 found.append(Pair(str(name), flat.index(name), loss, y, outputs[name], weight))
         if not found:
             raise NotExamined("which target belongs to which output cannot be told")
@@ -232,6 +277,14 @@ def _part(structure, name, place):
     return structure
 
 
+def _has_nan(value):
+    return value.dtype.is_floating and bool(tf.reduce_any(tf.math.is_nan(value)))
+
+
+def words_of(error):
+    return f"{type(error).__name__}: {cause(error)}"
+
+
 def refuse_read_once(data, name):
     """Raise TypeError for what is no dataset, or one that can be read only once."""
     source = batches_of(data)
@@ -254,16 +307,24 @@ def passes_of(data):
 
 
 def read(data, most, seconds):
-    """Return the first batches as tensors, as many as come in time, but at least one if there is one."""
+    """Return the first batches as tensors, as many as come in time, but at least one; raise `NoExamples` for none."""
+    return list(each_read(data, most, seconds))
+
+
+def each_read(data, most, seconds):
+    """Yield them, so that those are known that were read before one that cannot be."""
     until = time.monotonic() + seconds
-    found = []
+    count = 0
     for batch in passes_of(data)():
-        found.append(keras.tree.map_structure(_tensor, batch))
-        if len(found) == most or time.monotonic() > until:
+        tensors = keras.tree.map_structure(_tensor, batch)
+        if not keras.tree.flatten(tensors)[0].shape[:1].num_elements():
+            continue
+        yield tensors
+        count += 1
+        if count == most or time.monotonic() > until:
             break
-    if not found:
-        raise ValueError("the dataset yielded no batch")
-    return found
+    if not count:
+        raise NoExamples
 
 
 def _tensor(value):

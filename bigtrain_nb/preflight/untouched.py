@@ -27,12 +27,16 @@ class State:
 def left_as_it_was(model):
     """Give the `State` of a built model, and put it back in the end, with the random numbers of all libraries."""
     state = State(model)
+    own_fit = vars(model).get("fit")  # a `Resume` that is tried here puts itself there
     of_python, of_numpy = random.getstate(), np.random.get_state()
     with random_numbers_of_keras_kept():
         try:
             yield state
         finally:
             state.put_back()
+            vars(model).pop("fit", None)
+            if own_fit is not None:
+                vars(model)["fit"] = own_fit
             random.setstate(of_python)
             np.random.set_state(of_numpy)
 

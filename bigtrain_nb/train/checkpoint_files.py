@@ -24,6 +24,12 @@ class CheckpointFiles:
         self._owner = FolderOwner(folder)
         self._rooms = []  # pairs: what is sharded, and where the whole of it is put while it is saved
         values = {kind: [self._value(variable) for variable in some] for kind, some in variables.items()}
+        self._watched = [
+            (variable.path, value)
+            for kind, some in variables.items()
+            for variable, value in zip(some, values[kind], strict=True)
+            if value.dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+        ]
         self._checkpoint = tf.train.Checkpoint(**more, **values)
 
     def _value(self, variable):
@@ -92,6 +98,14 @@ class CheckpointFiles:
             if keep:
                 room.assign(value)
 
+    def note_what_is_finite(self):
+        """Watch from now on what is finite now: a mask of minus infinity may be a weight too."""
+        self._watched = [(path, value) for path, value in self._watched if _is_finite(value)]
+
+    def spoilt(self):
+        """Return the path of a variable that was finite and is not, None if there is none; call `gather` before."""
+        return next((path for path, value in self._watched if not _is_finite(value)), None)
+
     def in_use(self):
         """Return a context in which the folder says that it is in use, and refuses other trainings. In the chief."""
         return self._owner.training()
@@ -126,6 +140,10 @@ class CheckpointFiles:
         for pattern in patterns:
             for path in tf.io.gfile.glob(os.path.join(self._folder, pattern)):
                 tf.io.gfile.rmtree(path)
+
+
+def _is_finite(value):
+    return bool(tf.reduce_all(tf.math.is_finite(value)))
 
 
 def _line(error):

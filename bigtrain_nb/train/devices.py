@@ -4,6 +4,9 @@ from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.keras_gaps import mirrored_with_groups_of_its_own
 from bigtrain_nb.common.quiet import hear_of_16_bits, tf
 
+MOST = 256
+"""Parts of a CPU: each has threads and memory of its own, and a thousand of them take minutes and many gigabytes."""
+
 _devices = []
 
 
@@ -15,7 +18,8 @@ def devices(at_least: int = 2) -> list[str]:
     GPUs, but too few.) The first call decides for the process, so
     that sizes compared with each other run on devices of one kind: calls that ask for no more return the same list.
 
-    Raises RuntimeError if the CPU must be split after TensorFlow has run something: call this first.
+    Raises RuntimeError if the CPU must be split after TensorFlow has run something: call this first. ValueError for
+    more than 256.
 
     Example::
 
@@ -23,7 +27,7 @@ def devices(at_least: int = 2) -> list[str]:
         with tf.device(second):
             print(tf.ones([3]).device)
     """
-    at_least = whole_number("at_least", at_least, 1)
+    at_least = whole_number("at_least", at_least, 1, MOST)
     if len(_devices) < at_least:
         _devices[:] = _choose(at_least)
     return list(_devices)
@@ -42,7 +46,7 @@ def mirrored(count: int | None = None) -> tf.distribute.MirroredStrategy:
         model.fit(tf.ones([64, 8]), tf.ones([64, 1]), batch_size=32)
     """
     if count is not None:
-        count = whole_number("count", count, 1)
+        count = whole_number("count", count, 1, MOST)
     return mirrored_over(devices(max(2, count or 2))[:count])
 
 

@@ -106,7 +106,7 @@ class GradientNoise:
             return pieces, examples
         if reduction.talks_in_forward:  # where a share is that of the global batch
             return sum_over_replicas([pieces, examples])
-        weight = weight_of(data, loss_reduction(self._model.loss))
+        weight = weight_of(data, self._model.loss)
         weighted = tf.math.multiply_no_nan(pieces[:2], weight)
         squares, count, examples, weight = sum_over_replicas([weighted, pieces[2:], examples, weight])
         return tf.concat([tf.math.divide_no_nan(squares, weight), count], axis=0), examples

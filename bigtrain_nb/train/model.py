@@ -12,6 +12,7 @@ import inspect
 import math
 import os
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
@@ -24,6 +25,7 @@ from bigtrain_nb.common.batches import (
     dense,
     equal_parts,
     examples_of,
+    ignored_class,
     loss_reduction,
     micro_batches_of,
     refuse_sum_with_other_losses,
@@ -38,21 +40,25 @@ from bigtrain_nb.common.keras_gaps import (
     Functional,
     after,
     already_reduced,
+    batch_of_zeros,
+    callbacks_in,
     count_by_examples,
     count_on_the_first_replica,
+    has_seen_examples,
     in_place_of,
     innermost,
     layers_within,
     logs_to_reduce,
     losses_of_one_device,
+    losses_watched,
     mask_of,
     moving_statistics,
     steps_in_turn,
     synchronized_layers,
 )
-from bigtrain_nb.common.layers import refuse_choice
+from bigtrain_nb.common.layers import optimizers_of, refuse_choice
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import several_workers, sum_over_replicas
+from bigtrain_nb.common.replicas import all_gather, several_workers, sum_over_replicas
 from bigtrain_nb.parallel.fully_shard import FullyShardedMean, shard_layers
 from bigtrain_nb.parallel.local_steps import LocalSteps, checked_outer_optimizer
 from bigtrain_nb.parallel.reduction import Mean
@@ -69,10 +75,8 @@ from bigtrain_nb.parallel.shards import (
 from bigtrain_nb.parallel.tensor import TensorParallel, shard_pairs
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_scale import scale_of
+from bigtrain_nb.train.one_order import OneOrder
 from bigtrain_nb.train.one_program import steps_in_one_program
-
-_OVER_A_BATCH = (keras.losses.Dice, keras.losses.Tversky)
-"""Losses that are one number for a batch, unless they are given an axis."""
 
 SETTINGS = {
     "micro_batches": 1,
@@ -130,16 +134,24 @@ class Model(keras.Model):
     - ``sync_every=H`` (`LocalSteps`): each replica takes H steps by itself before all meet, and go on from the mean of
       their weights. In `fit` only. ``outer_optimizer``, of Keras, takes how far they have come as a gradient instead.
 
-    The gradient that is applied is the mean over the global batch, however unevenly it splits; so are the metrics. What
+    The gradient that is applied is the mean over the global batch, however unevenly it splits. So are metrics whose
+    variables are sums and counts, as all of Keras: replicas add up what they have counted. A metric of your own that
+    keeps a mean in a variable shows a sum of means there; let it keep a sum and a count. What
     `compute_loss` of your own returns is taken as on one device: as the mean over the examples that it was given. These
     differ from stock Keras on one device:
 
     - layers with batch statistics, random numbers or losses of their own, as those that balance experts, see a
       micro-batch of a replica's share; moving statistics become the replicas' mean
     - losses of masked outputs are means over the valid places of a micro-batch, not of the batch, and `fit` warns. A
-      loss with ``reduction="mean_with_sample_weight"`` and the mask also as ``sample_weight`` is exact
-    - losses that are one number for a batch, as `Dice`, `Tversky` and `Circle`, are taken of each micro-batch, and
-      `fit` warns. Metrics of your own that count calls or take one number of a batch see micro-batches
+      loss with ``reduction="mean_with_sample_weight"`` and the mask also as ``sample_weight`` is exact; so is the loss
+      of a single output with ``ignore_class``
+    - losses that return one number for a batch, as `Dice`, or compare its examples, as `Circle`, are taken of each
+      micro-batch of a replica's share, and their mean by examples is that of the batch only if they are means over
+      examples. `fit` warns of them by name, for it cannot see what such a number is. Metrics of your own that count
+      calls or take one number of a batch see micro-batches
+    - several workers each read the whole dataset and keep their share of each batch (AutoShardPolicy.DATA, where it has
+      none of its own): stock TensorFlow shares out files. Workers whose first batches differ, as of a `shuffle` without
+      a seed, raise in `fit` and `evaluate` before a step
     - state that layers of your own keep (no weight that trains) stays each replica's; a file has that of the first
     - the loss of a single output counts a batch by its examples; stock counts a short last batch like a full one
     - values that `compute_metrics` of your own adds to those of metrics become their mean over the examples
@@ -149,6 +161,11 @@ class Model(keras.Model):
     - the end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on
     - ``reduce_dtype`` rounds gradients to bfloat16, that is to 8 significant bits, and ``sync_every`` gives other
       weights
+
+    Where XLA compiles the steps of one device (``compile(jit_compile=True)``, on a GPU by itself),
+    ``steps_per_execution=K`` makes one program of K steps, so that a GPU does not wait between them: K batches of one
+    shape are on the device at once, a batch of another shape is a program of its own, and callbacks come after K steps,
+    as in Keras.
 
     `save` and `save_weights` write an ordinary file, whole and beside the old one before they replace it. All workers
     may save to one path. The settings are not in it: give them to `bigtrain_nb.load_model`, or set them on the model
@@ -179,6 +196,7 @@ class Model(keras.Model):
     outer_optimizer = SETTINGS["outer_optimizer"]
     _reduction = None
     _looked_at = None  # when it was chosen
+    _orders = None  # `OneOrder` of several workers
     _noise = None  # what a step measures of its gradients
 
     # Made, or taken as it is
@@ -228,6 +246,10 @@ class Model(keras.Model):
         ``model`` may also be a function that builds one, for a model that is larger than the memory of one device: with
         ``fully_shard`` and ``tensor_parallel`` the weights of these layers are sharded before they are made.
 
+        The settings are those of a step of the model whose `fit` is called. Of a part inside a model with a
+        `train_step` of its own, as a GAN's networks, ``micro_batches``, ``shard_optimizer``, ``reduce_dtype``,
+        ``sync_every`` and ``outer_optimizer`` do nothing.
+
         Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
         with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
         """
@@ -275,6 +297,7 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.compile)
     def compile(self, *args, **kwargs):
+        _refuse_other_scope(self, "compile")
         super().compile(*args, **kwargs)
         self._reduction = None
         object.__setattr__(self, "_noise", None)
@@ -342,7 +365,8 @@ class Model(keras.Model):
         self._build_before_tracing(data, always=self.micro_batches > 1)
         data = self.replica_reduction.batch(data)
         share = self.replica_reduction.share(data)
-        step = self._sum_over_micro_batches(data, share)
+        with after(data) if self.built else nullcontext():  # variables that are made here must not begin with the data
+            step = self._sum_over_micro_batches(data, share)
         pieces = step["logs"].pop(PIECES, None)
         step = self.replica_reduction.reduce({**step, "share": share}, data)
         if self._noise is not None:
@@ -362,11 +386,11 @@ class Model(keras.Model):
         if self.micro_batches == 1 and one_piece:  # else a share may be empty
             return self._forward_and_gradients(data, share_of_batch)
         kind = loss_reduction(self.loss)
-        weight = weight_of(data, kind)
+        weight = weight_of(data, self.loss)
 
         def one_micro_batch(start, length):
             part = data if self.micro_batches == 1 else examples_of(data, start, length)
-            share = tf.math.divide_no_nan(weight_of(part, kind), weight) * share_of_batch
+            share = tf.math.divide_no_nan(weight_of(part, self.loss), weight) * share_of_batch
             step = self._forward_and_gradients(part, share)
             refuse_sum_with_other_losses(self, kind)
             return step
@@ -388,8 +412,9 @@ class Model(keras.Model):
             # Forward
             with tf.GradientTape() as tape:
                 y_pred = self(x, training=True) if self._call_has_training_arg else self(x)  # as Keras' step
-                _warn_of_losses(self, y_pred, sample_weight)
-                loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+                with losses_watched(self) as watched:
+                    loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+                _warn_of_losses(self, y_pred, sample_weight, watched)
                 loss = tf.math.multiply_no_nan(loss, tf.cast(share * self._loss_factor(), loss.dtype))
                 scaled_loss = self.optimizer.scale_loss(loss)
 
@@ -468,9 +493,10 @@ class Model(keras.Model):
         """
         examples = tf.cast(count_examples(data), tf.float32)
         kind = loss_reduction(self.loss) if self.replica_reduction.replicas > 1 else "mean"
-        if kind == "mean" or self.replica_reduction.all_see_the_same:
+        by_examples = kind == "mean" and ignored_class(self.loss) is None
+        if by_examples or self.replica_reduction.replicas == 1 or self.replica_reduction.all_see_the_same:
             return examples, 1.0
-        weight = weight_of(data, kind)
+        weight = weight_of(data, self.loss)
         weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
         if kind == "sum":
             return examples, tf.math.divide_no_nan(examples_of_all, examples)
@@ -506,6 +532,13 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.fit)
     def fit(self, *args, **kwargs):
+        if several_workers(self.distribute_strategy):
+            _refuse_shared_backups(self, callbacks_in(kwargs.get("callbacks")))
+        with self._one_order():
+            return self._fit_with_callbacks(*args, **kwargs)
+
+    def _fit_with_callbacks(self, *args, **kwargs):
+        _refuse_other_scope(self, "fit")
         first = self.choose_reduction().callbacks() if self.compiled else []
         if not first:
             return super().fit(*args, **kwargs)
@@ -514,6 +547,24 @@ class Model(keras.Model):
             return super().fit(*args, **{**kwargs, "callbacks": [*first, *_as_list(kwargs.get("callbacks"))]})
         given.arguments["callbacks"] = [*first, *_as_list(given.arguments["callbacks"])]
         return super().fit(*given.args, **given.kwargs)
+
+    @_shown_as(keras.Model.evaluate)
+    def evaluate(self, *args, **kwargs):
+        with self._one_order():
+            return super().evaluate(*args, **kwargs)
+
+    @_shown_as(keras.Model.predict)
+    def predict(self, *args, **kwargs):
+        with self._one_order():
+            return super().predict(*args, **kwargs)
+
+    def _one_order(self):
+        """Return the context in which several workers read the same batches."""
+        if not several_workers(self.distribute_strategy):
+            return nullcontext()
+        if self._orders is None:
+            object.__setattr__(self, "_orders", OneOrder(self.distribute_strategy))  # Keras tracks any other attribute
+        return self._orders.reading()
 
     @_shown_as(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):
@@ -596,8 +647,12 @@ class Model(keras.Model):
         if iterator is not None:
             *_, epoch = next(iter(iterator))  # before it the number of the step, in newer Keras of two
             data_batch = next(epoch, None)
-            if data_batch is None:
-                return  # nothing to train on, as at the end of an epoch that is resumed: Keras warns
+            if self._orders is not None:
+                self._orders.refuse_unlike_orders()
+            if data_batch is None:  # nothing to train on: Keras warns, but a step that makes variables raises
+                data_batch = batch_of_zeros(iterator)
+                if data_batch is None:
+                    return
         local = self.distribute_strategy.experimental_local_results
         with self.distribute_strategy.scope():
             self._symbolic_build(data_batch=keras.tree.map_structure(lambda value: local(value)[0], data_batch))
@@ -606,10 +661,15 @@ class Model(keras.Model):
         """Return the logs of an epoch: metrics of all replicas, and what an own `compute_metrics` adds.
 
         Keras takes all from the first replica if anything is added. With several workers local steps have no logs.
+        Where no example was seen there are none: means over nothing show 0, which `EarlyStopping` would believe.
         """
         metrics = self.get_metrics_result()
-        is_of_our_step = not logs or set(metrics) <= set(logs)
-        return {**logs, **metrics} if is_of_our_step else super()._get_metrics_result_or_logs(logs)
+        if logs and not set(metrics) <= set(logs):
+            return super()._get_metrics_result_or_logs(logs)
+        if has_seen_examples(self):
+            return {**logs, **metrics}
+        counts_elsewhere = has_own_step(self) or has_own_step(self, "test_step")
+        return super()._get_metrics_result_or_logs(logs) if logs and counts_elsewhere else {}
 
     # Whole weights: shown, given, saved and loaded
 
@@ -763,6 +823,33 @@ def _refuse_same_names(model):
             )
 
 
+def _refuse_other_scope(model, what):
+    """Raise ValueError for a model that is compiled or trained in another scope than that in which it was made."""
+    _refuse_other_strategy(model)
+    here = tf.distribute.get_strategy()
+    if what == "compile" and model.distribute_strategy is not here:
+        replicas = model.distribute_strategy.num_replicas_in_sync
+        raise ValueError(
+            f"{model.name} was made in the scope of a strategy with {replicas} replicas, and is compiled outside of it,"
+            " where the optimizer's variables would stand on one device only: make the optimizer and call compile in"
+            " the same scope, with strategy.scope():"
+        )
+
+
+def _refuse_shared_backups(model, callbacks):
+    """Raise ValueError for workers that back up into one folder, of which the first deletes what the others need."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            folder = zlib.crc32(os.path.abspath(callback.backup_dir).encode())
+            folders = all_gather(model.distribute_strategy, tf.identity)(tf.constant(folder, tf.int64)).tolist()
+            if len(set(folders)) < len(folders):
+                raise ValueError(
+                    f"BackupAndRestore({callback.backup_dir!r}) in several workers: each deletes the folder at the end"
+                    " while others use it, and all is trained again. Take bt.Resume, for which they share a folder, or"
+                    " give each worker a folder of its own"
+                )
+
+
 def _refuse_other_strategy(model):
     """Raise ValueError for a model whose weights are not those of the strategy in whose scope it is taken."""
     if not tf.distribute.has_strategy() or not model.weights:
@@ -799,6 +886,16 @@ _IN_PLACE_OF_A_STEP = (
 )
 
 
+_OF_SEVERAL_OPTIMIZERS = (
+    "a step with several optimizers, as a GAN's, cannot be written as one loss. Train the model as it is, on one device"
+    " and without settings; to save memory there, give its networks to bt.recompute"
+)
+
+
+def _in_place_of_a_step(model):
+    return _OF_SEVERAL_OPTIMIZERS if len(optimizers_of(model)) > 1 else _IN_PLACE_OF_A_STEP
+
+
 def _refuse_hidden_steps(model, settings):
     """Raise TypeError for a model taken in place with a step of its own, which knows nothing of what is asked for."""
     asked = _asked_for(model, settings)
@@ -806,7 +903,7 @@ def _refuse_hidden_steps(model, settings):
         kind = _next_after_ours(model, name) if isinstance(model, Model) else _with_own(model, name)
         if asked and kind:
             raise TypeError(
-                f"{kind.__name__} has a {name} of its own, which knows nothing of {asked}: {_IN_PLACE_OF_A_STEP}"
+                f"{kind.__name__} has a {name} of its own, which knows nothing of {asked}: {_in_place_of_a_step(model)}"
             )
 
 
@@ -833,7 +930,7 @@ def _watched_step(model, name):
         if asked and not model._ours_was_called:
             raise TypeError(
                 f"{type(model).__name__}.{name} does not call super().{name}(data), so it knows nothing of {asked}:"
-                f" {_IN_PLACE_OF_A_STEP}"
+                f" {_in_place_of_a_step(model)}"
             )
         return logs
 
@@ -883,32 +980,37 @@ def _refuse_statistics_of_no_examples(model, examples):
         )
 
 
-def has_own_step(model):
-    """Tell whether a model has a `train_step` that is neither Keras' nor that of `Model`."""
-    kinds = [kind for kind in type(model).__mro__ if "train_step" in vars(kind)]
+def has_own_step(model, name="train_step"):
+    """Tell whether a model has a step of its own, which is neither Keras' nor that of `Model`."""
+    kinds = [kind for kind in type(model).__mro__ if name in vars(kind)]
     return any(kind is not Model and not kind.__module__.startswith("keras.") for kind in kinds)
 
 
-def _warn_of_losses(model, y_pred, sample_weight):
-    """Warn of losses of which the mean over micro-batches and shares is not that of the batch."""
+def _warn_of_losses(model, y_pred, sample_weight, watched):
+    """Warn of losses of which the mean over micro-batches and shares is not that of the batch; `losses_watched`."""
     reduction = model.replica_reduction
     if model.micro_batches == 1 and (reduction.replicas == 1 or reduction.all_see_the_same):
         return
-    for loss in keras.tree.flatten(model.loss):
-        if isinstance(loss, keras.losses.Circle) or (isinstance(loss, _OVER_A_BATCH) and loss.axis is None):
+    kind = loss_reduction(model.loss)
+    for loss in watched:
+        if loss.is_one_number or loss.name.lower() == "circle":
             warnings.warn(
-                f"{model.name}: {type(loss).__name__} is one number for a batch and no mean over examples, so it is"
-                " taken of each micro-batch and replica: leave out micro_batches, or give it an axis if it has one",
+                f"{model.name}: {loss.name} is one number for a batch, not one for each example, so it is taken of each"
+                " micro-batch and replica. The mean of these is the loss of the batch only if the number is a mean over"
+                " the examples it was given. Return one number for each example, give it an axis if it has one, or"
+                " leave out micro_batches and train on one device",
                 stacklevel=2,
             )
-    if all(mask_of(output) is None for output in tf.nest.flatten(y_pred)):
+    masked = [output for output in tf.nest.flatten(y_pred) if mask_of(output) is not None]
+    ignoring = [loss.name for loss in watched if loss.has_mask]
+    if not masked and (not ignoring or (len(watched) == 1 and ignored_class(model.loss) is not None)):
         return
-    kind = loss_reduction(model.loss)
-    if kind == "sum" or (kind == "mean_with_sample_weight" and sample_weight is not None):
+    if kind == "sum" or (kind == "mean_with_sample_weight" and sample_weight is not None and not ignoring):
         return  # exact
+    what = f"{ignoring[0]} leaves out places" if ignoring else "its outputs have a mask"
     warnings.warn(
-        f"{model.name}: its outputs have a mask, so the loss of a micro-batch or a replica's share is the mean over its"
-        " valid places, and the step's is the mean of those by examples, not over the valid places of the whole batch."
-        ' For that, give the loss reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
+        f"{model.name}: {what}, so the loss of a micro-batch or a replica's share is the mean over its valid places,"
+        " and the step's is the mean of those by examples, not over the valid places of the whole batch. For that, give"
+        ' the loss reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
         stacklevel=2,
     )

@@ -4,7 +4,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-from bigtrain_nb.common.keras_gaps import build_as_fit_does, converting_optionals
+from bigtrain_nb.common.keras_gaps import build_as_fit_does, converting_optionals, traced_for_each_shape
 from bigtrain_nb.common.quiet import keras, tf
 
 
@@ -16,9 +16,9 @@ def steps_in_one_program(model, step):
     loop as many steps as there are. A batch of another shape, as a short last one, is a program of its own. Shapes are
     numbers when a step is traced, which a fused kernel asks for. The logs are those of the last step, as in Keras.
     """
-    one_step = tf.function(converting_optionals(model, step), jit_compile=True, autograph=False)
+    one_step = traced_for_each_shape(converting_optionals(model, step))
 
-    @tf.function(jit_compile=True, autograph=False)
+    @traced_for_each_shape
     def several_steps(batches, count):
         """Take the first ``count`` of batches that are stacked."""
 
@@ -44,8 +44,8 @@ def steps_in_one_program(model, step):
         batches = [batch for _, batch in zip(range(model.steps_per_execution), iterator, strict=False)]
         if not batches:
             raise StopIteration
-        if not model.optimizer or not model.optimizer.built:
-            build_as_fit_does(model, batches[0])  # else TensorFlow traces the program twice and keeps both
+        if not compiled:
+            build_as_fit_does(model, batches[0])  # else the optimizer and metrics are made when a program is traced
         logs = None
         for alike in _runs_of_one_shape(batches):
             if model.steps_per_execution == 1 or len(alike) == 1 and len(batches) > 1:

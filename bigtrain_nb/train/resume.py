@@ -3,18 +3,23 @@
 Keras' `BackupAndRestore` does not: after a save in the middle of an epoch it trains that epoch from its start again.
 """
 
+import inspect
 import os
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import wraps
 
-from bigtrain_nb.common.checks import as_path, of_kind, whole_number
-from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
+from bigtrain_nb.common.keras_gaps import callbacks_in, layers_within
 from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.passes import without_first
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
+from bigtrain_nb.train.callback_state import give_back, has_stopped, let_logs_go_on, plain, states_of
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
+from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch
 from bigtrain_nb.train.folder_owner import A_NOTEBOOK
 from bigtrain_nb.train.preemption import Preemption, leave
 from bigtrain_nb.train.train_state import TrainState
@@ -24,22 +29,31 @@ SEEN_SECONDS = 10.0
 LONG_SKIP_SECONDS = 10.0
 FEW_SKIPPED = 100
 """So few batches are read again quickly: what took long then was compiling the first step."""
+ONE_FIT = (
+    "model.fit(resume.data(make_epoch), initial_epoch=resume.epoch, epochs=N, callbacks=[..., resume]), where"
+    " make_epoch(epoch) returns the dataset of an epoch"
+)
 
 
 class Resume(keras.callbacks.Callback):
     """Saves a training in ``folder`` and, in a new process, goes on from there as if it had never stopped.
 
     Make it after `compile`. It restores the newest checkpoint in ``folder``, if there is one: weights, the state of the
-    optimizer and of loss scaling, each replica's seeds for dropout, epoch and step. Then go through `epochs`, as in the
-    example. Optimizers that a model has as attributes beside that of `compile`, as a GAN does, are saved too.
+    optimizer and of loss scaling, each replica's seeds for dropout, epoch and step. Then call `fit` once, as in the
+    example, with ``resume.data(make_epoch)`` and ``initial_epoch=resume.epoch``. Optimizers that a model has as
+    attributes beside that of `compile`, as a GAN does, are saved too. So is what callbacks of Keras know: for how long
+    `EarlyStopping` (with its best weights) and `ReduceLROnPlateau` have waited, what was best for `ModelCheckpoint`,
+    the rows of `CSVLogger`, the epochs of `History`. A training that `EarlyStopping` has ended stays ended.
 
-    An epoch that is resumed must have the same order again: the same seeds, and no reshuffling, because `fit` may open
-    a dataset a second time, and must get the same order. In a loop of your own, call ``resume.step_done()`` after each
-    step.
+    An epoch that is resumed must have the same order again, so ``make_epoch`` seeds it by the epoch's number. In a
+    loop of your own, go through `epochs`, give each epoch's dataset to `rest`, and call ``resume.step_done()`` after
+    each step.
 
-    Going on in the middle of an epoch, `rest` reads again what was trained before, with all the work in the pipeline:
-    hours, where that work is large and a million batches are done. It costs nothing where a batch is made from its
-    number: ``resume.rest(tf.data.Dataset.range(steps)).map(read)``, where ``read`` makes batch ``n`` of the epoch.
+    Going on in the middle of an epoch, what was trained before is read again, with all the work in the pipeline: hours,
+    where that work is large and a million batches are done. It costs nothing where a batch is made from its number:
+    ``tf.data.Dataset.range(steps).map(read)``, where ``read`` makes batch ``n`` of the epoch.
+
+    A state that is not finite, as after a loss of NaN, is not saved, and a warning says so: the last finite one stays.
 
     Saves every ``every`` steps, and at the end of each epoch (``every=None``: only then); keeps the newest ``keep``
     checkpoints.
@@ -57,22 +71,25 @@ class Resume(keras.callbacks.Callback):
 
     ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
     ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the
-    state of other callbacks, random numbers that are not from Keras' seed generators. The last bit may differ on GPUs,
-    where sums are made in any order, unless `tf.config.experimental.enable_op_determinism()` was called; and from
-    Keras 3.16 on, if an epoch ends with a short batch: Keras traces it apart, and goes on with another graph.
+    state of callbacks that are not Keras', random numbers that are not from Keras' seed generators. The last bit may
+    differ on GPUs, where sums are made in any order, unless `tf.config.experimental.enable_op_determinism()` was
+    called; and from Keras 3.16 on, if an epoch ends with a short batch: Keras traces it apart, and goes on with another
+    graph.
 
     Raises ValueError for bad settings, a model that is not built or not compiled, an optimizer beside that of `compile`
-    that is not built, ``sync_every``, a checkpoint of another model, and in `fit` for a dataset that does not begin
-    where `rest` says; TypeError for what is no Keras model; OSError for a folder that cannot be written and checkpoints
-    that cannot be read; RuntimeError if another training uses the folder, if the workers do not share it, and in the
-    scope of several workers. If one worker cannot start, all raise.
+    that is not built, ``sync_every``, a checkpoint of another model, and in `fit` for another dataset than that of
+    `data`, another ``initial_epoch``, ``steps_per_epoch``, `BackupAndRestore`, and for a model that was compiled again;
+    TypeError for what is no Keras model; OSError for a folder that cannot be written and checkpoints that cannot be
+    read; RuntimeError if another training uses the folder, if the workers do not share it, in the scope of several
+    workers, and for `fit` in a loop over `epochs`. If one worker cannot start, all raise.
 
     Example::
 
+        def make_epoch(epoch):
+            return examples.shuffle(1000, seed=epoch).batch(8)
+
         resume = bt.Resume("checkpoints", model, every=100)  # of a model that is compiled
-        for epoch in resume.epochs(2):
-            data = examples.shuffle(1000, seed=epoch, reshuffle_each_iteration=False).batch(8)
-            model.fit(resume.rest(data), initial_epoch=epoch, epochs=epoch + 1, shuffle=False, callbacks=[resume])
+        model.fit(resume.data(make_epoch), initial_epoch=resume.epoch, epochs=2, callbacks=[resume])
     """
 
     def __init__(self, folder: str | os.PathLike, model: keras.Model, every: int | None = 50, keep: int = 2):
@@ -96,14 +113,20 @@ class Resume(keras.callbacks.Callback):
         self._ask = all_gather(strategy, tf.identity)
         self._preemption = Preemption(self._ask if self._several_workers else None)
         self._state = TrainState(model)
-        variables = {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
-        variables["weights"] = model.weights
+        self._optimizer = model.optimizer
+        variables = {"weights": model.weights}
+        variables |= {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
         self._files = CheckpointFiles(folder, keep, variables, state=self._state)
         self._length = None  # batches in this epoch, where known
         self._in_loop = False
-        self._skipped = False
-        self._skips_since = None  # when `rest` was called, until the first step after it
+        self._callbacks = None  # those of the `fit` that runs
+        self._epochs = None  # what `data` has made
+        self._hush = ExitStack()
+        self._said_spoilt = False
+        self._skips_since = None  # when batches were about to be skipped, until the first step after them
         self.restored = self._restore() > 0
+        self._files.note_what_is_finite()
+        model.fit = self._in_place_of_fit(model)
 
     @property
     def epoch(self) -> int:
@@ -116,61 +139,79 @@ class Resume(keras.callbacks.Callback):
         return self._state.step
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the epochs from `epoch` to ``count - 1``. After the loop's body an epoch is done, and saved.
+        """Yield the epochs from `epoch` to ``count - 1``, for a loop of your own that does not call `fit`.
 
-        In this loop SIGTERM is heard.
+        After the loop's body an epoch is done, and saved. In this loop SIGTERM is heard.
         """
         count = whole_number("count", count, 1)
-        with self._preemption.listening(), self._files.in_use() if self._chief else nullcontext():
+        with self._guarded():
             while self.epoch < count:
                 self._length = None
-                self._skipped = False
                 self._in_loop = True
                 try:
                     yield self.epoch
                 finally:
                     self._in_loop = False
-                self._state.epoch += 1
-                self._state.step = 0
-                self._save(stop=self._preemption.came())
+                self._end_epoch()
+
+    def data(self, make_epoch: Callable[[int], tf.data.Dataset]) -> tf.data.Dataset:
+        """Return what `fit` trains on: the batches of each epoch in its turn, and of this one those that are left.
+
+        ``make_epoch(epoch)`` returns the dataset of an epoch, counted from 0, in whole batches: the same examples in
+        the same order at each call. It is called in each epoch, and must give as many batches in all.
+
+        Where it does not tell how many there are, as after `filter`, Keras takes the number of the first epoch; to go
+        on in the middle of that one, its batches are counted first, which reads them all.
+
+        Several workers each read all of the dataset and keep their share (AutoShardPolicy.DATA): only so the number of
+        steps tells which examples are done.
+
+        Raises TypeError for what is no function of an epoch's number, or returns no `tf.data.Dataset`; ValueError for a
+        dataset without end, with fewer batches than are done, in an order that chance gives, or with another policy.
+        """
+        _refuse_scope_of_workers()
+        function("make_epoch", make_epoch, "a function of an epoch's number", arguments=(0,))
+        epochs = EpochByEpoch(make_epoch, self.epoch, self._state.length)
+        if epochs.length is None and self.step:
+            epochs = EpochByEpoch(make_epoch, self.epoch, epochs.count(self.epoch))
+        self._refuse_fewer(epochs.length)
+        epochs.turn_to(self.epoch, self.step)
+        if self._several_workers:
+            epochs.dataset = _sharded_by_batches(epochs.dataset)
+        self._epochs = epochs
+        return epochs.dataset
 
     def rest(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Return what is left of this epoch: ``dataset``, in whole batches, without the first `step`.
+        """Return what is left of this epoch, in a loop of your own: ``dataset`` without the first `step` batches.
 
         The skipped batches are read again, but not trained on, and whatever the pipeline does to them is done again: a
-        warning says so where more than a hundred took more than ten seconds. What comes after `rest` is not done for
-        them. So give it the numbers of batches, and read behind it:
-        ``resume.rest(tf.data.Dataset.range(steps)).map(read)``.
-
-        Several workers each read all of the dataset and keep
-        their share (AutoShardPolicy.DATA): only so the number of steps tells which examples are done.
+        warning says so where more than a hundred took more than ten seconds. Only where batches are made from their
+        numbers, ``tf.data.Dataset.range(steps).map(read)``, the numbers alone are skipped. So it is with `data`, too.
 
         Raises TypeError for what is no `tf.data.Dataset`, ValueError for one without end, with fewer batches than are
-        done, or with another policy.
+        done, or with another policy; with several workers it is shared out as `data` says.
         """
         of_kind("dataset", dataset, tf.data.Dataset, "a tf.data.Dataset of batches; a Pipeline gives it by .dataset()")
         length = int(dataset.cardinality())
         if length == tf.data.INFINITE_CARDINALITY:
             raise ValueError("this dataset has no end, so no epochs: dataset.take(steps) makes one")
-        if 0 <= length < self.step:
-            raise ValueError(
-                f"{self.step} batches of epoch {self.epoch} are done, but the dataset has {length}: it must be as it"
-                " was before the restart, with the same examples and batch size"
-            )
         self._length = length if length >= 0 else None
-        self._skipped = True
+        self._refuse_fewer(self._length)
         self._skips_since = time.monotonic() if self.step else None
         if self._several_workers:
             dataset = _sharded_by_batches(dataset)
-        return dataset.skip(self.step)
+        return without_first(dataset, self.step)
 
     def step_done(self, steps: int = 1) -> None:
         """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came.
 
         Raises RuntimeError outside the loop over `epochs`, ValueError for what is no whole number of steps.
         """
-        if not self._in_loop:
-            raise RuntimeError("train inside `for epoch in resume.epochs(count):`, which counts the epochs")
+        if not self._in_loop and self._callbacks is None:
+            raise RuntimeError(
+                "a loop of your own trains inside `for epoch in resume.epochs(count):`, which counts the epochs; fit is"
+                f" called once: {ONE_FIT}"
+            )
         before = self.step
         self._warn_of_a_long_skip(before)
         self._state.step += whole_number("steps", steps, 0)
@@ -188,27 +229,139 @@ class Resume(keras.callbacks.Callback):
         self._skips_since = None
         if took > LONG_SKIP_SECONDS and skipped > FEW_SKIPPED:
             warnings.warn(
-                f"{took:.0f} s passed from resume.rest(dataset) to the end of the first step: {skipped} batches were"
-                " read again in that time, and skipped. Numbers are skipped in no time:"
-                " resume.rest(tf.data.Dataset.range(steps)).map(read), where read(n) makes batch n",
+                f"{took:.0f} s passed until the end of the first step: {skipped} batches were read again in that time,"
+                " and skipped. Numbers are skipped in no time: tf.data.Dataset.range(steps).map(read), where read(n)"
+                " makes batch n",
                 stacklevel=2,
             )
 
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch != self.epoch:
+    # In `fit`
+
+    def _in_place_of_fit(self, model):
+        """Return what stands in the place of a model's `fit`, which Keras gives no callback before and after it."""
+
+        @wraps(model.fit)
+        def fit(*args, **kwargs):
+            own_fit = type(model).fit
+            given = _by_name(own_fit, args, kwargs)
+            callbacks = callbacks_in(given.get("callbacks"))
+            if self._in_loop:
+                raise RuntimeError(
+                    "fit in a loop over resume.epochs(count) would begin and end the training in each epoch, and its"
+                    f" callbacks with it: call it once, {ONE_FIT}"
+                )
+            if self in callbacks:
+                return self._fit(own_fit, given, callbacks)
+            if self._epochs and given.get("x") is self._epochs.dataset:
+                raise ValueError(f"without this Resume among the callbacks, fit would save nothing: {ONE_FIT}")
+            return own_fit(model, **given)
+
+        return fit
+
+    def _fit(self, own_fit, given, callbacks):
+        """Train. What concerns the other callbacks is done after them, wherever in ``callbacks`` this one stands."""
+        self._refuse_wrong_fit(given, callbacks)
+        after_others = keras.callbacks.LambdaCallback(
+            on_epoch_begin=self._begin_epoch, on_epoch_end=self._end_epoch_of_fit, on_train_begin=self._begin_fit
+        )
+        given["callbacks"] = [*callbacks, after_others]
+        if has_stopped(callbacks, self._state.callbacks):
+            print(f"EarlyStopping has ended this training after {self.epoch} epochs: nothing is left to do", flush=True)
+            given["epochs"] = self.epoch
+        if self.epoch or self.step:
+            let_logs_go_on(callbacks, self.epoch)
+        self._callbacks = callbacks
+        self._length = self._epochs.length
+        self._epochs.turn_to(self.epoch)  # Keras may look at a batch before it begins
+        try:
+            with self._guarded():
+                return own_fit(self.model, **given)
+        finally:
+            self._callbacks = None
+            self._hush.close()
+
+    def _refuse_wrong_fit(self, given, callbacks):
+        first = given.get("initial_epoch", 0)
+        if self._epochs is None:
+            raise ValueError(f"this dataset does not tell what is left of an epoch: {ONE_FIT}")
+        if first != self.epoch:
+            raise ValueError(f"initial_epoch={first}, but {self.epoch} epochs are done: {ONE_FIT}")
+        if given.get("steps_per_epoch") is not None:
             raise ValueError(
-                f"fit begins epoch {epoch}, but epoch {self.epoch} is to be trained: in `for epoch in"
-                " resume.epochs(count):` give fit initial_epoch=epoch, epochs=epoch + 1"
+                f"steps_per_epoch={given['steps_per_epoch']}: an epoch has the batches that make_epoch returns. Leave"
+                " it out, and let make_epoch return dataset.take(steps) for fewer"
             )
-        if self.step and not self._skipped:
-            raise ValueError(f"{self.step} steps of epoch {epoch} are done: give fit resume.rest(dataset)")
+        if self.model.optimizer is not self._optimizer:
+            raise ValueError("the model was compiled again, with another optimizer: make Resume after compile")
+        if any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks):
+            raise ValueError("BackupAndRestore and Resume both say where the training goes on: leave out one of them")
+
+    def on_train_begin(self, logs=None):
+        if self._callbacks is None:
+            raise RuntimeError(f"another Resume was made for this model after this one: {ONE_FIT}")
+
+    def _begin_fit(self, logs):
+        give_back(self._callbacks, self._state.callbacks)
+        rate = self.model.optimizer.learning_rate
+        self._rate = rate.numpy() if isinstance(rate, keras.Variable) else None
+        self._opened = self._epochs.times_opened
+
+    def _begin_epoch(self, epoch, logs):
+        history = self.model.history
+        if not history.epoch:
+            for done, shown in self._state.history:
+                history.on_epoch_end(done, shown)
+        if self.step and self._rate is not None:
+            self.model.optimizer.learning_rate.assign(self._rate)  # a schedule by epochs has set it a second time
+        self._skips_since = time.monotonic() if self.step else None
+        self._epochs.turn_to(epoch, self.step)
         self._before = self.step
 
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.step == self._length:
+            raise StopIteration  # of an epoch begun in its middle Keras knows no end, and would take one step more
+
     def on_train_batch_end(self, batch, logs=None):
+        if self._epochs.times_opened == self._opened:
+            raise ValueError(f"fit does not train on what resume.data(make_epoch) has returned: {ONE_FIT}")
         done = self._before + batch + 1
         if self._length is not None:
             done = min(done, self._length)  # Keras counts the last steps_per_execution as if all steps were there
         self.step_done(done - self.step)
+        if self.step == self._length:
+            self._epochs.turn_to_nothing()
+            if self._before:  # Keras warns of an end that comes before the length of an epoch
+                self._hush.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", "Your input ran out of data")
+
+    def on_test_begin(self, logs=None):
+        self._hush.close()
+
+    def _end_epoch_of_fit(self, epoch, logs):
+        self._hush.close()
+        self._state.length = self._length = self._length or self.step
+        self._state.history.append([epoch, plain(logs)])
+        self._end_epoch()
+
+    def _end_epoch(self):
+        self._state.epoch += 1
+        self._state.step = 0
+        self._save(stop=self._preemption.came())
+
+    @contextmanager
+    def _guarded(self):
+        """Hear SIGTERM, and let no other training use the folder."""
+        with self._preemption.listening(), self._files.in_use() if self._chief else nullcontext():
+            yield
+
+    def _refuse_fewer(self, length):
+        if length is not None and length < self.step:
+            raise ValueError(
+                f"{self.step} batches of epoch {self.epoch} are done, but the dataset has {length}: it must be as it"
+                " was before the restart, with the same examples and batch size"
+            )
+
+    # Checkpoints
 
     def _restore(self):
         """Restore. Return the checkpoint's number, 0 for none: the same on all workers, or all raise."""
@@ -283,13 +436,33 @@ class Resume(keras.callbacks.Callback):
     def _save(self, stop):
         """Save, and end the process if told to ``stop``; all workers must call it."""
         self._state.gather_seeds()
+        if self._callbacks is not None:
+            self._state.callbacks = states_of(self._callbacks)
         self._files.gather(keep=self._chief)
-        if self._chief:
+        spoilt = self._files.spoilt() if self._chief else None
+        if self._chief and not spoilt:
             self._files.save()
+        if spoilt and not self._said_spoilt:
+            self._said_spoilt = True
+            warnings.warn(
+                f"{spoilt} is not finite after {self.epoch} epochs and {self.step} steps, so this state is not saved:"
+                f" what {self._folder} has stays. bt.find_overflow(model, batch) looks for the cause",
+                stacklevel=2,
+            )
         if stop:
             self._ask(tf.constant([0, 0], tf.float32))  # until the chief has saved
-            print(f"SIGTERM: saved after {self.epoch} epochs and {self.step} steps, leaving", flush=True)
+            what = "nothing saved" if spoilt else "saved"
+            print(f"SIGTERM: {what} after {self.epoch} epochs and {self.step} steps, leaving", flush=True)
             leave()
+
+
+def _by_name(fit, args, kwargs):
+    """Return the arguments of a call of `fit` by their names: a `fit` of somebody's own may hand on all of them."""
+    parameters = inspect.signature(fit).parameters.values()
+    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
+    if len(names) < len(args):
+        names = list(inspect.signature(keras.Model.fit).parameters)[1:]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _refuse_scope_of_workers():

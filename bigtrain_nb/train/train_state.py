@@ -1,9 +1,11 @@
-"""Epoch, step and each replica's seeds: what a checkpoint holds beside the variables."""
+"""Epoch, step, what callbacks know, each replica's seeds: what a checkpoint holds beside the variables."""
 
 import json
 
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
+
+_SAVED = ("epoch", "step", "length", "callbacks", "history", "seeds")
 
 
 class TrainState(tf.train.experimental.PythonState):
@@ -12,6 +14,9 @@ class TrainState(tf.train.experimental.PythonState):
     def __init__(self, model):
         self.epoch = 0
         self.step = 0
+        self.length = None  # batches of an epoch, where the dataset does not tell them
+        self.callbacks = {}  # what those of Keras know
+        self.history = []  # pairs of an epoch and its logs
         self.seeds = []  # of each replica: one that had fewer micro-batches has drawn less often
         self._strategy = model.distribute_strategy
         weights = {id(weight) for weight in model.weights}
@@ -19,7 +24,7 @@ class TrainState(tf.train.experimental.PythonState):
         self._states = all_gather(self._strategy, self._own_states)
 
     def serialize(self):
-        return json.dumps({"epoch": self.epoch, "step": self.step, "seeds": self.seeds})
+        return json.dumps({name: getattr(self, name) for name in _SAVED})
 
     def deserialize(self, text):
         vars(self).update(json.loads(text))

@@ -180,9 +180,12 @@ class Meter(Shown, keras.callbacks.Callback):
         return {name: math.nan if value is None else value for name, value in values.items()}
 
     def _card(self):
-        if self.examples_per_second is None:
+        if self._first_seconds is None:
             return note("Meter", "nothing is measured yet: give it to fit(..., callbacks=[meter])")
-        result = self.result
+        try:
+            result = self.result
+        except ValueError as error:
+            return note("Meter", f"nothing is measured yet: {error}")
         few = f", {result.note}" if result.note else ""
         rounds = f"{len(result.rounds)} rounds, inside fit, not paired{few}"
         notes = [note("examples/s", f"{interval(result)} ({rounds})")]

@@ -1,12 +1,13 @@
 """Where did the NaN come from? The first layer that gives a value that is not finite, with what went in."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bigtrain_nb.common.cards import Shown, table
-from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.keras_gaps import layers_within, path_within
 from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
@@ -22,7 +23,8 @@ LEAST_SCALE = 2.0**-14
 class Overflow(Shown):
     """What `find_overflow` found.
 
-    - ``layer``: the name of the layer, or "loss", or of the batch "inputs", "targets", "sample weights".
+    - ``layer``: the name of the layer, its path where several layers have that name, or "loss", or of the batch
+      "inputs", "targets", "sample weights".
     - ``where``: "forward" or "backward"; "batch" where that is not finite before anything is computed.
     - ``dtype``: in which the first value that is not finite was computed.
     - ``values``: {what went in and what came out: its `Values`}.
@@ -200,7 +202,7 @@ def _first(model, step, scale, finite_from):
         loss = next((values for values in step.losses if not values.finite), step.losses[0])
         return Overflow("loss", where, loss.dtype, {"loss": loss}, scale, finite_from, "All layers are finite.")
 
-    layer, remark = _blame(found)
+    layer, remark = _blame(found, _names_in(model))
     values = {}
     for look in step.looks:
         if look.call is found.call:
@@ -224,16 +226,26 @@ def _with_weights(model, step):
     return looks
 
 
-def _blame(look):
+def _names_in(model):
+    """Return a function that names a layer of a model: by its path where others inside of it have the same name."""
+    counts = Counter(layer.name for layer in layers_within(model))
+
+    def name_of(layer):
+        return path_within(model, layer) or layer.name if counts[layer.name] > 1 else layer.name
+
+    return name_of
+
+
+def _blame(look, name_of):
     """Return the name of the layer that a value comes from, and what is to be said of it."""
     layer = look.call.layer
     caller = look.call.caller
     if look.where not in ("input", ARRIVES):
-        return layer.name, ""
+        return name_of(layer), ""
     if caller is None and look.where == "input":
-        place = f"{layer.name}, in {look.values.dtype}"
+        place = f"{name_of(layer)}, in {look.values.dtype}"
         return "inputs", f"The batch is finite, but not when it comes to {place}: a cast, or code of the step."
     if caller is None:
         return "loss", "The gradient of the loss itself is not finite."
-    between = f"It happens next to {layer.name}: a cast, a sum of branches, or code of {caller.layer.name}."
-    return layer.name if isinstance(caller.layer, keras.Model) else caller.layer.name, between
+    between = f"It happens next to {name_of(layer)}: a cast, a sum of branches, or code of {name_of(caller.layer)}."
+    return name_of(layer if isinstance(caller.layer, keras.Model) else caller.layer), between

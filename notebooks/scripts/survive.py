@@ -112,9 +112,8 @@ def model_checkpoint(strategy, folder, tell):
 def resume(strategy, folder, tell):
     model = new_model(strategy)
     resume = bt.Resume(os.path.dirname(folder), model, every=EVERY)  # one folder for all workers
-    for epoch in resume.epochs(EPOCHS):
-        how = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
-        model.fit(resume.rest(one_epoch(epoch)), callbacks=[resume, tell], **how)
+    how = {"initial_epoch": resume.epoch, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
+    model.fit(resume.data(one_epoch), callbacks=[resume, tell], **how)
 
 
 def kill_myself():

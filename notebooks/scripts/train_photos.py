@@ -54,10 +54,8 @@ def train(strategy, folder, epochs, micro_batches=1, every=5):
     """Train up to so many epochs, those before the last checkpoint included; return the model."""
     model = new_model(strategy, micro_batches)
     resume = bt.Resume(folder, model, every=every)
-    for epoch in resume.epochs(epochs):
-        rest = resume.rest(batches(epoch))
-        told = [TellSteps(), resume]
-        model.fit(rest, initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0, callbacks=told)
+    how = {"initial_epoch": resume.epoch, "epochs": epochs, "shuffle": False, "verbose": 0}
+    model.fit(resume.data(batches), callbacks=[TellSteps(), resume], **how)
     return model
 
 

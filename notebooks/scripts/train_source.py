@@ -81,10 +81,12 @@ def train(strategy, folder, text, examples=8192, epochs=1, batch=16, rate=0.005,
     chief, steps = strategy.extended.should_checkpoint, epochs * -(-examples // batch)
     model = new_model(strategy, bt.warmup_cosine(rate, min(WARM_UP, steps // 4), steps), **settings)
     resume, meter = bt.Resume(folder, model, every=every), bt.Meter()
-    for epoch in resume.epochs(epochs):
-        rest = resume.rest(windows(text.array("train"), examples, batch, seed=epoch))
-        told = [meter, Tell(chief, meter), resume]
-        model.fit(rest, initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0, callbacks=told)
+
+    def one_epoch(epoch):
+        return windows(text.array("train"), examples, batch, seed=epoch)
+
+    how = {"initial_epoch": resume.epoch, "epochs": epochs, "shuffle": False, "verbose": 0}
+    model.fit(resume.data(one_epoch), callbacks=[meter, Tell(chief, meter), resume], **how)
     return model
 
 

@@ -41,9 +41,8 @@ def train(folder, kill_at=None, steps_read=None):
     model = bt.gpt(32, LENGTH, width=16, layers=1, heads=2, dropout=0.1, packed=True)
     model.compile("adamw", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     resume = bt.Resume(folder, model, every=EVERY)
-    for epoch in resume.epochs(1):
-        batches = resume.rest(tf.data.Dataset.range(STEPS)).map(read)
-        model.fit(batches, initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0, callbacks=[resume])
+    batches = resume.data(lambda epoch: tf.data.Dataset.range(STEPS).map(read))
+    model.fit(batches, initial_epoch=resume.epoch, epochs=1, shuffle=False, verbose=0, callbacks=[resume])
     return model.get_weights()
 
 

@@ -80,12 +80,11 @@ def growing_scale():
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05, momentum=0.9), dynamic_growth_steps=4)
 
 
-def train(resume, last=None, first=None, epoch_of=epoch_of):
+def train(resume, last=None, first=None, epoch_of=epoch_of, epochs=EPOCHS, **more):
     """Train what is left; ``first`` and ``last`` are callbacks before and after the one that resumes."""
     callbacks = [one for one in (first, resume, last) if one]
-    for epoch in resume.epochs(EPOCHS):
-        run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
-        resume.model.fit(resume.rest(epoch_of(epoch)), callbacks=callbacks, **run)
+    run = {"initial_epoch": resume.epoch, "epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+    resume.model.fit(resume.data(epoch_of), **run, **more)
     return state(resume.model)
 
 

@@ -209,23 +209,58 @@ def test_a_long_skip_is_said_with_what_to_do(tmp_path, monkeypatch):
     resume = Resume(cut_after_5(tmp_path), model_of())
     monkeypatch.setattr("bigtrain_nb.train.resume.LONG_SKIP_SECONDS", 0.0)
     monkeypatch.setattr("bigtrain_nb.train.resume.FEW_SKIPPED", 3)
-    with pytest.warns(UserWarning, match=r"4 batches were read again .* resume.rest\(tf.data.Dataset.range\(steps\)\)"):
+    with pytest.warns(UserWarning, match=r"4 batches were read again .* tf.data.Dataset.range\(steps\).map\(read\)"):
         train(resume)
 
 
 def test_what_would_train_batches_twice_is_refused(tmp_path):
     resume = Resume(cut_after_5(tmp_path), model_of())
     run = {"shuffle": False, "verbose": 0, "callbacks": [resume]}
-    with pytest.raises(ValueError, match=r"4 steps of epoch 0 are done: give fit resume.rest\(dataset\)"):
-        for _ in resume.epochs(2):
-            resume.model.fit(epoch_of(0), **run)
-    with pytest.raises(ValueError, match="fit begins epoch 1, but epoch 0 is to be trained"):
-        for _ in resume.epochs(2):
-            resume.model.fit(resume.rest(epoch_of(0)), epochs=2, **run)
+    with pytest.raises(ValueError, match=r"does not tell what is left of an epoch: model.fit\(resume.data\(make_epoch"):
+        resume.model.fit(epoch_of(0), **run)
+    data = resume.data(epoch_of)
+    with pytest.raises(ValueError, match=r"fit does not train on what resume.data\(make_epoch\) has returned"):
+        resume.model.fit(epoch_of(0), **run)
+    with pytest.raises(ValueError, match=r"initial_epoch=1, but 0 epochs are done.* initial_epoch=resume.epoch"):
+        resume.model.fit(data, initial_epoch=1, epochs=2, **run)
+    with pytest.raises(ValueError, match=r"steps_per_epoch=3: .* let make_epoch return dataset.take\(steps\)"):
+        resume.model.fit(data, steps_per_epoch=3, **run)
+    with pytest.raises(ValueError, match="without this Resume among the callbacks, fit would save nothing"):
+        resume.model.fit(data, shuffle=False, verbose=0)
+    with pytest.raises(ValueError, match="BackupAndRestore and Resume both say where the training goes on"):
+        both = [resume, keras.callbacks.BackupAndRestore(tmp_path / "backup")]
+        resume.model.fit(data, **{**run, "callbacks": both})
+    for make in (lambda epoch: epoch_of(epoch).take(3), lambda epoch: epoch_of(epoch).repeat()):
+        with pytest.raises(ValueError, match=r"the dataset has 3: it must be as it was|has no end, so no epochs"):
+            resume.data(make)
     with pytest.raises(ValueError, match="the dataset has 3: it must be as it was"):
         resume.rest(epoch_of(0).take(3))
     with pytest.raises(ValueError, match=r"no end, so no epochs: dataset.take\(steps\)"):
         resume.rest(epoch_of(0).repeat())
+
+
+def test_epochs_of_other_lengths_are_refused(tmp_path):
+    def shorter_and_shorter(epoch):
+        return epoch_of(epoch).take(BATCHES - epoch)
+
+    with pytest.raises(ValueError, match=r"make_epoch\(1\) has 8 batches, and the epoch before it 9.*take\(batches\)"):
+        train(Resume(tmp_path, model_of()), epoch_of=shorter_and_shorter)
+
+
+def test_a_model_that_is_compiled_again_is_refused(tmp_path):
+    resume = Resume(tmp_path, model_of())
+    resume.model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="compiled again, with another optimizer: make Resume after compile"):
+        train(resume)
+
+
+def test_fit_once_an_epoch_is_refused_with_the_new_form(tmp_path):
+    resume = Resume(tmp_path, model_of())
+    for callbacks in ([], [resume]):
+        with pytest.raises(RuntimeError, match=r"call it once, model.fit\(resume.data\(make_epoch\), initial_epoch="):
+            for epoch in resume.epochs(2):
+                run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "callbacks": callbacks}
+                resume.model.fit(resume.rest(epoch_of(epoch)), **run)
 
 
 def test_workers_share_out_batches_and_never_files():
@@ -240,8 +275,6 @@ def test_workers_share_out_batches_and_never_files():
 
 def test_training_outside_the_loop_is_refused(tmp_path):
     resume = Resume(tmp_path, model_of())
-    with pytest.raises(RuntimeError, match="inside `for epoch in resume.epochs"):
-        resume.model.fit(epoch_of(0), shuffle=False, verbose=0, callbacks=[resume])
     for _ in resume.epochs(2):
         resume.step_done()
         break

@@ -3,6 +3,7 @@
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from bigtrain_nb import Pipeline, diagnose, photo_crops, tf
@@ -234,3 +235,28 @@ def test_busy_cores_are_the_sum_over_those_that_this_process_may_use(monkeypatch
     monkeypatch.setattr("bigtrain_nb.data.diagnose.psutil.cpu_percent", lambda percpu: [50.0, 100.0, 25.0, 100.0])
     monkeypatch.setattr("bigtrain_nb.data.diagnose.usable_cores", lambda: {0, 2})
     assert _busy_cores() == 0.75
+
+
+def in_python(number):
+    return tf.numpy_function(lambda value: np.float32(sum(range(3000)) + value), [number], tf.float32)
+
+
+def from_python():
+    def examples():
+        for number in range(100_000):
+            yield np.float32(sum(range(3000)) + number)
+
+    return tf.data.Dataset.from_generator(examples, output_signature=tf.TensorSpec((), tf.float32))
+
+
+@pytest.mark.parametrize(
+    ("make", "stage"),
+    [(from_python, "generator"), (lambda: tf.data.Dataset.range(100_000).map(in_python, 2), "map")],
+)
+def test_stages_in_python_take_turns_and_are_not_promised_more_cores(make, stage):
+    found = diagnose(make().prefetch(2).batch(16), seconds=0.8)
+    assert [one.name for one in found.stages if one.in_python] == [stage]
+    words = " ".join(found.words())
+    assert f"{stage}: calls of Python take turns" in words and "bt.run_data_service" in words
+    assert found.ceiling <= 1.3 * found.rate or found.ceiling <= found.binding.rate * 1.01
+    assert not any(one.in_python for one in diagnose(tf.data.Dataset.range(1000).batch(10), seconds=0.3).stages)

@@ -20,6 +20,7 @@ from bigtrain_nb.series.drawings import (
     roofline,
     scaling,
     searching,
+    servers,
     watching,
     workers,
 )
@@ -82,6 +83,7 @@ FIGURES = {
     "seeds": lambda: searching.seeds_figure({"by hand": [3.0, 4.0], "winner": [2.0, 2.5]}),
     "curse": lambda: searching.curse_figure([2, 4], [1.0, 2.0], [0.5, 1.0]),
     "spike": lambda: watching.spike_figure({"bad": [1.0, 90.0]}, {"bad": [0.5, 4.0], "clipped": [0.5, 0.4]}, 20, 30),
+    "arrived": lambda: servers.arrived_figure({"data": {0: 1, 1: 1}, "off": {0: 2, 1: 2}}, 2),
     "cosines": lambda: searching.cosines_figure([0, 1], [-0.5, 0.5], [0.9, 0.8]),
     "trade": lambda: searching.trade_figure({"1": [(10.0, 3.6), (9.8, 3.7)], "learned": [(10.5, 3.4)]}, ["learned"]),
 }
@@ -93,6 +95,7 @@ SAID = {
     "lengths": {"whole", "chunks", "one table of scores", "40.0"},
     "pairs": {"mean 1.75", "mean 1.45"},
     "zeros": {"312 kB", "96 kB"},
+    "arrived": {"2 came", "4 came"},
     "seeds": {"3.500", "2.250"},
 }
 assert set(SAID) <= set(FIGURES)

@@ -162,8 +162,8 @@ def test_a_checkpoint_goes_on_with_any_number_of_replicas(tmp_path):
             model = bt.Model.of(dense(), **settings)
             model.compile(adamw(), "mse")
             resume = bt.Resume(tmp_path, model)
-            for epoch in resume.epochs(resume.epoch + 1):
-                model.fit(resume.rest(UNEVEN), initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0)
+            run = {"initial_epoch": resume.epoch, "epochs": resume.epoch + 1, "shuffle": False, "verbose": 0}
+            model.fit(resume.data(lambda epoch: UNEVEN), callbacks=[resume], **run)
         return model
 
     goes_on(2, fully_shard=BLOCKS)

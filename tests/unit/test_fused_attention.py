@@ -221,6 +221,16 @@ def test_packed_rows_are_those_of_the_table(emulated):
     assert np.isnan(model([x, segments + 2])).all()  # more segments than was said
 
 
+def test_the_most_segments_are_those_of_the_rows():
+    rows = bt.TokenRows(np.arange(30), [7, 3, 9, 4, 1, 1, 5], length=10)
+    found = [rows[[number]]["segments"].max() for number in range(len(rows))]
+    assert rows.most_segments == max(found)
+    with pytest.raises(ValueError, match="most"):
+        bt.segment_mask(tf.ones([2, 4], "int32"), most=0)
+    table = bt.segment_mask(tf.constant([[1, 1, 2]]))
+    assert said_by(table).segments is None and table.numpy().tolist() == [[[1, 1, 0], [1, 1, 0], [0, 0, 1]]]
+
+
 def test_operands_of_packed_rows():
     segments = tf.constant([[1, 1, 2, 0], [0, 0, 0, 0], [0, 1, 2, 2]])
     shapes = tf.TensorShape([3, 4, 2, 5]), tf.TensorShape([3, 4, 1, 5])  # places, heads, size
@@ -275,6 +285,15 @@ def test_refused_by_name():
         bt.fuse_attention(keras.Sequential([keras.Input((2,)), layers.Dense(1)]))
     with pytest.raises(ValueError, match="T5|bias|known|bloom|reached"):
         bt.fuse_attention(models.BloomBackbone(64, 1, 2, 16, 32, max_sequence_length=12))
+
+
+@pytest.mark.parametrize("make", [lambda: layers.MultiHeadAttention(2, 8), lambda: layers.GroupQueryAttention(8, 4, 2)])
+def test_scores_that_are_asked_for_are_refused(emulated, make):
+    layer, x = make(), tf.ones([2, 6, 16])
+    layer(x, x)
+    bt.fuse_attention(layer)
+    with pytest.raises(ValueError, match="cannot be returned"):
+        layer(x, x, return_attention_scores=True)
 
 
 def test_generate_is_keras_own(emulated):

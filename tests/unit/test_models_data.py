@@ -1,5 +1,6 @@
 """What a batch may hold, how its losses are weighed and cut, and the errors where they cannot be."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -225,6 +226,99 @@ def test_what_is_no_mean_over_examples_is_refused_or_warned_of():
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="lstm: stateful=True carries a state from batch to batch"):
         model.fit(np.ones((4, 3, 2)), np.ones((4, 1)), batch_size=4, verbose=0)
+
+
+VALID = np.random.default_rng(5).random((12, 5)) < np.linspace(0.1, 0.9, 12)[:, None]
+CLASSES = np.where(VALID, np.random.default_rng(6).integers(0, 4, (12, 5)), -1)
+SEQUENCES = np.random.default_rng(7).normal(size=(12, 5, 3)).astype("float32")
+
+
+def scored(make=bt.Model, loss=None, **settings):
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((5, 3))
+    model = make(inputs, layers.Dense(4)(inputs), **settings)
+    model.compile(keras.optimizers.SGD(0.5), loss)
+    return model
+
+
+@pytest.mark.parametrize("weights", [None, np.random.default_rng(8).random((12, 5)).astype("float32")])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
+@pytest.mark.parametrize("settings", [{"micro_batches": 3}, {}])
+def test_a_loss_that_ignores_a_class_is_the_mean_over_the_valid_places_of_the_batch(settings, reduction, weights):
+    def trained_on(replicas, make, **settings):
+        loss = keras.losses.SparseCategoricalCrossentropy(True, ignore_class=-1, reduction=reduction)
+        with on(replicas):
+            model = scored(make, loss, **settings)
+        run = {"batch_size": 8, "shuffle": False, "verbose": 0, "sample_weight": weights}
+        shown = model.fit(SEQUENCES, CLASSES, epochs=2, **run).history["loss"]
+        evaluated = model.evaluate(SEQUENCES, CLASSES, batch_size=12, verbose=0, sample_weight=weights)
+        return np.concatenate([np.ravel(each) for each in (*model.get_weights(), shown, evaluated)])
+
+    expected = trained_on(1, keras.Model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*(leaves out places|mask)")
+        found = trained_on(1 if settings else 2, bt.Model, **settings)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+
+
+def own_masked_mean(y, outputs):
+    counted = tf.cast(y[..., 0] > 0, outputs.dtype)
+    return tf.reduce_sum(counted * outputs[..., 0]) / tf.reduce_sum(counted)
+
+
+def by_the_global_batch(y, outputs):
+    return tf.reduce_sum((y - outputs) ** 2) / 8
+
+
+def ignores_in_a_function(y, outputs):
+    return keras.losses.sparse_categorical_crossentropy(y[..., 0], outputs, from_logits=True, ignore_class=-1)
+
+
+ONE_NUMBER = {
+    "own_masked_mean": own_masked_mean,
+    "by_the_global_batch": by_the_global_batch,
+    "dice": "dice",
+    "tversky": keras.losses.tversky,
+    "<lambda>": lambda y, outputs: tf.reduce_mean(y - outputs),
+    "Tversky": keras.losses.Tversky(),
+    "Circle": keras.losses.Circle(),
+}
+
+
+@pytest.mark.parametrize("settings", [{"micro_batches": 2}, {}])
+@pytest.mark.parametrize("name", ONE_NUMBER)
+def test_a_loss_that_is_one_number_for_a_batch_is_warned_of_by_its_name(name, settings):
+    with on(1 if settings else 2):
+        model = scored(loss=ONE_NUMBER[name], **settings)
+    y = VALID[:, 0].astype(int) if name == "Circle" else np.repeat(VALID[..., None], 4, -1).astype("float32")
+    if name == "Circle":
+        with on(1 if settings else 2):
+            inputs = keras.Input((3,))
+            model = bt.Model(inputs, layers.Dense(2)(inputs), **settings)
+            model.compile("sgd", ONE_NUMBER[name])
+    x = SEQUENCES[:, 0] if name == "Circle" else SEQUENCES
+    with pytest.warns(UserWarning, match=f"{name} is one number for a batch, not one for each example"):
+        model.fit(x, y, batch_size=8, verbose=0)
+
+
+@pytest.mark.parametrize("settings", [{"micro_batches": 2}, {}])
+def test_one_number_for_each_example_is_not_warned_of(settings):
+    def own(y, outputs):
+        return tf.reduce_mean((y - outputs) ** 2, axis=(1, 2))
+
+    y = np.repeat(VALID[..., None], 4, -1).astype("float32")
+    for loss in (own, "mse", keras.losses.Dice(axis=(1, 2)), lambda y, outputs: abs(y - outputs)):
+        with on(1 if settings else 2):
+            model = scored(loss=loss, **settings)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", ".*one number for a batch")
+            model.fit(SEQUENCES, y, batch_size=8, verbose=0)
+
+
+def test_a_class_that_a_function_ignores_is_warned_of():
+    model = scored(loss=ignores_in_a_function, micro_batches=2)
+    with pytest.warns(UserWarning, match="ignores_in_a_function leaves out places.*mean_with_sample_weight"):
+        model.fit(SEQUENCES, CLASSES[..., None], batch_size=8, verbose=0)
 
 
 def test_ragged_inputs_in_micro_batches_are_refused():

@@ -233,3 +233,38 @@ def test_in_an_evaluation_too_a_sum_is_that_of_the_whole_batch():
         return model.evaluate(DATA, verbose=0)
 
     assert evaluated(4) == pytest.approx(evaluated(1), rel=1e-5)
+
+
+NONE = {"none": lambda data: data.take(0), "none, and it does not tell": lambda data: data.filter(lambda *_: False)}
+
+
+@pytest.mark.parametrize("left", NONE)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_without_examples_there_is_no_loss(replicas, left, tmp_path):
+    x, y = examples(16)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    empty = NONE[left](data)
+    with on(replicas):
+        model = net(micro_batches=2)
+        model.compile("sgd", "mse", metrics=["mae"])
+    with pytest.warns(UserWarning, match="ran out of data"):
+        assert model.evaluate(empty, verbose=0, return_dict=True) == {}
+    with pytest.warns(UserWarning, match="ran out of data"):
+        assert model.fit(empty, shuffle=False, verbose=0).history == {}
+    best = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), "val_loss", save_best_only=True)
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=1)
+    with pytest.warns(UserWarning, match="val_loss"):
+        run = {"validation_data": empty, "epochs": 3, "shuffle": False, "verbose": 0, "callbacks": [best, stop]}
+        history = model.fit(data, **run).history
+    assert sorted(history) == ["loss", "mae"] and len(history["loss"]) == 3
+    assert best.best is None and stop.best is None
+
+
+def test_an_epoch_whose_data_have_run_out_has_no_loss():
+    x, y = examples(16)
+    once = iter(tf.data.Dataset.from_tensor_slices((x, y)).batch(8))
+    data = tf.data.Dataset.from_generator(lambda: once, output_signature=once.element_spec)
+    model = net()
+    model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="ran out of data"):
+        assert len(model.fit(data, epochs=3, shuffle=False, verbose=0).history["loss"]) == 1

@@ -82,6 +82,15 @@ def test_on_a_batch_of_arrays_and_in_evaluate():
     assert model.optimizer.iterations.numpy() == before + 1
 
 
+def test_batches_of_many_shapes_are_programs_without_a_warning(caplog):
+    inputs = keras.Input((None,))
+    model = bt.Model(inputs, keras.ops.mean(inputs, axis=1, keepdims=True) * layers.Dense(1)(tf.ones([1, 1])))
+    model.compile("sgd", "mse", jit_compile=True)
+    for length in range(2, 9):
+        model.train_on_batch(np.ones((2, length)), np.ones((2, 1)))
+    assert "retracing" not in caplog.text
+
+
 def test_what_takes_long_is_said(capsys):
     with one_program.said_if_it_takes_long("XLA compiles", seconds=30):
         pass

@@ -7,9 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import hub_models
 import numpy as np
 import pytest
-from trainings import HEALTHY, SICK, batched, dense, language_model, numbers, table, tokens
+from trainings import HEALTHY, SICK, batched, by_feature, dense, language_model, numbers, of_keras_hub, table, tokens
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.passes import read_apart
@@ -24,8 +25,22 @@ layers = keras.layers
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 HELPERS = {"one batch": ["_own_steps"], "memory": ["_advice"]}  # of a check, that say more lines
 QUICK_SICK = [  # the benchmark has all
+    *("features_in_another_order", "never_adapted", "weights_that_are_all_zero", "outputs_that_are_nan"),
+    "own_step_that_runs_away",
+    *("adam_in_bfloat16", "adamw_in_bfloat16", "nadam_in_bfloat16", "adam_in_float16", "own_step_without_scale_loss"),
+    *("labels_minus_one_with_weight_0", "labels_out_of_range_in_batch_6", "tokens_out_of_range_in_batch_2"),
+    *("dataset_that_fails_in_batch_3", "update_that_raises", "own_step_that_raises"),
     *("nan_in_inputs", "labels_minus_one", "targets_broadcast", "sorted_by_class", "one_batch_for_ever"),
-    *("generator_that_ends", "validation_not_scaled", "wrong_width", "no_softmax", "sigmoid_twice", "relu_at_the_end"),
+    *(
+        "generator_that_ends",
+        "no_example",
+        "no_example_in_validation",
+        "validation_not_scaled",
+        "wrong_width",
+        "no_softmax",
+        "sigmoid_twice",
+        "relu_at_the_end",
+    ),
     *(
         "gradient_stopped",
         "nothing_trains",
@@ -38,11 +53,13 @@ QUICK_SICK = [  # the benchmark has all
     *("attention_without_causal_mask", "convolution_looks_ahead", "targets_not_shifted", "padding_without_mask"),
     *("raw_images", "weights_in_a_plain_tensor", "keras_hub_targets_not_shifted", "keras_hub_padding_is_trained"),
 ]
-QUICK = ["data", "leaks", "outputs and loss", "range of outputs", "dead units", "frozen layers"]
+QUICK = ["data", "leaks", "weights move", "outputs and loss", "range of outputs", "dead units", "frozen layers"]
 QUICK_HEALTHY = {
     *("classes", "yes_or_no_without_a_last_axis", "several_classes", "positive_targets_with_relu", "two_outputs"),
     *("sequence_autoencoder", "language_model_with_mask", "contrastive", "numbers_in_the_order_of_time", "fine_tuned"),
     *("causal_language_model_of_keras_hub", "llama_of_keras_hub", "strings_of_words", "few_different_inputs"),
+    *("features_by_name", "features_in_the_order_of_the_inputs", "adapted"),
+    *("momentum_in_bfloat16", "adam_in_mixed_bfloat16", "warm_up_from_zero", "half_precision", "low_rank_adapters"),
 }
 
 
@@ -371,6 +388,13 @@ def test_memory_is_planned_and_measured_beside_what_the_machine_has():
     assert finding.verdict == "ok" and 0.7 < planned / measured < 1.5, finding
 
 
+def test_memory_of_a_task_with_a_preprocessor_is_measured_too():
+    model = of_keras_hub(hub_models.gpt2_of_texts())
+    texts = tf.data.Dataset.from_tensor_slices(["the hat", "that cat", "then", "a thing"] * 4).batch(8)
+    (finding,) = bt.preflight(model, texts, checks=["memory"]).findings
+    assert finding.verdict == "ok" and "measured in a process of its own" in finding.found, finding
+
+
 def test_where_memory_is_short_the_cheapest_way_is_shown(monkeypatch):
     x = np.ones((8192, 256), "float32")
     hidden = [layers.Dense(256, "relu", name=f"block_{number}") for number in range(4)]
@@ -427,7 +451,7 @@ def test_stopped_and_resumed_it_is_equal_to_the_bit_and_what_saving_costs_is_tol
     model, data = HEALTHY["dropout"]()
     (finding,) = bt.preflight(model, data, checks=["stopped and resumed"], minutes=0.5).findings
     assert finding.verdict == "ok" and "equal to the bit" in finding.found and "KiB" in finding.found, finding
-    assert "with a failure a day, save every" in finding.found and "resume.rest reads again" in finding.found
+    assert "with a failure a day, save every" in finding.found and "bt.Resume reads again" in finding.found
     (finding,) = bt.preflight(model, data.shuffle(8), checks=["stopped and resumed"], minutes=0.5).findings
     assert finding.verdict == "look" and "another order, in each pass" in finding.found, finding
 
@@ -465,6 +489,7 @@ def test_texts_go_through_the_preprocessor_of_a_task():
 
 
 TAUGHT = {  # a line that names a notebook, and words that this has
+    ("products", "07"): "reverse_dtype",
     ("finite values", "11"): "Where does the NaN come from?",
     ("order of classes", "01"): "Step 5: shuffle",
     ("outputs and loss", "04"): "from_logits=True",
@@ -483,6 +508,8 @@ TAUGHT = {  # a line that names a notebook, and words that this has
     ("right in pieces", "05"): "The exception: batch normalisation",
     ("a step is finite", "04"): "Underflow",
     ("a step is finite", "11"): "bt.find_overflow",
+    ("weights move", "04"): "bfloat16: range without digits",
+    ("weights move", "02"): "The learning rate",
     ("bfloat16", "04"): "bfloat16: range without digits",
     ("time", "01"): "Diagnose",
     ("time", "06"): "The roofline",
@@ -563,3 +590,126 @@ def test_a_training_that_repeats_for_ever_does_not_tell_whether_validation_is_ap
         dense(layers.Dense(1), loss="mse"), data.repeat(), validation=data, checks=["validation apart"]
     )
     assert report.findings[0].verdict == "not examined" and "leave out repeat()" in report.findings[0].found
+
+
+def by_the_global_batch(y, outputs):
+    return tf.reduce_sum((y - outputs) ** 2) / 16
+
+
+def over_places_above_0(y, outputs):
+    counted = tf.cast(y > 0, "float32")
+    return tf.reduce_sum(counted * (y - outputs) ** 2) / tf.reduce_sum(counted)
+
+
+PIECES = {
+    by_the_global_batch: "add up to that of the whole batch: by_the_global_batch divides by a number",
+    over_places_above_0: r"differs from that of .*%: over_places_above_0 returns one number for a batch",
+    "dice": "dice returns one number for a batch",
+    keras.losses.MeanSquaredError("sum"): r'add up .* the reduction of the loss is "sum", which bt.Model counts right',
+}
+
+
+@pytest.mark.parametrize("loss", PIECES)
+def test_a_loss_that_is_no_mean_over_examples_is_named_with_its_cause(loss):
+    model, data = dense(layers.Dense(1), loss=loss), batched(*numbers())
+    (finding,) = bt.preflight(model, data, checks=["right in pieces"]).findings
+    assert finding.verdict == "look" and re.search(PIECES[loss], finding.found), finding
+
+
+@pytest.mark.parametrize("name", ["update_that_raises", "own_step_that_raises", "tokens_out_of_range_in_batch_2"])
+def test_a_training_that_raises_is_wrong_whatever_is_asked(name, tmp_path):
+    report = bt.preflight(*SICK[name][0](), minutes=0.5, checks=["data", "loss", "a step is finite", "bfloat16"])
+    assert report.failed and not any("It failed" in finding.found for finding in report.findings), report
+
+
+def test_a_sample_weight_is_no_remedy_for_a_label_that_is_looked_up():
+    (finding,) = bt.preflight(*SICK["labels_minus_one_with_weight_0"][0](), checks=["targets"]).findings
+    assert "A sample weight of 0 does not help" in finding.advice and "ignore_class=-1" in finding.advice
+    model, data = SICK["labels_minus_one_with_weight_0"][0]()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        model.fit(data, verbose=0)
+
+
+def test_a_resume_that_is_tried_leaves_fit_as_it_was():
+    model, data = HEALTHY["regression"]()
+    bt.preflight(model, data, checks=["stopped and resumed"], minutes=0.5)
+    assert "fit" not in vars(model)
+
+
+def test_outputs_that_are_nan_make_no_other_line_false():
+    report = bt.preflight(*SICK["outputs_that_are_nan"][0](), checks=["data", "leaks", "loss", "pieces"], minutes=0.5)
+    assert [finding.check for finding in report.of("wrong")] == ["the model takes the batch"] and not report.of("look")
+    report = bt.preflight(*SICK["outputs_that_are_nan"][0](), checks=["leaks", "loss"], minutes=0.5)
+    assert [finding.check for finding in report.of("wrong")] == ["start"] and not report.of("look"), report
+
+
+def test_a_feature_is_named_where_it_is_not_finite():
+    model, data = by_feature(dict, "age", "width")
+    data = data.map(lambda x, y: ({"age": x["age"], "width": x["width"] / 0.0}, y))
+    (finding,) = bt.preflight(model, data, checks=["finite values"]).findings
+    assert finding.verdict == "wrong" and "inputs 'width' of batch 0" in finding.found, finding
+
+
+def test_a_feature_without_an_input_is_looked_at():
+    _, data = by_feature(dict, "age", "width", "unused")
+    inputs = [keras.Input((4,), name=name) for name in ("age", "width")]
+    model = keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(inputs)))
+    model.compile("adam", "mse")
+    (finding,) = bt.preflight(model, data, checks=["inputs by name"]).findings
+    assert finding.verdict == "look" and "'unused'" in finding.found, finding
+
+
+def below_a_threshold(x):
+    return (x[:, 2] > 0.3).astype("int32")
+
+
+def between_two(x):
+    return np.digitize(x[:, 2], [-0.4, 0.4])
+
+
+def the_same_in_other_units(x):
+    return 3 - 2 * x[:, 2:3]
+
+
+ANSWERS = {
+    below_a_threshold: "by a threshold",
+    between_two: "by a threshold",
+    the_same_in_other_units: "up to a factor",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_feature_that_is_the_target_is_looked_at(answer):
+    x, y = numbers()
+    model = dense(layers.Dense(3), loss="mse")
+    (finding,) = bt.preflight(model, batched(x, answer(x)), checks=["answer in a feature"]).findings
+    assert finding.verdict == "look" and "Feature 2" in finding.found and ANSWERS[answer] in finding.found, finding
+    (finding,) = bt.preflight(model, batched(*table()), checks=["answer in a feature"]).findings
+    assert finding.verdict == "ok"
+
+
+def test_a_schedule_that_has_run_to_its_end_is_said_before_steps_are_wasted():
+    rates = keras.optimizers.schedules.PolynomialDecay(0.01, 5, 0.0)
+    model = dense(layers.Dense(1), loss="mse", rate=rates)
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(10)
+    (finding,) = bt.preflight(model, batched(*numbers()), checks=["one batch"], minutes=0.5).findings
+    assert finding.verdict == "look" and "it has run to its end, and steps do nothing" in finding.found
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_validation_within_a_training_that_repeats_itself_is_found(times):
+    model, data, validation = SICK["validation_within_training"][0]()
+    (finding,) = bt.preflight(model, data.repeat(times), validation=validation, checks=["validation apart"]).findings
+    assert finding.verdict == "wrong" and "by chance: 0%" in finding.found, finding
+
+
+def test_what_takes_a_share_of_the_time_comes_last():
+    names = list(room._chosen(None))
+    assert set(names[-len(room.LAST) :]) == set(room.LAST) and len(names) > 2 * len(room.LAST)
+
+
+def test_without_a_terminal_it_says_what_it_does(monkeypatch, capsys):
+    monkeypatch.setattr(room, "SILENT_SECONDS", 0)
+    bt.preflight(*HEALTHY["regression"](), checks=["data"])
+    assert re.search(r"preflight, \d+ s: finite values\n", capsys.readouterr().err)

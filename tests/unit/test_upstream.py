@@ -26,6 +26,7 @@ from equal_models import (
 from logical_cpus import CPUS
 
 from bigtrain_nb.common.keras_gaps import (
+    STATE_OF_CALLBACKS,
     compiled_loss,
     count_on_the_first_replica,
     examples_counted,
@@ -420,3 +421,41 @@ def test_no_public_way_tells_where_random_numbers_have_come_to():
     with random_numbers_of_keras_kept():
         second = drawn()
     assert drawn() == second and second != first
+
+
+def test_callbacks_keep_what_they_know_in_attributes_and_have_no_way_to_hand_it_over():
+    made = {
+        keras.callbacks.ModelCheckpoint: ("best.keras",),
+        keras.callbacks.TensorBoard: ("logs",),
+    }
+    for kind, attributes in STATE_OF_CALLBACKS.items():
+        callback = kind(*made.get(kind, ()))
+        callback.set_model(keras.Sequential())
+        if kind is not keras.callbacks.TensorBoard:  # which writes files then
+            callback.on_train_begin()
+        assert all(hasattr(callback, attribute) for attribute in attributes), kind
+        assert not hasattr(callback, "get_state"), kind
+
+
+def test_fit_takes_the_length_of_the_epoch_that_came_first_for_all():
+    """`Resume.data` need not tell the length of a whole epoch, nor end one by StopIteration, once this is mended."""
+    lengths = iter([2, 5])
+    data = tf.data.Dataset.from_generator(
+        lambda: ((np.ones((1, 1)), np.ones((1, 1))) for _ in range(next(lengths))),
+        output_signature=(tf.TensorSpec((1, 1)), tf.TensorSpec((1, 1))),
+    )
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="ran out of data"):
+        model.fit(data, epochs=2, shuffle=False, verbose=0)
+    assert int(model.optimizer.iterations) < 2 + 5
+
+
+def test_a_custom_call_has_no_public_name():
+    """Once `tf.raw_ops` has it, `keras_gaps.custom_call` can take it from there."""
+    assert not hasattr(tf.raw_ops, "XlaCustomCallV2")
+
+
+def test_a_program_for_each_shape_is_warned_of():
+    """Mended, `keras_gaps.traced_for_each_shape` need not set a private name."""
+    assert tf.function(lambda x: x)._omit_frequent_tracing_warning is False

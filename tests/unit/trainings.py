@@ -3,6 +3,8 @@
 SICK: {name: (function, the check that is to say "wrong")}; HEALTHY: {name: function}.
 """
 
+from collections import OrderedDict
+
 import hub_models
 import numpy as np
 
@@ -111,6 +113,51 @@ def language_model(length=12, vocabulary=20, causal=True, mask=False, add=True, 
     return model
 
 
+def in_policy(policy, optimizer, own=None):
+    """A classifier in a policy that is its own, not the global one."""
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(16, "relu", dtype=policy)(inputs)
+    model = (own or keras.Model)(inputs, layers.Dense(3, "softmax", dtype=policy)(hidden))
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    return model, batched(*table())
+
+
+@sick("weights move")
+def adam_in_bfloat16():
+    return in_policy("bfloat16", keras.optimizers.Adam(0.01))
+
+
+@sick("weights move")
+def adamw_in_bfloat16():
+    return in_policy("bfloat16", keras.optimizers.AdamW(0.01, weight_decay=0.0))
+
+
+@sick("weights move")
+def nadam_in_bfloat16():
+    return in_policy("bfloat16", keras.optimizers.Nadam(0.01))
+
+
+@sick("weights move")
+def adam_in_float16():
+    return in_policy("float16", keras.optimizers.Adam(0.01))
+
+
+@sick("weights move")
+def own_step_without_scale_loss():
+    class Own(keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            self.optimizer.apply_gradients(
+                zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
+            )
+            return {"loss": loss}
+
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
+    return in_policy("mixed_float16", optimizer, Own)
+
+
 # Sick: the data
 
 
@@ -138,6 +185,114 @@ def labels_from_one():
 def labels_minus_one():
     x, y = table(classes=2)
     return dense(layers.Dense(2, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, 2 * y - 1)
+
+
+@sick("targets")
+def labels_minus_one_with_weight_0():
+    x, y = table(classes=2)
+    weights = random().integers(0, 2, len(y)).astype("float32")
+    model = dense(layers.Dense(2, "softmax"), loss="sparse_categorical_crossentropy")
+    return model, batched(x, np.where(weights > 0, y, -1), weights)
+
+
+@sick("targets")
+def labels_out_of_range_in_batch_6():
+    x, y = table()
+    y = np.where(np.arange(len(y)) == 6 * 16 + 3, 7, y)
+    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
+
+
+@sick("the model takes the batch")
+def tokens_out_of_range_in_batch_2():
+    found = tokens()
+    inputs = np.where(np.arange(64)[:, None] == 2 * 16 + 1, 20, found[:, :-1])
+    return language_model(), batched(inputs, found[:, 1:])
+
+
+@sick("the model takes the batch")
+def dataset_that_fails_in_batch_3():
+    x, y = numbers()
+
+    def read(x, y):
+        return tf.debugging.check_numerics(x, "file 57 is damaged"), y
+
+    return dense(layers.Dense(1), loss="mse"), batched(np.where(np.arange(128)[:, None] == 50, np.inf, x), y).map(read)
+
+
+@sick("the model takes the batch")
+def update_that_raises():
+    class Refusing(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            raise RuntimeError("this optimizer cannot update")
+
+    x, y = numbers()
+    model = dense(layers.Dense(1), loss="mse")
+    model.compile(Refusing(0.1), "mse")
+    return model, batched(x, y)
+
+
+@sick("the model takes the batch")
+def own_step_that_raises():
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            raise ValueError("no such key: 'lables'")
+
+    x, y = numbers()
+    model = Own([keras.Input((8,)), layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model, batched(x, y)
+
+
+def by_feature(kind, *names):
+    """A model of inputs in a dictionary, and data whose features come in the order of the names."""
+    x, y = numbers()
+    inputs = {name: keras.Input((4,), name=name) for name in ("age", "width")}
+    model = keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(list(inputs.values()))))
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    parts = {"age": x[:, :4], "width": x[:, 4:], "unused": x[:, :1]}
+    return model, batched(kind((name, parts[name]) for name in names), y)
+
+
+@sick("inputs by name")
+def features_in_another_order():
+    return by_feature(OrderedDict, "width", "age")
+
+
+@sick("normalization")
+def never_adapted():
+    x, y = numbers()
+    model = keras.Sequential([keras.Input((8,)), layers.Normalization(), layers.Dense(8, "relu"), layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(100 + x, y)
+
+
+@sick("sample weights")
+def weights_that_are_all_zero():
+    x, y = numbers()
+    return dense(layers.Dense(1), loss="mse"), batched(x, y, np.zeros(len(x), "float32"))
+
+
+@sick("the model takes the batch")
+def outputs_that_are_nan():
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    model.layers[0].kernel.assign(np.nan * model.layers[0].kernel)
+    return model, batched(*table())
+
+
+@sick("one batch")
+def own_step_that_runs_away():
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(data[0], training=True) - data[1]) ** 2)
+            self.optimizer.apply_gradients(
+                zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
+            )
+            return {"loss": loss}
+
+    model = Own([keras.Input((8,)), layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    return model, batched(*numbers())
 
 
 @sick("targets")
@@ -181,6 +336,18 @@ def generator_that_ends():
     kinds = (tf.TensorSpec((None, 8)), tf.TensorSpec((None, 1)))
     taken = iter([next(rows) for _ in range(6)])
     return dense(layers.Dense(1), loss="mse"), tf.data.Dataset.from_generator(lambda: taken, output_signature=kinds)
+
+
+@sick("the model takes the batch")
+def no_example():
+    model, data = dense(loss="mse"), batched(*numbers())
+    return model, data.filter(lambda *_: False)
+
+
+@sick("validation data")
+def no_example_in_validation():
+    model, data = dense(loss="mse"), batched(*numbers())
+    return model, data, data.skip(1000)
 
 
 @sick("validation data")
@@ -962,6 +1129,36 @@ def momentum_and_decay():
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=1e-4, clipnorm=1.0)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model, batched(x, y)
+
+
+@healthy
+def features_by_name():
+    return by_feature(dict, "width", "age")
+
+
+@healthy
+def features_in_the_order_of_the_inputs():
+    return by_feature(OrderedDict, "age", "width")
+
+
+@healthy
+def adapted():
+    x, y = numbers()
+    normalize = layers.Normalization()
+    normalize.adapt(100 + x)
+    model = keras.Sequential([keras.Input((8,)), normalize, layers.Dense(8, "relu"), layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(100 + x, y)
+
+
+@healthy
+def momentum_in_bfloat16():
+    return in_policy("bfloat16", keras.optimizers.SGD(0.1, momentum=0.9))
+
+
+@healthy
+def adam_in_mixed_bfloat16():
+    return in_policy("mixed_bfloat16", keras.optimizers.Adam(0.01))
 
 
 @healthy

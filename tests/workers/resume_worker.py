@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -122,9 +123,9 @@ def main(folder, data, results, *ends):
         number, rank, steps = map(int, ends[restart].split(","))
         if rank == me:
             callbacks.append(End(number, steps))
-    for epoch in resume.epochs(EPOCHS):
-        run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
-        resume.model.fit(resume.rest(epoch_of(Path(data), epoch)), callbacks=[*callbacks, resume], **run)
+    batches = resume.data(partial(epoch_of, Path(data)))
+    run = {"initial_epoch": resume.epoch, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
+    resume.model.fit(batches, callbacks=[*callbacks, resume], **run)
     variables = [*resume.model.variables, *resume.model.optimizer.variables]
     np.savez(results / f"state{me}.npz", *[variable.numpy() for variable in variables])
     if not ends:

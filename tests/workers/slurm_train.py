@@ -48,9 +48,8 @@ def batches(epoch):
 def train(folder, epochs, pause):
     model = new_model(bt.strategy(timeout=120))
     resume = bt.Resume(folder / "checkpoints", model, every=None)
-    for epoch in resume.epochs(epochs):
-        rest, callbacks = resume.rest(batches(epoch)), [Slow(pause), resume]
-        model.fit(rest, initial_epoch=epoch, epochs=epoch + 1, shuffle=False, verbose=0, callbacks=callbacks)
+    run = {"initial_epoch": resume.epoch, "epochs": epochs, "shuffle": False, "verbose": 0}
+    model.fit(resume.data(batches), callbacks=[Slow(pause), resume], **run)
     worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     (folder / f"{worker}.json").write_text(json.dumps(numbers(model)), encoding="utf-8")
 

@@ -84,9 +84,8 @@ def sharded(strategy):
     """Train with sharded state, leave a checkpoint and a file; return the weights, and the file's state."""
     model = net(strategy, "float32", CASES["float32"][0], shard_optimizer=True)
     resume = bt.Resume(f"{sys.argv[1]}/checkpoints", model)
-    for epoch in resume.epochs(3):
-        run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
-        model.fit(resume.rest(batched(*examples(COUNT))), callbacks=[resume], **run)
+    data = resume.data(lambda epoch: batched(*examples(COUNT)))
+    model.fit(data, initial_epoch=resume.epoch, epochs=3, shuffle=False, verbose=0, callbacks=[resume])
     model.save(f"{sys.argv[1]}/{strategy.cluster_resolver.task_id}.keras")
     state = [variable.numpy().tolist() for variable in model.optimizer.variables]
     return {"weights": weights(model), "state": state}
@@ -113,9 +112,8 @@ def train_blocks(strategy, folder, **settings):
         except RuntimeError as error:
             refused = str(error)
     resume = bt.Resume(folder, model)
-    for epoch in resume.epochs(3):
-        run = {"initial_epoch": epoch, "epochs": epoch + 1, "shuffle": False, "verbose": 0}
-        model.fit(resume.rest(batched(*examples(COUNT))), callbacks=[resume], **run)
+    data = resume.data(lambda epoch: batched(*examples(COUNT)))
+    model.fit(data, initial_epoch=resume.epoch, epochs=3, shuffle=False, verbose=0, callbacks=[resume])
     return model, refused
 
 

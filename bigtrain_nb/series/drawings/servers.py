@@ -1,9 +1,10 @@
-"""Servers: what staleness does to the learning rate, how a training takes a kill."""
+"""Servers: what staleness does to the learning rate, how a training takes a kill, which elements arrive."""
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, PURPLE, canvas, grid, label
+from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, PURPLE, canvas, grid, label, name_rows, side_text
 
 DASHED = (0, (3, 1.5))
 OF_STALENESSES = (INK, MEASURED, GREEN, PURPLE)
@@ -55,4 +56,24 @@ def killed_figure(rounds, killed, back) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     grid(axes, "y")
     label(axes, "seconds\ndot: the end of a round; shaded: from the kill until the worker was back", "steps done")
+    return figure
+
+
+def arrived_figure(arrived, count) -> Figure:
+    """One row for each policy, one square for each element, the darker the more often it came.
+
+    `arrived`: {policy: {element: how often}}, elements as whole numbers below ``count``.
+    """
+    figure, (axes,) = canvas(0.9 + 0.36 * len(arrived))
+    most = max(max(times.values()) for times in arrived.values())
+    for y, times in enumerate(arrived.values()):
+        for x in range(count):
+            often = times.get(x, 0)
+            colour = (MEASURED, often / most) if often else (INK, 0.08)
+            axes.add_patch(Rectangle((x - 0.42, y - 0.36), 0.84, 0.72, linewidth=0, facecolor=colour))
+        side_text(axes, y, f"{sum(times.values())} came")
+    axes.set_xlim(-0.5, count - 0.5)
+    name_rows(axes, list(arrived))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    label(axes, "element\nlight blue: it came once, dark blue: twice")
     return figure

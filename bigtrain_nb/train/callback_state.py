@@ -1,0 +1,87 @@
+"""What Keras' own callbacks know of a training, as for how long `EarlyStopping` has waited, over a restart."""
+
+import base64
+import csv
+import os
+
+import numpy as np
+
+from bigtrain_nb.common.keras_gaps import STATE_OF_CALLBACKS
+from bigtrain_nb.common.quiet import keras, tf
+
+
+def states_of(callbacks):
+    """Return what the callbacks of Keras know, to be written as JSON: {which one: {attribute: value}}."""
+    states = {}
+    for name, callback, attributes in _named(callbacks):
+        states[name] = {attribute: plain(getattr(callback, attribute)) for attribute in attributes}
+    return states
+
+
+def give_back(callbacks, states):
+    """Give the callbacks what they knew; one that was not there before begins anew."""
+    for name, callback, attributes in _named(callbacks):
+        for attribute in attributes:
+            if attribute in states.get(name, {}):
+                setattr(callback, attribute, _read(states[name][attribute]))
+
+
+def has_stopped(callbacks, states):
+    """Return whether an `EarlyStopping` has already ended this training, and would not go on with its patience now."""
+    for name, callback, _ in _named(callbacks):
+        state = states.get(name, {})
+        if isinstance(callback, keras.callbacks.EarlyStopping) and state.get("stopped_epoch"):
+            return state["wait"] >= callback.patience
+    return False
+
+
+def let_logs_go_on(callbacks, epoch):
+    """Let a `CSVLogger` write on below the rows of the epochs before this one."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.CSVLogger) and os.path.exists(callback.filename):
+            callback.append = True
+            _leave_out_rows_from(callback.filename, callback.sep, epoch)
+
+
+def _leave_out_rows_from(path, separator, epoch):
+    """Remove the rows of epochs that come again, because they were written after the last checkpoint."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file, delimiter=separator))
+    kept = [row for row in rows if row and not (row[0].isdecimal() and int(row[0]) >= epoch)]
+    if kept != rows:
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file, delimiter=separator).writerows(kept)
+
+
+def _named(callbacks):
+    """Return triples: a callback's name, which a restart finds again, itself, and the attributes of its state."""
+    found, counts = [], {}
+    for callback in callbacks:
+        for kind, attributes in STATE_OF_CALLBACKS.items():
+            if isinstance(callback, kind):
+                name = f"{kind.__name__} {getattr(callback, 'monitor', '')}".strip()
+                counts[name] = counts.get(name, 0) + 1
+                found.append((f"{name} {counts[name]}", callback, attributes))
+    return found
+
+
+def plain(value):
+    """Return numbers, arrays, lists and dictionaries as JSON takes them."""
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, np.ndarray) and value.ndim:
+        return {"dtype": value.dtype.name, "shape": value.shape, "bytes": base64.b64encode(value.tobytes()).decode()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return np.asarray(value).item()  # a scalar of TensorFlow or NumPy
+
+
+def _read(value):
+    if isinstance(value, list):
+        return [_read(one) for one in value]
+    if isinstance(value, dict) and value.keys() == {"dtype", "shape", "bytes"}:
+        kind = tf.as_dtype(value["dtype"]).as_numpy_dtype
+        return np.frombuffer(base64.b64decode(value["bytes"]), kind).reshape(value["shape"]).copy()
+    return value

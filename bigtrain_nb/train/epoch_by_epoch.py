@@ -1,0 +1,97 @@
+"""One dataset for all epochs: each time it is opened it gives the batches of the epoch to which it was turned.
+
+`fit` opens its dataset anew in every epoch, and cannot be given another one.
+"""
+
+from bigtrain_nb.common.passes import without_first
+from bigtrain_nb.common.quiet import tf
+
+
+class EpochByEpoch:
+    """What ``make_epoch(number)`` returns for each epoch, as one ``dataset`` that `fit` takes.
+
+    ``length``: batches of an epoch, None if they are not known. A part of an epoch has fewer: the dataset tells the
+    whole length all the same, for Keras takes that of the first epoch for all.
+    """
+
+    def __init__(self, make_epoch, epoch, length=None):
+        self._make_epoch = make_epoch
+        first = self._made(epoch)
+        self._spec = first.element_spec
+        self.length = length_of(first)
+        self._is_known = self.length is not None
+        if not self._is_known:
+            self.length = length
+        self._open = _variable(tf.data.experimental.to_variant(first))
+        self._times_opened = _variable(tf.constant(0, tf.int64))
+        self._kept = (first,)  # its resources live as long as it does
+        self.dataset = self._dataset().with_options(first.options())
+
+    @property
+    def times_opened(self):
+        return int(self._times_opened)
+
+    def turn_to(self, epoch, done=0):
+        """Give the batches of an epoch, without those that are ``done``, when it is opened next."""
+        made = self._made(epoch)
+        length = length_of(made)
+        if self._is_known and length != self.length:
+            raise ValueError(
+                f"make_epoch({epoch}) has {length} batches, and the epoch before it {self.length}: fit takes all epochs"
+                " to be as long as the first. Give all of them as many, by dataset.take(batches)"
+            )
+        self._turn_to(without_first(made, done), made)
+
+    def turn_to_nothing(self):
+        """Give nothing: at the end of an epoch Keras opens its dataset once more, and closes it again."""
+        self._turn_to(self._kept[0].take(0))
+
+    def count(self, epoch):
+        """Return the number of batches of an epoch that does not tell it: they are made, and thrown away."""
+        return int(self._made(epoch).reduce(tf.constant(0, tf.int64), lambda number, *_: number + 1))
+
+    def _turn_to(self, *datasets):
+        self._open.assign(tf.data.experimental.to_variant(datasets[0]))
+        self._kept = datasets
+
+    def _made(self, epoch):
+        made = self._make_epoch(epoch)
+        if not isinstance(made, tf.data.Dataset):
+            raise TypeError(
+                f"make_epoch({epoch}) must return a tf.data.Dataset of batches, not {made!r:.99}; a Pipeline gives it"
+                " by .dataset()"
+            )
+        if int(made.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            raise ValueError("the dataset of make_epoch has no end, so no epochs: dataset.take(steps) makes one")
+        return made
+
+    def _dataset(self):
+        def batches(_):
+            self._times_opened.assign_add(1)
+            return tf.data.experimental.from_variant(self._open.value(), self._spec)
+
+        dataset = tf.data.Dataset.from_tensors(0).flat_map(batches)
+        return dataset if self.length is None else _of_length(dataset, self.length)
+
+
+def _variable(value):
+    """Return a variable of this process; in a strategy's scope one is made for each replica."""
+    with tf.device("CPU:0"):
+        variable = tf.Variable(value, trainable=False)
+    return tf.distribute.get_strategy().experimental_local_results(variable)[0]
+
+
+def length_of(dataset):
+    """Return the number of batches, None if the dataset does not tell it."""
+    length = int(dataset.cardinality())
+    return length if length >= 0 else None
+
+
+def _of_length(dataset, length):
+    """Let a dataset tell its length, though once it has fewer batches: `assert_cardinality` would raise then.
+
+    That it may choose from one without end, and never does, lets tf.data believe that there is enough to take.
+    """
+    only_first = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
+    choices = [dataset, dataset.repeat()]
+    return tf.data.Dataset.choose_from_datasets(choices, only_first, stop_on_empty_dataset=True).take(length)

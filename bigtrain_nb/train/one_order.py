@@ -1,0 +1,78 @@
+"""What several workers read: all the same batches in the same order, of which each keeps its share."""
+
+import zlib
+from contextlib import contextmanager
+
+import numpy as np
+
+from bigtrain_nb.common.keras_gaps import in_place_of
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.replicas import all_gather
+
+_DISTRIBUTE = "experimental_distribute_dataset"
+_POLICIES = tf.data.experimental.AutoShardPolicy
+
+
+class OneOrder:
+    """Lets each worker of a strategy read all of a dataset and keep its share of every batch.
+
+    TensorFlow would share out files where there are some: global batches of other examples, and workers that run out of
+    them. Each worker makes its own order, so the first batches are compared before any is trained on. A dataset with an
+    AutoShardPolicy of its own, FILE, HINT or OFF, is left as it is.
+    """
+
+    def __init__(self, strategy):
+        self._strategy = strategy
+        self._gather = all_gather(strategy, tf.identity)
+        self._first = 0  # a number that stands for the batch that was read first, 0 for none
+
+    @contextmanager
+    def reading(self):
+        """Keras hands the strategy whatever `fit` is given as a dataset: within this context it comes here first."""
+        if _DISTRIBUTE in vars(self._strategy):  # an evaluation within `fit`
+            yield
+            return
+        distribute = self._strategy.experimental_distribute_dataset
+
+        def by_batches(dataset, options=None):
+            return distribute(self._by_batches(dataset), options)
+
+        self._first = 0
+        with in_place_of(self._strategy, _DISTRIBUTE, by_batches):
+            yield
+
+    def refuse_unlike_orders(self):
+        """Raise ValueError where the workers have read other first batches. All must ask."""
+        firsts = self._gather(tf.constant(self._first, tf.int64)).tolist()
+        if len(set(firsts)) > 1:
+            raise ValueError(
+                f"{len(firsts)} replicas have read {len(set(firsts))} different first batches, so workers do not have"
+                " one order: some examples would train twice in an epoch, and others never. Give shuffle a seed,"
+                " dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and"
+                " shuffle=True call keras.utils.set_random_seed(1) before fit"
+            )
+
+    def _by_batches(self, dataset):
+        if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
+            return dataset
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = _POLICIES.DATA
+        return dataset.enumerate().map(self._note_the_first).with_options(options)
+
+    def _note_the_first(self, number, batch):
+        parts = [part for part in tf.nest.flatten(batch, expand_composites=True) if part.dtype != tf.variant]
+
+        def note():
+            return tf.numpy_function(self._note, parts, tf.int64)
+
+        noted = tf.cond(tf.equal(number, 0), note, lambda: tf.constant(0, tf.int64))
+        with tf.control_dependencies([noted]):
+            return tf.nest.map_structure(tf.identity, batch, expand_composites=True)
+
+    def _note(self, *parts):
+        number = 1
+        for part in map(np.asarray, parts):
+            content = part.tobytes() if part.dtype != object else b"\0".join(part.ravel().tolist())
+            number = zlib.crc32(content, number)
+        self._first = number
+        return np.int64(number)

@@ -1,0 +1,213 @@
+"""One `fit` that can go on: callbacks of Keras see one training, before a restart and after it."""
+
+import warnings
+
+import numpy as np
+import pytest
+from resume_runs import (
+    BATCH,
+    BATCHES,
+    EPOCHS,
+    At,
+    Crash,
+    X,
+    Y,
+    crash,
+    cut,
+    cut_after_5,
+    epoch_of,
+    model_of,
+    names,
+    of_unknown_size,
+    state,
+    train,
+)
+
+from bigtrain_nb.common.passes import without_first
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.resume import Resume
+
+callbacks = keras.callbacks
+
+
+def sgd(**options):
+    return lambda: keras.optimizers.SGD(0.05, momentum=0.9, **options)
+
+
+def fitted(folder, epochs, given, make=model_of, crash_after=None, every=None):
+    """Train in one `fit`, which may crash after so many steps; return the `Resume` and the History, None if crashed."""
+    resume = Resume(folder, make(), every)
+    ends = [At(crash_after, crash)] if crash_after else []
+    run = {"initial_epoch": resume.epoch, "epochs": epochs, "shuffle": False, "verbose": 0}
+    try:
+        return resume, resume.model.fit(resume.data(epoch_of), callbacks=[*given, resume, *ends], **run)
+    except Crash:
+        return resume, None
+
+
+def cut_and_resumed(folder, epochs, make_callbacks, crash_after, **settings):
+    """Train undisturbed, then with a crash and a restart; return both Histories and all three lists of callbacks."""
+    lists = [make_callbacks() for _ in range(3)]
+    whole = fitted(folder / "whole", epochs, lists[0], **settings)
+    _, crashed = fitted(folder / "cut", epochs, lists[1], crash_after=crash_after, **settings)
+    assert crashed is None
+    again = fitted(folder / "cut", epochs, lists[2], **settings)
+    assert state(whole[0].model) == state(again[0].model)
+    return whole[1], again[1], lists
+
+
+@pytest.mark.parametrize("crash_after", [1 * BATCHES + 1, 3 * BATCHES + 1])
+def test_early_stopping_counts_over_epochs_and_a_restart(crash_after, tmp_path):
+    def stops():
+        return [callbacks.EarlyStopping("loss", min_delta=100, patience=3, restore_best_weights=True)]
+
+    whole, again, _ = cut_and_resumed(tmp_path, 8, stops, crash_after)
+    assert whole.epoch == again.epoch == [0, 1, 2, 3]
+    assert whole.history == again.history
+    resume, left = fitted(tmp_path / "cut", 8, stops())
+    assert resume.epoch == 4 and left.epoch == []
+    resume, left = fitted(tmp_path / "cut", 8, [callbacks.EarlyStopping("loss", min_delta=100, patience=5)])
+    assert left.epoch == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_rate_falls_on_a_plateau_as_without_a_restart(tmp_path):
+    def falls():
+        return [callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=2, min_delta=100)]
+
+    def make(seed=1):
+        return model_of(seed=seed, optimizer=sgd())
+
+    whole, again, _ = cut_and_resumed(tmp_path, 6, falls, 2 * BATCHES + 1, make=make)
+    assert whole.history["learning_rate"] == again.history["learning_rate"]
+    assert min(whole.history["learning_rate"]) < 0.02
+
+
+def test_the_best_so_far_is_known_after_a_restart_and_the_log_goes_on(tmp_path):
+    def keeps():
+        best = callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), "loss", save_best_only=True)
+        return [best, callbacks.CSVLogger(str(tmp_path / "log.csv"))]
+
+    _, _, (whole, _, again) = cut_and_resumed(tmp_path, 3, keeps, 2 * BATCHES + 1)
+    assert again[0].best == whole[0].best
+    rows = (tmp_path / "log.csv").read_text(encoding="utf-8").splitlines()
+    assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1", "2"]
+
+
+def test_rows_of_an_epoch_that_comes_again_are_written_once(tmp_path):
+    log = tmp_path / "log.csv"
+    fitted(tmp_path / "run", 1, [callbacks.CSVLogger(str(log))])
+    log.write_text(log.read_text(encoding="utf-8") + "1,0.5,NA\n", encoding="utf-8")
+    fitted(tmp_path / "run", 2, [callbacks.CSVLogger(str(log))])
+    rows = log.read_text(encoding="utf-8").splitlines()
+    assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1"] and "0.5" not in rows[2]
+
+
+def test_a_rate_by_epochs_is_not_applied_twice_in_an_epoch(tmp_path):
+    def halves():
+        return [callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)]
+
+    whole, again, _ = cut_and_resumed(tmp_path, 3, halves, BATCHES + 4, make=lambda: model_of(optimizer=sgd()), every=2)
+    assert whole.history["learning_rate"] == again.history["learning_rate"]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_averaged_weights_are_those_of_one_fit(swap, tmp_path):
+    def make(seed=1):
+        return model_of(seed=seed, optimizer=sgd(use_ema=True, ema_momentum=0.9))
+
+    given = (lambda: [callbacks.SwapEMAWeights(swap_on_epoch=True)]) if swap else list
+    cut_and_resumed(tmp_path, EPOCHS, given, 2 * BATCHES + 1, make=make)
+    stock = make()
+    epochs = [epoch_of(epoch) for epoch in range(EPOCHS)]
+    all_epochs = epochs[0].concatenate(epochs[1]).concatenate(epochs[2]).repeat()
+    stock.fit(all_epochs, steps_per_epoch=BATCHES, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=given())
+    resume, _ = fitted(tmp_path / "whole", EPOCHS, given(), make=make)
+    for one, other in zip(resume.model.get_weights(), stock.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class Spoil(callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) == 5:
+            weight = self.model.trainable_variables[0]
+            weight.assign(np.nan * weight)
+
+
+def test_a_state_that_is_not_finite_replaces_no_finite_one(tmp_path):
+    resume = Resume(tmp_path, model_of(), every=2)
+    with pytest.warns(UserWarning, match="kernel is not finite after 0 epochs and 6 steps, so this state is not saved"):
+        train(resume, first=Spoil())
+    assert [name for name in names(tmp_path) if name.endswith(".index")] == ["ckpt-1.index", "ckpt-2.index"]
+    again = Resume(tmp_path, model_of(seed=2), every=2)
+    assert (again.epoch, again.step) == (0, 4)
+    assert all(np.isfinite(weight).all() for weight in again.model.get_weights())
+
+
+def test_what_was_never_finite_does_not_stand_in_the_way(tmp_path):
+    class Bounded(keras.layers.Dense):
+        def build(self, shape):
+            self.bound = self.add_weight((), keras.initializers.Constant(np.inf), trainable=False)
+            super().build(shape)
+
+        def call(self, x):
+            return tf.minimum(super().call(x), self.bound)
+
+    model = keras.Sequential([keras.Input((5,)), Bounded(1)])
+    model.compile("sgd", "mse")
+    train(Resume(tmp_path, model), epochs=1)
+    assert "ckpt-1.index" in names(tmp_path)
+
+
+@pytest.mark.parametrize("crash_after", [4, BATCHES + 4])
+def test_epochs_of_unknown_length_are_trained_whole_after_a_restart(crash_after, tmp_path):
+    expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=of_unknown_size)
+    cut(tmp_path / "cut", crash_after, epoch_of=of_unknown_size)
+    resume = Resume(tmp_path / "cut", model_of(seed=2))
+    assert train(resume, epoch_of=of_unknown_size) == expected
+    assert int(resume.model.optimizer.iterations) == EPOCHS * BATCHES
+
+
+def by_number(read, **how):
+    def make_epoch(epoch):
+        def arrays(step):
+            read.append((epoch, int(step)))
+            order = np.random.default_rng(epoch).permutation(len(X) - 1)[step * BATCH : (step + 1) * BATCH]
+            return X[order], Y[order]
+
+        def batch(step):
+            x, y = tf.numpy_function(arrays, [step], [tf.float32, tf.float32])
+            return tf.ensure_shape(x, [None, 5]), tf.ensure_shape(y, [None, 1])
+
+        return tf.data.Dataset.range(BATCHES - 1).map(batch, **how)
+
+    return make_epoch
+
+
+@pytest.mark.parametrize("how", [{}, {"num_parallel_calls": 2}])
+def test_batches_made_from_their_numbers_are_not_made_again(how, tmp_path):
+    expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=by_number([], **how))
+    cut(tmp_path / "cut", 5, epoch_of=by_number([], **how))
+    read = []
+    assert train(Resume(tmp_path / "cut", model_of(seed=2)), epoch_of=by_number(read, **how)) == expected
+    assert len(read) == (BATCHES - 1) * EPOCHS - 4 and min(read) == (0, 4)
+
+
+def test_random_numbers_on_the_way_are_drawn_again():
+    def drawn(count):
+        tf.random.set_seed(1)
+        numbers = tf.data.Dataset.range(6).map(lambda _: tf.random.uniform([], seed=3))
+        return [float(one) for one in without_first(numbers, count)]
+
+    assert drawn(4) == drawn(0)[4:]
+
+
+def test_a_resumed_epoch_ends_without_a_warning_and_what_comes_after_it_may_change_the_data(tmp_path):
+    resume = Resume(cut_after_5(tmp_path), model_of(), every=2)
+    data = resume.data(epoch_of).map(lambda x, y: (x, y)).prefetch(1)
+    run = {"initial_epoch": 0, "epochs": EPOCHS, "shuffle": False, "verbose": 0, "callbacks": resume}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        history = resume.model.fit(data, validation_data=epoch_of(0), **run)
+    assert len(history.history["val_loss"]) == EPOCHS
+    assert int(resume.model.optimizer.iterations) == EPOCHS * BATCHES
+    assert resume.epoch == EPOCHS

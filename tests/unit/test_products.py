@@ -1,0 +1,61 @@
+"""Products that are not in the 16 bits of the policy, named by where they are, with their FLOPs."""
+
+from types import SimpleNamespace
+
+import hub_models
+import numpy as np
+import pytest
+
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.preflight import products
+from bigtrain_nb.preflight.report import NotExamined
+
+layers = keras.layers
+
+
+def found(model, x):
+    return products.products(SimpleNamespace(model=model, first=(x, None)))
+
+
+def test_the_head_of_keras_hub_is_named():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = hub_models.gpt2()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    x = keras.tree.map_structure(lambda array: tf.constant(array[:2]), hub_models.next_tokens()[0])
+    line = found(model, x)
+    assert line["verdict"] == "look" and "token_embedding" in line["found"] and "reverse_dtype" in line["advice"]
+    model.backbone.token_embedding.reverse_dtype = "bfloat16"
+    assert found(model, x)["verdict"] == "ok"
+
+
+def test_a_small_last_layer_in_float32_is_on_purpose():
+    inputs = keras.Input((64,))
+    hidden = layers.Dense(64, dtype="mixed_bfloat16")(inputs)
+    few = keras.Model(inputs, layers.Dense(2, dtype="float32")(hidden))
+    many = keras.Model(inputs, layers.Dense(64, dtype="float32")(hidden))
+    x = tf.ones([4, 64])
+    assert found(few, x)["verdict"] == "ok"
+    assert "50.0%" in found(many, x)["found"]
+
+
+def test_without_16_bits_there_is_nothing_to_say():
+    with pytest.raises(NotExamined, match="16 bits"):
+        found(keras.Sequential([keras.Input((2,)), layers.Dense(1)]), tf.ones([4, 2]))
+
+
+@pytest.mark.parametrize(
+    "function, shapes, flops",
+    [
+        (tf.matmul, [(3, 5), (5, 7)], 2 * 3 * 5 * 7),
+        (lambda a, b: tf.matmul(a, b, transpose_a=True), [(5, 3), (5, 7)], 2 * 3 * 5 * 7),
+        (tf.matmul, [(2, 3, 5), (2, 5, 7)], 2 * 2 * 3 * 5 * 7),
+        (lambda a, b: tf.matmul(a, b, transpose_a=True), [(2, 5, 3), (2, 5, 7)], 2 * 2 * 3 * 5 * 7),
+        (lambda a, b: tf.einsum("btnh,bsnh->bnts", a, b), [(2, 3, 4, 5), (2, 7, 4, 5)], 2 * 2 * 4 * 3 * 7 * 5),
+    ],
+)
+def test_flops_of_a_product(function, shapes, flops):
+    given = [tf.constant(np.ones(shape, "float32")) for shape in shapes]
+    graph = tf.function(function).get_concrete_function(*given).graph
+    assert sum(products.flops_by_place(graph).values()) == flops

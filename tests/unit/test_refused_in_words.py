@@ -1,0 +1,91 @@
+"""What cannot be done is refused before it is tried, in words that say what to do instead."""
+
+import numpy as np
+import pytest
+from equal_models import on
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+
+X, Y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
+
+
+def small(make=bt.Model, **settings):
+    inputs = keras.Input((2,))
+    return make(inputs, keras.layers.Dense(1)(inputs), **settings)
+
+
+def test_a_model_compiled_outside_of_its_scope():
+    with on(2):
+        model = small()
+    with pytest.raises(ValueError, match=r"made in the scope of a strategy with 2 replicas, and is compiled outside"):
+        model.compile("sgd", "mse")
+    alone = small()
+    with on(2), pytest.raises(ValueError, match="was made outside of this strategy's scope"):
+        alone.compile("sgd", "mse")
+
+
+def test_a_model_trained_in_a_scope_that_is_not_its_own():
+    model = small()
+    model.compile("sgd", "mse")
+    with on(2), pytest.raises(ValueError, match="was made outside of this strategy's scope"):
+        model.fit(X, Y, verbose=0)
+
+
+def test_memory_of_several_devices_is_not_measured():
+    def several_devices():
+        from bigtrain_nb import mirrored
+
+        mirrored(2)
+
+    with pytest.raises(RuntimeError, match="several_devices asks for several devices, and peak_memory gives .* one"):
+        bt.peak_memory(several_devices)
+
+
+def test_a_function_that_returns_a_dataset_is_no_step():
+    data = tf.data.Dataset.range(100).batch(10)
+    for source in (lambda: data, lambda: iter(data), lambda: (number for number in range(3))):
+        with pytest.raises(TypeError, match="a call of it reads nothing: give what it returns"):
+            bt.throughput(source, seconds=0.1)
+
+
+def test_more_devices_than_a_cpu_can_be_split_into():
+    for ask in (lambda: bt.devices(at_least=2**70), lambda: bt.mirrored(10**6)):
+        with pytest.raises(ValueError, match="must be a whole number of at least 1 and at most 256"):
+            ask()
+
+
+class Adversarial(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.networks = [keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]) for _ in range(2)]
+
+    def compile(self):
+        super().compile("sgd")
+        self.of_first, self.of_second = keras.optimizers.Adam(), keras.optimizers.Adam()
+
+    def train_step(self, data):
+        return {"loss": tf.constant(0.0)}
+
+
+def test_a_step_with_several_optimizers_gets_advice_that_fits():
+    model = Adversarial()
+    model.compile()
+    with pytest.raises(TypeError, match="several optimizers, as a GAN's, cannot be written as one loss") as refused:
+        bt.Model.of(model, micro_batches=2)
+    assert "compute_loss" not in str(refused.value)
+
+
+class Counting(keras.Model):
+    """A step of its own that counts no examples."""
+
+    def train_step(self, data):
+        return {"own": tf.reduce_mean(self(data[0]))}
+
+
+def test_a_meter_that_was_given_says_why_it_knows_nothing():
+    model, meter = small(Counting), bt.Meter()
+    model.compile("sgd", "mse")
+    assert "give it to fit(..., callbacks=[meter])" in str(meter)
+    model.fit(X, Y, batch_size=2, epochs=2, verbose=0, callbacks=[meter])
+    assert "give it to fit" not in str(meter) and "the train_step of Counting counts no examples" in str(meter)
