@@ -6,10 +6,12 @@ tests/gpu.
 
 import json
 import re
+from itertools import product
 
 import hub_models
 import numpy as np
 import pytest
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -147,8 +149,12 @@ def padding_of(kind, batch=4, length=12):
     return real
 
 
-@pytest.mark.parametrize("padding", ["right", "left", "holes"])
-@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Gemma", "Qwen with LoRA", "BERT, classes", "BART"])
+PADDED = [*product(["GPT-2", "Llama", "Gemma", "Qwen with LoRA", "BERT, classes", "BART"], ["right", "left", "holes"])]
+EACH_ONCE = [case for case in PADDED if case[0] == "GPT-2" or case[1] == "holes"]
+EVERY_PADDING = pytest.mark.more("every model x every padding")
+
+
+@pytest.mark.parametrize(("name", "padding"), in_two_tiers(PADDED, EACH_ONCE, EVERY_PADDING))
 def test_equal_to_stock_at_all_places_that_are_real(emulated, name, padding):
     _, data = hub_models.TASKS[name]
     keras.utils.set_random_seed(0)
