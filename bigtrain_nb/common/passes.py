@@ -54,6 +54,29 @@ def read_apart(dataset):
     return _dataset_of(graph, dataset.element_spec)
 
 
+def shuffles_of(dataset):
+    """Return what the order of each `shuffle` in a dataset comes from: its seeds, and the memory that moves them on.
+
+    Seeds are (0, 0) where chance gives them, None where they are no constants; the memory is None where each pass has
+    the same order. Shuffling within a function of the dataset is not seen, nor where its graph cannot be written.
+    """
+    try:
+        graph = graph_of_dataset(dataset)
+    except (tf.errors.OpError, ValueError):
+        return []
+    nodes = {node.name: node for node in graph.node}
+    found = []
+    for node in graph.node:
+        if "Shuffle" in node.op and node.op in _RESOURCES:
+            inputs = [nodes[name.partition(":")[0]] for name in node.input]
+            place, _ = _RESOURCES[node.op]
+            seeds = [one.attr["value"].tensor for one in inputs[2:4] if one.op == "Const"]
+            moves_on = node.attr["reshuffle_each_iteration"].b
+            memory = inputs[place].attr["value"].tensor.SerializeToString() if moves_on else None
+            found.append((tuple(int(tf.make_ndarray(seed)) for seed in seeds) if len(seeds) == 2 else None, memory))
+    return found
+
+
 def graph_of_dataset(dataset):
     """Return a dataset as a GraphDef, before it is rewritten to run; raise as `read_apart` does."""
     variant = tf.data.experimental.to_variant(dataset)

@@ -3,7 +3,7 @@
 `fit` opens its dataset anew in every epoch, and cannot be given another one.
 """
 
-from bigtrain_nb.common.passes import without_first
+from bigtrain_nb.common.passes import shuffles_of, without_first
 from bigtrain_nb.common.quiet import tf
 
 
@@ -16,6 +16,7 @@ class EpochByEpoch:
 
     def __init__(self, make_epoch, epoch, length=None):
         self._make_epoch = make_epoch
+        self._last_shuffles = None, []
         first = self._made(epoch)
         self._spec = first.element_spec
         self.length = length_of(first)
@@ -63,7 +64,23 @@ class EpochByEpoch:
             )
         if int(made.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("the dataset of make_epoch has no end, so no epochs: dataset.take(steps) makes one")
+        self._refuse_order_of_chance(epoch, made)
         return made
+
+    def _refuse_order_of_chance(self, epoch, made):
+        """Raise ValueError where another call of ``make_epoch``, as after a restart, gives another order."""
+        found = shuffles_of(made)
+        before, shuffles_before = self._last_shuffles
+        self._last_shuffles = epoch, found
+        seeds = [seeds for seeds, _ in found]
+        by_chance = (0, 0) in seeds or (before == epoch and seeds != [seeds for seeds, _ in shuffles_before])
+        goes_on = {memory for _, memory in found} & {memory for _, memory in shuffles_before} - {None}
+        if by_chance or goes_on:
+            why = "without a seed of its own" if by_chance else "outside of make_epoch, where each pass moves it on"
+            raise ValueError(
+                f"the dataset of make_epoch({epoch}) shuffles {why}, so after a restart it has another order, and some"
+                " examples are trained twice and others never: call dataset.shuffle(buffer, seed=epoch) in make_epoch"
+            )
 
     def _dataset(self):
         def batches(_):

@@ -167,7 +167,8 @@ class Resume(keras.callbacks.Callback):
         steps tells which examples are done.
 
         Raises TypeError for what is no function of an epoch's number, or returns no `tf.data.Dataset`; ValueError for a
-        dataset without end, with fewer batches than are done, in an order that chance gives, or with another policy.
+        dataset without end, with fewer batches than are done, in an order that is another one after a restart, or with
+        another policy.
         """
         _refuse_scope_of_workers()
         function("make_epoch", make_epoch, "a function of an epoch's number", arguments=(0,))

@@ -23,6 +23,7 @@ from resume_runs import (
     train,
 )
 
+import bigtrain_nb as bt
 from bigtrain_nb.common.passes import without_first
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.resume import Resume
@@ -211,3 +212,28 @@ def test_a_resumed_epoch_ends_without_a_warning_and_what_comes_after_it_may_chan
     assert len(history.history["val_loss"]) == EPOCHS
     assert int(resume.model.optimizer.iterations) == EPOCHS * BATCHES
     assert resume.epoch == EPOCHS
+
+
+NUMBERS = tf.data.Dataset.range(8)
+IN_ONE_ORDER = NUMBERS.shuffle(8, seed=3, reshuffle_each_iteration=False)
+MOVED_ON = NUMBERS.shuffle(8, seed=3)
+
+
+@pytest.mark.parametrize(
+    "make_epoch, words",
+    [
+        (lambda epoch: NUMBERS.shuffle(8).batch(2), "without a seed.*seed=epoch"),
+        (lambda epoch: MOVED_ON.batch(2), "outside of make_epoch.*seed=epoch"),
+        (lambda epoch: NUMBERS.shuffle(8, seed=epoch).batch(2), None),
+        (lambda epoch: IN_ONE_ORDER.batch(2), None),
+    ],
+)
+@pytest.mark.parametrize("seed", [None, 1])
+def test_an_order_that_is_another_one_after_a_restart_is_refused(tmp_path, make_epoch, words, seed):
+    resume = bt.Resume(tmp_path, model_of())
+    tf.random.set_seed(seed) if seed else None
+    if words:
+        with pytest.raises(ValueError, match=words):
+            resume.data(make_epoch)
+    else:
+        assert len(list(resume.data(make_epoch))) == 4

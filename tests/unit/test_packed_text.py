@@ -24,7 +24,7 @@ LENGTH, VOCABULARY = hub_models.LENGTH, hub_models.VOCABULARY
 @cache
 def from_the_notebook():
     """Return what the cells of notebook 10 define that prepare packed rows and wire a backbone of KerasHub anew."""
-    known = {"np": np, "keras": keras, "LENGTH": LENGTH}
+    known = {"bt": bt, "np": np, "keras": keras, "LENGTH": LENGTH}
     cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
     for name in ("def-examples", "with-segments"):
         exec(cells[name], known)
