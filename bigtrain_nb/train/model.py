@@ -533,7 +533,8 @@ class Model(keras.Model):
     @_shown_as(keras.Model.fit)
     def fit(self, *args, **kwargs):
         if several_workers(self.distribute_strategy):
-            _refuse_shared_backups(self, callbacks_in(kwargs.get("callbacks")))
+            given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
+            _refuse_shared_backups(self, callbacks_in(given.get("callbacks", kwargs.get("callbacks"))))
         with self._one_order():
             return self._fit_with_callbacks(*args, **kwargs)
 
@@ -839,14 +840,14 @@ def _refuse_other_scope(model, what):
 def _refuse_shared_backups(model, callbacks):
     """Raise ValueError for workers that back up into one folder, of which the first deletes what the others need."""
     for callback in callbacks:
-        if isinstance(callback, keras.callbacks.BackupAndRestore):
+        if isinstance(callback, keras.callbacks.BackupAndRestore) and callback.delete_checkpoint:
             folder = zlib.crc32(os.path.abspath(callback.backup_dir).encode())
             folders = all_gather(model.distribute_strategy, tf.identity)(tf.constant(folder, tf.int64)).tolist()
             if len(set(folders)) < len(folders):
                 raise ValueError(
                     f"BackupAndRestore({callback.backup_dir!r}) in several workers: each deletes the folder at the end"
                     " while others use it, and all is trained again. Take bt.Resume, for which they share a folder, or"
-                    " give each worker a folder of its own"
+                    " give each worker a folder of its own, or delete_checkpoint=False"
                 )
 
 

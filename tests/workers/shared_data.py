@@ -84,7 +84,8 @@ def main(folder, results):
         except ValueError as error:
             found[kind] = str(error)
     try:
-        model.fit(in_files(Path(folder)), verbose=0, callbacks=[keras.callbacks.BackupAndRestore(f"{results}/backup")])
+        backup = keras.callbacks.BackupAndRestore(f"{results}/backup")
+        model.fit(in_files(Path(folder)), None, None, 1, 0, [backup])  # its sixth argument
     except ValueError as error:
         found["one folder for all backups"] = str(error)
     worker = strategy.cluster_resolver.task_id
