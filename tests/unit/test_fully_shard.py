@@ -368,7 +368,8 @@ def test_a_model_that_a_function_builds_is_never_whole(monkeypatch):
     assert distance(later, first) == 0
     shapes = [tuple(variable.shape) for variable in made]
     assert (8 * 33 // 2,) in shapes and (8, 33) not in shapes and (33, 8) not in shapes
-    later.compile("sgd", "mse")
+    with later.distribute_strategy.scope():
+        later.compile("sgd", "mse")
     later.fit(EVEN, verbose=0)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.preflight import products
-from bigtrain_nb.preflight.report import NotExamined
 
 layers = keras.layers
 
@@ -41,8 +40,7 @@ def test_a_small_last_layer_in_float32_is_on_purpose():
 
 
 def test_without_16_bits_there_is_nothing_to_say():
-    with pytest.raises(NotExamined, match="16 bits"):
-        found(keras.Sequential([keras.Input((2,)), layers.Dense(1)]), tf.ones([4, 2]))
+    assert found(keras.Sequential([keras.Input((2,)), layers.Dense(1)]), tf.ones([4, 2])) is None
 
 
 @pytest.mark.parametrize(
