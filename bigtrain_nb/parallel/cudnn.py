@@ -33,32 +33,39 @@ def attention(query, key, value, scale, said):
     window = said.window if said.window is not None and said.window < key.shape[1] else 0
     settings = Settings(scale, said.is_causal, window)
     operands, undo = [], None
+    keys, table = said.keys, said.table
+    if keys is not None:
+        keys = tf.broadcast_to(keys, [batch, key.shape[1]])
+    if said.most_segments == 1:
+        keys = said.segments > 0
+    if table is not None and keys is not None:  # whose columns would have to move with the keys
+        keys, table = None, tf.cast(table, "bool") & keys[:, None]
 
-    if said.segments is not None:
+    if said.segments is not None and said.most_segments > 1:
         settings.most_segments = said.most_segments
         # The kernel leaves places of no segment as they are in memory, in results and in gradients
         is_real = (said.segments > 0)[:, :, None, None]
         query, key, value = (tf.where(is_real, one, tf.zeros_like(one)) for one in (query, key, value))
         operands = packed_operands(said.segments, said.most_segments, query.shape, key.shape)
-    elif said.keys is not None:
+    elif keys is not None:
         # Keys that are none go to the end, wherever they were; the others stay in their order, with their queries
-        order = tf.argsort(tf.cast(~said.keys, "int32"), axis=1, stable=True)
+        order = tf.argsort(tf.cast(~keys, "int32"), axis=1, stable=True)
         back = tf.argsort(order, axis=1)
         key, value = _in_order(key, order, back), _in_order(value, order, back)
         if said.is_causal:
             query = _in_order(query, order, back)
             undo = back, order
-        operands = [tf.fill([batch], length), tf.maximum(tf.reduce_sum(tf.cast(said.keys, "int32"), axis=1), 1)]
+        operands = [tf.fill([batch], length), tf.maximum(tf.reduce_sum(tf.cast(keys, "int32"), axis=1), 1)]
     settings.is_padded = bool(operands)
-    bias = None if said.table is None else _bias(said.table, query.dtype)
+    bias = None if table is None else _bias(table, query.dtype)
 
     out = kernel(query, key, value, bias, operands, settings)
     if undo:
         out = _in_order(out, *undo)
-    if said.keys is not None and window:
-        out = _nan_unless(_is_one_piece(said.keys)[:, None, None, None], out)
+    if keys is not None and window:
+        out = _nan_unless(_is_one_piece(keys)[:, None, None, None], out)
     if said.segments is not None:
-        out = tf.where(is_real, out, tf.zeros_like(out))
+        out = tf.where((said.segments > 0)[:, :, None, None], out, tf.zeros_like(out))
         out = _nan_unless(tf.reduce_max(said.segments) <= said.most_segments, out)
     return out
 
@@ -233,7 +240,7 @@ def _nan_unless(holds, out):
 
 def _bias(table, dtype):
     bias = tf.where(tf.cast(table, "bool"), tf.constant(0, dtype), tf.constant(_NOT_SEEN[dtype.name], dtype))
-    return bias[:, None] if bias.shape.rank == 3 else bias
+    return bias[:, None]
 
 
 # Packed rows

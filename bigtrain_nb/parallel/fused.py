@@ -234,6 +234,8 @@ def _why_not_for(query, key, value, said):
         return f"its window of {said.window} is to both sides"
     if said.table is not None and (query.shape[1] % 2 or key.shape[1] % 2):
         return f"a mask that is a table takes even lengths, and these are {query.shape[1]} and {key.shape[1]}"
-    if said.table is not None and said.segments is not None:
-        return "segments and another table together are not tried"
+    if said.table is not None and said.table.shape.rank != 3:
+        return f"a mask that is a table is [batch, queries, keys], and this is {said.table.shape}"
+    if said.segments is not None and (said.table is not None or said.keys is not None or said.window is not None):
+        return "segments together with padding, a window or another table are not tried: places of no segment are 0"
     return None

@@ -623,7 +623,8 @@ class Model(keras.Model):
 
     def _is_one_program(self):
         """Return whether XLA compiles the steps, on one device, so that several of them can be one program."""
-        return self.jit_compile and not self.run_eagerly and self._distribute_strategy is None
+        on_one_device = self._distribute_strategy is None and self.replica_reduction.reduces_logs
+        return self.jit_compile and not self.run_eagerly and on_one_device
 
     def _talks_between_steps(self):
         """Return whether replicas talk in several steps of one execution, which Keras' loop does not let them."""

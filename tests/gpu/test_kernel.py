@@ -90,6 +90,10 @@ CASES = {
     "causal table": {
         "said": Said(is_causal=True, table=np.random.default_rng(1).uniform(size=(1, LENGTH, LENGTH)) > 0.4)
     },
+    "table, padded": {
+        "said": Said(keys=padding("holes"), table=np.random.default_rng(1).uniform(size=(1, LENGTH, LENGTH)) > 0.4)
+    },
+    "one segment": {"said": Said(is_causal=True, segments=padding("right").astype("int32"), most_segments=1)},
     "window, padded right": {"said": Said(is_causal=True, window=37, keys=padding("right"))},
     "window, padded left": {"said": Said(is_causal=True, window=37, keys=padding("left"))},
     "packed": {"said": Said(is_causal=True, segments=segments_of(), most_segments=5)},
@@ -168,7 +172,7 @@ WAYS = {
     "XLA": (bt.fuse_attention, True, 1),
     "no XLA": (bt.fuse_attention, False, 1),
     "bt.Model, micro-batches": (lambda model: bt.Model.of(bt.fuse_attention(model), micro_batches=2), True, 1),
-    "bt.Model, micro-batches, no XLA": (lambda model: bt.Model.of(bt.fuse_attention(model), micro_batches=1), False, 1),
+    "bt.Model, no XLA": (lambda model: bt.Model.of(bt.fuse_attention(model)), False, 1),
     "four steps": (lambda model: bt.Model.of(bt.fuse_attention(model)), True, 4),
     "recomputed": (lambda model: bt.recompute(bt.fuse_attention(model), r"transformer_layer_\d+"), True, 1),
 }

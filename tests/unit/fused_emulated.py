@@ -18,9 +18,9 @@ def kernel(query, key, value, bias, operands, settings):
     real = tf.ones([batch, length], "bool")
     if settings.is_packed:
         of = segment_of_each_place(operands[0], operands[2], [batch, heads, length, size])
-        np_of_keys = segment_of_each_place(operands[1], operands[3], [batch, key.shape[2], keys, size])
+        of_keys = segment_of_each_place(operands[1], operands[3], [batch, key.shape[2], keys, size])
         real = of >= 0
-        allowed &= (of[:, :, None] == np_of_keys[:, None, :])[:, None]
+        allowed &= (of[:, :, None] == of_keys[:, None, :])[:, None]
     elif settings.is_padded:
         allowed &= (column < operands[1][:, None])[:, None, None, :]
         real = tf.range(length) < operands[0][:, None]

@@ -221,6 +221,38 @@ def test_packed_rows_are_those_of_the_table(emulated):
     assert np.isnan(model([x, segments + 2])).all()  # more segments than was said
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_table_and_padding_together(emulated, causal):
+    keras.utils.set_random_seed(0)
+    random = np.random.default_rng(0)
+    layer = hub_models.gpt2().backbone.transformer_layers[0]
+    x, table = random.normal(size=(4, 12, 16)).astype("float32"), random.uniform(size=(4, 12, 12)) > 0.4
+    table |= np.eye(12, dtype=bool)
+    real = padding_of("holes")
+    given = {"decoder_padding_mask": real, "decoder_attention_mask": table, "use_causal_mask": causal}
+    expected = layer(x, **given).numpy()
+    found = bt.fuse_attention(layer)(x, **given).numpy()
+    np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
+
+
+def test_one_segment_a_row_is_padding(emulated):
+    model = packed_model(length=24, most=1, batch=3, dtype="float32")
+    x = np.random.default_rng(0).normal(size=(3, 24, 16)).astype("float32")
+    segments = (np.arange(24) < [[24], [9], [1]]).astype("int32")
+    expected = model([x, segments]).numpy()
+    found = bt.fuse_attention(model)([x, segments]).numpy()
+    np.testing.assert_allclose(found[segments > 0], expected[segments > 0], atol=1e-5)
+    assert np.isnan(model([x, segments + 1])).all()
+
+
+def test_segments_and_padding_together_are_computed_in_chunks(emulated):
+    layer = hub_models.gpt2().backbone.transformer_layers[0]
+    bt.fuse_attention(layer)
+    x, segments = tf.ones([2, 12, 16]), tf.ones([2, 12], "int32")
+    with pytest.warns(UserWarning, match="segments together with padding"):
+        layer(x, decoder_padding_mask=segments > 0, decoder_attention_mask=bt.segment_mask(segments, most=2))
+
+
 def test_the_most_segments_are_those_of_the_rows():
     rows = bt.TokenRows(np.arange(30), [7, 3, 9, 4, 1, 1, 5], length=10)
     found = [rows[[number]]["segments"].max() for number in range(len(rows))]
@@ -283,7 +315,7 @@ def test_refused_by_name():
         bt.fuse_attention(gemma2)
     with pytest.raises(ValueError, match="has no attention layer"):
         bt.fuse_attention(keras.Sequential([keras.Input((2,)), layers.Dense(1)]))
-    with pytest.raises(ValueError, match="T5|bias|known|bloom|reached"):
+    with pytest.raises(ValueError, match="attention can be reached"):
         bt.fuse_attention(models.BloomBackbone(64, 1, 2, 16, 32, max_sequence_length=12))
 
 
