@@ -94,11 +94,11 @@ class Lab:
         return self._measure(self._begin(None, given))[0]
 
     def sweep(self, control: str, /, **given: Any) -> list[Run]:
-        """Measure all values of one control and the baseline in turns; wait for the results, `Run`s."""
+        """Measure all values of one control and the baseline in turns; wait for the results, each a `Run`."""
         return self._measure(self._begin(control, given))
 
     def go_on(self, seconds: float | None = None) -> list[Run]:
-        """Measure those of the last run or sweep for so many seconds more; wait for the results, `Run`s.
+        """Measure those of the last run or sweep for so many seconds more; wait for the results, each a `Run`.
 
         By default as long as its verdicts ask for, at most ten times as long as it took; if all are clear, as long
         again. Raises RuntimeError where there is nothing to go on with: after a first run, and after a race.
