@@ -11,6 +11,8 @@ Read it from the top: the settings, how a model is made or taken, how it chooses
 import inspect
 import math
 import os
+import sys
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -246,9 +248,9 @@ class Model(keras.Model):
         ``model`` may also be a function that builds one, for a model that is larger than the memory of one device: with
         ``fully_shard`` and ``tensor_parallel`` the weights of these layers are sharded before they are made.
 
-        The settings are those of a step of the model whose `fit` is called. Of a part inside a model with a
-        `train_step` of its own, as a GAN's networks, ``micro_batches``, ``shard_optimizer``, ``reduce_dtype``,
-        ``sync_every`` and ``outer_optimizer`` do nothing.
+        The settings are those of a step of the model whose `fit` is called. Of a part inside another model, as a GAN's
+        networks, ``micro_batches``, ``shard_optimizer``, ``reduce_dtype``, ``sync_every`` and ``outer_optimizer`` do
+        nothing, and a step that calls it warns of that.
 
         Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
         with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
@@ -356,6 +358,10 @@ class Model(keras.Model):
         return self._reduction or self.choose_reduction()
 
     # A step
+
+    def __call__(self, *args, **kwargs):
+        _warn_of_idle_settings(self)
+        return super().__call__(*args, **kwargs)
 
     def train_step(self, data):
         """Train on one replica's share of the global batch; return the metrics."""
@@ -542,7 +548,8 @@ class Model(keras.Model):
 
     def _compute_loss(self, x=None, *args, **kwargs):
         with count_by_examples(self, count_examples(x)):
-            return super()._compute_loss(x, *args, **kwargs)
+            loss = super()._compute_loss(x, *args, **kwargs)
+        return tf.reduce_sum(loss) if getattr(loss, "shape", ()) == (0,) else loss  # which Keras gives of no examples
 
     # What Keras' `fit` and `evaluate` need around it: made, built and traced at the right time
 
@@ -906,6 +913,26 @@ def _asked_for(model, settings):
             return f"{name}={value!r}"
     replicas = model.distribute_strategy.num_replicas_in_sync
     return f"{replicas} replicas" if replicas > 1 else None
+
+
+OF_A_STEP = ("micro_batches", "shard_optimizer", "reduce_dtype", "sync_every", "outer_optimizer")
+"""The settings that do nothing in the step of another model."""
+
+
+def _warn_of_idle_settings(model):
+    """Warn where a model with settings of a step is called in the `train_step` of another, which does not know them."""
+    idle = [f"{name}={getattr(model, name)!r}" for name in OF_A_STEP if getattr(model, name) != SETTINGS[name]]
+    frame = sys._getframe(1) if idle else None
+    while frame is not None and frame.f_code.co_name != "train_step":
+        frame = frame.f_back
+    outer = frame.f_locals.get("self") if frame else None
+    if isinstance(outer, keras.Model) and outer is not model:
+        warnings.warn(
+            f"{model.name} is called in a step of {outer.name}, where its setting {' and '.join(idle)} does nothing:"
+            " settings are those of the model whose fit is called. Give them to that model, if it has no train_step of"
+            " its own; else leave them out",
+            stacklevel=3,
+        )
 
 
 _IN_PLACE_OF_A_STEP = (

@@ -235,6 +235,18 @@ def test_in_an_evaluation_too_a_sum_is_that_of_the_whole_batch():
     assert evaluated(4) == pytest.approx(evaluated(1), rel=1e-5)
 
 
+@pytest.mark.parametrize(("replicas", "settings"), [(2, {}), (1, {"micro_batches": 2})])
+def test_on_a_batch_of_no_examples_a_model_says_what_stock_says(replicas, settings):
+    said = []
+    for count, make in ((1, keras.Model), (replicas, partial(bt.Model, **settings))):
+        with on(count):
+            inputs = keras.Input((6,))
+            model = make(inputs, keras.layers.Dense(1)(inputs))
+            model.compile("adam", "mse", metrics=["mae"])
+        said.append([getattr(model, name)(X[:0], Y[:0]) for name in ("train_on_batch", "test_on_batch")])
+    assert said[0] == said[1]
+
+
 NONE = {"none": lambda data: data.take(0), "none, and it does not tell": lambda data: data.filter(lambda *_: False)}
 
 
