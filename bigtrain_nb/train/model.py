@@ -159,7 +159,8 @@ class Model(keras.Model):
     - ``mixed_float16`` may skip other steps, for an overflow in one micro-batch skips the whole step
     - a row of an embedding that is used often has one gradient. Stock Adam squares, and stock clipping measures, that
       of each use by itself (8e-3 apart after six steps of a small BERT); with SGD there is no difference
-    - the end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on
+    - the end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on; nor is
+      it a batch more in the means of losses and metrics, as in stock where batches have a known size
     - ``reduce_dtype`` rounds gradients to bfloat16, that is to 8 significant bits, and ``sync_every`` gives other
       weights
 
@@ -465,7 +466,8 @@ class Model(keras.Model):
                 self.optimizer.build(weights)  # not after the data: XLA refuses variables that begin with it
             with already_reduced(self.optimizer), after(data):
                 self.optimizer.apply_gradients(pairs)
-        self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))
+        with after(data):
+            self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))
 
     def test_step(self, data):
         """Evaluate one replica's share of the global batch; return the metrics."""
@@ -473,7 +475,9 @@ class Model(keras.Model):
             return super().test_step(data)
         self._ours_was_called = True
         self._build_before_tracing(data, always=False)
-        logs = self._evaluate(self.replica_reduction.batch(data))
+        data = self.replica_reduction.batch(data)
+        with after(data) if self.built else nullcontext():  # as in training: the end of the data counts no batch
+            logs = self._evaluate(data)
         return logs_to_reduce({**logs, **self.get_metrics_result()}, self.distribute_strategy)
 
     def _evaluate(self, data):
