@@ -71,8 +71,8 @@ class EpochByEpoch:
         """Raise ValueError where another call of ``make_epoch``, as after a restart, gives another order."""
         if not keeps_order(made):
             raise ValueError(
-                f"the dataset of make_epoch({epoch}) has deterministic=False and hands out what is ready first, so after"
-                " a restart it has another order: leave deterministic out"
+                f"the dataset of make_epoch({epoch}) has deterministic=False and hands out what is ready first, so it"
+                " has another order after a restart: leave deterministic out"
             )
         found = shuffles_of(made)
         before, shuffles_before = self._last_shuffles

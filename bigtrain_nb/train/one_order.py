@@ -14,8 +14,8 @@ _DISTRIBUTE = "experimental_distribute_dataset"
 _POLICIES = tf.data.experimental.AutoShardPolicy
 _NO_ONE_ORDER = (
     "so workers do not have one order: some examples would train twice in an epoch, and others never. Give shuffle a"
-    " seed, dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and shuffle=True"
-    " call keras.utils.set_random_seed(1) before fit"
+    " seed, dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and"
+    " shuffle=True call keras.utils.set_random_seed(1) before fit"
 )
 
 
