@@ -141,29 +141,10 @@ def pipelines(arguments):
         yield [name], predicted, measured, ()
 
 
-def published(arguments):
-    """Yield a run, the MFU in percent that its plan predicts, the published one, and where they differ."""
-    from bigtrain_nb.series.published import EXPERTS, RUNS
-
-    for run in (*RUNS, *EXPERTS):
-        yield [run.name, run.put_in], 100 * run.plan().mfu, 100 * run.mfu, (run.source, run.differs)
-
-
-def published_memory(arguments):
-    """Yield a run, the bytes of a device that its plan predicts, the published ones, and where they differ."""
-    from bigtrain_nb.series.published import MEMORIES
-
-    for run in MEMORIES:
-        yield [run.name, run.put_in], run.plan().memory.total, run.memory, (run.source, run.differs)
-
-
-RUN = ("run", "what is put in")
 PARTS = {
     "memory": (memories, STEP, (), (0.85, 1.15), "bytes"),
     "time": (times, STEP, ("bound by",), (1 / 3, 1.05), "s"),
     "pipeline": (pipelines, ("pipeline",), (), (0.75, 1.25), "examples/s"),
-    "published": (published, RUN, ("source", "what differs"), (0.8, 1.2), "% MFU"),
-    "published-memory": (published_memory, RUN, ("source", "what differs"), (0.85, 1.15), "bytes"),
 }
 """{part: (what measures it, columns before and after what binds, least and largest ratio that are met, unit)}.
 

@@ -161,31 +161,22 @@ CALLS = {
     "bt.plan_cluster": (
         {"model": "bt.SIZES['GPT-2']", "batch": "8"},
         {
-            **{"on": "'H100'", "devices": "2", "tensor_parallel": "2", "pipeline_parallel": "1", "interleave": "1"},
-            **{"context_parallel": "2", "expert_parallel": "1", "chunk_attention": "2"},
-            **{"overlap": "0.5", "latency": "1e-5"},
-            **{"sequence_parallel": "True", "zero_stage": "1", "micro_batches": "2", "policy": "'float32'"},
-            **{"optimizer": "'adam'", "recompute": "'attention'", "efficiency": "0.5", "network": "1e9"},
+            **{"on": "'H100'", "devices": "2", "tensor_parallel": "2", "pipeline_parallel": "1", "zero_stage": "1"},
+            **{"micro_batches": "2", "policy": "'float32'", "optimizer": "'adam'", "recompute": "'selective'"},
+            **{"network": "1e9"},
         },
     ),
     "bt.Transformer": (
         {"layers": "2", "width": "8", "heads": "2"},
         {
             **{"vocabulary": "100", "length": "16", "tied": "False", "hidden": "12", "gated": "True"},
-            **{"key_value_heads": "1", "head_width": "4", "experts": "4", "experts_per_token": "2"},
-            **{"shared_experts": "1"},
+            **{"key_value_heads": "1"},
         },
     ),
-    "bt.SIZES['GPT-2'].flops": ({"batch": "2"}, {"recompute": "'attention'", "chunk_attention": "2"}),
-    "bt.SIZES['GPT-2'].states": ({}, {"policy": "'float32'", "optimizer": "'adam'", "stages": "2"}),
-    "bt.SIZES['GPT-2'].activations": (
-        {"batch": "2"},
-        {"policy": "'float32'", "recompute": "'attention'", "tensor_parallel": "2", "sequence_parallel": "True"},
-    ),
+    "bt.SIZES['GPT-2'].flops": ({"batch": "2"}, {"recompute": "'selective'"}),
+    "bt.SIZES['GPT-2'].activations_of_a_layer": ({"batch": "2"}, {"recompute": "'selective'", "number": "4"}),
+    "bt.plan_cluster(bt.SIZES['GPT-2'], 8).training": ({"tokens": "1e9"}, {"price_an_hour": "2.0"}),
     "bt.all_reduce_seconds": ({"size": "1e6", "devices": "2", "bandwidth": "1e9"}, {"latency": "1e-5"}),
-    "bt.Planner": ({}, {"model": "model()"}),
-    "bt.Planner().plan": ({}, {"size": "'7 B'", "batch": "256", "on": "'H100'", "zero_stage": "1", "devices": "8"}),
-    "bt.Planner(model()).plan": ({"batch": "32"}, {"on": "'H100'", "optimizer": "'adam'", "devices": "2"}),
     "bt.recompute": ({"model": "model()"}, {"layers": "'dense.*'"}),
     "bt.chunk_attention": ({"model": "bt.gpt(8, 4, 8, 1, 2)", "chunks": "2"}, {"layers": "'multi_head.*'"}),
     "bt.Pipelined": (

@@ -57,7 +57,7 @@ PAGES = {  # file: its question, and the names that answer it
     ),
     "lab": (
         "Controls, predictions, exercises",
-        ("Lab", "Planner", "predict", "reveal", "score", "check", "hint", "solution"),
+        ("Lab", "predict", "reveal", "score", "check", "hint", "solution"),
     ),
 }
 PAGE_OF = {name: page for page, (_, names) in PAGES.items() for name in names}

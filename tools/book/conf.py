@@ -63,7 +63,7 @@ reference/README
     + "".join(f"reference/{page}\n" for page in [*PAGES, "exercises"])
     + "```\n"
 )
-CONTROLS = re.compile(r"\w+|bt\.(?:Lab|Planner)\(.*\)")  # the last line of a cell that shows controls
+CONTROLS = re.compile(r"\w+|bt\.Lab\(.*\)|widgets\.interactive\(.*\)")  # the last line of a cell that shows controls
 FOLDED = """<details class="hint"><summary>Hint</summary>
 
 {hint}
