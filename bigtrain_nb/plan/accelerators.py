@@ -54,7 +54,7 @@ class Accelerator:
 
 _HALF = "half of its figures with sparsity"
 _TPU = "Google Cloud documentation; node: a pod; float32 in one pass of bfloat16, as XLA does unless told otherwise"
-_HOPPER = {"efficiency": (0.37, 0.585), "efficiency_8": (0.30, 0.52), "network": 50e9}
+_HOPPER = {"efficiency": (0.37, 0.585), "efficiency_8": (0.315, 0.52), "network": 50e9}
 """Of all operations, those that run again among them. In 16 bits between Llama 3.1 8 B in PyTorch that is not compiled
 (torchtitan, December 2024: 5,762 tokens/s a GPU) and MPT 30 B on 32 H100 (MosaicML, llm-foundry: 59 %). In float8
 between Llama 3.1 8 B on 128 (torchtitan: 8,380) and on 8 (NVIDIA, Megatron Bridge 25.11: 14,451). A card of 400 Gbit/s
@@ -62,7 +62,7 @@ for each GPU, as in DGX H100."""
 _BLACKWELL = {"efficiency": (0.37, 0.585), "efficiency_8": (0.32, 0.55), "network": 50e9}
 """In 16 bits as Hopper: no dense training was found. In float8 the greatest is of Llama 3.1 405 B on 256 GB200
 (Megatron Bridge 26.04: 864 tokens/s a GPU)."""
-_AMPERE = {"efficiency": (0.50, 0.75), "network": 25e9}
+_AMPERE = {"efficiency": (0.52, 0.75), "network": 25e9}
 """Between LLaMA 65 B (Touvron et al. 2023: 380 tokens/s a GPU) and MPT 30 B (MosaicML: 74 %). 200 Gbit/s each, as in
 DGX A100."""
 

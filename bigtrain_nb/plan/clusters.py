@@ -14,9 +14,11 @@ from bigtrain_nb.plan.transformer import RECOMPUTE, Transformer
 
 USABLE = 0.9
 """Share of a device's memory that a plan may fill: the runtime and its libraries take the rest."""
-HIDDEN = {"data": (0.7, 1.0), "tensor": (0.0, 0.5), "pipeline": (0.0, 0.5)}
+LINK = 370 / 450
+"""The share of a link's bytes/s that collectives reach at worst: large ones, of H100 by NVLink (Austin et al. 2025)."""
+HIDDEN = {"data": (0.75, 1.0), "tensor": (0.0, 0.5), "pipeline": (0.0, 0.5)}
 """The least and the greatest share of sending that hides behind computing. Of what fully sharded devices send, half and
-more: Llama 3.1 8 B takes 0.03 to 0.08 s more a step on 128 H100 than on 8, and sends for 0.17 s (torchtitan, December
+more: Llama 3.1 8 B takes 0.03 to 0.08 s more a step on 128 H100 than on 8, and sends for 0.2 s (torchtitan, December
 2024). The next product waits for what tensor parallelism sends, but for what asynchronous tensor parallelism cuts into
 parts, which made steps 1.09 to 1.16 times as fast (torchtitan, June 2025)."""
 AS_FAST = 1.1
@@ -92,9 +94,7 @@ class ClusterPlan(cards.Shown):
         """
         seconds = [positive("tokens", tokens, "tokens") / rate for rate in reversed(self.tokens_per_second)]
         hours = [each / 3600 * self.layout.devices for each in seconds]
-        of_a_weight = (
-            f"{number(tokens / self.model.weights)} a weight (20 are best for the FLOPs: Hoffmann et al. 2022)"
-        )
+        of_a_weight = f"{number(tokens / self.model.weights)} a weight (best for the FLOPs: 20, Hoffmann et al. 2022)"
         rows = [
             ["tokens", f"{amount(tokens, 'tokens')}, {of_a_weight}"],
             ["time", _range(seconds, "s")],
@@ -243,9 +243,9 @@ def _plan(model, device, layout, batch, micro_batches, network, settings):
     time = {"computing": computing}
     for one in messages:
         least, most = HIDDEN[one.kind]
-        seconds = one.seconds if one.kind == "data" else one.seconds / busy
-        lowest, highest = computing  # no more hides than there is computing
-        time[one.kind] = seconds - min(most * seconds, lowest), seconds - min(least * seconds, highest)
+        fast = one.seconds if one.kind == "data" else one.seconds / busy
+        slow, (lowest, highest) = fast / LINK, computing  # no more hides than there is computing
+        time[one.kind] = fast - min(most * fast, lowest), slow - min(least * slow, highest)
     needed = memory(model, layout, size, slices, **settings)
     tokens = batch * model.length
     return ClusterPlan(model, device, layout, needed, flops, messages, time, tokens, policy, recompute, slices)

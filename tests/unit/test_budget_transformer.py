@@ -250,7 +250,7 @@ def test_a_step_is_a_range_that_adds_up():
     flops = SIZES["7 B"].flops(64).total / 16 / 989e12
     assert plan.time["computing"] == pytest.approx((flops / 0.585, flops / 0.37))
     (data,) = plan.sent
-    assert plan.seconds == pytest.approx((flops / 0.585, flops / 0.37 + 0.3 * data.seconds))
+    assert plan.seconds == pytest.approx((flops / 0.585, flops / 0.37 + 0.25 * data.seconds / clusters.LINK))
     lowest, highest = plan.tokens_per_second
     assert lowest == pytest.approx(64 * 2048 / plan.seconds[1]) and lowest < highest
     assert plan.mfu == pytest.approx(tuple(flops / each for each in reversed(plan.seconds)))
@@ -259,7 +259,8 @@ def test_a_step_is_a_range_that_adds_up():
 def test_no_more_hides_than_there_is_computing():
     plan = plan_cluster(SIZES["7 B"], 64, devices=64, network=1e8, **AS_SAID)
     (data,) = plan.sent
-    hidden = [data.seconds - left for left in plan.time["data"]]
+    least, most = plan.time["data"]
+    hidden = data.seconds - least, data.seconds / clusters.LINK - most
     assert hidden == pytest.approx(plan.time["computing"])
 
 
@@ -301,7 +302,7 @@ def test_a_training_says_tokens_hours_and_money():
     lowest, highest = plan.tokens_per_second
     table = str(plan.training(140e9, price_an_hour=2.5))
     hours = 140e9 / highest / 3600 * 16
-    assert "21.3 a weight (20 are best" in table and f"{float(f'{hours:.3g}'):,.0f} to" in table
+    assert "21.3 a weight (best for the FLOPs: 20" in table and f"{float(f'{hours:.3g}'):,.0f} to" in table
     assert f"{float(f'{hours * 2.5:.3g}'):,.0f} to" in table
     assert "cost" not in str(plan.training(140e9))
 
@@ -315,7 +316,6 @@ def test_a_trillion_weights_are_planned_as_fast_as_they_were():
 
 
 MISSED = {
-    "Llama 3 8 B, 64 H100, 8 a layer",
     "Llama 3.1 405 B, 512 H100, float8, 1F1B",
     "Llama 3.1 405 B, 512 H100, float8, interleaved",
 }
@@ -335,4 +335,4 @@ def test_few_constants_were_chosen_by_published_runs_and_most_runs_chose_none():
     assert len(published.FULLY_SHARDED) >= len(published.RUNS) / 2 and len(chose_none) >= len(published.RUNS) / 2
     held = sum(run.holds for run in chose_none) / len(chose_none)
     assert held >= 0.8
-    assert clusters.HIDDEN["data"] == (0.7, 1.0)
+    assert clusters.HIDDEN["data"] == (0.75, 1.0)
