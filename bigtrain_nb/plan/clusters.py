@@ -238,7 +238,7 @@ def _plan(model, device, layout, batch, micro_batches, network, settings):
 
     busy = 1 - layout.waiting(model.layers, slices)
     fullest = layout.layers_of_a_stage(model.layers) * layout.pipeline_parallel_size / model.layers
-    shared = fullest / layout.devices / busy
+    shared = fullest * share * layout.data_parallel_size / batch / layout.devices / busy  # of what all compute
     computing = tuple(shared * _seconds(flops, device, policy, best) for best in (1, 0))
     time = {"computing": computing}
     for one in messages:

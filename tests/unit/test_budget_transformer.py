@@ -256,6 +256,11 @@ def test_a_step_is_a_range_that_adds_up():
     assert plan.mfu == pytest.approx(tuple(flops / each for each in reversed(plan.seconds)))
 
 
+def test_devices_wait_for_those_with_a_sequence_more():
+    even, uneven = (plan_cluster(SIZES["7 B"], batch, devices=8, **AS_SAID) for batch in (16, 9))
+    assert uneven.time["computing"] == pytest.approx(even.time["computing"])
+
+
 def test_no_more_hides_than_there_is_computing():
     plan = plan_cluster(SIZES["7 B"], 64, devices=64, network=1e8, **AS_SAID)
     (data,) = plan.sent
