@@ -50,7 +50,6 @@ _HOME = {
     "watch.meter": ("Meter",),
     "watch.overflow": ("find_overflow",),
     "preflight.preflight": ("preflight",),
-    "lab.planner": ("Planner",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
 }
 # A room and a function are both called so. Python writes a room's name here when it is first imported, which is now

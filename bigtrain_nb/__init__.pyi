@@ -53,7 +53,6 @@ from bigtrain_nb.watch.profile import profile as profile
 from bigtrain_nb.watch.meter import Meter as Meter
 from bigtrain_nb.watch.overflow import find_overflow as find_overflow
 from bigtrain_nb.preflight.preflight import preflight as preflight
-from bigtrain_nb.lab.planner import Planner as Planner
 from bigtrain_nb.workbook.workbook import check as check
 from bigtrain_nb.workbook.workbook import hint as hint
 from bigtrain_nb.workbook.workbook import predict as predict

@@ -68,7 +68,8 @@ class StepPlan(Plan):
             yield f"Not looked into, or of no known size, so more is needed: {', '.join(self.unseen)}."
         yield f"{self.title}: {amount(self.peak, 'bytes')} of memory, {amount(self.flops.total, 'FLOP')}."
         if self.time:
-            yield f"At least {amount(self.seconds, 's')} a step, bound by {self.binding}: no step is faster."
+            bound = "" if self.binding == "computing" else f", bound by {self.binding}"
+            yield f"At least {amount(self.seconds, 's')} a step{bound}: no step is faster."
 
 
 def plan_step(
