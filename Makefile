@@ -3,7 +3,7 @@
 # make test-all  the second tier too: each promise in all its settings, and what takes long
 # make render  execute the notebooks that changed and store their outputs
 # make book    the executed notebooks as static pages with a search, in build/book
-# make bench   compare pipeline, training and workers with their peers, plans with what was measured (long)
+# make bench   compare pipeline and training with their peers, plans with what was measured (long)
 # make engines install Ray, and run by hand what needs it or a firewall (long)
 # make lint    style
 # make gpu     the tests for a machine with NVIDIA GPUs: does what is promised hold there?
@@ -56,9 +56,6 @@ bench: $(READY)
 	$(PY) -m pip install --quiet -c constraints.txt -e ".[peers]"
 	$(PY) benchmarks/pipeline.py
 	$(PY) benchmarks/training.py
-	$(PY) benchmarks/workers.py
-	$(PY) benchmarks/talking.py
-	$(PY) benchmarks/meter.py
 	$(PY) benchmarks/parallel.py
 	-$(PY) -m venv build/peers-seqio && \
 	    build/peers-seqio/bin/python -m pip install --quiet -c constraints.txt seqio==0.0.20
