@@ -324,14 +324,6 @@ def launcher_here():
     return None if launchers is None or tf.executing_eagerly() else launchers[context._replica_id]
 
 
-def has_nccl(launcher):
-    """Return whether a launcher's collectives go by NCCL: those of GPUs in one process, of workers if they ask for it.
-
-    Of one card that is divided into several devices they do not.
-    """
-    return launcher._options.implementation == tf.distribute.experimental.CommunicationImplementation.NCCL
-
-
 def all_gather_rows(launcher, row):
     """Return the replicas' rows, all of one length, as a table [replicas, numbers]: all-gather.
 
@@ -339,26 +331,6 @@ def all_gather_rows(launcher, row):
     """
     rows = launcher._all_gather(row[None], options=None)
     return tf.reshape(rows, [launcher._group_size, *row.shape])
-
-
-def reduce_scatter(launcher, table):
-    """Return this replica's row of the sum of all tables [replicas, numbers]: NCCL's reduce-scatter, not public.
-
-    Written after the documentation of NCCL and TensorFlow's collective_ops.cc and *not run*: no machine of ours has two
-    GPUs, and for CPUs TensorFlow has none.
-    """
-    with tf.device(launcher._device):
-        row = tf.raw_ops.CollectiveReduceScatterV2(
-            input=table,
-            group_size=launcher._group_size,
-            group_key=launcher._group_key,
-            instance_key=launcher._next_instance_key(),
-            ordering_token=[launcher._get_ordering_token()],
-            merge_op="Add",
-            final_op="Id",
-            communication_hint="nccl",
-        )
-    return tf.reshape(row, table.shape[1:])
 
 
 def function_graph(node, name):
