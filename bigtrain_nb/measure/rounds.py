@@ -29,8 +29,8 @@ LATER_LOOKS = 0.01
 """What all looks after `go_on` may get wrong together: the first half of it, the next half of the rest, and so on."""
 LEAST_ROUNDS = 3
 STEP_VISIT, VISIT = (0.05, 2), (0.25, 8)
-"""Of steps alone, and where there are iterators: at least so many seconds and batches. A neighbour's load changes within
-a second, so short visits that alternate often tell more; buffers want longer ones."""
+"""Of steps alone, and where there are iterators: at least so many seconds and batches. The load of other programs
+changes within a second, so short visits that alternate often tell more; buffers want longer ones."""
 LEAST_WARM_UP = 4.0
 """Seconds that a first pass is awaited, at least; else twice as long as is measured."""
 BUILD_SHARE = 4
@@ -100,19 +100,17 @@ def check_factories(factories):
 class Rounds:
     """Rounds of visits to all sources that are still ``running``; more of them can be added at any time.
 
-    ``rates``: {name: its rate in each round}; ``instances``: for each round, how often all had been built before it.
-    ``seconds``: how long all rounds took; building and warming up do not count.
+    ``visits``: {name: the examples and seconds of its visit in each round}; ``instances``: for each round, how often
+    all had been built before it. ``seconds``: how long all rounds took; building and warming up do not count.
     """
 
     def __init__(self, factories, seconds):
         self.factories = factories
         self.running = list(factories)
         self.asked = seconds
-        self.rates = {name: [] for name in factories}
-        self.counted = dict.fromkeys(factories, (0, 0.0))
-        self.first_seconds = {}
-        self.notes = {}
-        self.unit = None
+        self.visits = {name: [] for name in factories}
+        self.firsts = {}
+        """{name: its unit, how many seconds its first batch took and a note, as its first instance said}."""
         self.instances = []
         self.seconds = 0.0
         self.looks_after = 0
@@ -137,12 +135,10 @@ class Rounds:
         for name in self.running if done % 4 in (0, 3) else reversed(self.running):
             told.say(self.seconds / until, self._words(shortest, until))
             visits[name] = self._sources[name].visit(*shortest)
-        took = source.now() - began
-        for name, (examples, seconds) in visits.items():
-            self.rates[name].append(examples / seconds)
-            before = self.counted[name]
-            self.counted[name] = (before[0] + examples, before[1] + seconds)
+        for name, visit in visits.items():
+            self.visits[name].append(visit)
         self.instances.append(self._built)
+        took = source.now() - began
         self.seconds += took
         self._seconds_of_these += took
 
@@ -162,8 +158,12 @@ class Rounds:
         return self.comparison(LATER_LOOKS / 2**self.looks_after)
 
     def result(self, name):
-        rates, (examples, seconds) = self.rates[name], self.counted[name]
-        return Result(name, tuple(rates), self.unit, self.first_seconds[name], examples, seconds, self.notes[name])
+        unit, first_seconds, note = self.firsts[name]
+        examples, seconds = (sum(parts) for parts in zip(*self.visits[name], strict=True))
+        return Result(name, self.rates(name), unit, first_seconds, examples, seconds, note)
+
+    def rates(self, name):
+        return tuple(examples / seconds for examples, seconds in self.visits[name])
 
     def busy(self):
         """What to know of the machine since this was made or went on, in a sentence; none where it was quiet."""
@@ -196,28 +196,19 @@ class Rounds:
         for name in new:
             told.say(0.0, f"warming up {name}")
             sources[name].warm_up(max(LEAST_WARM_UP, 2 * self.asked))
-        if new:
-            self._note(sources)
-            self._built += 1
-        self._sources = sources
-        self._build_seconds = source.now() - began
-        self._seconds_of_these = 0.0
-
-    def _note(self, sources):
-        """Keep what the first instances told, refuse two units, and wake all steps.
-
-        What sets a seed empties TensorFlow's cache of functions: the next call of every step is slow.
-        """
-        for name, each in sources.items():
-            self.first_seconds.setdefault(name, each.first_seconds)
-            self.notes.setdefault(name, PASS_GOES_ON if each.has_end and not each.passes else "")
-            if each.is_step:
-                each.pull()
-        if len({each.unit for each in sources.values()}) > 1:
+            note = PASS_GOES_ON if sources[name].has_end and not sources[name].passes else ""
+            self.firsts.setdefault(name, (sources[name].unit, sources[name].first_seconds, note))
+        if len({unit for unit, _, _ in self.firsts.values()}) > 1:
             raise ValueError(
                 "cannot compare steps/s with examples/s: let each step function return how many examples it processed"
             )
-        self.unit = next(iter(sources.values())).unit
+        for each in sources.values() if new else ():
+            if each.is_step:
+                each.pull()  # what sets a seed empties TensorFlow's cache of functions: the next call is slow
+        self._built += bool(new)
+        self._sources = sources
+        self._build_seconds = source.now() - began
+        self._seconds_of_these = 0.0
 
     def _shortest(self):
         """How many seconds and batches a visit has at least: the same for all, or a slow source would get more time."""
@@ -230,8 +221,11 @@ class Rounds:
         done = len(self.instances)
         one = self.seconds / done if done else shortest[0] * len(self.running)
         expected = max(LEAST_ROUNDS, done + math.ceil(max(0.0, until - self.seconds) / one), done + 1)
-        rates = [number(self.rates[name][-1]) for name in self.running[:4] if self.rates[name]]
-        words = f": {', '.join(rates)} {self.unit}" if rates else f", about {amount(max(until, expected * one), 's')}"
+        if done:
+            rates = ", ".join(number(self.rates(name)[-1]) for name in self.running[:4])
+            words = f": {rates} {self.firsts[self.running[0]][0]}"
+        else:
+            words = f", about {amount(max(until, expected * one), 's')}"
         return f"round {done + 1} of about {expected}{words}"
 
 
