@@ -15,9 +15,10 @@ import psutil
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.hardware import core_limit, usable_cores
 from bigtrain_nb.common.passes import graph_of_dataset
+from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.pipeline import Pipeline
-from bigtrain_nb.measure.instance import Budget, Instance
+from bigtrain_nb.measure.source import Source
 
 _SAMPLE_SECONDS = 0.1
 _WARM_UP = 0.3
@@ -166,7 +167,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     dataset = ours.dataset() if ours else pipeline
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
-    reader = Instance(dataset, "the dataset", Budget(seconds, None))
+    reader = Source(dataset, "the dataset", Progress(None))
     reader.can_repeat = False  # stages are those of the pipeline as it is
     times = _StageTimes()
     _pull(reader, times, seconds * _WARM_UP)
