@@ -84,7 +84,6 @@ MISTAKES = {
     "bt.Model(INPUTS, OUTPUTS, microbatches=2)": "no argument 'microbatches'; the nearest is 'micro_batches'",
     "bt.Model(INPUTS, OUTPUTS, reduce_dtype='float16')": "reduce_dtype='float16' must be one of float32, bfloat16",
     "bt.Model(INPUTS, OUTPUTS, shard_optimizer=True)": "shard_optimizer=True needs several replicas",
-    "bt.Model(INPUTS, OUTPUTS, sync_every=0)": "sync_every=0 must be a whole number of at least 1",
     "bt.Model.of(lambda size: MODEL)": "Model.of takes a Keras model, or a function that builds one, not <function",
     "bt.Model.of(lambda: DATASET)": "Model.of takes a Keras model, or a function that builds one, not <function",
     "bt.Model.of(DATASET)": "Model.of takes a Keras model, or a function that builds one, not <",
