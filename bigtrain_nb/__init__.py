@@ -7,8 +7,8 @@ import sys
 from importlib import import_module
 
 _HOME = {
-    "measure.blocks": ("compare",),
-    "measure.instance": ("throughput",),
+    "measure.rounds": ("compare",),
+    "measure.throughput": ("throughput",),
     "measure.race": ("race",),
     "measure.results": ("Comparison", "Ratio", "Result"),
     "measure.saved": ("load",),

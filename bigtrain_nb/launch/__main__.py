@@ -1,21 +1,20 @@
-"""``python -m bigtrain_nb.launch``: run a script in several workers here, or write the file that a cluster runs."""
+"""``python -m bigtrain_nb.launch``: run a script in several workers on this machine."""
 
 import argparse
 import signal
 import sys
 from pathlib import Path
 
-from bigtrain_nb.launch import data_service, scripts
+from bigtrain_nb.launch import data_service
 from bigtrain_nb.launch.jobs import run_workers
 
 
 def main(words):
     """Run the words of a command line; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bigtrain_nb.launch", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="run | script | data-service")
+    commands = parser.add_subparsers(required=True, metavar="run | data-service")
     _add_run(commands)
     _add_data_service(commands)
-    scripts.add_script_parser(commands)
     end = words.index("--") if "--" in words else len(words)
     chosen = parser.parse_args(words[:end])
     chosen.arguments = words[end + 1 :]
@@ -34,7 +33,6 @@ def _add_run(commands):
         " failure's, 128 + n for signal n, 124 after the timeout.",
     )
     parser.add_argument("--workers", type=int, default=2, help="how many (default: 2)")
-    parser.add_argument("--at-least", type=int, help="with so many go on: after each restart there is one less")
     parser.add_argument("--servers", type=int, default=0, help="parameter servers, with a chief beside the workers")
     parser.add_argument("--restarts", type=int, default=0, help="start again after a failure, so many times")
     parser.add_argument("--timeout", type=float, help="end the job after so many seconds")
@@ -46,9 +44,6 @@ def _run(chosen):
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     settings = vars(chosen)
     del settings["command"]
-    least = settings.pop("at_least")
-    if least is not None:
-        settings["workers"] = (least, settings["workers"])
     try:
         job = run_workers(**settings)
         job.wait()

@@ -3,7 +3,8 @@
 `Mean` is that of an ordinary model. The others derive from it, each in a file of its own: `ShardedMean`,
 `FullyShardedMean`, `TensorParallel` and `LocalSteps`. A step is handed to `reduce` as one replica has computed it:
 {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}, "share": by what they
-were multiplied}. What comes back is applied by the optimizer. A variable that the loss does not depend on is not in it.
+were multiplied}, and "left", of `share_left`, where a mask leaves out places. What comes back is applied by the
+optimizer. A variable that the loss does not depend on is not in it.
 """
 
 from contextlib import nullcontext
@@ -61,7 +62,7 @@ class Mean:
         if self.replicas == 1:
             return step
         statistics = moving_statistics(self.model)
-        mine = {name: step[name] for name in ("loss", "gradients", "logs")}
+        mine = {name: value for name, value in step.items() if name != "share"}
         mine["statistics"] = [variable.value for variable in statistics]
         weight = weight_of(data, self.model.loss)
         means, total = mean_over_replicas(mine, weight, self.model.reduce_dtype, self.sum_gradients)

@@ -111,9 +111,9 @@ def plan_step(
       for "here" what memory allows.
 
     What is sent is the mean over the steps with ``sync_every``. With ``shard_optimizer`` it is what an all-reduce and a
-    gathering send; workers on CPUs, and GPUs by NCCL, reduce-scatter and send a third less. With ``fully_shard`` each
+    gathering send; workers on CPUs reduce-scatter and send a third less. With ``fully_shard`` each
     micro-batch gathers the weights of the chosen layers twice and reduce-scatters their gradients once: 1.5 times what
-    an all-reduce sends (Rajbhandari et al. 2020, section 7.2). GPUs without NCCL send a third more.
+    an all-reduce sends (Rajbhandari et al. 2020, section 7.2). GPUs send a third more, for they all-reduce.
 
     ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do.
 

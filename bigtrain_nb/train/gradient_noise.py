@@ -71,13 +71,13 @@ class GradientNoise:
             ]
         )
 
-    def add(self, pieces, gradients, data):
-        """Count a step: `PIECES` of this replica, and the gradients of the global batch that it has, {index: gradient},
-        before they are clipped."""
+    def add(self, pieces, step, data):
+        """Count a step: `PIECES` of this replica, and the step of the global batch, before gradients are clipped."""
+        gradients = step["gradients"]
         reduction, optimizer = self._model.replica_reduction, self._model.optimizer
         weights = self._model.trainable_variables
         pieces, examples = self._of_all_replicas(pieces, data)
-        small, count = pieces[:2], pieces[2:]
+        small, count = tf.math.divide_no_nan(pieces[:2], step.get("left", 1.0)), pieces[2:]
 
         squares = square_norms(gradients, reduction.are_shards(gradients))
         shards = [square for index, square in squares.items() if is_shard(weights[index])]

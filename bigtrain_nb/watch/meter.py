@@ -49,10 +49,10 @@ class Meter(Shown, keras.callbacks.Callback):
     With ``gradients=True``, for `bt.Model`, over the steps of the last epoch:
 
     - ``gradient_norm``: the mean of the global gradient's norm, before clipping.
-    - ``noise_scale``: the simple gradient noise scale tr(Σ) / |G|², in examples: the batch at which the noise of the
-      gradient is as large as the gradient (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training",
+    - ``noise_scale``: the simple gradient noise scale ``tr(Σ) / |G|²``, in examples: the batch at which the noise of
+      the gradient is as large as the gradient (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training",
       appendix A.1). Both are estimated without bias in each step, from the gradients of micro-batches and of replicas,
-      and their means are divided. NaN where the mean of |G|² comes out at zero or below: more steps would tell.
+      and their means are divided. NaN where the mean of ``|G|²`` comes out at zero or below: more steps would tell.
 
     The step goes on to compute them in later calls of `fit`, until `compile`. With ``sync_every`` they are of each
     replica's own batch, on average.

@@ -249,25 +249,3 @@ EXPECTED = {
     ),
 }
 """{exercise: what the function gets, in the order of its arguments and parted by ";", and what it returns}."""
-
-
-def page():
-    """The page of the reference with what each check expects of a function."""
-    rows = "".join(f"| `{name}` | {takes} | {returns} |\n" for name, (takes, returns) in EXPECTED.items())
-    return f"{OPENING}\n| exercise | the function gets | it returns |\n|---|---|---|\n{rows}"
-
-
-OPENING = """# Check a function of your own
-
-`bt.check(name, function)` takes any function that fits the exercise, also one of your own project: it calls it with the
-arguments below, in this order and by position. Where yours takes others, write an adapter of a line or two:
-
-```python
-def noise_scale(steps, examples):
-    return my_project.gradient_noise(steps, size=examples)
-
-bt.check("mirror_it.noise_scale", noise_scale)
-```
-
-Shapes are in brackets.
-"""

@@ -123,8 +123,6 @@ def reveal(name: str, measured: Any) -> cards.Card:
         return cards.note("Measured", f"{name}: {row.measured}.")
     late = f" ({SECOND_TIME})" if is_late else ""
     line = f"{name}: you said {row.in_words}{late}, measured {row.measured}: {row.verdict}."
-    if not row.is_judged:
-        line = f"{line} {getattr(measured, 'advice', '')}".rstrip()
     return cards.note("Measured", line)
 
 
@@ -194,8 +192,8 @@ def score(series: bool = False) -> cards.Card:
 def check(name: str, answer: Callable | None = None) -> Checked:
     """Check the reader's function `answer` for the exercise of that name: not attempted yet, right, or wrong and why.
 
-    The check calls `answer` and looks at what it does; a function of the reader's own project will do as well. What
-    each exercise gives to it, and expects back, is in the table of `notebooks/reference/exercises.md`.
+    The check calls `answer` and looks at what it does; a function of the reader's own project will do as well. Without
+    `answer` it raises, and says what the exercise gives to it and expects back.
 
     Never raises for an answer, however wrong, and ends one that runs on and on. Where an exercise needs a script that
     is not beside the notebook, it says what puts it there. Raises ValueError for an unknown name, TypeError for a name

@@ -1,16 +1,14 @@
-"""What is written for JobSet, KubeRay and Kubeflow Trainer, held against their own definitions (CRDs). Needs a network.
+"""jobset.yaml of the notebooks, held against JobSet's own definitions (CRDs). Needs a network.
 
-They are those of the oldest release that our files name, and of a new one. BIGTRAIN_CRDS names another place that has
+They are those of the oldest release that the file names, and of a new one. BIGTRAIN_CRDS names another place that has
 them under the same paths, such as file:///a/folder. An API server refuses or drops a field that a CRD does not have:
-here it is an error. The CRDs' rules in CEL are not computed: those that hold for what is written here stand below, read
-by a person.
+here it is an error. The CRDs' rules in CEL are not computed: those that hold for the file stand below, as read by us.
 """
 
 import functools
 import json
 import math
 import os
-import re
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -19,16 +17,12 @@ import jsonschema
 import pytest
 import yaml
 
-from bigtrain_nb.launch.__main__ import main
-
 CRDS = os.environ.get("BIGTRAIN_CRDS", "https://raw.githubusercontent.com")
 SECONDS = 60
 JOBSET = "kubernetes-sigs/jobset/{}/config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"
-RAYJOB = "ray-project/kuberay/{}/ray-operator/config/crd/bases/ray.io_rayjobs.yaml"
-TRAINJOB = "kubeflow/trainer/{}/manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml"
 RULES_READ = {
-    "StartupPolicy and DependsOn APIs are mutually exclusive",  # we write no startupPolicy
-    "DependsOn can't be set for the first ReplicatedJob",  # which is the data service, or else none has it
+    "StartupPolicy and DependsOn APIs are mutually exclusive",  # it has neither
+    "DependsOn can't be set for the first ReplicatedJob",
     "metadata.name must match RFC 1035 DNS label format",
     "metadata.name must be no more than 63 characters",
 }
@@ -40,6 +34,7 @@ METADATA = {
     "properties": {"name": {"type": "string"}, "labels": NAMES, "annotations": NAMES},
 }
 ROOT = Path(__file__).parents[2]
+FILE = ROOT / "notebooks" / "scripts" / "jobset.yaml"
 
 
 @functools.cache
@@ -106,76 +101,25 @@ def refusals(found, path):
     return [f"{error.json_path}: {error.message}" for error in Validator(schema).iter_errors(found)]
 
 
-def written(capsys, kind, *words):
-    """Return the object of this kind from the file that ``script`` writes."""
-    command = "ray" if kind == "RayJob" else "kubernetes"
-    assert main(["script", command, "train.py", "--image=registry.example.com/lab/train:1.4", *words]) == 0
-    (found,) = (one for one in yaml.safe_load_all(capsys.readouterr().out) if one["kind"] == kind)
+def job_set():
+    """Return the JobSet of the file."""
+    (found,) = (one for one in yaml.safe_load_all(FILE.read_text(encoding="utf-8")) if one["kind"] == "JobSet")
     return found
 
 
-def train_job():
-    """Return the TrainJob that notebook 03 shows."""
-    notebook = json.loads((ROOT / "notebooks" / "03-many-workers.ipynb").read_text(encoding="utf-8"))
-    (text,) = ("".join(cell["source"]) for cell in notebook["cells"] if cell["id"] == "trainjob-and-ray")
-    return yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
-
-
 @pytest.mark.parametrize("release", ["v0.8.0", "v0.12.0"])
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["--workers=1", "--memory=500M", "--restarts=0"],
-        ["--workers=16", "--gpus=8", "--cpus=64", "--memory=1Ti", f"--name={40 * 'x'}"],
-        ["--data-workers=2", "--gpus=1"],
-        ["--servers=2", "--workers=3"],
-        [
-            "--servers=1",
-            "--workers=2",
-            "--data-workers=3",
-            "--gpus=2",
-            "--name=night",
-            "--",
-            "--note",
-            "$(HOME)",
-            "{é}",
-        ],
-    ],
-)
-def test_jobset_takes_what_we_write(capsys, words, release):
-    assert refusals(written(capsys, "JobSet", *words), JOBSET.format(release)) == []
+def test_jobset_takes_the_file(release):
+    assert refusals(job_set(), JOBSET.format(release)) == []
 
 
-@pytest.mark.parametrize("release", ["v1.5.1", "v1.7.0"])
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["--workers=1", "--memory=500M", "--restarts=0"],
-        ["--workers=16", "--at-least=4", "--gpus=8", "--cpus=64", "--memory=1Ti", f"--name={40 * 'x'}"],
-    ],
-)
-def test_kuberay_takes_what_we_write(capsys, words, release):
-    found = written(capsys, "RayJob", "--storage=/checkpoints/ray", *words)
-    assert refusals(found, RAYJOB.format(release)) == []
-
-
-@pytest.mark.parametrize("release", ["v2.2.0", "v2.3.0"])
-def test_kubeflow_takes_the_trainjob_of_03(release):
-    assert refusals(train_job(), TRAINJOB.format(release)) == []
-
-
-def test_a_field_that_no_crd_has_is_refused(capsys):
-    job_set = written(capsys, "JobSet")
-    job_set["spec"]["failurePolicy"]["maxRestart"] = 3
-    container = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+def test_a_field_that_no_crd_has_is_refused():
+    found = job_set()
+    found["spec"]["failurePolicy"]["maxRestart"] = 3
+    container = found["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
     container["env"].append(container["env"][0])
-    a_field, a_pair = refusals(job_set, JOBSET.format("v0.12.0"))
+    a_field, a_pair = refusals(found, JOBSET.format("v0.12.0"))
     assert "$.spec.failurePolicy" in a_field and "'maxRestart' was unexpected" in a_field
     assert '["TASK_INDEX"]' in a_pair and "['name'] must differ" in a_pair
-    ray_job = written(capsys, "RayJob", "--storage=/checkpoints/ray")
-    assert "'authOptions' was unexpected" in refusals(ray_job, RAYJOB.format("v1.5.0"))[0]  # so 1.5.1 is the oldest
 
 
 def wider(ours, theirs, path="$"):

@@ -40,10 +40,18 @@ class Training:
     """A script of the notebooks, unchanged, on the cluster; what it prints is read in ``lines``."""
 
     def __init__(self, cluster, folder, script, *arguments, at_least=1):
-        words = ["script", "ray", script, "--cpus", 1, "--at-least", at_least, "--storage", folder / "ray", "--"]
-        words = [sys.executable, "-m", "bigtrain_nb.launch", *words, folder / "checkpoints", *arguments]
         program = folder / "train_on_ray.py"
-        program.write_text(subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True).stdout)
+        text = (SCRIPTS / "train_on_ray.py").read_text()
+        for name, value in {
+            "SCRIPT": str(script),
+            "ARGUMENTS": [str(word) for word in (folder / "checkpoints", *arguments)],
+            "WORKERS": (at_least, 2),
+            "EACH_WORKER": {"CPU": 1, "GPU": 0},
+            "STORAGE": str(folder / "ray"),
+        }.items():
+            text, found = re.subn(f"^{name} = [^#\n]*", f"{name} = {value!r}  ", text, flags=re.MULTILINE)
+            assert found == 1
+        program.write_text(text)
         environment = os.environ | {
             "RAY_ADDRESS": cluster.address,
             "CUDA_VISIBLE_DEVICES": "-1",

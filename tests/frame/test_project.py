@@ -69,7 +69,7 @@ def test_the_dev_container_makes_the_same_environment():
     assert f"READY := {target}\n" in (ROOT / "Makefile").read_text()
 
 
-BESIDE = ["benchmarks/notebooks.md", "notebooks/README.md", "notebooks/tried.md"]
+BESIDE = ["notebooks/README.md", "notebooks/tried.md"]
 
 
 @pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *BESIDE])
@@ -79,3 +79,10 @@ def test_links_and_commands_exist(file):
     assert [link for link in links if not ((ROOT / file).parent / link).exists()] == []
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE)) <= set(targets)
+
+
+def test_each_notebook_says_how_it_opens_elsewhere_and_the_address_is_the_projects():
+    place = PROJECT["urls"]["Repository"].removeprefix("https://github.com/")
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+        assert f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{path.name})" in first

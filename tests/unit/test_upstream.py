@@ -66,6 +66,17 @@ def test_tensorflow_does_not_look_for_cusolver_where_pip_puts_it():
     assert b"nvidia/cublas/lib" in names and b"nvidia/cusolver/lib" not in names
 
 
+def test_the_stage_of_a_data_service_goes_to_a_gpu_where_there_is_one():
+    """Where its functions then run, and end the process: notebook 12 keeps it on the CPU, as a `map` behind it does."""
+    from tensorflow.python.framework.kernels import get_registered_kernels_for_op
+
+    def devices(stage):
+        return {kernel.device_type for kernel in get_registered_kernels_for_op(stage).kernel}
+
+    assert devices("DataServiceDatasetV4") == {"CPU", "GPU"}
+    assert devices("ParallelMapDatasetV2") == devices("MapDataset") == {"CPU"}
+
+
 def test_functional_takes_any_argument():
     """Mended, delete `_refuse_unknown` in model.py."""
     net(keras.Model, micro_batchs=4)

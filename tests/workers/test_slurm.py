@@ -1,10 +1,11 @@
-"""The generated file under a real SLURM: the weights of one process here, through a SIGTERM too.
+"""notebooks/scripts/train.sbatch under a real SLURM: the weights of one process here, through a SIGTERM too.
 
 .ci/slurm installs and starts one, of two nodes on one host.
 """
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-import servers_train
 import slurm_train
 from slurm_train import weights_in
 
+SBATCH = Path(__file__).parents[2] / "notebooks" / "scripts" / "train.sbatch"
 SECONDS = 300  # a net: one start takes about ten seconds
 pytestmark = pytest.mark.more("needs a SLURM, and waits for its queue")
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
@@ -33,7 +34,8 @@ def slurm():
 
 class SlurmJob:
     def __init__(self, file, folder):
-        self.id, self.folder = command("sbatch", "--parsable", file, folder=folder).strip(), folder
+        size = ["--cpus-per-task=1", "--mem=1G", "--time=00:10:00"]
+        self.id, self.folder = command("sbatch", "--parsable", *size, file, folder=folder).strip(), folder
 
     @property
     def facts(self):
@@ -74,18 +76,22 @@ def command(*words, folder=None):
 
 @pytest.fixture
 def submit(tmp_path, monkeypatch):
-    """A function that writes the file by the command line and submits it; its jobs end with the test."""
+    """A function that edits the file where it says so, and submits it; its jobs end with the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # python3 is this one
     jobs = []
 
-    def submitted(script, *arguments, settings=(), container=""):
-        settings = [*settings, "--nodes=2", "--cpus=1", "--memory=1G", "--time=00:10:00"]
-        words = [sys.executable, "-m", "bigtrain_nb.launch", "script", "slurm", script, *settings, "--", *arguments]
-        text = command(*words)
-        assert "container=()\n" in text
-        Path("train.sbatch").write_text(text.replace("container=()\n", f"container=({container})\n"))
+    def submitted(script, *arguments, container=""):
+        text = SBATCH.read_text()
+        words = shlex.join(map(str, ["python3", script, *arguments]))
+        for line, edited in [
+            ("container=()", f"container=({container})"),
+            ("command=(python3 scripts/train_photos.py checkpoints)", f"command=({words})"),
+        ]:
+            assert text.count(f"\n{line}\n") == 1
+            text = text.replace(f"\n{line}\n", f"\n{edited}\n")
+        Path("train.sbatch").write_text(text)
         jobs.append(SlurmJob("train.sbatch", tmp_path))
         return jobs[-1]
 
@@ -127,48 +133,6 @@ def test_two_nodes_that_are_told_to_end_and_put_back_end_with_the_weights_of_one
     assert "The tasks have saved: back into the queue." in job.log
     steps = [int(number) for number in re.findall(r"^0: step (\d+)", job.log, re.MULTILINE)]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) == 3 * slurm_train.STEPS
-
-
-def test_parameter_servers_and_a_data_service_whatever_the_distribution(submit, tmp_path, monkeypatch):
-    monkeypatch.setenv("SLURM_DISTRIBUTION", "cyclic")  # tasks 0 and 2 on one node, 1 and 3 on the other
-    settings = ["--tasks-per-node=2", "--servers=1", "--data-workers=2", "--gpus=1"]  # a GPU less than its processes
-    job = submit(servers_train.__file__, tmp_path, "50", settings=settings)
-    assert job.code() == 0, job.log
-    assert '0: {"ends": 50}' in job.log and "3: server 0 (bigtrain-1:" in job.log, job.log  # one host is both nodes
-
-
-READS = """
-import os, signal, sys, time
-from pathlib import Path
-import bigtrain_nb as bt
-
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))
-if os.environ["SLURM_PROCID"] == "1":
-    sys.exit()
-shard = Path("numbers.tfrecord")
-with bt.tf.io.TFRecordWriter(str(shard)) as writer:
-    for _ in range(50):
-        writer.write(b"7")
-service = os.environ["BIGTRAIN_DATA_SERVICE"]
-same = bt.tf.identity
-data = bt.Pipeline(data=[shard], parse=same, finish=same, batch=5, repeat=True, service=service).dataset()
-for number, batch in enumerate(data):
-    print("batch", number, flush=True)
-    time.sleep(0.1)
-    if told and time.monotonic() - told[0] > 20:
-        break
-"""
-
-
-def test_batches_come_on_after_the_sigterm_before_the_end(submit, tmp_path):
-    """Also from workers of a data service that it ends: they are started again."""
-    (tmp_path / "reads.py").write_text(READS)
-    job = submit("reads.py", settings=["--data-workers=1"])
-    job.until(lambda facts, log: "batch 5\n" in log)
-    command("scancel", "--signal=TERM", job.id)
-    assert job.code() == 0, job.log
-    assert int(re.findall(r"batch (\d+)", job.log)[-1]) > 10  # of some 200 on a machine that is not busy
 
 
 def test_the_first_failure_ends_the_job_with_its_code(submit, tmp_path):

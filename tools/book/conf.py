@@ -17,17 +17,17 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from nbformat.v4 import new_markdown_cell
 
+import bigtrain_nb.parallel
 from bigtrain_nb.workbook.exercises import registry
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 sys.path.append(str(NOTEBOOKS))  # where an exercise finds its script
-sys.path.append(str(NOTEBOOKS.parent / "tools"))
-from reference_pages import PAGES  # noqa: E402
 
 project = html_title = "Training large models with TensorFlow 2"
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
 root_doc = "README"
 exclude_patterns = [".ipynb_checkpoints"]
+autodoc_inherit_docstrings = False  # those of Keras are not written for Sphinx
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_mime_priority_overrides = [("html", "image/png", 0), ("html", "text/html", 1)]
@@ -44,8 +44,7 @@ html_copy_source = False
 html_show_copyright = False
 html_use_index = False
 
-CONTENTS = (
-    """
+CONTENTS = """
 
 ```{toctree}
 :hidden:
@@ -58,11 +57,10 @@ CONTENTS = (
 :hidden:
 :caption: Reference
 
-reference/README
+reference
+```
 """
-    + "".join(f"reference/{page}\n" for page in [*PAGES, "exercises"])
-    + "```\n"
-)
+PUBLIC_NAME = re.compile(r"^- `bt\.(\w+)`$", re.MULTILINE)
 CONTROLS = re.compile(r"\w+|bt\.Lab\(.*\)|widgets\.interactive\(.*\)")  # the last line of a cell that shows controls
 FOLDED = """<details class="hint"><summary>Hint</summary>
 
@@ -94,6 +92,8 @@ def complete(app, name, source):
     """Give the first page its table of contents, and a notebook's page what it shows beside what the notebook holds."""
     if name == root_doc:
         source[0] += CONTENTS
+    elif name == "reference":
+        source[0] = PUBLIC_NAME.sub(what_it_takes, source[0])
     elif app.env.doc2path(name).suffix == ".ipynb":
         notebook = nbformat.reads(source[0], as_version=4)
         notebook.metadata.language_info.pygments_lexer = "ipython3"
@@ -105,6 +105,21 @@ def complete(app, name, source):
                 cells += remarks(cell)
         notebook.cells = cells
         source[0] = nbformat.writes(notebook)
+
+
+def what_it_takes(line):
+    """What Sphinx writes of a public name: how it is called, and its docstring; of `Model` also what goes together."""
+    name = line[1]
+    value = getattr(bigtrain_nb, name)
+    if inspect.isclass(value):
+        members = "of" if name == "Model" else ""  # its others are those of Keras
+        directive = f".. autoclass:: bigtrain_nb.{name}\n   :members: {members}"
+    elif inspect.isfunction(value):
+        directive = f".. autofunction:: bigtrain_nb.{name}"
+    else:
+        directive = f".. autodata:: bigtrain_nb.{bigtrain_nb._MODULE_OF[name]}.{name}\n   :no-value:"
+    together = inspect.getdoc(bigtrain_nb.parallel).partition("\n\n")[2] if name == "Model" else ""
+    return f"```{{eval-rst}}\n{directive}\n```\n{together}\n"
 
 
 def prepare(cell):
