@@ -34,7 +34,6 @@ def _add_run(commands):
         " failure's, 128 + n for signal n, 124 after the timeout.",
     )
     parser.add_argument("--workers", type=int, default=2, help="how many (default: 2)")
-    parser.add_argument("--at-least", type=int, help="with so many go on: after each restart there is one less")
     parser.add_argument("--servers", type=int, default=0, help="parameter servers, with a chief beside the workers")
     parser.add_argument("--restarts", type=int, default=0, help="start again after a failure, so many times")
     parser.add_argument("--timeout", type=float, help="end the job after so many seconds")
@@ -46,9 +45,6 @@ def _run(chosen):
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     settings = vars(chosen)
     del settings["command"]
-    least = settings.pop("at_least")
-    if least is not None:
-        settings["workers"] = (least, settings["workers"])
     try:
         job = run_workers(**settings)
         job.wait()

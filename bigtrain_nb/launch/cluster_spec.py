@@ -1,5 +1,5 @@
-"""Which task is this process? Read from TF_CONFIG, which says where the others are too, or from variables that say a
-rank, a count and the chief's address: then the tasks tell each other where they are (`rendezvous.locate`).
+"""Which task is this process? Read from TF_CONFIG, which says where the others are too, or from SLURM's variables,
+which say a rank, a count and the first node: then the tasks tell each other where they are (`rendezvous.locate`).
 """
 
 import json
@@ -12,12 +12,8 @@ from bigtrain_nb.common.addresses import host_and_port
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 KINDS = ["chief", "worker", "ps"]
-# Variables that tell the chief's host and port (or both in one), then this task's rank, then the number of tasks.
-VARIABLES = {
-    "JAX_*": ["JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"],  # Kubeflow's runtime for JAX
-    "MASTER_ADDR, RANK and WORLD_SIZE": ["MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"],  # torchrun's names
-    "PET_*": ["PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NODE_RANK", "PET_NNODES"],  # Kubeflow's runtime for Torch
-}
+# Variables by which other launchers tell a process that it is one of several.
+COUNTS = ["JAX_NUM_PROCESSES", "WORLD_SIZE", "PET_NNODES"]
 SLURM = "SLURM's variables"
 SLURM_PORTS = range(20_000, 32_000)  # below those that Linux gives to clients
 
@@ -109,22 +105,32 @@ class Place:
 def cluster_spec(environment=os.environ):
     """Return this process' `ClusterSpec`, its `Place` where it is told no more, or None if it is on its own.
 
-    TF_CONFIG comes first, then JAX_*, torchrun's names, PET_*, and SLURM's variables, which srun sets in each task.
-    BIGTRAIN_SERVERS=n makes parameter servers of the last n tasks, and a chief of the first.
+    TF_CONFIG comes first, then SLURM's variables, which srun sets in each task. BIGTRAIN_SERVERS=n makes parameter
+    servers of the last n tasks, and a chief of the first.
 
-    Raises ValueError for variables that no group of workers can be made from.
+    Raises ValueError for variables that no group of workers can be made from, and where only another launcher's say
+    that this is one of several processes.
     """
     servers = _number("BIGTRAIN_SERVERS", environment) if environment.get("BIGTRAIN_SERVERS") else 0
-    told = [source for source, names in VARIABLES.items() if all(environment.get(name) for name in names)]
     if environment.get("TF_CONFIG", "").strip():
         found = _from_tf_config(environment["TF_CONFIG"], servers)
-    elif told:
-        found = _from_variables(told[0], environment, servers)
     elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:  # set by srun, not by sbatch
         found = _from_slurm(environment, servers)
     else:
+        _refuse_other_launchers(environment)
         return None
     return found if found.count > 1 else None
+
+
+def _refuse_other_launchers(environment):
+    """Raise for one of several processes that would each train alone."""
+    for name in COUNTS:
+        count = environment.get(name, "")
+        if count not in ("", "0", "1"):
+            raise ValueError(
+                f"{name}={count} says that this is one of several processes, but not where they all are: set TF_CONFIG"
+                f" in each, like {EXAMPLE}, with the index of the process; or unset {name} to train alone"
+            )
 
 
 def why_alone(environment=os.environ):
@@ -136,27 +142,7 @@ def why_alone(environment=os.environ):
                 return (
                     f"This SLURM job has {count} {what}, but srun did not start this process. Start it by srun python3"
                 )
-    for names in VARIABLES.values():
-        missing = [name for name in names if not environment.get(name)]
-        if names[0] not in missing and missing:
-            return f"{names[0]} is set, but not {' and '.join(missing)}. Several processes need {', '.join(names)}"
     return None
-
-
-def _from_variables(source, environment, servers):
-    *chief_names, rank_name, count_name = VARIABLES[source]
-    chief = ":".join(environment[name] for name in chief_names)
-    if not _is_address(chief):
-        raise ValueError(f"{' and '.join(chief_names)} must give a host and a port, like host1:2222, not {chief!r}")
-    if rank_name == "RANK" and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        raise ValueError(
-            f"torchrun itself listens at MASTER_PORT, {chief}, where the tasks would meet. Start the script by python3"
-            " instead, with MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE set in each task"
-        )
-    rank, count = _number(rank_name, environment), _number(count_name, environment)
-    if rank >= count:
-        raise ValueError(f"{rank_name}={rank} must be less than {count_name}={count}: ranks are counted from 0")
-    return _place(rank, count, chief, servers, source, f"{count} tasks")
 
 
 def _from_slurm(environment, servers):

@@ -51,7 +51,6 @@ def run_data_service(workers: int = 2, silent_after: float = silence.SILENT_SECO
         "source": "",
         "timeout": None,
         "restarts": RESTARTS,
-        "least": len(tasks),
         "patience": 0.0,
         "scratch": scratch,
     }

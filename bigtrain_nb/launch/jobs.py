@@ -29,7 +29,7 @@ ONLY_FATAL = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # a chief would complain of a lost w
 
 def run_workers(
     script_or_code: str | os.PathLike,
-    workers: int | Sequence[int] = 2,
+    workers: int = 2,
     *,
     servers: int = 0,
     arguments: Sequence = (),
@@ -51,11 +51,8 @@ def run_workers(
     times, with BIGTRAIN_RESTART=1, 2, ... in their environment: a script that resumes from its last checkpoint goes on.
     If they fail again within a minute, the next start waits 1 s, then 2, 4, ..., 30 s.
 
-    ``workers=(least, most)`` begins with the ``most``, and has one worker less after each restart, as if the
-    machine of the one that failed were lost, its GPUs with it; ``least`` are always left. A `bigtrain_nb.Model`
-    divides the batch of a step among all workers, however many: with fewer the result is the same up to rounding,
-    as `bigtrain_nb.Resume` says. Once the machine is back, end the job and start it anew: it begins with the
-    ``most`` again.
+    With fewer workers a script goes on too, when it is started anew: a `bigtrain_nb.Model` divides the batch of a step
+    among all workers, however many, and the result is the same up to rounding, as `bigtrain_nb.Resume` says.
 
     With ``servers``, parameter servers, there are a chief, the workers and the servers; all run the same script, in
     which `bigtrain_nb.strategy` returns in the chief only. A worker that fails is then started again alone, on its
@@ -81,7 +78,9 @@ def run_workers(
     """
     servers = whole_number("servers", servers, 0, MOST_PROCESSES)
     restarts = whole_number("restarts", restarts, 0)
-    least, workers = _least_and_most(workers, servers, restarts)
+    if isinstance(workers, list | tuple):
+        raise ValueError(f"workers={workers!r} must be one number: to go on with fewer, call run_workers again")
+    workers = whole_number("workers", workers, 1, MOST_PROCESSES)
     not_negative("patience", patience, "seconds")
     if timeout is not None:
         positive("timeout", timeout, "seconds")
@@ -105,26 +104,10 @@ def run_workers(
         "source": source,
         "timeout": timeout,
         "restarts": restarts,
-        "least": len(tasks) if servers else least,
         "patience": patience,
         "scratch": None,
     }
     return Job(order, gpus_in_words)
-
-
-def _least_and_most(workers, servers, restarts):
-    """Return how many workers there are at least and at most, of a number or a pair of them."""
-    if not isinstance(workers, list | tuple):
-        count = whole_number("workers", workers, 1, MOST_PROCESSES)
-        return count, count
-    counts = [whole_number("workers", count, 1, MOST_PROCESSES) for count in workers]
-    if len(counts) != 2 or counts[0] > counts[1]:
-        raise ValueError(f"workers={workers!r} must be a number, or two of them, (least, most), like (1, 2)")
-    if servers:
-        raise ValueError(f"workers={workers!r} cannot be with servers: give one number, a lost worker comes back alone")
-    if restarts == 0:
-        raise ValueError(f"workers={workers!r} has fewer workers after a restart: give restarts=1 or more as well")
-    return counts
 
 
 def task(kind, index, name=None, alone=False, environment=NO_GPU):
@@ -205,7 +188,7 @@ class Job(Shown):
 
     ``names`` says what each is: "worker 0", or "chief", "worker 0", "server 0" where there are servers.
     ``addresses`` are theirs, "host:port"; ``pids`` their process ids; ``codes`` their exit codes, None while one
-    runs, -9 if SIGKILL ended it: all three of the last start, which may have had fewer workers. ``failed`` is the
+    runs, -9 if SIGKILL ended it: all three of the last start. ``failed`` is the
     index of the one that failed first since then, or None. ``restarted`` says how many times all, or one alone,
     were started again. ``exit_code`` is what a shell would see: None while the job runs, 0, the first failure's
     code, 128 + n for signal n, 124 after the timeout.
@@ -280,7 +263,7 @@ class Job(Shown):
     def kill(self, worker: int | str) -> None:
         """Send SIGKILL to a worker, given by index or name, and what it has started; nothing if it has ended."""
         worker = self._index(worker)
-        if worker < len(self.codes) and self.codes[worker] is None:
+        if self.codes[worker] is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pids[worker], signal.SIGKILL)
 
@@ -295,7 +278,7 @@ class Job(Shown):
         return self.names.index(worker) if isinstance(worker, str) else worker
 
     def _card(self):
-        caption = f"{self._how_many()} {self._how}"
+        caption = f"{len(self.names)} workers {self._how}"
         if self.restarted:
             caption += f", restarts: {self.restarted}"
         rows = []
@@ -303,10 +286,6 @@ class Job(Shown):
             rows.append([name, str(pid), in_words(code), lines.newest()])
         closing = "\n".join(filter(None, [self._gpus_in_words, self._who_can_reach_it()]))
         return cards.table(caption, ["", "process", "state", "last line"], rows, closing)
-
-    def _how_many(self):
-        now, at_first = len(self.codes), len(self.names)
-        return f"{now} of {at_first} workers" if now < at_first else f"{now} workers"
 
     def _who_can_reach_it(self):
         if self.exit_code is not None:
@@ -336,7 +315,7 @@ class Job(Shown):
         else:
             vars(self).update(event)
             if event.get("restarted"):
-                self._say(f"-- all are started again: {self._how_many()}")
+                self._say("-- all are started again")
             if event.get("failed") is not None:
                 self._say(f"-- {self._failure(self.failed)}; the others are ended")
             if self.timed_out:

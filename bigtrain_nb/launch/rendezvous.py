@@ -1,11 +1,11 @@
-"""All tasks meet before TensorFlow starts: who is missing, differs, or cannot be reached has a name then.
+"""All tasks meet before TensorFlow starts: who is missing, or differs, has a name then.
 
 TensorFlow's own wait is an hour long and says nothing meanwhile, and it trains with whoever comes. The chief listens on
-its port in TF_CONFIG; each other task reports there, says what it runs, and then tries whether it reaches all the
-others. The chief lets all go, or refuses all with one sentence. They keep the connection until they end.
+its port in TF_CONFIG; each other task reports there and says what it runs. The chief lets all go, or refuses all with
+one sentence. They keep the connection until they end.
 
-Where no TF_CONFIG says where all are, they meet once before that, at the address of the chief that each was told. Each
-holds a free port, and tells the chief its rank and that port; the chief sees from which address it came, and tells all.
+SLURM does not say where all are: under it they meet once before that, on the first node. Each holds a free port, and
+tells the chief its rank and that port; the chief sees from which address it came, and tells all.
 
 Workers that train in step are done then: their chief's TensorFlow uses the same port a moment later. At its end the
 chief waits for theirs: it serves them, and TensorFlow prints alarms when it goes first.
@@ -22,7 +22,6 @@ import socket
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from bigtrain_nb.common.addresses import host_and_port
@@ -32,7 +31,7 @@ from bigtrain_nb.launch.supervisor import free_ports
 
 GREETING = "bigtrain_nb"  # begins each message: the server of a TensorFlow that still runs may have the chief's port
 LONGEST_MESSAGE = 2**20  # bytes
-BACKLOG = 4096  # each task may be tried by all others at once
+BACKLOG = 4096  # all others may come at once
 PAUSE_SECONDS = 0.2
 TALK_SECONDS = 5.0
 TELL_SECONDS = 30.0
@@ -139,14 +138,14 @@ def _is_loopback(host):
 def meet(spec, runs, patience):
     """Return once all workers have come; ``spec`` is this worker's `ClusterSpec`.
 
-    Raises RuntimeError when the patience is over, naming those that are missing, that run something else, or that
-    cannot be reached; OSError if this task's port is taken.
+    Raises RuntimeError when the patience is over, naming those that are missing or that run something else; OSError if
+    this task's port is taken.
     """
-    with listening(spec, patience) as server:  # so that the others can try whether they reach this task
-        if spec.rank > 0:
-            chief, _ = report(spec, runs, patience)
-            to_the_chief.append(chief)
-        else:
+    if spec.rank > 0:
+        chief, _ = report(spec, runs, patience)
+        to_the_chief.append(chief)
+    else:
+        with listening(spec, patience) as server:
             atexit.register(_leave_last, gather(server, spec, runs, patience))
 
 
@@ -179,8 +178,8 @@ def listening(spec, patience):
 def gather(server, spec, runs, patience):
     """As the chief: return a connection to each other task, by its rank, once all have come and run the same.
 
-    Raises RuntimeError, here and in all that have come, for one that is missing at the end of the patience, that runs
-    something else, or that cannot be reached.
+    Raises RuntimeError, here and in all that have come, for one that is missing at the end of the patience, or that
+    runs something else.
     """
     guests, runs_of = _all_guests(server, spec, patience)
     problems = []
@@ -188,9 +187,6 @@ def gather(server, spec, runs, patience):
         problems += [f"{spec.name(rank)}: {each}" for each in differences(other, runs)]
     if problems:
         raise refusal(guests.values(), "the tasks do not run the same: " + "; ".join(problems))
-    problems = _unreachable(spec, patience) + _unreachable_from_guests(guests, spec, patience)
-    if problems:
-        raise refusal(guests.values(), "; ".join(problems) + ". The port of each task must be open to all others")
     for guest in guests.values():
         send(guest, go=True)
     return guests
@@ -249,7 +245,7 @@ def report(spec, runs, patience):
         try:
             chief = socket.create_connection(host_and_port(spec.chief), TALK_SECONDS)
             send(chief, rank=spec.rank, group=spec.group, runs=runs)
-            answer = _last_answer(chief, spec, patience)
+            answer = _answer(chief, patience)
             if "go" in answer:
                 return chief, answer
             reason = f"it waits for {answer['waits_for']}" if "waits_for" in answer else "it hung up"
@@ -309,55 +305,12 @@ class Patience:
             print(f"{text}, for {now - self.began:.0f} s", flush=True)
 
 
-def _last_answer(chief, spec, patience):
-    """Do what the chief asks until it lets this task go or waits for others; return that message, {} if it hangs up."""
-    while said := heard(chief, patience.until + TALK_SECONDS):  # so that the chief's wait ends first
-        if "refused" in said:
-            raise RuntimeError(said["refused"])
-        if "go" in said or "waits_for" in said:
-            return said
-        send(chief, unreachable=_unreachable(spec, patience))
-    return {}
-
-
-def _unreachable_from_guests(guests, spec, patience):
-    """Let each guest try the others; return a sentence for each that cannot be reached from another."""
-    for guest in guests.values():
-        send(guest, reach=True)
-    sentences = []
-    for rank, guest in sorted(guests.items()):
-        answer = heard(guest, patience.until + TALK_SECONDS)
-        if answer is None:
-            sentences.append(f"{spec.name(rank)} came and hung up again: its own lines say why")
-        else:
-            sentences += answer["unreachable"]
-    return sentences
-
-
-def _unreachable(spec, patience):
-    """Return a sentence for each other task that this one cannot reach; each listens on its port meanwhile."""
-
-    def reason(rank):
-        while True:
-            try:
-                socket.create_connection(host_and_port(spec.addresses[rank]), TALK_SECONDS).close()
-                return None
-            except socket.gaierror as error:  # a name that other hosts know already
-                if patience.is_over():
-                    return error.strerror
-                patience.tell(f"{spec.name(spec.rank)} waits for the name of {spec.name(rank)} to resolve")
-                time.sleep(PAUSE_SECONDS)
-            except OSError as error:
-                return error.strerror or str(error)
-
-    others = [rank for rank in range(len(spec.addresses)) if rank != spec.rank]
-    with ThreadPoolExecutor(16) as pool:
-        reasons = list(pool.map(reason, others))
-    return [
-        f"{spec.name(rank)} cannot be reached from {spec.name(spec.rank)} ({reason})"
-        for rank, reason in zip(others, reasons, strict=True)
-        if reason
-    ]
+def _answer(chief, patience):
+    """Return the chief's message, {} if it hangs up; raise RuntimeError with its sentence if it refuses."""
+    said = heard(chief, patience.until + TALK_SECONDS) or {}  # so that the chief's wait ends first
+    if "refused" in said:
+        raise RuntimeError(said["refused"])
+    return said
 
 
 def refusal(guests, problem):

@@ -21,11 +21,9 @@ def strategy(
     """Return the `tf.distribute` strategy for where this process runs, and print which it is and why.
 
     As one of several workers: a `MultiWorkerMirroredStrategy` over all of them, once all have come. A worker is told
-    where all are by TF_CONFIG; or only its rank, how many there are, and the chief's address, by
-    JAX_COORDINATOR_ADDRESS, JAX_PROCESS_ID and JAX_NUM_PROCESSES; by MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE; by
-    the same four that Kubeflow calls PET_MASTER_ADDR, PET_MASTER_PORT, PET_NODE_RANK and PET_NNODES; or by SLURM's
-    srun. Then each listens on a free port, they tell each other where, and TF_CONFIG is set. Each process takes all
-    GPUs that it sees: under SLURM each task needs its own (--gpus-per-task).
+    where all are by TF_CONFIG. SLURM's srun tells it its rank, how many there are, and the first node: then each
+    listens on a free port, they tell each other where, and TF_CONFIG is set. Each process takes all GPUs that it sees:
+    under SLURM each task needs its own (--gpus-per-task).
 
     With BIGTRAIN_SERVERS=n, or with "ps" in TF_CONFIG, there are parameter servers among them. This returns in the
     chief only then, with a `ParameterServerStrategy`; a worker or a server serves the chief until that has ended, and
@@ -40,11 +38,12 @@ def strategy(
 
     When they meet, the tasks compare what they run: the script and the modules beside it that are loaded by now,
     arguments, versions, Keras' settings, and the number of GPUs. ``may_differ`` has the arguments for which each task
-    may have a value of its own, like ["--log-dir"]. Each task also tries whether it reaches all others.
+    may have a value of its own, like ["--log-dir"].
 
-    Raises ValueError for a TF_CONFIG, or other variables, that cannot be; RuntimeError if this task's port is taken, if
-    TensorFlow has run already, if the tasks do not run the same or do not reach each other, or if they have not all
-    come after ``timeout`` seconds: it names those that differ or do not answer.
+    Raises ValueError for a TF_CONFIG, or other variables, that cannot be, and where only another launcher's, such as
+    WORLD_SIZE=2, say that there are several processes; RuntimeError if this task's port is taken, if TensorFlow has run
+    already, if the tasks do not run the same, or if they have not all come after ``timeout`` seconds: it names those
+    that differ or do not answer.
 
     Example::
 

@@ -317,8 +317,6 @@ class Supervisor:
             elif step.what == "start all":
                 self.count_restart(known, known.end.worker)
                 self.end_what_is_left()
-                if len(self.tasks) > self.order["least"]:
-                    self.tasks = without(self.tasks, known.end.worker)
                 self.start_all()
             elif step.what == "finish":
                 return
@@ -371,12 +369,6 @@ class Supervisor:
         for worker in self.workers:
             if worker.code is None:
                 worker.signal(number)
-
-
-def without(tasks, lost):
-    """Return the tasks of those that are left: one place less, and not what the lost one saw, its GPUs."""
-    environments = [task["environment"] for index, task in enumerate(tasks) if index != lost]
-    return [task | {"environment": seen} for task, seen in zip(tasks, environments, strict=False)]
 
 
 def free_ports(count):

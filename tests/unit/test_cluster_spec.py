@@ -77,43 +77,27 @@ def test_what_is_wrong_in_a_tf_config_has_a_sentence_of_its_own(environment, sen
     assert str(caught.value).startswith("TF_CONFIG") and sentence in str(caught.value)
 
 
-JAX = {"JAX_COORDINATOR_ADDRESS": "one:1234", "JAX_PROCESS_ID": "2", "JAX_NUM_PROCESSES": "3"}
-TORCHRUN = {"MASTER_ADDR": "one", "MASTER_PORT": "1234", "RANK": "2", "WORLD_SIZE": "3"}
-PET = {"PET_MASTER_ADDR": "one", "PET_MASTER_PORT": "1234", "PET_NODE_RANK": "2", "PET_NNODES": "3"}
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "JAX_NUM_PROCESSES", "PET_NNODES"])
+def test_one_of_several_that_is_not_told_where_all_are_does_not_train_alone(name):
+    with pytest.raises(
+        ValueError, match=rf"^{name}=4 says that this is one of several processes.*: set TF_CONFIG in each"
+    ):
+        cluster_spec({name: "4", "RANK": "0"})
+    assert cluster_spec({name: "1"}) is None
+    assert cluster_spec({name: "4", **config({"worker": TWO})}).source == "TF_CONFIG"
 
 
 @pytest.mark.parametrize(
-    ("environment", "source"),
+    ("more", "sentence"),
     [
-        (JAX, "JAX_*"),
-        (TORCHRUN, "MASTER_ADDR, RANK and WORLD_SIZE"),
-        (PET, "PET_*"),
-        ({**PET, **TORCHRUN, "PET_NODE_RANK": "1"}, "MASTER_ADDR, RANK and WORLD_SIZE"),  # as torchrun hands both on
+        ({"SLURM_PROCID": "-1"}, "SLURM_PROCID='-1' must be a whole number of 0 or more"),
+        ({"BIGTRAIN_SERVERS": "2"}, "BIGTRAIN_SERVERS=2 needs at least 4 tasks"),
     ],
-    ids=["JAX", "torchrun", "PET", "torchrun and PET"],
+    ids=["a rank", "servers"],
 )
-def test_a_rank_a_count_and_the_chiefs_address_are_enough(environment, source):
-    place = cluster_spec(environment)
-    assert (place.rank, place.count, place.chief, place.servers) == (2, 3, "one:1234", 0)
-    assert place.source == source
-    assert cluster_spec({**environment, "BIGTRAIN_SERVERS": "1"}).servers == 1
-
-
-@pytest.mark.parametrize(
-    ("environment", "sentence"),
-    [
-        ({**JAX, "JAX_PROCESS_ID": "3"}, "JAX_PROCESS_ID=3 must be less than JAX_NUM_PROCESSES=3"),
-        ({**JAX, "JAX_COORDINATOR_ADDRESS": "one"}, "JAX_COORDINATOR_ADDRESS must give a host and a port"),
-        ({**PET, "PET_NNODES": "1:4"}, "PET_NNODES='1:4' must be a whole number"),
-        ({**TORCHRUN, "RANK": "-1"}, "RANK='-1' must be a whole number of 0 or more"),
-        ({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True"}, "torchrun itself listens at MASTER_PORT, one:1234"),
-        ({**JAX, "BIGTRAIN_SERVERS": "2"}, "BIGTRAIN_SERVERS=2 needs at least 4 tasks"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_variables_that_cannot_be_are_named(environment, sentence):
+def test_variables_that_cannot_be_are_named(more, sentence):
     with pytest.raises(ValueError) as caught:
-        cluster_spec(environment)
+        in_slurm("node1", 2, 1, **more)
     assert sentence in str(caught.value)
 
 
@@ -158,10 +142,10 @@ def test_the_first_task_checks_that_it_is_where_the_others_look_for_it():
     assert in_slurm("node1,node2", 4, 1, SLURMD_NODENAME="node2").rank == 1  # cyclic
 
 
-def test_tf_config_comes_before_all_and_slurm_last():
-    mine = in_slurm("node1,node2", 2, 1, **config({"worker": TWO}), **JAX)
+def test_tf_config_comes_before_slurm_and_slurm_before_a_count_of_another_launcher():
+    mine = in_slurm("node1,node2", 2, 1, **config({"worker": TWO}))
     assert mine.addresses == TWO and mine.rank == 0
-    assert in_slurm("node1,node2", 2, 1, **JAX).source == "JAX_*"
+    assert in_slurm("node1,node2", 2, 1, WORLD_SIZE="4").source == "SLURM's variables"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +153,6 @@ def test_tf_config_comes_before_all_and_slurm_last():
     [
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, "This SLURM job has 4 tasks, but srun did not start"),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, "This SLURM job has 2 nodes, but srun did not start"),
-        ({"MASTER_ADDR": "one", "WORLD_SIZE": "2"}, "MASTER_ADDR is set, but not MASTER_PORT and RANK. Several"),
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"}, None),
         ({"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}, None),
         ({}, None),

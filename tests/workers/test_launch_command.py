@@ -58,16 +58,6 @@ def test_restarts_and_the_timeout(tmp_path, watch):
     watch.nothing_left()
 
 
-def test_at_least_goes_on_with_fewer(tmp_path, watch):
-    code = "import json, os, sys\nconfig = json.loads(os.environ['TF_CONFIG'])\nprint('of', config['cluster'])\n"
-    code += "if len(config['cluster']['worker']) > 1: sys.exit(3)"
-    done = shell("--workers", 2, "--at-least", 1, "--restarts", 1, script(tmp_path, code))
-    assert done.returncode == 0 and "-- all are started again: 1 of 2 workers" in done.stdout
-    refused = shell("--workers", 2, "--at-least", 3, "--restarts", 1, script(tmp_path, code))
-    assert refused.returncode == 2 and "workers=(3, 2) must be a number, or two of them" in refused.stderr
-    watch.nothing_left()
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, -1), (signal.SIGKILL, -9)])
 def test_signals_end_the_job(number, code, watch):
     process, addresses = begun(SCRIPTS / "waits.py", "--", "grandchild")

@@ -1,5 +1,6 @@
 """Two hosts: network namespaces with addresses of their own and a cable between them. Needs root."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,12 @@ from slurm_train import weights_in
 SECONDS = 200  # a net: about ten seconds are enough
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
 pytestmark = pytest.mark.more("needs root: two hosts, made of network namespaces")
+
+
+def place(index):
+    """Return what a worker on one of the hosts must know."""
+    cluster = {"worker": [f"{address}:2222" for address in ADDRESSES]}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})}
 
 
 def ip(*words):
@@ -48,8 +55,7 @@ def test_workers_on_two_hosts_train_to_the_weights_of_one_process(hosts, tmp_pat
     workers = []
     try:
         for index, host in enumerate(hosts):
-            torchruns = {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "2222", "RANK": str(index), "WORLD_SIZE": "2"}
-            environment = {**os.environ, **torchruns, "CUDA_VISIBLE_DEVICES": "-1"}
+            environment = os.environ | place(index) | {"CUDA_VISIBLE_DEVICES": "-1"}
             command = ["ip", "netns", "exec", host, sys.executable, slurm_train.__file__, tmp_path]
             with open(tmp_path / f"{index}.log", "w", encoding="utf-8") as log:
                 workers.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
