@@ -1,21 +1,20 @@
-"""``python -m bigtrain_nb.launch``: run a script in several workers here, or write the file that a cluster runs."""
+"""``python -m bigtrain_nb.launch``: run a script in several workers on this machine."""
 
 import argparse
 import signal
 import sys
 from pathlib import Path
 
-from bigtrain_nb.launch import data_service, scripts
+from bigtrain_nb.launch import data_service
 from bigtrain_nb.launch.jobs import run_workers
 
 
 def main(words):
     """Run the words of a command line; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bigtrain_nb.launch", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="run | script | data-service")
+    commands = parser.add_subparsers(required=True, metavar="run | data-service")
     _add_run(commands)
     _add_data_service(commands)
-    scripts.add_script_parser(commands)
     end = words.index("--") if "--" in words else len(words)
     chosen = parser.parse_args(words[:end])
     chosen.arguments = words[end + 1 :]

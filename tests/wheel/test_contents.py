@@ -34,7 +34,7 @@ def test_the_wheel_holds_the_package_and_what_stands_beside_a_notebook(wheel):
     notebooks = files_under(ROOT / "notebooks")
     beside = {f"bigtrain_nb/beside/{path}" for path in notebooks if Path(path).parts[0] in NAMES}
     assert held == package | beside
-    assert {"bigtrain_nb/py.typed", "bigtrain_nb/launch/templates/jobset.yaml"} < held
+    assert {"bigtrain_nb/py.typed", "bigtrain_nb/beside/scripts/jobset.yaml"} < held
 
 
 def test_the_sdist_is_the_whole_project(sdist):
