@@ -73,7 +73,7 @@ def locate(place, patience):
             chief, answer = report(place, {"port": port}, patience)
             chief.close()
             addresses = answer["addresses"]
-    return ClusterSpec(addresses, place.rank, place.servers > 0, place.servers, place.source)
+    return ClusterSpec(addresses, place.rank, False, place.source)
 
 
 def _gather_addresses(place, port, patience):

@@ -2,8 +2,6 @@
 
 import pytest
 
-import bigtrain_nb as bt
-from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch import jobs
 
 
@@ -27,14 +25,3 @@ def visible(monkeypatch, gpus, workers, each=None):
 )
 def test_each_worker_has_its_own(monkeypatch, gpus, workers, each, expected, words):
     assert visible(monkeypatch, gpus, workers, each) == (expected, words)
-
-
-def test_a_coordinator_refuses_workers_with_several_gpus_each():
-    class OverTwo(tf.distribute.ParameterServerStrategy):
-        num_replicas_in_sync = 2
-
-        def __init__(self):
-            pass
-
-    with pytest.raises(ValueError, match="each worker has 2 GPUs, and a step runs on one: give each worker one GPU"):
-        bt.Coordinator(OverTwo(), lambda batch: batch, lambda: None)
