@@ -12,6 +12,10 @@ from bigtrain_nb.common.addresses import host_and_port
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 KINDS = ["chief", "worker"]
+ON_SERVERS = (
+    "bt.strategy() brings together workers that train in step. Make a tf.distribute.ParameterServerStrategy in the"
+    " chief and a tf.distribute.Server in the others, as scripts/on_servers.py of notebook 12 does"
+)
 # Variables by which other launchers tell a process that it is one of several.
 COUNTS = ["JAX_NUM_PROCESSES", "WORLD_SIZE", "PET_NNODES"]
 SLURM = "SLURM's variables"
@@ -100,6 +104,9 @@ def cluster_spec(environment=os.environ):
     Raises ValueError for variables that no group of workers can be made from, and where only another launcher's say
     that this is one of several processes.
     """
+    servers = environment.get("BIGTRAIN_SERVERS", "0")
+    if servers not in ("", "0"):
+        raise ValueError(f"BIGTRAIN_SERVERS={servers}: {ON_SERVERS}")
     if environment.get("TF_CONFIG", "").strip():
         found = _from_tf_config(environment["TF_CONFIG"])
     elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:  # set by srun, not by sbatch
@@ -213,11 +220,7 @@ def _check_kinds(kinds):
     if "master" in kinds:
         raise ValueError('TF_CONFIG has a "master", the name of TensorFlow 1: call it "chief"')
     if "ps" in kinds:
-        raise ValueError(
-            "TF_CONFIG has parameter servers (ps): bt.strategy() brings together workers that train in step. Make a"
-            " tf.distribute.ParameterServerStrategy in the chief and a tf.distribute.Server in the others, as"
-            " scripts/on_servers.py of notebook 12 does"
-        )
+        raise ValueError(f"TF_CONFIG has parameter servers (ps): {ON_SERVERS}")
     for kind in kinds:
         if kind not in KINDS:
             raise ValueError(f"TF_CONFIG has a task of the kind {kind!r}; a task is one of {', '.join(KINDS)}")

@@ -167,12 +167,11 @@ class Lines:
 class Job(Shown):
     """Workers that run together. Made by `run_workers`; shows itself as a table in a notebook.
 
-    ``names`` says what each is: "worker 0", "worker 1", ...
-    ``addresses`` are theirs, "host:port"; ``pids`` their process ids; ``codes`` their exit codes, None while one
-    runs, -9 if SIGKILL ended it: all three of the last start. ``failed`` is the
-    index of the one that failed first since then, or None. ``restarted`` says how many times all were
-    started again. ``exit_code`` is what a shell would see: None while the job runs, 0, the first failure's
-    code, 128 + n for signal n, 124 after the timeout.
+    ``names`` says what each is: "worker 0", "worker 1", ... ``addresses`` are theirs, "host:port"; ``pids`` their
+    process ids; ``codes`` their exit codes, None while one runs, -9 if SIGKILL ended it: all three of the last start.
+    ``failed`` is the index of the one that failed first since then, or None. ``restarted`` says how many times all
+    were started again. ``exit_code`` is what a shell would see: None while the job runs, 0, the first failure's code,
+    128 + n for signal n, 124 after the timeout.
     """
 
     def __init__(self, order, gpus_in_words=""):

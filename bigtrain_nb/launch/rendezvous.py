@@ -42,7 +42,7 @@ to_the_chief = []  # this worker's connection, open until the process ends
 
 
 def come_together(how, found, runs, seconds):
-    """Return the `ClusterSpec` of all tasks, and what ``how(spec, runs, patience)`` gives, `meet` or `lead`.
+    """Return the `ClusterSpec` of all tasks, and what ``how(spec, runs, patience)`` gives, such as `meet`.
 
     ``found`` is this task's `ClusterSpec` or `Place`, ``runs`` what it runs, by `what_runs`; the `Patience` lasts for
     ``seconds``. Sets TF_CONFIG. Raises RuntimeError that names this task's port if it is taken.
