@@ -37,7 +37,6 @@ _HOME = {
     "plan.transformer": ("SIZES", "Transformer"),
     "plan.accelerators": ("ACCELERATORS",),
     "plan.communication": ("all_reduce_seconds",),
-    "plan.pipeline_ceiling": ("pipeline_ceiling",),
     "parallel.recompute": ("recompute",),
     "parallel.attention": ("chunk_attention",),
     "parallel.fused": ("fuse_attention",),

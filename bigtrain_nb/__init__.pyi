@@ -40,7 +40,6 @@ from bigtrain_nb.plan.transformer import SIZES as SIZES
 from bigtrain_nb.plan.transformer import Transformer as Transformer
 from bigtrain_nb.plan.accelerators import ACCELERATORS as ACCELERATORS
 from bigtrain_nb.plan.communication import all_reduce_seconds as all_reduce_seconds
-from bigtrain_nb.plan.pipeline_ceiling import pipeline_ceiling as pipeline_ceiling
 from bigtrain_nb.parallel.recompute import recompute as recompute
 from bigtrain_nb.parallel.attention import chunk_attention as chunk_attention
 from bigtrain_nb.parallel.fused import fuse_attention as fuse_attention

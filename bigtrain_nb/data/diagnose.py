@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import psutil
 
 from bigtrain_nb.common.cards import Shown, table
+from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.hardware import core_limit, usable_cores
 from bigtrain_nb.common.passes import graph_of_dataset
 from bigtrain_nb.common.progress import Progress
@@ -155,7 +156,8 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     Stages of one kind are numbered from the source to the end, also those that take too little time to be shown:
     "map 2" is the second `map` of the pipeline as it runs.
 
-    Raises TypeError for anything else, and ValueError for a dataset that yields nothing or unbatched elements.
+    Raises TypeError for anything else, and ValueError for a dataset that yields nothing or unbatched elements, and for
+    seconds that are not positive and finite.
 
     Example::
 
@@ -163,6 +165,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
         found = bt.diagnose(squares, seconds=0.5)
         print(found.binding.name, found.rate, found.ceiling)
     """
+    positive("seconds", seconds, "seconds")
     ours = pipeline if isinstance(pipeline, Pipeline) else None
     dataset = ours.dataset() if ours else pipeline
     if not isinstance(dataset, tf.data.Dataset):

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import not_negative
 from bigtrain_nb.common.words import amount
 
 
@@ -56,18 +55,8 @@ class Breakdown(cards.Shown):
 class Plan(cards.Shown):
     """What several `Breakdown` say together.
 
-    A plan is a dataclass with breakdowns, of which it shows ``memory`` and ``time`` (or None), and has ``words()``.
+    A plan is a dataclass with breakdowns, of which it shows ``memory``, and has ``words()``.
     """
-
-    @property
-    def binding(self) -> str | None:
-        """What must be less for a shorter step: "computing", "communication" or "input"; None without times."""
-        if self.time is None:
-            return None
-        computing, communication, input_seconds = self.time.parts.values()
-        if input_seconds > computing + communication:
-            return "input"
-        return "computing" if computing >= communication else "communication"
 
     def explain(self) -> cards.Card:
         """The arithmetic of everything, line by line."""
@@ -75,25 +64,7 @@ class Plan(cards.Shown):
         return cards.stacked(*self._notes(), *[part.explain() for part in parts])
 
     def _card(self):
-        parts = [part._card() for part in (self.memory, self.time) if part]
-        return cards.stacked(*self._notes(), *parts)
+        return cards.stacked(*self._notes(), self.memory._card())
 
     def _notes(self):
         return [cards.note(words, "") for words in self.words()]
-
-
-def step_time(computing, communication, input_seconds, how="", how_sent=""):
-    """Return a `Breakdown` of a step's seconds: max(computing + communication, input).
-
-    Input overlaps with the step where the pipeline prefetches. Communication does not overlap with computing:
-    `bt.Model` reduces once, after the last gradient. ``input_seconds``: how long it takes to make a batch.
-    """
-    busy = computing + communication
-    not_negative("input_seconds", input_seconds, "seconds")
-    lines = [
-        Line("computing", computing, how),
-        Line("communication", communication, how_sent),
-        Line("input", input_seconds, "as given"),
-    ]
-    total_how = f"max({amount(busy, 's')} computing + communication, {amount(input_seconds, 's')} input beside it)"
-    return Breakdown("Time of a training step", "s", lines, max(busy, input_seconds), total_how)

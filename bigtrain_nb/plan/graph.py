@@ -11,7 +11,7 @@ from graphlib import TopologicalSorter
 
 from bigtrain_nb.common.keras_gaps import function_graph
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.plan.operations import IN_PLACE, LOOPS, WRITES, bytes_moved, flops, is_sized, number_of_bytes
+from bigtrain_nb.plan.operations import LOOPS, WRITES, flops, is_sized, number_of_bytes
 
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 UNSEEN = LOOPS | CALLS | {"If", "StatelessIf", "Case", "StatelessCase", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
@@ -26,10 +26,8 @@ COPIES = 4
 class Operation:
     """One node of a graph.
 
-    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops`` and ``moved``, bytes surely
-    read and written: of one run, too few unless ``is_sized``. ``is_fused``: TensorFlow may do it within the product or
-    convolution before it, whose result nothing else reads. A loop or a call runs its ``body``, a `Graph`, in
-    ``rounds``.
+    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops``: of one run, too few unless
+    ``is_sized``. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
     """
 
     def __init__(self, node, backward, layers, times):
@@ -39,9 +37,7 @@ class Operation:
         self.layer = _layer_of(node.name, layers)
         self.times = times
         self.flops = flops(node)
-        self.moved = bytes_moved(node)
         self.is_sized = is_sized(node)
-        self.is_fused = False
         self.body = None
         self.rounds = _rounds(node)
         if self.rounds is not None:
@@ -75,16 +71,6 @@ class Graph:
                 self.read_backward.update(read)
         ops = {op.node: op for op in self.nodes}
         self.side_by_side = [ops[node] for node in _in_running_order(needed, threads=2)]
-        self._fuse()
-
-    def _fuse(self):
-        """Mark what Grappler's remapper (remapper.cc) may fuse: biases, activations, sums after a product."""
-        ends = set()
-        for op in self.nodes:
-            alone = [tensor for tensor in op.node.inputs if tensor.op in ends and self.readers[tensor.name] == 1]
-            op.is_fused = op.kind in IN_PLACE and not op.backward and bool(alone)
-            if op.flops or op.is_fused:
-                ends.add(op.node)
 
     @cached_property
     def operations(self):

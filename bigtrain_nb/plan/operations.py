@@ -19,13 +19,6 @@ IN_PLACE = set(
     " SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy".split()
 )
 """Write a result over an input of its size and type that nothing else needs (forward_input in C++)."""
-COUNTED = {
-    *IN_PLACE,
-    *"ArgMax AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad Cast ConcatV2 Cumsum FusedBatchNormGradV3 FusedBatchNormV3 Max"
-    " MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad Mean Min MirrorPad Pack Pad PadV2 Prod ResourceGather SelectV2 Sum"
-    " Tile Transpose UnsortedSegmentSum".split(),
-}
-"""Read all of their inputs and write all of their outputs: others may share memory, or read but a part."""
 ADDING = {"AssignAddVariableOp", "AssignSubVariableOp"}
 WRITES = {"AssignVariableOp", *ADDING}
 MATRICES = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
@@ -38,24 +31,6 @@ def number_of_bytes(tensor):
     return tensor.dtype.size * (tensor.shape.num_elements() or 0)
 
 
-def bytes_moved(node):
-    """Return the bytes that a node reads and writes at least; 0 where that is not known, and for single numbers.
-
-    TensorFlow works out once what several nodes do on the same single numbers.
-    """
-    moved = sum(number_of_bytes(tensor) for tensor in (*node.inputs, *node.outputs))
-    if node.type in ADDING:
-        return 3 * moved  # the variable, which is no input, is read and written
-    if all(tensor.shape.rank == 0 for tensor in node.outputs):
-        return 0
-    return moved if node.type in COUNTED or flops(node) else 0
-
-
-def written_bytes(node):
-    """Return the bytes of a variable that a node reads and writes."""
-    return (2 if node.type in ADDING else 1) * number_of_bytes(node.inputs[1])
-
-
 def is_sized(node):
     """Return whether the sizes of all numbers are known that a node reads and writes."""
     if node.type in MOVE_NOTHING:
@@ -65,7 +40,7 @@ def is_sized(node):
 
 
 def flops(node):
-    """Return the FLOPs of a contraction, 2 for each multiply-add; 0 for all else, which takes its time by its bytes.
+    """Return the FLOPs of a contraction, 2 for each multiply-add; 0 for all else.
 
     Contractions: products of matrices, Einsum, convolutions and their gradients. 0 also where a shape is not known.
     """
@@ -103,23 +78,3 @@ def convolved(node):
     elif "BackpropFilter" in node.type:
         kernel, result = node.outputs[0].shape, node.inputs[2].shape
     return given, kernel, result
-
-
-def useful_share(node):
-    """Return the share of a node's `flops` that are not on zeros of a padding, which a convolution may leave out."""
-    if "Conv2" not in node.type and "Conv3" not in node.type:
-        return 1.0
-    given, kernel, result = convolved(node)
-    channels_first = node.get_attr("data_format").startswith(b"NC")
-    share = 1.0
-    for window, axis in enumerate(range(2, given.rank) if channels_first else range(1, given.rank - 1)):
-        stride, dilation = node.get_attr("strides")[axis], node.get_attr("dilations")[axis]
-        reach = dilation * (kernel[window] - 1) + 1
-        before = max(0, (result[axis] - 1) * stride + reach - given[axis]) // 2
-        if node.get_attr("padding") == b"EXPLICIT":
-            before = node.get_attr("explicit_paddings")[2 * axis]
-        reads = [
-            place * stride - before + tap * dilation for place in range(result[axis]) for tap in range(kernel[window])
-        ]
-        share *= sum(0 <= place < given[axis] for place in reads) / len(reads)
-    return share

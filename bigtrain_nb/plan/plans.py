@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_number
+from bigtrain_nb.common.checks import one_of, whole_number
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan.accelerators import ACCELERATORS
-from bigtrain_nb.plan.bound import least_seconds
-from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan, step_time
+from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan
 from bigtrain_nb.plan.peak import peak_of
 from bigtrain_nb.plan.step import Step
-from bigtrain_nb.plan.this_machine import on_gpu, this_machine
+from bigtrain_nb.plan.this_machine import on_gpu
 
 IDLE = 1.25
 """What lies idle between tensors in TensorFlow's best-fit allocator (bfc_allocator.cc), in tensors of the largest size:
@@ -34,13 +33,13 @@ SLICES = 1.15
 
 @dataclass(frozen=True, repr=False)
 class StepPlan(Plan):
-    """What a training step will take on each device. ``memory`` and ``activations`` in bytes, ``flops``, ``time``.
+    """What a training step will take on each device. ``memory`` and ``activations`` in bytes, ``flops``.
 
-    ``activations``: by layer, at the fullest moment. ``communication_volume``: bytes that a device sends. ``time``: a
-    lower bound, None unless asked for. ``unseen``: kinds of operations of which not all work is counted. ``runtime``:
-    bytes of main memory that the process takes beside the tensors, on a CPU to be added to ``peak``. Where one process
-    has several replicas it is that for each, but for 20 MiB, which it takes once. ``memory_course``: bytes of
-    activations, gradients and work while each operation of the forward and backward pass of one slice runs, in turn.
+    ``activations``: by layer, at the fullest moment. ``communication_volume``: bytes that a device sends. ``room``:
+    bytes of a device, None unless it was named. ``unseen``: kinds of operations of which not all work is counted.
+    ``runtime``: bytes of main memory that the process takes beside the tensors, on a CPU to be added to ``peak``. Where
+    one process has several replicas it is that for each, but for 20 MiB, which it takes once. ``memory_course``: bytes
+    of activations, gradients and work while each operation of the forward and backward pass of one slice runs, in turn.
     """
 
     title: str
@@ -48,7 +47,7 @@ class StepPlan(Plan):
     activations: Breakdown
     flops: Breakdown
     communication_volume: Breakdown
-    time: Breakdown | None
+    room: float | None
     runtime: float
     unseen: list[str]
     memory_course: list[float]
@@ -58,18 +57,11 @@ class StepPlan(Plan):
         """Bytes of memory at the fullest moment of the step, without what the runtime itself takes."""
         return self.memory.total
 
-    @property
-    def seconds(self) -> float | None:
-        """Seconds below which no step is done, or None."""
-        return self.time and self.time.total
-
     def words(self):
         if self.unseen:
             yield f"Not looked into, or of no known size, so more is needed: {', '.join(self.unseen)}."
-        yield f"{self.title}: {amount(self.peak, 'bytes')} of memory, {amount(self.flops.total, 'FLOP')}."
-        if self.time:
-            bound = "" if self.binding == "computing" else f", bound by {self.binding}"
-            yield f"At least {amount(self.seconds, 's')} a step{bound}: no step is faster."
+        of_room = f", {self.peak / self.room:.0%} of the device" if self.room else ""
+        yield f"{self.title}: {amount(self.peak, 'bytes')} of memory{of_room}, {amount(self.flops.total, 'FLOP')}."
 
 
 def plan_step(
@@ -85,45 +77,28 @@ def plan_step(
     reduce_dtype: str | None = None,
     on: str | None = None,
     devices: int | None = None,
-    link: float | None = None,
     waiting: int = 1,
-    input_seconds: float = 0.0,
 ) -> StepPlan:
-    """Predict memory and operations of one training step of a Keras model, and with ``on`` its least time.
+    """Predict memory, operations and bytes sent of one training step of a Keras model; return a `StepPlan`.
 
-    Returns a `StepPlan`.
+    How long a step takes is measured, not planned: `bt.throughput(step)`.
 
     - ``model``: a built Keras model, or a function without arguments that returns one, called under ``policy``;
     - ``batch``: the whole batch: a number of examples, or where the model does not tell its shapes one batch (x, y), or
       a dataset as for `bt.profile`, of which the first batch is taken;
     - ``optimizer``, ``loss``: default: those of the model (else AdamW, sparse cross-entropy);
     - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``: as of `bt.Model`; default: the model's;
-    - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here": large products of matrices
-      and memory are measured on this machine, and on CPUs also what is slower than these tell, alone; once in a
-      process, in two seconds and some tenth of a second for each shape. Each device is a machine like this one. The
-      memory is that of a GPU for an accelerator and where TensorFlow has a GPU: constants are folded on CPUs only;
+    - ``on``: the name of an accelerator, of `bt.ACCELERATORS`: the plan says how full its memory is, and counts no
+      constants that only CPUs fold;
     - ``devices``: replicas that share the batch, default: those of the model's strategy; ``waiting``: batches that the
-      input pipeline holds ready; ``input_seconds``: the time that it takes to make a batch;
-    - ``link``: bytes/s that a device sends to the next, as measured between workers; default: what is published, or
-      for "here" what memory allows.
+      input pipeline holds ready.
 
     With ``shard_optimizer`` what is sent is what an all-reduce and a gathering send; workers on CPUs reduce-scatter and
     send a third less. With ``fully_shard`` each micro-batch gathers the weights of the chosen layers twice and
-    reduce-scatters their gradients once: 1.5 times what
-    an all-reduce sends (Rajbhandari et al. 2020, section 7.2). GPUs send a third more, for they all-reduce.
+    reduce-scatters their gradients once: 1.5 times what an all-reduce sends (Rajbhandari et al. 2020, section 7.2).
+    GPUs send a third more, for they all-reduce.
 
     ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do.
-
-    The time is a lower bound: no step is faster. An operation takes at least its FLOPs at the rate of large products of
-    matrices, the bytes that it surely moves, or its start (a roofline, Williams et al. 2009). Here, bytes count at the
-    bandwidth of as many, in a cache or not; on an accelerator, what its cache may hold does not count. XLA, which Keras
-    uses on GPUs, fuses operations: there only products, convolutions and the update of the variables count, and the
-    bound does not hold for convolutions by Winograd's method, which take fewer FLOPs.
-
-    On CPUs some operations in float32 take what they took alone: products of two matrices of at most 16 MiB as they
-    are; and with as many examples as 4 MiB hold, products for each example, convolutions, averages, sums, pools, and
-    what repeats numbers. That is noisy: for three 1-D convolutions the bound was once 5 % above the fastest of eight
-    steps. benchmarks/README.md says how near it is.
 
     Each device holds: all weights and slots, or its shards of them, its share of the batch, and at the fullest moment
     of the traced graph what the backward pass still needs; what `bt.recompute` computes again is alive for one block at
@@ -145,15 +120,12 @@ def plan_step(
     Example::
 
         plan = bt.plan_step(bt.conv_net(image_size=16), batch=64, on="A100 80 GB")
-        print(plan.peak, plan.seconds, plan.binding)
+        print(plan.peak, plan.room, plan.flops.total)
         print(plan.memory.explain())
     """
     whole_number("waiting", waiting, 0)
-    not_negative("input_seconds", input_seconds, "seconds")
-    if link is not None:
-        positive("link", link, "bytes/s")
     if on is not None:
-        one_of("on", on, (*ACCELERATORS, "here"))
+        one_of("on", on, tuple(ACCELERATORS))
     settings = {
         "micro_batches": micro_batches,
         "shard_optimizer": shard_optimizer,
@@ -161,10 +133,10 @@ def plan_step(
         "reduce_dtype": reduce_dtype,
     }
     step = Step(model, batch, optimizer, policy, loss, devices, **settings)
-    return plan_of(step, on, link, waiting, input_seconds)
+    return plan_of(step, on, waiting)
 
 
-def plan_of(step, on=None, link=None, waiting=1, input_seconds=0.0):
+def plan_of(step, on=None, waiting=1):
     """Return the `StepPlan` of a traced `Step`."""
     title = f"A step of {step.examples} examples"
     if step.devices > 1:
@@ -176,14 +148,13 @@ def plan_of(step, on=None, link=None, waiting=1, input_seconds=0.0):
     for (kind, layer), size in gradients.fullest.most_common():
         if kind == "activations" and size:
             layers.append(Line(layer, size))
-    volume = _communication_volume(step)
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
-        memory=_memory(step, gradients, waiting, of_gpu=on in ACCELERATORS or on_gpu()),
+        memory=_memory(step, gradients, waiting, of_gpu=on is not None or on_gpu()),
         activations=Breakdown("Activations by layer", "bytes", layers),
         flops=_flops(step),
-        communication_volume=volume,
-        time=_time(step, volume.total, on, link, input_seconds) if on else None,
+        communication_volume=_communication_volume(step),
+        room=ACCELERATORS[on].memory if on else None,
         runtime=PROCESS + NODE * _nodes(step),
         unseen=step.gradients.unseen,
         memory_course=gradients.course,
@@ -265,12 +236,3 @@ def _communication_volume(step):
         how = f"({devices}-1)/{devices} x {amount(step.trainable, 'bytes')}, gathered from their shards"
         lines.append(Line("weights", ring * step.trainable, how))
     return Breakdown("Sent by a device in a step", "bytes", lines)
-
-
-def _time(step, sent, on, link, input_seconds):
-    machine = this_machine() if on == "here" else ACCELERATORS[on]
-    slices = step.examples / step.slice_examples
-    computing = slices * least_seconds(step.gradients, machine) + least_seconds(step.update, machine)
-    speed = link or machine.link
-    how = f"each operation at its fastest, by {machine.source}"
-    return step_time(computing, sent / speed, input_seconds, how, f"{amount(sent, 'bytes')} / {amount(speed, 'B/s')}")

@@ -3,13 +3,12 @@
 python tests/gpu/checks.py check NAME, by hand. It prints what it found, or raises; then its advice is what to do.
 """
 
-import re
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 
-from bigtrain_nb.common.hardware import machine, nvidia_gpus
+from bigtrain_nb.common.hardware import nvidia_gpus
 
 CHECKS = {}
 
@@ -161,24 +160,6 @@ def a_step_that_does_not_wait_is_not_flattered():
 
     ratio = bt.compare({"waits": lambda: waits, "free": lambda: free}, seconds=8).ratio("free", "waits")
     return expect(ratio.low < 1.2, str(ratio))
-
-
-@check(
-    "Memory is slower than its data sheet, by which plans for such a GPU go: is it another version of the card (PCIe),"
-    ' a part of one (MIG), or does another program use it? bt.plan_step(..., on="here") goes by what is measured.'
-)
-def bandwidth_beside_the_data_sheet():
-    import bigtrain_nb as bt
-    from bigtrain_nb.plan.this_machine import this_machine
-
-    bandwidths = this_machine().bandwidths
-    measured = bandwidths[max(bandwidths)]
-    name = machine()["gpus"][0]
-    words = re.split(r"\W+", name)
-    published = [one.bandwidth for one in bt.ACCELERATORS.values() if one.name.split()[0] in words]
-    said = ", ".join(f"{rate / 1e9:.0f}" for rate in published) or "none known"
-    found = f"{measured / 1e9:.0f} GB/s, data sheet {said}: {name}"
-    return expect(measured > 0.6 * min(published, default=0.0), found)
 
 
 @check("Two runs differ with op determinism on: resumed trainings are then equal up to rounding only.")

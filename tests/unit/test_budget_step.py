@@ -8,9 +8,10 @@ from logical_cpus import mirrored
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plan.parallelism import SLOTS
 from bigtrain_nb.plan.plans import plan_step
 from bigtrain_nb.plan.step import Step
-from bigtrain_nb.plan.transformer import SLOTS, Transformer
+from bigtrain_nb.plan.transformer import Transformer
 
 B = 32
 SUMS = 144
@@ -224,15 +225,11 @@ def test_settings_of_a_compiled_model_are_taken():
     assert not model.optimizer.built  # it is left alone
 
 
-def test_published_figures_give_a_time_and_the_plan_explains_it(dense):
-    slow, fast = (plan_step(dense, 2**20, on=on) for on in ("T4", "H100"))  # not the starts of operations
-    assert slow.seconds > fast.seconds > 0 and slow.binding == "computing"
-    assert "At least" in repr(fast) and "no step is faster" in repr(fast)
-    shared = plan_step(dense, 2**20, on="H100", devices=4)
-    assert shared.time["communication"] == pytest.approx(1.5 * 4 * dense.count_params() / 450e9)
-    assert shared.time["computing"] < fast.time["computing"]
-    assert plan_step(dense, 2**20, on="H100", devices=4, link=1e6).binding == "communication"
-    assert "all variables of the model" in str(fast.explain()) and "H100 datasheet" in str(fast.explain())
+def test_a_plan_says_how_full_a_device_is_and_explains_itself(dense):
+    small, large = (plan_step(dense, 2**22, on=on) for on in ("T4", "H100"))
+    assert small.peak == large.peak and small.room == 16e9
+    assert f"{small.peak / 16e9:.0%} of the device" in repr(small) and plan_step(dense, B).room is None
+    assert "all variables of the model" in str(large.explain())
 
 
 NUMBERS = 16 * 24 + 24 + 24 * 5 + 5  # of the weights of `dense`: 533
@@ -257,9 +254,8 @@ def test_a_shard_of_the_optimizer_is_a_part_of_its_slots_and_one_of_the_weights(
     ],
 )
 def test_what_a_step_sends(dense, settings, bytes_sent):
-    plan = plan_step(dense, B, devices=4, on="H100", **settings)
+    plan = plan_step(dense, B, devices=4, **settings)
     assert plan.communication_volume.total == pytest.approx(3 / 4 * bytes_sent)
-    assert plan.time["communication"] == pytest.approx(3 / 4 * bytes_sent / 450e9)
 
 
 FIRST, LAST = 16 * 24 + 24, 24 * 5 + 5  # weights of the two layers of `dense`: 408 and 125
@@ -489,7 +485,7 @@ def test_targets_by_name_go_to_a_list_of_outputs():
     ("settings", "words"),
     [
         ({"batch": 0}, "batch=0 must be"),
-        ({"on": "H1000"}, "on='H1000' must be one of T4, .*, here"),
+        ({"on": "H1000"}, "on='H1000' must be one of T4, "),
         ({"policy": "mixed_bfloat16"}, "a built model has its policy already"),
         ({"loss": lambda y, made: tf.reduce_sum(y)}, "the loss depends on no weight"),
         ({"loss": {"typo": "mse"}}, r"loss names \['typo'\], and the outputs of .* are"),

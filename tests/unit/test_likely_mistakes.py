@@ -77,7 +77,6 @@ MISTAKES = {
     "bt.diagnose([1, 2])": "diagnose takes a Pipeline or a tf.data.Dataset, not list",
     "bt.diagnose(DATASET, seconds=0)": "seconds=0 must be a positive, finite number of seconds",
     "bt.diagnose(tf.data.Dataset.range(4), seconds=0.1)": "with no examples along a leading dimension",
-    "bt.pipeline_ceiling(DATASET)": "pipeline_ceiling takes what bt.diagnose(pipeline) returns",
     # Models and training
     "bt.Model(INPUTS, OUTPUTS, micro_batches=1.5)": "micro_batches=1.5 must be a whole number of at least 1",
     "bt.Model(INPUTS, OUTPUTS, microbatches=2)": "no argument 'microbatches'; the nearest is 'micro_batches'",
