@@ -8,9 +8,10 @@ from logical_cpus import mirrored
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.plan.parallelism import SLOTS
 from bigtrain_nb.plan.plans import plan_step
 from bigtrain_nb.plan.step import Step
-from bigtrain_nb.plan.transformer import SLOTS, Transformer
+from bigtrain_nb.plan.transformer import Transformer
 
 B = 32
 SUMS = 144
