@@ -38,7 +38,7 @@ FEW_EXAMPLES = 8
 BATCH, STEPS, SEED = 32, 4, 0
 WHOLE, RECOMPUTED, SHARDED, CUT = "whole", "recompute=True", "shard_optimizer=True", "tensor_parallel=2"
 FULLY = "fully_shard=True"
-IN_16_BITS, LOCAL = 'reduce_dtype="bfloat16"', f"sync_every={STEPS}"
+IN_16_BITS = 'reduce_dtype="bfloat16"'
 CHUNKED, BOTH = "chunk_attention=16", "recompute=True, chunk_attention=16"
 OF_THE_GPT = {
     RECOMPUTED: {"recompute": True},
@@ -50,12 +50,11 @@ OF_THE_GPT = {
 OF_THE_MODEL = {
     SHARDED: {"shard_optimizer": True},
     IN_16_BITS: {"reduce_dtype": "bfloat16"},
-    LOCAL: {"sync_every": STEPS},
 }
 SCHEDULES = ("gpipe", "1f1b")
 JOBS = {
-    "deep": (DEEP, [WHOLE, RECOMPUTED, SHARDED, FULLY, CUT, IN_16_BITS, LOCAL]),
-    "wide": (WIDE, [WHOLE, SHARDED, FULLY, IN_16_BITS, LOCAL]),
+    "deep": (DEEP, [WHOLE, RECOMPUTED, SHARDED, FULLY, CUT, IN_16_BITS]),
+    "wide": (WIDE, [WHOLE, SHARDED, FULLY, IN_16_BITS]),
 }
 PAIRS = {"deep pair": (DEEP, [WHOLE, SHARDED]), "wide pair": (WIDE, [WHOLE, SHARDED])}
 """Two ways alone: their rounds lie closer together, so that a machine whose speed drifts hurts their ratio less."""

@@ -27,8 +27,6 @@ _HOME = {
     "launch.jobs": ("run_workers",),
     "launch.strategy": ("strategy",),
     "launch.cluster_devices": ("cluster_devices",),
-    "launch.data_service": ("run_data_service",),
-    "launch.coordinator": ("Coordinator",),
     "train.preemption": ("PREEMPTED",),
     "train.resume": ("Resume",),
     "train.schedules": ("scaled_rate", "warmup_cosine"),

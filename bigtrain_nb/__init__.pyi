@@ -28,8 +28,6 @@ from bigtrain_nb.train.devices import mirrored as mirrored
 from bigtrain_nb.launch.jobs import run_workers as run_workers
 from bigtrain_nb.launch.strategy import strategy as strategy
 from bigtrain_nb.launch.cluster_devices import cluster_devices as cluster_devices
-from bigtrain_nb.launch.data_service import run_data_service as run_data_service
-from bigtrain_nb.launch.coordinator import Coordinator as Coordinator
 from bigtrain_nb.train.preemption import PREEMPTED as PREEMPTED
 from bigtrain_nb.train.resume import Resume as Resume
 from bigtrain_nb.train.schedules import scaled_rate as scaled_rate

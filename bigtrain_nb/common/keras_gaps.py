@@ -264,19 +264,18 @@ def converting_optionals(model, step):
     return model._autoconvert_optionals(step)
 
 
-def steps_in_turn(model, step, with_logs=True):
+def steps_in_turn(model, step):
     """Return what `fit` or `evaluate` calls for one execution, whose steps Python takes one after the other.
 
     Keras has them in a loop of the graph, in which replicas cannot talk to each other as GPUs and workers do:
-    TensorFlow then asks for the value of a placeholder. The logs are those of the last step, as in Keras; without them
-    {}, and no worker waits for the others to sum theirs.
+    TensorFlow then asks for the value of a placeholder. The logs are those of the last step, as in Keras.
     """
     strategy = model.distribute_strategy
     step = converting_optionals(model, step)
 
     def on_batch(data):
         logs = strategy.run(step, args=(data,))
-        return reduce_per_replica(logs, strategy, "auto") if with_logs else {}
+        return reduce_per_replica(logs, strategy, "auto")
 
     def one_step(iterator):
         return on_batch(next(iterator))

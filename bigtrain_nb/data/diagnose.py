@@ -107,7 +107,7 @@ class Diagnosis(Shown):
             words.append(
                 f"{names}: calls of Python take turns, whatever runs at once beside them. They allow"
                 f" {_in_turn(in_python):,.0f} examples/s in one process; write them as operations of TensorFlow, or"
-                " read in several processes, as bt.run_data_service does."
+                " read in several processes, by a tf.data service."
             )
         alone = f"{self.cores:g} cores for it alone would allow {self.ceiling:,.0f} examples/s"
         words.append(f"By its processor time, {alone}.")

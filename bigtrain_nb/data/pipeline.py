@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bigtrain_nb.common.addresses import answers
 from bigtrain_nb.common.checks import function, of_kind, one_of, switch, whole_number
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.images import ImageData
@@ -24,9 +23,8 @@ MOST_AT_ONCE = 16
 class Pipeline:
     """An input pipeline as settings; `dataset()` builds it.
 
-    The stages run in this order: read records, parse each, cache, shuffle, batch, finish, repeat, prefetch. Without a
-    cache the shuffle comes before the parse: what waits in its buffer is small then. With a ``service`` the stages up
-    to the batch run in its workers, and batches of parsed examples travel: uint8 images by default, not compressed.
+    The stages run in this order: read records, parse each, cache, shuffle, finish, batch, repeat, prefetch. Without a
+    cache the shuffle comes before the parse: what waits in its buffer is small then.
 
     - ``data``: an `ImageData` (from `photo_crops` or `image_folder`), or a list of paths with your own ``parse``.
     - ``split``: "train" or "test", which files of an `ImageData` are read.
@@ -54,28 +52,15 @@ class Pipeline:
     - ``cache``: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in
       it), whose folder is made if it is not there. What one program has cached there another reads, if it reads the
       same files with the same settings: their digest is added to the path. A ``parse`` of your own is known by its name
-      only: when you change it, take another path. With a ``service`` a cache is in its workers' memory, and empty again
-      in each pass unless they repeat.
+      only: when you change it, take another path.
     - ``shuffle``: size of the shuffle buffer in examples, 0 for the order of the files.
     - ``seed``: of the shuffle and of ``augment``; None draws a new one at each start.
     - ``batch``: examples in a batch; the last batch may be shorter.
-    - ``repeat``: start again after the last batch, for ever, without the pause that a new iterator costs. (With a
-      ``service`` and the sharding "data" or "file" each pass begins about a second late.)
+    - ``repeat``: start again after the last batch, for ever, without the pause that a new iterator costs.
     - ``prefetch``: batches made ahead, 0 for none, or "AUTOTUNE".
     - ``deterministic``: keep the order although work runs in parallel.
     - ``rewrites``: let the runtime rewrite the pipeline by its own rules (False shows what each setting does by
       itself).
-    - ``service``: the address of a tf.data service, "grpc://host:port" (`run_data_service` starts one); None runs all
-      stages in this process.
-    - ``sharding``: which of the service's workers reads what. "dynamic": each file goes to the worker that is free;
-      each example comes once, and those that a lost worker had read may be missing. "data": worker i of n takes each
-      n-th batch, and "file" each n-th file; what a lost worker had sent comes again; one that registers after the first
-      batches were asked for may lose its share without an error, so begin when all run. "off": each worker reads all,
-      so that each example comes once for each worker. In each pass the workers begin anew, with the numbers that
-      ``seed`` gives. So to shuffle or augment with a service raises, unless ``seed`` is None, or ``repeat`` is set with
-      "dynamic" or "off"; and "data" with a shuffle always raises. A damaged record raises DataLossError, which gives
-      its place but not its file: read the shards one by one, with `tf.data.TFRecordDataset`, to find it.
-    - ``job_name``: trainings that give the same name share the examples of one epoch; without one, each gets all.
     - ``skip_damaged``: leave out records that cannot be parsed instead of raising, and of a shard that is cut off all
       that follows.
 
@@ -109,9 +94,6 @@ class Pipeline:
     prefetch: int | str = 0
     deterministic: bool = True
     rewrites: bool = True
-    service: str | None = None
-    sharding: str = "dynamic"
-    job_name: str | None = None
     skip_damaged: bool = False
 
     def __post_init__(self):
@@ -133,7 +115,7 @@ class Pipeline:
     def dataset(self) -> tf.data.Dataset:
         """Build the `tf.data.Dataset`; its elements are what ``finish`` makes of a batch of parsed examples.
 
-        Raises FileNotFoundError for a shard that is not there, RuntimeError for a service that does not answer.
+        Raises FileNotFoundError for a shard that is not there.
         """
         before_cache = self.cache and not self.augment  # parse there: each example only once
         in_batches = self.vectorize and not (before_cache or self.parse or self.skip_damaged)
@@ -153,22 +135,14 @@ class Pipeline:
             dataset = tf.data.Dataset.zip({"record": dataset, "numbers": numbers})
         if not (before_cache or in_batches):
             dataset = self._parse_each(dataset)
-        batched = self.vectorize or bool(self.service)
-        if batched:
+        if self.vectorize:
             dataset = dataset.batch(self.batch)
         if in_batches:
             dataset = self._map(dataset, self._decode_batch)
-        # Repeated in this process, each pass through a service begins a second late. So its workers repeat, unless each
-        # has a share of its own ("data", "file"): it would not wait for the others.
-        repeat_there = _repeats_there(self)
-        if repeat_there:
-            dataset = dataset.repeat()
-        if self.service:
-            dataset = self._through_service(dataset)
         dataset = self._map(dataset, self.finish or scale_pixels)
-        if not batched:
+        if not self.vectorize:
             dataset = dataset.batch(self.batch)
-        if self.repeat and not repeat_there:
+        if self.repeat:
             dataset = dataset.repeat()
         if self.prefetch:
             dataset = dataset.prefetch(_tf(self.prefetch))
@@ -177,20 +151,6 @@ class Pipeline:
         if not self.rewrites:
             options.experimental_optimization.apply_default_optimizations = False
         return dataset.with_options(options)
-
-    def _through_service(self, dataset):
-        if not answers(self.service):
-            raise RuntimeError(
-                f"service={self.service!r} does not answer: is it running, and its port open to this host?"
-            )
-        return dataset.apply(
-            tf.data.experimental.service.distribute(
-                processing_mode=getattr(tf.data.experimental.service.ShardingPolicy, self.sharding.upper()),
-                service=self.service,
-                job_name=self.job_name,
-                compression=None,
-            )
-        )
 
     def _records(self):
         files = tf.data.Dataset.from_tensor_slices(list(self.files))
@@ -251,11 +211,6 @@ def _tf(value):
     return tf.data.AUTOTUNE if value == AUTOTUNE else value
 
 
-def _repeats_there(settings):
-    """Tell whether the workers of a service repeat, so that all passes are one to them."""
-    return bool(settings.repeat and settings.service and settings.sharding in ("dynamic", "off"))
-
-
 _LEAST = {"image_size": 1, "cycle_length": 1, "num_parallel_calls": 1, "batch": 1, "shuffle": 0, "prefetch": 0}
 _SWITCHES = ("exact", "augment", "vectorize", "repeat", "deterministic", "rewrites", "skip_damaged")
 _MAY_BE_AUTOTUNE = ("cycle_length", "num_parallel_calls", "prefetch")
@@ -264,7 +219,6 @@ _MAY_BE_AUTOTUNE = ("cycle_length", "num_parallel_calls", "prefetch")
 def _check(settings):
     one_of("split", settings.split, ("train", "test"))
     one_of("source", settings.source, ("shards", "files"))
-    one_of("sharding", settings.sharding, ("dynamic", "data", "file", "off"))
     for name, least in _LEAST.items():
         value = getattr(settings, name)
         if name in _MAY_BE_AUTOTUNE and isinstance(value, str):
@@ -278,8 +232,6 @@ def _check(settings):
             function(name, getattr(settings, name))
     if settings.seed is not None:
         whole_number("seed", settings.seed, 0)
-    of_kind("service", settings.service, str | None, 'an address, like "grpc://host:port", or None')
-    of_kind("job_name", settings.job_name, str | None, "a text or None")
     cache = of_kind("cache", settings.cache, str | os.PathLike | None, 'None, "memory", "file" or a path')
     if cache not in (None, "memory", "file") and not os.path.dirname(cache):
         raise ValueError(f'cache={cache!r} must be None, "memory", "file" or a path with a folder in it')
@@ -287,28 +239,7 @@ def _check(settings):
         of_kind("data", settings.data, list | tuple, "an ImageData, or a list of paths with a parse of your own")
         if settings.parse is None:
             raise ValueError("data of your own needs parse=, a function from one record to one example")
-    if settings.service:
-        _check_with_service(settings)
     if settings.augment and settings.parse:
         raise ValueError("augment=True needs the default parse: cut random parts in a parse or finish of your own")
     if not settings.files:
         raise ValueError(f"data holds no {settings.split} {settings.source}: there is nothing to read")
-
-
-def _check_with_service(settings):
-    if settings.cache not in (None, "memory"):
-        raise ValueError(
-            f"cache={settings.cache!r} with a service: each of its workers would write that file, and read what another"
-            ' has read: take "memory", or None'
-        )
-    if settings.shuffle and settings.sharding == "data":
-        raise ValueError(
-            'sharding="data" with shuffle: each worker takes each n-th batch of an order of its own, so that examples'
-            ' are lost and others come twice: take sharding="file" or "dynamic", or shuffle=0'
-        )
-    random = settings.shuffle or settings.augment
-    if random and settings.seed is not None and not _repeats_there(settings):
-        raise ValueError(
-            f"seed={settings.seed} with a service: its workers begin anew in each pass, and would shuffle and augment"
-            ' all epochs alike: take seed=None, or repeat=True with sharding="dynamic" or "off"'
-        )

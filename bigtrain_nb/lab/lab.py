@@ -19,7 +19,7 @@ from bigtrain_nb.common.files import write_text
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure.race import Race, looks
-from bigtrain_nb.measure.rounds import compare
+from bigtrain_nb.measure.rounds import LOOKS, compare
 from bigtrain_nb.measure.source import is_source
 from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.plots import Picture
@@ -143,7 +143,7 @@ class Lab:
         """The last run and those that took turns with it, as image/png. Raises RuntimeError if there is none yet."""
         if not self.runs:
             raise RuntimeError("there is no picture yet: run something first")
-        return Picture(runs.figure(self.runs), repr(self.runs[-1]))
+        return Picture(runs.figure(self.runs, *runs.headline(self.runs)), repr(self.runs[-1]))
 
     def table(self) -> Card:
         """The last 24 runs as a table."""
@@ -268,7 +268,10 @@ class Lab:
         """Measure the settings of a job, in turns if they are several; return all as runs."""
         sources = {name: partial(self._source, **settings) for name, settings in job.items()}
         seconds = self.seconds * (len(job) / 3 if self._is_race else max(1, len(job) / 2))
-        self._tell(job, f"Measuring {', '.join(job)}, about {seconds:.0f} s.")
+        longest = (
+            f", up to {max(LOOKS) * seconds:.0f} s where it is close" if len(job) > 1 and not self._is_race else ""
+        )
+        self._tell(job, f"Measuring {', '.join(job)}: about {seconds:.0f} s{longest}.")
         taken = {"seconds": seconds, "progress": partial(self._progress, job)}
         if len(job) == 1 and not self._is_race:
             [(name, source)] = sources.items()

@@ -91,15 +91,13 @@ def table(runs):
     return cards.table(f"The last {len(rows)} of {len(runs)} runs", head, rows, closing)
 
 
-def figure(runs):
-    """The last run as bars with all that took turns with it, what it is compared with first.
+def figure(runs, *lines):
+    """The last run as bars with all that took turns with it, what it is compared with first, below these lines.
 
     A run is called by its name and the settings that differ among them: "run 2: batch=32".
     """
     last = runs[-1]
-    together = [last]
-    if last.comparison:
-        together = [run for run in runs if run.comparison is last.comparison or run is last.against][-SHOWN:]
+    together = _together(runs)
     differing = [name for name in last.settings if len({text(run.settings[name]) for run in together}) > 1]
     bars = {}
     for run in together:
@@ -107,23 +105,29 @@ def figure(runs):
         shown = describe({name: run.settings[name] for name in differing or run.settings})
         bars[run.name] = replace(result, name=f"{run.name}: {shown}")
     before = bars[last.against.name].name if last.against else None
-    return bars_figure(list(bars.values()), *_headline(last, together), before)
+    return bars_figure(list(bars.values()), *lines, before=before)
 
 
-def _headline(last, together):
-    """In large type the last rate, and how it compares; of many, the best of those that can be told apart."""
+def _together(runs):
+    """The last run with all that took turns with it; of a race the last 24."""
+    last = runs[-1]
+    if not last.comparison:
+        return [last]
+    return [run for run in runs if run.comparison is last.comparison or run is last.against][-SHOWN:]
+
+
+def headline(runs):
+    """Two lines: what stands in large type, and below it: the last rate, up or down; of many the highest one."""
+    last, together = runs[-1], _together(runs)
     if len(together) > 2:
-        best = max(together, key=lambda run: last.comparison.results[run.name].median)
-        rate = last.comparison.results[best.name]
-        changed = describe(best.changed) if best.against else ""
-        verdict = f"{best.ratio} against {best.against.name}" if best.against else ""
-        return f"{number(rate.median)} {rate.unit} at most", ": ".join(filter(None, [best.name, changed, verdict]))
+        last = max(together, key=lambda run: last.comparison.results[run.name].median)
     rate = f"{number(last.result.median)} {last.result.unit}"
+    if len(together) > 2:
+        rate = f"up to {rate}"
     if not last.against:
-        return rate, ""
+        return rate, f"{last.name}, {_what(last)}"
     ratio = last.ratio
-    arrow = ARROWS.get(ratio.verdict, "")
-    return f"{arrow}{rate}", f"{ratio} against {ratio.b}"
+    return f"{ARROWS.get(ratio.verdict, '')}{rate}", f"{last.name}, {_what(last)}; against {ratio.b}: {ratio}"
 
 
 def csv_lines(runs):

@@ -73,7 +73,7 @@ class View:
         """Show how far a measurement is; the rate so far in large type."""
         self.progress.value = fraction
         what, _, rate = words.partition(": ")
-        large = f'<div style="font-size: 1.8em">{html.escape(rate)}</div>' if rate else ""
+        large = _large(html.escape(rate)) if rate else ""
         self.happens.value = colored(f"{large}{html.escape(what)}") if words else ""
 
     def _draw(self):
@@ -85,7 +85,9 @@ class View:
             return
         figure = runs.figure(lab.runs)
         words = f"{lab.runs[-1]}. The table below the picture has every run."
-        self.results.value = colored(figure_svg(figure, words) + lab.table().html)
+        rate, verdict = map(html.escape, runs.headline(lab.runs))
+        above = f"{_large(rate)}<div>{verdict}</div>"
+        self.results.value = colored(above + figure_svg(figure, words) + lab.table().html)
         self.baseline.unobserve(self._choose_baseline, "value")  # new options choose the first of them
         self.baseline.options = [(BEFORE, None), *((run.name, run) for run in lab.runs)]
         self.baseline.value = lab.baseline
@@ -134,3 +136,7 @@ class View:
         self.lab.baseline = change["new"]
         chosen = self.lab.baseline
         self.lab.say(f"The next runs are compared with {chosen.name if chosen else BEFORE}.")
+
+
+def _large(markup):
+    return f'<div style="font-size: 1.8em; font-weight: bold">{markup}</div>'

@@ -5,16 +5,14 @@ import signal
 import sys
 from pathlib import Path
 
-from bigtrain_nb.launch import data_service
 from bigtrain_nb.launch.jobs import run_workers
 
 
 def main(words):
     """Run the words of a command line; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bigtrain_nb.launch", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="run | data-service")
+    commands = parser.add_subparsers(required=True, metavar="run")
     _add_run(commands)
-    _add_data_service(commands)
     end = words.index("--") if "--" in words else len(words)
     chosen = parser.parse_args(words[:end])
     chosen.arguments = words[end + 1 :]
@@ -33,7 +31,6 @@ def _add_run(commands):
         " failure's, 128 + n for signal n, 124 after the timeout.",
     )
     parser.add_argument("--workers", type=int, default=2, help="how many (default: 2)")
-    parser.add_argument("--servers", type=int, default=0, help="parameter servers, with a chief beside the workers")
     parser.add_argument("--restarts", type=int, default=0, help="start again after a failure, so many times")
     parser.add_argument("--timeout", type=float, help="end the job after so many seconds")
     parser.add_argument("script_or_code", metavar="TRAIN.py", type=Path, help="a Python script")
@@ -50,19 +47,6 @@ def _run(chosen):
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return job.exit_code
-
-
-def _add_data_service(commands):
-    what = "be one process of a tf.data service: the dispatcher, if it is the first task"
-    parser = commands.add_parser("data-service", help=what, description=what)
-    what = "a private one, where the dispatcher keeps what it must know after a restart"
-    parser.add_argument("--folder", required=True, help=what)
-    parser.set_defaults(command=_serve_data)
-
-
-def _serve_data(chosen):
-    data_service.serve(chosen.folder)
-    return 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from bigtrain_nb.common.addresses import host_and_port
 
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
-KINDS = ["chief", "worker", "ps"]
+KINDS = ["chief", "worker"]
+ON_SERVERS = (
+    "bt.strategy() brings together workers that train in step. Make a tf.distribute.ParameterServerStrategy in the"
+    " chief and a tf.distribute.Server in the others, as scripts/on_servers.py of notebook 12 does"
+)
 # Variables by which other launchers tell a process that it is one of several.
 COUNTS = ["JAX_NUM_PROCESSES", "WORLD_SIZE", "PET_NNODES"]
 SLURM = "SLURM's variables"
@@ -22,15 +26,13 @@ SLURM_PORTS = range(20_000, 32_000)  # below those that Linux gives to clients
 class ClusterSpec:
     """All tasks that train together, and which of them this process is.
 
-    ``addresses`` has the "host:port" of every task: the chief's first, then the workers', then those of so many
-    parameter ``servers``. Where none ``has_chief`` for its kind, worker 0 is the chief. ``rank`` is this task's place
-    among them; ``source`` says where all this is from.
+    ``addresses`` has the "host:port" of every task: the chief's first, then the workers'. Where none ``has_chief`` for
+    its kind, worker 0 is the chief. ``rank`` is this task's place among them; ``source`` says where all this is from.
     """
 
     addresses: list
     rank: int
     has_chief: bool
-    servers: int
     source: str
 
     @property
@@ -55,14 +57,9 @@ class ClusterSpec:
 
     @property
     def cluster(self):
-        """The addresses by the kind of the tasks: "chief", "worker", "ps"."""
+        """The addresses by the kind of the tasks: "chief", "worker"."""
         chiefs = 1 if self.has_chief else 0
-        first_server = len(self.addresses) - self.servers
-        parts = {
-            "chief": self.addresses[:chiefs],
-            "worker": self.addresses[chiefs:first_server],
-            "ps": self.addresses[first_server:],
-        }
+        parts = {"chief": self.addresses[:chiefs], "worker": self.addresses[chiefs:]}
         return {kind: addresses for kind, addresses in parts.items() if addresses}
 
     @property
@@ -78,22 +75,19 @@ class ClusterSpec:
     def name(self, rank):
         """Return what messages call a task, with its address: "worker 1 (host1:2222)"."""
         task = self.tasks[rank]
-        kind = "server" if task["type"] == "ps" else task["type"]
-        return f"{kind} {task['index']} ({self.addresses[rank]})"
+        return f"{task['type']} {task['index']} ({self.addresses[rank]})"
 
 
 @dataclass(frozen=True)
 class Place:
     """A task that knows its ``rank``, the ``count`` of all, and where the ``chief`` waits for them, "host:port".
 
-    The last ``servers`` of them are parameter servers; the first is a chief beside the workers then. ``source`` says
-    which variables this is from, ``group`` what all tasks of one training say alike when they meet.
+    ``source`` says which variables this is from, ``group`` what all tasks of one training say alike when they meet.
     """
 
     rank: int
     count: int
     chief: str
-    servers: int
     source: str
     group: str
 
@@ -105,17 +99,18 @@ class Place:
 def cluster_spec(environment=os.environ):
     """Return this process' `ClusterSpec`, its `Place` where it is told no more, or None if it is on its own.
 
-    TF_CONFIG comes first, then SLURM's variables, which srun sets in each task. BIGTRAIN_SERVERS=n makes parameter
-    servers of the last n tasks, and a chief of the first.
+    TF_CONFIG comes first, then SLURM's variables, which srun sets in each task.
 
     Raises ValueError for variables that no group of workers can be made from, and where only another launcher's say
     that this is one of several processes.
     """
-    servers = _number("BIGTRAIN_SERVERS", environment) if environment.get("BIGTRAIN_SERVERS") else 0
+    servers = environment.get("BIGTRAIN_SERVERS", "0")
+    if servers not in ("", "0"):
+        raise ValueError(f"BIGTRAIN_SERVERS={servers}: {ON_SERVERS}")
     if environment.get("TF_CONFIG", "").strip():
-        found = _from_tf_config(environment["TF_CONFIG"], servers)
+        found = _from_tf_config(environment["TF_CONFIG"])
     elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:  # set by srun, not by sbatch
-        found = _from_slurm(environment, servers)
+        found = _from_slurm(environment)
     else:
         _refuse_other_launchers(environment)
         return None
@@ -145,7 +140,7 @@ def why_alone(environment=os.environ):
     return None
 
 
-def _from_slurm(environment, servers):
+def _from_slurm(environment):
     """Return the place of a task that srun started. SLURM has no port for us: the number of the step chooses one."""
     rank, count = _number("SLURM_PROCID", environment), _number("SLURM_STEP_NUM_TASKS", environment)
     step = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
@@ -157,16 +152,7 @@ def _from_slurm(environment, servers):
             " --distribution=arbitrary"
         )
     port = SLURM_PORTS[zlib.crc32(step.encode()) % len(SLURM_PORTS)]
-    return _place(rank, count, f"{host}:{port}", servers, SLURM, f"{count} tasks of SLURM's step {step}")
-
-
-def _place(rank, count, chief, servers, source, group):
-    if servers and count < servers + 2:
-        raise ValueError(
-            f"BIGTRAIN_SERVERS={servers} needs at least {servers + 2} tasks, a chief and a worker beside the servers:"
-            f" there are {count}, because of {source}"
-        )
-    return Place(rank, count, chief, servers, source, group)
+    return Place(rank, count, f"{host}:{port}", SLURM, f"{count} tasks of SLURM's step {step}")
 
 
 def _number(name, environment):
@@ -187,16 +173,15 @@ def _is_address(text):
     return re.fullmatch(r".+:\d{1,5}", text) is not None and 0 < host_and_port(text)[1] < 65536
 
 
-def _from_tf_config(text, servers):
+def _from_tf_config(text):
     cluster, task = _parsed(text)
     _check_kinds([*cluster, task["type"]])
     _check_addresses(cluster)
     _check_task(cluster, task)
-    chief, given = cluster.get("chief", []), cluster.get("ps", [])
-    addresses = chief + cluster.get("worker", []) + given
+    chief = cluster.get("chief", [])
+    addresses = chief + cluster.get("worker", [])
     rank = addresses.index(cluster[task["type"]][task["index"]])
-    servers = servers or len(given)
-    return ClusterSpec(addresses, rank, bool(chief or servers), servers, "TF_CONFIG")
+    return ClusterSpec(addresses, rank, bool(chief), "TF_CONFIG")
 
 
 def _parsed(text):
@@ -234,6 +219,8 @@ def _check_kinds(kinds):
         )
     if "master" in kinds:
         raise ValueError('TF_CONFIG has a "master", the name of TensorFlow 1: call it "chief"')
+    if "ps" in kinds:
+        raise ValueError(f"TF_CONFIG has parameter servers (ps): {ON_SERVERS}")
     for kind in kinds:
         if kind not in KINDS:
             raise ValueError(f"TF_CONFIG has a task of the kind {kind!r}; a task is one of {', '.join(KINDS)}")
@@ -248,8 +235,6 @@ def _check_addresses(cluster):
             raise ValueError(f"TF_CONFIG has the address {address} twice: each task needs a host:port of its own")
     if len(cluster.get("chief", [])) > 1:
         raise ValueError(f"TF_CONFIG has {len(cluster['chief'])} chiefs: one of them leads, call the others worker")
-    if cluster.get("ps") and not cluster.get("worker"):
-        raise ValueError("TF_CONFIG has parameter servers (ps) and no worker that would train with them: add workers")
 
 
 def _check_task(cluster, task):

@@ -24,14 +24,12 @@ MOST_PROCESSES = 256  # of a kind, on one machine
 KEPT_LINES = 10_000  # the first and the last so many of each worker
 TIMED_OUT = 124
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
-ONLY_FATAL = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # a chief would complain of a lost worker again and again
 
 
 def run_workers(
     script_or_code: str | os.PathLike,
     workers: int = 2,
     *,
-    servers: int = 0,
     arguments: Sequence = (),
     env: Mapping | None = None,
     timeout: float | None = None,
@@ -54,11 +52,6 @@ def run_workers(
     With fewer workers a script goes on too, when it is started anew: a `bigtrain_nb.Model` divides the batch of a step
     among all workers, however many, and the result is the same up to rounding, as `bigtrain_nb.Resume` says.
 
-    With ``servers``, parameter servers, there are a chief, the workers and the servers; all run the same script, in
-    which `bigtrain_nb.strategy` returns in the chief only. A worker that fails is then started again alone, on its
-    port, while the others train; each time counts as one of ``restarts``. The loss of the chief or of a server loses
-    the variables: all are started again. The job is over when the chief has ended.
-
     ``timeout`` ends the whole job after so many seconds. The job also ends when it is dropped, or this process ends.
     What the workers have started ends with them, on Linux in sessions of its own too.
 
@@ -76,7 +69,6 @@ def run_workers(
         job = bt.run_workers("import os; print(os.environ['TF_CONFIG'])", workers=2)
         print(job.wait())  # [0, 0]
     """
-    servers = whole_number("servers", servers, 0, MOST_PROCESSES)
     restarts = whole_number("restarts", restarts, 0)
     if isinstance(workers, list | tuple):
         raise ValueError(f"workers={workers!r} must be one number: to go on with fewer, call run_workers again")
@@ -91,11 +83,7 @@ def run_workers(
         whole_number("gpus_each", gpus_each, 0)
     script, source = _script(script_or_code)
     shares, gpus_in_words = _shares_of_gpus(workers, gpus_each)
-    tasks = [task("worker", index, alone=servers > 0, environment=shares[index]) for index in range(workers)]
-    if servers:
-        chief = task("chief", 0, name="chief", environment=NO_GPU | ONLY_FATAL)
-        others = [task("ps", index, name=f"server {index}") for index in range(servers)]
-        tasks = [chief, *tasks, *others]
+    tasks = [{"name": f"worker {index}", "environment": dict(shares[index])} for index in range(workers)]
     for each in tasks:
         each["environment"] |= {name: str(value) for name, value in (env or {}).items()}
     order = {
@@ -105,15 +93,8 @@ def run_workers(
         "timeout": timeout,
         "restarts": restarts,
         "patience": patience,
-        "scratch": None,
     }
     return Job(order, gpus_in_words)
-
-
-def task(kind, index, name=None, alone=False, environment=NO_GPU):
-    """One process of a job: its place in TF_CONFIG, its name, whether it is started again alone, and what it sees."""
-    name = name or f"{kind} {index}"
-    return {"type": kind, "index": index, "name": name, "alone": alone, "environment": dict(environment)}
 
 
 def _script(script_or_code):
@@ -186,12 +167,11 @@ class Lines:
 class Job(Shown):
     """Workers that run together. Made by `run_workers`; shows itself as a table in a notebook.
 
-    ``names`` says what each is: "worker 0", or "chief", "worker 0", "server 0" where there are servers.
-    ``addresses`` are theirs, "host:port"; ``pids`` their process ids; ``codes`` their exit codes, None while one
-    runs, -9 if SIGKILL ended it: all three of the last start. ``failed`` is the
-    index of the one that failed first since then, or None. ``restarted`` says how many times all, or one alone,
-    were started again. ``exit_code`` is what a shell would see: None while the job runs, 0, the first failure's
-    code, 128 + n for signal n, 124 after the timeout.
+    ``names`` says what each is: "worker 0", "worker 1", ... ``addresses`` are theirs, "host:port"; ``pids`` their
+    process ids; ``codes`` their exit codes, None while one runs, -9 if SIGKILL ended it: all three of the last start.
+    ``failed`` is the index of the one that failed first since then, or None. ``restarted`` says how many times all
+    were started again. ``exit_code`` is what a shell would see: None while the job runs, 0, the first failure's code,
+    128 + n for signal n, 124 after the timeout.
     """
 
     def __init__(self, order, gpus_in_words=""):
@@ -206,7 +186,6 @@ class Job(Shown):
         self.timed_out = False
         self.exit_code: int | None = None
         self._how = "run"
-        self._alone = [task["alone"] for task in tasks]
         self._logs = [Lines() for _ in tasks]
         self._unprinted = Lines()  # what `wait` is to print
         self._cannot_start = None
@@ -291,8 +270,6 @@ class Job(Shown):
         if self.exit_code is not None:
             return ""
         ports = [address.rpartition(":")[2] for address in self.addresses]
-        if self.names[0] == "chief":
-            ports[0] = "one that the chief draws"  # on its own our code listens, for this machine only
         return (
             f"Anyone who reaches this machine reaches the ports of TensorFlow ({', '.join(ports)}), without a password,"
             " and through them your files."
@@ -304,9 +281,6 @@ class Job(Shown):
             self._hear(event["worker"], event["text"])
         elif "code" in event:
             self.codes[event["worker"]] = event["code"]
-        elif "alone" in event:
-            self._say(f"-- {self._failure(event.pop('alone'))}; it is started again alone")
-            vars(self).update(event)
         elif "cannot_start" in event:
             self._cannot_start = event["cannot_start"]
             self._say(f"-- {self._cannot_start}; the job is ended")
@@ -346,8 +320,7 @@ class Job(Shown):
         elif self._cannot_start:
             code, how = 1, f"ended: {self._cannot_start}"
         else:
-            needed = [code for code, alone in zip(self.codes, self._alone, strict=False) if not alone]
-            code = max(needed, key=abs, default=0)
+            code = max(self.codes, key=abs, default=0)
             how = "were stopped" if code else "ended well"
         self._how = f"{how} after {time.monotonic() - self._began:.1f} s"
         self.exit_code = code if code >= 0 else 128 - code

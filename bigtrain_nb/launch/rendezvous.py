@@ -42,7 +42,7 @@ to_the_chief = []  # this worker's connection, open until the process ends
 
 
 def come_together(how, found, runs, seconds):
-    """Return the `ClusterSpec` of all tasks, and what ``how(spec, runs, patience)`` gives, `meet` or `lead`.
+    """Return the `ClusterSpec` of all tasks, and what ``how(spec, runs, patience)`` gives, such as `meet`.
 
     ``found`` is this task's `ClusterSpec` or `Place`, ``runs`` what it runs, by `what_runs`; the `Patience` lasts for
     ``seconds``. Sets TF_CONFIG. Raises RuntimeError that names this task's port if it is taken.
@@ -73,7 +73,7 @@ def locate(place, patience):
             chief, answer = report(place, {"port": port}, patience)
             chief.close()
             addresses = answer["addresses"]
-    return ClusterSpec(addresses, place.rank, place.servers > 0, place.servers, place.source)
+    return ClusterSpec(addresses, place.rank, False, place.source)
 
 
 def _gather_addresses(place, port, patience):

@@ -14,7 +14,7 @@ from bigtrain_nb.common.hardware import version_of
 from bigtrain_nb.common.quiet import keras
 
 PACKAGES = ["tensorflow", "keras", "keras_hub", "bigtrain_nb"]
-VARIABLES = ["BIGTRAIN_SERVERS", "KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "NVIDIA_TF32_OVERRIDE"]
+VARIABLES = ["KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "NVIDIA_TF32_OVERRIDE"]
 
 
 def what_runs(may_differ=()):

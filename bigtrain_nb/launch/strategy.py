@@ -8,14 +8,12 @@ from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch.cluster_spec import cluster_spec, why_alone
 from bigtrain_nb.launch.rendezvous import come_together, meet
 from bigtrain_nb.launch.same_run import what_runs
-from bigtrain_nb.launch.serve import lead
 from bigtrain_nb.train.devices import mirrored_over
 
 
 def strategy(
     timeout: float = 600,
     communication_options: Any = None,
-    variable_partitioner: Any = None,
     may_differ: Sequence[str] = (),
 ) -> tf.distribute.Strategy:
     """Return the `tf.distribute` strategy for where this process runs, and print which it is and why.
@@ -25,16 +23,10 @@ def strategy(
     listens on a free port, they tell each other where, and TF_CONFIG is set. Each process takes all GPUs that it sees:
     under SLURM each task needs its own (--gpus-per-task).
 
-    With BIGTRAIN_SERVERS=n, or with "ps" in TF_CONFIG, there are parameter servers among them. This returns in the
-    chief only then, with a `ParameterServerStrategy`; a worker or a server serves the chief until that has ended, and
-    then ends, with code 0.
-
     With several GPUs: a `MirroredStrategy` over them. Otherwise TensorFlow's default for one device. Call it before
     TensorFlow runs anything. On the CPU each worker is one device. Workers with GPUs sum their gradients by NCCL, and
     others by a ring of TensorFlow's own over gRPC; the printed line says which. ``communication_options``, a
-    `tf.distribute.experimental.CommunicationOptions`, chooses another way;
-    ``variable_partitioner``, one of `tf.distribute.experimental.partitioners`, which variables are cut into shards that
-    stand on several parameter servers.
+    `tf.distribute.experimental.CommunicationOptions`, chooses another way.
 
     When they meet, the tasks compare what they run: the script and the modules beside it that are loaded by now,
     arguments, versions, Keras' settings, and the number of GPUs. ``may_differ`` has the arguments for which each task
@@ -54,8 +46,6 @@ def strategy(
     found = cluster_spec()
     if found is None:
         return _alone()
-    if found.servers:
-        return _with_servers(found, what_runs(may_differ), timeout, variable_partitioner)
     gpus = tf.config.get_visible_devices("GPU")
     spec, _ = come_together(meet, found, what_runs(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
     options = communication_options or _options_for(gpus)
@@ -83,14 +73,3 @@ def _alone():
         return mirrored_over([f"GPU:{i}" for i in range(len(gpus))])
     print(f"No strategy is needed: one {'GPU' if gpus else 'CPU'}, and no variables of several workers", flush=True)
     return tf.distribute.get_strategy()
-
-
-def _with_servers(found, runs, seconds, variable_partitioner):
-    spec, reached = come_together(lead, found, runs, seconds)
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        reached, task_type="chief", task_id=0, rpc_layer="grpc"
-    )
-    made = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner)
-    workers, servers = len(spec.cluster["worker"]), spec.servers
-    print(f"ParameterServerStrategy: the chief of {workers} workers and {servers} servers, because of {spec.source}")
-    return made

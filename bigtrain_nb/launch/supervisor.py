@@ -16,7 +16,6 @@ import math
 import os
 import random
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -30,7 +29,6 @@ from pathlib import Path
 TICK_SECONDS = 0.02
 TERM_SECONDS = 5.0
 LATELY_SECONDS = 5.0
-SETTLE_SECONDS = 0.5
 LAST_WORDS_SECONDS = 3.0
 STEADY_SECONDS = 60.0  # who has run that long before it failed is started again at once
 LONGEST_PAUSE_SECONDS = 30.0
@@ -43,9 +41,8 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass(frozen=True)
 class State:
-    """What is known of a worker: whether it is started again ``alone``, its exit code, and some times."""
+    """What is known of a worker: its exit code, and some times."""
 
-    alone: bool = False
     code: int | None = None  # None while it runs
     began: float = 0.0
     ended: float = 0.0
@@ -64,8 +61,8 @@ class State:
 class Step:
     """What to do next.
 
-    "wait"; "start one" worker again; "end", which begins the end for a ``cause``: "success", "failure" of a worker,
-    "stopped" or "timeout"; "kill" those that still run; "start all" again; "finish".
+    "wait"; "end", which begins the end for a ``cause``: "success", "failure" of a worker, "stopped" or "timeout";
+    "kill" those that still run; "start all" again; "finish".
     """
 
     what: str
@@ -95,9 +92,7 @@ def next_step(known):
     """Return the `Step` that follows from what is `Known`.
 
     The end begins ``patience`` seconds after a failure, at the deadline, or when the client wants it: SIGTERM to those
-    that run, and SIGKILL 5 s later. Its cause is what came first. Who ends after that has not failed by itself. A
-    worker that is started again alone has not failed while there are restarts left, and is not waited for once the
-    others have ended well.
+    that run, and SIGKILL 5 s later. Its cause is what came first. Who ends after that has not failed by itself.
     """
     if known.end is None:
         return _step_before_the_end(known)
@@ -113,29 +108,18 @@ def next_step(known):
 
 def _step_before_the_end(known):
     is_running = any(worker.code is None for worker in known.workers)
-    needed = [worker for worker in known.workers if not worker.alone]
     failed = [index for index, worker in enumerate(known.workers) if worker.code]
-    failed.sort(key=lambda index: known.workers[index].ended)
-    may_start_alone = known.restarts_left > 0 and all(known.workers[index].alone for index in failed)
-
-    end = end_at = None
-    if needed and all(worker.code == 0 for worker in needed):
-        end, end_at = Step("end", cause="success"), max(worker.ended for worker in needed) + known.patience
-    elif failed and not may_start_alone:
-        end = Step("end", first_to_fail(known.workers, failed), "failure")
-        end_at = known.workers[failed[0]].ended + known.patience
-    if end:
-        is_time = known.stopped or not is_running or known.now >= min(end_at, known.deadline)
-        return end if is_time else Step("wait")
+    if failed:
+        since = min(known.workers[index].ended for index in failed)
+        is_time = known.stopped or not is_running or known.now >= min(since + known.patience, known.deadline)
+        return Step("end", first_to_fail(known.workers, failed), "failure") if is_time else Step("wait")
+    if not is_running:
+        return Step("end", cause="success")
     if known.stopped:
         return Step("end", cause="stopped")
     if known.now >= known.deadline:
         return Step("end", cause="timeout")
-    if failed:
-        lost = known.workers[failed[0]]
-        pause = max(SETTLE_SECONDS, pause_before_restart(known, lost))  # it may be a consequence of another's failure
-        return Step("start one", failed[0]) if known.now >= lost.ended + pause else Step("wait")
-    return Step("wait") if is_running else Step("end", cause="success")
+    return Step("wait")
 
 
 def pause_before_restart(known, failed):
@@ -173,8 +157,8 @@ class Worker:
         self.began = self.ended = self.raised = 0.0
 
     def start(self):
-        """Start its process, also anew: on the same port then."""
-        self.began, self.raised, self.code = time.monotonic(), 0.0, None
+        """Start its process."""
+        self.began = time.monotonic()
         try:
             self.process = subprocess.Popen(
                 self.supervisor.order["command"],
@@ -204,7 +188,7 @@ class Worker:
 
     def state(self):
         code = self.code  # before its end, which another thread notes first
-        return State(self.task["alone"], code, self.began, self.ended, self.raised)
+        return State(code, self.began, self.ended, self.raised)
 
     def _read(self):
         with suppress(BrokenPipeError), self.process.stdin as stdin:
@@ -278,12 +262,9 @@ class Supervisor:
             raise CannotStart(
                 f"there are no {len(self.tasks)} ports of 127.0.0.1 for the workers: {_reason(error)}"
             ) from None
-        cluster = {}
-        for task, address in zip(self.tasks, addresses, strict=True):
-            cluster.setdefault(task["type"], []).append(address)
         self.workers, self.end = [], None
         for index, task in enumerate(self.tasks):
-            config = {"cluster": cluster, "task": {"type": task["type"], "index": task["index"]}}
+            config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
             environment = os.environ | task["environment"] | {"TF_CONFIG": json.dumps(config)}
             worker = Worker(self, index, environment)
             worker.start()
@@ -302,12 +283,7 @@ class Supervisor:
             self.look()
             known = self.known()
             step = next_step(known)
-            if step.what == "start one":
-                self.count_restart(known, step.worker)
-                self.workers[step.worker].start()
-                self.tell(alone=step.worker, **self.state())
-                self.workers[step.worker].follow()
-            elif step.what == "end":
+            if step.what == "end":
                 self.end, self.end_at = step, known.now
                 if step.cause in ("failure", "timeout"):
                     self.tell(failed=step.worker, timed_out=step.cause == "timeout")
@@ -411,8 +387,6 @@ def main():
     if LIBC:
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     supervisor.run()
-    if supervisor.order["scratch"]:
-        shutil.rmtree(supervisor.order["scratch"], ignore_errors=True)
     os._exit(0)  # without a look at threads that still stand at a pipe
 
 

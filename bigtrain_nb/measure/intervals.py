@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 CONFIDENCE = 0.95
-SCATTER, SCATTER_ROUNDS = 0.2, 3
-"""Before anything is measured: logarithms of a ratio scatter by 0.2 from round to round. That counts as 3 rounds."""
+SCATTER, SCATTER_ROUNDS = 0.25, 3
+"""Before anything is measured: logarithms of a ratio scatter by 0.25 from round to round. That counts as 3 rounds."""
 LUCK, LUCK_INSTANCES = 0.03, 2
 """And instances of one source differ by 3 % (a standard deviation). That counts as 2 instances."""
 INSTANCES_TO_SEE_LUCK = 4

@@ -109,7 +109,7 @@ class Ratio(cards.Shown):
     median: float
     low: float
     high: float
-    advice: str = ""
+    advice: str = field(default="", compare=False)
     details: str = ""
     unit: ClassVar[str] = "x"
 

@@ -31,8 +31,8 @@ LEAST_ROUNDS = 3
 STEP_VISIT, VISIT = (0.05, 2), (0.25, 8)
 """Of steps alone, and where there are iterators: at least so many seconds and batches. The load of other programs
 changes within a second, so short visits that alternate often tell more; buffers want longer ones."""
-LEAST_WARM_UP = 4.0
-"""Seconds that a first pass is awaited, at least; else twice as long as is measured."""
+AWAITED = 4.0
+"""Seconds that the end of a first pass is awaited, or as long as is measured, if that is more. In vain only once."""
 BUILD_SHARE = 4
 """New instances are built once the last ones were measured for so many times as long as building them took."""
 BUSY = 0.3
@@ -121,6 +121,8 @@ class Rounds:
 
     def measure(self, told, until):
         """Measure rounds until they took so many seconds in all, at least three."""
+        for each in self._sources.values():
+            each.progress = told
         while len(self.instances) < LEAST_ROUNDS or self.seconds < until:
             if not self._sources or self._seconds_of_these > BUILD_SHARE * self._build_seconds:
                 self.build(told)
@@ -195,7 +197,8 @@ class Rounds:
             new.append(name)
         for name in new:
             told.say(0.0, f"warming up {name}")
-            sources[name].warm_up(max(LEAST_WARM_UP, 2 * self.asked))
+            is_in_vain = name in self.firsts and self.firsts[name][2]
+            sources[name].warm_up(0.0 if is_in_vain else max(AWAITED, self.asked))
             note = PASS_GOES_ON if sources[name].has_end and not sources[name].passes else ""
             self.firsts.setdefault(name, (sources[name].unit, sources[name].first_seconds, note))
         if len({unit for unit, _, _ in self.firsts.values()}) > 1:

@@ -14,7 +14,7 @@ from numbers import Integral
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.hardware import own_cpu_seconds
 
-STEP_SLICE, SLICE = 0.1, 0.3
+STEP_SLICE, SLICE = 0.05, 0.3
 """Seconds. A warm-up is seen in slices, of a step and of an iterator: it is over once two agree."""
 LONGEST_STEADYING = 2.0
 """Seconds. After a first pass that took all the time of the warm-up, so long may it take until slices agree."""

@@ -12,16 +12,16 @@ ROW, HEAD, FOOT = 0.62, 0.85, 0.6
 """Inches of a bar with its name, of the large type, of the axis."""
 
 
-def bars_figure(results, headline, line="", before=None):
+def bars_figure(results, headline="", line="", before=None):
     """Return a figure with a bar for each of the results; in grey that of the name `before`, which is compared with.
 
     `results`: a list of `Result` (anything with name, median, low, high and unit). Each name stands above its bar, so
     that a long one takes nothing from the picture; the line at a bar's end is its interval. `headline` stands above all
     in large type, `line` below it.
     """
-    figure, (axes,) = canvas(HEAD + FOOT + ROW * len(results))
-    axes.set_title(headline, loc="left", fontsize=19, color=INK, pad=30 if line else 8, fontweight="bold")
-    axes.text(0, 1.0, line, transform=axes.transAxes, color=INK, fontsize=12, va="bottom")
+    figure, (axes,) = canvas((HEAD if headline else 0.0) + FOOT + ROW * len(results))
+    axes.set_title(headline, loc="left", fontsize=19, color=INK, pad=30, fontweight="bold")
+    axes.text(0, 1.0, shorten(line, NAME, placeholder=" ..."), transform=axes.transAxes, color=INK, va="bottom")
     widest = max(_end(result) for result in results)
     for y, result in enumerate(results):
         color, alpha = (INK, 0.35) if result.name == before else (MEASURED, 1.0)

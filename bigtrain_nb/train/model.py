@@ -59,7 +59,6 @@ from bigtrain_nb.common.layers import optimizers_of, refuse_choice
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers, sum_over_replicas
 from bigtrain_nb.parallel.fully_shard import FullyShardedMean, shard_layers
-from bigtrain_nb.parallel.local_steps import LocalSteps, checked_outer_optimizer
 from bigtrain_nb.parallel.reduction import Mean
 from bigtrain_nb.parallel.sharded import ShardedMean
 from bigtrain_nb.parallel.shards import (
@@ -84,8 +83,6 @@ SETTINGS = {
     "fully_shard": None,
     "tensor_parallel": None,
     "reduce_dtype": "float32",
-    "sync_every": None,
-    "outer_optimizer": None,
 }
 """The arguments of `Model` that `keras.Model` does not have, and their defaults."""
 
@@ -98,8 +95,6 @@ class Settings(TypedDict, total=False):
     fully_shard: str | Callable | Sequence | None
     tensor_parallel: str | Callable | Sequence | None
     reduce_dtype: str
-    sync_every: int | None
-    outer_optimizer: keras.optimizers.Optimizer | None
 
 
 _Method = TypeVar("_Method", bound=Callable)
@@ -131,8 +126,6 @@ class Model(keras.Model):
       elementwise layers between, and KerasHub's transformer layers of GPT-2's and Llama's kind. What else has a matrix
       raises, and so does a number of heads or columns that does not divide by N.
     - ``reduce_dtype="bfloat16"``: gradients travel between replicas in half the bytes.
-    - ``sync_every=H`` (`LocalSteps`): each replica takes H steps by itself before all meet, and go on from the mean of
-      their weights. In `fit` only. ``outer_optimizer``, of Keras, takes how far they have come as a gradient instead.
 
     The gradient that is applied is the mean over the global batch, however unevenly it splits. So are metrics whose
     variables are sums and counts, as all of Keras: replicas add up what they have counted. A metric of your own that
@@ -161,8 +154,7 @@ class Model(keras.Model):
       of each use by itself (8e-3 apart after six steps of a small BERT); with SGD there is no difference
     - the end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on; nor is
       it a batch more in the means of losses and metrics, as in stock where batches have a known size
-    - ``reduce_dtype`` rounds gradients to bfloat16, that is to 8 significant bits, and ``sync_every`` gives other
-      weights
+    - ``reduce_dtype`` rounds gradients to bfloat16, that is to 8 significant bits
 
     Where XLA compiles the steps of one device (``compile(jit_compile=True)``, on a GPU by itself),
     ``steps_per_execution=K`` makes one program of K steps, so that a GPU does not wait between them: K batches of one
@@ -195,8 +187,6 @@ class Model(keras.Model):
     fully_shard = SETTINGS["fully_shard"]
     tensor_parallel = SETTINGS["tensor_parallel"]
     reduce_dtype = SETTINGS["reduce_dtype"]
-    sync_every = SETTINGS["sync_every"]
-    outer_optimizer = SETTINGS["outer_optimizer"]
     _reduction = None
     _looked_at = None  # when it was chosen
     _orders = None  # `OneOrder` of several workers
@@ -219,8 +209,6 @@ class Model(keras.Model):
         fully_shard: str | Callable | Sequence | None = None,
         tensor_parallel: str | Callable | Sequence | None = None,
         reduce_dtype: str = "float32",
-        sync_every: int | None = None,
-        outer_optimizer: keras.optimizers.Optimizer | None = None,
         **kwargs: Any,
     ):
         if _is_functional(args, kwargs):
@@ -232,8 +220,6 @@ class Model(keras.Model):
         self.fully_shard = fully_shard
         self.tensor_parallel = tensor_parallel
         self.reduce_dtype = reduce_dtype
-        self.sync_every = sync_every
-        self.outer_optimizer = outer_optimizer
         _refuse_together(self.state_in_place())
 
     @classmethod
@@ -243,15 +229,15 @@ class Model(keras.Model):
         It stays what it is: its class, methods and preprocessor, its own `call`, `compute_loss` and `compute_metrics`,
         its files, which anybody loads as the stock model without this package. What was compiled stays compiled, with
         the state of the optimizer; one that is already built is copied where ``shard_optimizer`` changes. ``settings``
-        are ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``tensor_parallel``, ``reduce_dtype``,
-        ``sync_every`` and ``outer_optimizer``; called again, it changes those that are given.
+        are ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``tensor_parallel`` and ``reduce_dtype``; called
+        again, it changes those that are given.
 
         ``model`` may also be a function that builds one, for a model that is larger than the memory of one device: with
         ``fully_shard`` and ``tensor_parallel`` the weights of these layers are sharded before they are made.
 
         The settings are those of a step of the model whose `fit` is called. Of a part inside another model, as a GAN's
-        networks, ``micro_batches``, ``shard_optimizer``, ``reduce_dtype``, ``sync_every`` and ``outer_optimizer`` do
-        nothing, and a step that calls it warns of that.
+        networks, ``micro_batches``, ``shard_optimizer`` and ``reduce_dtype`` do nothing, and a step that calls it warns
+        of that.
 
         Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
         with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
@@ -284,8 +270,7 @@ class Model(keras.Model):
         """A new value of a setting holds from the next `fit` on."""
         if name in SETTINGS:
             value = _checked(self, name, value)
-            if name != "outer_optimizer":  # which is in no step
-                self.train_function = None
+            self.train_function = None
         super().__setattr__(name, value)
 
     @property
@@ -328,7 +313,7 @@ class Model(keras.Model):
         if self.built and _asks_for_shards(self.state_in_place(), self.distribute_strategy):
             self.train_function = self.test_function = self.predict_function = None  # which may know whole weights only
             _shard_chosen(self.state_in_place(), self)
-        asked = {kind: kind.asked_for(self) for kind in (ShardedMean, FullyShardedMean, LocalSteps, TensorParallel)}
+        asked = {kind: kind.asked_for(self) for kind in (ShardedMean, FullyShardedMean, TensorParallel)}
         chosen = [kind for kind, words in asked.items() if words] or [Mean]
         if len(chosen) > 1:
             raise ValueError(
@@ -563,18 +548,10 @@ class Model(keras.Model):
             given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
             _refuse_shared_backups(self, callbacks_in(given.get("callbacks", kwargs.get("callbacks"))))
         with self._one_order():
-            return self._fit_with_callbacks(*args, **kwargs)
-
-    def _fit_with_callbacks(self, *args, **kwargs):
-        _refuse_other_scope(self, "fit")
-        first = self.choose_reduction().callbacks() if self.compiled else []
-        if not first:
+            _refuse_other_scope(self, "fit")
+            if self.compiled:
+                self.choose_reduction()
             return super().fit(*args, **kwargs)
-        given = inspect.signature(super().fit).bind(*args, **kwargs)
-        if "callbacks" not in given.arguments:  # by name, also to a `fit` of somebody's own that hands it on
-            return super().fit(*args, **{**kwargs, "callbacks": [*first, *_as_list(kwargs.get("callbacks"))]})
-        given.arguments["callbacks"] = [*first, *_as_list(given.arguments["callbacks"])]
-        return super().fit(*given.args, **given.kwargs)
 
     @_shown_as(keras.Model.evaluate)
     def evaluate(self, *args, **kwargs):
@@ -596,11 +573,6 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):
-        if self.sync_every:
-            raise ValueError(
-                f"sync_every={self.sync_every} works in fit, where an epoch's end brings the replicas together:"
-                " train_on_batch has no end"
-            )
         if self._loss_factor() > 1:
             raise ValueError(
                 'train_on_batch gives every replica the whole batch, so a loss with the reduction "sum" would count'
@@ -627,14 +599,13 @@ class Model(keras.Model):
             with self.distribute_strategy.scope():
                 optimizer.build(weights)
         with _watched_step(self, "train_step"):
-            with_logs = self.replica_reduction.reduces_logs
             if self._is_one_program():
                 if self.train_function is None or force:
                     self.train_function = steps_in_one_program(self, self.train_step)
-            elif with_logs and not self._talks_between_steps():
+            elif not self._talks_between_steps():
                 super().make_train_function(force)
             elif self.train_function is None or force:
-                self.train_function = steps_in_turn(self, self.train_step, with_logs)
+                self.train_function = steps_in_turn(self, self.train_step)
 
     def make_test_function(self, force=False):
         self.choose_reduction()
@@ -650,8 +621,7 @@ class Model(keras.Model):
 
     def _is_one_program(self):
         """Return whether XLA compiles the steps, on one device, so that several of them can be one program."""
-        on_one_device = self._distribute_strategy is None and self.replica_reduction.reduces_logs
-        return self.jit_compile and not self.run_eagerly and on_one_device
+        return self.jit_compile and not self.run_eagerly and self._distribute_strategy is None
 
     def _talks_between_steps(self):
         """Return whether replicas talk in several steps of one execution, which Keras' loop does not let them."""
@@ -669,9 +639,9 @@ class Model(keras.Model):
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Build from a *local* replica's batch; Keras' own turns the batches of all into one tensor, which raises
-        under MultiWorkerMirroredStrategy (keras issue 20585). Local steps need it on one device, too.
+        under MultiWorkerMirroredStrategy (keras issue 20585).
         """
-        if self._distribute_strategy is None and not self.sync_every:
+        if self._distribute_strategy is None:
             return
         if iterator is not None:
             *_, epoch = next(iter(iterator))  # before it the number of the step, in newer Keras of two
@@ -689,7 +659,7 @@ class Model(keras.Model):
     def _get_metrics_result_or_logs(self, logs):
         """Return the logs of an epoch: metrics of all replicas, and what an own `compute_metrics` adds.
 
-        Keras takes all from the first replica if anything is added. With several workers local steps have no logs.
+        Keras takes all from the first replica if anything is added.
         Where no example was seen there are none: means over nothing show 0, which `EarlyStopping` would believe.
         """
         metrics = self.get_metrics_result()
@@ -742,14 +712,6 @@ class Model(keras.Model):
         else:
             write_once(filepath, lambda path: save(path, **kwargs))
 
-    def save_own_variables(self, store):
-        self.replica_reduction.before_files()
-        super().save_own_variables(store)
-
-    def load_own_variables(self, store):
-        self.replica_reduction.before_files()
-        super().load_own_variables(store)
-
 
 def naming_settings(function):
     """Return the signature of a function of ``**settings`` with the settings themselves in their place."""
@@ -789,10 +751,6 @@ def _over_valid_places(step):
     return {**step, **tf.nest.map_structure(divided, {name: step[name] for name in ("loss", "gradients")})}
 
 
-def _as_list(callbacks):
-    return keras.tree.flatten(callbacks) if callbacks else []
-
-
 # Refused, or warned of, before it is done wrong in silence
 
 
@@ -810,10 +768,8 @@ def _refuse_unknown(what, given, names):
 
 def _checked(model, name, value):
     """Return the value that a setting gets, whole numbers as int; raise ValueError for what it does not take."""
-    if name == "micro_batches" or (name == "sync_every" and value is not None):
+    if name == "micro_batches":
         return whole_number(name, value, 1)
-    if name == "outer_optimizer":
-        return checked_outer_optimizer(value)
     if name in ("fully_shard", "tensor_parallel"):
         if value is not None:
             refuse_choice(value, name)
@@ -837,11 +793,6 @@ def _refuse_together(settings):
         raise ValueError(
             f"fully_shard={settings['fully_shard']!r} and tensor_parallel={settings['tensor_parallel']!r} do not go"
             " together, for each decides by itself what the replicas compute on: leave out one of them"
-        )
-    if settings.get("outer_optimizer") is not None and settings.get("sync_every") is None:
-        raise ValueError(
-            f"outer_optimizer={type(settings['outer_optimizer']).__name__} moves the weights where the replicas meet,"
-            " and without sync_every they never do: give sync_every=8, say, or leave out outer_optimizer"
         )
 
 
@@ -919,7 +870,7 @@ def _asked_for(model, settings):
     return f"{replicas} replicas" if replicas > 1 else None
 
 
-OF_A_STEP = ("micro_batches", "shard_optimizer", "reduce_dtype", "sync_every", "outer_optimizer")
+OF_A_STEP = ("micro_batches", "shard_optimizer", "reduce_dtype")
 """The settings that do nothing in the step of another model."""
 
 

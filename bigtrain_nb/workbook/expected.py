@@ -202,7 +202,6 @@ EXPECTED = {
         "tokens of each document, a list; {tokens of a row: seconds} of two rows",
         "tokens of a row, or None",
     ),
-    "ask_a_server.workers_allowed": ("the learning rate; the curvature", "a whole number"),
     "ask_a_server.asynchronous": (
         "weights [4]; gradient(worker, weights) -> array; seconds of each worker, a list; the rate; steps",
         "a tuple (weights [4], list of stalenesses)",
@@ -215,10 +214,6 @@ EXPECTED = {
         "servers with fetch(rows) and subtract(rows, values); rows of the table; users of the batch [12];"
         " gradient(vectors) -> array; the rate",
         "nothing; the servers' rows are changed",
-    ),
-    "ask_a_server.enough": (
-        "measure(feeders, bytes of an image) -> images/s; bytes of an image",
-        'a pair: feeders, "wire" or "training"',
     ),
     "choose_it.halving": (
         "train(trial, epochs) -> loss, which goes on where it stopped; trials; epochs in all",

@@ -1,14 +1,19 @@
 """Train a net and a large table of users on parameter servers, until the training is stopped.
 
+Five processes run this script: a chief, two workers, two servers. ``bt.run_workers`` tells each where all are, and this
+script deals the roles. One that was lost comes back by ``on_servers.py ADDRESSES NUMBER``.
 The chief prints a line of JSON at the start, and one after each round.
 """
 
 import json
+import os
+import sys
 import time
 
-import bigtrain_nb as bt
+from bigtrain_nb.common.addresses import answers
 from bigtrain_nb.common.quiet import keras, tf
 
+CHIEF, WORKER_0, WORKER_1, SERVER_0, SERVER_1 = range(5)
 USERS, WIDTH, BATCH = 500_000, 16, 32
 RATE, EVERY = 0.05, 25
 
@@ -34,18 +39,43 @@ def tell(**values):
 
 
 def main():
+    os.environ["GRPC_FAIL_FAST"] = "use_caller"  # the chief hears of a lost process; else it would wait for it
+    if len(sys.argv) == 3:
+        addresses, number = sys.argv[1].split(","), int(sys.argv[2])
+    else:
+        config = json.loads(os.environ["TF_CONFIG"])
+        addresses, number = config["cluster"]["worker"], config["task"]["index"]
+    cluster = tf.train.ClusterSpec({"chief": addresses[:1], "worker": addresses[1:3], "ps": addresses[3:]})
+    if number == CHIEF:
+        lead(cluster, addresses)
+    else:
+        kind, index = ("worker", number - WORKER_0) if number < SERVER_0 else ("ps", number - SERVER_0)
+        server = tf.distribute.Server(cluster, kind, index, protocol="grpc")
+        print("serves", flush=True)
+        server.join()  # until the job is stopped
+
+
+def lead(cluster, addresses):
+    while not all(map(answers, addresses[1:])):
+        time.sleep(0.1)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        cluster, task_type="chief", task_id=0, rpc_layer="grpc"
+    )
     partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(min_shard_bytes=2**20, max_shards=2)
-    strategy = bt.strategy(variable_partitioner=partitioner)  # workers and servers serve here, and come no further
+    strategy = tf.distribute.ParameterServerStrategy(resolver, partitioner)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         table = tf.Variable(tf.random.stateless_normal([USERS, WIDTH], seed=(1, 2)))
         net = new_net()
         optimizer = keras.optimizers.SGD(RATE)
         optimizer.build(net.trainable_variables)
+        done = tf.Variable(0, dtype=tf.int64)  # steps, counted where they are applied
+        sums = tf.Variable([0.0, 0.0])  # of losses, and of the steps of others that ended meanwhile
     shards = list(table.variables)
 
-    def step(batch):
+    @tf.function
+    def train(users, target):
         """On a worker: fetch, compute, send back. Nobody else is waited for."""
-        users, target = batch
         with tf.GradientTape() as tape:
             outputs = net(tf.nn.embedding_lookup(table, users), training=True)
             loss = tf.reduce_mean((outputs - target) ** 2)
@@ -55,11 +85,33 @@ def main():
         optimizer.apply(gradients[len(shards) :], net.trainable_variables)
         return loss
 
-    coordinator = bt.Coordinator(strategy, step, batches)
+    @tf.function
+    def step(visits):
+        """Train, and count; each part waits for the one before, which is on other machines too."""
+        users, target = next(visits)
+        before = done.read_value()
+        with tf.control_dependencies([before]):
+            loss = strategy.run(train, args=(users, target))
+        with tf.control_dependencies([loss]):
+            meanwhile = done.read_value() - before
+        with tf.control_dependencies([meanwhile]):
+            done.assign_add(1)
+            sums.assign_add([loss, tf.cast(meanwhile, tf.float32)])
+
+    visits = iter(coordinator.create_per_worker_dataset(batches))
     stands = {shard.device: shard.shape.num_elements() * 4 for shard in shards}
     tell(table=stands, net=[weight.value.device for weight in net.weights])
-    for done in coordinator.rounds(steps=10**9, every=EVERY):
-        tell(**vars(done), iterations=int(optimizer.iterations))
+    while True:
+        before, began = int(done), time.monotonic()
+        for _ in range(EVERY):
+            coordinator.schedule(step, args=(visits,))  # for whichever worker is free
+        coordinator.join()
+        seconds = time.monotonic() - began
+        steps = int(done) - before
+        loss, staleness = (float(total) / steps for total in sums.numpy())
+        sums.assign([0.0, 0.0])
+        applied = {"steps": int(done), "repeated": steps - EVERY, "iterations": int(optimizer.iterations)}
+        tell(**applied, loss=loss, staleness=staleness, seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import linecache
 from textwrap import dedent
 
 import pytest
-from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 
@@ -16,21 +15,6 @@ model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
 model.compile("adam", "mse")
 examples = tf.data.Dataset.from_tensor_slices((tf.ones([32, 8]), tf.ones([32, 1])))
 """,
-    "Coordinator": """
-strategy = bt.strategy()
-with strategy.scope():
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
-    optimizer = keras.optimizers.SGD(0.1)
-    optimizer.build(model.trainable_variables)
-def batches():
-    return tf.data.Dataset.from_tensor_slices((tf.ones([32, 8]), tf.ones([32, 1]))).batch(8)
-def step(batch):
-    x, y = batch
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((model(x) - y) ** 2)
-    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
-    return loss
-""",
 }
 
 
@@ -40,26 +24,19 @@ def a_place_of_its_own(tmp_path, tmp_path_factory, monkeypatch, fresh_notes):
     monkeypatch.setenv("BIGTRAIN_NB_CACHE", str(tmp_path_factory.getbasetemp() / "cache-of-examples"))
 
 
-IN_PROCESSES = pytest.mark.more("processes that load TensorFlow: notebook 12 does what these examples do")
 NAMES = [name for name in bt.__all__ if inspect.isfunction(getattr(bt, name)) or inspect.isclass(getattr(bt, name))]
-FIRST = [name for name in NAMES if name not in ("Coordinator", "run_data_service")]
 
 
 def example_of(name):
     return dedent(inspect.getdoc(getattr(bt, name)).partition("Example::\n\n")[2]).strip()
 
 
-@pytest.mark.parametrize("name", in_two_tiers(NAMES, FIRST, IN_PROCESSES))
+@pytest.mark.parametrize("name", NAMES)
 def test_the_example_is_short_and_runs(name):
     example = example_of(name)
     assert 1 <= len([line for line in example.splitlines() if line]) <= 6
     assert f"bt.{name}" in example or name in ("Comparison", "Ratio", "Result")
     code = BEGINNING + TAKEN_TO_BE_THERE.get(name, "") + example
-    if name == "Coordinator":
-        job = bt.run_workers(code, workers=1, servers=1)
-        assert job.wait(show=False)[0] == 0, job.logs("chief")
-        assert job.logs("chief").splitlines()[-1].startswith("20 ")
-        return
     file = f"example of {name}"
     linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file  # AutoGraph reads it
     exec(compile(code, file, "exec"), {"__name__": "__main__"})

@@ -24,7 +24,7 @@ def test_one_value_has_no_interval():
 def test_the_ratio_of_one_instance_of_each_is_as_wide_as_its_rounds_and_luck_say():
     """By hand: 4 rounds that do not scatter, and 3 that were known before."""
     mean, low, high, luck = ratio_interval([0.5] * 4, [1] * 4, error=0.05)
-    noise, of_luck = 3 * 0.2**2 / 6 / 4, 2 * 0.03**2
+    noise, of_luck = 3 * 0.25**2 / 6 / 4, 2 * 0.03**2
     freedom = (noise + of_luck) ** 2 / (noise**2 / 6 + of_luck**2 / 30)
     stats = pytest.importorskip("scipy.stats")
     half = stats.t.ppf(0.975, freedom) * math.sqrt(noise + of_luck)

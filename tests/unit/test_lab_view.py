@@ -35,7 +35,7 @@ def test_buttons_and_progress_follow_the_state(gate):
     view.run.click()
     finish(lab)
     assert not view.export.disabled and progress == [0.5, 0.0]
-    assert 'font-size: 1.8em">1 examples/s' in seen[-2] and "round 2 of about 4" in seen[-2] and seen[-1] == ""
+    assert 'font-weight: bold">1 examples/s' in seen[-2] and "round 2 of about 4" in seen[-2] and seen[-1] == ""
 
 
 def test_find_the_best_shows_who_is_still_in(lab):

@@ -69,7 +69,6 @@ MISTAKES = {
     "bt.Pipeline(data=IMAGES, repeat=3)": "repeat=3 must be True or False",
     "bt.Pipeline(data=IMAGES, split='validation')": "split='validation' must be one of train, test",
     "bt.Pipeline(data=IMAGES, cache=True)": "cache=True must be None",
-    "bt.Pipeline(data=IMAGES, service=3)": "service=3 must be an address",
     "bt.Pipeline(data=IMAGES, finish='scale')": "finish='scale' must be a function",
     "bt.Pipeline(data=DATASET)": "must be an ImageData, or a list of paths with a parse of your own",
     "bt.Pipeline(data=['a.tfrecord'])": "data of your own needs parse=",
@@ -84,7 +83,6 @@ MISTAKES = {
     "bt.Model(INPUTS, OUTPUTS, microbatches=2)": "no argument 'microbatches'; the nearest is 'micro_batches'",
     "bt.Model(INPUTS, OUTPUTS, reduce_dtype='float16')": "reduce_dtype='float16' must be one of float32, bfloat16",
     "bt.Model(INPUTS, OUTPUTS, shard_optimizer=True)": "shard_optimizer=True needs several replicas",
-    "bt.Model(INPUTS, OUTPUTS, sync_every=0)": "sync_every=0 must be a whole number of at least 1",
     "bt.Model.of(lambda size: MODEL)": "Model.of takes a Keras model, or a function that builds one, not <function",
     "bt.Model.of(lambda: DATASET)": "Model.of takes a Keras model, or a function that builds one, not <function",
     "bt.Model.of(DATASET)": "Model.of takes a Keras model, or a function that builds one, not <",
@@ -148,13 +146,9 @@ MISTAKES = {
     "bt.run_workers('pass', 2, arguments='--steps 3')": "arguments='--steps 3' must be a list",
     "bt.run_workers('pass', 2, env='A=1')": "env='A=1' must be a dictionary",
     "bt.run_workers('pass', 2, timeout=0)": "timeout=0 must be a positive, finite number of seconds",
-    "bt.run_data_service(0)": "workers=0 must be a whole number of at least 1",
-    "bt.run_data_service(2, silent_after='60')": "silent_after='60' must be a positive, finite number of seconds",
     "bt.strategy(timeout='600')": "timeout='600' must be a positive, finite number of seconds",
     "bt.cluster_devices(at_least=0)": "at_least=0 must be a whole number of at least 1",
     "bt.cluster_devices(timeout=-1)": "timeout=-1 must be a positive, finite number of seconds",
-    "bt.Coordinator(tf.distribute.get_strategy(), len, dataset)": "must be a ParameterServerStrategy, as bt.strategy()",
-    "bt.Coordinator(None, len, dataset)": "strategy=None must be a ParameterServerStrategy",
     "bt.peak_memory(DATASET.cardinality())": "must be a function that can be called with no arguments",
     "bt.peak_memory(dataset, batch=4)": "must be a function that can be called with batch",
     # Plans
@@ -263,18 +257,6 @@ def test_it_ends_in_a_sentence(call, namespace, tmp_path, monkeypatch):
         eval(call, namespace)
     assert MISTAKES[call] in str(caught.value)
     assert "bigtrain_nb" in Path(caught.traceback[-1].path).parts
-
-
-def test_a_coordinator_refuses_an_optimizer_that_is_not_built(monkeypatch):
-    class WithoutTasks(tf.distribute.ParameterServerStrategy):
-        num_replicas_in_sync = 1
-
-        def __init__(self):
-            pass
-
-    monkeypatch.setattr(tf.get_logger(), "setLevel", lambda level: None)  # else it would hold for other tests too
-    with pytest.raises(ValueError, match=r"adam is not built: call adam.build\(model.trainable_variables\)"):
-        bt.Coordinator(WithoutTasks(), lambda batch: batch, lambda: None, adam=keras.optimizers.Adam())
 
 
 def test_each_public_name_that_takes_arguments_is_in_the_table():

@@ -179,7 +179,7 @@ def test_an_average_that_overwrites_the_weights_is_refused_on_several_replicas()
 
 
 @pytest.mark.usefixtures("each_reduction")
-@pytest.mark.parametrize("settings", [{}, {"shard_optimizer": True}, {"sync_every": 2}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"shard_optimizer": True}], ids=str)
 def test_all_layers_frozen_trains_nothing(settings):
     with on(2):
         model = net(micro_batches=3, **settings)

@@ -150,22 +150,3 @@ def test_the_runtime_opens_few_of_many_shards_at_once(tmp_path):
         assert sum(len(batch) for batch in made.dataset()) == 6000
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"cache": "file"}, "each of its workers would write that file"),
-        ({"shuffle": 9, "sharding": "data", "seed": None}, "examples are lost and others come twice"),
-        ({"shuffle": 9}, "seed=0 with a service: its workers begin anew in each pass"),
-        ({"augment": True, "repeat": True, "sharding": "file"}, "take seed=None, or repeat=True"),
-    ],
-)
-def test_what_a_service_would_do_otherwise_is_refused(crops, settings, words):
-    with pytest.raises(ValueError, match=words):
-        pipeline(crops, service="grpc://127.0.0.1:1", **settings)
-
-
-@pytest.mark.parametrize("settings", [{"shuffle": 9, "seed": None}, {"augment": True, "repeat": True}])
-def test_a_service_may_shuffle_and_augment_anew(crops, settings):
-    assert pipeline(crops, service="grpc://127.0.0.1:1", **settings).service

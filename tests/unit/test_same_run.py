@@ -67,7 +67,7 @@ def test_a_file_that_only_one_has_loaded_is_no_difference(script, monkeypatch):
 
 def test_settings_of_keras_and_of_the_environment_count(script, monkeypatch):
     before = what_runs()
-    monkeypatch.setenv("BIGTRAIN_SERVERS", "1")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -75,8 +75,8 @@ def test_settings_of_keras_and_of_the_environment_count(script, monkeypatch):
     finally:
         keras.config.set_dtype_policy(policy)
     assert differences(after, before) == [
-        "BIGTRAIN_SERVERS is '1', the chief's is not there",
         "Keras' dtype policy is 'mixed_bfloat16', the chief's is 'float32'",
+        "NVIDIA_TF32_OVERRIDE is '0', the chief's is not there",
     ]
 
 

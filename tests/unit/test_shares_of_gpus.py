@@ -2,9 +2,7 @@
 
 import pytest
 
-import bigtrain_nb as bt
-from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.launch import jobs, supervisor
+from bigtrain_nb.launch import jobs
 
 
 def visible(monkeypatch, gpus, workers, each=None):
@@ -27,21 +25,3 @@ def visible(monkeypatch, gpus, workers, each=None):
 )
 def test_each_worker_has_its_own(monkeypatch, gpus, workers, each, expected, words):
     assert visible(monkeypatch, gpus, workers, each) == (expected, words)
-
-
-def test_who_goes_on_after_a_loss_does_not_get_the_gpus_of_the_lost_one():
-    tasks = [jobs.task("worker", index, environment={"CUDA_VISIBLE_DEVICES": str(index)}) for index in range(3)]
-    left = supervisor.without(tasks, lost=0)
-    assert [task["name"] for task in left] == ["worker 0", "worker 1"]
-    assert [task["environment"]["CUDA_VISIBLE_DEVICES"] for task in left] == ["1", "2"]
-
-
-def test_a_coordinator_refuses_workers_with_several_gpus_each():
-    class OverTwo(tf.distribute.ParameterServerStrategy):
-        num_replicas_in_sync = 2
-
-        def __init__(self):
-            pass
-
-    with pytest.raises(ValueError, match="each worker has 2 GPUs, and a step runs on one: give each worker one GPU"):
-        bt.Coordinator(OverTwo(), lambda batch: batch, lambda: None)

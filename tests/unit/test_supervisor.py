@@ -11,8 +11,6 @@ from bigtrain_nb.launch.supervisor import Known, State, Step, Supervisor, free_p
 RUNS = State()
 WELL = State(code=0, ended=10.0)
 FAILED = State(code=3, ended=10.0)
-SERVES = State(alone=True)  # in a job with parameter servers, or of a data service
-LOST = State(alone=True, code=-9, ended=10.0)
 WAIT, SUCCESS, STOPPED, TIMEOUT = Step("wait"), *(Step("end", cause=why) for why in ("success", "stopped", "timeout"))
 
 
@@ -36,20 +34,6 @@ def failure(worker):
         ([RUNS, FAILED], 11, {"deadline": 11}, failure(1)),
         ([RUNS, RUNS], 5, {"stopped": True}, STOPPED),
         ([RUNS, FAILED], 10, {"stopped": True}, failure(1)),
-        ([WELL, SERVES], 11, {"deadline": 11}, SUCCESS),
-        # one that is started again alone: half a second later, for its loss may follow from another's
-        ([RUNS, LOST], 10.4, {"restarts_left": 1}, WAIT),
-        ([RUNS, LOST], 10.5, {"restarts_left": 1}, Step("start one", 1)),
-        ([LOST, LOST], 10.5, {"restarts_left": 1}, Step("start one", 0)),
-        ([RUNS, LOST], 12, {}, failure(1)),
-        ([FAILED, LOST], 10.5, {"restarts_left": 1, "patience": 0}, failure(1)),
-        ([RUNS, LOST], 10.5, {"restarts_left": 1, "deadline": 10.5}, TIMEOUT),
-        ([RUNS, LOST], 10.5, {"restarts_left": 1, "stopped": True}, STOPPED),
-        # the chief has ended well: the others are not waited for, nor started again
-        ([WELL, SERVES], 11.9, {}, WAIT),
-        ([State(code=0, ended=5.0), WELL, SERVES], 11.9, {}, WAIT),
-        ([WELL, SERVES], 12, {}, SUCCESS),
-        ([WELL, LOST], 10.5, {"restarts_left": 1}, SUCCESS),
     ],
 )
 def test_before_the_end(workers, now, more, step):
@@ -85,11 +69,8 @@ def test_only_a_failure_is_followed_by_a_restart(end):
     [(0, 5, 0), (1, 5, 1), (2, 5, 2), (5, 5, 16), (6, 5, 30), (5000, 5, 30), (3, 59, 4), (3, 60, 0)],
 )
 def test_the_pause_before_a_restart_grows_with_failures_in_quick_succession(in_a_row, ran, seconds):
-    lost = State(alone=True, code=1, began=100 - ran, ended=100)
-    known = {"restarts_left": 9, "restarts_in_a_row": in_a_row}
-    assert next_step(Known([lost, SERVES], 100 + max(seconds, 0.5), **known)) == Step("start one", 0)
-    assert next_step(Known([lost, SERVES], 100 + max(seconds, 0.5) - 0.01, **known)) == WAIT
-    known |= {"end": failure(0), "end_at": 100.0}
+    lost = State(code=1, began=100 - ran, ended=100)
+    known = {"restarts_left": 9, "restarts_in_a_row": in_a_row, "end": failure(0), "end_at": 100.0}
     assert next_step(Known([lost], 100 + seconds, **known)) == Step("start all")
     assert next_step(Known([lost], 100 + seconds - 0.01, **known)) == WAIT
 

@@ -28,7 +28,6 @@ WAYS = {  # settings, and the files that other ways do not pass
         {"fully_shard": "wide"},
         {"parallel/fully_shard", "parallel/shards", "common/layers"},
     ),
-    "local steps": ({"sync_every": 2}, {"parallel/local_steps"}),
     "recomputed": ({"recompute": True}, {"parallel/recompute", "common/layers"}),
 }
 

@@ -1,4 +1,4 @@
-"""Servers: what staleness does to the learning rate, how a training takes a kill, which elements arrive."""
+"""Servers: what staleness does to the learning rate, which elements arrive."""
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -40,22 +40,6 @@ def staleness_figure(rates, losses, limits, measured) -> Figure:
     axes.xaxis.set_minor_locator(NullLocator())
     grid(axes, "y")
     label(axes, "learning rate\nsolid: with this staleness, dashed: as measured, dotted: the limit on paper", "loss")
-    return figure
-
-
-def killed_figure(rounds, killed, back) -> Figure:
-    """The steps that are done, over the seconds of a training; lines where a worker was killed and where it was back.
-
-    `rounds`: a list of (seconds, steps); `killed`, `back` in seconds.
-    """
-    figure, (axes,) = canvas(3.0)
-    seconds = [second for second, _ in rounds]
-    steps = [step for _, step in rounds]
-    axes.axvspan(killed, back, color=PREDICTED, alpha=0.15, linewidth=0)
-    axes.plot(seconds, steps, "o-", color=MEASURED, markersize=4, linewidth=1.6)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    grid(axes, "y")
-    label(axes, "seconds\ndot: the end of a round; shaded: from the kill until the worker was back", "steps done")
     return figure
 
 
