@@ -1,10 +1,9 @@
-# make lab     make or update your copies of the notebooks, in my/, and open the first in JupyterLab
-# make report  one page of what you predicted and solved in them: my/report.html
+# make lab     make your copies of the notebooks, in my/, and open the first in JupyterLab
 # make test    style, and the first tier of the tests: each promise once, all exercises, all notebooks, a browser session
 # make test-all  the second tier too: each promise in all its settings, and what takes long
 # make render  execute the notebooks that changed and store their outputs
 # make book    the executed notebooks as static pages with a search, in build/book
-# make bench   compare pipeline, training and workers with their peers, plans with what was measured (long)
+# make bench   compare pipeline and training with their peers, plans with what was measured (long)
 # make engines install Ray, and run by hand what needs it or a firewall (long)
 # make lint    style
 # make gpu     the tests for a machine with NVIDIA GPUs: does what is promised hold there?
@@ -28,7 +27,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # The kernels of this environment come before any that the user has installed elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: lab report test test-all render book bench engines lint gpu
+.PHONY: lab test test-all render book bench engines lint gpu
 # With another Python, or in another place than last time, what is ready is so no more.
 ifneq "$(shell cat $(READY) 2>/dev/null)" "$(PYTHON) $(CURDIR)"
 .PHONY: $(READY)
@@ -37,9 +36,6 @@ endif
 lab: $(READY)
 	$(PY) -m bigtrain_nb.unpack notebooks/*.ipynb my
 	$(PY) -m jupyterlab --ip=127.0.0.1 --LabApp.default_url=/lab/tree/my/00-measure-first.ipynb $(AS_ROOT)
-
-report: $(READY)
-	$(PY) -m bigtrain_nb.report my
 
 test: lint
 	$(TESTS) -m "not more"
@@ -60,9 +56,6 @@ bench: $(READY)
 	$(PY) -m pip install --quiet -c constraints.txt -e ".[peers]"
 	$(PY) benchmarks/pipeline.py
 	$(PY) benchmarks/training.py
-	$(PY) benchmarks/workers.py
-	$(PY) benchmarks/talking.py
-	$(PY) benchmarks/meter.py
 	$(PY) benchmarks/parallel.py
 	-$(PY) -m venv build/peers-seqio && \
 	    build/peers-seqio/bin/python -m pip install --quiet -c constraints.txt seqio==0.0.20

@@ -1,4 +1,4 @@
-"""The networks of budget.py and their training steps, for this process, for fresh ones and for workers."""
+"""The networks of budget.py, and their training steps in fresh processes."""
 
 import base64
 import contextlib
@@ -6,17 +6,13 @@ import json
 import pickle
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 from keras_hub.models import GPT2Backbone
-from workers_job import all_reduces
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.plan.peak_memory import ANSWER, CODE, Peak
 
@@ -65,45 +61,6 @@ def large_embedding(words=200_000, width=128):
     return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
 
 
-def gru():
-    """Return two GRUs, one on the other: float32 [batch, 64, 32] -> logits [batch, 10]."""
-    inputs = keras.Input((64, 32))
-    x = keras.layers.GRU(128, return_sequences=True)(inputs)
-    x = keras.layers.GRU(128)(x)
-    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
-
-
-def text_branches(words=5000, width=128):
-    """Return convolutions of three widths side by side: int32 [batch, 256] -> logits [batch, 10]."""
-    inputs = keras.Input((256,), dtype="int32")
-    x = keras.layers.Embedding(words, width)(inputs)
-    branches = [keras.layers.Conv1D(width, window, activation="relu")(x) for window in (3, 4, 5)]
-    x = keras.layers.Concatenate()([keras.layers.GlobalMaxPooling1D()(branch) for branch in branches])
-    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(keras.layers.Dropout(0.5)(x)))
-
-
-def volumes():
-    """Return three 3-D convolutions: float32 [batch, 16, 32, 32, 3] -> logits [batch, 10]."""
-    inputs = keras.Input((16, 32, 32, 3))
-    x = inputs
-    for filters in (16, 32, 64):
-        x = keras.layers.Conv3D(filters, 3, padding="same", activation="relu")(x)
-        x = keras.layers.MaxPooling3D()(x)
-    x = keras.layers.GlobalAveragePooling3D()(x)
-    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
-
-
-def separable():
-    """Return three separable convolutions after a plain one: float32 [batch, 32, 32, 3] -> logits [batch, 10]."""
-    inputs = keras.Input((32, 32, 3))
-    x = keras.layers.Conv2D(32, 3, padding="same")(inputs)
-    for filters in (64, 128, 128):
-        x = keras.layers.SeparableConv2D(filters, 3, padding="same", use_bias=False)(x)
-        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
-
-
 NETWORKS = {
     "conv net": bt.conv_net,
     "conv net, batch norm": partial(bt.conv_net, norm="batch"),
@@ -120,31 +77,18 @@ NETWORKS = {
     "LSTM": recurrent,
     "1-D convolutions": text_convolutions,
     "large embedding": large_embedding,
-    "GRU": gru,
-    "text branches": text_branches,
-    "3-D convolutions": volumes,
-    "separable": separable,
 }
-
-REDUCES, STEPS, ROUNDS = 8, 10, 5
-"""What workers do in a round: so many all-reduces, then steps."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One network in one setting; ``input_seconds``: how long its pipeline sleeps over a batch.
-
-    ``workers``: processes with a device each, else ``devices`` of this one share the batch. ``sized``: whether the
-    pipeline tells TensorFlow how large a batch is.
-    """
+    """One network in one setting, in one process. ``sized``: whether the pipeline says how large a batch is."""
 
     network: str
     batch: int
     micro_batches: int = 1
     policy: str = "float32"
     devices: int = 1
-    workers: int = 1
-    input_seconds: float = 0.0
     sized: bool = True
 
     @property
@@ -162,41 +106,24 @@ class Case:
 
     @property
     def row(self):
-        network = f"{self.network}, slow input" if self.input_seconds else self.network
-        network += "" if self.sized else ", batch(n)"
-        replicas = f"{self.workers} workers" if self.workers > 1 else str(self.devices)
-        return [network, str(self.batch), str(self.micro_batches), self.policy, replicas]
+        network = self.network + ("" if self.sized else ", batch(n)")
+        return [network, str(self.batch), str(self.micro_batches), self.policy, str(self.devices)]
 
 
-def source(case, model=None):
-    """Return an endless dataset of one random batch, which takes no work to hand out, or sleeps over each."""
-    model = model or case.build()
+def source(case, model):
+    """Return an endless dataset of one random batch, which takes no work to hand out."""
     kind, outputs = tf.as_dtype(model.input.dtype), model.output.shape
     x = tf.random.uniform((case.batch, *model.input.shape[1:]), 0, 8 if kind.is_integer else 1, kind)
     y = tf.random.uniform((case.batch, *outputs[1:-1]), 0, outputs[-1], tf.int32)
     dataset = tf.data.Dataset.from_tensors((x, y))
     if not case.sized:
         dataset = dataset.unbatch().batch(case.batch).cache()
-    dataset = dataset.repeat()
-    if not case.input_seconds:
-        return dataset
-
-    def asleep(x, y):
-        waited = tf.numpy_function(partial(_sleep, case.input_seconds), [], tf.int64)
-        with tf.control_dependencies([waited]):
-            return tf.identity(x), y
-
-    return dataset.map(asleep).prefetch(1)
+    return dataset.repeat()
 
 
-def _sleep(seconds):
-    time.sleep(seconds)
-    return 0
-
-
-def updates(case, strategy=None):
-    """Return a step function: one update from ``case.batch`` examples, which it returns."""
-    strategy = bt.mirrored(case.devices) if case.devices > 1 else strategy
+def updates(case):
+    """Make three updates from ``case.batch`` examples."""
+    strategy = bt.mirrored(case.devices) if case.devices > 1 else None
     keras.mixed_precision.set_dtype_policy(case.policy)
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = case.build()
@@ -204,16 +131,7 @@ def updates(case, strategy=None):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=keras.optimizers.AdamW(1e-3), loss=loss)
     keras.mixed_precision.set_dtype_policy("float32")
-    dataset = source(case, model)
-    model.fit(dataset, steps_per_epoch=3, verbose=0, shuffle=False)
-    iterator = iter(strategy.experimental_distribute_dataset(dataset) if strategy else dataset)
-
-    def update():
-        logs = model.train_function(iterator)
-        float(logs["loss"])  # waits for a GPU
-        return case.batch
-
-    return update
+    model.fit(source(case, model), steps_per_epoch=3, verbose=0, shuffle=False)
 
 
 def peak_of_updates(**settings):
@@ -230,29 +148,3 @@ def peak_of(case):
     code = f"import bigtrain_nb as bt; bt.devices({case.devices}); {CODE.format(packed=packed)}"
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=subprocess.PIPE, check=True)
     return Peak(**json.loads(done.stdout.decode().rpartition(ANSWER)[2]))
-
-
-def in_worker(network, batch, answer):
-    """Measure the link (bytes/s, by all-reduces of as many bytes as gradients have) and the step, in turn, and tell."""
-    strategy, case = bt.strategy(), Case(network, int(batch))
-    size = 4 * case.build().count_params()
-    reduces, step = all_reduces(bt.tf, strategy, size, REDUCES), updates(case, strategy)
-    reduces()
-    linked, stepped = [], []
-    for _ in range(ROUNDS):
-        linked.append(timed(reduces, 1) / REDUCES)
-        stepped.append(timed(step, STEPS))
-    if strategy.extended.should_checkpoint:
-        found = [2 * (1 - 1 / strategy.num_replicas_in_sync) * size / median(linked), median(stepped)]
-        write_text(Path(answer), json.dumps(found))
-
-
-def timed(work, often):
-    began = time.perf_counter()
-    for _ in range(often):
-        work()
-    return (time.perf_counter() - began) / often
-
-
-if __name__ == "__main__":
-    in_worker(*sys.argv[1:])

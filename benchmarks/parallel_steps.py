@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-from workers_job import all_reduces
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.files import write_text
@@ -39,7 +38,7 @@ FEW_EXAMPLES = 8
 BATCH, STEPS, SEED = 32, 4, 0
 WHOLE, RECOMPUTED, SHARDED, CUT = "whole", "recompute=True", "shard_optimizer=True", "tensor_parallel=2"
 FULLY = "fully_shard=True"
-IN_16_BITS, LOCAL = 'reduce_dtype="bfloat16"', f"sync_every={STEPS}"
+IN_16_BITS = 'reduce_dtype="bfloat16"'
 CHUNKED, BOTH = "chunk_attention=16", "recompute=True, chunk_attention=16"
 OF_THE_GPT = {
     RECOMPUTED: {"recompute": True},
@@ -51,12 +50,11 @@ OF_THE_GPT = {
 OF_THE_MODEL = {
     SHARDED: {"shard_optimizer": True},
     IN_16_BITS: {"reduce_dtype": "bfloat16"},
-    LOCAL: {"sync_every": STEPS},
 }
 SCHEDULES = ("gpipe", "1f1b")
 JOBS = {
-    "deep": (DEEP, [WHOLE, RECOMPUTED, SHARDED, FULLY, CUT, IN_16_BITS, LOCAL]),
-    "wide": (WIDE, [WHOLE, SHARDED, FULLY, IN_16_BITS, LOCAL]),
+    "deep": (DEEP, [WHOLE, RECOMPUTED, SHARDED, FULLY, CUT, IN_16_BITS]),
+    "wide": (WIDE, [WHOLE, SHARDED, FULLY, IN_16_BITS]),
 }
 PAIRS = {"deep pair": (DEEP, [WHOLE, SHARDED]), "wide pair": (WIDE, [WHOLE, SHARDED])}
 """Two ways alone: their rounds lie closer together, so that a machine whose speed drifts hurts their ratio less."""
@@ -177,13 +175,27 @@ def an_epoch(way):
     epoch()
 
 
+def all_reduces(strategy, size, often):
+    """Return a function that all-reduces ``size`` bytes of zeros so many times, one after the other."""
+    zeros = tf.zeros([size // 4])
+
+    def one_after_the_other(x):
+        x = tf.identity(x)  # on the replica's device
+        for _ in range(often):
+            x = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
+        return x[0]
+
+    step = tf.function(lambda: strategy.run(one_after_the_other, args=(zeros,)))
+    return lambda: step().numpy()
+
+
 def together(job, rounds, rank, folder):
     """Return what two workers find of each way, and the link between them in bytes/s."""
     strategy = bt.strategy()
     workers = strategy.num_replicas_in_sync
     network, ways = (JOBS | PAIRS)[job]
     message = size(new_gpt(network).trainable_variables)
-    reduces = all_reduces(tf, strategy, message, REDUCES)
+    reduces = all_reduces(strategy, message, REDUCES)
     linked = []
     for _ in range(5):
         began = time.perf_counter()

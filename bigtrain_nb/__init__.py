@@ -7,8 +7,8 @@ import sys
 from importlib import import_module
 
 _HOME = {
-    "measure.blocks": ("compare",),
-    "measure.instance": ("throughput",),
+    "measure.rounds": ("compare",),
+    "measure.throughput": ("throughput",),
     "measure.race": ("race",),
     "measure.results": ("Comparison", "Ratio", "Result"),
     "measure.saved": ("load",),
@@ -48,7 +48,6 @@ _HOME = {
     "watch.meter": ("Meter",),
     "watch.overflow": ("find_overflow",),
     "preflight.preflight": ("preflight",),
-    "lab.planner": ("Planner",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
 }
 # A room and a function are both called so. Python writes a room's name here when it is first imported, which is now

@@ -1,8 +1,8 @@
 # What type checkers and editors read in place of __init__.py. Written by tools/stub.py from the map of names there.
 # ruff: noqa: I001
 
-from bigtrain_nb.measure.blocks import compare as compare
-from bigtrain_nb.measure.instance import throughput as throughput
+from bigtrain_nb.measure.rounds import compare as compare
+from bigtrain_nb.measure.throughput import throughput as throughput
 from bigtrain_nb.measure.race import race as race
 from bigtrain_nb.measure.results import Comparison as Comparison
 from bigtrain_nb.measure.results import Ratio as Ratio
@@ -51,7 +51,6 @@ from bigtrain_nb.watch.profile import profile as profile
 from bigtrain_nb.watch.meter import Meter as Meter
 from bigtrain_nb.watch.overflow import find_overflow as find_overflow
 from bigtrain_nb.preflight.preflight import preflight as preflight
-from bigtrain_nb.lab.planner import Planner as Planner
 from bigtrain_nb.workbook.workbook import check as check
 from bigtrain_nb.workbook.workbook import hint as hint
 from bigtrain_nb.workbook.workbook import predict as predict

@@ -5,8 +5,8 @@ copy of a notebook to work in, without outputs.
     python -m bigtrain_nb.unpack FOLDER                 in a shell
     python -m bigtrain_nb.unpack NOTEBOOK.ipynb my      a copy of the notebook, and the rest, in the folder `my`
 
-Called again with a new version, it brings what is new. A file that you have changed is kept, and named; in a copy,
-what you have written is kept, cell by cell.
+Called again with a new version, it brings what is new. A file that you have changed is kept, and named. A copy of a
+notebook is never touched: it says which one is older than its notebook, and how to have the new one beside it.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from bigtrain_nb.common import beside
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.workbook import copies
 
-WRITTEN = "beside.json"
-"""In the folder of `copies.BASES`: what of each file was written, by which one that the reader has changed is known."""
+WRITTEN = Path(".bigtrain-versions", "beside.json")
+"""What of each file was written, by which one that the reader has changed is known."""
 
 
 def unpack(folder=".", names=beside.NAMES):
@@ -31,7 +31,7 @@ def unpack(folder=".", names=beside.NAMES):
     with the path where a file cannot be written.
     """
     folder = Path(folder)
-    notes = folder / copies.BASES / WRITTEN
+    notes = folder / WRITTEN
     known = _read(notes)
     written, kept = [], []
     for path in _carried(names):
@@ -82,7 +82,7 @@ def main(arguments=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     help = (
-        "notebooks to make copies of, or to update the copies, and the folder for it all; if not said, the current one"
+        "notebooks to make copies of, and the folder for it all; if not said, the current one"
     )
     parser.add_argument("paths", nargs="*", metavar="NOTEBOOK.ipynb or FOLDER", help=help)
     given = parser.parse_args(arguments).paths
@@ -94,12 +94,11 @@ def main(arguments=None):
     said = []
     try:
         for path in notebooks:
-            said += copies.update(path, folder)
+            said.append(copies.make(path, folder))
     except (OSError, ValueError) as error:
         sys.exit(str(error))
-    print(*said, sep="\n", end="\n" if said else "")
-    if any("brought to the new version" in sentence for sentence in said):
-        print(copies.RELOAD)
+    for sentence in filter(None, said):
+        print(sentence)
     _unpack_and_tell(folder, [path.parent.resolve() for path in notebooks])
 
 

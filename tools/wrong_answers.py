@@ -8,8 +8,8 @@ argument or a call left out, a statement deleted; where these are fewer than 30,
 are left as they are, and so is `strict=True`. A changed solution is an answer like a reader's, and must be refused.
 
 What survives either changes nothing that a check could see, or the check has a gap. Which it is, a person decides:
-tools/wrong_answers.toml says, for each change that makes no difference, why. The tool writes what it found into
-benchmarks/exercises.json, and both as a table into benchmarks/exercises.md. Ends with 1 if an exercise is below 0.95.
+tools/wrong_answers.toml says, for each change that makes no difference, why. The tool prints what survives, and
+writes what it found into benchmarks/exercises.json. Ends with 1 if an exercise is below 0.95.
 """
 
 import ast
@@ -38,7 +38,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "notebooks"))  # has the scripts that some exercises need
 REASONS = ROOT / "tools" / "wrong_answers.toml"
 FOUND = ROOT / "benchmarks" / "exercises.json"
-PAGE = ROOT / "benchmarks" / "exercises.md"
 ENOUGH = 0.95
 FEW = 30
 
@@ -301,50 +300,6 @@ def chosen(words):
     return [name for name in names if not words or name in words or name.partition(".")[0] in words]
 
 
-OPENING = f"""# Do the checks of exercises refuse wrong answers?
-
-`tools/wrong_answers.py` changes each exercise's solution in one small place, and checks it as an answer: an operator,
-a comparison, a number, a condition, an argument, a call or a statement. *Made* are these answers, *refused* those that
-the check calls wrong. Of the others some change nothing that a check could see; why, stands below for each. *Share* is
-refused / (made - no difference), and must be at least {ENOUGH}.
-
-"""
-
-
-def page(found, reasons):
-    """The text of benchmarks/exercises.md. Raises ValueError for a reason that belongs to no surviving change."""
-    rows, same, gaps = [], [], []
-    all_made = all_refused = all_same = 0
-    for name in exercise_names():
-        if name not in found:
-            rows.append(f"| {name} | not run | | | |")
-            continue
-        made, survived = found[name]["made"], found[name]["survived"]
-        why = reasons.get(name, {})
-        if unknown := set(why) - set(survived):
-            raise ValueError(f"{REASONS.name}: {name} gives a reason for what does not survive: {sorted(unknown)}")
-        refused, no_difference = made - len(survived), len(why)
-        rows.append(f"| {name} | {made} | {refused} | {no_difference} | {refused / (made - no_difference):.3f} |")
-        same += [f"- {name}, {as_code(change)}: {why[change]}" for change in survived if change in why]
-        gaps += [f"- {name}, {as_code(change)}" for change in survived if change not in why]
-        all_made, all_refused, all_same = all_made + made, all_refused + refused, all_same + no_difference
-    if found:
-        share = all_refused / (all_made - all_same)
-        rows.append(f"| **together** | {all_made} | {all_refused} | {all_same} | {share:.3f} |")
-    head = "| exercise | made | refused | no difference | share |\n|---|---|---|---|---|\n"
-    text = OPENING + head + "\n".join(rows) + "\n"
-    if gaps:
-        text += "\n## Wrong, and not refused\n\n" + "\n".join(gaps) + "\n"
-    if same:
-        text += "\n## No difference\n\n" + "\n".join(same) + "\n"
-    return text
-
-
-def as_code(change):
-    line, _, words = change.partition(": ")
-    return f"line {line}, `{words}`"
-
-
 def share(name, found, reasons):
     made, survived = found[name]["made"], found[name]["survived"]
     return (made - len(survived)) / (made - len(reasons.get(name, {})))
@@ -354,11 +309,6 @@ def read():
     """What was found, and the reasons."""
     found = json.loads(FOUND.read_text()) if FOUND.exists() else {}
     return found, tomllib.loads(REASONS.read_text())
-
-
-def write_page():
-    """Write benchmarks/exercises.md again, after a change of the reasons."""
-    PAGE.write_text(page(*read()))
 
 
 def run(name, child):
@@ -384,7 +334,6 @@ def main(words):
             finally:
                 child.stop()
     found, reasons = read()
-    write_page()
     below = [name for name in found if share(name, found, reasons) < ENOUGH]
     print(f"below {ENOUGH}: {', '.join(below) or 'none'}")
     return 1 if below else 0

@@ -1,6 +1,7 @@
 """A batch as a training step sees it: what it counts, its micro-batches, and the sums over them.
 
-What is summed is {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}.
+What is summed is {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and
+where a mask leaves out places "left", the share of the weight that it leaves, a scalar.
 """
 
 from itertools import pairwise
@@ -45,17 +46,26 @@ def weight_of(data, loss):
     That are its examples, the places that the ``loss`` of `compile` does not ignore, or the sum of its sample weights.
     """
     dtype = "float64" if keras.config.floatx() == "float64" else "float32"
-    reduction = loss_reduction(loss)
-    if reduction == "sum":
+    if loss_reduction(loss) == "sum":
         return tf.constant(1.0, dtype)
+    counted = places_of(data, loss)
+    return tf.cast(count_examples(data), dtype) if counted is None else tf.reduce_sum(tf.cast(counted, dtype))
+
+
+def places_of(data, loss):
+    """Return what each place of a batch counts in the mean of the ``loss`` of `compile`; None for all alike.
+
+    That is 0 where the target is the class that it ignores, and by the sample weights where the mean is.
+    """
+    dtype = "float64" if keras.config.floatx() == "float64" else "float32"
     _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     valid = _valid_places(y, loss, dtype)
-    if reduction == "mean" or sample_weight is None:
-        return tf.cast(count_examples(data), dtype) if valid is None else tf.reduce_sum(valid)
+    if loss_reduction(loss) != "mean_with_sample_weight" or sample_weight is None:
+        return valid
     if keras.tree.is_nested(sample_weight):
         raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
     sample_weight = tf.cast(sample_weight, dtype)
-    return tf.reduce_sum(sample_weight if valid is None else sample_weight * valid)
+    return sample_weight if valid is None else sample_weight * valid
 
 
 def _valid_places(y, loss, dtype):
@@ -214,7 +224,8 @@ def _zeros(variables, outputs):
         variable = variables[index]
         gradients[index] = tf.zeros(variable.shape, at_least_32_bits(variable.dtype))
     logs = {name: tf.zeros(log.shape) for name, log in outputs["logs"].items()}
-    return {"loss": tf.constant(0.0), "gradients": gradients, "logs": logs}
+    numbers = {name: tf.constant(0.0) for name in ("loss", "left") if name in outputs}
+    return {**numbers, "gradients": gradients, "logs": logs}
 
 
 def _add(sums, result):

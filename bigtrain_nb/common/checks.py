@@ -47,12 +47,6 @@ def share(name, value):
     return float(value)
 
 
-def from_0_to_1(name, value):
-    """Return ``value`` as a float; raise ValueError unless it is a number from 0 to 1."""
-    _check(name, value, _is_number(value) and 0 <= value <= 1, "a number from 0 to 1")
-    return float(value)
-
-
 def switch(name, value):
     """Return ``value``; raise ValueError unless it is True or False."""
     _check(name, value, isinstance(value, bool), "True or False")

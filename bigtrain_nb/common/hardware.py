@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from glob import glob
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -114,6 +115,31 @@ def lost_seconds():
     except OSError:
         pass  # not Linux
     return stolen + max([0.0, *map(_throttled, _control_groups("cpu"))])
+
+
+def busy_seconds():
+    """Return for how many seconds, in all, the cores that this process may use were busy, or taken from it.
+
+    With whatever program. What the host of a virtual machine took counts, and what a limit took (see `lost_seconds`).
+    """
+    times = psutil.cpu_times(percpu=True)
+    busy = 0.0
+    for core in usable_cores():
+        if core < len(times):
+            busy += times[core].user + times[core].system + getattr(times[core], "nice", 0.0)
+    return busy + lost_seconds()
+
+
+def own_cpu_seconds():
+    """Processor time of this process and its children, in seconds."""
+    total = time.process_time()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            times = child.cpu_times()
+            total += times.user + times.system
+        except psutil.Error:
+            continue
+    return total
 
 
 def _throttled(group):

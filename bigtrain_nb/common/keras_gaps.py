@@ -205,18 +205,20 @@ class WatchedLoss:
 
     def __init__(self, loss):
         own_function = type(loss).__name__ == "LossFunctionWrapper"
-        self.name = getattr(loss.fn, "__name__", str(loss.fn)) if own_function else type(loss).__name__
+        made_by = loss.fn if own_function else type(loss)
+        self.name = getattr(made_by, "__name__", str(made_by))
+        self.is_own = not getattr(made_by, "__module__", "").startswith("keras.")
+        self.call = loss.call
+        self.arguments = None  # the specs of what it was given
         self.is_one_number = False
-        self.has_mask = False
+        self.mask = None
 
-    def watching(self, call):
-        def watched(y_true, y_pred):
-            values = call(y_true, y_pred)
-            self.is_one_number = len(values.shape) == 0
-            self.has_mask = mask_of(values) is not None
-            return values
-
-        return watched
+    def watched(self, y_true, y_pred):
+        values = self.call(y_true, y_pred)
+        self.arguments = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), (y_true, y_pred))
+        self.is_one_number = len(values.shape) == 0
+        self.mask = mask_of(values)
+        return values
 
 
 @contextmanager
@@ -233,7 +235,7 @@ def losses_watched(model):
     with ExitStack() as stack:
         for _, loss, _, _ in compiled._flat_losses:
             watched.append(WatchedLoss(loss))
-            stack.enter_context(in_place_of(loss, "call", watched[-1].watching(loss.call)))
+            stack.enter_context(in_place_of(loss, "call", watched[-1].watched))
         yield watched
 
 
@@ -262,19 +264,18 @@ def converting_optionals(model, step):
     return model._autoconvert_optionals(step)
 
 
-def steps_in_turn(model, step, with_logs=True):
+def steps_in_turn(model, step):
     """Return what `fit` or `evaluate` calls for one execution, whose steps Python takes one after the other.
 
     Keras has them in a loop of the graph, in which replicas cannot talk to each other as GPUs and workers do:
-    TensorFlow then asks for the value of a placeholder. The logs are those of the last step, as in Keras; without them
-    {}, and no worker waits for the others to sum theirs.
+    TensorFlow then asks for the value of a placeholder. The logs are those of the last step, as in Keras.
     """
     strategy = model.distribute_strategy
     step = converting_optionals(model, step)
 
     def on_batch(data):
         logs = strategy.run(step, args=(data,))
-        return reduce_per_replica(logs, strategy, "auto") if with_logs else {}
+        return reduce_per_replica(logs, strategy, "auto")
 
     def one_step(iterator):
         return on_batch(next(iterator))
@@ -322,14 +323,6 @@ def launcher_here():
     return None if launchers is None or tf.executing_eagerly() else launchers[context._replica_id]
 
 
-def has_nccl(launcher):
-    """Return whether a launcher's collectives go by NCCL: those of GPUs in one process, of workers if they ask for it.
-
-    Of one card that is divided into several devices they do not.
-    """
-    return launcher._options.implementation == tf.distribute.experimental.CommunicationImplementation.NCCL
-
-
 def all_gather_rows(launcher, row):
     """Return the replicas' rows, all of one length, as a table [replicas, numbers]: all-gather.
 
@@ -337,26 +330,6 @@ def all_gather_rows(launcher, row):
     """
     rows = launcher._all_gather(row[None], options=None)
     return tf.reshape(rows, [launcher._group_size, *row.shape])
-
-
-def reduce_scatter(launcher, table):
-    """Return this replica's row of the sum of all tables [replicas, numbers]: NCCL's reduce-scatter, not public.
-
-    Written after the documentation of NCCL and TensorFlow's collective_ops.cc and *not run*: no machine of ours has two
-    GPUs, and for CPUs TensorFlow has none.
-    """
-    with tf.device(launcher._device):
-        row = tf.raw_ops.CollectiveReduceScatterV2(
-            input=table,
-            group_size=launcher._group_size,
-            group_key=launcher._group_key,
-            instance_key=launcher._next_instance_key(),
-            ordering_token=[launcher._get_ordering_token()],
-            merge_op="Add",
-            final_op="Id",
-            communication_hint="nccl",
-        )
-    return tf.reshape(row, table.shape[1:])
 
 
 def function_graph(node, name):
@@ -411,6 +384,14 @@ def with_mask(tensor, mask):
 def layers_within(layer):
     """Return a layer or model and all layers inside it."""
     return list(layer._flatten_layers())
+
+
+def layers_that_add_losses(model):
+    """Return the layers that have added losses in the last call, by `add_loss` or an activity regularizer.
+
+    The public ``losses`` do not say whose they are, and hold those of weights too.
+    """
+    return [layer for layer in layers_within(model) if layer._losses]
 
 
 def path_within(outer, layer):

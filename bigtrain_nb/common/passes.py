@@ -77,6 +77,18 @@ def shuffles_of(dataset):
     return found
 
 
+def keeps_order(dataset):
+    """Return whether what is computed side by side is handed out in order: not with ``deterministic=False``."""
+    if dataset.options().deterministic is False:
+        return False
+    try:
+        graph = graph_of_dataset(dataset)
+    except (tf.errors.OpError, ValueError):
+        return True
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return all(node.attr["deterministic"].s != b"false" for node in nodes)
+
+
 def graph_of_dataset(dataset):
     """Return a dataset as a GraphDef, before it is rewritten to run; raise as `read_apart` does."""
     variant = tf.data.experimental.to_variant(dataset)

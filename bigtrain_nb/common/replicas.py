@@ -5,7 +5,7 @@ from functools import partial
 from itertools import count
 from weakref import WeakKeyDictionary
 
-from bigtrain_nb.common.keras_gaps import all_gather_rows, has_nccl, launcher_here, reduce_scatter
+from bigtrain_nb.common.keras_gaps import all_gather_rows, launcher_here
 from bigtrain_nb.common.quiet import tf
 
 OWN_GROUPS = 1_000_000_000
@@ -151,9 +151,8 @@ def sum_into_shards(tensors):
     """Return this replica's shards of the sums of some tensors over the replicas: reduce-scatter.
 
     A shard is one row of 1/N of a tensor's numbers, rounded up; the last one ends in zeros. Workers on CPUs send each
-    row to its replica, which adds them up; GPUs reduce-scatter by NCCL. Both is half of what an all-reduce sends. GPUs
-    all-reduce where the strategy does not ask for NCCL, step by step, and bfloat16, which TensorFlow's NCCL does not
-    take.
+    row to its replica, which adds them up: half of what an all-reduce sends. GPUs all-reduce, for TensorFlow has no
+    public reduce-scatter.
     """
     context = tf.distribute.get_replica_context()
     replicas = context.num_replicas_in_sync
@@ -182,9 +181,6 @@ def _own_row_of_sum(table):
     context = tf.distribute.get_replica_context()
     if on_cpus(context.strategy):
         return tf.reduce_sum(_all_to_all(table), axis=0)
-    launcher = launcher_here()
-    if launcher is not None and has_nccl(launcher) and table.dtype != tf.bfloat16:
-        return reduce_scatter(launcher, table)
     return sum_over_replicas(table)[context.replica_id_in_sync_group]
 
 

@@ -15,9 +15,10 @@ import psutil
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.hardware import core_limit, usable_cores
 from bigtrain_nb.common.passes import graph_of_dataset
+from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.pipeline import Pipeline
-from bigtrain_nb.measure.instance import Budget, Instance
+from bigtrain_nb.measure.source import Source
 
 _SAMPLE_SECONDS = 0.1
 _WARM_UP = 0.3
@@ -166,7 +167,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     dataset = ours.dataset() if ours else pipeline
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"diagnose takes a Pipeline or a tf.data.Dataset, not {type(pipeline).__name__}")
-    reader = Instance(dataset, "the dataset", Budget(seconds, None))
+    reader = Source(dataset, "the dataset", Progress(None))
     reader.can_repeat = False  # stages are those of the pipeline as it is
     times = _StageTimes()
     _pull(reader, times, seconds * _WARM_UP)
@@ -179,7 +180,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
 
     busy_elsewhere = max(0.0, _busy_cores() - processor / took)
 
-    stages, autotuned = times.stages(examples, ours, _maps_in_python(dataset))
+    stages, autotuned = times.stages(examples, ours, _python_by_kind(dataset))
     cores = core_limit()
     free = min(cores, max(0.0, len(usable_cores()) - busy_elsewhere))
     ceiling = cores * examples / max(processor, 1e-9)
@@ -189,24 +190,74 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
     return Diagnosis(examples / took, stages, ceiling, autotuned, cores, free)
 
 
-def _maps_in_python(dataset):
-    """Return of each `map` of a dataset, from the source to the end, whether its function calls Python."""
+def _python_by_kind(dataset):
+    """Return of the stages of each kind, from the source to the end, whether their functions call Python.
+
+    That is {"Map": [False, True]}. Maps that change nothing are left out, as TensorFlow does; those of datasets that a
+    function returns are among them.
+    """
     try:
         graph = graph_of_dataset(dataset)
     except (tf.errors.OpError, ValueError):
-        return []
+        return {}
     functions = {function.signature.name: function for function in graph.library.function}
-    nodes = [node for node in graph.node if node.op.startswith(("MapDataset", "ParallelMapDataset"))]
-    return [_calls_python(functions, node.attr["f"].func.name) for node in nodes]
+    nodes = {node.name: node for node in graph.node}
+    (end,) = [name for node in graph.node if node.op == "_Retval" for name in node.input]
+    found = {}
+    for path, node in _walk_graph(functions, nodes, end):
+        called = [value.func.name for value in node.attr.values() if value.func.name in functions]
+        if path[-1] in _MAPS and all(_changes_nothing(functions[name]) for name in called):
+            continue
+        found[path] = found.get(path, False) or any(_calls_python(functions, name) for name in called)
+    kinds = defaultdict(list)
+    for path, in_python in reversed(found.items()):
+        kinds[_kind(path[-1])].append(in_python)
+    return kinds
+
+
+def _walk_graph(functions, nodes, name, path=()):
+    """Yield the path and the node of a dataset and of all before it in a graph, in the order of `_walk`."""
+    node = nodes.get(name.split(":")[0])
+    while node is not None and node.op == "Identity":
+        node = nodes.get(node.input[0].split(":")[0])
+    if node is None or not _is_dataset(node):
+        return
+    op = re.sub(r"Dataset(V\d+)?$", "", node.op)
+    path = (*path, op)
+    yield path, node
+    datasets = [each for each in node.input if (given := nodes.get(each.split(":")[0])) and _is_dataset(given)]
+    for position, each in enumerate(datasets):
+        yield from _walk_graph(functions, nodes, each, path if _reads_many(op) else (*path, position))
+    if _reads_many(op) and node.attr["f"].func.name in functions:
+        function = functions[node.attr["f"].func.name]
+        inside = {each.name: each for each in function.node_def}
+        for each in function.ret.values():
+            yield from _walk_graph(functions, inside, each, path)
+
+
+def _is_dataset(node):
+    return re.search(r"Dataset(V\d+)?$", node.op) is not None
+
+
+def _reads_many(op):
+    return op.endswith(("Interleave", "FlatMap"))
+
+
+def _kind(op):
+    return re.sub("^Parallel|AndBatch$", "", op)
+
+
+def _changes_nothing(function):
+    return all(node.op in ("Identity", "NoOp") for node in function.node_def)
 
 
 def _calls_python(functions, name):
+    """Return whether a function calls Python, itself or in those that it calls; datasets in it are other stages."""
     for node in functions[name].node_def:
         if node.op in ("PyFunc", "PyFuncStateless", "EagerPyFunc"):
             return True
-        if any(
-            _calls_python(functions, value.func.name) for value in node.attr.values() if value.func.name in functions
-        ):
+        called = [value.func.name for value in node.attr.values() if value.func.name in functions]
+        if not _is_dataset(node) and any(_calls_python(functions, each) for each in called):
             return True
     return False
 
@@ -257,18 +308,25 @@ class _StageTimes:
         if len(places) >= len(self.places):
             self.places = places
 
-    def stages(self, examples, ours, maps_in_python=()):
-        """Return the stages from the source to the end, and what AUTOTUNE chose for them."""
+    def stages(self, examples, ours, python_by_kind):
+        """Return the stages from the source to the end, and what AUTOTUNE chose for them.
+
+        TensorFlow may have rewritten them. Where there are other numbers of a kind than `_python_by_kind` has found,
+        all call Python if one does, rather than to promise too much.
+        """
+        counts = Counter(_kind(place.op) for place in self.places.values())
+        in_turn = {
+            kind: iter(flags if len(flags) == counts[kind] else [any(flags)] * counts[kind])
+            for kind, flags in python_by_kind.items()
+        }
         least = _NEGLIGIBLE * self.nanoseconds.total()
         stages, autotuned = [], {}
         used = Counter()
         maps = _maps(ours)
         for place in reversed(self.places.values()):
             name = _name(place.op)
-            in_python = place.op == "Generator"
+            in_python = next(in_turn.get(_kind(place.op), iter(())), False)
             if place.op in _MAPS:
-                in_python = any(maps_in_python[:1])
-                maps_in_python = maps_in_python[1:]
                 name = name.replace("map", maps[0])
                 maps = maps[1:] or maps
             if name == "cache" and ours:  # a filled one has taken the place of what is before it
@@ -316,11 +374,10 @@ def _walk(nodes, number, path=(), outer_calls=1, thread=()):
 
     if "parallelism" in values or op == "Prefetch":
         thread = (*path, "inputs")
-    reads_many = op.endswith(("Interleave", "FlatMap"))
-    if reads_many:
+    if _reads_many(op):
         outer_calls *= calls
     for position, child in enumerate(node.inputs):
-        branch = path if reads_many else (*path, position)
+        branch = path if _reads_many(op) else (*path, position)
         yield from _walk(nodes, child, branch, outer_calls, thread)
 
 

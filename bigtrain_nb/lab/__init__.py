@@ -1,5 +1,5 @@
-"""Widgets over measuring and planning.
+"""Widgets over measuring.
 
 `controls` checks what is chosen in a Lab, `lab` measures it, `runs` says, draws and writes down what came out, `view`
-is its screen. The `planner` needs no measuring. `fields` has the widgets of both.
+is its screen, of the widgets in `fields`.
 """

@@ -1,4 +1,4 @@
-"""What a Lab or a Planner lets the reader choose, and the check of what is chosen."""
+"""What a Lab lets the reader choose, and the check of what is chosen."""
 
 from dataclasses import dataclass
 

@@ -1,11 +1,11 @@
-"""The widgets that the Lab and the planner share: stock ipywidgets, alike in JupyterLab, Notebook and VS Code."""
+"""The widgets of the Lab: stock ipywidgets, alike in JupyterLab, Notebook and VS Code."""
 
 import html
 
 from bigtrain_nb.common.optional import needed_by
 from bigtrain_nb.lab.controls import text
 
-with needed_by("the screen of bt.Lab and bt.Planner"):
+with needed_by("the screen of bt.Lab"):
     import ipywidgets as widgets
 
 TOOLTIP = "tooltip" if "tooltip" in widgets.Dropdown.class_trait_names() else "description_tooltip"  # ipywidgets 7

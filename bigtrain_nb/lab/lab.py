@@ -1,7 +1,7 @@
 """The Lab: any function and its choices become controls over an honest measurement.
 
-The first run is measured alone and becomes the baseline. Every later run takes turns with the baseline, so that its
-verdict rests on moments they shared.
+The first run is measured alone. Every later run takes turns with the run before it, or with a baseline that was chosen,
+so that its verdict rests on moments they shared.
 """
 
 import os
@@ -18,13 +18,15 @@ from bigtrain_nb.common.checks import as_path, positive
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
-from bigtrain_nb.measure import blocks, instance
 from bigtrain_nb.measure.race import Race, looks
+from bigtrain_nb.measure.rounds import LOOKS, compare
+from bigtrain_nb.measure.source import is_source
+from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.plots import Picture
 
 LONGEST_STATUS = 600  # characters; TensorFlow's errors can be pages long
-MOST_MORE = 10
-"""Going on takes at most so many times as long as the run itself, if nobody says how long."""
+STEPS_KEPT = 4
+"""Step functions that were built last stay in memory: to build and trace one again takes most of the time of a run."""
 
 _machine = threading.Lock()  # for one measurement at a time, of all Labs: two at once would mislead
 
@@ -37,13 +39,12 @@ class Lab:
     """Controls for the choices of a function, whose pipelines or steps are measured and compared.
 
     `build(**settings)` returns an iterable of batches, a step function, or an object with `.dataset()`. Each choice
-    is a list, a range of whole numbers, or True or False. `seconds` is the time to measure each pipeline: a first run
-    takes it once, a later one twice, as the baseline is measured again beside it.
+    is a list, a range of whole numbers, or True or False. `seconds` is the time to measure one run: a first run alone,
+    a later one beside the run before it, for up to four times as long while the two are too close to call (see
+    `compare`). `go_on` measures the last run longer. A step function is built once: the last four that were built are
+    used again where their settings come again.
 
-    Where a verdict is "unclear", `go_on` measures the last run longer.
-
-    `runs` has all runs so far, `baseline` the one that others are compared with: the first, the fastest of a race, or
-    what you set it to.
+    `runs` has all runs so far. `baseline` is the run that the next ones are compared with, or None: the run before.
     `standings` is the `Race` that is going on, as it was at the last look.
 
     Settings that `run`, `sweep` and `start` are not given are those that the controls show, once the Lab is displayed,
@@ -76,6 +77,7 @@ class Lab:
         self._is_race = False
         self._lock = threading.RLock()
         self._view = None
+        self._steps = []  # (settings, step function), the last used last
 
     @property
     def running(self) -> bool:
@@ -94,14 +96,14 @@ class Lab:
         return self._measure(self._begin(None, given))[0]
 
     def sweep(self, control: str, /, **given: Any) -> list[Run]:
-        """Measure all values of one control and the baseline in turns; wait for the results, each a `Run`."""
+        """Measure all values of one control in turns, with the run before them; wait for the results, each a `Run`."""
         return self._measure(self._begin(control, given))
 
     def go_on(self, seconds: float | None = None) -> list[Run]:
         """Measure those of the last run or sweep for so many seconds more; wait for the results, each a `Run`.
 
-        By default as long as its verdicts ask for, at most ten times as long as it took; if all are clear, as long
-        again. Raises RuntimeError where there is nothing to go on with: after a first run, and after a race.
+        By default as long again as they took so far. Raises RuntimeError where there is nothing to go on with: after a
+        first run, and after a race.
         """
         return self._measure_on(*self._begin_to_go_on(seconds))
 
@@ -114,7 +116,7 @@ class Lab:
     def race(self) -> Race:
         """Let all combinations race, as `bigtrain_nb.race` does, with a third of `seconds` for each of them.
 
-        All become runs, and the fastest one the baseline. Returns the `Race`, whose `finalists` are the settings that
+        All become runs, the fastest one the last of them. Returns the `Race`, whose `finalists` are the settings that
         cannot be told apart.
         """
         return self._measure(self._begin(ALL, {}))[0].comparison
@@ -138,14 +140,14 @@ class Lab:
                 self._end("Stopped; the runs are as they were.")
 
     def picture(self) -> Picture:
-        """The last 24 runs as image/png. Raises RuntimeError if nothing was measured yet."""
+        """The last run and those that took turns with it, as image/png. Raises RuntimeError if there is none yet."""
         if not self.runs:
             raise RuntimeError("there is no picture yet: run something first")
-        return Picture(runs.figure(self.runs, self.baseline), repr(self.runs[-1]))
+        return Picture(runs.figure(self.runs, *runs.headline(self.runs)), repr(self.runs[-1]))
 
     def table(self) -> Card:
         """The last 24 runs as a table."""
-        return runs.table(self.runs, self.baseline)
+        return runs.table(self.runs)
 
     def export(self, path: str | os.PathLike) -> str:
         """Write all runs as CSV, a line for each, and return the file's full path.
@@ -186,8 +188,9 @@ class Lab:
                 raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
             self._is_race = swept is ALL
             job = {}
-            if self.baseline and not self._is_race:
-                job[self.baseline.name] = self.baseline.settings
+            before = self.baseline or (self.runs[-1] if self.runs else None)
+            if before and not self._is_race:
+                job[before.name] = before.settings
             for number, settings in enumerate(chosen, start=len(self.runs) + 1):
                 job[f"run {number}"] = settings
             self._job = job
@@ -202,19 +205,12 @@ class Lab:
             if self._job:
                 raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
             if not self.can_go_on:
-                raise RuntimeError("there is nothing to go on with: run something beside the baseline first")
+                raise RuntimeError("there is nothing to go on with: run something beside another run first")
             comparison = self.runs[-1].comparison
             self._is_race = False
             self._job = dict.fromkeys(comparison.names)
             self.say("Starting.")
-            return self._job, seconds or self._seconds_to_go_on(comparison)
-
-    def _seconds_to_go_on(self, comparison):
-        """As long as the verdicts ask for, from once to ten times as long as a run of so many takes."""
-        usual = self.seconds * len(comparison.names)
-        first, *others = comparison.names
-        asked = [comparison.ratio(name, first).seconds_more or 0 for name in others]
-        return min(max(usual, *asked), MOST_MORE * usual)
+            return self._job, seconds or comparison.seconds
 
     def _in_background(self, measure, *given):
         def quietly():
@@ -228,18 +224,20 @@ class Lab:
         with self._on_the_machine(job):
             measured = self._in_turns(job)
         with self._still(job):
-            before = {run.name for run in self.runs}
+            before = {run.name: run for run in self.runs}
             new = [run for run in measured if run.name not in before]
-            self.runs = [*self.runs, *new]
-            if self._is_race or not self.baseline:
-                self.baseline = new[0]
+            known = {run.name: run for run in new} | before
+            for run in new:
+                first = run.comparison.names[0] if run.comparison else run.name
+                run.against = None if first == run.name else known[first]
+            self.runs = [*self.runs, *(reversed(new) if self._is_race else new)]
             self._end(new[0].comparison.answer if self._is_race else repr(new[-1]))
         return new
 
     def _measure_on(self, job, seconds):
         """Measure the last comparison longer, put what is known then into its runs, and return them."""
         with self._on_the_machine(job):
-            self._tell(job, f"Measuring {', '.join(job)}, about {seconds:.0f} s more.")
+            self._tell(job, f"Measuring {', '.join(job)} for {seconds:.0f} s more.")
             comparison = self.runs[-1].comparison.go_on(seconds, partial(self._progress, job))
         with self._still(job):
             before = self.runs[-1].comparison
@@ -269,16 +267,16 @@ class Lab:
     def _in_turns(self, job):
         """Measure the settings of a job, in turns if they are several; return all as runs."""
         sources = {name: partial(self._source, **settings) for name, settings in job.items()}
-        seconds = self.seconds * len(job) / (3 if self._is_race else 1)
-        self._tell(job, f"Measuring {', '.join(job)}, about {seconds:.0f} s.")
+        seconds = self.seconds * (len(job) / 3 if self._is_race else max(1, len(job) / 2))
+        longest = (
+            f", up to {max(LOOKS) * seconds:.0f} s where it is close" if len(job) > 1 and not self._is_race else ""
+        )
+        self._tell(job, f"Measuring {', '.join(job)}: about {seconds:.0f} s{longest}.")
         taken = {"seconds": seconds, "progress": partial(self._progress, job)}
         if len(job) == 1 and not self._is_race:
             [(name, source)] = sources.items()
-            return [Run(job[name], instance.throughput(source(), name=name, **taken))]
-        if self._is_race:
-            comparison = self._last_look(job, **taken)
-        else:
-            comparison = blocks.compare(sources, **taken)
+            return [Run(job[name], throughput(source(), name=name, **taken))]
+        comparison = self._last_look(job, **taken) if self._is_race else compare(sources, **taken)
         return [Run(job[name], result, comparison) for name, result in comparison.results.items()]
 
     def _last_look(self, job, **taken):
@@ -290,14 +288,19 @@ class Lab:
         return race
 
     def _source(self, **settings):
-        """Return what `build` makes of the settings; a note on its error names them."""
+        """Return what `build` makes of the settings, or has made, if that is a step; a note on its error names them."""
+        for chosen, step in self._steps:
+            if chosen == settings:
+                return step
         try:
             source = self.build(**settings)
-            if not instance.is_source(source):
+            if not is_source(source):
                 raise TypeError(
                     f"{controls.text(self.build)} returned {source!r:.99}; a Lab measures what its function returns: an"
                     " iterable of batches, a step function, or what has .dataset()"
                 )
+            if callable(source) and not hasattr(source, "__iter__"):
+                self._steps = [*self._steps, (settings, source)][-STEPS_KEPT:]
             return source
         except Exception as error:
             error.add_note(f"raised by {controls.text(self.build)} with {controls.describe(settings)}")
@@ -315,10 +318,10 @@ class Lab:
         with self._still(job):
             self.say(status)
 
-    def _progress(self, job, fraction):
+    def _progress(self, job, fraction, words):
         with self._still(job):
             if self._view:
-                self._view.progress.value = fraction
+                self._view.tell(fraction, words)
 
     def _end(self, status):
         self._job = self.standings = None

@@ -1,34 +1,33 @@
-"""The runs of a Lab: what was measured with which settings, and how to say it, draw it and write it down.
-
-A run has a ratio only to runs that it took turns with; anything else was "measured apart".
-"""
+"""The runs of a Lab: what was measured with which settings, and how to say it, draw it and write it down."""
 
 import csv
 import io
 from dataclasses import dataclass, replace
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.words import amount, interval
+from bigtrain_nb.common.words import interval, number
 from bigtrain_nb.lab.controls import describe, text
 from bigtrain_nb.measure.results import Comparison, Result
-from bigtrain_nb.plots import comparison_figure
+from bigtrain_nb.plots import bars_figure
 
 SHOWN = 24
 ALL = object()
 """In place of the name of a control that is swept: all combinations race."""
+ARROWS = {"faster": "\N{BLACK UP-POINTING TRIANGLE} ", "slower": "\N{BLACK DOWN-POINTING TRIANGLE} "}
 
 
 @dataclass(repr=False, eq=False)
 class Run:
     """One measurement.
 
-    `comparison` holds all that took turns with it, the baseline first (in a race the fastest), or is None for a run
-    that was measured alone. `ratio` is the rate over that one's, or None for that one itself.
+    `comparison` holds all that took turns with it, or is None for a run that was measured alone. `against` is the run
+    that it is compared with, None for one alone and for the fastest of a race; `ratio` is the rate over that one's.
     """
 
     settings: dict
     result: Result
     comparison: Comparison | None = None
+    against: "Run | None" = None
 
     @property
     def name(self):
@@ -36,15 +35,35 @@ class Run:
 
     @property
     def ratio(self):
-        baseline = self.comparison.names[0] if self.comparison else self.name
-        return None if baseline == self.name else self.comparison.ratio(self.name, baseline)
+        return self.comparison.ratio(self.name, self.against.name) if self.against else None
+
+    @property
+    def changed(self):
+        """The settings in which it differs from the run that it is compared with; all, where there is none."""
+        before = self.against.settings if self.against else {}
+        changed = {}
+        for name, value in self.settings.items():
+            if name not in before or text(before[name]) != text(value):
+                changed[name] = value
+        return changed
 
     def __repr__(self):
-        words = f"{self.name} ({describe(self.settings)}): {_rate(self.result)}"
+        words = f"{self.name}, {_what(self)}: {_rate(self.result)}"
         ratio = self.ratio
-        if ratio:
-            words += f"; against {ratio.b}: {ratio}"
-        return f"{words}. {ratio.advice}" if ratio and ratio.advice else words
+        if not ratio:
+            return words
+        advice = f"; {ratio.advice}" if ratio.advice else ""
+        return f"{words}; against {ratio.b}: {ratio}{advice}"
+
+
+def _what(run):
+    """What is different from the run before: "batch=64 (run 1: 32)"; all settings of a run alone."""
+    if not run.against:
+        return describe(run.settings) or "without settings"
+    if not run.changed:
+        return f"as {run.against.name}"
+    before = run.against.settings
+    return f"{describe(run.changed)} ({run.against.name}: {', '.join(text(before[name]) for name in run.changed)})"
 
 
 def standings(race):
@@ -56,48 +75,59 @@ def standings(race):
     return cards.table("", ["run", "settings", "median (interval)", "the race"], rows)
 
 
-def shown(runs, baseline):
-    """The last 24 runs, the baseline always among them."""
-    last = runs[-SHOWN:]
-    return last if baseline in last else [baseline, *last[1:]]
-
-
-def verdict(run, baseline):
-    """In words, with the ratio if the two took turns."""
-    if run is baseline:
-        return "baseline"
-    together = _measured_together(run, baseline)
-    return str(together.ratio(run.name, baseline.name)) if together else "measured apart"
-
-
-def table(runs, baseline):
-    """The runs that `shown` selects, with their settings, rates and verdicts."""
+def table(runs):
+    """The last 24 runs: the settings that differ among them, rates, verdicts."""
     if not runs:
         return cards.note("Runs", "none so far")
-    head = ["run", "settings", "median (interval)", "first batch", f"against {baseline.name}"]
+    shown = runs[-SHOWN:]
+    differing = [name for name in shown[0].settings if len({text(run.settings[name]) for run in shown}) > 1]
+    common = {name: value for name, value in shown[0].settings.items() if name not in differing}
     rows = []
-    for run in shown(runs, baseline):
-        first = amount(run.result.first_seconds, "s")
-        rows.append([run.name, describe(run.settings), _rate(run.result), first, verdict(run, baseline)])
-    return cards.table(f"The last {len(rows)} of {len(runs)} runs", head, rows)
+    for run in shown:
+        verdict = f"{run.ratio} (against {run.against.name})" if run.against else ""
+        rows.append([run.name, *(text(run.settings[name]) for name in differing), _rate(run.result), verdict])
+    closing = f"All with {describe(common)}." if common else ""
+    head = ["run", *differing, "median (interval)", "verdict"]
+    return cards.table(f"The last {len(rows)} of {len(runs)} runs", head, rows, closing)
 
 
-def figure(runs, baseline):
-    """The runs that `shown` selects as a matplotlib figure, each with the baseline's rate in the same rounds.
+def figure(runs, *lines):
+    """The last run as bars with all that took turns with it, what it is compared with first, below these lines.
 
-    A run is called by its name and the settings that tell it from the others: "run 2: batch=32 prefetch=2".
+    A run is called by its name and the settings that differ among them: "run 2: batch=32".
     """
-    differing = [name for name in baseline.settings if len({text(run.settings[name]) for run in runs}) > 1]
-    if len(runs) == 1:
-        differing = list(baseline.settings)
-    rows = []
-    beside = []
-    for run in shown(runs, baseline):
-        name = f"{run.name}: {describe({name: run.settings[name] for name in differing})}"
-        rows.append(replace(run.result, name=f"baseline: {name}" if run is baseline else name))
-        together = None if run is baseline else _measured_together(run, baseline)
-        beside.append(together and together.results[baseline.name].median)
-    return comparison_figure(rows, beside=beside)
+    last = runs[-1]
+    together = _together(runs)
+    differing = [name for name in last.settings if len({text(run.settings[name]) for run in together}) > 1]
+    bars = {}
+    for run in together:
+        result = last.comparison.results[run.name] if last.comparison else run.result
+        shown = describe({name: run.settings[name] for name in differing or run.settings})
+        bars[run.name] = replace(result, name=f"{run.name}: {shown}")
+    before = bars[last.against.name].name if last.against else None
+    return bars_figure(list(bars.values()), *lines, before=before)
+
+
+def _together(runs):
+    """The last run with all that took turns with it; of a race the last 24."""
+    last = runs[-1]
+    if not last.comparison:
+        return [last]
+    return [run for run in runs if run.comparison is last.comparison or run is last.against][-SHOWN:]
+
+
+def headline(runs):
+    """Two lines: what stands in large type, and below it: the last rate, up or down; of many the highest one."""
+    last, together = runs[-1], _together(runs)
+    if len(together) > 2:
+        last = max(together, key=lambda run: last.comparison.results[run.name].median)
+    rate = f"{number(last.result.median)} {last.result.unit}"
+    if len(together) > 2:
+        rate = f"up to {rate}"
+    if not last.against:
+        return rate, f"{last.name}, {_what(last)}"
+    ratio = last.ratio
+    return f"{ARROWS.get(ratio.verdict, '')}{rate}", f"{last.name}, {_what(last)}; against {ratio.b}: {ratio}"
 
 
 def csv_lines(runs):
@@ -123,14 +153,5 @@ def csv_lines(runs):
     return file.getvalue()
 
 
-def _measured_together(run, other):
-    """Return the `Comparison` that holds both runs, or None."""
-    for comparison in (run.comparison, other.comparison):
-        if comparison and {run.name, other.name} <= set(comparison.results):
-            return comparison
-    return None
-
-
 def _rate(result):
-    note = f" ({result.note})" if result.note else ""
-    return f"{interval(result)} {result.unit}{note}"
+    return f"{interval(result)} {result.unit}"

@@ -4,11 +4,14 @@ The view shows the Lab's state and calls its methods; it measures nothing. Its w
 change their values, so that nothing piles up over many runs.
 """
 
+import html
+
 from bigtrain_nb.lab import runs
 from bigtrain_nb.lab.fields import LOOK, chosen_in, colored, field, focus, row, said, widgets
 from bigtrain_nb.plots import figure_svg
 
 EXPORTED = "lab-runs.csv"
+BEFORE = "the run before"
 
 
 class View:
@@ -21,14 +24,15 @@ class View:
         self.run = self._button("Run", "Measure these settings", self._start)
         self.run.button_style = "primary"
         self.stop = self._button("Stop", "End the run that is going on; nothing of it is kept", self._stop)
-        self.more = self._button("Go on", "Measure the last run longer: where a verdict is unclear", self._go_on)
+        self.more = self._button("Go on", "Measure the last run longer, where it is too close to call", self._go_on)
         self.progress = widgets.FloatProgress(max=1.0, description="Progress", **LOOK)
+        self.happens = widgets.HTML()
 
         self.swept = widgets.Dropdown(options=list(lab.controls), description="Try all values of", **LOOK)
         self.sweep = self._button("Try all", "Measure all these values in turns", self._sweep)
         self.race = self._button("Find the best", "All combinations take turns; the slower ones leave", self._race)
 
-        self.baseline = widgets.Dropdown(description="Baseline", **LOOK)
+        self.baseline = widgets.Dropdown(options=[(BEFORE, None)], description="Compare with", **LOOK)
         self.baseline.observe(self._choose_baseline, "value")
         self.export = self._button("Export", f"Write all runs to {EXPORTED}", self._export)
 
@@ -41,6 +45,7 @@ class View:
                 row(self.run, self.stop, self.more, self.progress),
                 row(self.swept, self.sweep, self.race),
                 row(self.baseline, self.export),
+                self.happens,
                 self.status,
                 self.results,
             ]
@@ -57,12 +62,19 @@ class View:
         self.more.disabled = not (idle and lab.can_go_on)
         self.export.disabled = not lab.runs
         if idle:
-            self.progress.value = 0.0
+            self.tell(0.0, "")
         self.status.value = said(lab.status)
         state = (len(lab.runs), lab.runs and lab.runs[-1].result, lab.baseline, lab.standings)
         if self.drawn != state:
             self.drawn = state
             self._draw()
+
+    def tell(self, fraction, words):
+        """Show how far a measurement is; the rate so far in large type."""
+        self.progress.value = fraction
+        what, _, rate = words.partition(": ")
+        large = _large(html.escape(rate)) if rate else ""
+        self.happens.value = colored(f"{large}{html.escape(what)}") if words else ""
 
     def _draw(self):
         lab = self.lab
@@ -71,11 +83,13 @@ class View:
             return
         if not lab.runs:
             return
-        figure = runs.figure(lab.runs, lab.baseline)
+        figure = runs.figure(lab.runs)
         words = f"{lab.runs[-1]}. The table below the picture has every run."
-        self.results.value = colored(figure_svg(figure, words) + lab.table().html)
+        rate, verdict = map(html.escape, runs.headline(lab.runs))
+        above = f"{_large(rate)}<div>{verdict}</div>"
+        self.results.value = colored(above + figure_svg(figure, words) + lab.table().html)
         self.baseline.unobserve(self._choose_baseline, "value")  # new options choose the first of them
-        self.baseline.options = [(run.name, run) for run in lab.runs]
+        self.baseline.options = [(BEFORE, None), *((run.name, run) for run in lab.runs)]
         self.baseline.value = lab.baseline
         self.baseline.observe(self._choose_baseline, "value")
 
@@ -120,4 +134,9 @@ class View:
 
     def _choose_baseline(self, change):
         self.lab.baseline = change["new"]
-        self.lab.say(f"The baseline is now {self.lab.baseline.name}.")
+        chosen = self.lab.baseline
+        self.lab.say(f"The next runs are compared with {chosen.name if chosen else BEFORE}.")
+
+
+def _large(markup):
+    return f'<div style="font-size: 1.8em; font-weight: bold">{markup}</div>'

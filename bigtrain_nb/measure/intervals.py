@@ -1,12 +1,15 @@
-"""The intervals of this package: for the median of one measurement's rounds, and for the mean of blocks of several."""
+"""The two intervals of this package: for the median of one measurement's rounds, and for the ratio of two sources."""
 
 import math
 
 import numpy as np
 
 CONFIDENCE = 0.95
-SURE = 0.8
-"""In such a share of cases the interval for a spread, or for a mean, that a guess counts with holds the true one."""
+SCATTER, SCATTER_ROUNDS = 0.25, 3
+"""Before anything is measured: logarithms of a ratio scatter by 0.25 from round to round. That counts as 3 rounds."""
+LUCK, LUCK_INSTANCES = 0.03, 2
+"""And instances of one source differ by 3 % (a standard deviation). That counts as 2 instances."""
+INSTANCES_TO_SEE_LUCK = 4
 
 
 def median_interval(rounds):
@@ -31,7 +34,7 @@ def median_interval(rounds):
 
 
 def mean_interval(values, error=1 - CONFIDENCE):
-    """Return ``(mean, low, high)`` for the mean of independent values, such as the logarithm of a ratio in each block.
+    """Return ``(mean, low, high)`` for the mean of independent values.
 
     Student's interval: the true mean lies outside in a share ``error`` of all cases, also with few values, unless some
     of them are far from all others on one side. With fewer than two values its ends are infinite.
@@ -39,45 +42,51 @@ def mean_interval(values, error=1 - CONFIDENCE):
     values = np.asarray(values, float)
     if len(values) < 2:
         return float(values.mean()), -math.inf, math.inf
-    half = student_quantile(error, len(values)) * values.std(ddof=1) / math.sqrt(len(values))
+    half = student_quantile(error, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
 
 
-def student_quantile(error, n):
-    """Return how many standard errors lie between the mean of ``n`` values and each end of its interval."""
+def ratio_interval(values, instances, error):
+    """Return ``(mean, low, high)`` for the logarithm of the ratio of two sources, and the share of luck in the width.
+
+    ``values``: that logarithm in each round; ``instances``: for each round, the number of those that it visited.
+    The variance of the mean is that of rounds / their number + that of luck / the number of instances. To the scatter
+    of the rounds something is added that was known before, as if a few rounds more had been seen, so that two or three
+    rounds that agree by chance promise little. So it is with luck: with fewer than four instances it is what was known
+    before; with more, the means of instances show it too. Student's quantile is taken at Welch and Satterthwaite's
+    degrees of freedom for a sum of variances (B. L. Welch, Biometrika 34, 1947).
+    """
+    values = np.asarray(values, float)
+    rounds = len(values)
+    mean = float(values.mean())
+    if rounds < 2:
+        return mean, -math.inf, math.inf, 1.0
+    numbers, sizes = np.unique(instances, return_counts=True)
+    means = np.array([values[np.equal(instances, number)].mean() for number in numbers])
+    sees_luck = len(numbers) >= INSTANCES_TO_SEE_LUCK
+    middles = np.repeat(means, sizes) if sees_luck else mean
+    seen = rounds - (len(numbers) if sees_luck else 1)
+    of_round = ((values - middles) ** 2).sum() + SCATTER_ROUNDS * SCATTER**2
+    of_round /= seen + SCATTER_ROUNDS
+    of_luck, luck_seen = 2 * LUCK**2, 28  # of the two together
+    if sees_luck:
+        luck_seen = len(numbers) - 1
+        between = max(0.0, means.var(ddof=1) - of_round * (1 / sizes).mean())
+        of_luck = LUCK_INSTANCES * of_luck + luck_seen * between
+        of_luck /= luck_seen + LUCK_INSTANCES
+    noise = of_round / rounds
+    luck = of_luck * ((sizes / rounds) ** 2).sum()
+    variance = noise + luck
+    freedom = variance**2 / (noise**2 / (seen + SCATTER_ROUNDS) + luck**2 / (luck_seen + LUCK_INSTANCES))
+    half = student_quantile(error, freedom) * math.sqrt(variance)
+    return mean, mean - half, mean + half, float(luck / variance)
+
+
+def student_quantile(error, freedom):
+    """Return how many standard errors lie between a mean and each end of its interval."""
     from scipy.special import stdtrit  # takes a tenth of a second, which `import bigtrain_nb` need not
 
-    return float(stdtrit(n - 1, 1 - error / 2))
-
-
-def likely_spread(values):
-    """Return a standard deviation of such values that is larger than the true one in a share `SURE` of all cases.
-
-    Few values tell little about how much they scatter: this is the upper end of an interval.
-    """
-    from scipy.special import chdtri
-
-    freedom = len(values) - 1
-    return float(np.std(values, ddof=1)) * math.sqrt(freedom / chdtri(freedom, SURE))
-
-
-def half_width(spread, blocks, error):
-    """Return how far to each side the interval of the mean of blocks with this standard deviation reaches."""
-    return student_quantile(error, blocks) * spread / math.sqrt(blocks)
-
-
-def blocks_needed(spread, goal, error, least):
-    """Return how many blocks make the `half_width` ``goal`` or less; up to 2 % too many, and at least ``least``."""
-    blocks = least
-    while half_width(spread, blocks, error) > goal:
-        blocks = math.ceil(1.02 * blocks)
-    return blocks
-
-
-def least_distance(values):
-    """Return how far from 0 the mean is at least, by an interval that holds in a share `SURE` of all cases."""
-    _, low, high = mean_interval(values, error=1 - SURE)
-    return max(low, -high, 0.0)
+    return float(stdtrit(freedom, 1 - error / 2))
 
 
 def neighbours_alike(values):

@@ -1,9 +1,8 @@
 """Which of many settings is the fastest? All take turns, and those that are surely slower leave the race.
 
-To measure 24 settings equally long is a waste: most are far behind after a few rounds. A round is a block of one visit
-each (see `blocks`). What a race must not do is lose the best one by bad luck, and luck has many chances: each of the
-others may look faster, at each look. So the error that is allowed, one race in twenty, is divided by the number of both
-(Bonferroni's correction).
+To measure 24 settings equally long is a waste: most are far behind after a few rounds (see `rounds`). What a race must
+not do is lose the best one by bad luck, and luck has many chances: each of the others may look faster, at each look. So
+the error that is allowed, one race in twenty, is divided by the number of both (Bonferroni's correction).
 """
 
 import json
@@ -12,17 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import NoReturn
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import takes
-from bigtrain_nb.measure.blocks import Blocks, check_factories
-from bigtrain_nb.measure.instance import Budget
-from bigtrain_nb.measure.intervals import CONFIDENCE, mean_interval
-from bigtrain_nb.measure.notes import notes_of
-from bigtrain_nb.measure.results import Comparison, Ratio
+from bigtrain_nb.common.checks import positive, takes
+from bigtrain_nb.common.progress import Progress
+from bigtrain_nb.measure.intervals import CONFIDENCE
+from bigtrain_nb.measure.results import Comparison
+from bigtrain_nb.measure.rounds import Rounds, check_factories
 
-LOOKS = (6, 8, 12, 18, 28, 40)
+LOOKS = (4, 6, 8, 12, 18, 28, 40)
 """After so many rounds. Even numbers: a drift within a round cancels with the next one, which runs backwards."""
 
 
@@ -31,7 +28,8 @@ class Race(Comparison):
     """What is known of many settings that took turns, until those that were surely slower had left.
 
     `results`: the fastest first, then those that left. `settings`: {name: settings}. `left`: {name: after how many
-    rounds}.
+    rounds}. The intervals of `ratio` are wide: in 95 % of races the upper ends of all of them hold at all looks, and so
+    do all lower ends.
     """
 
     settings: dict[str, dict]
@@ -47,30 +45,11 @@ class Race(Comparison):
         """Their settings: `build(**race.finalists[0])`."""
         return [self.settings[name] for name in self.still_in]
 
-    def ratio(self, a: str, b: str) -> Ratio:
-        """Return the `Ratio` of a's rate over b's.
-
-        Its interval is wide: in 95 % of races the upper ends of all intervals hold at all looks, and so do all lower
-        ends.
-        """
-        error_of_one_end = (1 - CONFIDENCE) / len(LOOKS) / (len(self.results) - 1)
-        mean, low, high = mean_interval(self.log_ratios(a, b), 2 * error_of_one_end)
-        return Ratio(a, b, math.exp(mean), math.exp(low), math.exp(high))
-
-    @property
-    def error(self) -> float:
-        """In which share of races like this the fastest one leaves, at most."""
-        return 1 - CONFIDENCE
-
     @property
     def answer(self) -> str:
         """Who is still in, in a sentence."""
         what = "Cannot be told apart" if len(self.still_in) > 1 else "The fastest"
         return f"{what} ({len(self.still_in)} of {len(self.results)}): {', '.join(self.still_in)}."
-
-    def go_on(self, seconds: float, progress: Callable | None = None) -> NoReturn:
-        """Raises RuntimeError: a race is over. Compare those that are still in by `bt.compare`."""
-        raise RuntimeError("a race is over: compare those that are still in (.finalists) by bt.compare")
 
     def to_dict(self) -> dict:
         """Raises ValueError for settings that JSON would not give back as they are, such as functions and tuples."""
@@ -83,6 +62,9 @@ class Race(Comparison):
                     )
         return {**super().to_dict(), "settings": self.settings, "left": self.left}
 
+    def _error_of_one(self, a, b):
+        return 2 * (1 - CONFIDENCE) / len(LOOKS) / (len(self.results) - 1)
+
     def _card(self):
         return cards.stacked(cards.note(self.answer, ""), super()._card())
 
@@ -93,11 +75,12 @@ class Race(Comparison):
 def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = None, **choices: Sequence) -> Race:
     """Measure all combinations of the choices in turns; return a `Race`, whose `finalists` are the answer.
 
-    `build(**settings)` returns a source as for `throughput`; each choice is a list. In a round each setting is built
-    anew, warmed up and measured. After 6, 8, 12, 18, 28 and 40 rounds those leave that are slower than the leader: the
-    whole interval says so, and it is so wide that the fastest one leaves in at most one race of twenty. The race ends
-    when one is left, after 40 rounds, or when `seconds` do not suffice until the next look, but not before the first
-    look. `progress` is as for `throughput`.
+    `build(**settings)` returns a source as for `throughput`; each choice is a list. Each setting is built once and
+    warmed up, and all stay in memory until they leave. `seconds` are for measuring. After 4, 6, 8, 12, 18, 28 and 40
+    rounds those leave that are slower than the leader: the whole interval says so, and it is so wide that the fastest
+    one leaves in at most one race of twenty. As instances differ by chance, settings within about 15 % of each other
+    may stay together: compare `finalists` by `bt.compare`. The race ends when one is left, after 40 rounds, or when
+    `seconds` do not suffice until the next look, but not before the first look. `progress` is as for `compare`.
 
     Raises ValueError for fewer than two combinations, for a choice that is no list and for values that read alike, such
     as 1 and "1", and whatever `compare` raises.
@@ -131,34 +114,37 @@ def looks(build, settings, seconds, progress=None):
     """Yield the `Race` as it stands at each look; `settings`: {name: settings}."""
     factories = {name: partial(build, **chosen) for name, chosen in settings.items()}
     check_factories(factories)
-    budget = Budget(seconds, progress)
-    blocks = Blocks(factories, there_and_back=False)
-    blocks.probe(budget)
+    rounds = Rounds(factories, positive("seconds", seconds, "seconds"))
     left = {}
-    for rounds in LOOKS:
-        if blocks.done and budget.left() < (rounds - blocks.done) * blocks.next_seconds:
-            return
-        while blocks.done < rounds:
-            blocks.add(budget)
-        seen = _standings(blocks, settings, left)
-        leader, *others = seen.still_in
-        left = left | {name: rounds for name in others if seen.ratio(name, leader).high < 1}
-        blocks.running = [entrant for entrant in blocks.running if entrant.name not in left]
-        yield _standings(blocks, settings, left)
-        if len(blocks.running) == 1:
-            return
+    with Progress(progress) as told:
+        rounds.build(told)
+        done = 0
+        for look in LOOKS:
+            one = rounds.seconds / done * len(rounds.running) / len(factories) if done else 0.0
+            if rounds.seconds + one * (look - done) > seconds and done:
+                return
+            while done < look:
+                rounds.add(told, seconds)
+                done += 1
+            seen = _standings(rounds, settings, left)
+            leader, *others = seen.still_in
+            left = left | {name: look for name in others if seen.ratio(name, leader).high < 1}
+            rounds.drop([name for name in rounds.running if name in left])
+            yield _standings(rounds, settings, left)
+            if len(rounds.running) == 1:
+                return
 
 
-def _standings(blocks, settings, left):
+def _standings(rounds, settings, left):
     """Those that are still in come first, and those that ran longer before others, in the order of their mean rates."""
 
-    def place(entrant):
-        logs = [math.log(rate) for [rate] in entrant.blocks]
-        return left.get(entrant.name, math.inf), sum(logs) / len(logs)
+    def place(name):
+        logs = [math.log(rate) for rate in rounds.rates(name)]
+        return left.get(name, math.inf), sum(logs) / len(logs)
 
-    entrants = sorted(blocks.entrants, key=place, reverse=True)
-    results = {entrant.name: entrant.result() for entrant in entrants}
-    return Race(results, notes=notes_of(blocks), settings=settings, left=left)
+    results = {name: rounds.result(name) for name in sorted(rounds.factories, key=place, reverse=True)}
+    known = {"instances": tuple(rounds.instances), "seconds": rounds.seconds, "notes": rounds.busy()}
+    return Race(results, **known, settings=settings, left=left)
 
 
 def _is_kept_by_json(value):

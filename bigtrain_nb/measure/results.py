@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, ClassVar
 
@@ -17,28 +17,17 @@ from bigtrain_nb.common.checks import one_of
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import amount, interval, number
-from bigtrain_nb.measure.intervals import (
-    CONFIDENCE,
-    blocks_needed,
-    half_width,
-    least_distance,
-    likely_spread,
-    mean_interval,
-    median_interval,
-)
+from bigtrain_nb.measure.intervals import median_interval, ratio_interval
 
 PRACTICALLY_SAME = 0.02
 """Ratios within 2 % of 1 are called the same: smaller differences are not worth a change."""
-LEAST_BLOCKS = 3
-"""With fewer, an interval that leaves all open, such as 0.06x to 28x, is none."""
+CLOSE = 1.5
+"""Times. What may be farther apart than this and is not clear is not close: it is noisy."""
 LEAST_ROUNDS = 6
 """With fewer, the whole range of the rounds holds their true median in less than 95 % of all cases."""
+MOSTLY_LUCK = 0.5
+"""Of the variance. Where luck has more of it, more rounds of the same instances hardly help."""
 PASS_GOES_ON = "measured before its first pass had ended"
-ENOUGH_BLOCKS = 5
-NARROW = 0.2
-"""Of a logarithm: wider intervals are not worth their number of percent."""
-MUCH_LONGER = 10
-"""Where a verdict needs more than so many times as long, it is said what so many bring."""
 
 
 class Saved:
@@ -104,12 +93,9 @@ class Result(Saved, cards.Shown):
 class Ratio(cards.Shown):
     """How many times faster ``a`` is than ``b``, between ``low`` and ``high``, with a verdict.
 
-    ``median`` is the middle of what was measured: in a comparison the geometric mean over blocks, that is over fresh
-    instances of both and moments of this run. Where the verdict is "unclear", ``advice`` says how much longer would
-    tell, and ``seconds_more`` is that in seconds. After few blocks it is a careful guess, and may be hours: go on for a
-    while, and look again. It is None where the verdict is clear, in a race, and where the truth lies so near 2 % that
-    no time will do. One block, or two that give no verdict, have no interval: ``low`` is 0 and ``high`` infinite. Then
-    the advice is for five blocks.
+    ``median`` is the middle of what was measured: in a comparison the geometric mean over rounds. ``advice``: where
+    nobody can tell yet, what to do, in a sentence. ``details``: how it was measured. A single round has no interval:
+    ``low`` is 0 and ``high`` infinite.
 
     Example::
 
@@ -123,8 +109,8 @@ class Ratio(cards.Shown):
     median: float
     low: float
     high: float
-    advice: str = ""
-    seconds_more: float | None = None
+    advice: str = field(default="", compare=False)
+    details: str = ""
     unit: ClassVar[str] = "x"
 
     @property
@@ -138,20 +124,23 @@ class Ratio(cards.Shown):
         return "same" if self.low >= 1 / most and self.high <= most else "unclear"
 
     def __str__(self):
-        return f"{interval(self)}, {self.verdict}"
+        if self.verdict != "unclear":
+            return f"{interval(self)}, {self.verdict}"
+        return f"{interval(self)}: too {'close' if 1 / CLOSE < self.median < CLOSE else 'noisy'} to call"
 
     def _card(self):
-        advice = f". {self.advice}" if self.advice else ""
+        advice = f"; {self.advice}" if self.advice else ""
         return cards.note(f"{self.a} against {self.b}", f"{self}{advice}")
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Saved, cards.Shown):
-    """Several sources that took turns in blocks, each time with fresh instances.
+    """Several sources that took turns in rounds.
 
-    ``results``: {name: `Result`}; round i of each is its rate in block i. ``looks``: how many times it was looked at,
-    which `go_on` counts. ``block_seconds``: how long one block of all takes. ``notes``: sentences on what makes these
-    intervals worse than they say.
+    ``results``: {name: `Result`}; round i of each is its rate in round i. ``error``: the share of comparisons in which
+    at least one interval against the first source misses the truth, at this look. ``instances``: for each round, the
+    number of the instances that it visited, () for one of each. ``seconds``: how long the rounds took. ``notes``:
+    what makes these intervals worse than they say.
 
     Example::
 
@@ -163,51 +152,47 @@ class Comparison(Saved, cards.Shown):
     """
 
     results: dict[str, Result]
-    looks: int = 1
-    block_seconds: float | None = None
+    error: float = 0.05
+    instances: tuple[int, ...] = ()
+    seconds: float | None = None
     notes: tuple[str, ...] = ()
     go_on_with: Callable | None = field(default=None, compare=False)
-    """Measures on: a function of seconds and progress that returns the `Comparison` of all blocks, or None."""
+    """Measures on: a function of seconds and progress that returns the `Comparison` of all rounds, or None."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.results)
 
     @property
-    def error(self) -> float:
-        """The share of comparisons like this in which at least one interval against the first source misses the truth.
-
-        2.5 % at the first look, half of that at each further one: together at most 5 %, however often one goes on.
-        """
-        return (1 - CONFIDENCE) / 2**self.looks
+    def is_clear(self) -> bool:
+        """Whether every source is faster or slower than the first one, or the same."""
+        first, *others = self.names
+        return all(self.ratio(name, first).verdict != "unclear" for name in others)
 
     def ratio(self, a: str, b: str) -> Ratio:
         """Return the `Ratio` of a's rate over b's.
 
-        Its interval is Student's over the blocks, and so wide that those of all sources against the first one hold
-        together (Bonferroni's correction); if neither is the first, those of all pairs.
+        Its interval is so wide that those of all sources against the first one hold together (Bonferroni's
+        correction); if neither is the first, those of all pairs.
 
         Raises ValueError for a name that is not among `names`.
         """
         logs = self.log_ratios(a, b)
+        instances = self.instances[: len(logs)] or (1,) * len(logs)
         error = self._error_of_one(a, b)
-        mean, low, high = mean_interval(logs, error)
-        found = Ratio(a, b, math.exp(mean), math.exp(low), math.exp(high))
-        if found.verdict != "unclear":
+        *ends, share_of_luck = ratio_interval(logs, instances, error)
+        mean, low, high = map(math.exp, ends)
+        found = Ratio(a, b, mean, low, high, details=self._how(instances, error))
+        if found.verdict != "unclear" or self.go_on_with is None:
             return found
-        if len(logs) < LEAST_BLOCKS:
-            found = replace(found, low=0.0, high=math.inf)
-        if not self.block_seconds:
-            return found
-        advice, seconds = self._advice(logs, error / 2)
-        return replace(found, advice=advice, seconds_more=seconds)
+        return Ratio(a, b, mean, low, high, self._advice(share_of_luck), found.details)
 
     def go_on(self, seconds: float, progress: Callable | None = None) -> "Comparison":
-        """Measure on for so many seconds, and return the `Comparison` of all blocks so far.
+        """Measure on for so many seconds, and return the `Comparison` of all rounds so far.
 
-        Its intervals pay for looking once more: see `error`. ``progress`` is as for `throughput`.
+        Each further look has a smaller `error`: all together have at most 5 %. ``progress`` is as for `compare`.
 
-        Raises RuntimeError where the sources are gone: for a comparison that was loaded, and for a race.
+        Raises RuntimeError where the sources are gone: for a comparison that was loaded, and for a race, which is over.
         """
         if self.go_on_with is None:
             raise RuntimeError(
@@ -217,58 +202,40 @@ class Comparison(Saved, cards.Shown):
         return self.go_on_with(seconds, progress)
 
     def log_ratios(self, a: str, b: str) -> list[float]:
-        """Return the logarithm of a's rate over b's for each block that both took part in."""
+        """Return the logarithm of a's rate over b's for each round that both took part in."""
         one_of("a", a, self.names)
         one_of("b", b, self.names)
         pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=False)
         return [math.log(rate / other) for rate, other in pairs]
+
+    @property
+    def details(self) -> str:
+        """All that is known of how it was measured, in sentences."""
+        first, *others = self.names
+        lines = [f"{name} against {first}: {self.ratio(name, first).details}." for name in others]
+        lines += [f"{name}: {result.note}." for name, result in self.results.items() if result.note]
+        return "\n".join([*lines, self._promise(), *(f"{note}." for note in self.notes)])
 
     def _error_of_one(self, a, b):
         others = len(self.names) - 1
         pairs = others if self.names[0] in (a, b) else others * (others + 1) / 2
         return self.error / max(1, pairs)
 
-    def _advice(self, logs, next_error):
-        """How much longer would tell, in a sentence and in seconds; the next look allows ``next_error``.
+    def _how(self, instances, error):
+        built = len(set(instances))
+        of_each = "one instance of each" if built == 1 else f"{built} instances of each"
+        took = f" in {amount(self.seconds, 's')}" if self.seconds else ""
+        return f"{len(instances)} rounds{took}, by {of_each}; interval of {100 * (1 - error):.3g} %"
 
-        Few blocks that look more different or less noisy than they are would get too short a time. So the difference is
-        taken at the lower end and the noise at the upper end of what is likely. The interval is to be narrow enough to
-        tell that difference from 2 %, or to fit within 2 %, whichever is easier. benchmarks/honesty.py counts how often
-        the time is enough.
-        """
-        blocks = len(logs)
-        if blocks < LEAST_BLOCKS:
-            seconds = math.ceil((ENOUGH_BLOCKS - blocks) * self.block_seconds)
-            if blocks == 2:
-                return f"Two blocks say nothing yet: about {amount(seconds, 's')} more make five.", seconds
-            few, more = (amount(count * self.block_seconds, "s") for count in (LEAST_BLOCKS, ENOUGH_BLOCKS))
-            return f"One instance of each fits into the time: three need about {few}, five about {more}.", seconds
-        same = math.log1p(PRACTICALLY_SAME)
-        least = least_distance(logs)
-        goal = max(0.8 * (least - same), same / 2)
-        spread = likely_spread(logs)
-        needed = blocks_needed(spread, goal, next_error, least=blocks)
-        if needed == blocks:
-            return f"It is so narrow already that the truth must be near {_percent(same)}: longer hardly tells.", None
-        seconds = math.ceil((needed - blocks) * self.block_seconds)
-        words = f"About {amount(seconds, 's')} more "
-        if goal > NARROW:
-            words += "would tell"
-        elif goal > same / 2:
-            words += f"narrow it to ±{_percent(goal)}, which tells if they differ by {_percent(least)} or more"
-        else:
-            words += f"narrow it to ±{_percent(goal)}, which tells unless the truth is near {_percent(same)}"
-        many = MUCH_LONGER * blocks
-        if needed > many:
-            reach = _percent(half_width(spread, many, next_error))
-            words += f"; {MUCH_LONGER} times as long as so far narrows it to ±{reach}"
-        return f"{words}.", seconds
+    def _advice(self, share_of_luck):
+        """What to do where nobody can tell: a mean of four times as many rounds has half the width."""
+        if share_of_luck > MOSTLY_LUCK:
+            return "only new instances tell more: let the functions build them, and give more seconds"
+        return f"another {amount(3 * self.seconds, 's')} would halve that"
 
     def _card(self):
         first = self.names[0]
-        is_interval = all(len(result.rounds) >= LEAST_ROUNDS for result in self.results.values())
-        ends = "95 % interval" if is_interval else "lowest to highest"
-        head = ["", self.results[first].unit, ends, "blocks", "first batch (s)", f"against {first}"]
+        head = ["", self.results[first].unit, "low to high", "rounds", "first batch (s)", f"against {first}"]
         rows = []
         for name, result in self.results.items():
             ends = f"{number(result.low)} to {number(result.high)}"
@@ -278,21 +245,15 @@ class Comparison(Saved, cards.Shown):
         return cards.table("", head, rows, "\n".join(self._closing()))
 
     def _closing(self):
-        """The sentences below a table: what is unclear and until when, and what to know about the intervals."""
+        """What to do, where something is not clear, and what the machine was like."""
         first, *others = self.names
         ratios = [self.ratio(name, first) for name in others]
-        lines = [self._promise()]
         unclear = [ratio for ratio in ratios if ratio.advice]
-        if unclear:
-            longest = max(unclear, key=lambda ratio: ratio.seconds_more or 0)
-            lines.append(f"Unclear: {', '.join(ratio.a for ratio in unclear)}. {longest.advice}")
-        unsure = [name for name, result in self.results.items() if result.note]
-        if unsure:
-            lines.append(f"{', '.join(unsure)}: {self.results[unsure[0]].note}.")
+        lines = [f"{', '.join(ratio.a for ratio in unclear)}: {unclear[-1].advice}."] if unclear else []
         return [*lines, *(f"{note}." for note in self.notes)]
 
     def _promise(self):
-        confidence = f"{100 * (1 - self.error):g} % of such comparisons"
+        confidence = f"{100 * (1 - self.error):.3g} % of such comparisons"
         if len(self.names) > 2:
             return f"The intervals against {self.names[0]} hold all together in {confidence}."
         return f"The interval against {self.names[0]} holds in {confidence}."
@@ -300,8 +261,9 @@ class Comparison(Saved, cards.Shown):
     def to_dict(self) -> dict:
         return {
             "results": [result.to_dict() for result in self.results.values()],
-            "looks": self.looks,
-            "block_seconds": self.block_seconds,
+            "error": self.error,
+            "instances": list(self.instances),
+            "seconds": self.seconds,
             "notes": list(self.notes),
         }
 
@@ -309,8 +271,3 @@ class Comparison(Saved, cards.Shown):
         from bigtrain_nb.plots import comparison_figure
 
         return comparison_figure(list(self.results.values()))
-
-
-def _percent(logarithm):
-    percent = 100 * math.expm1(logarithm)
-    return f"{percent:.2g} %" if percent < 10 else f"{percent:.0f} %"

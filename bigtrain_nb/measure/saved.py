@@ -31,11 +31,18 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
     if several is None:
         return results[fields["name"]]
     known = {
-        "looks": fields.get("looks", 1),
-        "block_seconds": fields.get("block_seconds"),
+        "instances": tuple(fields["instances"] if "instances" in fields else _of_blocks(results)),
+        "seconds": fields.get("seconds"),
         "notes": tuple(fields.get("notes", ())),
     }
-    return Race(results, **known, **race) if race else Comparison(results, **known)
+    if race:
+        return Race(results, **known, **race)
+    return Comparison(results, fields.get("error", 0.05 / 2 ** fields.get("looks", 1)), **known)
+
+
+def _of_blocks(results):
+    """A file of version 0.2 has blocks in the place of rounds, each with instances of its own."""
+    return range(max(len(result.rounds) for result in results.values()))
 
 
 def _result(fields):

@@ -219,14 +219,14 @@ class FullyShardedMean(Mean):
         }
         statistics = moving_statistics(self.model)
         of_statistics = [tf.math.multiply_no_nan(tf.cast(one.value, tf.float32), step["share"]) for one in statistics]
-        others = {name: step[name] for name in ("loss", "logs", "share")}
+        others = {name: value for name, value in step.items() if name != "gradients"}
         sums = sum_over_replicas({**others, "statistics": of_statistics, "whole": whole})
         assign_means(statistics, sums["statistics"], sums["share"])
         gradients = {
             index: own if are_shards[index] else tf.cast(sums["whole"][index], own.dtype)
             for index, own in step["gradients"].items()
         }
-        return {"loss": sums["loss"], "logs": sums["logs"], "gradients": gradients}
+        return {**{name: sums[name] for name in others}, "gradients": gradients}
 
     def are_shards(self, gradients):
         return [is_shard(self.model.trainable_variables[index]) for index in gradients]

@@ -1,9 +1,10 @@
 """What replicas do with their gradients: a model has one reduction, chosen in `compile` and when it is built.
 
 `Mean` is that of an ordinary model. The others derive from it, each in a file of its own: `ShardedMean`,
-`FullyShardedMean`, `TensorParallel` and `LocalSteps`. A step is handed to `reduce` as one replica has computed it:
+`FullyShardedMean` and `TensorParallel`. A step is handed to `reduce` as one replica has computed it:
 {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}, "share": by what they
-were multiplied}. What comes back is applied by the optimizer. A variable that the loss does not depend on is not in it.
+were multiplied}, and "left", of `share_left`, where a mask leaves out places. What comes back is applied by the
+optimizer. A variable that the loss does not depend on is not in it.
 """
 
 from contextlib import nullcontext
@@ -25,9 +26,6 @@ class Mean:
 
     talks_in_forward = False
     """Whether replicas talk to each other within a layer: then all must run the same micro-batches, not in a loop."""
-
-    reduces_logs = True
-    """Whether the replicas talk to each other about the logs of a step. What an epoch shows is reduced at its end."""
 
     all_see_the_same = False
     """Whether all replicas compute on the same examples, the global batch."""
@@ -61,7 +59,7 @@ class Mean:
         if self.replicas == 1:
             return step
         statistics = moving_statistics(self.model)
-        mine = {name: step[name] for name in ("loss", "gradients", "logs")}
+        mine = {name: value for name, value in step.items() if name != "share"}
         mine["statistics"] = [variable.value for variable in statistics]
         weight = weight_of(data, self.model.loss)
         means, total = mean_over_replicas(mine, weight, self.model.reduce_dtype, self.sum_gradients)
@@ -79,13 +77,6 @@ class Mean:
     def own_outputs(self, outputs, data):
         """Return the predictions for a replica's share, ``data``, from those for what it computed on."""
         return outputs
-
-    def callbacks(self):
-        """Return what `fit` must call before all other callbacks."""
-        return []
-
-    def before_files(self):
-        """Make the variables that Keras is about to save or load."""
 
 
 def assign_means(statistics, means, total):

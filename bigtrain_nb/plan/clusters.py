@@ -1,27 +1,37 @@
-"""`plan_cluster`: how many devices a transformer given by a few numbers needs, and what its step takes there."""
+"""`plan_cluster`: how a transformer given by a few numbers is laid out on many devices, and what a step takes there."""
 
+import itertools
 from dataclasses import dataclass
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import fraction, from_0_to_1, one_of, switch, whole_number
-from bigtrain_nb.common.words import amount
+from bigtrain_nb.common.checks import one_of, positive, whole_number
+from bigtrain_nb.common.words import amount, number
 from bigtrain_nb.plan.accelerators import ACCELERATORS, Accelerator
-from bigtrain_nb.plan.breakdown import Breakdown, Plan, step_time
-from bigtrain_nb.plan.communication import NETWORK, NETWORK_LATENCY, communication_volume, seconds_to_send, sent
-from bigtrain_nb.plan.parallelism import HERE, TENSORFLOW, USABLE, Layout, choose_layout, memory
-from bigtrain_nb.plan.transformer import BYTES_OF, RECOMPUTE, SLOTS, Transformer
+from bigtrain_nb.plan.breakdown import Breakdown
+from bigtrain_nb.plan.communication import Sent, sent
+from bigtrain_nb.plan.parallelism import BYTES_OF, SLOTS, Layout, memory
+from bigtrain_nb.plan.transformer import RECOMPUTE, Transformer
 
-EFFICIENCY = 0.6
-"""Share of the published FLOP/s that a device reaches while it computes: between a layer of 22 B weights and steps of a
-trillion on A100, without the time to send and to wait. Worked out from Korthikanti et al. 2022, tables 4 and 5."""
+USABLE = 0.9
+"""Share of a device's memory that a plan may fill: the runtime and its libraries take the rest."""
+LINK = 370 / 450
+"""The share of a link's bytes/s that collectives reach at worst: large ones, of H100 by NVLink (Austin et al. 2025)."""
+HIDDEN = {"data": (0.75, 1.0), "tensor": (0.0, 0.5), "pipeline": (0.0, 0.5)}
+"""The least and the greatest share of sending that hides behind computing. Of what fully sharded devices send, half and
+more: Llama 3.1 8 B takes 0.03 to 0.08 s more a step on 128 H100 than on 8, and sends for 0.2 s (torchtitan, December
+2024). The next product waits for what tensor parallelism sends, but for what asynchronous tensor parallelism cuts into
+parts, which made steps 1.09 to 1.16 times as fast (torchtitan, June 2025)."""
+AS_FAST = 1.1
+"""Layouts this close are as fast as each other: a plan is not that exact."""
 
 
 @dataclass(frozen=True, repr=False)
-class ClusterPlan(Plan):
+class ClusterPlan(cards.Shown):
     """What a training step of a `Transformer` takes on many devices.
 
-    Breakdowns of one device's ``memory`` and of what it sends (``communication_volume``), the ``flops`` of all and the
-    ``time`` of the step. ``tokens``: in a step, over all devices. ``spare``: devices that the layout leaves over.
+    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``sent``: what a device sends. ``time``: the
+    parts of a step as pairs of seconds (lowest, highest), of sending what does not hide behind computing; ``seconds``
+    of a step, ``tokens_per_second`` of all devices and ``mfu`` are such pairs too. ``tokens``: of all in a step.
     """
 
     model: Transformer
@@ -29,68 +39,97 @@ class ClusterPlan(Plan):
     layout: Layout
     memory: Breakdown
     flops: Breakdown
-    communication_volume: Breakdown
-    time: Breakdown
+    sent: list[Sent]
+    time: dict[str, tuple[float, float]]
     tokens: int
     policy: str
     recompute: str
-    spare: int = 0
+    micro_batches: int
 
     @property
     def fits(self) -> bool:
-        """Whether the memory suffices, with a tenth left to the runtime. Not whether it can be built: see `missing`."""
+        """Whether the memory suffices, with a tenth left to the runtime. Not whether bigtrain_nb has it: see `here`."""
         return self.memory.total <= USABLE * self.device.memory
 
     @property
-    def missing(self) -> list[str]:
-        """What of the layout bigtrain_nb cannot build, a list of words; empty if it can."""
-        return self.layout.missing(self.model, self.recompute)
-
-    def where(self) -> cards.Card:
-        """A table: each part of the layout, where there is code for it, and how it is called or what to do instead."""
-        parts = self.layout.parts(self.model, self.recompute)
-        rows = [[part.what, part.where, part.how] for part in parts]
-        return cards.table("Where is there code for it?", ["part", "where", "how"], rows)
+    def seconds(self) -> tuple[float, float]:
+        lowest, highest = zip(*self.time.values(), strict=True)
+        return sum(lowest), sum(highest)
 
     @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.time.total
+    def tokens_per_second(self) -> tuple[float, float]:
+        lowest, highest = self.seconds
+        return self.tokens / highest, self.tokens / lowest
 
     @property
-    def mfu(self) -> float:
-        """Model FLOPs utilization (Chowdhery et al. 2022): the share of the published FLOP/s that the step needs.
+    def mfu(self) -> tuple[float, float]:
+        """Model FLOPs utilization (Chowdhery et al. 2022): of ``flops_16``; what runs again does not count."""
+        of_a_token = self.model.flops(1).total / self.model.length
+        lowest, highest = (rate * of_a_token / self.device.flops_16 for rate in self.tokens_per_second)
+        return lowest / self.layout.devices, highest / self.layout.devices
 
-        What is computed again does not count.
+    @property
+    def here(self) -> list[str]:
+        """What bigtrain_nb does not have of it, or does with more bytes; a list of words, empty for neither."""
+        stage = self.layout.zero_stage if self.layout.data_parallel_size > 1 else 0
+        whole = amount(4 * self.model.weights, "bytes")
+        others = amount(16 * self.model.weights_outside_of_layers, "bytes")
+        kinds = self.layout.sizes
+        cases = [
+            (len(kinds) > 1, f"{' x '.join(kinds)} parallelism at once: notebook 09 has each alone"),
+            ("tensor" in kinds, "sequence parallelism: what lies between the parts of a layer stays whole"),
+            (stage == 1, f"shard_optimizer=True keeps the float32 weights whole, {whole} on each device"),
+            (stage == 2, "ZeRO stage 2: it has stages 1 and 3"),
+            (stage == 3, f"fully_shard=... leaves what is outside of the blocks whole, {others} on each device"),
+            (stage == 3, "gathers in 32 bits, and no block ahead: twice the bytes, and none of it hidden"),
+            (stage == 3 and self.recompute != "everything", 'fully_shard=... needs recompute="everything"'),
+            (self.policy == "float8", "float8"),
+        ]
+        return [words for holds, words in cases if holds]
+
+    def training(self, tokens: float, price_an_hour: float | None = None) -> cards.Card:
+        """A table: what so many ``tokens`` take in hours and cost, without failures and what is tried before.
+
+        ``price_an_hour``: of one device, in the reader's money. Raises ValueError for numbers that are not above 0.
         """
-        needed = self.model.flops(self.tokens // self.model.length).total
-        return needed / self.time.total / self.layout.devices / self.device.flops(self.policy)
+        seconds = [positive("tokens", tokens, "tokens") / rate for rate in reversed(self.tokens_per_second)]
+        hours = [each / 3600 * self.layout.devices for each in seconds]
+        of_a_weight = f"{number(tokens / self.model.weights)} a weight (best for the FLOPs: 20, Hoffmann et al. 2022)"
+        rows = [
+            ["tokens", f"{amount(tokens, 'tokens')}, {of_a_weight}"],
+            ["time", _range(seconds, "s")],
+            ["hours of devices", " to ".join(map(number, hours))],
+        ]
+        if price_an_hour is not None:
+            price = positive("price_an_hour", price_an_hour, "an hour")
+            rows.append(["cost", " to ".join(number(each * price) for each in hours)])
+        return cards.table("A training", ["what", "amount"], rows)
 
     def words(self):
-        verdict = ("It fits" if not self.missing else "The memory would do") if self.fits else "It does not fit"
-        usable = amount(USABLE * self.device.memory, "bytes")
-        step = f"{amount(self.time.total, 's')} a step of {amount(self.tokens, 'tokens')}"
-        weights = amount(self.model.weights, "weights")
-        if self.model.experts > 1:
-            weights += f" (active: {amount(self.model.active_weights, 'weights')})"
-        yield f"{weights} on {self.layout.devices} x {self.device.name}: {self.layout}."
-        yield f"{verdict}: {amount(self.memory.total, 'bytes')} of {usable} usable on each device."
-        rate = f"{amount(self.tokens_per_second, 'tokens')}/s, MFU {self.mfu:.0%}"
-        yield f"{step}, bound by {self.binding}: {rate}."
-        if self.spare:
-            needed = self.layout.model_parallel_size
-            yield f"{self.spare} more devices have nothing to do: a copy of the model takes {needed}."
-        parts = self.layout.parts(self.model, self.recompute)
-        if self.missing:
-            yield f"bigtrain_nb cannot build it. What it does not have: {'; '.join(self.missing)}."
-            elsewhere = [part.what for part in parts if part.where == TENSORFLOW]
-            nowhere = [part.what for part in parts if part.where not in (HERE, TENSORFLOW)]
-            if elsewhere:
-                yield f"Elsewhere in TensorFlow: {', '.join(elsewhere)}."
-            if nowhere:
-                yield f"Nowhere known in TensorFlow: {', '.join(nowhere)}."
-        else:
-            for part in parts:
-                yield f"{part.what[0].upper()}{part.what[1:]}: {part.how}."
+        full = f"{self.memory.total / self.device.memory:.0%} of the memory of each {self.device.name} is full"
+        sizes = f"{amount(self.memory.total, 'bytes')} of {amount(self.device.memory, 'bytes')}"
+        yield f"{full}, {sizes}." if self.fits else f"{full}, {sizes}: that does not fit."
+        weights, again = amount(self.model.weights, "weights"), f"recompute={self.recompute!r}"
+        yield f"{weights} on {self.layout.devices} x {self.device.name}: {self.layout}; {again}."
+        low, high = self.mfu
+        rate = f"{_range(self.tokens_per_second, 'tokens')}/s in all, MFU {low:.0%} to {high:.0%}"
+        yield f"{_range(self.seconds, 's')} a step of {amount(self.tokens, 'tokens')}: {rate}."
+        if self.here:
+            yield f"bigtrain_nb does not have, or has in another way: {'; '.join(self.here)}."
+
+    def _card(self):
+        notes = [cards.note(words, "") for words in self.words()]
+        return cards.stacked(*notes, self.memory.explain(), self._steps())
+
+    def _steps(self):
+        how = {"computing": f"{amount(self.flops.total, 'FLOP')}; {self.device.source}"}
+        for one in self.sent:
+            least, most = HIDDEN[one.kind]
+            how[one.kind] = f"{amount(one.seconds, 's')}, {least:.0%} to {most:.0%} of it hidden; {one.how}"
+        how["a step"] = "together"
+        parts = {**self.time, "a step": self.seconds}
+        rows = [[name, *(amount(value, "s") for value in pair), how[name]] for name, pair in parts.items()]
+        return cards.table("Time of a training step", ["part", "at best", "at worst", "how"], rows)
 
 
 def plan_cluster(
@@ -101,196 +140,125 @@ def plan_cluster(
     devices: int | None = None,
     tensor_parallel: int | None = None,
     pipeline_parallel: int | None = None,
-    interleave: int = 1,
-    sequence_parallel: bool = False,
-    context_parallel: int = 1,
-    expert_parallel: int = 1,
-    zero_stage: int = 0,
+    zero_stage: int = 3,
     micro_batches: int | None = None,
+    recompute: str | None = None,
     policy: str = "mixed_bfloat16",
     optimizer: str = "adamw",
-    recompute: str = "none",
-    chunk_attention: int = 1,
-    efficiency: float = EFFICIENCY,
-    overlap: float = 0.0,
-    network: float = NETWORK,
-    latency: float = NETWORK_LATENCY,
-    input_seconds: float = 0.0,
+    network: float | None = None,
 ) -> ClusterPlan:
     """Predict a training step of a `Transformer` on devices of a kind; return a `ClusterPlan`.
 
-    - ``batch``: sequences in a step, over all devices; ``on``: a name of `bt.ACCELERATORS`;
-    - ``devices``: how many; default: the fewest that hold the model. Those share layers and pipeline as little as
-      memory asks for, and the batch for the rest;
-    - ``tensor_parallel``, ``pipeline_parallel``: devices that share each layer, and stages; default: as few as hold the
-      model. With both given the layout is as you say, and the plan tells whether it fits;
-    - ``interleave``: runs of layers that each pipeline stage has, so that it waits less and keeps more activations
-      (Narayanan et al. 2021);
-    - ``sequence_parallel``: whether the devices of ``tensor_parallel`` share also the activations between the parts of
-      a layer (Korthikanti et al. 2022). No layer of bigtrain_nb does so;
-    - ``context_parallel``: devices that share each sequence, and with it all activations. They send each other keys and
-      values (Liu et al. 2023, Ring Attention; Grattafiori et al. 2024, section 3.3.2);
-    - ``expert_parallel``: devices that share out the experts of each layer, of those that share layers, sequences and
-      batch. They send each other tokens (Lepikhin et al. 2020, GShard);
+    - ``batch``: sequences in a step, over all devices; ``on``: a name of `bt.ACCELERATORS` that has an efficiency;
+      ``devices``: how many; default: the fewest of 1, 8, 16, 32, ... that hold the model;
+    - ``tensor_parallel``, ``pipeline_parallel``: devices that share each layer, and stages; ``recompute``: "none",
+      "selective" or "everything" of a block runs again in the backward pass instead of being kept; default of each: the
+      fastest within memory, and of two as fast the first of: fully sharded, tensor parallel within the node, pipeline.
+      With all three and ``devices`` given the layout is as you say, and the plan tells how full the memory is;
     - ``zero_stage``: what the copies of the model divide among them, each stage with what the one before has: 1 the
-      optimizer's state, 2 gradients, 3 weights (Rajbhandari et al. 2020); 0: each has all. bigtrain_nb has 1
-      (``shard_optimizer``) and, with ``recompute="everything"``, 3 (``fully_shard``);
-    - ``micro_batches``: slices of the batch that a group of devices takes; default: one for each sequence, but from
-      ``zero_stage`` 2 on, which sends in each of them, as few as memory allows;
-    - ``policy``, ``optimizer`` ("sgd", "momentum", "rmsprop", "lion", "adam", "adamw");
-    - ``recompute``: "none", "attention" or "everything" is computed again in the backward pass instead of kept;
-    - ``chunk_attention``: parts in which attention is computed, of which one at a time has its scores
-      (`bt.chunk_attention`); for a flash kernel, which has some 128 rows of them at a time, take length // 128;
-    - ``efficiency``: the share of the published FLOP/s that a device reaches while it computes (0.6);
-    - ``overlap``: the share of sending that hides behind computing, from 0 to 1; default 0: none, as `bt.Model` sends;
-    - ``network``: bytes/s between nodes (50e9); ``latency``: seconds that a message between nodes takes beside its
-      bytes (9.6e-6); within a node both are the device's: its ``link``, and 3.4e-6 s;
-    - ``input_seconds``: the time that it takes to make a batch.
+      optimizer's state, 2 gradients, 3 weights (Rajbhandari et al. 2020; 3 is FSDP); 0: each has all;
+    - ``micro_batches``: slices of the batch that a copy of the model takes; default: as few as memory allows, of a
+      pipeline one for each sequence;
+    - ``policy``: a Keras dtype policy, or "float8": products of matrices in 8 bits, all else as in bfloat16;
+      ``optimizer``: "sgd", "momentum", "lion", "muon", "adam" or "adamw";
+    - ``network``: bytes/s in one direction of each device's card to other nodes; default: that of ``on``.
 
-    Computing, waiting for the pipeline to fill and sending are added up, less the share of ``overlap``; the input
-    overlaps with all of them. Each message takes the links of the node, or of the network where its devices are not all
-    in one node (``plan.communication_volume`` says which). The plan says what bigtrain_nb cannot build of the layout
-    (`ClusterPlan.missing`), as more than one kind of parallelism at once, and where else there is code for it
-    (`ClusterPlan.where`).
+    The result is a range, from one training that was published to another: the efficiency of `Accelerator`, and the
+    share of sending that hides behind computing. Attention is one kernel.
 
     Raises ValueError for settings that make no sense, and where no layout holds the model; TypeError for what is no
     `Transformer`.
 
     Example::
 
-        plan = bt.plan_cluster(bt.SIZES["7 B"], batch=512, on="H100")
-        print(plan.layout, plan.memory.total, plan.time.total, plan.mfu)
-        print(plan.where())
+        plan = bt.plan_cluster(bt.SIZES["7 B"], batch=512, on="H100", devices=16)
+        print(plan.layout, plan.memory.total, plan.seconds, plan.tokens_per_second)
+        print(plan.training(tokens=140e9, price_an_hour=2.5))
     """
     if not isinstance(model, Transformer):
         raise TypeError(f"plan_cluster takes a bt.Transformer(layers, width, heads, ...), not {type(model).__name__}")
-    device = ACCELERATORS[one_of("on", on, ACCELERATORS)]
-    one_of("policy", policy, BYTES_OF)
-    one_of("optimizer", optimizer, SLOTS)
-    one_of("recompute", recompute, RECOMPUTE)
-    settings = {
-        "policy": policy,
-        "optimizer": optimizer,
-        "recompute": recompute,
-        "chunk_attention": whole_number("chunk_attention", chunk_attention, 1, model.length),
-    }
     batch = whole_number("batch", batch, 1)
-    rate = device.flops(policy) * fraction("efficiency", efficiency)
-    from_0_to_1("overlap", overlap)
-    like = Layout(
-        zero_stage=whole_number("zero_stage", zero_stage, 0, 3),
-        interleave=whole_number("interleave", interleave, 1),
-        sequence_parallel=switch("sequence_parallel", sequence_parallel),
-        context_parallel_size=whole_number("context_parallel", context_parallel, 1),
-        expert_parallel_size=whole_number("expert_parallel", expert_parallel, 1),
-    )
-    layout = _layout(model, device, devices, tensor_parallel, pipeline_parallel, like, settings)
-    stages = layout.pipeline_parallel_size
-    whole_number("interleave", interleave, 1, -(-model.layers // stages) if stages > 1 else 1)
+    device = ACCELERATORS[one_of("on", on, [name for name, one in ACCELERATORS.items() if one.efficiency])]
+    one_of("policy", policy, BYTES_OF)
+    if policy == "float8" and device.flops_8 is None:
+        raise ValueError(f"policy='float8' is no faster on {on}: use mixed_bfloat16")
+    one_of("optimizer", optimizer, SLOTS)
+    whole_number("zero_stage", zero_stage, 0, 3)
+    network = device.network if network is None else positive("network", network, "bytes/s")
+    counts = {"devices": devices, "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel}
+    for name, value in {**counts, "micro_batches": micro_batches}.items():
+        if value is not None:
+            whole_number(name, value, 1, model.layers if name == "pipeline_parallel" else 2**20)
+    if tensor_parallel and model.heads % tensor_parallel:
+        raise ValueError(f"tensor_parallel={tensor_parallel} must divide the {model.heads} heads: each has whole heads")
+    again = RECOMPUTE if recompute is None else [one_of("recompute", recompute, RECOMPUTE)]
+    settings = {"policy": policy, "optimizer": optimizer}
 
-    share = -(-batch // layout.data_parallel_size)
-    slice_size = _slice_size(model, device, layout, share, micro_batches, settings)
-    slices = -(-share // slice_size)
-    if interleave > 1 and slices < stages:
-        raise ValueError(
-            f"interleave={interleave} needs a micro-batch for each of {stages} pipeline stages at least, not {slices}"
-            " in all: take a larger batch, more micro_batches or interleave=1"
-        )
+    def plans(count):
+        for layout in _layouts(model, device, batch, count, tensor_parallel, pipeline_parallel, zero_stage):
+            for each in again:
+                yield _plan(model, device, layout, batch, micro_batches, network, {**settings, "recompute": each})
 
-    work = model.flops(share, recompute, chunk_attention).total
-    computing, how = _computing(model, layout, work, slices, rate)
-    how += f"; {efficiency:g} of {device.source}"
-
-    all_sent = sent(model, layout, share, policy, recompute, slices, device.node)
-    sending, how_sent = seconds_to_send(all_sent, device, network, latency)
-    hidden = min(overlap * sending, computing)
-    if hidden:
-        how_sent += f"; {amount(hidden, 's')} of it behind computing (overlap={overlap:g})"
-    return ClusterPlan(
-        model=model,
-        device=device,
-        layout=layout,
-        memory=memory(model, layout, slice_size, **settings, slices=slices),
-        flops=model.flops(batch, recompute, chunk_attention),
-        communication_volume=communication_volume(layout, all_sent),
-        time=step_time(computing, sending - hidden, input_seconds, how, how_sent),
-        tokens=batch * model.length,
-        policy=policy,
-        recompute=recompute,
-        spare=(devices or layout.devices) - layout.devices,
+    if devices and tensor_parallel and pipeline_parallel and recompute:
+        for plan in plans(devices):
+            return plan
+    for count in [devices] if devices else [1, *(2**n for n in range(3, 16))]:
+        fitting = [plan for plan in plans(count) if plan.fits]
+        if fitting:
+            fastest = min(plan.seconds[1] for plan in fitting)
+            return next(plan for plan in fitting if plan.seconds[1] <= AS_FAST * fastest)
+    raise ValueError(
+        f"{amount(model.weights, 'weights')} in batches of {batch} fit in no layout on devices={devices or 'any'} {on}:"
+        " take more devices, which tensor_parallel x pipeline_parallel must divide, a sequence for each copy of the"
+        ' model, recompute="everything", shorter sequences or a larger device'
     )
 
 
-def _slice_size(model, device, layout, share, micro_batches, settings):
-    """Return how many of a group's sequences are a micro-batch."""
+def _layouts(model, device, batch, devices, tensor, pipeline, zero_stage):
+    """Yield layouts, without a pipeline first; tensor parallelism stays within a node, 8 devices at most."""
+    powers = [2**n for n in range(13)]
+    tensors = [tensor] if tensor else [n for n in powers if n <= min(device.node, 8) and model.heads % n == 0]
+    stages = [pipeline] if pipeline else [n for n in powers if n <= model.layers]
+    for p, t in itertools.product(stages, tensors):
+        if devices % (t * p) == 0 and devices // (t * p) <= batch:
+            yield Layout(t, p, devices // (t * p), zero_stage)
+
+
+def _plan(model, device, layout, batch, micro_batches, network, settings):
+    share, size = -(-batch // layout.data_parallel_size), 1  # sequences that a copy of the model takes, and at a time
     if micro_batches is not None:
-        return -(-share // whole_number("micro_batches", micro_batches, 1))
-    if layout.zero_stage >= 2:
-        return min(share, _sequences_that_fit(model, device, layout, settings))
-    return 1
+        size = -(-share // micro_batches)
+    elif layout.pipeline_parallel_size == 1:
+        one, two = (memory(model, layout, n, share, **settings).total for n in (1, 2))
+        size = max(1, min(share, 1 + int((USABLE * device.memory - one) / (two - one))))
+    slices = -(-share // size)
+    policy, recompute = settings["policy"], settings["recompute"]
+    flops = model.flops(batch, recompute)
+    messages = sent(model, layout, share, BYTES_OF[policy], recompute, slices, device, network)
 
-
-def _computing(model, layout, work, slices, rate):
-    """Return the seconds that the fullest stage computes and waits for the pipeline, and how they come about."""
-    waiting = layout.waiting(slices)
+    busy = 1 - layout.waiting(model.layers, slices)
     fullest = layout.layers_of_a_stage(model.layers) * layout.pipeline_parallel_size / model.layers
-    seconds = fullest * work / layout.model_parallel_size / rate / (1 - waiting)
-    how = f"{amount(work, 'FLOP')} / {layout.model_parallel_size} / {amount(rate, 'FLOP/s')}"
-    if fullest > 1:
-        how += f" x {fullest:.2f} in the fullest stage"
-    if waiting:
-        how += f" / (1 - {waiting:.2f} waiting for the pipeline to fill)"
-    return seconds, how
+    shared = fullest * share * layout.data_parallel_size / batch / layout.devices / busy  # of what all compute
+    computing = tuple(shared * _seconds(flops, device, policy, best) for best in (1, 0))
+    time = {"computing": computing}
+    for one in messages:
+        least, most = HIDDEN[one.kind]
+        fast = one.seconds if one.kind == "data" else one.seconds / busy
+        slow, (lowest, highest) = fast / LINK, computing  # no more hides than there is computing
+        time[one.kind] = fast - min(most * fast, lowest), slow - min(least * slow, highest)
+    needed = memory(model, layout, size, slices, **settings)
+    tokens = batch * model.length
+    return ClusterPlan(model, device, layout, needed, flops, messages, time, tokens, policy, recompute, slices)
 
 
-def _layout(model, device, devices, tensor, pipeline, like, settings):
-    """Return the `Layout` for so many devices. Raises ValueError where there is none."""
-    if devices is not None:
-        whole_number("devices", devices, 1)
-    if tensor is not None and model.heads % whole_number("tensor_parallel", tensor, 1):
-        raise ValueError(f"tensor_parallel={tensor} must divide the {model.heads} heads: each device has whole heads")
-    if pipeline is not None:
-        whole_number("pipeline_parallel", pipeline, 1, model.layers)
-    if model.length % like.context_parallel_size:
-        raise ValueError(f"context_parallel={like.context_parallel_size} must divide the {model.length} tokens")
-    _check_experts(model, tensor, like)
-    layout = choose_layout(model, device, devices, tensor, pipeline, like, **settings)
-    if layout:
-        return layout
-    least = choose_layout(model, device, None, tensor, pipeline, like, **settings)
-    if least is None:
-        raise ValueError(
-            f"{amount(model.weights, 'weights')} fit on no number of {device.name} with one sequence at a time:"
-            ' try recompute="everything", zero_stage=3, shorter sequences or a larger device'
-        )
-    grouped = like.context_parallel_size * (tensor or 1) * (pipeline or 1)
-    if devices >= least.devices and devices >= grouped and like.expert_parallel_size > 1:
-        raise ValueError(
-            f"expert_parallel={like.expert_parallel_size} must divide the devices of a pipeline stage: with"
-            f" devices={devices} no layout that holds the model has such a number; {least.devices} devices would do"
-            f" ({least})"
-        )
-    needed = f"the model needs at least {least.devices} {device.name} ({least})"
-    raise ValueError(f"{needed}: devices={devices} is too few")
+def _seconds(flops, device, policy, best):
+    """Return the seconds in which one device would compute all of it, at its greatest efficiency or its least."""
+    in_8_bits = flops["matrices"] if policy == "float8" else 0.0
+    rate = device.flops("mixed_bfloat16" if in_8_bits else policy) * device.efficiency[best]
+    seconds = (flops.total - in_8_bits) / rate
+    return seconds + in_8_bits / (device.flops_8 * device.efficiency_8[best]) if in_8_bits else seconds
 
 
-def _check_experts(model, tensor, like):
-    size = like.expert_parallel_size
-    if size == 1:
-        return
-    if model.experts % size or model.experts == 1:
-        raise ValueError(
-            f"expert_parallel={size} must divide the experts of a layer, of which this model has {model.experts}"
-        )
-    if tensor and tensor > 1 and not like.sequence_parallel:
-        raise ValueError(
-            f"expert_parallel={size} with tensor_parallel={tensor} needs sequence_parallel=True: otherwise all devices"
-            " that share a layer have the same tokens, and would send each of them"
-        )
-
-
-def _sequences_that_fit(model, device, layout, settings):
-    """Return how many sequences a copy of the model can take at a time, at least 1."""
-    one, two = (memory(model, layout, sequences, **settings).total for sequences in (1, 2))
-    left = USABLE * device.memory - one
-    return 1 + max(0, int(left / (two - one)))
+def _range(pair, unit):
+    low, high = (amount(value, unit) for value in pair)
+    return f"{low} to {high}"

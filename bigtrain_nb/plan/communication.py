@@ -1,169 +1,112 @@
-"""What devices that share a transformer send each other in a step, by which link, and how long it takes."""
+"""What devices that share a transformer send each other in a step, by which links, and how long the links take."""
 
+import math
 from dataclasses import dataclass
 
 from bigtrain_nb.common.checks import not_negative, positive, whole_number
 from bigtrain_nb.common.words import amount
-from bigtrain_nb.plan.breakdown import Breakdown, Line
-from bigtrain_nb.plan.parallelism import weights_of_a_stage
-from bigtrain_nb.plan.transformer import BYTES_OF
 
-NETWORK = 50e9
-"""Bytes/s in one direction for each device between nodes: 400 Gbit/s InfiniBand each, as in NVIDIA's DGX H100."""
 NODE_LATENCY = 3.4e-6
 NETWORK_LATENCY = 9.6e-6
-"""Seconds from one device of a ring to the next, within a node and between nodes: what NCCL 2 takes for NVLink and for
-the network when it chooses an algorithm (src/graph/tuning.cc at 01afd20, ring, protocol "Simple")."""
+"""Seconds from one device to the next, within a node and between nodes: what NCCL 2 takes for NVLink and for the
+network when it chooses an algorithm (src/graph/tuning.cc at 01afd20, ring, protocol "Simple")."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a device sends in a step for one kind of parallelism.
-
-    ``size`` bytes in ``count`` messages that wait for each other, by the ``link`` of the "node" or the "network".
-    ``how``: the arithmetic of the bytes.
-    """
+    """What a device sends in a step for one ``kind`` of parallelism: bytes, seconds of the links, and ``how``."""
 
     kind: str
     size: float
-    count: float
-    link: str
+    seconds: float
     how: str
 
 
-def sent(model, layout, batch, policy="mixed_bfloat16", recompute="none", slices=1, node=8):
+@dataclass(frozen=True)
+class Group:
+    """``size`` devices that have a collective together, of which ``near`` share a node; ``link`` and ``card``: bytes/s.
+
+    A node sends by all cards of the group's members in it, ``near`` of them, and not by one: a ring for each card, or
+    first within the node and then between nodes, which is the same (Austin et al. 2025, "How to Scale Your Model",
+    chapter 12, which measures 370 of NVLink's 450 GB/s at best).
+    """
+
+    size: int
+    near: int
+    link: float
+    card: float
+
+    @property
+    def nodes(self):
+        return math.ceil(self.size / self.near)
+
+    def gather_seconds(self, whole):
+        """Return seconds of an all-gather that ends with ``whole`` bytes on each device, or of a reduce-scatter of it.
+
+        Each device is to receive (m-1)/m of it from the m of its node, and each of M nodes (M-1)/M over its border, at
+        the same time; a hop for each other device of the node, and for each other node. By hand, for the 13.2 GB that
+        6.58 B weights take in 16 bits, on H100 (450 GB/s, eight cards of 50 GB/s):
+
+        - 8 devices: 7/8 x 13.2 GB / 450 GB/s = 25.6 ms;
+        - 16: over the border 1/2 x 13.2 GB / (8 x 50 GB/s) = 16.5 ms, less than the 25.6 ms within: 25.6 ms;
+        - 128: 15/16 x 13.2 GB / (8 x 50 GB/s) = 30.8 ms.
+
+        By one card it would be 8 times that: 247 ms.
+        """
+        within = (self.near - 1) / self.near / self.link
+        border = (self.nodes - 1) / self.nodes / (self.near * self.card)
+        hops = (self.near - 1) * NODE_LATENCY + (self.nodes - 1) * NETWORK_LATENCY
+        return whole * max(within, border) + hops
+
+    @property
+    def words(self):
+        if self.nodes == 1:
+            return f"within the node at {amount(self.link, 'B/s')}"
+        return f"between {self.nodes} nodes by {self.near} cards of {amount(self.card, 'B/s')} each"
+
+
+def sent(model, layout, batch, number, recompute, slices, device, network):
     """Return a list of `Sent`: all that a device sends in one training step.
 
-    ``batch``: sequences that a group of tensor x context x pipeline devices takes in a step, in so many ``slices``;
-    ``node``: devices of a node. A ring of n hands each part on n - 1 times.
+    ``batch``: sequences that tensor x pipeline devices take in a step, in so many ``slices``; ``number``: bytes of a
+    number that layers compute with; ``network``: bytes/s of a card.
 
-    - data: for each weight a ring all-reduce of its gradient in float32, 2(d-1)/d * 4 bytes, over all d devices that
-      have the same weights. With ZeRO a reduce-scatter of gradients and an all-gather of what layers compute with, each
-      (d-1)/d: at stage 2 the first in each slice, at stage 3 in each slice both, and the gather again for the backward
-      pass (Rajbhandari et al. 2020, section 7). What bigtrain_nb builds gathers float32 weights: at stage 1 all,
-      at stage 3 those of the blocks, where it all-reduces the other gradients once;
-    - tensor: four all-reduces of the layer's output a layer and micro-batch, two of them forward (Shoeybi et al. 2019),
-      and those twice where layers are computed again. Sequence parallelism sends as much: an all-gather and a
-      reduce-scatter in the place of each (Korthikanti et al. 2022, section 4.2.2);
-    - context: keys and values of a layer go once round the c devices forward, once more backward, and their gradients
-      with them: three times (c-1)/c of both (Liu et al. 2023, Ring Attention; an all-gather, as in Grattafiori et al.
-      2024, sends as much), four times where layers are computed again;
-    - experts: each token goes to the devices of its experts and comes back, forward and backward: four times
-      (e-1)/e of them, all at once (Lepikhin et al. 2020, GShard), six times where layers are computed again. Of e
-      devices those in the same node are reached by its links;
-    - pipeline: the layer's output to the next stage and its gradient back (Narayanan et al. 2021), in each run.
+    - data, over all devices that have the same weights: gradients in float32 are reduce-scattered, 4 bytes a weight,
+      and weights gathered: after the update in float32 without ZeRO, and as layers compute with them from stage 1 on.
+      From stage 2 on gradients go in each slice; at stage 3 each slice also gathers twice (Rajbhandari et al. 2020,
+      section 7), block by block. With a pipeline they go once a step: the weights stay until its end, as in torchtitan
+      and Megatron-LM;
+    - tensor: four times a block the output is reduce-scattered and gathered (Shoeybi et al. 2019; Korthikanti et al.
+      2022, section 4.2.2), six times where blocks run again, five where half of them does;
+    - pipeline: the output of a run of layers to the next stage and its gradient back, in each slice, by one card.
     """
-    t, p, c = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.context_parallel_size
-    again = recompute == "everything"
-    each = BYTES_OF[policy]
-    layers = model.layers / p
-    tokens = batch * model.length / c
-    output = each * tokens * model.width
-    link = links(layout, node)
-    found = _gradients(model, layout, policy, recompute, slices, link["data"])
+    t, p, d = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.data_parallel_size
+    stage, layers = layout.zero_stage, layout.layers_of_a_stage(model.layers)
+    groups = layout.groups(device, network)
 
-    reduces = 6 if again else 4
-    how = f"{reduces} x {model.layers}/{p} layers x {amount(output, 'bytes')} x 2({t} - 1)/{t}"
-    count = reduces * layers * slices * 2 * (t - 1)
-    found.append(Sent("tensor", reduces * layers * output * _ring(t), count, link["tensor"], how))
+    scatters = slices if stage >= 2 and p == 1 else 1
+    gathers = 2 * slices if stage == 3 and p == 1 else 1
+    gathered = number if stage else 4
+    weights = layout.weights_of_a_stage(model)
+    parts = layers + 1 if stage == 3 else 1  # that are gathered one by one
+    size = (4 * scatters + gathered * gathers) * weights * (d - 1) / d
+    seconds = groups["data"].gather_seconds(4 * weights / parts) * scatters * parts
+    seconds += groups["data"].gather_seconds(gathered * weights / parts) * gathers * parts
+    how = f"({scatters} x 4 + {gathers} x {gathered}) bytes x {amount(weights, 'weights')} x ({d} - 1)/{d}"
+    found = [Sent("data", size, seconds, f"{how}, {groups['data'].words}")]
 
-    if c > 1:
-        rounds = 4 if again else 3
-        both = each * 2 * batch * model.length * model.key_value_width / t
-        how = f"{rounds} x {model.layers}/{p} layers x {amount(both, 'bytes')} of keys and values x ({c} - 1)/{c}"
-        count = rounds * layers * slices * (c - 1)
-        found.append(Sent("context", rounds * layers * both * (c - 1) / c, count, link["context"], how))
-    if layout.expert_parallel_size > 1:
-        found += _exchanged(model, layout, output / t, 6 if again else 4, slices, node)
+    output = number * batch * model.length * model.width
+    sums = {"none": 4, "selective": 5, "everything": 6}[recompute]
+    seconds = sums * layers * slices * 2 * groups["tensor"].gather_seconds(output / slices)
+    how = f"{sums} x {layers} blocks x {amount(output, 'bytes')} x 2({t} - 1)/{t}, {groups['tensor'].words}"
+    found.append(Sent("tensor", sums * layers * output * 2 * (t - 1) / t, seconds, how))
 
-    ends = 2 * layout.interleave if p > 1 else 0
-    how = f"{ends} x {amount(output, 'bytes')} / {t}"
-    found.append(Sent("pipeline", ends * output / t, ends * slices, link["pipeline"], how))
-    return found
-
-
-def _gradients(model, layout, policy, recompute, slices, link):
-    """Return what devices with the same weights send: gradients, and with ZeRO weights."""
-    stage = layout.zero_stage
-    gathered = BYTES_OF[policy] if layout.missing(model, recompute) else BYTES_OF["float32"]
-    each = (2 * 4, 4 + gathered, 4 * slices + gathered, (4 + 2 * gathered) * slices)[stage]
-    dense, experts = weights_of_a_stage(model, layout)
-    groups = [("data", dense / layout.tensor_parallel_size, layout.copies)]
-    if experts:
-        groups.append(("data, experts", experts / layout.sharers_of_experts, layout.copies_of_experts))
-    found = []
-    for kind, weights, copies in groups:
-        layers = layout.layers_of_a_stage(model.layers)
-        rings = (2, 2, slices + 1, 3 * slices * layers)[stage]  # at stage 3 each layer is gathered by itself
-        size = each * weights * (copies - 1) / copies
-        how = f"{each} bytes x {amount(weights, 'weights')} x ({copies} - 1)/{copies}"
-        if stage == 3 and not layout.missing(model, recompute):
-            size, how = _sent_here(model, weights, copies, slices)
-        found.append(Sent(kind, size, rings * (copies - 1), link, how))
-    return found
-
-
-def _sent_here(model, weights, copies, slices):
-    """Return bytes and arithmetic of ``fully_shard``: of the blocks two gatherings and a reduce-scatter a slice."""
-    others = model.weights_outside_of_layers
-    blocks = weights - others
-    size = (3 * 4 * slices * blocks + 2 * 4 * others) * (copies - 1) / copies
-    how = (
-        f"({slices} x 12 bytes x {amount(blocks, 'weights')} + 8 bytes x {amount(others, 'weights')})"
-        f" x ({copies} - 1)/{copies}"
-    )
-    return size, how
-
-
-def _exchanged(model, layout, output, exchanges, slices, node):
-    """Return what goes to the experts and back, within the node and between nodes. ``output``: bytes of all tokens."""
-    e, p = layout.expert_parallel_size, layout.pipeline_parallel_size
-    layers, near = model.layers / p, min(e, node)
-    each_layer = exchanges * model.experts_per_token * output
-    count = exchanges * layers * slices
-    found = []
-    for kind, others, link in (
-        ("experts in the node", near - 1, "node"),
-        ("experts between nodes", e - near, "network"),
-    ):
-        if others:
-            how = f"{exchanges} x {model.layers}/{p} layers x {model.experts_per_token} experts x"
-            how += f" {amount(output, 'bytes')} x {others}/{e}"
-            found.append(Sent(kind, layers * each_layer * others / e, count, link, how))
-    return found
-
-
-def links(layout, node):
-    """Return {kind of parallelism: "node" or "network"}: the link that its messages take, with ``node`` devices a node.
-
-    Devices of a node are given to tensor parallelism first, then to context, data and pipeline parallelism, as
-    Megatron-LM ranks them. A kind whose devices do not all fit into a node with those before them uses the network.
-    """
-    taken_by, group = {}, 1
-    for kind in ("tensor", "context", "data", "pipeline"):
-        group *= getattr(layout, f"{kind}_parallel_size")
-        taken_by[kind] = "node" if group <= node else "network"
-    return taken_by
-
-
-def communication_volume(layout, all_sent):
-    """Return a `Breakdown` of the bytes that a device sends in one training step: a list of `Sent`."""
-    lines = [Line(one.kind, one.size, f"{one.how}, by the {one.link}") for one in all_sent]
-    return Breakdown(f"Sent by a device in a step, {layout}", "bytes", lines)
-
-
-def seconds_to_send(all_sent, device, network=NETWORK, latency=NETWORK_LATENCY):
-    """Return seconds for a list of `Sent`, and how: bytes / (bytes/s) + messages x latency, of the link of each."""
-    speeds = {"node": device.link, "network": positive("network", network, "bytes/s")}
-    latencies = {"node": NODE_LATENCY, "network": not_negative("latency", latency, "seconds")}
-    total, how = 0.0, []
-    for one in all_sent:
-        if one.size:
-            seconds = one.size / speeds[one.link] + one.count * latencies[one.link]
-            total += seconds
-            words = f"{one.kind} {amount(seconds, 's')} by the {one.link} at {amount(speeds[one.link], 'B/s')}"
-            how.append(f"{words}, {one.count:,.0f} messages of {amount(latencies[one.link], 's')}")
-    return total, "; ".join(how)
+    crossings = 2 * layout.runs(model.layers, slices) if p > 1 else 0
+    speed, latency = (network, NETWORK_LATENCY) if t * d * p > device.node else (device.link, NODE_LATENCY)
+    seconds = crossings * (output / t / speed + slices * latency)
+    how = f"{crossings} x {amount(output, 'bytes')} / {t}, by one link of {amount(speed, 'B/s')}"
+    found.append(Sent("pipeline", crossings * output / t, seconds, how))
+    return [one for one in found if one.size]
 
 
 def all_reduce_seconds(size: float, devices: int, bandwidth: float, latency: float = 0.0) -> float:
@@ -171,8 +114,8 @@ def all_reduce_seconds(size: float, devices: int, bandwidth: float, latency: flo
 
     ``size`` S: bytes on each device; ``devices`` n; ``bandwidth`` B: bytes/s that a device sends in one direction;
     ``latency``: seconds a message. Each device sends n-1 parts of S/n to add up and n-1 to hand round, which no
-    algorithm does with less (Patarasuk & Yuan 2009). Raises ValueError for a size or latency below 0 and
-    a bandwidth that is not above it.
+    algorithm does with less (Patarasuk & Yuan 2009). Between n nodes B is that of all cards of a node. Raises
+    ValueError for a size or latency below 0 and a bandwidth that is not above it.
 
     Example::
 
@@ -182,9 +125,4 @@ def all_reduce_seconds(size: float, devices: int, bandwidth: float, latency: flo
     not_negative("size", size, "bytes")
     not_negative("latency", latency, "seconds")
     positive("bandwidth", bandwidth, "bytes/s")
-    return _ring(devices) * size / bandwidth + 2 * (devices - 1) * latency
-
-
-def _ring(devices):
-    """Return how many times its bytes a device sends in a ring all-reduce."""
-    return 2 * (devices - 1) / devices
+    return 2 * (devices - 1) / devices * size / bandwidth + 2 * (devices - 1) * latency

@@ -1,333 +1,149 @@
 """How a transformer goes on many devices: how they divide the work, and what each holds."""
 
-import itertools
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan.breakdown import Breakdown, Line
-from bigtrain_nb.plan.transformer import BYTES_OF, training_state
+from bigtrain_nb.plan.communication import Group
 
-USABLE = 0.9
-"""Share of a device's memory that a plan may fill: the runtime, its libraries and fragmentation take the rest."""
+BYTES_OF = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2, "float8": 2}
+"""Bytes of a number that layers keep and send, for each policy. Weights stay in float32; with "float8" only products of
+matrices have 8 bits (Micikevicius et al. 2022), and activations and messages 16, as in torchtitan."""
+SLOTS = {"sgd": 0, "momentum": 1, "lion": 1, "muon": 1, "adam": 2, "adamw": 2}
+"""Tensors in float32 that an optimizer keeps for each weight. Adam: Kingma & Ba 2015; AdamW: Loshchilov & Hutter 2019;
+Lion: Chen et al. 2023; Muon (Jordan et al. 2024) keeps one for each matrix; "momentum" is SGD(momentum=0.9)."""
+LOGITS = 8
+"""Bytes a logit: 2 in 16 bits, 4 in float32, 2 for the gradient. Chosen beside torchtitan's memories of 2024, 2025."""
+FRAGMENTS = 1.05
+"""What an allocator reserves for each byte in use. Chosen beside the same memories, which are of what is reserved."""
 
 CUTS = {
     "tensor": "in each layer (tensor parallel)",
-    "context": "over each sequence (context parallel)",
     "pipeline": "along the layers (pipeline parallel)",
     "data": "over the batch (data parallel)",
 }
 
-HERE = "bigtrain_nb"
-TENSORFLOW = "elsewhere in TensorFlow"
-NOWHERE = "nowhere known in TensorFlow"
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a layout, ``where`` there is code for it, and ``how`` it is called, or what to do instead."""
-
-    what: str
-    where: str
-    how: str
-
 
 @dataclass(frozen=True)
 class Layout:
-    """How many devices share each layer (tensor), each sequence (context), the layers (pipeline) and the batch (data).
+    """How many devices share each layer (tensor), the layers (pipeline) and the batch (data).
 
-    ``zero_stage``: what the copies of the model divide among them: 1 the optimizer's state, 2 also the gradients, 3
-    also the weights (ZeRO, Rajbhandari et al. 2020). Devices that share a sequence have copies of the weights, and
-    divide with those that share the batch. ``interleave``: runs of layers that a pipeline stage has, which divide the
-    time that it waits (Narayanan et al. 2021). ``sequence_parallel``: whether devices that share a layer also share
-    what lies between its parts (Korthikanti et al. 2022). ``expert_parallel_size``: of the tensor x context x data
-    devices of a stage, how many share out the experts, each of which is whole on its device (Lepikhin et al. 2020,
-    GShard; in such a group also the devices of tensor parallelism: Liu et al. 2025, MoE Parallel Folding).
+    ``zero_stage``: what those that share the batch divide among them: 1 the optimizer's state, 2 also the gradients, 3
+    also the weights (ZeRO, Rajbhandari et al. 2020; 3 is FSDP). Devices that share a layer also share what lies between
+    its parts (sequence parallelism, Korthikanti et al. 2022).
     """
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     zero_stage: int = 0
-    interleave: int = 1
-    sequence_parallel: bool = False
-    context_parallel_size: int = 1
-    expert_parallel_size: int = 1
-
-    @property
-    def model_parallel_size(self):
-        """Devices that work on a sequence together. Without context parallelism they hold one copy of the model."""
-        return self.tensor_parallel_size * self.context_parallel_size * self.pipeline_parallel_size
 
     @property
     def devices(self):
-        return self.model_parallel_size * self.data_parallel_size
-
-    @property
-    def copies(self):
-        """Devices that have the same weights, but for the experts."""
-        return self.context_parallel_size * self.data_parallel_size
-
-    @property
-    def sharers_of_experts(self):
-        """Devices that share the experts of a layer: by whole experts, or else like any layer."""
-        return self.expert_parallel_size if self.expert_parallel_size > 1 else self.tensor_parallel_size
-
-    @property
-    def copies_of_experts(self):
-        """Devices that have the same experts."""
-        return self.tensor_parallel_size * self.copies // self.sharers_of_experts
-
-    def layers_of_a_stage(self, layers):
-        """The layers of the fullest pipeline stage, all its runs together."""
-        runs = self.pipeline_parallel_size * self.interleave
-        return self.interleave * -(-layers // runs)
-
-    def blocks_in_flight(self, layers, slices=math.inf):
-        """Of how many blocks the first pipeline stage keeps activations at a time, those of each micro-batch counted.
-
-        1F1B keeps p micro-batches there (Narayanan et al. 2021), interleaved runs 1 + (p-1)/(pv) times as many
-        (Korthikanti et al. 2022, section 4.2.3), and no schedule more than there are.
-        """
-        p, v = self.pipeline_parallel_size, self.interleave
-        micro_batches = p + (p - 1) / v if v > 1 else p
-        return min(micro_batches, slices) * self.layers_of_a_stage(layers)
-
-    def waiting(self, slices):
-        """The share of a step in which a pipeline stage waits: (p-1)/(vm+p-1) for m micro-batches and v runs.
-
-        Huang et al. 2019 (GPipe); with runs, Narayanan et al. 2021.
-        """
-        others = self.pipeline_parallel_size - 1
-        return others / (self.interleave * slices + others)
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
     @property
     def sizes(self):
-        """{"tensor", "context", "pipeline" or "data": how many devices}, of the kinds of parallelism in use."""
+        """{"tensor", "pipeline" or "data": how many devices}, of the kinds of parallelism in use."""
         sizes = {kind: getattr(self, f"{kind}_parallel_size") for kind in CUTS}
         return {kind: size for kind, size in sizes.items() if size > 1}
 
     def __str__(self):
         text = " x ".join(f"{size} {CUTS[kind]}" for kind, size in self.sizes.items()) or "one device"
-        if self.expert_parallel_size > 1:
-            text += f", experts over {self.expert_parallel_size}"
-        if self.sequence_parallel:
-            text += ", sequence parallel"
-        return f"{text}, ZeRO stage {self.zero_stage}" if self.zero_stage else text
+        names = {0: "", 1: ", ZeRO stage 1", 2: ", ZeRO stage 2", 3: ", fully sharded (ZeRO stage 3)"}
+        return text + (names[self.zero_stage] if self.data_parallel_size > 1 else "")
 
-    def parts(self, model, recompute="none"):
-        """Return the `Part`s of this layout for a `Transformer`: what is needed, and where there is code for it."""
-        found = []
-        if self.tensor_parallel_size > 1:
-            how = "bt.Model.of(model, tensor_parallel=...), or bt.gpt(tensor_parallel=...)"
-            found.append(Part("tensor parallelism", HERE, how))
-        if self.context_parallel_size > 1:
-            how = "bt.chunk_attention divides the rows in time, on one device"
-            found.append(Part("context parallelism", NOWHERE, how))
-        if self.pipeline_parallel_size > 1:
-            found.append(Part("pipeline parallelism", HERE, "bt.Pipelined"))
-        if self.data_parallel_size > 1:
-            found.append(Part("data parallelism", HERE, "bt.strategy() or bt.mirrored(), and fit"))
-        if len(self.sizes) > 1:
-            found.append(self._several_at_once())
-        found += self._zero(recompute)
-        if self.interleave > 1:
-            found.append(Part("interleaved runs of layers", NOWHERE, "bt.Pipelined has one run a stage"))
-        if self.sequence_parallel:
-            how = "DTensor (tf.experimental.dtensor), which shards any axis of a tensor"
-            found.append(Part("sequence parallelism", TENSORFLOW, how))
-        if model.experts > 1:
-            how = "in KerasHub's Mixtral all experts compute all tokens; Mesh TensorFlow, for TensorFlow 1, sends them"
-            found.append(Part("experts that compute their own tokens alone", TENSORFLOW, how))
-        if self.expert_parallel_size > 1:
-            how = "Mesh TensorFlow (Shazeer et al. 2018), for TensorFlow 1"
-            found.append(Part("expert parallelism", TENSORFLOW, how))
-        if self.pipeline_parallel_size > 1 and model.tied:
-            found.append(Part("a matrix in two stages of a pipeline", NOWHERE, "take tied=False"))
-        return found
+    def groups(self, device, network):
+        """Return {"tensor", "data": `Group`}: devices of a node go to tensor parallelism first, then to the batch."""
+        t, d = self.tensor_parallel_size, self.data_parallel_size
+        near = min(d, max(1, device.node // t))
+        return {
+            "tensor": Group(t, min(t, device.node), device.link, network),
+            "data": Group(d, near, device.link, network),
+        }
 
-    def _several_at_once(self):
-        names = f"{' x '.join(self.sizes)} parallelism"
-        if set(self.sizes) == {"tensor", "data"}:
-            return Part(names, TENSORFLOW, "it has each alone; DTensor has meshes of both")
-        return Part(names, NOWHERE, "it has each alone")
+    def layers_of_a_stage(self, layers):
+        """The layers of the fullest pipeline stage."""
+        return -(-layers // self.pipeline_parallel_size)
 
-    def _zero(self, recompute):
-        if self.zero_stage == 1:
-            return [Part("ZeRO stage 1", HERE, "bt.Model(..., shard_optimizer=True)")]
-        if self.zero_stage == 2:
-            return [Part("ZeRO stage 2", NOWHERE, "it has stages 1 and 3")]
-        if self.zero_stage == 3 and recompute == "everything":
-            how = r'bt.Model(..., fully_shard=r"transformer_layer_\d+"), or bt.gpt(fully_shard=True)'
-            return [Part("ZeRO stage 3", HERE, how)]
-        if self.zero_stage == 3:
-            how = 'fully_shard does not: take recompute="everything"'
-            return [Part("ZeRO stage 3 that keeps activations", NOWHERE, how)]
-        return []
+    def weights_of_a_stage(self, model):
+        """The weights on a device before ZeRO divides them: of several stages, the first has the embeddings too."""
+        weights = self.layers_of_a_stage(model.layers) * model.weights_of_a_layer
+        weights += model.weights_outside_of_layers if self.pipeline_parallel_size == 1 else model.embeddings
+        return weights / self.tensor_parallel_size
 
-    def missing(self, model, recompute="none"):
-        """Return what bigtrain_nb cannot build of it for a `Transformer`, a list of words; empty if it can."""
-        return [f"{part.what} ({part.how})" for part in self.parts(model, recompute) if part.where != HERE]
+    def runs(self, layers, slices):
+        """The runs of layers that a pipeline stage takes in turn, of two layers each where there are micro-batches.
+
+        As in NVIDIA's recipes (Megatron Bridge, 26.04): Llama 3 70 B has 5 runs on each of 8 stages, 405 B 8 on 8.
+        """
+        if self.pipeline_parallel_size == 1 or slices < self.pipeline_parallel_size:
+            return 1
+        return max(1, self.layers_of_a_stage(layers) // 2)
+
+    def waiting(self, layers, slices):
+        """The share of a step in which a stage of p waits, with m micro-batches and v runs: (p-1)/(vm+p-1).
+
+        Huang et al. 2019 (GPipe); with runs, Narayanan et al. 2021.
+        """
+        others = self.pipeline_parallel_size - 1
+        return others / (self.runs(layers, slices) * slices + others)
+
+    def blocks_in_flight(self, layers, slices):
+        """Of how many blocks the first pipeline stage keeps activations at a time, those of each micro-batch counted.
+
+        1F1B keeps p micro-batches there (Narayanan et al. 2021), runs 1 + (p-1)/(pv) times as many (Korthikanti et al.
+        2022, section 4.2.3), and no schedule more than there are.
+        """
+        p, v = self.pipeline_parallel_size, self.runs(layers, slices)
+        return min(p + (p - 1) / v if v > 1 else p, slices) * self.layers_of_a_stage(layers)
 
 
-def memory(
-    model,
-    layout,
-    batch=1,
-    policy="mixed_bfloat16",
-    optimizer="adamw",
-    recompute="none",
-    chunk_attention=1,
-    slices=math.inf,
-):
-    """Return a `Breakdown` of the bytes on the fullest device, which takes ``batch`` sequences at a time.
+def memory(model, layout, batch, slices, policy, optimizer, recompute):
+    """Return a `Breakdown` of the bytes on the fullest device: ``batch`` sequences at a time, in so many ``slices``.
 
-    Of a pipeline that is the first stage: it has the embeddings beside its share of the layers, and keeps the
-    activations of several micro-batches (`Layout.blocks_in_flight`), at most of all ``slices``, but no logits. Tensor
-    parallelism divides the states, the embeddings among them, and of the activations what
-    `Transformer.activations_of_a_layer` says. Context parallelism divides the activations, and has the keys and values
-    of all places for one block at a time (Grattafiori et al. 2024, section 3.3.2; Ring Attention, Liu et al. 2023,
-    would have two parts of them). Expert parallelism divides the experts, and no activations: a device sends away as
-    many tokens as it gets.
-
-    What bigtrain_nb can build is counted as it builds it: its tensor parallelism leaves embeddings and logits whole,
-    its ZeRO stage 1 the float32 weights. Its stage 3 shards the blocks and leaves the embeddings, the last
-    normalization and the output projection whole.
-
-    Where layers compute in 16 bits, ZeRO counts the float32 weights as part of the optimizer's state. From stage 2 on a
-    block's gradients, at 3 also its weights, are in one piece for a moment.
+    As frameworks have it that are made for such models (PyTorch's FSDP, Megatron-LM). ZeRO counts the float32 weights
+    as part of the optimizer's state where layers compute in 16 bits. At stage 3 there are also, for a moment, two whole
+    blocks, the one that is computed and one gathered ahead, one block's gradients, and all that lies outside of blocks;
+    with a pipeline the whole stage stays gathered, and its gradients whole, until the last micro-batch. The block that
+    is computed has its activations and as much for their gradients. Of a pipeline the first stage has the embeddings,
+    and the last the logits: both are counted.
     """
-    tensor, context, pipeline = (
-        layout.tensor_parallel_size,
-        layout.context_parallel_size,
-        layout.pipeline_parallel_size,
-    )
-    is_built_here = not layout.missing(model, recompute)
-    kept_in = "float32" if layout.zero_stage == 3 and is_built_here else policy  # it casts what it has gathered
-    lines = _state(model, layout, kept_in, optimizer)
-    if layout.zero_stage >= 2:
-        each = 4 + (BYTES_OF[policy] if layout.zero_stage == 3 else 0)
-        block = (model.weights_of_a_layer - model.weights_of_the_experts) / tensor
-        block += model.weights_of_the_experts / layout.sharers_of_experts
-        lines.append(Line("a block in one piece", each * block, f"{amount(block, 'weights')} x {each} bytes"))
+    t, d, stage = layout.tensor_parallel_size, layout.data_parallel_size, layout.zero_stage
+    number = BYTES_OF[policy]
+    lines = []
+    weights = layout.weights_of_a_stage(model)
+    state = {"weights": (4, 1), "16-bit copies": (number, 3), "gradients": (4, 2), "slots": (4 * SLOTS[optimizer], 1)}
+    if policy == "float32":
+        state["weights"] = (4, 3)
+    if policy == "float32" or stage == 3:
+        del state["16-bit copies"]
+    for name, (size, divided_from) in state.items():
+        sharers = d if stage >= divided_from else 1
+        how = f"{amount(weights, 'weights')} x {size} bytes / {sharers}"
+        lines.append(Line(name, size * weights / sharers, how))
+    if stage == 3 and d > 1:
+        lines.append(_gathered(model, layout, weights, number))
 
+    kept = model.activations_of_a_layer(batch, recompute, number) / t
     blocks = layout.blocks_in_flight(model.layers, slices)
-    shards = tensor, layout.sequence_parallel, blocks, context, chunk_attention
-    activations = model.activations(batch, policy, recompute, *shards)
-    for part in activations.lines:
-        if part.name != "logits" or pipeline == 1:
-            lines.append(Line(f"activations: {part.name}", part.value, part.how))
-    if context > 1:
-        numbers = 2 * batch * model.length * model.key_value_width / tensor
-        how = f"{amount(BYTES_OF[policy] * numbers, 'bytes')} of one block x ({context} - 1)/{context}"
-        lines.append(Line("keys and values of others", BYTES_OF[policy] * numbers * (context - 1) / context, how))
-    if is_built_here:
-        states = model.states(kept_in, optimizer, pipeline).total
-        lines += _not_sharded_here(model, layout, policy, states, activations["logits"])
+    lines.append(Line("activations: blocks", blocks * kept, f"{blocks:g} blocks x {amount(kept, 'bytes')}"))
+    one = model.activations_of_a_layer(batch, "none", number) / t
+    whole = 3 * number * batch * model.length * model.width if t > 1 else 0
+    how = f"2 x {amount(one, 'bytes')}, with gradients, and {amount(whole, 'bytes')} of all devices that share it"
+    lines.append(Line("activations: the block in work", 2 * one + whole, how))
+    logits = batch * model.length * model.vocabulary / t
+    lines.append(Line("activations: logits", LOGITS * logits, f"{LOGITS} bytes x {amount(logits, 'logits')}"))
+    used = sum(line.value for line in lines)
+    lines.append(Line("fragments", (FRAGMENTS - 1) * used, f"{FRAGMENTS - 1:.0%} of {amount(used, 'bytes')}"))
     return Breakdown(f"Memory of a device, {layout}", "bytes", lines)
 
 
-def _state(model, layout, policy, optimizer):
-    """Return lines for the weights of the fullest stage, their gradients and the optimizer's state, on a device."""
-    computed_with = "weights" if policy == "float32" else "16-bit copies"
-    divided_from = {computed_with: 3, "gradients": 2}
-    dense, experts = weights_of_a_stage(model, layout)
-    groups = [("", dense, layout.tensor_parallel_size, layout.copies)]
-    if experts:
-        groups.append((" of experts", experts, layout.sharers_of_experts, layout.copies_of_experts))
-    lines = []
-    for kind, weights, sharers, copies in groups:
-        for part in training_state(weights, policy, optimizer).lines:
-            value, how = part.value, part.how
-            is_divided = layout.zero_stage >= divided_from.get(part.name, 1)
-            for size in (sharers, copies if is_divided else 1):
-                if size > 1:
-                    value /= size
-                    how += f" / {size}"
-            lines.append(Line(part.name + kind, value, how))
-    return lines
-
-
-def weights_of_a_stage(model, layout):
-    """Return the weights of the fullest pipeline stage: those of its experts apart."""
-    stages = layout.pipeline_parallel_size
-    experts = -(-model.layers // stages) * model.weights_of_the_experts
-    return model.weights_of_a_stage(stages) - experts, experts
-
-
-def _not_sharded_here(model, layout, policy, states, logits):
-    """Return lines for what a layout of bigtrain_nb keeps beside the shards that others have in its place.
-
-    ``states``: bytes of the training state of the whole model; ``logits``: bytes of a shard of them.
-    """
-    lines = []
-    sharers, copies = layout.tensor_parallel_size, layout.data_parallel_size
-    if sharers > 1:
-        whole = model.weights_of_the_vocabulary / model.weights * states + sharers * logits
-        how = f"({sharers} - 1)/{sharers} of both, for layers of tensor parallelism shard blocks only"
-        lines.append(Line("embeddings and logits, whole", whole * (sharers - 1) / sharers, how))
-    if layout.zero_stage == 1:
-        size = 4 * model.weights if policy != "float32" else 4 * model.weights / copies
-        how = "shard_optimizer=True keeps the float32 weights whole, and a shard of them"
-        lines.append(Line("weights beside their shards", size, how))
-    if layout.zero_stage == 3:
-        whole = model.weights_outside_of_layers / model.weights * states
-        how = f"({copies} - 1)/{copies} of their state, for fully_shard=... shards the blocks only"
-        lines.append(Line("all but the blocks, whole", whole * (copies - 1) / copies, how))
-        if policy != "float32":
-            how = f"{amount(model.weights_of_a_layer, 'weights')} x 4 bytes, which are gathered before they are cast"
-            lines.append(Line("a block's float32 weights", 4 * model.weights_of_a_layer, how))
-    return lines
-
-
-def choose_layout(model, device, devices=None, tensor=None, pipeline=None, like=None, **settings):
-    """Return the `Layout` that holds the model with one sequence at a time, or None.
-
-    With ``devices``: the fewest for a copy of the model, and as many copies as there are devices for. Without: the
-    fewest in all, which is one copy, or with a ``zero_stage`` or shared experts a power of two. A given ``tensor`` or
-    ``pipeline`` size is kept; with both, whatever memory that takes. All else is as in the layout ``like``.
-    ``settings``: as of `memory`.
-    """
-    is_given = devices and tensor and pipeline
-    for layout in _layouts(model, device, devices, tensor, pipeline, like or Layout()):
-        if is_given or memory(model, layout, 1, **settings).total <= USABLE * device.memory:
-            return layout
-    return None
-
-
-def _layouts(model, device, devices, tensor, pipeline, like):
-    """Return all that can be, the fewest devices first: of a copy of the model with ``devices``, and else in all.
-
-    Tensor parallelism stays within a node, in powers of two that divide the heads. Of as many devices more of it comes
-    first, as its messages stay on the fastest links (Narayanan et al. 2021). ZeRO takes at least two copies. Experts
-    are shared out over whole groups of devices.
-    """
-    powers = [2**n for n in range(15)]
-    tensors = [tensor] if tensor else [n for n in powers if n <= device.node and model.heads % n == 0]
-    pipelines = [pipeline] if pipeline else [n for n in range(1, model.layers + 1) if model.layers % n == 0]
-    context, experts = like.context_parallel_size, like.expert_parallel_size
-    least = 2 if like.zero_stage and context == 1 else 1
-    found = []
-    for t, p in itertools.product(tensors, pipelines):
-        numbers = powers if like.zero_stage or experts > 1 else [1]
-        if devices:
-            numbers = [devices // (t * context * p)]
-        in_use = replace(
-            like,
-            tensor_parallel_size=t,
-            pipeline_parallel_size=p,
-            interleave=like.interleave if p > 1 else 1,
-            sequence_parallel=like.sequence_parallel and t > 1,
-        )
-        found += [
-            replace(in_use, data_parallel_size=copies)
-            for copies in numbers
-            if copies >= least and t * context * copies % experts == 0
-            if experts == 1 or t == 1 or in_use.sequence_parallel
-        ]
-
-    def fewest(layout):
-        of_all = 0 if devices else layout.devices
-        return of_all, layout.model_parallel_size, layout.pipeline_parallel_size
-
-    return sorted(found, key=fewest)
+def _gathered(model, layout, weights, number):
+    """Return the line of what stage 3 has in one piece for a moment, or with a pipeline for a step."""
+    if layout.pipeline_parallel_size > 1:
+        return Line("gathered", (number + 4) * weights, f"{amount(weights, 'weights')} x ({number} + 4) bytes")
+    block = model.weights_of_a_layer / layout.tensor_parallel_size
+    others = model.weights_outside_of_layers / layout.tensor_parallel_size
+    how = f"{amount(block, 'weights')} x (2 x {number} + 4) bytes, and {amount(others, 'weights')} x {number}"
+    return Line("gathered", (2 * number + 4) * block + number * others, how)

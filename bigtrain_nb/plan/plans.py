@@ -68,7 +68,8 @@ class StepPlan(Plan):
             yield f"Not looked into, or of no known size, so more is needed: {', '.join(self.unseen)}."
         yield f"{self.title}: {amount(self.peak, 'bytes')} of memory, {amount(self.flops.total, 'FLOP')}."
         if self.time:
-            yield f"At least {amount(self.seconds, 's')} a step, bound by {self.binding}: no step is faster."
+            bound = "" if self.binding == "computing" else f", bound by {self.binding}"
+            yield f"At least {amount(self.seconds, 's')} a step{bound}: no step is faster."
 
 
 def plan_step(
@@ -82,8 +83,6 @@ def plan_step(
     shard_optimizer: bool | None = None,
     fully_shard: str | Callable | Sequence | None = None,
     reduce_dtype: str | None = None,
-    sync_every: int | None = None,
-    outer_optimizer: Any = None,
     on: str | None = None,
     devices: int | None = None,
     link: float | None = None,
@@ -98,8 +97,7 @@ def plan_step(
     - ``batch``: the whole batch: a number of examples, or where the model does not tell its shapes one batch (x, y), or
       a dataset as for `bt.profile`, of which the first batch is taken;
     - ``optimizer``, ``loss``: default: those of the model (else AdamW, sparse cross-entropy);
-    - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``, ``sync_every``, ``outer_optimizer``: as
-      of `bt.Model`; default: the model's;
+    - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``: as of `bt.Model`; default: the model's;
     - ``on``: the name of an accelerator (published figures, `bt.ACCELERATORS`), or "here": large products of matrices
       and memory are measured on this machine, and on CPUs also what is slower than these tell, alone; once in a
       process, in two seconds and some tenth of a second for each shape. Each device is a machine like this one. The
@@ -109,10 +107,10 @@ def plan_step(
     - ``link``: bytes/s that a device sends to the next, as measured between workers; default: what is published, or
       for "here" what memory allows.
 
-    What is sent is the mean over the steps with ``sync_every``. With ``shard_optimizer`` it is what an all-reduce and a
-    gathering send; workers on CPUs, and GPUs by NCCL, reduce-scatter and send a third less. With ``fully_shard`` each
-    micro-batch gathers the weights of the chosen layers twice and reduce-scatters their gradients once: 1.5 times what
-    an all-reduce sends (Rajbhandari et al. 2020, section 7.2). GPUs without NCCL send a third more.
+    With ``shard_optimizer`` what is sent is what an all-reduce and a gathering send; workers on CPUs reduce-scatter and
+    send a third less. With ``fully_shard`` each micro-batch gathers the weights of the chosen layers twice and
+    reduce-scatters their gradients once: 1.5 times what
+    an all-reduce sends (Rajbhandari et al. 2020, section 7.2). GPUs send a third more, for they all-reduce.
 
     ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do.
 
@@ -161,8 +159,6 @@ def plan_step(
         "shard_optimizer": shard_optimizer,
         "fully_shard": fully_shard,
         "reduce_dtype": reduce_dtype,
-        "sync_every": sync_every,
-        "outer_optimizer": outer_optimizer,
     }
     step = Step(model, batch, optimizer, policy, loss, devices, **settings)
     return plan_of(step, on, link, waiting, input_seconds)
@@ -206,7 +202,6 @@ _HOW = {
     "weights": "all variables of the model, or the replica's shards of those that are fully sharded",
     "optimizer slots": "all variables of the optimizer, or the replica's shards of them",
     "weight shards": "what a sharded optimizer updates, beside the weights",
-    "local steps": "the weights of the last meeting, and the outer optimizer's variables",
     "input": "the batch, those that wait, and a slice where the batch is cut",
     "gradients": "of a slice, and the sums over slices in float32, old ones beside new ones",
     "cast copies": "weights in the layers' own precision",
@@ -236,7 +231,6 @@ def _memory(step, gradients, waiting, of_gpu):
         "weights": step.weights,
         "optimizer slots": step.slots,
         "weight shards": step.shards,
-        "local steps": step.local,
         "input": step.batch * (1 + waiting) + step.slice,
         **moment,
         "folded": 0 if of_gpu else step.folded,  # GPUs keep none: measured, see benchmarks/README.md
@@ -259,16 +253,10 @@ def _flops(step):
 
 
 def _communication_volume(step):
-    """Return a `Breakdown` of the bytes that a device sends in a step, on average, as `all_reduce_seconds` counts."""
+    """Return a `Breakdown` of the bytes that a device sends in a step, as `all_reduce_seconds` counts."""
     devices, settings = step.devices, step.settings
     ring = (devices - 1) / devices  # of a reduce-scatter or an all-gather; an all-reduce is both
-    what, every = "gradients", settings["sync_every"] or 1
-    if settings["sync_every"]:
-        what = "moves of the weights"
-    how = f"2({devices}-1)/{devices} x {amount(step.sent, 'bytes')}"
-    if every > 1:
-        how += f", in one of {every} steps"
-    lines = [Line(what, 2 * ring * step.sent / every, how)]
+    lines = [Line("gradients", 2 * ring * step.sent, f"2({devices}-1)/{devices} x {amount(step.sent, 'bytes')}")]
     for what, times, size in (("gathered weights", 2, step.gathered), ("scattered gradients", 1, step.scattered)):
         if size:
             how = f"{step.slices} x {times}({devices}-1)/{devices} x {amount(size, 'bytes')} of fully sharded layers"

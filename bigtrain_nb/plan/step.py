@@ -23,7 +23,7 @@ class Step:
     Bytes of ``weights``: all variables of the model, of fully sharded layers its shards; ``trainable``: those that
     train; ``applied``: the gradients that the update gets; ``sent``: the gradients as they travel; ``gathered`` and
     ``scattered``: whole weights and gradients of fully sharded layers as they travel; ``slots``: all variables of the
-    optimizer; ``shards``: what a sharded optimizer updates beside the weights; ``local``: what local steps keep;
+    optimizer; ``shards``: what a sharded optimizer updates beside the weights;
     ``batch``, ``slice``: one batch and one slice of it, inputs and targets, 0 where the batch is not cut; ``folded``:
     constants that Grappler keeps.
 
@@ -97,7 +97,6 @@ class Step:
         self.trainable = _size(variables)
         self.slots = _size(optimizer.variables)
         self.shards = _size(updated) if self.settings["shard_optimizer"] else 0
-        self.local = _local_state(self.settings, updated)
 
 
 def _built(model, policy):
@@ -148,26 +147,17 @@ def _settings(model, given, devices):
     settings |= {name: value for name, value in given.items() if value is not None}
     whole_number("micro_batches", settings["micro_batches"], 1)
     one_of("reduce_dtype", settings["reduce_dtype"], ("float32", "bfloat16"))
-    if settings["sync_every"] is not None:
-        whole_number("sync_every", settings["sync_every"], 1)
-    elif settings["outer_optimizer"] is not None:
-        raise ValueError("outer_optimizer moves the weights where replicas meet: give sync_every=8, say, with it")
     if not isinstance(settings["shard_optimizer"], bool):
         raise ValueError(f"shard_optimizer must be True or False, not {settings['shard_optimizer']!r}")
     if settings["fully_shard"] is not None:
-        for name in ("shard_optimizer", "sync_every"):
-            if settings[name] and devices > 1:
-                raise ValueError(
-                    f"fully_shard={settings['fully_shard']!r} and {name}={settings[name]} do not go together: leave out"
-                    " one of them"
-                )
+        if settings["shard_optimizer"] and devices > 1:
+            raise ValueError(
+                f"fully_shard={settings['fully_shard']!r} and shard_optimizer=True do not go together: leave out one"
+            )
         if given.get("fully_shard") is not None and devices == 1:
             raise ValueError("fully_shard needs several devices to share the weights: give devices=2 or more")
-    if settings["shard_optimizer"]:
-        if settings["sync_every"]:
-            raise ValueError(f"shard_optimizer=True and sync_every={settings['sync_every']} do not go together")
-        if devices == 1:
-            raise ValueError("shard_optimizer=True needs several devices to share the state: give devices=2 or more")
+    if settings["shard_optimizer"] and devices == 1:
+        raise ValueError("shard_optimizer=True needs several devices to share the state: give devices=2 or more")
     return settings
 
 
@@ -332,17 +322,6 @@ def _update(optimizer, variables, specs):
         optimizer.apply(list(gradients), chosen)
 
     return Graph(tf.function(apply, autograph=False).get_concrete_function(*specs.values()).graph, [])
-
-
-def _local_state(settings, weights):
-    """Return the bytes that ``sync_every`` keeps: the weights of the last meeting, and the outer optimizer's slots."""
-    if not settings["sync_every"]:
-        return 0
-    if settings["outer_optimizer"] is None:
-        return _size(weights)
-    outer = _fresh(settings["outer_optimizer"])
-    outer.build(weights)
-    return _size(weights) + _size(outer.variables)
 
 
 def _shard(variable, replicas):

@@ -1,6 +1,7 @@
 """A few charts over plain data as matplotlib figures: no pyplot, legible on a light and on a dark page."""
 
 # ruff: noqa: F401, for others to import
+from bigtrain_nb.plots.bars import bars_figure
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, Picture, figure_png, figure_svg
 from bigtrain_nb.plots.rows import comparison_figure, prediction_figure
 from bigtrain_nb.plots.stacked import stacked_figure

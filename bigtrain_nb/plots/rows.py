@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from itertools import zip_longest
 from textwrap import fill
 
 from matplotlib.ticker import LogLocator, NullLocator
@@ -62,16 +61,14 @@ def draw_rows(axes, rows):
     return marks
 
 
-def comparison_figure(results, beside=None):
+def comparison_figure(results):
     """One row for each result: dot = median, thick line = interval if there is one, faint ticks = rounds.
 
     `results`: a list of `Result` (anything with name, median, low, high, unit and rounds).
-    `beside`: for each row the baseline's rate as measured together with it, or None.
     """
     rows = []
-    for result, other in zip_longest(results, beside or ()):
-        row = Row(result.name, result.median, _ends(result), result.rounds, other, words=interval(result))
-        rows.append(row)
+    for result in results:
+        rows.append(Row(result.name, result.median, _ends(result), result.rounds, words=interval(result)))
     unit = results[0].unit
     figure, axes = rows_figure(rows, "times" if unit == "x" else unit)
     axes.margins(x=0.06)

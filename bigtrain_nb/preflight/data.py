@@ -54,9 +54,11 @@ def runs(training):
                 return None  # the cause, which has its own line
             training.fails_with = str(error)
     if training.fails_with is not None:
-        given = ", ".join(f"{tuple(each.shape)} {each.dtype.name}" for each in keras.tree.flatten(training.x))
+        given = ", ".join(
+            f"{name} {tuple(each.shape)} {each.dtype.name}" for name, each in named_parts(training.x, "inputs")
+        )
         return wrong(
-            f"A step on the first batch fails, with inputs {given}: {training.fails_with.rstrip('.')}.",
+            f"A step on the first batch fails, with {given}: {training.fails_with.rstrip('.')}.",
             "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape."
             " If the forward pass works, look at the loss, the metrics and the optimizer.",
         )
@@ -212,15 +214,24 @@ def constant(training):
         values = [_parts(batch)[part] for batch in training.batches]
         if values[0] is None:
             continue
-        rows = [np.asarray(each) for value in values for each in keras.tree.flatten(value)]
-        examples = sum(len(each) for each in rows)
-        same = all(each.dtype.kind in "biuf" and (each == rows[0][:1]).all() for each in rows if each.ndim)
-        if examples > 1 and len({each.shape[1:] for each in rows}) == 1 and same:
+        names = [each for each, _ in named_parts(values[0], name)]
+        rows = [[np.asarray(each) for each in keras.tree.flatten(value)] for value in values]
+        examples = sum(len(each[0]) for each in rows if each[0].ndim)
+        if examples > 1 and all(_is_constant(of_one) for of_one in zip(*rows, strict=True)):
             return look(
-                f"The {name} of all {examples:,} examples that were read are the same: there is nothing to learn.",
+                f"The {' and the '.join(names)} of all {examples:,} examples that were read are the same: there is"
+                " nothing to learn.",
                 "Look at the function that makes them, and at how the dataset is shuffled.",
             )
     return ok("Inputs and targets differ from example to example.")
+
+
+def _is_constant(batches):
+    """Return whether all rows of all batches of one tensor are the same numbers."""
+    first = batches[0]
+    if not first.ndim or len({each.shape[1:] for each in batches}) > 1 or first.dtype.kind not in "biuf":
+        return False
+    return all((each == first[:1]).all() for each in batches)
 
 
 def order(training):
@@ -296,13 +307,16 @@ def validation_alike(training):
         )
     ours = _floats([_parts(batch)[0] for batch in training.batches])
     theirs = _floats([_parts(batch)[0] for batch in others])
-    if len(ours) != len(theirs):
+    only_one = [f"{name} in training" for name in ours.keys() - theirs.keys()]
+    only_one += [f"{name} in validation" for name in theirs.keys() - ours.keys()]
+    if only_one:
         return wrong(
-            "Inputs of validation have another structure or dtype than those of training.",
+            "Inputs of validation have another structure or dtype than those of training: floating numbers are the"
+            f" {', the '.join(sorted(only_one))} only.",
             "Make both datasets by the same function.",
         )
-    names = [name for name, value in named_parts(training.x, "inputs") if _has_scale(value)]
-    for name, mine, other in zip(names, ours, theirs, strict=True):
+    for name, mine in ours.items():
+        other = theirs[name]
         spread = (other.std() + 1e-9) / (mine.std() + 1e-9)
         shift = abs(other.mean() - mine.mean()) / (mine.std() + 1e-9)
         if spread > SPREAD or spread < 1 / SPREAD or shift > SHIFT:
@@ -379,13 +393,13 @@ def _has_scale(value):
 
 
 def _floats(inputs):
-    """Return the floating inputs of all batches, each joined to one array of float64."""
-    flat = [keras.tree.flatten(value) for value in inputs]
-    joined = []
-    for place, value in enumerate(flat[0]):
-        if _has_scale(value):
-            joined.append(np.concatenate([np.asarray(each[place]).astype("float64").ravel() for each in flat]))
-    return joined
+    """Return by their names the floating inputs of all batches, each joined to one array of float64."""
+    found = {}
+    for value in inputs:
+        for name, part in named_parts(value, "inputs"):
+            if _has_scale(part):
+                found.setdefault(name, []).append(np.asarray(part).astype("float64").ravel())
+    return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 def _classes(batch):

@@ -10,6 +10,7 @@ import numpy as np
 
 from bigtrain_nb.common.keras_gaps import in_place_of, layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.preflight.features import named_parts
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
 
 LEAK = 1e-4
@@ -93,11 +94,12 @@ def its_answer(training):
     if answer is None:
         return None
     place, offset, share = answer
+    name, _ = named_parts(training.x, "inputs")[place]
     seen = _sees_later(training, inputs, place)
     threshold = _threshold(training.model)
     if offset == 1 and seen > threshold:
         return wrong(
-            f"Targets at t are the inputs at t+1 ({share:.0%}), and outputs at t change by {seen:.0%} when the inputs"
+            f"Targets at t are the {name} at t+1 ({share:.0%}), and outputs at t change by {seen:.0%} when the {name}"
             " after t change: it sees its answer. The loss will fall, and the model will be useless.",
             "Let nothing see later places: use_causal_mask=True in attention, padding='causal' in Conv1D, no"
             " Bidirectional.",
@@ -105,19 +107,19 @@ def its_answer(training):
         )
     if offset == 0 and seen <= threshold:
         return wrong(
-            f"Targets at t are the inputs at t ({share:.0%}) of a causal model: it learns to copy.",
+            f"Targets at t are the {name} at t ({share:.0%}) of a causal model: it learns to copy.",
             "Shift them: inputs are tokens[:, :-1], targets tokens[:, 1:].",
         )
     if offset >= 2:
         return wrong(
-            f"Targets at t are the inputs at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
+            f"Targets at t are the {name} at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
             "Shift once: in the dataset, or in the model, and not in both.",
             "10",
         )
     if seen <= threshold:
-        return ok(f"Targets at t are the inputs at t+{offset}, and outputs at t do not change with what comes after t.")
+        return ok(f"Targets at t are the {name} at t+{offset}, and outputs at t do not change with what comes after t.")
     return ok(
-        f"Targets at t are the inputs at t, and outputs at t change by {seen:.0%} with what comes after t, as in an"
+        f"Targets at t are the {name} at t, and outputs at t change by {seen:.0%} with what comes after t, as in an"
         " autoencoder."
     )
 
@@ -158,9 +160,10 @@ def padding(training):
     """Does padding count in the loss?"""
     if training.y is None or keras.tree.is_nested(training.y):
         return None
-    tokens = _padded_input(training)
+    name, tokens = _padded_input(training)
     if tokens is None:
         return None
+    where = "" if name == "inputs" else f" of {name}"
     padded = _padded(tokens)
     outputs = None
     with tf.GradientTape() as tape:
@@ -176,14 +179,14 @@ def padding(training):
     share = sizes[padded].sum() / max(sizes.sum(), 1e-30)
     if share > GRADIENT_OF_PADDING:
         lost = _mask_lost_at(training)
-        where = f" A layer makes a mask, but it is lost behind {lost}." if lost else ""
+        behind = f" A layer makes a mask, but it is lost behind {lost}." if lost else ""
         return wrong(
-            f"{padded.mean():.0%} of the places are padding (0), and give {share:.0%} of the loss's gradient: padding"
-            f" is trained.{where}",
+            f"{padded.mean():.0%} of the places{where} are padding (0), and give {share:.0%} of the loss's gradient:"
+            f" padding is trained.{behind}",
             "Give a sample_weight that is 0 at padding. It is not lost on the way, as masks are at x + layer(x).",
             "11",
         )
-    return ok(f"{padded.mean():.0%} of the places are padding, and give nothing to the loss.")
+    return ok(f"{padded.mean():.0%} of the places{where} are padding, and give nothing to the loss.")
 
 
 def _change(one, two):
@@ -252,14 +255,14 @@ def _sees_later(training, inputs, place):
 
 
 def _padded_input(training):
-    """Return the tokens of the input that is padded, as an array [examples, length]; None if there is none."""
-    for value in keras.tree.flatten(training.x):
+    """Return the name and the tokens [examples, length] of the input that is padded; None if there is none."""
+    for name, value in named_parts(training.x, "inputs"):
         if value.dtype.is_integer and len(value.shape) == 2 and value.shape[1] > 2:
             tokens = value.numpy()
             of_targets = tuple(training.y.shape[:2]) == tokens.shape
             if of_targets and (_padded(tokens).sum(1) >= 2).sum() >= min(2, len(tokens)) and (tokens != 0).any():
-                return tokens
-    return None
+                return name, tokens
+    return None, None
 
 
 def _padded(tokens):

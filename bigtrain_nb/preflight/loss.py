@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 from bigtrain_nb.common.keras_gaps import in_place_of, innermost, layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
+from bigtrain_nb.preflight.features import named_parts
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
 
 SUM_OF_PROBABILITIES = 0.02
@@ -134,7 +135,7 @@ def start(training):
     if standard is not None and (first - constant) > SCALE_FALLS * abs(standard - constant) and standard < first / 2:
         return wrong(
             f"The loss starts at {number(first)}, the best constant output has {number(constant)}, and with inputs of"
-            f" mean 0 and deviation 1 it starts at {number(standard)}: inputs are of the wrong scale.",
+            f" mean 0 and deviation 1 it starts at {number(standard)}: {_largest_input(training)} of the wrong scale.",
             "Standardise the inputs: a Normalization layer, or Rescaling(1 / 255) for images.",
         )
     for value in keras.tree.flatten(training.y) if training.y is not None else []:
@@ -442,6 +443,18 @@ def _loss_of_standard_inputs(training):
     if not changed:
         return None
     return float(training.loss(training.outputs(x), x, training.y, training.weight))
+
+
+def _largest_input(training):
+    """Return in words which input has the largest numbers."""
+    sizes = {}
+    for name, value in named_parts(training.x, "inputs"):
+        if value.dtype.is_floating or value.dtype == tf.uint8:
+            sizes[name] = float(tf.sqrt(tf.reduce_mean(tf.square(tf.cast(value, tf.float32)))))
+    if len(sizes) == 1:
+        return f"{next(iter(sizes))} are"
+    largest = max(sizes, key=sizes.get)
+    return f"{largest} (root mean square {number(sizes[largest])}, the largest of {len(sizes)}) are"
 
 
 def _still_silent_after_a_step(training, silent):

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from bigtrain_nb.common.batches import examples_of, ignored_class, loss_reduction
-from bigtrain_nb.common.keras_gaps import layers_within, losses_watched, mask_of
+from bigtrain_nb.common.keras_gaps import layers_that_add_losses, layers_within, losses_watched, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, first_sentence
 from bigtrain_nb.measure.intervals import mean_interval
@@ -194,19 +194,26 @@ def _watched(training):
 def _cause(training):
     """Return in words why a loss is not the mean over pieces."""
     if any(mask_of(each) is not None for each in keras.tree.flatten(training.outputs(training.x))):
-        return "a masked loss is a mean over valid places, of which the slices have other numbers."
+        known = ", which bt.Model counts right" if len(_watched(training)) == 1 else ""
+        return f"a masked loss is a mean over valid places, of which the slices have other numbers{known}."
     if ignored_class(training.model.loss) is not None:
         return "the loss ignores a class, and is the mean over the other places, which bt.Model counts right."
     if _reduction(training) == "mean_with_sample_weight":
         return "the loss divides by the sum of the sample weights, which bt.Model counts right."
     for loss in _watched(training):
-        if loss.has_mask:
+        if loss.mask is not None:
             return f"{loss.name} leaves out places, and is the mean over the others, as many in no two slices."
         if loss.is_one_number:
             return (
                 f"{loss.name} returns one number for a batch, and not one for each example: as a mean over places of"
                 " which the slices have other numbers, or over all examples at once."
             )
+    adding = [layer.name for layer in layers_that_add_losses(training.model)]
+    if adding:
+        return (
+            f"{adding[0]} adds a loss, by add_loss or activity_regularizer, that is no mean over examples, as Keras'"
+            " activity regularizers are sums."
+        )
     return "the loss is no mean over examples, as those that compare examples are, or examples are mixed in the model."
 
 

@@ -2,7 +2,7 @@
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, interval
-from bigtrain_nb.measure.instance import throughput
+from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.plan.this_machine import flops_here
 from bigtrain_nb.plan.utilization import accelerator_here, flops_of_an_example
 from bigtrain_nb.preflight.report import NotExamined, look, ok

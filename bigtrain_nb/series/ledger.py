@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.cards import Shown
 from bigtrain_nb.common.words import interval, quantity
-from bigtrain_nb.measure.blocks import compare
-from bigtrain_nb.measure.instance import throughput
 from bigtrain_nb.measure.results import Comparison, Ratio, Result
+from bigtrain_nb.measure.rounds import compare
+from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.series.drawings.ledger import ledger_figure
 from bigtrain_nb.workbook import workbook
 

@@ -3,7 +3,7 @@
 `fit` opens its dataset anew in every epoch, and cannot be given another one.
 """
 
-from bigtrain_nb.common.passes import shuffles_of, without_first
+from bigtrain_nb.common.passes import keeps_order, shuffles_of, without_first
 from bigtrain_nb.common.quiet import tf
 
 
@@ -69,6 +69,11 @@ class EpochByEpoch:
 
     def _refuse_order_of_chance(self, epoch, made):
         """Raise ValueError where another call of ``make_epoch``, as after a restart, gives another order."""
+        if not keeps_order(made):
+            raise ValueError(
+                f"the dataset of make_epoch({epoch}) has deterministic=False and hands out what is ready first, so it"
+                " has another order after a restart: leave deterministic out"
+            )
         found = shuffles_of(made)
         before, shuffles_before = self._last_shuffles
         self._last_shuffles = epoch, found

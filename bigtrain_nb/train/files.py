@@ -64,7 +64,6 @@ def load_model(
         unsafe = nullcontext() if safe_mode else SafeModeScope(False)
         with keras.saving.custom_object_scope(custom_objects), unsafe:
             model.compile_from_config(compiled)
-        model.replica_reduction.before_files()
         model.load_weights(path)
     return model
 

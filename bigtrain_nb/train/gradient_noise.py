@@ -10,7 +10,6 @@ have shards, whose pieces are others, are counted by themselves.
 from bigtrain_nb.common.batches import count_examples, loss_reduction, weight_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import sum_over_replicas
-from bigtrain_nb.parallel.local_steps import LocalSteps
 from bigtrain_nb.parallel.shards import is_shard, square_norms
 
 PIECES = "gradient_pieces"
@@ -71,13 +70,13 @@ class GradientNoise:
             ]
         )
 
-    def add(self, pieces, gradients, data):
-        """Count a step: `PIECES` of this replica, and the gradients of the global batch that it has, {index: gradient},
-        before they are clipped."""
+    def add(self, pieces, step, data):
+        """Count a step: `PIECES` of this replica, and the step of the global batch, before gradients are clipped."""
+        gradients = step["gradients"]
         reduction, optimizer = self._model.replica_reduction, self._model.optimizer
         weights = self._model.trainable_variables
         pieces, examples = self._of_all_replicas(pieces, data)
-        small, count = pieces[:2], pieces[2:]
+        small, count = tf.math.divide_no_nan(pieces[:2], step.get("left", 1.0)), pieces[2:]
 
         squares = square_norms(gradients, reduction.are_shards(gradients))
         shards = [square for index, square in squares.items() if is_shard(weights[index])]
@@ -102,7 +101,7 @@ class GradientNoise:
         """Return the pieces of the batch whose gradient is applied, and how many examples it has."""
         reduction = self._model.replica_reduction
         examples = tf.cast(count_examples(data), tf.float32)
-        if reduction.replicas == 1 or reduction.all_see_the_same or isinstance(reduction, LocalSteps):
+        if reduction.replicas == 1 or reduction.all_see_the_same:
             return pieces, examples
         if reduction.talks_in_forward:  # where a share is that of the global batch
             return sum_over_replicas([pieces, examples])
@@ -119,7 +118,7 @@ def refuse_unmeasurable(model):
         raise ValueError(
             'gradients=True needs losses that are means, and the reduction is "sum": use "sum_over_batch_size"'
         )
-    by_replica = not reduction.talks_in_forward and not isinstance(reduction, LocalSteps)
+    by_replica = not reduction.talks_in_forward
     if model.micro_batches * (reduction.replicas if by_replica else 1) > 1:
         return
     asked = type(reduction).asked_for(model)

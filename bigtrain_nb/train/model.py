@@ -11,6 +11,7 @@ Read it from the top: the settings, how a model is made or taken, how it chooses
 import inspect
 import math
 import os
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
@@ -25,7 +26,6 @@ from bigtrain_nb.common.batches import (
     dense,
     equal_parts,
     examples_of,
-    ignored_class,
     loss_reduction,
     micro_batches_of,
     refuse_sum_with_other_losses,
@@ -51,7 +51,6 @@ from bigtrain_nb.common.keras_gaps import (
     logs_to_reduce,
     losses_of_one_device,
     losses_watched,
-    mask_of,
     moving_statistics,
     steps_in_turn,
     synchronized_layers,
@@ -60,7 +59,6 @@ from bigtrain_nb.common.layers import optimizers_of, refuse_choice
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers, sum_over_replicas
 from bigtrain_nb.parallel.fully_shard import FullyShardedMean, shard_layers
-from bigtrain_nb.parallel.local_steps import LocalSteps, checked_outer_optimizer
 from bigtrain_nb.parallel.reduction import Mean
 from bigtrain_nb.parallel.sharded import ShardedMean
 from bigtrain_nb.parallel.shards import (
@@ -73,6 +71,7 @@ from bigtrain_nb.parallel.shards import (
     whole_weights,
 )
 from bigtrain_nb.parallel.tensor import TensorParallel, shard_pairs
+from bigtrain_nb.train.divided_losses import check_losses, share_left
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_scale import scale_of
 from bigtrain_nb.train.one_order import OneOrder
@@ -84,8 +83,6 @@ SETTINGS = {
     "fully_shard": None,
     "tensor_parallel": None,
     "reduce_dtype": "float32",
-    "sync_every": None,
-    "outer_optimizer": None,
 }
 """The arguments of `Model` that `keras.Model` does not have, and their defaults."""
 
@@ -98,8 +95,6 @@ class Settings(TypedDict, total=False):
     fully_shard: str | Callable | Sequence | None
     tensor_parallel: str | Callable | Sequence | None
     reduce_dtype: str
-    sync_every: int | None
-    outer_optimizer: keras.optimizers.Optimizer | None
 
 
 _Method = TypeVar("_Method", bound=Callable)
@@ -131,8 +126,6 @@ class Model(keras.Model):
       elementwise layers between, and KerasHub's transformer layers of GPT-2's and Llama's kind. What else has a matrix
       raises, and so does a number of heads or columns that does not divide by N.
     - ``reduce_dtype="bfloat16"``: gradients travel between replicas in half the bytes.
-    - ``sync_every=H`` (`LocalSteps`): each replica takes H steps by itself before all meet, and go on from the mean of
-      their weights. In `fit` only. ``outer_optimizer``, of Keras, takes how far they have come as a gradient instead.
 
     The gradient that is applied is the mean over the global batch, however unevenly it splits. So are metrics whose
     variables are sums and counts, as all of Keras: replicas add up what they have counted. A metric of your own that
@@ -142,13 +135,14 @@ class Model(keras.Model):
 
     - layers with batch statistics, random numbers or losses of their own, as those that balance experts, see a
       micro-batch of a replica's share; moving statistics become the replicas' mean
-    - losses of masked outputs are means over the valid places of a micro-batch, not of the batch, and `fit` warns. A
-      loss with ``reduction="mean_with_sample_weight"`` and the mask also as ``sample_weight`` is exact; so is the loss
-      of a single output with ``ignore_class``
-    - losses that return one number for a batch, as `Dice`, or compare its examples, as `Circle`, are taken of each
-      micro-batch of a replica's share, and their mean by examples is that of the batch only if they are means over
-      examples. `fit` warns of them by name, for it cannot see what such a number is. Metrics of your own that count
-      calls or take one number of a batch see micro-batches
+    - losses of masked outputs, and those with ``ignore_class``, are exact where there is one output; of several outputs
+      with masks they are means over the valid places of a micro-batch, not of the batch, and `fit` warns
+    - losses that return one number for a batch, as `Dice`, or take other examples into that of one, as `Circle`, are
+      taken of each micro-batch of a replica's share, and their mean by examples is that of the batch only if they are
+      means over examples. `fit` warns of them by name; those of your own it calls with drawn numbers to find out. One
+      that adds up, as what is divided by the global batch, it refuses, unless it has ``reduction="sum"``. Losses that
+      layers add are warned of, too. Metrics of your own that count calls or take one number of a batch see
+      micro-batches
     - several workers each read the whole dataset and keep their share of each batch (AutoShardPolicy.DATA, where it has
       none of its own): stock TensorFlow shares out files. Workers whose first batches differ, as of a `shuffle` without
       a seed, raise in `fit` and `evaluate` before a step
@@ -158,9 +152,9 @@ class Model(keras.Model):
     - ``mixed_float16`` may skip other steps, for an overflow in one micro-batch skips the whole step
     - a row of an embedding that is used often has one gradient. Stock Adam squares, and stock clipping measures, that
       of each use by itself (8e-3 apart after six steps of a small BERT); with SGD there is no difference
-    - the end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on
-    - ``reduce_dtype`` rounds gradients to bfloat16, that is to 8 significant bits, and ``sync_every`` gives other
-      weights
+    - the end of a dataset of unknown size is no step, in which weights would decay and a schedule would move on; nor is
+      it a batch more in the means of losses and metrics, as in stock where batches have a known size
+    - ``reduce_dtype`` rounds gradients to bfloat16, that is to 8 significant bits
 
     Where XLA compiles the steps of one device (``compile(jit_compile=True)``, on a GPU by itself),
     ``steps_per_execution=K`` makes one program of K steps, so that a GPU does not wait between them: K batches of one
@@ -175,8 +169,9 @@ class Model(keras.Model):
     `train_step` or `test_step` of your own that passes by what was asked for; ValueError for bad values, for settings
     that do not go together (bigtrain_nb/parallel/__init__.py has the table), in `compile` for an optimizer that cannot
     be sharded, in training for one that accumulates by itself, for losses whose reductions cannot be weighed together,
-    for stateful RNNs and batches that are not dense in micro-batches, for synchronized `BatchNormalization` in
-    micro-batches on several replicas, and in `train_on_batch` on several replicas for losses that are sums.
+    for losses that add up and do not say so, for stateful RNNs and batches that are not dense in micro-batches, for
+    synchronized `BatchNormalization` in micro-batches on several replicas, and in `train_on_batch` on several replicas
+    for losses that are sums.
 
     Example::
 
@@ -192,8 +187,6 @@ class Model(keras.Model):
     fully_shard = SETTINGS["fully_shard"]
     tensor_parallel = SETTINGS["tensor_parallel"]
     reduce_dtype = SETTINGS["reduce_dtype"]
-    sync_every = SETTINGS["sync_every"]
-    outer_optimizer = SETTINGS["outer_optimizer"]
     _reduction = None
     _looked_at = None  # when it was chosen
     _orders = None  # `OneOrder` of several workers
@@ -216,8 +209,6 @@ class Model(keras.Model):
         fully_shard: str | Callable | Sequence | None = None,
         tensor_parallel: str | Callable | Sequence | None = None,
         reduce_dtype: str = "float32",
-        sync_every: int | None = None,
-        outer_optimizer: keras.optimizers.Optimizer | None = None,
         **kwargs: Any,
     ):
         if _is_functional(args, kwargs):
@@ -229,8 +220,6 @@ class Model(keras.Model):
         self.fully_shard = fully_shard
         self.tensor_parallel = tensor_parallel
         self.reduce_dtype = reduce_dtype
-        self.sync_every = sync_every
-        self.outer_optimizer = outer_optimizer
         _refuse_together(self.state_in_place())
 
     @classmethod
@@ -240,15 +229,15 @@ class Model(keras.Model):
         It stays what it is: its class, methods and preprocessor, its own `call`, `compute_loss` and `compute_metrics`,
         its files, which anybody loads as the stock model without this package. What was compiled stays compiled, with
         the state of the optimizer; one that is already built is copied where ``shard_optimizer`` changes. ``settings``
-        are ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``tensor_parallel``, ``reduce_dtype``,
-        ``sync_every`` and ``outer_optimizer``; called again, it changes those that are given.
+        are ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``tensor_parallel`` and ``reduce_dtype``; called
+        again, it changes those that are given.
 
         ``model`` may also be a function that builds one, for a model that is larger than the memory of one device: with
         ``fully_shard`` and ``tensor_parallel`` the weights of these layers are sharded before they are made.
 
-        The settings are those of a step of the model whose `fit` is called. Of a part inside a model with a
-        `train_step` of its own, as a GAN's networks, ``micro_batches``, ``shard_optimizer``, ``reduce_dtype``,
-        ``sync_every`` and ``outer_optimizer`` do nothing.
+        The settings are those of a step of the model whose `fit` is called. Of a part inside another model, as a GAN's
+        networks, ``micro_batches``, ``shard_optimizer`` and ``reduce_dtype`` do nothing, and a step that calls it warns
+        of that.
 
         Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
         with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
@@ -281,8 +270,7 @@ class Model(keras.Model):
         """A new value of a setting holds from the next `fit` on."""
         if name in SETTINGS:
             value = _checked(self, name, value)
-            if name != "outer_optimizer":  # which is in no step
-                self.train_function = None
+            self.train_function = None
         super().__setattr__(name, value)
 
     @property
@@ -325,7 +313,7 @@ class Model(keras.Model):
         if self.built and _asks_for_shards(self.state_in_place(), self.distribute_strategy):
             self.train_function = self.test_function = self.predict_function = None  # which may know whole weights only
             _shard_chosen(self.state_in_place(), self)
-        asked = {kind: kind.asked_for(self) for kind in (ShardedMean, FullyShardedMean, LocalSteps, TensorParallel)}
+        asked = {kind: kind.asked_for(self) for kind in (ShardedMean, FullyShardedMean, TensorParallel)}
         chosen = [kind for kind, words in asked.items() if words] or [Mean]
         if len(chosen) > 1:
             raise ValueError(
@@ -357,6 +345,10 @@ class Model(keras.Model):
 
     # A step
 
+    def __call__(self, *args, **kwargs):
+        _warn_of_idle_settings(self)
+        return super().__call__(*args, **kwargs)
+
     def train_step(self, data):
         """Train on one replica's share of the global batch; return the metrics."""
         if _next_after_ours(self, "train_step"):
@@ -368,9 +360,9 @@ class Model(keras.Model):
         with after(data) if self.built else nullcontext():  # variables that are made here must not begin with the data
             step = self._sum_over_micro_batches(data, share)
         pieces = step["logs"].pop(PIECES, None)
-        step = self.replica_reduction.reduce({**step, "share": share}, data)
+        step = _over_valid_places(self.replica_reduction.reduce({**step, "share": share}, data))
         if self._noise is not None:
-            self._noise.add(pieces, step["gradients"], data)
+            self._noise.add(pieces, step, data)
         self._update({**step, "gradients": self.replica_reduction.finish(step["gradients"])}, data)
         return logs_to_reduce({**step["logs"], **self.get_metrics_result()}, self.distribute_strategy)
 
@@ -414,8 +406,12 @@ class Model(keras.Model):
                 y_pred = self(x, training=True) if self._call_has_training_arg else self(x)  # as Keras' step
                 with losses_watched(self) as watched:
                     loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-                _warn_of_losses(self, y_pred, sample_weight, watched)
-                loss = tf.math.multiply_no_nan(loss, tf.cast(share * self._loss_factor(), loss.dtype))
+                left = None
+                if self.micro_batches > 1 or self._has_shares():
+                    check_losses(self, y_pred, sample_weight, watched)
+                    left = share_left(self, data, y_pred, watched)
+                counts = share if left is None else left * tf.cast(share, left.dtype)
+                loss = tf.math.multiply_no_nan(loss, tf.cast(counts * self._loss_factor(), loss.dtype))
                 scaled_loss = self.optimizer.scale_loss(loss)
 
             # Gradients
@@ -431,8 +427,13 @@ class Model(keras.Model):
         others = {name: tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
         logs = {name: tf.math.multiply_no_nan(value, tf.cast(share, tf.float32)) for name, value in others.items()}
         if self._noise is not None:
-            logs[PIECES] = self._noise.of_a_piece(gradients, share)
-        return {"loss": loss, "gradients": gradients, "logs": logs}
+            logs[PIECES] = self._noise.of_a_piece(gradients, counts)
+        step = {"loss": loss, "gradients": gradients, "logs": logs}
+        return step if left is None else {**step, "left": counts}
+
+    def _has_shares(self):
+        """Return whether each replica computes on a share of the global batch."""
+        return self.replica_reduction.replicas > 1 and not self.replica_reduction.all_see_the_same
 
     def _count_metrics(self, x, y, y_pred, sample_weight):
         """Update the metrics with what a replica has computed on, and return what `compute_metrics` shows."""
@@ -450,7 +451,8 @@ class Model(keras.Model):
                 self.optimizer.build(weights)  # not after the data: XLA refuses variables that begin with it
             with already_reduced(self.optimizer), after(data):
                 self.optimizer.apply_gradients(pairs)
-        self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))
+        with after(data):
+            self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))
 
     def test_step(self, data):
         """Evaluate one replica's share of the global batch; return the metrics."""
@@ -458,45 +460,55 @@ class Model(keras.Model):
             return super().test_step(data)
         self._ours_was_called = True
         self._build_before_tracing(data, always=False)
-        logs = self._evaluate(self.replica_reduction.batch(data))
+        data = self.replica_reduction.batch(data)
+        with after(data) if self.built else nullcontext():  # as in training: the end of the data counts no batch
+            logs = self._evaluate(data)
         return logs_to_reduce({**logs, **self.get_metrics_result()}, self.distribute_strategy)
 
     def _evaluate(self, data):
         """Update the metrics, but for an empty share, of which means are not finite; return the other logs."""
-        weight, factor = self._weight_in_evaluation(data)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        examples = count_examples(data)
 
-        def other_logs():
+        def of_share():
             with self.replica_reduction.at_work(), self._losses_of_one_device():
                 y_pred = self(x, training=False) if self._call_has_training_arg else self(x)
-                loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
-                loss = tf.where(weight > 0, loss * tf.cast(factor, loss.dtype), tf.zeros_like(loss))  # else not finite
-                self._loss_tracker.update_state(loss, sample_weight=weight)
+                with losses_watched(self) as watched:
+                    loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
+                left = share_left(self, data, y_pred, watched) if self._has_shares() else None
                 shown = self._count_metrics(x, y, y_pred, sample_weight)
             of_metrics = self.get_metrics_result()
-            return {name: tf.convert_to_tensor(log) for name, log in shown.items() if name not in of_metrics}
+            logs = {name: tf.convert_to_tensor(log) for name, log in shown.items() if name not in of_metrics}
+            return {"loss": loss, "logs": logs} if left is None else {"loss": loss, "logs": logs, "left": left}
 
         if self.replica_reduction.replicas == 1 or self.replica_reduction.talks_in_forward:
-            return other_logs()
-        examples = count_examples(data)
-        if tf.executing_eagerly():
-            return other_logs() if int(examples) else {}
-        traced = tf.function(other_logs, autograph=False).get_concrete_function()
-        zeros = tf.nest.map_structure(lambda log: tf.zeros(log.shape, log.dtype), traced.structured_outputs)
-        return tf.cond(tf.greater(examples, 0), traced, lambda: zeros)
+            share = of_share()
+        elif tf.executing_eagerly():
+            nothing = {"loss": tf.constant(0.0), "logs": {}, "left": 0.0}
+            share = {"left": 1.0, **of_share()} if int(examples) else nothing
+        else:
+            traced = tf.function(of_share, autograph=False).get_concrete_function()
+            zeros = tf.nest.map_structure(lambda log: tf.zeros(log.shape, log.dtype), traced.structured_outputs)
+            share = tf.cond(tf.greater(examples, 0), traced, lambda: zeros)
+        weight, factor = self._weight_in_evaluation(data, share.get("left"))
+        loss = share["loss"] * tf.cast(factor, share["loss"].dtype)
+        loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # else not finite
+        self._loss_tracker.update_state(loss, sample_weight=weight)
+        return share["logs"]
 
-    def _weight_in_evaluation(self, data):
+    def _weight_in_evaluation(self, data, left):
         """Return for how many of the global batch's examples a replica's loss stands, and what it is multiplied by.
 
-        The mean over the replicas by these numbers is then the mean, by number or by weights, or the sum, over the
-        global batch.
+        The mean over the replicas by these numbers is then the mean, by number, by weights or by the places that a mask
+        has ``left``, or the sum, over the global batch.
         """
         examples = tf.cast(count_examples(data), tf.float32)
         kind = loss_reduction(self.loss) if self.replica_reduction.replicas > 1 else "mean"
-        by_examples = kind == "mean" and ignored_class(self.loss) is None
-        if by_examples or self.replica_reduction.replicas == 1 or self.replica_reduction.all_see_the_same:
+        if not self._has_shares() or (kind == "mean" and left is None):
             return examples, 1.0
         weight = weight_of(data, self.loss)
+        if left is not None:
+            weight *= tf.cast(left, weight.dtype)
         weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
         if kind == "sum":
             return examples, tf.math.divide_no_nan(examples_of_all, examples)
@@ -520,13 +532,13 @@ class Model(keras.Model):
 
         That is the number of replicas where losses are sums, because the mean of the replicas is taken; else 1.
         """
-        if self.replica_reduction.replicas == 1 or self.replica_reduction.all_see_the_same:
-            return 1
-        return self.replica_reduction.replicas if loss_reduction(self.loss) == "sum" else 1
+        is_sum = self._has_shares() and loss_reduction(self.loss) == "sum"
+        return self.replica_reduction.replicas if is_sum else 1
 
     def _compute_loss(self, x=None, *args, **kwargs):
         with count_by_examples(self, count_examples(x)):
-            return super()._compute_loss(x, *args, **kwargs)
+            loss = super()._compute_loss(x, *args, **kwargs)
+        return tf.reduce_sum(loss) if getattr(loss, "shape", ()) == (0,) else loss  # which Keras gives of no examples
 
     # What Keras' `fit` and `evaluate` need around it: made, built and traced at the right time
 
@@ -536,18 +548,10 @@ class Model(keras.Model):
             given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
             _refuse_shared_backups(self, callbacks_in(given.get("callbacks", kwargs.get("callbacks"))))
         with self._one_order():
-            return self._fit_with_callbacks(*args, **kwargs)
-
-    def _fit_with_callbacks(self, *args, **kwargs):
-        _refuse_other_scope(self, "fit")
-        first = self.choose_reduction().callbacks() if self.compiled else []
-        if not first:
+            _refuse_other_scope(self, "fit")
+            if self.compiled:
+                self.choose_reduction()
             return super().fit(*args, **kwargs)
-        given = inspect.signature(super().fit).bind(*args, **kwargs)
-        if "callbacks" not in given.arguments:  # by name, also to a `fit` of somebody's own that hands it on
-            return super().fit(*args, **{**kwargs, "callbacks": [*first, *_as_list(kwargs.get("callbacks"))]})
-        given.arguments["callbacks"] = [*first, *_as_list(given.arguments["callbacks"])]
-        return super().fit(*given.args, **given.kwargs)
 
     @_shown_as(keras.Model.evaluate)
     def evaluate(self, *args, **kwargs):
@@ -569,11 +573,6 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):
-        if self.sync_every:
-            raise ValueError(
-                f"sync_every={self.sync_every} works in fit, where an epoch's end brings the replicas together:"
-                " train_on_batch has no end"
-            )
         if self._loss_factor() > 1:
             raise ValueError(
                 'train_on_batch gives every replica the whole batch, so a loss with the reduction "sum" would count'
@@ -600,14 +599,13 @@ class Model(keras.Model):
             with self.distribute_strategy.scope():
                 optimizer.build(weights)
         with _watched_step(self, "train_step"):
-            with_logs = self.replica_reduction.reduces_logs
             if self._is_one_program():
                 if self.train_function is None or force:
                     self.train_function = steps_in_one_program(self, self.train_step)
-            elif with_logs and not self._talks_between_steps():
+            elif not self._talks_between_steps():
                 super().make_train_function(force)
             elif self.train_function is None or force:
-                self.train_function = steps_in_turn(self, self.train_step, with_logs)
+                self.train_function = steps_in_turn(self, self.train_step)
 
     def make_test_function(self, force=False):
         self.choose_reduction()
@@ -623,8 +621,7 @@ class Model(keras.Model):
 
     def _is_one_program(self):
         """Return whether XLA compiles the steps, on one device, so that several of them can be one program."""
-        on_one_device = self._distribute_strategy is None and self.replica_reduction.reduces_logs
-        return self.jit_compile and not self.run_eagerly and on_one_device
+        return self.jit_compile and not self.run_eagerly and self._distribute_strategy is None
 
     def _talks_between_steps(self):
         """Return whether replicas talk in several steps of one execution, which Keras' loop does not let them."""
@@ -642,9 +639,9 @@ class Model(keras.Model):
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Build from a *local* replica's batch; Keras' own turns the batches of all into one tensor, which raises
-        under MultiWorkerMirroredStrategy (keras issue 20585). Local steps need it on one device, too.
+        under MultiWorkerMirroredStrategy (keras issue 20585).
         """
-        if self._distribute_strategy is None and not self.sync_every:
+        if self._distribute_strategy is None:
             return
         if iterator is not None:
             *_, epoch = next(iter(iterator))  # before it the number of the step, in newer Keras of two
@@ -662,7 +659,7 @@ class Model(keras.Model):
     def _get_metrics_result_or_logs(self, logs):
         """Return the logs of an epoch: metrics of all replicas, and what an own `compute_metrics` adds.
 
-        Keras takes all from the first replica if anything is added. With several workers local steps have no logs.
+        Keras takes all from the first replica if anything is added.
         Where no example was seen there are none: means over nothing show 0, which `EarlyStopping` would believe.
         """
         metrics = self.get_metrics_result()
@@ -715,14 +712,6 @@ class Model(keras.Model):
         else:
             write_once(filepath, lambda path: save(path, **kwargs))
 
-    def save_own_variables(self, store):
-        self.replica_reduction.before_files()
-        super().save_own_variables(store)
-
-    def load_own_variables(self, store):
-        self.replica_reduction.before_files()
-        super().load_own_variables(store)
-
 
 def naming_settings(function):
     """Return the signature of a function of ``**settings`` with the settings themselves in their place."""
@@ -751,8 +740,15 @@ def _shard_chosen(settings, model, unmade=None):
         shard_pairs(model, settings["tensor_parallel"], unmade)
 
 
-def _as_list(callbacks):
-    return keras.tree.flatten(callbacks) if callbacks else []
+def _over_valid_places(step):
+    """Return a step divided by the share of the batch's weight that masks have left; as it is without one."""
+    if "left" not in step:
+        return step
+
+    def divided(value):
+        return tf.math.divide_no_nan(value, tf.cast(step["left"], value.dtype))
+
+    return {**step, **tf.nest.map_structure(divided, {name: step[name] for name in ("loss", "gradients")})}
 
 
 # Refused, or warned of, before it is done wrong in silence
@@ -772,10 +768,8 @@ def _refuse_unknown(what, given, names):
 
 def _checked(model, name, value):
     """Return the value that a setting gets, whole numbers as int; raise ValueError for what it does not take."""
-    if name == "micro_batches" or (name == "sync_every" and value is not None):
+    if name == "micro_batches":
         return whole_number(name, value, 1)
-    if name == "outer_optimizer":
-        return checked_outer_optimizer(value)
     if name in ("fully_shard", "tensor_parallel"):
         if value is not None:
             refuse_choice(value, name)
@@ -799,11 +793,6 @@ def _refuse_together(settings):
         raise ValueError(
             f"fully_shard={settings['fully_shard']!r} and tensor_parallel={settings['tensor_parallel']!r} do not go"
             " together, for each decides by itself what the replicas compute on: leave out one of them"
-        )
-    if settings.get("outer_optimizer") is not None and settings.get("sync_every") is None:
-        raise ValueError(
-            f"outer_optimizer={type(settings['outer_optimizer']).__name__} moves the weights where the replicas meet,"
-            " and without sync_every they never do: give sync_every=8, say, or leave out outer_optimizer"
         )
 
 
@@ -879,6 +868,26 @@ def _asked_for(model, settings):
             return f"{name}={value!r}"
     replicas = model.distribute_strategy.num_replicas_in_sync
     return f"{replicas} replicas" if replicas > 1 else None
+
+
+OF_A_STEP = ("micro_batches", "shard_optimizer", "reduce_dtype")
+"""The settings that do nothing in the step of another model."""
+
+
+def _warn_of_idle_settings(model):
+    """Warn where a model with settings of a step is called in the `train_step` of another, which does not know them."""
+    idle = [f"{name}={getattr(model, name)!r}" for name in OF_A_STEP if getattr(model, name) != SETTINGS[name]]
+    frame = sys._getframe(1) if idle else None
+    while frame is not None and frame.f_code.co_name != "train_step":
+        frame = frame.f_back
+    outer = frame.f_locals.get("self") if frame else None
+    if isinstance(outer, keras.Model) and outer is not model:
+        warnings.warn(
+            f"{model.name} is called in a step of {outer.name}, where its setting {' and '.join(idle)} does nothing:"
+            " settings are those of the model whose fit is called. Give them to that model, if it has no train_step of"
+            " its own; else leave them out",
+            stacklevel=3,
+        )
 
 
 _IN_PLACE_OF_A_STEP = (
@@ -986,33 +995,3 @@ def has_own_step(model, name="train_step"):
     """Tell whether a model has a step of its own, which is neither Keras' nor that of `Model`."""
     kinds = [kind for kind in type(model).__mro__ if name in vars(kind)]
     return any(kind is not Model and not kind.__module__.startswith("keras.") for kind in kinds)
-
-
-def _warn_of_losses(model, y_pred, sample_weight, watched):
-    """Warn of losses of which the mean over micro-batches and shares is not that of the batch; `losses_watched`."""
-    reduction = model.replica_reduction
-    if model.micro_batches == 1 and (reduction.replicas == 1 or reduction.all_see_the_same):
-        return
-    kind = loss_reduction(model.loss)
-    for loss in watched:
-        if loss.is_one_number or loss.name.lower() == "circle":
-            warnings.warn(
-                f"{model.name}: {loss.name} is one number for a batch, not one for each example, so it is taken of each"
-                " micro-batch and replica. The mean of these is the loss of the batch only if the number is a mean over"
-                " the examples it was given. Return one number for each example, give it an axis if it has one, or"
-                " leave out micro_batches and train on one device",
-                stacklevel=2,
-            )
-    masked = [output for output in tf.nest.flatten(y_pred) if mask_of(output) is not None]
-    ignoring = [loss.name for loss in watched if loss.has_mask]
-    if not masked and (not ignoring or (len(watched) == 1 and ignored_class(model.loss) is not None)):
-        return
-    if kind == "sum" or (kind == "mean_with_sample_weight" and sample_weight is not None and not ignoring):
-        return  # exact
-    what = f"{ignoring[0]} leaves out places" if ignoring else "its outputs have a mask"
-    warnings.warn(
-        f"{model.name}: {what}, so the loss of a micro-batch or a replica's share is the mean over its valid places,"
-        " and the step's is the mean of those by examples, not over the valid places of the whole batch. For that, give"
-        ' the loss reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
-        stacklevel=2,
-    )

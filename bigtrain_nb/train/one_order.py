@@ -6,19 +6,25 @@ from contextlib import contextmanager
 import numpy as np
 
 from bigtrain_nb.common.keras_gaps import in_place_of
+from bigtrain_nb.common.passes import keeps_order, shuffles_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
 
 _DISTRIBUTE = "experimental_distribute_dataset"
 _POLICIES = tf.data.experimental.AutoShardPolicy
+_NO_ONE_ORDER = (
+    "so workers do not have one order: some examples would train twice in an epoch, and others never. Give shuffle a"
+    " seed, dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and"
+    " shuffle=True call keras.utils.set_random_seed(1) before fit"
+)
 
 
 class OneOrder:
     """Lets each worker of a strategy read all of a dataset and keep its share of every batch.
 
     TensorFlow would share out files where there are some: global batches of other examples, and workers that run out of
-    them. Each worker makes its own order, so the first batches are compared before any is trained on. A dataset with an
-    AutoShardPolicy of its own, FILE, HINT or OFF, is left as it is.
+    them. Each worker makes its own order, so a shuffle by chance is refused, and the first batches are compared before
+    any is trained on. A dataset with an AutoShardPolicy of its own, FILE, HINT or OFF, is left as it is.
     """
 
     def __init__(self, strategy):
@@ -46,15 +52,20 @@ class OneOrder:
         firsts = self._gather(tf.constant(self._first, tf.int64)).tolist()
         if len(set(firsts)) > 1:
             raise ValueError(
-                f"{len(firsts)} replicas have read {len(set(firsts))} different first batches, so workers do not have"
-                " one order: some examples would train twice in an epoch, and others never. Give shuffle a seed,"
-                " dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and"
-                " shuffle=True call keras.utils.set_random_seed(1) before fit"
+                f"{len(firsts)} replicas have read {len(set(firsts))} different first batches, {_NO_ONE_ORDER}"
             )
 
     def _by_batches(self, dataset):
         if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
             return dataset
+        if not keeps_order(dataset):
+            raise ValueError(
+                "this dataset has deterministic=False and hands out what is ready first, so workers do not have one"
+                " order: some examples would train twice in an epoch, and others never. Leave deterministic out, or let"
+                " each worker read files of its own, by AutoShardPolicy.FILE"
+            )
+        if any(seeds == (0, 0) for seeds, _ in shuffles_of(dataset)):
+            raise ValueError(f"this dataset shuffles without a seed, {_NO_ONE_ORDER}")
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = _POLICIES.DATA
         return dataset.enumerate().map(self._note_the_first).with_options(options)

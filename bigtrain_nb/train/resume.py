@@ -77,7 +77,7 @@ class Resume(keras.callbacks.Callback):
     graph.
 
     Raises ValueError for bad settings, a model that is not built or not compiled, an optimizer beside that of `compile`
-    that is not built, ``sync_every``, a checkpoint of another model, and in `fit` for another dataset than that of
+    that is not built, a checkpoint of another model, and in `fit` for another dataset than that of
     `data`, another ``initial_epoch``, ``steps_per_epoch``, `BackupAndRestore`, and for a model that was compiled again;
     TypeError for what is no Keras model; OSError for a folder that cannot be written and checkpoints that cannot be
     read; RuntimeError if another training uses the folder, if the workers do not share it, in the scope of several
@@ -480,12 +480,6 @@ def _refuse_what_is_not_ready(model):
         raise ValueError(f"{model.name} has no weights yet: start it with keras.Input(shape), or call it once, first")
     if not model.compiled:
         raise ValueError(f"{model.name} has no optimizer yet: compile it, then make Resume")
-    if getattr(model, "sync_every", None):
-        raise ValueError(
-            f"Resume cannot go on exactly with sync_every={model.sync_every}: each replica has an optimizer state of"
-            " its own, and a checkpoint holds that of the first. Save the model at the end of an epoch instead, with"
-            " keras.callbacks.ModelCheckpoint"
-        )
     for name, optimizer in optimizers_of(model).items():
         if optimizer is not model.optimizer and not optimizer.built:
             raise ValueError(

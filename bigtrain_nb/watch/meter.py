@@ -54,8 +54,7 @@ class Meter(Shown, keras.callbacks.Callback):
       appendix A.1). Both are estimated without bias in each step, from the gradients of micro-batches and of replicas,
       and their means are divided. NaN where the mean of ``|G|²`` comes out at zero or below: more steps would tell.
 
-    The step goes on to compute them in later calls of `fit`, until `compile`. With ``sync_every`` they are of each
-    replica's own batch, on average.
+    The step goes on to compute them in later calls of `fit`, until `compile`.
 
     At the end of an epoch the numbers go into ``logs`` by these names, NaN where they are not known yet. Callbacks that
     come after the meter show them, as TensorBoard's does, and so does the history.

@@ -8,7 +8,7 @@ from bigtrain_nb.common.words import interval, quantity
 CLOSE = 1.1
 """Times: as near to what was measured as a prediction can be asked to be."""
 
-UNCLEAR = "not judged, the interval is too wide: give the measurement more seconds"
+NOT_JUDGED = "not judged, the machine was too busy: run the cell again"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Prediction:
     def verdict(self):
         """In words: "inside the interval", "within 10 %", "off by 1.4x, too low", "off by 10 requests, too high"."""
         if not self.is_judged:
-            return UNCLEAR
+            return NOT_JUDGED
         if self.hit:
             if not self.factor:
                 return "right"

@@ -123,8 +123,6 @@ def reveal(name: str, measured: Any) -> cards.Card:
         return cards.note("Measured", f"{name}: {row.measured}.")
     late = f" ({SECOND_TIME})" if is_late else ""
     line = f"{name}: you said {row.in_words}{late}, measured {row.measured}: {row.verdict}."
-    if not row.is_judged:
-        line = f"{line} {getattr(measured, 'advice', '')}".rstrip()
     return cards.note("Measured", line)
 
 

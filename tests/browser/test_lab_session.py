@@ -85,16 +85,17 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     page.get_by_label("cache", exact=True).select_option("memory")
     label = picture(page).get_attribute("aria-label")
     button(page, "Run").click()
-    expect(page.get_by_role("status").filter(has_text="Measuring run 1, run 4")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Measuring run 3, run 4")).to_be_visible()
     button(page, "Stop").click()
     expect(page.get_by_role("status").filter(has_text="Stopped")).to_be_visible()
     expect(button(page, "Run")).to_be_enabled()
     assert picture(page).get_attribute("aria-label") == label
     press_and_await(page, "Run", "run 4")
 
-    page.get_by_label("Baseline", exact=True).select_option("run 2")
-    expect(page.locator("table", has_text="measured apart")).to_be_visible()
-    page.get_by_label("Baseline", exact=True).select_option("run 1")
+    page.get_by_label("Compare with", exact=True).select_option("run 2")
+    expect(page.get_by_role("status").filter(has_text="compared with run 2")).to_be_visible()
+    press_and_await(page, "Run", "against run 2")
+    page.get_by_label("Compare with", exact=True).select_option("the run before")
     keep_pictures(page, artifacts)
 
 

@@ -19,7 +19,6 @@ ROOMS = {  # which others a room may use
     "preflight": {"common", "plots", "measure", "data", "train", "plan", "watch"},
     "workbook": {"common", "plots"},
     "series": {"common", "plots", "measure", "data", "workbook"},  # and the package's face, as a reader does
-    "report": {"common", "plots", "train", "workbook"},
     "unpack": {"common", "workbook"},
 }
 MODULES = {}

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bigtrain_nb.unpack import main
-from bigtrain_nb.workbook import copies
+from bigtrain_nb.workbook import copies, record
+from bigtrain_nb.workbook.predictions import Prediction
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -81,3 +82,90 @@ def test_pytest_ruff_and_git_look_at_no_copies(tmp_path):
     subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
     ignored = subprocess.run(["git", "check-ignore", "my/test_mine.py"], cwd=tmp_path, capture_output=True, text=True)
     assert ignored.stdout == "my/test_mine.py\n"
+
+
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "id": "title", "metadata": {}, "source": ["# Title"]},
+        {
+            "cell_type": "code",
+            "id": "ask",
+            "metadata": {"tags": ["timeout=120"], "collapsed": True},
+            "source": ["bt.predict(...)"],
+            "outputs": [{"output_type": "stream", "name": "stdout", "text": ["author's"]}],
+            "execution_count": 3,
+        },
+    ],
+    "metadata": {"bigtrain": {"rendered": "seal"}, "kernelspec": {"name": "python3"}},
+    "nbformat": 4,
+    "nbformat_minor": 5,
+}
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """A notebook in a folder in which we are."""
+    monkeypatch.chdir(tmp_path)
+    notebook = tmp_path / "00-first.ipynb"
+    notebook.write_text(json.dumps(NOTEBOOK))
+    return notebook
+
+
+def test_a_copy_is_made_and_the_notebook_stays_as_it_is(shipped, tmp_path, capsys):
+    before = shipped.read_bytes()
+    main(["00-first.ipynb", "my"])
+    assert "my/00-first.ipynb: made" in capsys.readouterr().out
+    made = copies.read("my/00-first.ipynb")
+    assert made["cells"][1]["outputs"] == [] and made["cells"][1]["metadata"] == {"tags": ["timeout=120"]}
+    assert made["metadata"]["kernelspec"] == {"name": "python3"} and "rendered" not in made["metadata"]["bigtrain"]
+    assert shipped.read_bytes() == before
+    assert (tmp_path / "my" / "scripts" / "train_photos.py").exists() and not (tmp_path / "scripts").exists()
+
+
+def test_a_copy_that_is_there_is_never_touched_and_an_old_one_is_named(shipped, tmp_path, capsys):
+    main(["00-first.ipynb", "my"])
+    mine = tmp_path / "my" / "00-first.ipynb"
+    mine.write_text(mine.read_text().replace("bt.predict(...)", "bt.predict(3)"))
+    written = mine.read_bytes()
+    capsys.readouterr()
+    main(["00-first.ipynb", "my"])
+    assert mine.read_bytes() == written and capsys.readouterr().out == ""
+    shipped.write_text(json.dumps(NOTEBOOK).replace("# Title", "# Better title"))
+    main(["00-first.ipynb", "my"])
+    assert mine.read_bytes() == written
+    assert "my/00-first.ipynb is of another version than the notebook, and left as it is" in capsys.readouterr().out
+    mine.rename(tmp_path / "my" / "my-00-first.ipynb")
+    main(["00-first.ipynb", "my"])
+    assert copies.read(mine)["cells"][0]["source"] == "# Better title"
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"[]", b"\xff", b'{"cells": [3]}'])
+def test_a_copy_that_cannot_be_read_is_left_and_named(shipped, tmp_path, capsys, damaged):
+    mine = tmp_path / "my" / "00-first.ipynb"
+    mine.parent.mkdir()
+    mine.write_bytes(damaged)
+    main(["00-first.ipynb", "my"])
+    assert "my/00-first.ipynb is left as it is, for it cannot be read" in capsys.readouterr().out
+    assert mine.read_bytes() == damaged
+
+
+def test_a_copy_made_anew_begins_a_fresh_round(shipped, tmp_path):
+    main(["00-first.ipynb", "my"])
+    folder = tmp_path / "my"
+    record.write(folder, {"00-first": record.Notes({"one": [Prediction("one")]})})
+    main(["00-first.ipynb", "my"])
+    assert list(record.read(folder)) == ["00-first"]
+    (folder / "00-first.ipynb").unlink()
+    main(["00-first.ipynb", "my"])
+    (name,) = record.read(folder)
+    assert name.startswith("00-first (until 20")
+
+
+def test_what_cannot_be_is_said(shipped, tmp_path):
+    with pytest.raises(SystemExit, match="00-first.ipynb is the notebook itself: name another folder"):
+        main(["00-first.ipynb"])
+    with pytest.raises(SystemExit, match="No such file .*missing.ipynb"):
+        main(["missing.ipynb", "my"])
+    (tmp_path / "bad.ipynb").write_text("{}")
+    with pytest.raises(SystemExit, match="bad.ipynb is no notebook: KeyError"):
+        main(["bad.ipynb", "my"])

@@ -28,7 +28,7 @@ model = bt.Model(inputs, keras.layers.Dense(1)(inputs), micro_batches=4)
 model.compile("adam", loss="mse")
 model.fit([], epochs=2)
 bt.conv_net().compile("adam")
-bt.Model.of(model, sync_every=None, fully_shard=r"block_.*").generate("what a model of KerasHub has")
+bt.Model.of(model, fully_shard=r"block_.*").generate("what a model of KerasHub has")
 bt.load_model("model.keras", micro_batches=2).save("again.keras")
 class Own(bt.Model):
     def train_step(self, data):

@@ -28,6 +28,11 @@ class Source:
         for size in self.sizes:
             yield self.take(size)
 
+    def __len__(self):
+        if self.sizes is None:
+            raise TypeError("it never ends")
+        return len(self.sizes)
+
     def take(self, size):
         self.clock.spend(self.cost(self.batches))
         self.batches += 1
@@ -37,17 +42,3 @@ class Source:
 
 def pair(clock, a, b):
     return {"a": lambda: Source(clock, a), "b": lambda: Source(clock, b)}
-
-
-def late_cache(clock, speed=1):
-    """A source with a cache that is faster a few batches after its first pass only.
-
-    As in TensorFlow, which then tears down one iterator and builds the next.
-    """
-
-    def cost(batch):
-        if batch < 50:
-            return 0.02 / speed
-        return (0.03 if batch < 60 else 0.002) / speed
-
-    return Source(clock, cost, [32] * 50)

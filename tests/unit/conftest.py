@@ -11,9 +11,10 @@ from labs import SECONDS, Gate, build, quick_compare, quick_looks, quick_through
 from small_crops import COUNT, TESTS, examples, pipeline
 
 from bigtrain_nb import photo_crops
+from bigtrain_nb.common import progress
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.lab.lab import Lab
-from bigtrain_nb.measure import blocks, instance
+from bigtrain_nb.measure import rounds, source
 from bigtrain_nb.workbook import record, workbook
 
 # To trace a step makes many thousand objects, hardly any of them garbage: looking for it after every 700 of them, as is
@@ -46,8 +47,8 @@ def fresh_notes(monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     """The Lab's measurements take no time, and the same thing has the same rate every time."""
-    monkeypatch.setattr(instance, "throughput", quick_throughput)
-    monkeypatch.setattr(blocks, "compare", quick_compare)
+    monkeypatch.setattr("bigtrain_nb.lab.lab.throughput", quick_throughput)
+    monkeypatch.setattr("bigtrain_nb.lab.lab.compare", quick_compare)
     monkeypatch.setattr("bigtrain_nb.lab.lab.looks", quick_looks)
 
 
@@ -73,9 +74,10 @@ def gate():
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(instance, "now", clock)
-    monkeypatch.setattr(blocks, "let_rest", lambda *_: clock.spend(0.003))
-    monkeypatch.setattr(blocks, "lost_seconds", lambda: 0.0)
+    monkeypatch.setattr(source, "now", clock)
+    monkeypatch.setattr(progress, "now", clock)
+    monkeypatch.setattr(source, "let_rest", lambda _: clock.spend(0.003))
+    monkeypatch.setattr(rounds, "busy_seconds", lambda: 0.0)
     return clock
 
 

@@ -252,8 +252,6 @@ def test_a_shard_of_the_optimizer_is_a_part_of_its_slots_and_one_of_the_weights(
     [
         ({}, 2 * 4 * NUMBERS),
         ({"reduce_dtype": "bfloat16"}, 2 * 2 * NUMBERS),
-        ({"sync_every": 8}, 2 * 4 * NUMBERS / 8),
-        ({"sync_every": 8, "reduce_dtype": "bfloat16"}, 2 * 2 * NUMBERS / 8),
         ({"shard_optimizer": True}, (2 * 4 + 4) * NUMBERS),  # and the weights are gathered
         ({"shard_optimizer": True, "reduce_dtype": "bfloat16"}, (2 * 2 + 4) * NUMBERS),
     ],
@@ -388,14 +386,6 @@ def test_an_optimizer_that_compile_refuses_to_shard_is_refused(dense, settings):
     )  # with nothing sharded
 
 
-def test_local_steps_keep_the_weights_of_the_last_meeting_and_the_outer_slots(dense):
-    assert plan_step(dense, B, devices=4, sync_every=8).memory["local steps"] == 4 * NUMBERS
-    outer = keras.optimizers.SGD(0.7, 0.9, nesterov=True)
-    local = plan_step(dense, B, devices=4, sync_every=8, outer_optimizer=outer).memory["local steps"]
-    assert local == pytest.approx(2 * 4 * NUMBERS, abs=16)  # and a rate and a count
-    assert not outer.built
-
-
 def test_a_model_of_a_strategy_is_planned_as_it_is_set():
     with mirrored(2).scope():
         model = bt.Model.of(network(layers.Dense(24), layers.Dense(5)), shard_optimizer=True, reduce_dtype="bfloat16")
@@ -406,9 +396,6 @@ def test_a_model_of_a_strategy_is_planned_as_it_is_set():
     assert "16 examples on each of 2 devices" in plan.title and plan.title.endswith("SGD, float32")
     assert plan.memory["weight shards"] == 4 * (192 + 12 + 60 + 3)
     assert plan.communication_volume.total == (2 * 2 + 4) * NUMBERS / 2
-    with mirrored(2).scope():
-        local = bt.Model.of(network(layers.Dense(24), layers.Dense(5)), sync_every=4)
-    assert plan_step(local, B).memory["local steps"] == 4 * NUMBERS
 
 
 def test_a_dataset_is_planned_as_its_first_batch(dense):
@@ -508,16 +495,12 @@ def test_targets_by_name_go_to_a_list_of_outputs():
         ({"loss": {"typo": "mse"}}, r"loss names \['typo'\], and the outputs of .* are"),
         ({"devices": 0}, "devices=0 must be"),
         ({"shard_optimizer": True}, "shard_optimizer=True needs several devices"),
-        ({"shard_optimizer": True, "sync_every": 8, "devices": 2}, "do not go together"),
         ({"fully_shard": "first"}, "fully_shard needs several devices"),
         ({"fully_shard": "frist", "devices": 2}, "fully_shard='frist' chooses none of"),
         ({"fully_shard": "first|seq.*", "devices": 2}, "first is inside seq.*, and fully_shard chooses both"),
         ({"fully_shard": "first", "shard_optimizer": True, "devices": 2}, "shard_optimizer=True do not go together"),
-        ({"fully_shard": "first", "sync_every": 8, "devices": 2}, "sync_every=8 do not go together"),
         ({"shard_optimizer": "yes", "devices": 2}, "shard_optimizer must be True or False"),
         ({"reduce_dtype": "float16"}, "reduce_dtype='float16' must be one of float32, bfloat16"),
-        ({"sync_every": 0}, "sync_every=0 must be"),
-        ({"outer_optimizer": "sgd"}, "give sync_every=8, say, with it"),
     ],
 )
 def test_bad_settings_are_refused(dense, settings, words):

@@ -23,7 +23,6 @@ KINDS = {
     "sharded optimizer": ({"shard_optimizer": True}, UNEVEN, ADAM, 1e-5),
     "fully sharded": ({"fully_shard": "columns|rows"}, UNEVEN, ADAM, 1e-5),
     "tensor parallel": ({"tensor_parallel": "columns|rows"}, UNEVEN, ADAM, 1e-5),
-    "meeting after each step": ({"sync_every": 1}, EVEN, SGD, 1e-5),
     # gradients of replicas, of 8 bits, mostly cancel in the sum
     "16 bits on the way": ({"reduce_dtype": "bfloat16"}, EVEN, SGD, 0.1),
 }

@@ -167,13 +167,13 @@ def pipeline_at(first, second, source):
 def test_stages_have_the_microseconds_the_calls_and_the_thread_that_the_model_says(monkeypatch):
     """Of 1,000,000 ns in all, the source's 1,999 are below 2 in 1,000 and its 2,000 are not."""
     models = pipeline_at(500_000, 98_001, 999), pipeline_at(900_000, 98_001, 1_999)
-    stages, autotuned = sampled(monkeypatch, *models).stages(50, None)
+    stages, autotuned = sampled(monkeypatch, *models).stages(50, None, {})
     shown = [(stage.name, stage.microseconds, stage.calls) for stage in stages]
     assert shown == [("map", 18.0, 4), ("batch", pytest.approx(1.96002), 1), ("prefetch", 0.0, 1)]
     assert autotuned == {"prefetch, buffer_size": 6}
     of_map, batch, prefetch = stages
     assert of_map.rate == pytest.approx(4 / 18e-6) and len({stage.thread for stage in stages}) == 3
-    stages, _ = sampled(monkeypatch, pipeline_at(900_000, 98_000, 2_000)).stages(50, None)
+    stages, _ = sampled(monkeypatch, pipeline_at(900_000, 98_000, 2_000)).stages(50, None, {})
     assert (stages[0].name, stages[0].microseconds) == ("range", 0.04)
 
 
@@ -185,7 +185,7 @@ def test_calls_inside_an_interleave_run_once_for_each_of_its_own(monkeypatch):
         4: node("ParallelMapV2", [5], 4_000, parallelism=(2, 5, False)),
         5: node("Range", [], 2_000),
     }
-    stages, autotuned = sampled(monkeypatch, nodes).stages(2, None)
+    stages, autotuned = sampled(monkeypatch, nodes).stages(2, None, {})
     assert [(stage.name, stage.microseconds, stage.calls) for stage in stages] == [
         ("range", 1.5, 3),
         ("map", 5.0, 6),
@@ -260,3 +260,38 @@ def test_stages_in_python_take_turns_and_are_not_promised_more_cores(make, stage
     assert f"{stage}: calls of Python take turns" in words and "by a tf.data service" in words
     assert found.ceiling <= 1.3 * found.rate or found.ceiling <= found.binding.rate * 1.01
     assert not any(one.in_python for one in diagnose(tf.data.Dataset.range(1000).batch(10), seconds=0.3).stages)
+
+
+def of_python_inside(number):
+    return tf.data.Dataset.range(100_000).map(in_python)
+
+
+def of_nothing_inside(number):
+    return tf.data.Dataset.range(100_000).map(lambda number: number + 1)
+
+
+def by_python(number):
+    return tf.data.Dataset.range(100_000 + tf.cast(in_python(number), tf.int64))
+
+
+def is_taken(number):
+    return tf.numpy_function(lambda value: value >= 0, [number], tf.bool)
+
+
+INSIDE = {
+    "a map in an interleave": (lambda data: data.interleave(of_python_inside, 2, num_parallel_calls=2), ["map"]),
+    "a map in a flat map": (lambda data: data.map(lambda n: n).flat_map(of_python_inside), ["map"]),
+    "an interleave": (lambda data: data.interleave(by_python, 2), ["interleave"]),
+    "a filter": (lambda data: data.flat_map(of_nothing_inside).filter(is_taken), ["filter"]),
+    "a generator": (lambda data: data.interleave(lambda n: from_python(), 2), ["generator"]),
+    "one of two maps": (lambda data: data.flat_map(of_nothing_inside).map(in_python), ["map 2", "map + batch"]),
+    "none": (lambda data: data.interleave(of_nothing_inside, 2), []),
+}
+
+
+@pytest.mark.parametrize("where", INSIDE)
+def test_stages_in_python_are_found_where_they_stand_inside_another(where):
+    make, stages = INSIDE[where]
+    found = diagnose(make(tf.data.Dataset.range(100_000)).batch(8), seconds=0.3)
+    in_turn = [one.name for one in found.stages if one.in_python]
+    assert len(in_turn) == min(len(stages), 1) and set(in_turn) <= set(stages)

@@ -57,12 +57,21 @@ def test_throughput_says_median_interval_unit_and_first_batch_and_draws_every_ro
 
 def test_a_comparison_has_a_row_for_each_result_from_zero():
     results = [result("slow", *[10.0] * 6), result("fast", 20.0, 22.0)]
-    drawn = plots.comparison_figure(results, beside=[None, 9.0])
+    drawn = plots.comparison_figure(results)
     (axes,) = drawn.axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["slow", "fast"]
     assert {"10", "21.0 (20.0 to 22.0)"} <= set(texts(drawn))
     assert axes.get_xlim()[0] == 0
-    assert [9.0, 1.0] in [line.get_xydata()[0].tolist() for line in lines(axes, "o")]
+
+
+def test_bars_are_as_long_as_rates_and_their_names_take_no_width():
+    results = [result("run 1: " + "a long setting, " * 12, *[10.0] * 6), result("run 2", 19.0, 20.0, 22.0)]
+    drawn = plots.bars_figure(results, "20.0 examples/s", "2.00x, faster", before=results[0].name)
+    (axes,) = drawn.axes
+    assert [bar.get_width() for bar in axes.patches] == [10, 20]
+    assert {"10", "20.0 (19.0 to 22.0)", "20.0 examples/s", "2.00x, faster"} <= set(texts(drawn))
+    plots.figure_png(drawn)  # which lays it out
+    assert axes.get_position().width > 0.9
 
 
 def test_stacked_bars_are_as_long_as_their_parts_and_limits_out_of_reach_are_left_out():

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from equal_models import EQUAL, batches, distance, examples, on, precision, reducing, strategy, values_on_replicas
+from equal_models import EQUAL, batches, distance, examples, on, precision, reducing, values_on_replicas
 from equal_models import apart_of_weights as apart  # absolutely: the bias of a key moves by rounding only
 
 import bigtrain_nb as bt
@@ -199,32 +199,6 @@ def launched(graph, replica):
     """Return the collectives of a graph that a replica takes part in, in order."""
     operations = [each for each in graph.get_operations() if each.type.startswith("Collective")]
     return [each for each in operations if each.device.endswith(f"CPU:{replica}")]
-
-
-def test_between_gpus_nccl_reduce_scatters_what_is_no_bfloat16(monkeypatch):
-    """Here are no GPUs, so it is looked at and not run: TensorFlow has no reduce-scatter for CPUs."""
-    monkeypatch.setattr(replicas, "on_cpus", lambda strategy: False)
-    monkeypatch.setattr(replicas, "has_nccl", lambda launcher: True)
-
-    def sums():
-        total = replicas.sum_over_replicas(tf.ones([2]))
-        return total, replicas.sum_into_shards([tf.ones([3, 3]), tf.ones([5]), tf.ones([2], "bfloat16")])
-
-    with reducing("by collectives"):
-        of_two = strategy(2)
-    traced = tf.function(lambda: of_two.run(sums), autograph=False).get_concrete_function()
-    assert [shard.shape.as_list() for shard in tf.nest.flatten(traced.outputs)[2:]] == [[5], [5], [3], [3], [1], [1]]
-    for replica in range(2):
-        total, scatter, short = launched(traced.graph, replica)
-        assert (total.type, scatter.type) == ("CollectiveReduceV2", "CollectiveReduceScatterV2")
-        assert (short.type, short.inputs[0].dtype) == ("CollectiveReduceV2", tf.bfloat16)
-        assert scatter.inputs[0].shape == [2, 5 + 3]  # half of nine numbers, and of five
-        group_size, group_key = (tf.get_static_value(each) for each in scatter.inputs[1:3])
-        assert (group_size, group_key) == (2, tf.get_static_value(total.inputs[2]))
-        assert scatter.inputs[3] is not total.inputs[3]  # exchanges have numbers of their own
-        assert scatter.inputs[4] is total.inputs[4] and total in before(scatter)  # one after the other
-        assert [scatter.get_attr(name) for name in ("merge_op", "final_op")] == [b"Add", b"Id"]
-        assert scatter.get_attr("communication_hint") == b"nccl"
 
 
 def waits_for(operation):

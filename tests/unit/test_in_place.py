@@ -205,17 +205,6 @@ def test_a_loss_and_logs_of_its_own_mean_what_they_do_on_one_device(replicas, se
     assert apart_of_weights(other, one) < 1e-6
 
 
-def test_local_steps_take_callbacks_by_position_and_by_name():
-    with on(2):
-        model = bt.Model.of(sequential(), sync_every=2)
-        model.compile("sgd", "mse")
-        epochs = []
-        note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
-        model.fit(X, Y, 8, 2, 0, [note])
-        model.fit(X, Y, batch_size=8, verbose=0, callbacks=note)
-    assert epochs == [0, 1, 0]
-
-
 def test_lora_trains_inside_a_frozen_layer_that_is_recomputed():
     model = bt.recompute(functional(), lambda layer: layer.name == "block")
     block = model.get_layer("block")
@@ -266,19 +255,6 @@ def test_ema_ends_outside_of_the_scope_too():
         model.fit(DATA, verbose=0, shuffle=False)
         ends.append(model)
     assert apart_of_weights(*ends) < 1e-6
-
-
-def test_local_steps_start_from_weights_that_another_callback_sets():
-    class Ones(keras.callbacks.Callback):
-        def on_train_begin(self, logs=None):
-            self.model.set_weights([np.ones_like(weight) for weight in self.model.get_weights()])
-
-    with on(2):
-        model = bt.Model.of(sequential(), sync_every=1)
-        model.compile(keras.optimizers.SGD(0.0), "mse")
-        model.fit(DATA, verbose=0, callbacks=[Ones()])
-    for weight in model.get_weights():
-        np.testing.assert_allclose(weight, 1.0, atol=1e-6)
 
 
 def test_a_copy_of_a_layer_that_was_changed_twice_is_changed_in_the_same_order():

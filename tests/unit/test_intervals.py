@@ -5,13 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bigtrain_nb.measure.intervals import (
-    blocks_needed,
-    likely_spread,
-    mean_interval,
-    median_interval,
-    neighbours_alike,
-)
+from bigtrain_nb.measure.intervals import mean_interval, median_interval, neighbours_alike, ratio_interval
 
 
 @pytest.mark.parametrize("n", [2, 5, 20])
@@ -27,14 +21,37 @@ def test_one_value_has_no_interval():
     assert mean_interval([0.3]) == (0.3, -math.inf, math.inf)
 
 
-def test_blocks_needed_suffice_in_four_of_five_cases():
-    rng = np.random.default_rng(8)
-    enough = 0
-    for _ in range(200):
-        needed = blocks_needed(likely_spread(rng.normal(0, 0.05, 8)), goal=0.02, error=0.05, least=8)
-        _, low, high = mean_interval(rng.normal(0, 0.05, needed), 0.05)
-        enough += (high - low) / 2 <= 0.02
-    assert enough >= 0.75 * 200
+def test_the_ratio_of_one_instance_of_each_is_as_wide_as_its_rounds_and_luck_say():
+    """By hand: 4 rounds that do not scatter, and 3 that were known before."""
+    mean, low, high, luck = ratio_interval([0.5] * 4, [1] * 4, error=0.05)
+    noise, of_luck = 3 * 0.25**2 / 6 / 4, 2 * 0.03**2
+    freedom = (noise + of_luck) ** 2 / (noise**2 / 6 + of_luck**2 / 30)
+    stats = pytest.importorskip("scipy.stats")
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(noise + of_luck)
+    assert (mean, low, high) == pytest.approx((0.5, 0.5 - half, 0.5 + half))
+    assert luck == pytest.approx(of_luck / (noise + of_luck))
+
+
+def test_more_rounds_of_one_instance_stop_at_luck_and_more_instances_do_not():
+    def width(instances, rounds):
+        numbers = [number * instances // rounds for number in range(rounds)]
+        _, low, high, _ = ratio_interval([0.0] * rounds, numbers, error=0.05)
+        return high - low
+
+    assert width(1, 1000) > 0.9 * width(1, 300) > 4 * 0.03 * math.sqrt(2) * 0.9
+    assert width(20, 1000) < 0.2 * width(1, 1000)
+
+
+@pytest.mark.parametrize("luck", [0.0, 0.03, 0.1])
+def test_with_many_instances_luck_is_measured(luck):
+    rng = np.random.default_rng(5)
+    missed = 0
+    for _ in range(400):
+        instances = np.repeat(np.arange(8), 5)
+        values = rng.normal(0, luck * math.sqrt(2), 8)[instances] + rng.normal(0, 0.1, 40)
+        _, low, high, _ = ratio_interval(values, instances, error=0.05)
+        missed += not low <= 0 <= high
+    assert missed <= 0.075 * 400
 
 
 def noisy_rounds(rng, n):

@@ -1,5 +1,6 @@
-"""The Lab without a screen: its settings, its runs beside the baseline, and their export."""
+"""The Lab without a screen: its settings, its runs beside the one before, and their export."""
 
+import ast
 import csv
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from labs import SECONDS, build, finish
 
 from bigtrain_nb.lab import runs
 from bigtrain_nb.lab.lab import Lab
-from bigtrain_nb.measure.results import Comparison, Ratio
+from bigtrain_nb.measure.results import Comparison
+from bigtrain_nb.plots.canvas import alternative
 
 quick = pytest.mark.usefixtures("quick")
 
@@ -58,13 +60,41 @@ def test_what_is_no_choice_is_refused(given):
 class TestMeasured:
     """With real measurements."""
 
-    def test_the_first_run_is_the_baseline_and_later_ones_have_a_ratio_to_it(self, lab):
+    def test_a_later_run_has_a_ratio_to_the_one_before(self, lab):
         first, second = lab.run(), lab.run(batch=320)
-        assert lab.runs == [first, second] and lab.baseline is first
+        assert lab.runs == [first, second] and lab.baseline is None
         assert first.ratio is None and first.result.unit == "examples/s"
         assert (second.ratio.a, second.ratio.b) == ("run 2", "run 1")
         assert second.ratio.verdict != "slower"  # ten times as fast; a busy machine may hide that, but not turn it
         assert second.settings == {"batch": 320, "prefetch": 0, "cache": False, "workers": 1}
+
+    def test_a_step_that_was_built_is_measured_again_as_it_is(self):
+        built = []
+
+        def counted(batch):
+            built.append(batch)
+            return build(batch)
+
+        lab = Lab(counted, seconds=SECONDS, batch=[4, 32])
+        for batch in (4, 32, 4, 32):
+            lab.run(batch=batch)
+        assert built == [4, 32]
+
+    def test_a_run_passes_at_most_eight_files(self, tmp_path):
+        program = (
+            "import sys, time, bigtrain_nb as bt\n"
+            "rooms = ('lab', 'measure')\n"
+            "lab = bt.Lab(lambda n: lambda: time.sleep(0.001) or n, seconds=0.05, n=[1, 2])\n"
+            "called = set()\n"
+            "def note(frame, event, argument):\n"
+            "    called.add(frame.f_code.co_filename)\n"
+            "sys.setprofile(note)\n"
+            "lab.run(n=1); lab.run(n=2)\n"
+            "sys.setprofile(None)\n"
+            "print(sorted(name for name in called if '/lab/' in name or '/measure/' in name))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert len(ast.literal_eval(done.stdout)) <= 8, done.stdout
 
     def test_without_a_notebook_it_needs_neither_widgets_nor_tensorflow(self):
         program = (
@@ -75,12 +105,12 @@ class TestMeasured:
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("run 1 (n=2): ")
+        assert done.stdout.startswith("run 1, n=2: ")
 
 
 @quick
 class TestSweeps:
-    def test_all_values_and_the_baseline_are_measured_together(self, lab):
+    def test_all_values_and_the_run_before_are_measured_together(self, lab):
         lab.run()
         swept = lab.sweep("batch", prefetch=2)
         assert [run.settings["batch"] for run in swept] == [4, 32, 320]
@@ -89,14 +119,19 @@ class TestSweeps:
             assert run.comparison.names == ("run 1", "run 2", "run 3", "run 4")
             assert run.ratio.b == "run 1"
 
+    def test_the_first_of_a_first_sweep_is_what_the_others_are_compared_with(self, lab):
+        first, *others = lab.sweep("batch")
+        assert first.ratio is None and all(run.ratio.b == "run 1" for run in others)
+
     def test_in_a_race_all_combinations_become_runs_and_the_best_are_named(self, lab):
-        assert lab.sweep("workers")[0] is lab.runs[0] is lab.baseline and lab.runs[1].ratio.b == "run 1"
+        lab.sweep("workers")
         found = lab.race()
         assert lab.settings(batch=320) in found.finalists and {one["batch"] for one in found.finalists} == {320}
         assert len(found.finalists) == 24 and len(found.left) == 48
-        assert len(lab.runs) == 76 and lab.baseline is lab.runs[4] and lab.baseline.settings == found.finalists[0]
+        assert len(lab.runs) == 76 and lab.runs[-1].settings == found.finalists[0]
         assert lab.status.startswith("Cannot be told apart (24 of 72): run 53, run 54, ")
-        assert "x), slower" in str(lab.table()) and lab.picture().data
+        assert "(against run 53)" in str(lab.table()) and lab.picture().data
+        assert lab.run(batch=32).ratio.b == lab.runs[-2].name
 
 
 @quick
@@ -114,55 +149,62 @@ class TestGoingOn:
     def test_what_is_known_then_is_put_into_the_runs_of_the_comparison(self, lab, in_background):
         first, *swept = [lab.run(), *lab.sweep("batch")]
         before = swept[0].comparison
-        assert lab.can_go_on and before.looks == 1
+        assert lab.can_go_on and before.error == 0.05
         if in_background:
             lab.start_to_go_on()
             finish(lab)
         else:
             assert lab.go_on() == swept
         comparison = swept[0].comparison
-        assert comparison is not before and comparison.looks == 2
+        assert comparison is not before and comparison.error == 0.005
         for run in swept:
             assert run.comparison is comparison and run.result is comparison.results[run.name]
         assert lab.runs == [first, *swept] and first.comparison is None
-        assert lab.can_go_on and lab.status.startswith("run 4 ")
+        assert lab.can_go_on and lab.status.startswith("run 4, ")
 
-    @pytest.mark.parametrize(("asked", "times"), [(None, 1), (0.5, 1), (3, 3), (50, 10)])
-    def test_it_takes_from_once_to_ten_times_as_long_as_the_run_unless_told(self, lab, monkeypatch, asked, times):
-        usual, taken = 2 * SECONDS, []
-        unclear = {"median": 1.0, "low": 0.9, "high": 1.1, "seconds_more": asked and asked * usual}
-        monkeypatch.setattr(Comparison, "ratio", lambda self, a, b: Ratio(a, b, **unclear))
+    def test_it_takes_as_long_again_unless_told(self, lab, monkeypatch):
+        taken = []
         monkeypatch.setattr(Comparison, "go_on", lambda self, seconds, progress: taken.append(seconds) or self)
         lab.run()
         lab.run(batch=320)
         lab.go_on()
         lab.go_on(seconds=70)
-        assert taken == [pytest.approx(times * usual), 70]
+        assert taken == [pytest.approx(SECONDS), 70]
+
+
+def shown_in(lab):
+    return alternative(runs.figure(lab.runs, *runs.headline(lab.runs)))
 
 
 @quick
 class TestShown:
-    def test_runs_that_never_met_were_measured_apart(self, lab):
+    def test_a_run_is_compared_with_the_one_before_or_with_a_baseline(self, lab):
         first, second, third = lab.run(), lab.run(batch=320), lab.run(batch=4)
-        assert runs.verdict(first, first) == "baseline"
-        assert runs.verdict(second, first) == "80.0x, faster"
-        assert runs.verdict(first, second).endswith("x), slower")
-        assert runs.verdict(third, second) == "measured apart"
-        lab.baseline = third
-        assert lab.run(batch=32).ratio.b == "run 3"
+        assert second.against is first and third.against is second
+        lab.baseline = first
+        assert lab.run(batch=32).ratio.b == lab.run(batch=320).ratio.b == "run 1"
+        lab.baseline = None
+        assert lab.run(batch=4).ratio.b == "run 5"
+
+    def test_only_what_differs_is_said(self, lab):
+        lab.run()
+        second = lab.run(batch=320, prefetch=2)
+        assert repr(second).startswith("run 2, batch=320 prefetch=2 (run 1: 4, 0): 320 (317 to 323) examples/s;")
+        assert repr(lab.run(batch=320, prefetch=2)).startswith("run 3, as run 2: ")
+        assert repr(lab.runs[0]).startswith("run 1, batch=4 prefetch=0 cache=False workers=1: ")
 
     def test_another_baseline_during_a_run_does_not_add_the_old_one_again(self):
         def choosing(batch):
             if len(lab.runs) == 2:
-                lab.baseline = lab.runs[1]
+                lab.baseline = lab.runs[0]
             return build(batch)
 
         lab = Lab(choosing, batch=[4, 32, 320])
         for batch in (4, 32, 320):
             found = lab.run(batch=batch)
-        assert found.name == "run 3" and found.settings == {"batch": 320} and found.ratio.b == "run 1"
-        assert [run.name for run in lab.runs] == ["run 1", "run 2", "run 3"] and lab.baseline is lab.runs[1]
-        assert lab.status.startswith("run 3 ")
+        assert found.name == "run 3" and found.settings == {"batch": 320} and found.ratio.b == "run 2"
+        assert [run.name for run in lab.runs] == ["run 1", "run 2", "run 3"] and lab.baseline is lab.runs[0]
+        assert lab.status.startswith("run 3, ")
 
     def test_words_table_and_picture(self, lab):
         with pytest.raises(RuntimeError, match="run something first"):
@@ -171,10 +213,20 @@ class TestShown:
         lab.run()
         lab.run(batch=320)
         table, picture = lab.table(), lab.picture()
-        assert "batch=320 prefetch=0" in str(table) and "examples/s" in str(table) and "x, faster" in str(table)
+        assert "All with prefetch=0 cache=False workers=1." in str(table) and "x), faster (against run 1)" in str(table)
         assert table.html.count('scope="row"') == 2 and "<caption" in table.html
         assert picture.data.startswith(b"\x89PNG")
-        assert "run 2 (batch=320 " in repr(picture) and "against run 1: 80.0x, faster" in repr(picture)
+        assert "batch=320 (run 1: 4)" in repr(picture) and "against run 1: 80.0x (" in repr(picture)
+
+    def test_the_picture_says_the_rate_in_large_type_and_whether_it_is_up(self, lab):
+        lab.run()
+        lab.run(batch=320)
+        up = shown_in(lab)
+        assert "\N{BLACK UP-POINTING TRIANGLE} 320 examples/s" in up and "run 1: batch=4; 4.00 (3.96 to 4.04)" in up
+        lab.run(batch=32)
+        assert "\N{BLACK DOWN-POINTING TRIANGLE} 32" in shown_in(lab)
+        lab.sweep("batch", prefetch=2)
+        assert "up to 320 examples/s" in shown_in(lab)
 
 
 @quick

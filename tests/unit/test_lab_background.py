@@ -37,7 +37,7 @@ class TestBackground:
         assert gate.calls == 1
         gate.opened.set()
         until(lambda: not background_threads())
-        assert gate.calls == 2 and [run.name for run in lab.runs] == ["run 1"]
+        assert gate.calls == 1 and [run.name for run in lab.runs] == ["run 1"]
 
     def test_labs_measure_one_at_a_time(self, lab, gate):
         other = Lab(gate)

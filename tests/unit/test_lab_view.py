@@ -22,7 +22,8 @@ def test_each_control_says_what_it_takes(lab):
 def test_buttons_and_progress_follow_the_state(gate):
     lab = Lab(gate)
     view = shown(lab)
-    progress = []
+    progress, seen = [], []
+    view.happens.observe(lambda change: seen.append(change["new"]), "value")
     view.progress.observe(lambda change: progress.append(change["new"]), "value")
     assert not view.run.disabled and view.stop.disabled and view.export.disabled
     view.run.click()
@@ -34,6 +35,7 @@ def test_buttons_and_progress_follow_the_state(gate):
     view.run.click()
     finish(lab)
     assert not view.export.disabled and progress == [0.5, 0.0]
+    assert 'font-weight: bold">1 examples/s' in seen[-2] and "round 2 of about 4" in seen[-2] and seen[-1] == ""
 
 
 def test_find_the_best_shows_who_is_still_in(lab):

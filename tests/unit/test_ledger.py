@@ -3,7 +3,7 @@
 import pytest
 from clocks import Clock
 
-from bigtrain_nb.measure import blocks, instance
+from bigtrain_nb.measure import source
 from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.series.ledger import Ledger
 from bigtrain_nb.workbook import workbook
@@ -71,7 +71,7 @@ def test_it_shows_itself_as_a_table_and_in_words(ledger):
     assert lines["naive"] == ["100", "200", "2.50", "yes"]
     assert lines["half"] == ["75", "0.50x", "no"]
     assert "<table" in ledger._repr_html_() and len(ledger.figure().axes) == 3
-    words = "batch: 100 examples/s before, 150 examples/s, 1.50x (1.50x to 1.50x) gain"
+    words = "batch: 100 examples/s before, 150 examples/s, 1.50x (1.32x to 1.70x) gain"
     assert str(card) == f"Entered: {words}."
     assert ledger.words().endswith(f"; {words}; half: 75 examples/s, 0.50x gain, not kept")
 
@@ -80,8 +80,7 @@ def test_it_shows_itself_as_a_table_and_in_words(ledger):
 def steps(monkeypatch):
     """Make step functions of so many seconds by a clock that only they move."""
     clock = Clock()
-    monkeypatch.setattr(instance, "now", clock)
-    monkeypatch.setattr(blocks, "let_rest", lambda *_: None)
+    monkeypatch.setattr(source, "now", clock)
 
     def step_of(seconds):
         def step():

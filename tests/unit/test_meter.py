@@ -75,13 +75,12 @@ def test_executions_of_several_steps_count_all_their_examples(clock):
 SETTINGS = [
     {"micro_batches": 2},
     {"shard_optimizer": True},
-    {"sync_every": 2},
     {"fully_shard": "wide"},
     {"tensor_parallel": "wide|narrow"},
 ]
 
 
-UNLIKE_IN_COUNTING = [{"sync_every": 2}, {"tensor_parallel": "wide|narrow"}]
+UNLIKE_IN_COUNTING = [{"tensor_parallel": "wide|narrow"}]
 COUNTED_ALIKE = pytest.mark.more("five trainings for one counter: these are counted alike")
 
 
@@ -439,7 +438,6 @@ def noisy(count, width, seed=0):
 KNOWN = [
     (1, {"micro_batches": 4}, "mixed_float16"),
     (2, {}, "float32"),
-    (2, {"sync_every": 4, "micro_batches": 2}, "float32"),
 ]
 
 

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from equal_models import aligned, distance, examples, net, on, strategy, views
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -88,39 +89,75 @@ def test_a_sum_beside_regularisers_refuses_to_be_cut():
         assert distance(fitted(net(), MSE("sum")), whole) < 1e-5
 
 
-ONE_REPLICA = pytest.param(1, 3, marks=pytest.mark.more("two replicas in micro-batches need all that one does"))
+TOKENS = np.random.default_rng(0).integers(1, 9, (12, 5))
+for row, length in enumerate([5, 1, 1, 1, 2, 1, 5, 5, 5, 5, 4, 5]):
+    TOKENS[row, length:] = 0
 
 
-@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), ONE_REPLICA, (2, 2)])
-def test_a_mask_is_exact_as_weights_of_a_mean_with_weights_and_warned_of_without(replicas, micro_batches, recwarn):
-    """The cure that the warning names: reduction="mean_with_sample_weight", and the mask as sample_weight."""
-    tokens = np.random.default_rng(0).integers(1, 9, (12, 5))
-    for row, length in enumerate([5, 1, 1, 1, 2, 1, 5, 5, 5, 5, 4, 5]):
-        tokens[row, length:] = 0
-    valid = (tokens != 0).astype("float32")
-
-    def fit(make, reduction, count=1, **data):
+@pytest.mark.parametrize("weights", [None, np.random.default_rng(1).random((12, 5)).astype("float32")])
+@pytest.mark.parametrize(
+    ("reduction", "replicas", "settings"),
+    [
+        ("sum_over_batch_size", 1, {"micro_batches": 3}),
+        ("mean_with_sample_weight", 2, {}),
+        *in_two_tiers(
+            [
+                ("mean_with_sample_weight", 1, {"micro_batches": 3}),
+                ("sum_over_batch_size", 4, {"micro_batches": 2, "shard_optimizer": True}),
+                ("sum_over_batch_size", 2, {"micro_batches": 2, "fully_shard": "dense|embedding"}),
+                ("sum_over_batch_size", 2, {"micro_batches": 2, "tensor_parallel": "dense.*"}),
+            ],
+            [],
+            pytest.mark.more("each reduction counts a mask, and one of them shows it"),
+        ),
+    ],
+)
+def test_a_masked_loss_is_the_mean_over_the_valid_places_of_the_batch(reduction, replicas, settings, weights):
+    def trained_on(replicas, make):
         keras.utils.set_random_seed(1)
-        with on(count):
+        with on(replicas):
             inputs = keras.Input((5,), dtype="int32")
-            model = make(inputs, layers.Dense(1)(layers.Embedding(9, 4, mask_zero=True)(inputs)))
+            x = layers.Embedding(9, 4, mask_zero=True, name="embedding")(inputs)
+            x = layers.Dense(4, activation="tanh", name="dense")(x)
+            model = make(inputs, layers.Dense(2, name="dense_1")(x))
             model.compile(keras.optimizers.SGD(0.5), MSE(reduction))
-            model.fit(tokens, tokens[..., None] / 9, batch_size=12, verbose=0, shuffle=False, epochs=3, **data)
-        return model
-
-    make = partial(bt.Model, micro_batches=micro_batches)
-    whole = fit(keras.Model, "sum_over_batch_size")
-    cured = fit(make, "mean_with_sample_weight", replicas, sample_weight=valid)
-    assert distance(cured, whole) < 1e-5
-    assert not [one for one in recwarn if "have a mask" in str(one.message)]
-
-    divided = micro_batches > 1
-    for reduction in ("sum_over_batch_size", "mean_with_sample_weight"):
-        recwarn.clear()
-        assert (distance(fit(make, reduction, replicas), whole) > 1e-4) == divided
-        assert (
-            any('reduction="mean_with_sample_weight", and the mask' in str(one.message) for one in recwarn) == divided
+        run = {"batch_size": 12, "verbose": 0, "sample_weight": weights}
+        y = np.stack([TOKENS / 9, TOKENS / 5], -1)
+        shown = model.fit(TOKENS, y, epochs=2, shuffle=False, **run).history["loss"]
+        return np.concatenate(
+            [np.ravel(each) for each in (*model.get_weights(), shown, model.evaluate(TOKENS, y, **run))]
         )
+
+    expected = trained_on(1, keras.Model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*(leaves out places|mask)")
+        found = trained_on(replicas, partial(bt.Model, **settings))
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+
+
+def test_the_noise_of_a_masked_loss_is_that_of_the_same_loss_by_sample_weights():
+    """Which are counted before a step, and a mask in it."""
+    scales = []
+    for is_masked in (True, False):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((5,), dtype="int32")
+        x = layers.Embedding(9, 4, mask_zero=is_masked)(inputs)
+        model = bt.Model(inputs, layers.Dense(1)(x), micro_batches=3)
+        model.compile(keras.optimizers.SGD(0.5), MSE("mean_with_sample_weight"))
+        noise = model.measure_gradients()
+        weights = None if is_masked else (TOKENS != 0).astype("float32")
+        model.fit(TOKENS, TOKENS[..., None] / 9, batch_size=12, verbose=0, shuffle=False, sample_weight=weights)
+        scales.append(noise.sums())
+    np.testing.assert_allclose(*scales, rtol=1e-4)
+
+
+def test_masks_of_several_outputs_are_warned_of():
+    inputs = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(9, 4, mask_zero=True)(inputs)
+    model = bt.Model(inputs, [layers.Dense(1)(x), layers.Dense(1)(x)], micro_batches=2)
+    model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match='outputs have a mask, and there are several.*"mean_with_sample_weight", and'):
+        model.fit(TOKENS, [TOKENS[..., None], TOKENS[..., None]], batch_size=12, verbose=0)
 
 
 def test_a_new_number_of_micro_batches_holds_from_the_next_fit_on():
@@ -261,64 +298,162 @@ def test_a_loss_that_ignores_a_class_is_the_mean_over_the_valid_places_of_the_ba
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
 
 
+def valid_of(y, outputs):
+    return tf.cast(y[..., 0] > 0, outputs.dtype)
+
+
 def own_masked_mean(y, outputs):
-    counted = tf.cast(y[..., 0] > 0, outputs.dtype)
-    return tf.reduce_sum(counted * outputs[..., 0]) / tf.reduce_sum(counted)
+    return tf.reduce_sum(valid_of(y, outputs) * outputs[..., 0]) / tf.reduce_sum(valid_of(y, outputs))
+
+
+def valid_places_only(y, outputs):
+    return tf.boolean_mask((y - outputs) ** 2, y[..., 0] > 0)
+
+
+def mean_over_the_batch(y, outputs):
+    return tf.reduce_mean((y - outputs) ** 2, axis=0)
+
+
+def masked_inside(y, outputs):
+    return valid_of(y, outputs) * outputs[..., 0] / tf.reduce_sum(valid_of(y, outputs))
+
+
+def contrasts(y, outputs):
+    scores = tf.matmul(outputs[:, 0], outputs[:, 0], transpose_b=True)
+    return keras.losses.sparse_categorical_crossentropy(tf.range(tf.shape(scores)[0]), scores, from_logits=True)
 
 
 def by_the_global_batch(y, outputs):
-    return tf.reduce_sum((y - outputs) ** 2) / 8
+    return tf.reduce_sum((y - outputs) ** 2) / 12
 
 
-def ignores_in_a_function(y, outputs):
-    return keras.losses.sparse_categorical_crossentropy(y[..., 0], outputs, from_logits=True, ignore_class=-1)
+def average_loss(y, outputs):
+    return tf.nn.compute_average_loss(tf.reduce_mean((y - outputs) ** 2, (1, 2)), global_batch_size=12)
+
+
+def by_the_number_of_replicas(y, outputs):
+    return tf.reduce_mean((y - outputs) ** 2) / tf.distribute.get_strategy().num_replicas_in_sync
 
 
 ONE_NUMBER = {
     "own_masked_mean": own_masked_mean,
-    "by_the_global_batch": by_the_global_batch,
+    "valid_places_only": valid_places_only,
+    "mean_over_the_batch": mean_over_the_batch,
     "dice": "dice",
     "tversky": keras.losses.tversky,
     "<lambda>": lambda y, outputs: tf.reduce_mean(y - outputs),
     "Tversky": keras.losses.Tversky(),
-    "Circle": keras.losses.Circle(),
+    "Dice": keras.losses.Dice("sum"),
 }
+DIVIDED = pytest.mark.parametrize("settings", [{"micro_batches": 2}, {}])
+MORE_LOSSES = pytest.mark.more("other losses of one number")
+PIXELS = np.repeat(VALID[..., None], 4, -1).astype("float32")
 
 
-@pytest.mark.parametrize("settings", [{"micro_batches": 2}, {}])
-@pytest.mark.parametrize("name", ONE_NUMBER)
+@DIVIDED
+@pytest.mark.parametrize("name", in_two_tiers(ONE_NUMBER, ["own_masked_mean", "valid_places_only"], MORE_LOSSES))
 def test_a_loss_that_is_one_number_for_a_batch_is_warned_of_by_its_name(name, settings):
     with on(1 if settings else 2):
         model = scored(loss=ONE_NUMBER[name], **settings)
-    y = VALID[:, 0].astype(int) if name == "Circle" else np.repeat(VALID[..., None], 4, -1).astype("float32")
-    if name == "Circle":
-        with on(1 if settings else 2):
-            inputs = keras.Input((3,))
-            model = bt.Model(inputs, layers.Dense(2)(inputs), **settings)
-            model.compile("sgd", ONE_NUMBER[name])
-    x = SEQUENCES[:, 0] if name == "Circle" else SEQUENCES
     with pytest.warns(UserWarning, match=f"{name} is one number for a batch, not one for each example"):
-        model.fit(x, y, batch_size=8, verbose=0)
+        model.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0)
 
 
-@pytest.mark.parametrize("settings", [{"micro_batches": 2}, {}])
+@DIVIDED
+@pytest.mark.parametrize("loss", [masked_inside, contrasts])
+def test_a_loss_that_takes_other_examples_into_that_of_one_is_warned_of_by_its_name(loss, settings):
+    with on(1 if settings else 2):
+        model = scored(loss=loss, **settings)
+    with pytest.warns(UserWarning, match=f"{loss.__name__} of an example depends on the others in the batch"):
+        model.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0)
+
+
+def test_circle_takes_other_examples_into_that_of_one():
+    inputs = keras.Input((3,))
+    model = bt.Model(inputs, layers.Dense(2)(inputs), micro_batches=2)
+    model.compile("sgd", keras.losses.Circle())
+    with pytest.warns(UserWarning, match="Circle of an example depends on the others"):
+        model.fit(SEQUENCES[:, 0], VALID[:, 0].astype(int), batch_size=12, verbose=0)
+
+
+def test_of_several_losses_the_one_that_is_no_mean_is_named():
+    inputs = keras.Input((5, 3))
+    outputs = {name: layers.Dense(4, name=name)(inputs) for name in ("first", "second")}
+    model = bt.Model(inputs, outputs, micro_batches=2)
+    model.compile("sgd", {"first": "mse", "second": own_masked_mean})
+    with pytest.warns(UserWarning, match="own_masked_mean is one number for a batch"):
+        model.fit(SEQUENCES, {"first": PIXELS, "second": PIXELS}, batch_size=12, verbose=0)
+
+
+@DIVIDED
+@pytest.mark.parametrize("loss", [by_the_global_batch, average_loss])
+def test_a_loss_that_adds_up_is_refused_until_it_says_that_it_is_a_sum(loss, settings):
+    class Sum(keras.losses.Loss):
+        def call(self, y, outputs):
+            return loss(y, outputs)
+
+    def fitted_on(replicas, make, given, **settings):
+        with on(replicas):
+            model = scored(make, given, **settings)
+        model.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0, shuffle=False)
+        return model
+
+    replicas = 1 if settings else 2
+    with pytest.raises(ValueError, match=f'{loss.__name__} adds up.*a keras.losses.Loss with reduction="sum"'):
+        fitted_on(replicas, bt.Model, loss, **settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*one number for a batch")
+        said = fitted_on(replicas, bt.Model, Sum(reduction="sum"), **settings)
+    assert distance(said, fitted_on(1, keras.Model, loss)) < 1e-5
+
+
+def test_a_loss_that_is_divided_by_the_number_of_replicas_adds_up():
+    with on(2):
+        model = scored(loss=by_the_number_of_replicas)
+    with pytest.raises(ValueError, match="by_the_number_of_replicas adds up"):
+        model.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0)
+
+
+@DIVIDED
 def test_one_number_for_each_example_is_not_warned_of(settings):
     def own(y, outputs):
         return tf.reduce_mean((y - outputs) ** 2, axis=(1, 2))
 
-    y = np.repeat(VALID[..., None], 4, -1).astype("float32")
-    for loss in (own, "mse", keras.losses.Dice(axis=(1, 2)), lambda y, outputs: abs(y - outputs)):
+    def own_of_valid_places(y, outputs):
+        valid = valid_of(y, outputs)
+        return tf.reduce_sum(valid * outputs[..., 0], 1) / (tf.reduce_sum(valid, 1) + 1e-6)
+
+    for loss in (own, own_of_valid_places, "mse", keras.losses.Dice(axis=(1, 2)), lambda y, outputs: abs(y - outputs)):
         with on(1 if settings else 2):
             model = scored(loss=loss, **settings)
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", ".*one number for a batch")
-            model.fit(SEQUENCES, y, batch_size=8, verbose=0)
+            warnings.filterwarnings("error", ".*(one number for a batch|depends on the others)")
+            model.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0)
 
 
-def test_a_class_that_a_function_ignores_is_warned_of():
-    model = scored(loss=ignores_in_a_function, micro_batches=2)
-    with pytest.warns(UserWarning, match="ignores_in_a_function leaves out places.*mean_with_sample_weight"):
-        model.fit(SEQUENCES, CLASSES[..., None], batch_size=8, verbose=0)
+def test_a_class_that_a_function_ignores_is_exact_too():
+    def ignores(y, outputs):
+        return keras.losses.sparse_categorical_crossentropy(y[..., 0], outputs, from_logits=True, ignore_class=-1)
+
+    models = [scored(keras.Model, ignores), scored(loss=ignores, micro_batches=2)]
+    for model in models:
+        model.fit(SEQUENCES, CLASSES[..., None], batch_size=12, verbose=0, shuffle=False)
+    assert distance(*models) < 1e-5
+
+
+@pytest.mark.parametrize("option", ["activity_regularizer", "add_loss"])
+def test_losses_that_layers_add_are_warned_of_by_the_name_of_the_layer(option):
+    class Adding(layers.Dense):
+        def call(self, x):
+            self.add_loss(tf.reduce_sum(x**2))
+            return super().call(x)
+
+    inputs = keras.Input((6,))
+    layer = Adding(1, name="it") if option == "add_loss" else layers.Dense(1, activity_regularizer="l2", name="it")
+    model = bt.Model(inputs, layers.Dense(1, kernel_regularizer="l2")(layer(inputs)), micro_batches=2)
+    model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="it adds a loss by add_loss or activity_regularizer"):
+        model.fit(X, Y, batch_size=11, verbose=0)
 
 
 def test_ragged_inputs_in_micro_batches_are_refused():

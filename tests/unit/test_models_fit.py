@@ -179,7 +179,7 @@ def test_an_average_that_overwrites_the_weights_is_refused_on_several_replicas()
 
 
 @pytest.mark.usefixtures("each_reduction")
-@pytest.mark.parametrize("settings", [{}, {"shard_optimizer": True}, {"sync_every": 2}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"shard_optimizer": True}], ids=str)
 def test_all_layers_frozen_trains_nothing(settings):
     with on(2):
         model = net(micro_batches=3, **settings)
@@ -233,6 +233,40 @@ def test_in_an_evaluation_too_a_sum_is_that_of_the_whole_batch():
         return model.evaluate(DATA, verbose=0)
 
     assert evaluated(4) == pytest.approx(evaluated(1), rel=1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_end_of_a_dataset_of_unknown_size_counts_no_batch(replicas):
+    """TensorFlow computes there what needs no value of a batch, as how many examples batches of a known size have."""
+    with on(replicas):
+        model = net()
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"])
+    unknown = OF_KNOWN_SIZE.filter(lambda x, y: True)
+    run = {"verbose": 0, "return_dict": True}
+    assert model.evaluate(unknown, **run) == pytest.approx(model.evaluate(OF_KNOWN_SIZE, **run), rel=1e-5)
+    shown = model.fit(unknown, validation_data=unknown, epochs=2, shuffle=False, verbose=0).history
+    of_known = model.fit(OF_KNOWN_SIZE, validation_data=OF_KNOWN_SIZE, shuffle=False, verbose=0).history
+    for name, values in of_known.items():
+        assert shown[name] == pytest.approx(2 * values, rel=1e-5)
+
+
+def test_arrays_without_an_example_have_no_loss():
+    model = compiled(1, metrics=["mae"])
+    assert model.evaluate(X[:0], Y[:0], verbose=0, return_dict=True) == {}
+    history = model.fit(X, Y, validation_data=(X[:0], Y[:0]), verbose=0).history
+    assert set(history) == {"loss", "mae"}
+
+
+@pytest.mark.parametrize(("replicas", "settings"), [(2, {}), (1, {"micro_batches": 2})])
+def test_on_a_batch_of_no_examples_a_model_says_what_stock_says(replicas, settings):
+    said = []
+    for count, make in ((1, keras.Model), (replicas, partial(bt.Model, **settings))):
+        with on(count):
+            inputs = keras.Input((6,))
+            model = make(inputs, keras.layers.Dense(1)(inputs))
+            model.compile("adam", "mse", metrics=["mae"])
+        said.append([getattr(model, name)(X[:0], Y[:0]) for name in ("train_on_batch", "test_on_batch")])
+    assert said[0] == said[1]
 
 
 NONE = {"none": lambda data: data.take(0), "none, and it does not tell": lambda data: data.filter(lambda *_: False)}

@@ -30,8 +30,7 @@ print(bt.plan_step(bt.conv_net(image_size=16, blocks=1), batch=4, on="H100").pea
 """
 
 SCREENS = {
-    "bt.Planner": "the screen of bt.Lab and bt.Planner needs ipywidgets",
-    "bt.Lab(lambda n: [], n=[1])._repr_mimebundle_()": "the screen of bt.Lab and bt.Planner needs ipywidgets",
+    "bt.Lab(lambda n: [], n=[1])._repr_mimebundle_()": "the screen of bt.Lab needs ipywidgets",
     "bt.photo_crops(8, 4, cache=sys.argv[1])": "bt.photo_crops needs skimage",
 }
 

@@ -650,6 +650,47 @@ def test_a_feature_is_named_where_it_is_not_finite():
     assert finding.verdict == "wrong" and "inputs 'width' of batch 0" in finding.found, finding
 
 
+def scaled(x, **scales):
+    return {name: value * scales.get(name, 1) for name, value in x.items()}
+
+
+def test_a_feature_is_named_where_its_scale_is_wrong():
+    model, data = by_feature(dict, "age", "width")
+    large = data.map(lambda x, y: (scaled(x, width=1000.0), y))
+    (finding,) = bt.preflight(model, large, checks=["start"]).findings
+    assert "inputs 'width' (root mean square" in finding.found and "the largest of 2" in finding.found, finding
+    (finding,) = bt.preflight(model, data, validation=large, checks=["validation data"]).findings
+    assert finding.found.startswith("The inputs 'width' of validation have mean"), finding
+    other = data.map(lambda x, y: ({"age": x["age"], "height": x["width"]}, y))
+    (finding,) = bt.preflight(model, data, validation=other, checks=["validation data"]).findings
+    assert "the inputs 'height' in validation, the inputs 'width' in training only" in finding.found, finding
+
+
+def test_features_are_named_where_a_step_fails_and_where_all_are_the_same():
+    model, data = by_feature(dict, "age", "width")
+    cut = data.map(lambda x, y: ({"age": x["age"], "width": x["width"][:, :3]}, y))
+    (finding,) = bt.preflight(model, cut, checks=["the model takes the batch"]).findings
+    assert "inputs 'width' (16, 3) float32" in finding.found, finding
+    same = data.map(lambda x, y: ({name: tf.ones_like(value) for name, value in x.items()}, y))
+    (finding,) = bt.preflight(model, same, checks=["constant data"]).findings
+    assert "The inputs 'age' and the inputs 'width' of all" in finding.found, finding
+    (finding,) = bt.preflight(model, data, checks=["constant data"]).findings
+    assert finding.verdict == "ok"
+
+
+@pytest.mark.parametrize(("check", "said"), [("sees its answer", "at t"), ("padding", "are padding")])
+def test_tokens_are_named_where_they_are_the_answer_or_padding(check, said):
+    rows = np.random.default_rng(0).integers(1, 20, (32, 9))
+    rows[::2, 5:] = 0
+    inputs = {name: keras.Input((8,), name=name, dtype="int32") for name in ("tokens", "kinds")}
+    seen = [layers.Embedding(20, 8)(each) for each in inputs.values()]
+    model = keras.Model(inputs, layers.Dense(20)(layers.Bidirectional(layers.GRU(8, return_sequences=True))(sum(seen))))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(True))
+    x = {"tokens": rows[:, :-1], "kinds": np.ones((32, 8), int)}
+    (finding,) = bt.preflight(model, batched(x, rows[:, 1:]), checks=[check]).findings
+    assert finding.verdict == "wrong" and said in finding.found and "inputs 'tokens'" in finding.found, finding
+
+
 def test_a_feature_without_an_input_is_looked_at():
     _, data = by_feature(dict, "age", "width", "unused")
     inputs = [keras.Input((4,), name=name) for name in ("age", "width")]

@@ -237,7 +237,7 @@ def test_two_replicas_write_into_the_array_that_a_generator_yields():
 
 
 def test_steps_in_a_loop_cannot_talk_by_collectives():
-    """keras issue 19246 is like it. Mended, delete `keras_gaps.steps_in_turn`, but for local steps of workers."""
+    """keras issue 19246 is like it. Mended, delete `keras_gaps.steps_in_turn`."""
     with reducing("by collectives"), pytest.raises(tf.errors.InvalidArgumentError, match="value for placeholder"):
         trained(stock, DATA, SGD, 2, steps_per_execution=2)
 

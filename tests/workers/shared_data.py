@@ -35,6 +35,15 @@ def repeated(folder):
     return numbered(tf.data.Dataset.range(EXAMPLES).repeat().shuffle(EXAMPLES)).batch(BATCH).take(4)
 
 
+def batches_shuffled(folder):
+    """Of two workers every second pair begins with the same batch."""
+    return in_files(folder).shuffle(2)
+
+
+def ready_first(folder):
+    return numbered(tf.data.Dataset.range(EXAMPLES).map(abs, 2, deterministic=False)).batch(BATCH)
+
+
 def from_generator(folder):
     def examples():
         for number in np.random.default_rng().permutation(EXAMPLES):
@@ -53,6 +62,8 @@ KINDS = {
     "shuffled by a seed": shuffled(seed=3),
     "shuffled": shuffled(),
     "repeated and shuffled": repeated,
+    "batches, shuffled": batches_shuffled,
+    "what is ready first": ready_first,
     "generator": from_generator,
     "arrays": arrays,
     "arrays, seeded": arrays,

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import two_workers
 from launching import ON_CPUS, ended
-from local_training import by_hand
-from two_workers import BATCH, COUNT, EVERY, STEPS, net, weights
+from two_workers import COUNT, net, weights
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -115,28 +114,6 @@ def test_with_sharded_state_gradients_go_from_all_to_all(found):
     """A half of each of four weights, of 48, 8, 8 and 1 numbers. All sum the loss, its weight, and four norms."""
     for result in found:
         assert result["scattered"] == {"CollectiveReduceV2": [[2], [4]], "CollectiveAllToAllV2": [[2, 24 + 4 + 4 + 1]]}
-
-
-def test_steps_apart_wait_for_nobody_and_equal_those_by_hand(found, here):
-    first, second = [result["apart"] for result in found]
-    assert first == second
-    x, y = two_workers.examples(STEPS * BATCH)
-    half = BATCH // 2
-    shares = []
-    for start in (0, half):
-        shares.append([(x[at : at + half], y[at : at + half]) for at in range(start, STEPS * BATCH, BATCH)])
-    models = [net(here, "float32", two_workers.sgd, keras.Model) for _ in range(2)]
-    _, losses = by_hand(models, shares, EVERY, epochs=2)
-    np.testing.assert_allclose(first["weights"], weights(models[0]), rtol=1e-4, atol=1e-6)
-    assert first["loss"] == pytest.approx(losses, rel=1e-5)
-
-
-def test_with_steps_apart_an_inf_on_one_worker_is_its_own_matter(found):
-    first, second = [result["apart_in_16_bits"] for result in found]
-    assert first["weights"] == second["weights"]
-    assert np.isfinite(first["weights"]).all()
-    assert first["scales"] == [2.0**15] * STEPS
-    assert second["scales"] == [2.0**15] + [2.0**14] * (STEPS - 1)
 
 
 def test_gradients_in_16_bits_lead_to_the_same_weights_within_their_rounding(found):

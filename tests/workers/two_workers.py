@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ CASES = {
     "float32": (lambda: keras.optimizers.AdamW(0.01, epsilon=1e-4, global_clipnorm=0.1), 1),
     "mixed_float16": (lambda: keras.optimizers.AdamW(0.01, epsilon=1e-4), 3),
 }
-EVERY, STEPS = 3, 7  # of steps apart
 TOKENS = np.random.default_rng(0).integers(0, 20, (20, 9))
 
 
@@ -189,46 +187,6 @@ def sgd():
     return keras.optimizers.SGD(0.1, momentum=0.9)
 
 
-class NobodyWaits(keras.callbacks.Callback):
-    """The second worker begins when the first has taken all steps but one before a meeting."""
-
-    def __init__(self, rank, sign):
-        super().__init__()
-        self.rank = rank
-        self.sign = sign
-
-    def on_train_batch_begin(self, batch, logs=None):
-        patience = time.monotonic() + 60
-        while self.rank == 1 and not self.sign.exists():
-            if time.monotonic() > patience:
-                raise TimeoutError("the first worker does not get through its steps alone")
-            time.sleep(0.01)
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.rank == 0 and batch == EVERY - 2:
-            self.sign.touch()
-
-
-def apart(strategy):
-    """Return the weights and losses of steps apart."""
-    model = net(strategy, "float32", sgd, sync_every=EVERY)
-    alone = NobodyWaits(strategy.cluster_resolver.task_id, Path(sys.argv[1], "sign"))
-    data = batched(*examples(STEPS * BATCH)).repeat()
-    history = model.fit(data, steps_per_epoch=STEPS, epochs=2, verbose=0, shuffle=False, callbacks=alone).history
-    return {"weights": weights(model), "loss": history["loss"]}
-
-
-def apart_in_16_bits(strategy):
-    """Return scales and weights of steps apart in float16, slices and a bfloat16 meeting; worker 1 meets an inf."""
-    x, y = examples(STEPS * BATCH)
-    x[2 * BATCH - 1] = np.inf
-    record = Record()
-    settings = {"sync_every": EVERY, "reduce_dtype": "bfloat16", "micro_batches": 2}
-    model = net(strategy, "mixed_float16", sgd, **settings)
-    model.fit(batched(x, y), verbose=0, shuffle=False, callbacks=[record])
-    return {"weights": weights(model), "scales": [step["scale"] for step in record.seen]}
-
-
 def short(strategy):
     """Return the weights after a training whose gradients travel in either type."""
     found = {}
@@ -347,8 +305,6 @@ JOBS = (
     poison,
     in_slices,
     scattered,
-    apart,
-    apart_in_16_bits,
     short,
     cut,
     files,

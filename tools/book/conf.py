@@ -61,7 +61,7 @@ reference
 ```
 """
 PUBLIC_NAME = re.compile(r"^- `bt\.(\w+)`$", re.MULTILINE)
-CONTROLS = re.compile(r"\w+|bt\.(?:Lab|Planner)\(.*\)")  # the last line of a cell that shows controls
+CONTROLS = re.compile(r"\w+|bt\.Lab\(.*\)|widgets\.interactive\(.*\)")  # the last line of a cell that shows controls
 FOLDED = """<details class="hint"><summary>Hint</summary>
 
 {hint}

@@ -1,9 +1,9 @@
-"""Memory while a step goes on, what recomputation and chunks save, and how far replicas drift that seldom talk."""
+"""Memory while a step goes on, what recomputation and chunks save."""
 
 import math
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from bigtrain_nb.common.words import number
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label
@@ -97,16 +97,4 @@ def lengths_figure(measured, one_table) -> Figure:
     axes.set_ylim(top=2 * max(max(peaks.values()) for peaks in measured.values()))
     grid(axes, "both")
     label(axes, "places in the text", "highest memory, MiB")
-    return figure
-
-
-def drift_figure(spread) -> Figure:
-    """How far two replicas are apart after each step. `spread`: the largest difference of a weight, from step 1 on."""
-    figure, (axes,) = canvas(2.6)
-    steps = range(1, len(spread) + 1)
-    axes.plot(steps, spread, "o-", color=MEASURED, markersize=7, linewidth=1.5)
-    axes.set_ylim(0, 1.15 * max(spread))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    grid(axes, "y")
-    label(axes, "step", "largest difference of a weight")
     return figure

@@ -1,0 +1,237 @@
+"""Is a difference real? Sources take turns, and each round gives one ratio.
+
+A machine drifts, so sources are not timed one after the other but in rounds: a *visit* of each, in the order A B, B A,
+B A, A B, so that a drift hurts all alike. What a round says of two sources is one number, the logarithm of the ratio of
+their rates.
+
+An instance has luck: with its memory, its threads, its place among the others. So sources are built anew now and then,
+where that takes little of the time; where it would take much, one instance of each is evidence too, and the interval is
+as much wider as instances are known to differ. `intervals` makes one interval of both, `results` one verdict of that.
+
+An answer is looked for at 1/2, 1, 2 and 4 times the time that was asked for, and the first that is clear ends it. Each
+look is one more chance of a false verdict: together they have 5 %.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+from bigtrain_nb.common.checks import of_kind, positive, takes
+from bigtrain_nb.common.hardware import busy_seconds, core_limit, own_cpu_seconds
+from bigtrain_nb.common.progress import Progress
+from bigtrain_nb.common.words import amount, number
+from bigtrain_nb.measure import source
+from bigtrain_nb.measure.results import PASS_GOES_ON, Comparison, Result
+from bigtrain_nb.measure.source import Source
+
+LOOKS = {0.5: 0.005, 1: 0.025, 2: 0.005, 4: 0.005}
+"""{times the seconds that were asked for: share of comparisons that this look may get wrong}."""
+LATER_LOOKS = 0.01
+"""What all looks after `go_on` may get wrong together: the first half of it, the next half of the rest, and so on."""
+LEAST_ROUNDS = 3
+STEP_VISIT, VISIT = (0.05, 2), (0.25, 8)
+"""Of steps alone, and where there are iterators: at least so many seconds and batches. The load of other programs
+changes within a second, so short visits that alternate often tell more; buffers want longer ones."""
+AWAITED = 4.0
+"""Seconds that the end of a first pass is awaited, or as long as is measured, if that is more. In vain only once."""
+BUILD_SHARE = 4
+"""New instances are built once the last ones were measured for so many times as long as building them took."""
+BUSY = 0.3
+"""Share of the cores. Where others use more, it is said."""
+
+
+def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress: Callable | None = None) -> Comparison:
+    """Measure several sources that take turns; return a `Comparison`.
+
+    ``factories`` is a dictionary from a name to a function without arguments that returns a fresh source (an iterable
+    of batches or a step function, as for `throughput`). ``seconds`` are for measuring all of them together: building
+    and warming up come on top. An answer is looked for after 1/2, 1, 2 and 4 times as long; the first look at which
+    every source is faster or slower than the first one, or the same, is the last. Three rounds are measured at least.
+    ``progress(fraction, words)`` is called between batches, at most ten times a second; an exception that it raises
+    ends the measurement. Without it, a notebook and a terminal show a bar.
+
+    What is compared is one thing: the mean of the logarithm of the ratio of steady rates, over moments of this run and
+    over instances. A source is warmed up to the end of its first pass, as it may fill a cache; a dataset with
+    ``repeat()`` has none, so measure one with a cache without it. A visit of an iterator begins when this process is at
+    rest and the batches that lay ready are taken. Where building takes no more than a fifth of the time, sources are
+    built anew again and again; where a function always returns the same object, that is one instance.
+
+    Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for
+    what is no dictionary and for a factory that is no function, and whatever `throughput` raises, with the source's
+    name.
+
+    Example::
+
+        sources = {"short": lambda: [[0] * 8] * 50, "long": lambda: [[0] * 64] * 50}
+        both = bt.compare(sources, seconds=0.5)
+        print(both.ratio("long", "short"))
+    """
+    check_factories(factories)
+    rounds = Rounds(factories, positive("seconds", seconds, "seconds"))
+    with Progress(progress) as told:
+        for times, error in LOOKS.items():
+            rounds.measure(told, until=times * seconds)
+            later = [other for other in LOOKS if other > times]
+            if later and rounds.seconds >= later[0] * seconds:
+                continue  # the rounds were long: this is the next look already
+            found = rounds.comparison(error)
+            if found.is_clear:
+                break
+    return found
+
+
+def check_factories(factories):
+    """Raise for what is no dictionary from names to two functions or more."""
+    if not isinstance(factories, Mapping):
+        raise TypeError(
+            "compare takes a dictionary {name: function that returns a fresh source}, with two or more of them, not"
+            f" {factories!r:.99}: one source alone is measured by bt.throughput(source)"
+        )
+    if len(factories) < 2:
+        raise ValueError(f"expected at least two sources to compare, not {len(factories)}")
+    for name, factory in factories.items():
+        of_kind("the name of a source", name, str, "a text")
+        if not callable(factory) or not takes(factory):
+            raise TypeError(
+                f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r:.99}: it is"
+                " called without arguments"
+            )
+
+
+class Rounds:
+    """Rounds of visits to all sources that are still ``running``; more of them can be added at any time.
+
+    ``visits``: {name: the examples and seconds of its visit in each round}; ``instances``: for each round, how often
+    all had been built before it. ``seconds``: how long all rounds took; building and warming up do not count.
+    """
+
+    def __init__(self, factories, seconds):
+        self.factories = factories
+        self.running = list(factories)
+        self.asked = seconds
+        self.visits = {name: [] for name in factories}
+        self.firsts = {}
+        """{name: its unit, how many seconds its first batch took and a note, as its first instance said}."""
+        self.instances = []
+        self.seconds = 0.0
+        self.looks_after = 0
+        self._sources = {}
+        self._built = 0
+        self._build_seconds = self._seconds_of_these = 0.0
+        self._before = _spent()
+
+    def measure(self, told, until):
+        """Measure rounds until they took so many seconds in all, at least three."""
+        for each in self._sources.values():
+            each.progress = told
+        while len(self.instances) < LEAST_ROUNDS or self.seconds < until:
+            if not self._sources or self._seconds_of_these > BUILD_SHARE * self._build_seconds:
+                self.build(told)
+            self.add(told, until)
+
+    def add(self, told, until):
+        """Measure one round."""
+        done = len(self.instances)
+        shortest = self._shortest()
+        visits = {}
+        began = source.now()
+        for name in self.running if done % 4 in (0, 3) else reversed(self.running):
+            told.say(self.seconds / until, self._words(shortest, until))
+            visits[name] = self._sources[name].visit(*shortest)
+        for name, visit in visits.items():
+            self.visits[name].append(visit)
+        self.instances.append(self._built)
+        took = source.now() - began
+        self.seconds += took
+        self._seconds_of_these += took
+
+    def comparison(self, error):
+        """What is known now, as a `Comparison` whose intervals miss the truth in a share ``error`` of all cases."""
+        results = {name: self.result(name) for name in self.factories}
+        instances = tuple(self.instances)
+        return Comparison(results, error, instances, self.seconds, self.busy(), self.go_on)
+
+    def go_on(self, seconds, progress=None):
+        """Measure so many seconds more; return the `Comparison` of all rounds so far."""
+        positive("seconds", seconds, "seconds")
+        self._before = _spent()
+        with Progress(progress) as told:
+            self.measure(told, self.seconds + seconds)
+        self.looks_after += 1
+        return self.comparison(LATER_LOOKS / 2**self.looks_after)
+
+    def result(self, name):
+        unit, first_seconds, note = self.firsts[name]
+        examples, seconds = (sum(parts) for parts in zip(*self.visits[name], strict=True))
+        return Result(name, self.rates(name), unit, first_seconds, examples, seconds, note)
+
+    def rates(self, name):
+        return tuple(examples / seconds for examples, seconds in self.visits[name])
+
+    def busy(self):
+        """What to know of the machine since this was made or went on, in a sentence; none where it was quiet."""
+        took, busy, own = (now - before for now, before in zip(_spent(), self._before, strict=True))
+        share = (busy - own) / max(took, 1e-9) / core_limit()
+        if share < BUSY:
+            return ()
+        return (f"other programs took {100 * min(1.0, share):.0f} % of the cores: close them, or measure again later",)
+
+    def drop(self, names):
+        """Measure these no more."""
+        for name in names:
+            self.running.remove(name)
+            self._sources.pop(name).let_go()
+
+    def build(self, told):
+        """Build all that run anew, and warm them up; what a function returns a second time stays as it is."""
+        began = source.now()
+        sources, self._sources = self._sources, {}  # none, if a factory raises
+        new = []
+        for name in self.running:
+            told.say(0.0, f"building {name}")
+            given = self.factories[name]()
+            if name in sources and sources[name].given is given:
+                continue
+            if name in sources:
+                sources.pop(name).let_go()
+            sources[name] = Source(given, name, told)
+            new.append(name)
+        for name in new:
+            told.say(0.0, f"warming up {name}")
+            is_in_vain = name in self.firsts and self.firsts[name][2]
+            sources[name].warm_up(0.0 if is_in_vain else max(AWAITED, self.asked))
+            note = PASS_GOES_ON if sources[name].has_end and not sources[name].passes else ""
+            self.firsts.setdefault(name, (sources[name].unit, sources[name].first_seconds, note))
+        if len({unit for unit, _, _ in self.firsts.values()}) > 1:
+            raise ValueError(
+                "cannot compare steps/s with examples/s: let each step function return how many examples it processed"
+            )
+        for each in sources.values() if new else ():
+            if each.is_step:
+                each.pull()  # what sets a seed empties TensorFlow's cache of functions: the next call is slow
+        self._built += bool(new)
+        self._sources = sources
+        self._build_seconds = source.now() - began
+        self._seconds_of_these = 0.0
+
+    def _shortest(self):
+        """How many seconds and batches a visit has at least: the same for all, or a slow source would get more time."""
+        running = [self._sources[name] for name in self.running]
+        seconds, batches = STEP_VISIT if all(each.is_step for each in running) else VISIT
+        return max([seconds, *(batches * each.batch_seconds for each in running)]), batches
+
+    def _words(self, shortest, until):
+        """What happens and what is expected: "round 3 of about 8: 17,500, 1,880 examples/s"."""
+        done = len(self.instances)
+        one = self.seconds / done if done else shortest[0] * len(self.running)
+        expected = max(LEAST_ROUNDS, done + math.ceil(max(0.0, until - self.seconds) / one), done + 1)
+        if done:
+            rates = ", ".join(number(self.rates(name)[-1]) for name in self.running[:4])
+            words = f": {rates} {self.firsts[self.running[0]][0]}"
+        else:
+            words = f", about {amount(max(until, expected * one), 's')}"
+        return f"round {done + 1} of about {expected}{words}"
+
+
+def _spent():
+    """Seconds on the clock, of all busy cores, and of them by this process."""
+    return source.now(), busy_seconds(), own_cpu_seconds()

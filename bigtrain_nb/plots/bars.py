@@ -1,0 +1,46 @@
+"""A few rates that took turns, as bars one below the other, and in large type what the last one is."""
+
+import math
+from textwrap import shorten
+
+from bigtrain_nb.common.words import interval
+from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label
+
+NAME = 92
+"""Letters of a name that fit above its bar."""
+ROW, HEAD, FOOT = 0.62, 0.85, 0.6
+"""Inches of a bar with its name, of the large type, of the axis."""
+
+
+def bars_figure(results, headline="", line="", before=None):
+    """Return a figure with a bar for each of the results; in grey that of the name `before`, which is compared with.
+
+    `results`: a list of `Result` (anything with name, median, low, high and unit). Each name stands above its bar, so
+    that a long one takes nothing from the picture; the line at a bar's end is its interval. `headline` stands above all
+    in large type, `line` below it.
+    """
+    figure, (axes,) = canvas((HEAD if headline else 0.0) + FOOT + ROW * len(results))
+    axes.set_title(headline, loc="left", fontsize=19, color=INK, pad=30, fontweight="bold")
+    axes.text(0, 1.0, shorten(line, NAME, placeholder=" ..."), transform=axes.transAxes, color=INK, va="bottom")
+    widest = max(_end(result) for result in results)
+    for y, result in enumerate(results):
+        color, alpha = (INK, 0.35) if result.name == before else (MEASURED, 1.0)
+        axes.barh(y, result.median, height=0.42, color=color, alpha=alpha)
+        if result.low < result.high:
+            axes.plot((result.low, result.high), (y, y), color=INK, linewidth=1.6, marker="|", markersize=9)
+        name = shorten(result.name, NAME, placeholder=" ...")
+        axes.text(0, y - 0.27, name, color=INK, fontsize=10, va="bottom")
+        axes.text(_end(result) + 0.015 * widest, y, interval(result), color=INK, fontsize=10, va="center")
+    axes.set_ylim(len(results) - 0.7, -0.72)
+    axes.set_xlim(0, 1.36 * widest)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter("{x:,.6g}")
+    grid(axes, "x")
+    label(axes, results[0].unit)
+    return figure
+
+
+def _end(result):
+    return max(result.median, result.high if math.isfinite(result.high) else 0.0)
