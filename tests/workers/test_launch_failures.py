@@ -10,7 +10,7 @@ from launching import ended, run, start, waiting
 from leftovers import eventually, runs
 
 import bigtrain_nb as bt
-from bigtrain_nb.launch.jobs import Job, task
+from bigtrain_nb.launch.jobs import Job
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to the process between")
 
@@ -141,24 +141,20 @@ def test_the_cause_is_what_came_first(watch):
     assert failed.exit_code == 3 and failed.failed == 0 and failed.codes == [3, -15] and failed.restarted == 0
 
 
-@pytest.mark.parametrize(("alone", "exit_code"), [(False, 3), (True, 1)])
-def test_a_worker_that_cannot_be_started_again_ends_the_job_with_the_reason(alone, exit_code, tmp_path, watch, capsys):
+def test_workers_that_cannot_be_started_again_end_the_job_with_the_reason(tmp_path, watch, capsys):
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
     order = {
-        "tasks": [task("worker", 0, alone=alone)],
+        "tasks": [{"name": "worker 0", "environment": {}}],
         "command": [str(python), "-c", "import os, sys; os.remove(sys.argv[1]); sys.exit(3)", str(python)],
         "source": "",
         "timeout": 100,
         "restarts": 5,
-        "least": 1,
         "patience": 0,
-        "scratch": None,
     }
     job = ended(Job(order), show=True)
-    assert job.exit_code == exit_code and job.restarted == 0
+    assert job.exit_code == 3 and job.restarted == 0
     assert "-- worker 0 could not be started: No such file or directory; the job is ended" in capsys.readouterr().out
-    assert ("ended: worker 0 could not be started" in repr(job)) == alone
 
 
 def test_a_restart_mends_what_fails_once(capsys, tmp_path):
