@@ -16,11 +16,11 @@ from typing import Any
 from bigtrain_nb.common.cards import Card
 from bigtrain_nb.common.checks import as_path, positive
 from bigtrain_nb.common.files import write_text
+from bigtrain_nb.common.sources import is_source
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure.race import Race, looks
 from bigtrain_nb.measure.rounds import LOOKS, compare
-from bigtrain_nb.measure.source import is_source
 from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.plots import Picture
 
