@@ -44,7 +44,8 @@ class Lab:
     `compare`). `go_on` measures the last run longer. A step function is built once: the last four that were built are
     used again where their settings come again.
 
-    `runs` has all runs so far. `baseline` is the run that the next ones are compared with, or None: the run before.
+    `runs` has all runs so far. `baseline` is the run that the next ones are compared with; None, as it is at first, for
+    the run before.
     `standings` is the `Race` that is going on, as it was at the last look.
 
     Settings that `run`, `sweep` and `start` are not given are those that the controls show, once the Lab is displayed,
@@ -96,7 +97,10 @@ class Lab:
         return self._measure(self._begin(None, given))[0]
 
     def sweep(self, control: str, /, **given: Any) -> list[Run]:
-        """Measure all values of one control in turns, with the run before them; wait for the results, `Run`s."""
+        """Measure all values of one control in turns; wait for the results, `Run`s.
+
+        They are compared with the baseline, or with the first of them.
+        """
         return self._measure(self._begin(control, given))
 
     def go_on(self, seconds: float | None = None) -> list[Run]:
@@ -188,7 +192,9 @@ class Lab:
                 raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
             self._is_race = swept is ALL
             job = {}
-            before = self.baseline or (self.runs[-1] if self.runs else None)
+            before = self.baseline
+            if not before and swept is None and self.runs:
+                before = self.runs[-1]
             if before and not self._is_race:
                 job[before.name] = before.settings
             for number, settings in enumerate(chosen, start=len(self.runs) + 1):
