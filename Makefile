@@ -61,7 +61,7 @@ bench: $(READY)
 	    build/peers-seqio/bin/python -m pip install --quiet -c constraints.txt seqio==0.0.20
 	$(PY) benchmarks/text.py
 	$(PY) benchmarks/budget.py
-	$(PY) benchmarks/honesty.py --repeats 12
+	$(PY) benchmarks/honesty.py
 
 engines: $(READY)
 	$(PY) -m pip install --quiet -c constraints.txt "ray[train]==2.60.0"

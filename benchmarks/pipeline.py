@@ -6,7 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-from report import add_arguments, facts, finish, in_words, say, table
+from report import add_arguments, compare_in, facts, finish, in_words, say, table
 from scipy.optimize import linear_sum_assignment
 
 import bigtrain_nb as bt
@@ -193,8 +193,8 @@ def main():
     apart = differences(whole, data)
     check_labels(parts, data)
     alone = limits(data)
-    images = bt.compare(whole | alone, seconds=0.75 * arguments.seconds)
-    augmentations = bt.compare(parts | {LIMIT: alone[LIMIT]}, seconds=0.25 * arguments.seconds)
+    images = compare_in(0.75 * arguments.seconds, whole | alone)
+    augmentations = compare_in(0.25 * arguments.seconds, parts | {LIMIT: alone[LIMIT]})
     about = facts(PACKAGES)
     share = f"of the first limit x {CORES}"
     head = ("", "images/s", share, "pixels differ by, of 255", "the tuned pipeline is faster by")

@@ -11,6 +11,7 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.measure.intervals import mean_interval
 from bigtrain_nb.measure.results import Ratio
+from bigtrain_nb.measure.rounds import LOOKS
 
 README = Path(__file__).with_name("README.md")
 
@@ -49,6 +50,11 @@ def paired_ratio(name, other, values, others):
     """Return how many times ``values`` are ``others``, from rounds that ran side by side."""
     logs = [math.log(a / b) for a, b in zip(values, others, strict=True)]
     return Ratio(name, other, *map(math.exp, mean_interval(logs)))
+
+
+def compare_in(seconds, factories):
+    """Return the comparison of sources in so many seconds; it ends before, where all is clear."""
+    return bt.compare(factories, seconds=seconds / max(LOOKS))
 
 
 def say(words):

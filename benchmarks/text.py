@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from report import add_arguments, facts, finish, in_words, say, table
+from report import add_arguments, compare_in, facts, finish, in_words, say, table
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -305,7 +305,7 @@ def main():
             check(found)
             found |= seqio.contender(pieces_of(documents, length), length)
             factories = {name: factory for name, (factory, _, _) in found.items()}
-            comparison = bt.compare(factories, seconds=arguments.seconds / (2 * len(LENGTHS)))
+            comparison = compare_in(arguments.seconds / (2 * len(LENGTHS)), factories)
             shown[title] = [*rows_of_table(comparison, found)]
             if seqio.missing:
                 shown[title].append(["seqio", seqio.missing, "", "", ""])

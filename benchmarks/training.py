@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 
 import training_workers
-from report import add_arguments, facts, finish, in_words, paired_ratio, say, table, verdict
+from report import add_arguments, compare_in, facts, finish, in_words, paired_ratio, say, table, verdict
 from training_steps import AHEAD, BYTES, updates, write_examples
 
 import bigtrain_nb as bt
@@ -37,7 +37,7 @@ class Found:
 
     def compare(self, name, ways, seconds):
         say(f"{name}: {len(ways)} ways, {seconds:.0f} s")
-        comparison = bt.compare(ways, seconds=seconds)
+        comparison = compare_in(seconds, ways)
         self.rounds[name] = comparison.to_dict()
         return comparison
 

@@ -130,6 +130,11 @@ def busy_seconds():
     return busy + lost_seconds()
 
 
+def seconds_of_others():
+    """Return for how many seconds, in all, cores were busy with other programs, or taken away."""
+    return busy_seconds() - own_cpu_seconds()
+
+
 def own_cpu_seconds():
     """Processor time of this process and its children, in seconds."""
     total = time.process_time()

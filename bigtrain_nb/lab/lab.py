@@ -16,11 +16,11 @@ from typing import Any
 from bigtrain_nb.common.cards import Card
 from bigtrain_nb.common.checks import as_path, positive
 from bigtrain_nb.common.files import write_text
+from bigtrain_nb.common.sources import is_source
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure.race import Race, looks
 from bigtrain_nb.measure.rounds import LOOKS, compare
-from bigtrain_nb.measure.source import is_source
 from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.plots import Picture
 
@@ -44,7 +44,8 @@ class Lab:
     `compare`). `go_on` measures the last run longer. A step function is built once: the last four that were built are
     used again where their settings come again.
 
-    `runs` has all runs so far. `baseline` is the run that the next ones are compared with, or None: the run before.
+    `runs` has all runs so far. `baseline` is the run that the next ones are compared with; None, as it is at first, for
+    the run before.
     `standings` is the `Race` that is going on, as it was at the last look.
 
     Settings that `run`, `sweep` and `start` are not given are those that the controls show, once the Lab is displayed,
@@ -188,7 +189,9 @@ class Lab:
                 raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
             self._is_race = swept is ALL
             job = {}
-            before = self.baseline or (self.runs[-1] if self.runs else None)
+            before = self.baseline
+            if not before and swept is None and self.runs:
+                before = self.runs[-1]
             if before and not self._is_race:
                 job[before.name] = before.settings
             for number, settings in enumerate(chosen, start=len(self.runs) + 1):

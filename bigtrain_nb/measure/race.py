@@ -8,7 +8,7 @@ the error that is allowed, one race in twenty, is divided by the number of both 
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 
@@ -23,7 +23,7 @@ LOOKS = (4, 6, 8, 12, 18, 28, 40)
 """After so many rounds. Even numbers: a drift within a round cancels with the next one, which runs backwards."""
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, repr=False)
 class Race(Comparison):
     """What is known of many settings that took turns, until those that were surely slower had left.
 
@@ -32,8 +32,8 @@ class Race(Comparison):
     do all lower ends.
     """
 
-    settings: dict[str, dict]
-    left: dict[str, int]
+    settings: dict[str, dict] = field(kw_only=True)
+    left: dict[str, int] = field(kw_only=True)
 
     @property
     def still_in(self) -> list[str]:
@@ -55,7 +55,7 @@ class Race(Comparison):
         """Raises ValueError for settings that JSON would not give back as they are, such as functions and tuples."""
         for chosen in self.settings.values():
             for choice, value in chosen.items():
-                if not _is_kept_by_json(value):
+                if json.loads(json.dumps(value, default=repr)) != value:
                     raise ValueError(
                         f"{choice}={value!r} cannot be saved, only None, True, False, numbers, texts and lists of them:"
                         " let the race choose between names, and build look up what they stand for"
@@ -67,9 +67,6 @@ class Race(Comparison):
 
     def _card(self):
         return cards.stacked(cards.note(self.answer, ""), super()._card())
-
-    def _promise(self):
-        return "In 95 % of such races the fastest one is still in at the end."
 
 
 def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = None, **choices: Sequence) -> Race:
@@ -143,12 +140,5 @@ def _standings(rounds, settings, left):
         return left.get(name, math.inf), sum(logs) / len(logs)
 
     results = {name: rounds.result(name) for name in sorted(rounds.factories, key=place, reverse=True)}
-    known = {"instances": tuple(rounds.instances), "seconds": rounds.seconds, "notes": rounds.busy()}
-    return Race(results, **known, settings=settings, left=left)
-
-
-def _is_kept_by_json(value):
-    try:
-        return json.loads(json.dumps(value)) == value
-    except (TypeError, ValueError):
-        return False
+    done = tuple(rounds.instances)
+    return Race(results, 1 - CONFIDENCE, done, rounds.seconds, rounds.busy(), settings=settings, left=left)

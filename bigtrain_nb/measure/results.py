@@ -27,7 +27,6 @@ LEAST_ROUNDS = 6
 """With fewer, the whole range of the rounds holds their true median in less than 95 % of all cases."""
 MOSTLY_LUCK = 0.5
 """Of the variance. Where luck has more of it, more rounds of the same instances hardly help."""
-PASS_GOES_ON = "measured before its first pass had ended"
 
 
 class Saved:
@@ -214,7 +213,7 @@ class Comparison(Saved, cards.Shown):
         first, *others = self.names
         lines = [f"{name} against {first}: {self.ratio(name, first).details}." for name in others]
         lines += [f"{name}: {result.note}." for name, result in self.results.items() if result.note]
-        return "\n".join([*lines, self._promise(), *(f"{note}." for note in self.notes)])
+        return "\n".join([*lines, *(f"{note}." for note in self.notes)])
 
     def _error_of_one(self, a, b):
         others = len(self.names) - 1
@@ -242,21 +241,9 @@ class Comparison(Saved, cards.Shown):
             against = "" if name == first else str(self.ratio(name, first))
             cells = [number(result.median), ends, str(len(result.rounds)), f"{result.first_seconds:.2f}", against]
             rows.append([name, *cells])
-        return cards.table("", head, rows, "\n".join(self._closing()))
-
-    def _closing(self):
-        """What to do, where something is not clear, and what the machine was like."""
-        first, *others = self.names
-        ratios = [self.ratio(name, first) for name in others]
-        unclear = [ratio for ratio in ratios if ratio.advice]
-        lines = [f"{', '.join(ratio.a for ratio in unclear)}: {unclear[-1].advice}."] if unclear else []
-        return [*lines, *(f"{note}." for note in self.notes)]
-
-    def _promise(self):
-        confidence = f"{100 * (1 - self.error):.3g} % of such comparisons"
-        if len(self.names) > 2:
-            return f"The intervals against {self.names[0]} hold all together in {confidence}."
-        return f"The interval against {self.names[0]} holds in {confidence}."
+        ratios = [self.ratio(name, first) for name in self.names[1:]]
+        advice = [f"{ratio.a}: {ratio.advice}." for ratio in ratios if ratio.advice]
+        return cards.table("", head, rows, "\n".join([*advice[-1:], *(f"{note}." for note in self.notes)]))
 
     def to_dict(self) -> dict:
         return {

@@ -4,9 +4,9 @@ A machine drifts, so sources are not timed one after the other but in rounds: a 
 B A, A B, so that a drift hurts all alike. What a round says of two sources is one number, the logarithm of the ratio of
 their rates.
 
-An instance has luck: with its memory, its threads, its place among the others. So sources are built anew now and then,
-where that takes little of the time; where it would take much, one instance of each is evidence too, and the interval is
-as much wider as instances are known to differ. `intervals` makes one interval of both, `results` one verdict of that.
+An instance has luck: with its memory, its threads, its place among the others. So sources are built anew now and then.
+Where that would take much of the time, one instance of each is evidence too, and the interval is as much wider as
+instances are known to differ. `intervals` makes one interval of both, `results` one verdict of that.
 
 An answer is looked for at 1/2, 1, 2 and 4 times the time that was asked for, and the first that is clear ends it. Each
 look is one more chance of a false verdict: together they have 5 %.
@@ -16,11 +16,11 @@ import math
 from collections.abc import Callable, Mapping
 
 from bigtrain_nb.common.checks import of_kind, positive, takes
-from bigtrain_nb.common.hardware import busy_seconds, core_limit, own_cpu_seconds
+from bigtrain_nb.common.hardware import core_limit, seconds_of_others
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.words import amount, number
 from bigtrain_nb.measure import source
-from bigtrain_nb.measure.results import PASS_GOES_ON, Comparison, Result
+from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.measure.source import Source
 
 LOOKS = {0.5: 0.005, 1: 0.025, 2: 0.005, 4: 0.005}
@@ -49,11 +49,10 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
     ``progress(fraction, words)`` is called between batches, at most ten times a second; an exception that it raises
     ends the measurement. Without it, a notebook and a terminal show a bar.
 
-    What is compared is one thing: the mean of the logarithm of the ratio of steady rates, over moments of this run and
-    over instances. A source is warmed up to the end of its first pass, as it may fill a cache; a dataset with
-    ``repeat()`` has none, so measure one with a cache without it. A visit of an iterator begins when this process is at
-    rest and the batches that lay ready are taken. Where building takes no more than a fifth of the time, sources are
-    built anew again and again; where a function always returns the same object, that is one instance.
+    A source is warmed up to the end of its first pass, as it may fill a cache; a dataset with ``repeat()`` has none, so
+    measure one with a cache without it. A visit of an iterator begins when this process is at rest and the batches that
+    lay ready are taken. Where building takes no more than a fifth of the time, sources are built anew again and again;
+    where a function always returns the same object, that is one instance.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for
     what is no dictionary and for a factory that is no function, and whatever `throughput` raises, with the source's
@@ -68,10 +67,9 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
     check_factories(factories)
     rounds = Rounds(factories, positive("seconds", seconds, "seconds"))
     with Progress(progress) as told:
-        for times, error in LOOKS.items():
+        for (times, error), later in zip(LOOKS.items(), [*LOOKS, math.inf][1:], strict=True):
             rounds.measure(told, until=times * seconds)
-            later = [other for other in LOOKS if other > times]
-            if later and rounds.seconds >= later[0] * seconds:
+            if rounds.seconds >= later * seconds:
                 continue  # the rounds were long: this is the next look already
             found = rounds.comparison(error)
             if found.is_clear:
@@ -117,7 +115,11 @@ class Rounds:
         self._sources = {}
         self._built = 0
         self._build_seconds = self._seconds_of_these = 0.0
-        self._before = _spent()
+        self.watch()
+
+    def watch(self):
+        """From now on, note what other programs take."""
+        self._since, self._others = source.now(), seconds_of_others()
 
     def measure(self, told, until):
         """Measure rounds until they took so many seconds in all, at least three."""
@@ -153,7 +155,7 @@ class Rounds:
     def go_on(self, seconds, progress=None):
         """Measure so many seconds more; return the `Comparison` of all rounds so far."""
         positive("seconds", seconds, "seconds")
-        self._before = _spent()
+        self.watch()
         with Progress(progress) as told:
             self.measure(told, self.seconds + seconds)
         self.looks_after += 1
@@ -169,8 +171,8 @@ class Rounds:
 
     def busy(self):
         """What to know of the machine since this was made or went on, in a sentence; none where it was quiet."""
-        took, busy, own = (now - before for now, before in zip(_spent(), self._before, strict=True))
-        share = (busy - own) / max(took, 1e-9) / core_limit()
+        took = max(source.now() - self._since, 1e-9)
+        share = (seconds_of_others() - self._others) / took / core_limit()
         if share < BUSY:
             return ()
         return (f"other programs took {100 * min(1.0, share):.0f} % of the cores: close them, or measure again later",)
@@ -199,8 +201,7 @@ class Rounds:
             told.say(0.0, f"warming up {name}")
             is_in_vain = name in self.firsts and self.firsts[name][2]
             sources[name].warm_up(0.0 if is_in_vain else max(AWAITED, self.asked))
-            note = PASS_GOES_ON if sources[name].has_end and not sources[name].passes else ""
-            self.firsts.setdefault(name, (sources[name].unit, sources[name].first_seconds, note))
+            self.firsts.setdefault(name, (sources[name].unit, sources[name].first_seconds, sources[name].note))
         if len({unit for unit, _, _ in self.firsts.values()}) > 1:
             raise ValueError(
                 "cannot compare steps/s with examples/s: let each step function return how many examples it processed"
@@ -230,8 +231,3 @@ class Rounds:
         else:
             words = f", about {amount(max(until, expected * one), 's')}"
         return f"round {done + 1} of about {expected}{words}"
-
-
-def _spent():
-    """Seconds on the clock, of all busy cores, and of them by this process."""
-    return source.now(), busy_seconds(), own_cpu_seconds()

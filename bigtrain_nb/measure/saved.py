@@ -21,8 +21,8 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
     try:
         fields = json.loads(Path(path).read_bytes())
         several = fields.get("results")
-        results = {each["name"]: _result(each) for each in several or [fields]}
-        race = {"settings": fields["settings"], "left": fields["left"]} if "settings" in fields else None
+        results = {each["name"]: Result(**each | {"rounds": tuple(each["rounds"])}) for each in several or [fields]}
+        race = {"settings": fields["settings"], "left": fields["left"]} if "settings" in fields else {}
     except (ValueError, AttributeError, KeyError, TypeError):
         raise ValueError(
             f"{path} holds no saved measurement: bt.load reads what .save(path) of a Result, a Comparison or a Race has"
@@ -30,20 +30,8 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
         ) from None
     if several is None:
         return results[fields["name"]]
-    known = {
-        "instances": tuple(fields["instances"] if "instances" in fields else _of_blocks(results)),
-        "seconds": fields.get("seconds"),
-        "notes": tuple(fields.get("notes", ())),
-    }
-    if race:
-        return Race(results, **known, **race)
-    return Comparison(results, fields.get("error", 0.05 / 2 ** fields.get("looks", 1)), **known)
-
-
-def _of_blocks(results):
-    """A file of version 0.2 has blocks in the place of rounds, each with instances of its own."""
-    return range(max(len(result.rounds) for result in results.values()))
-
-
-def _result(fields):
-    return Result(**{**fields, "rounds": tuple(fields["rounds"])})
+    error = fields.get("error", 0.05 / 2 ** fields.get("looks", 1))
+    blocks = range(max(len(result.rounds) for result in results.values()))  # of older files: each with new instances
+    instances = tuple(fields.get("instances", blocks))
+    kind = Race if race else Comparison
+    return kind(results, error, instances, fields.get("seconds"), tuple(fields.get("notes", ())), **race)

@@ -4,25 +4,19 @@ No TensorFlow is imported here; where somebody else has loaded it, a visit waits
 """
 
 import math
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from numbers import Integral
 
-from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.hardware import own_cpu_seconds
+from bigtrain_nb.common.at_rest import let_rest, wait_for_gpus
+from bigtrain_nb.common.sources import count_examples, has_end, is_source
 
-STEP_SLICE, SLICE = 0.05, 0.3
-"""Seconds. A warm-up is seen in slices, of a step and of an iterator: it is over once two agree."""
-LONGEST_STEADYING = 2.0
-"""Seconds. After a first pass that took all the time of the warm-up, so long may it take until slices agree."""
-LONGEST_REST = LONGEST_DRAIN = 1.0
-SHORTEST_DRAIN = 0.1
+STEP_SLICE, SLICE, LONGEST_STEADYING = 0.05, 0.3, 2.0
+"""Seconds. A warm-up is seen in slices, of a step and of an iterator: it is over once two agree, or after so long."""
+SHORTEST_DRAIN, LONGEST_DRAIN = 0.1, 1.0
 KEPT = 16
-INFINITE = -1
-"""What a `tf.data.Dataset` with `.repeat()` gives as its cardinality."""
+PASS_GOES_ON = "measured before its first pass had ended"
 
 now = time.perf_counter
 
@@ -49,7 +43,7 @@ class Source:
         self.progress = progress
         self.is_step = not hasattr(made, "__iter__")
         self.unit = None if self.is_step else "examples/s"
-        self.has_end = not self.is_step and _has_end(made)
+        self.has_end = not self.is_step and has_end(made)
         self.can_repeat = self.has_end and hasattr(made, "repeat")
         self.iterator = None
         self.ended = deque(maxlen=KEPT)
@@ -58,6 +52,10 @@ class Source:
         self.pass_is_empty = True
         self.first_seconds = None
         self.batch_seconds = math.inf
+
+    @property
+    def note(self):
+        return PASS_GOES_ON if self.has_end and not self.passes else ""
 
     def pull(self):
         """Take one batch, or step, and return how many examples it held; 0 where a pass has just ended."""
@@ -108,7 +106,7 @@ class Source:
     def visit(self, seconds, batches):
         """Return examples and seconds of one visit; of an iterator, once it is at rest and its buffers are empty."""
         if not self.is_step:
-            let_rest(self.progress)
+            let_rest(self.progress.tick)
             self._run_dry()
         examples, _, took = self.run(seconds, batches)
         return examples, took
@@ -168,63 +166,3 @@ class Source:
                 " 1, every time or never"
             )
         return int(done) if is_count else 1
-
-
-def is_source(thing):
-    """Tell whether this can be measured: batches, a step function, or what has `.dataset()`."""
-    is_model = hasattr(thing, "train_on_batch")  # of Keras: what a step of it is, is for a step function to say
-    if callable(getattr(thing, "dataset", None)) or (callable(thing) and not is_model and takes(thing)):
-        return True
-    is_one_thing = isinstance(thing, str | bytes | Mapping) or getattr(thing, "shape", None) == ()
-    return hasattr(thing, "__iter__") and not is_one_thing
-
-
-def _has_end(made):
-    """Tell whether batches are known to end: a `tf.data.Dataset` without `repeat()`, or what has a length."""
-    if hasattr(made, "cardinality"):
-        return int(made.cardinality()) != INFINITE
-    try:
-        return len(made) >= 0
-    except (TypeError, NotImplementedError):
-        return False
-
-
-def count_examples(batch, name="source"):
-    """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
-    first = batch
-    while isinstance(first, tuple | list | Mapping) and first:
-        if isinstance(first, list) and isinstance(first[0], int | float | str):
-            return len(first)
-        parts = list(first.values()) if isinstance(first, Mapping) else first
-        first = parts[0]
-    shape = tuple(getattr(first, "shape", ()))
-    if not shape or not shape[0]:
-        raise ValueError(
-            f"{name} yielded {type(first).__name__} of shape {shape}, with no examples along a leading dimension:"
-            " batch it first, as in dataset.batch(32); instead of a distributed dataset, give what it was made from"
-        )
-    return int(shape[0])
-
-
-def let_rest(progress):
-    """Wait until this process and its children rest, as their buffers are full; a second at most."""
-    until, used = now() + LONGEST_REST, own_cpu_seconds() - time.thread_time()
-    while now() < until:
-        time.sleep(0.01)
-        progress.tick()
-        used, before = own_cpu_seconds() - time.thread_time(), used
-        if used - before < 0.002:
-            return
-
-
-def wait_for_gpus():
-    """Wait until this process' GPUs have done what they were given; a CPU has when TensorFlow's call returns.
-
-    `tf.test.experimental.sync_devices` would ask the devices of other workers too, and raises in a worker.
-    """
-    tf = sys.modules.get("tensorflow")
-    if not hasattr(tf, "config"):
-        return  # not loaded, or being loaded
-    for number in range(len(tf.config.get_visible_devices("GPU"))):
-        with tf.device(f"GPU:{number}"):
-            tf.raw_ops.SyncDevice()

@@ -11,13 +11,11 @@ from typing import Any
 from bigtrain_nb.common.checks import of_kind, positive
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.words import number
-from bigtrain_nb.measure.results import LEAST_ROUNDS, PASS_GOES_ON, Result
+from bigtrain_nb.measure.results import LEAST_ROUNDS, Result
 from bigtrain_nb.measure.source import Source
 
-ROUNDS = 40
-"""The time is cut into so many, unless they get shorter than `SHORTEST`."""
-SHORTEST = 0.1
-"""Seconds of a round, at least, and at least one batch."""
+ROUNDS, SHORTEST = 40, 0.1
+"""The time is cut into so many, unless they get shorter than so many seconds."""
 
 
 def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progress: Callable | None = None) -> Result:
@@ -50,7 +48,7 @@ def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progr
         made = Source(source, name, told)
         told.say(0.0, "warming up")
         made.warm_up(longest=seconds)
-        note = PASS_GOES_ON if made.has_end and not made.passes else ""
+        note = made.note
         slot = max(seconds / ROUNDS, SHORTEST)
         rates, examples, spent = [], 0, 0.0
         while len(rates) < LEAST_ROUNDS or spent < seconds - slot / 2:

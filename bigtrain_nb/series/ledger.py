@@ -62,7 +62,7 @@ class Ledger(Shown):
         measured = self._measured_before(None)
         return measured[-1].name if measured else None
 
-    def measure(self, name, source, *, seconds=4.0, **others):
+    def measure(self, name, source, *, seconds=3.0, **others):
         """Measure a step function, or another source of `bt.throughput`, and `enter` it with the ``others``.
 
         All but the first are measured side by side with the last one that was kept, by `bt.compare`.
@@ -74,7 +74,7 @@ class Ledger(Shown):
             rate = throughput(source, seconds=seconds, name=name)
         return self.enter(name, rate, source=source, **others)
 
-    def overall(self, name, *, seconds=6.0, **others):
+    def overall(self, name, *, seconds=4.0, **others):
         """Measure the last step that was kept side by side with the first, and `enter` it with the ``others``."""
         measured = self._measured_before(name)
         rate = _compared(measured[0], name, measured[-1].source, seconds)

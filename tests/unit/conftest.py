@@ -77,7 +77,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(source, "now", clock)
     monkeypatch.setattr(progress, "now", clock)
     monkeypatch.setattr(source, "let_rest", lambda _: clock.spend(0.003))
-    monkeypatch.setattr(rounds, "busy_seconds", lambda: 0.0)
+    monkeypatch.setattr(rounds, "seconds_of_others", lambda: 0.0)
     return clock
 
 

@@ -110,18 +110,19 @@ class TestMeasured:
 
 @quick
 class TestSweeps:
-    def test_all_values_and_the_run_before_are_measured_together(self, lab):
+    def test_all_values_are_measured_together_and_compared_with_the_first(self, lab):
         lab.run()
         swept = lab.sweep("batch", prefetch=2)
         assert [run.settings["batch"] for run in swept] == [4, 32, 320]
         assert {run.settings["prefetch"] for run in swept} == {2}
-        for run in swept:
+        assert swept[0].ratio is None and [run.ratio.b for run in swept[1:]] == ["run 2", "run 2"]
+        assert swept[0].comparison.names == ("run 2", "run 3", "run 4")
+
+    def test_a_baseline_is_measured_with_them(self, lab):
+        lab.baseline = lab.run()
+        for run in lab.sweep("batch"):
             assert run.comparison.names == ("run 1", "run 2", "run 3", "run 4")
             assert run.ratio.b == "run 1"
-
-    def test_the_first_of_a_first_sweep_is_what_the_others_are_compared_with(self, lab):
-        first, *others = lab.sweep("batch")
-        assert first.ratio is None and all(run.ratio.b == "run 1" for run in others)
 
     def test_in_a_race_all_combinations_become_runs_and_the_best_are_named(self, lab):
         lab.sweep("workers")

@@ -8,9 +8,9 @@ import pytest
 from clocks import Source, pair
 
 from bigtrain_nb.common.progress import Progress
+from bigtrain_nb.common.sources import count_examples
 from bigtrain_nb.measure.rounds import compare
 from bigtrain_nb.measure.source import Source as Measured
-from bigtrain_nb.measure.source import count_examples
 from bigtrain_nb.measure.throughput import throughput
 
 

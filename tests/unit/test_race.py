@@ -95,7 +95,7 @@ def test_the_answer_says_who_is_left_who_left_when_and_how_far_behind(clock):
     assert found.left == {"cost=20 place=1": 4, "cost=20 place=2": 4}
     assert [len(result.rounds) for result in found.results.values()] == [40, 40, 4, 4]
     assert str(found).startswith(f"Cannot be told apart (2 of 4): {', '.join(found.still_in)}.\n")
-    assert str(found).count("slower") == 2 and "In 95 % of such races the fastest one is still in" in found.details
+    assert str(found).count("slower") == 2
     with pytest.raises(RuntimeError, match="only what bt.compare returned in this process can go on"):
         found.go_on(5)
     assert found._repr_html_().count('scope="row"') == 4

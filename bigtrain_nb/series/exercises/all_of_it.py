@@ -352,7 +352,7 @@ def _check_next_step(answer):
             " the way apart. Does each step take the next four examples, and is there one update for every four?"
         )
 
-    for seconds in (1, 4, 16):  # if the interval still holds it then, the median decides
+    for seconds in (1, 4):  # if the interval still holds it then, the median decides
         measured = bt.compare({"yours": lambda: yours, "the colleague's": lambda: theirs}, seconds=seconds)
         gain = measured.ratio("yours", "the colleague's")
         if not gain.low <= ENOUGH < gain.high:

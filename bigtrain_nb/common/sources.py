@@ -1,0 +1,44 @@
+"""What can be measured or read: batches, or a step; whether they end, and how many examples a batch holds."""
+
+from collections.abc import Mapping
+
+from bigtrain_nb.common.checks import takes
+
+INFINITE = -1
+"""What a `tf.data.Dataset` with `.repeat()` gives as its cardinality."""
+
+
+def is_source(thing):
+    """Tell whether this can be measured: batches, a step function, or what has `.dataset()`."""
+    is_model = hasattr(thing, "train_on_batch")  # of Keras: what a step of it is, is for a step function to say
+    if callable(getattr(thing, "dataset", None)) or (callable(thing) and not is_model and takes(thing)):
+        return True
+    is_one_thing = isinstance(thing, str | bytes | Mapping) or getattr(thing, "shape", None) == ()
+    return hasattr(thing, "__iter__") and not is_one_thing
+
+
+def has_end(made):
+    """Tell whether batches are known to end: a `tf.data.Dataset` without `repeat()`, or what has a length."""
+    if hasattr(made, "cardinality"):
+        return int(made.cardinality()) != INFINITE
+    try:
+        return len(made) >= 0
+    except (TypeError, NotImplementedError):
+        return False
+
+
+def count_examples(batch, name="source"):
+    """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
+    first = batch
+    while isinstance(first, tuple | list | Mapping) and first:
+        if isinstance(first, list) and isinstance(first[0], int | float | str):
+            return len(first)
+        parts = list(first.values()) if isinstance(first, Mapping) else first
+        first = parts[0]
+    shape = tuple(getattr(first, "shape", ()))
+    if not shape or not shape[0]:
+        raise ValueError(
+            f"{name} yielded {type(first).__name__} of shape {shape}, with no examples along a leading dimension:"
+            " batch it first, as in dataset.batch(32); instead of a distributed dataset, give what it was made from"
+        )
+    return int(shape[0])
