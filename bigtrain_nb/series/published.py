@@ -1,7 +1,7 @@
 """Published trainings of dense models, beside what `bt.plan_cluster` says of them.
 
-`RUNS` were known when the constants of a plan were chosen, also those that chose none. `AFTERWARDS` were looked up when
-they were: the sharper test.
+`RUNS` were known when the constants of a plan were chosen, also those that chose none. `AFTERWARDS` were listed
+after they were; some of them had been tried before.
 """
 
 from dataclasses import dataclass, replace

@@ -27,6 +27,7 @@ class EpochByEpoch:
         self._times_opened = _variable(tf.constant(0, tf.int64))
         self._kept = (first,)  # its resources live as long as it does
         self.dataset = self._dataset().with_options(first.options())
+        self.dataset.order_is_known = True  # its own graph would not tell: it holds a variable
 
     @property
     def times_opened(self):

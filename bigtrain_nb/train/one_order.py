@@ -58,13 +58,14 @@ class OneOrder:
     def _by_batches(self, dataset):
         if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
             return dataset
-        if not keeps_order(dataset):
+        order_is_known = getattr(dataset, "order_is_known", False)  # of `EpochByEpoch`, which has looked at each epoch
+        if not order_is_known and not keeps_order(dataset):
             raise ValueError(
                 "this dataset has deterministic=False and hands out what is ready first, so workers do not have one"
                 " order: some examples would train twice in an epoch, and others never. Leave deterministic out, or let"
                 " each worker read files of its own, by AutoShardPolicy.FILE"
             )
-        if any(seeds == (0, 0) for seeds, _ in shuffles_of(dataset)):
+        if not order_is_known and any(seeds == (0, 0) for seeds, _ in shuffles_of(dataset)):
             raise ValueError(f"this dataset shuffles without a seed, {_NO_ONE_ORDER}")
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = _POLICIES.DATA
