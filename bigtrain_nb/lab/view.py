@@ -32,7 +32,7 @@ class View:
         self.sweep = self._button("Try all", "Measure all these values in turns", self._sweep)
         self.race = self._button("Find the best", "All combinations take turns; the slower ones leave", self._race)
 
-        self.baseline = widgets.Dropdown(options=[(BEFORE, None)], description="Compare with", **LOOK)
+        self.baseline = widgets.Dropdown(options=[(BEFORE, BEFORE)], description="Compare with", **LOOK)
         self.baseline.observe(self._choose_baseline, "value")
         self.export = self._button("Export", f"Write all runs to {EXPORTED}", self._export)
 
@@ -89,8 +89,8 @@ class View:
         above = f"{_large(rate)}<div>{verdict}</div>"
         self.results.value = colored(above + figure_svg(figure, words) + lab.table().html)
         self.baseline.unobserve(self._choose_baseline, "value")  # new options choose the first of them
-        self.baseline.options = [(BEFORE, None), *((run.name, run) for run in lab.runs)]
-        self.baseline.value = lab.baseline
+        self.baseline.options = [(BEFORE, BEFORE), *((run.name, run) for run in lab.runs)]
+        self.baseline.value = lab.baseline or BEFORE
         self.baseline.observe(self._choose_baseline, "value")
 
     def _button(self, name, tooltip, action):
@@ -133,9 +133,9 @@ class View:
         self.lab.say(f"Wrote {self.lab.export(EXPORTED)}")
 
     def _choose_baseline(self, change):
-        self.lab.baseline = change["new"]
-        chosen = self.lab.baseline
-        self.lab.say(f"The next runs are compared with {chosen.name if chosen else BEFORE}.")
+        chosen = change["new"]
+        self.lab.baseline = None if chosen == BEFORE else chosen
+        self.lab.say(f"The next runs are compared with {self.lab.baseline.name if self.lab.baseline else BEFORE}.")
 
 
 def _large(markup):

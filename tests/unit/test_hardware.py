@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from types import SimpleNamespace
 
@@ -199,3 +200,13 @@ def test_tensorflow_starts_as_many_threads_as_the_container_has_cores_unless_tol
     if "AssertionError: no names" in done.stderr:
         pytest.skip("TensorFlow 2.20 gives its threads no names")
     assert done.stdout.strip() == said, done
+
+
+def test_what_this_process_uses_is_not_what_others_take():
+    others, own, began = hardware.seconds_of_others(), hardware.own_cpu_seconds(), time.perf_counter()
+    while time.perf_counter() - began < 0.5:
+        sum(range(1000))
+    used = hardware.own_cpu_seconds() - own
+    took = time.perf_counter() - began
+    assert 0 < used <= 1.5 * took
+    assert hardware.seconds_of_others() - others < took * len(hardware.usable_cores()) + 0.2

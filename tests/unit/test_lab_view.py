@@ -49,6 +49,18 @@ def test_find_the_best_shows_who_is_still_in(lab):
     assert not view.race.disabled and "Cannot be told apart (24 of 72): run 49" in view.status.value
 
 
+def test_a_baseline_is_chosen_and_given_up_on_the_screen(lab):
+    view = shown(lab)
+    first = lab.run()
+    lab.run(batch=320)
+    assert view.baseline.label == "the run before" and lab.baseline is None
+    view.baseline.value = first
+    assert lab.baseline is first and "compared with run 1" in view.status.value
+    assert lab.run(batch=32).ratio.b == "run 1" and view.baseline.label == "run 1"
+    view.baseline.value = "the run before"
+    assert lab.baseline is None and view.baseline.label == "the run before"
+
+
 def test_export_says_where_or_what_went_wrong(lab, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     view = shown(lab)
