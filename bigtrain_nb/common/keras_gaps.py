@@ -138,6 +138,11 @@ def batch_of_zeros(iterator):
     return tf.nest.map_structure(lambda part: tf.zeros([1, *part.shape[1:]], part.dtype), spec)
 
 
+def datasets_within(dataset):
+    """Return a dataset and all that it was made from; there is no public way to ask."""
+    return [dataset, *(one for each in dataset._inputs() for one in datasets_within(each))]
+
+
 def tracings_of(train_function):
     """Return a function that says how often what `fit` calls for an execution has been traced so far.
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import in_place_of
+from bigtrain_nb.common.keras_gaps import datasets_within, in_place_of
 from bigtrain_nb.common.passes import keeps_order, shuffles_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
@@ -58,7 +58,8 @@ class OneOrder:
     def _by_batches(self, dataset):
         if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
             return dataset
-        order_is_known = getattr(dataset, "order_is_known", False)  # of `EpochByEpoch`, which has looked at each epoch
+        known = [getattr(one, "order_is_known", False) for one in datasets_within(dataset)]
+        order_is_known = any(known)  # of `EpochByEpoch`, which has looked at each epoch
         if not order_is_known and not keeps_order(dataset):
             raise ValueError(
                 "this dataset has deterministic=False and hands out what is ready first, so workers do not have one"
