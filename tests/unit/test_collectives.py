@@ -51,7 +51,6 @@ OF_EIGHT = pytest.mark.more("eight replicas, each traced: those of two and four 
         ("sharded optimizer", 3),
         pytest.param("fully sharded", 8, marks=OF_EIGHT),
         ("tensor parallel", 3),
-        ("meeting after each step", 3),
         ("16 bits on the way", 3),
     ],
 )
