@@ -23,8 +23,6 @@ PRACTICALLY_SAME = 0.02
 """Ratios within 2 % of 1 are called the same: smaller differences are not worth a change."""
 CLOSE = 1.5
 """Times. What may be farther apart than this and is not clear is not close: it is noisy."""
-LEAST_ROUNDS = 6
-"""With fewer, the whole range of the rounds holds their true median in less than 95 % of all cases."""
 MOSTLY_LUCK = 0.5
 """Of the variance. Where luck has more of it, more rounds of the same instances hardly help."""
 
