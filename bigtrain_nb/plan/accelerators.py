@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What a maker publishes. ``memory``: bytes; ``flops_16``: FLOP/s in 16 bits; ``flops_32``: FLOP/s in float32.
+    """What a maker publishes. ``memory``: bytes; ``bandwidth``: bytes/s of it; ``flops_16``: FLOP/s in 16 bits.
 
-    In float32 with TF32 where there is such a thing, for TensorFlow uses it unless told otherwise
+    ``flops_32``: FLOP/s in float32, with TF32 where there is such a thing, for TensorFlow uses it unless told otherwise
     (`tf.config.experimental.enable_tensor_float_32_execution`). ``link``: bytes/s in one direction to the others of its
     node, half of what makers print for both; ``node``: how many are usually linked like that; ``bfloat16``: whether it
     has that.
@@ -20,6 +20,7 @@ class Accelerator:
 
     name: str
     memory: float
+    bandwidth: float
     flops_16: float
     flops_32: float
     link: float
@@ -55,41 +56,41 @@ _AMPERE = {"efficiency": (0.52, 0.75), "network": 25e9}
 DGX A100."""
 
 _ALL = (
-    Accelerator("T4", 16e9, 65e12, 8.1e12, 16e9, 1, "NVIDIA T4 datasheet; link: PCIe 3.0 x16", bfloat16=False),
-    Accelerator("L4", 24e9, 121e12, 60.5e12, 32e9, 1, f"NVIDIA L4 datasheet, {_HALF}; link: PCIe 4.0 x16"),
-    Accelerator("V100", 32e9, 125e12, 15.7e12, 150e9, 8, "NVIDIA V100 datasheet, SXM2", bfloat16=False),
-    Accelerator("A100 40 GB", 40e9, 312e12, 156e12, 300e9, 8, "NVIDIA A100 datasheet, SXM", **_AMPERE),
-    Accelerator("A100 80 GB", 80e9, 312e12, 156e12, 300e9, 8, "NVIDIA A100 datasheet, SXM", **_AMPERE),
+    Accelerator("T4", 16e9, 320e9, 65e12, 8.1e12, 16e9, 1, "NVIDIA T4 datasheet; link: PCIe 3.0 x16", bfloat16=False),
+    Accelerator("L4", 24e9, 300e9, 121e12, 60.5e12, 32e9, 1, f"NVIDIA L4 datasheet, {_HALF}; link: PCIe 4.0 x16"),
+    Accelerator("V100", 32e9, 900e9, 125e12, 15.7e12, 150e9, 8, "NVIDIA V100 datasheet, SXM2", bfloat16=False),
+    Accelerator("A100 40 GB", 40e9, 1555e9, 312e12, 156e12, 300e9, 8, "NVIDIA A100 datasheet, SXM", **_AMPERE),
+    Accelerator("A100 80 GB", 80e9, 2039e9, 312e12, 156e12, 300e9, 8, "NVIDIA A100 datasheet, SXM", **_AMPERE),
     Accelerator(
-        *("H100", 80e9, 989e12, 494.5e12, 450e9, 8),
+        *("H100", 80e9, 3350e9, 989e12, 494.5e12, 450e9, 8),
         f"NVIDIA H100 datasheet, SXM, {_HALF}",
         flops_8=1979e12,
         **_HOPPER,
     ),
     Accelerator(
-        *("H200", 141e9, 989e12, 494.5e12, 450e9, 8),
+        *("H200", 141e9, 4800e9, 989e12, 494.5e12, 450e9, 8),
         f"NVIDIA H200 datasheet, SXM, {_HALF}",
         flops_8=1979e12,
         **_HOPPER,
     ),
     Accelerator(
-        *("B200", 180e9, 2250e12, 1125e12, 900e9, 8),
+        *("B200", 180e9, 8000e9, 2250e12, 1125e12, 900e9, 8),
         f"NVIDIA Blackwell architecture brief, DGX B200 datasheet, {_HALF}",
         flops_8=4500e12,
         **_BLACKWELL,
     ),
     Accelerator(
-        *("GB200 NVL72", 186e9, 2500e12, 1250e12, 900e9, 72),
+        *("GB200 NVL72", 186e9, 8000e9, 2500e12, 1250e12, 900e9, 72),
         f"NVIDIA GB200 NVL72 datasheet, a 72nd of it, {_HALF}; node: a rack",
         flops_8=5000e12,
         **_BLACKWELL,
     ),
-    Accelerator("TPU v4", 32e9, 275e12, 275e12, 300e9, 4096, _TPU),
-    Accelerator("TPU v5e", 16e9, 197e12, 197e12, 200e9, 256, _TPU),
-    Accelerator(*("TPU v5p", 95e9, 459e12, 459e12, 600e9, 8960, _TPU), network=6.25e9, efficiency=(0.60, 0.90)),
-    Accelerator(*("TPU v6e", 32e9, 918e12, 918e12, 400e9, 256, _TPU), network=12.5e9, efficiency=(0.42, 0.65)),
+    Accelerator("TPU v4", 32e9, 1200e9, 275e12, 275e12, 300e9, 4096, _TPU),
+    Accelerator("TPU v5e", 16e9, 819e9, 197e12, 197e12, 200e9, 256, _TPU),
+    Accelerator(*("TPU v5p", 95e9, 2765e9, 459e12, 459e12, 600e9, 8960, _TPU), network=6.25e9, efficiency=(0.60, 0.90)),
+    Accelerator(*("TPU v6e", 32e9, 1600e9, 918e12, 918e12, 400e9, 256, _TPU), network=12.5e9, efficiency=(0.42, 0.65)),
     Accelerator(
-        *("TPU v7", 206e9, 2307e12, 2307e12, 600e9, 9216),
+        *("TPU v7", 206e9, 7380e9, 2307e12, 2307e12, 600e9, 9216),
         f"{_TPU}, which says that TensorFlow is not supported there",
         network=12.5e9,
         flops_8=4614e12,

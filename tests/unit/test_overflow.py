@@ -319,11 +319,11 @@ def test_of_a_task_of_keras_hub_the_texts_go_through_its_preprocessor():
 def test_a_layer_is_named_by_its_path_where_others_have_its_name():
     def block(number):
         inputs = keras.Input((4,))
-        outputs = keras.layers.Dense(4, "exponential", name="dense")(inputs)
+        outputs = keras.layers.Dense(4, "exponential", kernel_initializer="ones", name="dense")(inputs)
         return keras.Model(inputs, outputs, name=f"block_{number}")
 
     inputs = keras.Input((4,))
     model = keras.Model(inputs, block(1)(block(0)(inputs)))
     model.compile("sgd", "mse")
     found = bt.find_overflow(model, (30 * tf.ones([2, 4]), tf.ones([2, 4])))
-    assert found.layer in ("block_0/dense", "block_1/dense"), found
+    assert found.layer == "block_0/dense", found
