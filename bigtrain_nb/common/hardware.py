@@ -4,6 +4,8 @@ import functools
 import math
 import os
 import platform
+import re
+import resource
 import subprocess
 import sys
 import time
@@ -99,6 +101,22 @@ def usable_cores():
 def memory_limit():
     """Return how many bytes of memory this process gets at most: the machine's, or those of its control groups."""
     return min([psutil.virtual_memory().total, *map(_memory_of, _control_groups("memory"))])
+
+
+def start_peak_anew():
+    """Let the kernel count the peak of this process from now on, where it can."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_resident():
+    """Return the highest resident memory of this process in bytes."""
+    status = Path("/proc/self/status")
+    found = re.search(r"VmHWM:\s*(\d+)", status.read_text()) if status.exists() else None
+    if found:
+        return 1024 * int(found[1])
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else 1024 * used
 
 
 def lost_seconds():

@@ -1,7 +1,9 @@
-"""Datasets whose graph is written anew: to be looked at without being moved on by that, or to begin later."""
+"""What `fit` gets of a dataset, looked at without moving it on, and datasets that begin later."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -18,8 +20,35 @@ _DRAWS = ("Random", "Truncated", "ParameterizedTruncated", "Multinomial", "State
 """How operations are called that draw random numbers one after the other, each other ones if one is left out."""
 
 
+def has_batches(source):
+    return hasattr(source, "__iter__") or callable(getattr(source, "dataset", None))
+
+
+def batches_of(source):
+    return source.dataset() if callable(getattr(source, "dataset", None)) else source
+
+
+def as_fit_gives(model, data):
+    """Return the dataset as the `fit` of a KerasHub task gives it to the model: behind its preprocessor, if any."""
+    source = batches_of(data)
+    has_one = getattr(model, "preprocessor", None) is not None and hasattr(model, "preprocess_samples")
+    if not has_one or not isinstance(source, tf.data.Dataset):
+        return data
+    return source.map(lambda *parts: model.preprocess_samples(*parts), num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def as_tensor(value):
+    """Return a part of a batch as the tensor that `fit` makes of it; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, np.ndarray) and value.dtype == "float64":
+        return tf.constant(value, keras.config.floatx())
+    return tf.convert_to_tensor(value)
+
+
 def passes(source: Any) -> Callable[[], Iterator]:
     """Return a function that starts a pass over batches, without moving on their shuffling where that can be done."""
+    source = batches_of(source)
     if isinstance(source, keras.utils.PyDataset):
         return lambda: (source[number] for number in range(len(source)))
     if isinstance(source, tf.data.Dataset):

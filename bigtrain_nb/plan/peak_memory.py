@@ -4,19 +4,16 @@ import base64
 import json
 import os
 import pickle
-import re
-import resource
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import psutil
 
 from bigtrain_nb.common.checks import takes
+from bigtrain_nb.common.hardware import peak_resident, start_peak_anew
 from bigtrain_nb.launch.jobs import TIMED_OUT, in_words, run_workers
 
 TIMEOUT_SECONDS = 600
@@ -118,24 +115,8 @@ def measure(packed):
     start_peak_anew()
     before = psutil.Process().memory_info().rss
     function(**arguments)
-    peak = {"host": max(0, _highest_resident() - before) / MIB, "device": None}
+    peak = {"host": max(0, peak_resident() - before) / MIB, "device": None}
     if on_gpu:
         highest = tf.config.experimental.get_memory_info("GPU:0")["peak"]
         peak["device"] = max(0, highest - before_on_gpu) / MIB
     print(f"\n{ANSWER}{json.dumps(peak)}", flush=True)
-
-
-def start_peak_anew():
-    """Let the kernel count the peak of this process from now on, where it can."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _highest_resident():
-    """Return the highest resident memory of this process in bytes."""
-    status = Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s*(\d+)", status.read_text()) if status.exists() else None
-    if found:
-        return 1024 * int(found[1])
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return used if sys.platform == "darwin" else 1024 * used

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 from bigtrain_nb.plan.breakdown import Breakdown, Line, Plan
 from bigtrain_nb.plan.peak import peak_of
 from bigtrain_nb.plan.step import Step
-from bigtrain_nb.plan.this_machine import on_gpu
 
 IDLE = 1.25
 """What lies idle between tensors in TensorFlow's best-fit allocator (bfc_allocator.cc), in tensors of the largest size:
@@ -150,7 +150,7 @@ def plan_of(step, on=None, waiting=1):
             layers.append(Line(layer, size))
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
-        memory=_memory(step, gradients, waiting, of_gpu=on is not None or on_gpu()),
+        memory=_memory(step, gradients, waiting, of_gpu=on is not None or bool(tf.config.list_logical_devices("GPU"))),
         activations=Breakdown("Activations by layer", "bytes", layers),
         flops=_flops(step),
         communication_volume=_communication_volume(step),

@@ -21,7 +21,6 @@ def main(words):
     )
     parser.add_argument("training", metavar="TRAIN.py:build", help="a script, and a function in it without arguments")
     parser.add_argument("--minutes", type=float, default=3, help="after which no check begins (default: 3)")
-    parser.add_argument("--epochs", type=int, help="how many are planned")
     parser.add_argument("--checks", nargs="+", help=f"some of {', '.join(GROUPS)}, or single lines (default: all)")
     parser.add_argument("--html", type=Path, metavar="PAGE.html", help="write the report as a page")
     chosen = parser.parse_args(words)
@@ -31,7 +30,6 @@ def main(words):
             model,
             data,
             validation=validation[0] if validation else None,
-            epochs=chosen.epochs,
             minutes=chosen.minutes,
             checks=chosen.checks,
         )

@@ -7,12 +7,12 @@ from collections import Counter
 
 import numpy as np
 
+from bigtrain_nb.common.passes import batches_of, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.preflight.features import named_parts
 from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, look, ok, wrong
-from bigtrain_nb.preflight.training import NoExamples, passes_of, read, words_of
-from bigtrain_nb.watch.profile import batches_of
+from bigtrain_nb.preflight.training import NoExamples, read, words_of
 
 ONE_CLASS = 0.5
 ONE_CLASS_BY_CHANCE = 0.05
@@ -283,7 +283,7 @@ def repeated(training):
 
 def second_pass(training):
     """Does the dataset give batches again in the second epoch?"""
-    again = next(iter(passes_of(training.data)()), None)
+    again = next(iter(passes(training.data)()), None)
     if again is None:
         training.ends_after_a_pass = True
         return wrong(
@@ -344,8 +344,8 @@ def validation_apart(training):
     if _never_ends(training.data):
         raise NotExamined("the training repeats its data for ever, and so each of its examples: leave out repeat()")
     seconds = max(1, SHARE_FOR_EXAMPLES * training.seconds_left)
-    times = Counter(_inputs_of(passes_of(training.data)(), seconds))
-    of_validation = passes_of(training.validation)
+    times = Counter(_inputs_of(passes(training.data)(), seconds))
+    of_validation = passes(training.validation)
     next(iter(of_validation()), None)  # behind a shuffle the second pass has other examples than the first
     theirs = list(_inputs_of(of_validation(), seconds))
     if not theirs:

@@ -1,17 +1,14 @@
-"""Is a batch right in pieces, as micro-batches and replicas compute it, and how noisy is its gradient?
+"""Is a batch right in pieces, as micro-batches and replicas compute it?
 
 The gradients of slices are set beside that of the whole batch.
 """
-
-import time
 
 import numpy as np
 
 from bigtrain_nb.common.batches import examples_of, ignored_class, loss_reduction
 from bigtrain_nb.common.keras_gaps import layers_that_add_losses, layers_within, losses_watched, mask_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import amount, first_sentence
-from bigtrain_nb.measure.intervals import mean_interval
+from bigtrain_nb.common.words import first_sentence
 from bigtrain_nb.preflight.report import NotExamined, look, ok
 
 TIMES_REORDERED = 10
@@ -21,12 +18,6 @@ Healthy models gave 1e-7, and 3e-3 to 7e-3 in bfloat16."""
 
 MOST_BY_ROUNDING = 0.02
 """Of another order of the batch; more is no rounding."""
-
-MOST_HALVED = 20
-LEAST_HALVED = 4
-"""Batches whose halves are compared for the noise; of fewer an interval says nothing."""
-SHARE_OF_TIME = 0.1
-"""Of the time that is left, for these."""
 
 
 def gradient(training):
@@ -89,79 +80,6 @@ def gradient(training):
         "With micro-batches or several replicas it is another training: keep the batch whole, or change the loss.",
         "05",
     )
-
-
-def noise(training):
-    """How large is the batch beside the simple gradient noise scale, tr(Σ) / |G|²?
-
-    The squared norm of a gradient of b examples is |G|² + tr(Σ) / b on average, so those of a batch and of its halves
-    give both without bias (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1). The
-    interval is that of the jackknife, which leaves out one batch after the other.
-    """
-    training.refuse_own_step()
-    if not training.model.trainable_variables:
-        raise NotExamined("nothing trains")
-    if _reduction(training) == "sum":
-        raise NotExamined("the loss is a sum, whose gradient grows with the batch")
-    if training.examples < 2:
-        raise NotExamined("the batch has one example")
-    until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
-    try:
-        _refuse_unlike_halves(training)
-    except (ValueError, tf.errors.InvalidArgumentError):
-        raise NotExamined("the model fails with half a batch") from None
-    found = []
-    for batch in training.batches[:MOST_HALVED]:
-        if len(found) >= LEAST_HALVED and time.monotonic() > until:
-            break
-        if keras.tree.flatten(batch)[0].shape[0] == training.examples:
-            found.append(_noise_and_square(training, batch))
-    if len(found) < LEAST_HALVED:
-        raise NotExamined(f"it takes {LEAST_HALVED} batches of the same size")
-    noises, squares = np.array(found).T
-    without_one = [(noises.sum() - one, squares.sum() - square) for one, square in found]
-    if not all(one > 0 and square > 0 for one, square in [*without_one, (noises.sum(), squares.sum())]):
-        raise NotExamined(f"the halves of {len(found)} batches do not tell the noise from the gradient")
-    whole = np.log(noises.sum() / squares.sum())
-    count = len(found)
-    _, low, high = mean_interval([count * whole - (count - 1) * np.log(one / square) for one, square in without_one])
-    examples = training.examples
-    words = (
-        f"A batch has {examples} examples, and the gradient noise scale is {amount(np.exp(whole), 'examples')}"
-        f" ({amount(np.exp(low), '')} to {amount(np.exp(high), '')}), from {count} batches."
-    )
-    if examples < np.exp(low):
-        words += " A larger batch would give a better direction: it needs fewer steps."
-    elif examples > np.exp(high):
-        words += " A larger batch would save few steps at the start."
-    return ok(f"{words} The scale grows while the loss falls.")
-
-
-def _refuse_unlike_halves(training):
-    """Raise NotExamined where the gradient of a batch is not the mean of those of its halves."""
-    half = training.examples // 2
-    _, _, both = _halves(training, training.first)
-    _, whole = training.gradients(examples_of(training.first, 0, 2 * half))
-    if _distance(both, whole) > MOST_BY_ROUNDING:
-        raise NotExamined("the gradient of a batch is not the mean of those of its halves")
-
-
-def _halves(training, batch):
-    """Return the gradients of the halves of a batch, and their mean."""
-    half = training.examples // 2
-    _, first = training.gradients(examples_of(batch, 0, half))
-    _, second = training.gradients(examples_of(batch, half, half))
-    both = {place: (first.get(place, 0.0) + second.get(place, 0.0)) / 2 for place in first.keys() | second.keys()}
-    return first, second, both
-
-
-def _noise_and_square(training, batch):
-    """Return estimates of tr(Σ) and of |G|² from the halves of a batch."""
-    examples = training.examples // 2 * 2
-    first, second, both = _halves(training, batch)
-    small, large = (_square(first) + _square(second)) / 2, _square(both)
-    trace = examples * (small - large)
-    return trace, large - trace / examples
 
 
 def _cause_of_sum(training):
@@ -232,4 +150,4 @@ def _wide(gradients, place):
     return tf.cast(gradients.get(place, 0.0), tf.float64)
 
 
-CHECKS = {"right in pieces": gradient, "gradient noise": noise}
+CHECKS = {"right in pieces": gradient}

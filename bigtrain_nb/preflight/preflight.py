@@ -12,39 +12,29 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from bigtrain_nb.common.checks import one_of, positive, whole_number
+from bigtrain_nb.common.checks import one_of, positive
 from bigtrain_nb.common.keras_gaps import build_as_fit_does
+from bigtrain_nb.common.passes import as_fit_gives
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.preflight import data as of_data
-from bigtrain_nb.preflight import features, leaks, memory, pieces, precision, products, survival, time_needed, updates
+from bigtrain_nb.preflight import features, leaks, memory, pieces, products, survival, updates
 from bigtrain_nb.preflight import loss as of_loss
 from bigtrain_nb.preflight.report import NOT_EXAMINED, WRONG, Finding, NotExamined, Preflight, TrainingRaises, wrong
 from bigtrain_nb.preflight.training import NoExamples, Training, refuse_read_once, words_of
 from bigtrain_nb.preflight.untouched import build_optimizers, left_as_it_was
-from bigtrain_nb.watch.profile import as_fit_gives
 
 GROUPS = {
     "data": {**of_data.CHECKS, **features.CHECKS},
     "leaks": leaks.CHECKS,
     "loss": of_loss.CHECKS,
     "pieces": pieces.CHECKS,
-    "precision": {**updates.CHECKS, **precision.CHECKS, **products.CHECKS},
-    "time": time_needed.CHECKS,
+    "precision": {**updates.CHECKS, **products.CHECKS},
     "memory": memory.CHECKS,
     "survival": survival.CHECKS,
 }
 
 
-LAST = (
-    "one batch",
-    "validation apart",
-    "bfloat16",
-    "gradient noise",
-    "time",
-    "memory",
-    "stopped and resumed",
-    "saved and loaded",
-)
+LAST = ("one batch", "validation apart", "memory", "stopped and resumed", "saved and loaded")
 """What takes a share of the time that is left: on a slow machine the quick checks have run by then."""
 SILENT_SECONDS = 10
 """After which it says what it does where no bar of progress is shown."""
@@ -63,7 +53,6 @@ def preflight(
     data: Any,
     *,
     validation: Any = None,
-    epochs: int | None = None,
     minutes: float = 3,
     checks: Sequence[str] | None = None,
 ) -> Preflight:
@@ -71,13 +60,13 @@ def preflight(
 
     ``model`` is compiled; ``data`` is the dataset that `fit` gets, a `tf.data.Dataset`, a `keras.utils.PyDataset`, a
     `Pipeline` or a list of batches, and ``validation`` that of `evaluate`. Where a task of KerasHub has a preprocessor,
-    they are of texts. ``epochs``: how many are planned, for the time of the whole run. ``checks``: groups, of "data",
-    "leaks", "loss", "pieces", "precision", "time", "memory", "survival", or single lines of a report, as "one batch";
-    default: all. After ``minutes`` no check begins, and one that has begun ends at its next call of the model; the
-    lines say so. What takes a share of that time, as "one batch", "time" and "memory", comes last. Where no bar of
-    progress can be shown, a line to stderr says every ten seconds what is examined.
+    they are of texts. ``checks``: groups, of "data", "leaks", "loss", "pieces", "precision", "memory", "survival", or
+    single lines of a report, as "one batch"; default: all. After ``minutes`` no check begins, and one that has begun
+    ends at its next call of the model; the lines say so. What takes a share of that time, as "one batch", comes last.
+    Where no bar of progress can be shown, a line to stderr says every ten seconds what is examined.
 
-    "memory" and "saved and loaded" each start a process of their own, which first loads TensorFlow.
+    "saved and loaded" starts a process of its own, which first loads TensorFlow. How long a run takes is for
+    `throughput` and `Meter` to measure, and which layer overflows for `find_overflow`.
 
     The model, its optimizer, metrics and the random numbers are left as they were, and the order of a shuffled dataset
     is not moved on: `fit` afterwards gives the same weights to the bit. Not put back are: what functions of Python in
@@ -104,14 +93,14 @@ def preflight(
         report = bt.preflight(model, data, checks=["data", "loss"])
         print(report.failed)  # True
     """
-    _refuse(model, epochs, checks)
+    _refuse(model, checks)
     positive("minutes", minutes, "minutes")
     refuse_read_once(data, "data")
     if validation is not None:
         refuse_read_once(validation, "validation")
     start = time.monotonic()
     try:
-        training = Training(model, as_fit_gives(model, data), as_fit_gives(model, validation), epochs, minutes)
+        training = Training(model, as_fit_gives(model, data), as_fit_gives(model, validation), minutes)
     except NoExamples:
         return Preflight([_EMPTY], model.name, time.monotonic() - start)
     _build(training)
@@ -120,15 +109,13 @@ def preflight(
     return Preflight(findings, model.name, time.monotonic() - start)
 
 
-def _refuse(model, epochs, checks):
+def _refuse(model, checks):
     if not isinstance(model, keras.Model):
         raise TypeError(f"preflight takes a compiled Keras model, not {model!r:.99}")
     if not model.compiled:
         raise ValueError(f"{model.name} is not compiled: a step of it needs the loss and the optimizer")
     if model.distribute_strategy.num_replicas_in_sync > 1:
         raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
-    if epochs is not None:
-        whole_number("epochs", epochs, 1)
     if isinstance(checks, str):
         raise ValueError(f"checks={checks!r} must be a list, as ['data', 'leaks']")
     for name in checks or ():

@@ -1,23 +1,19 @@
 """Does the model survive: is what is saved the same elsewhere, and does a training go on where it was stopped?"""
 
-import math
 import os
 import pickle
 import re
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 
 import numpy as np
 
 from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, first_sentence
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
-from bigtrain_nb.preflight.time_needed import batches_in_an_epoch, input_alone
-from bigtrain_nb.preflight.training import passes_of
 from bigtrain_nb.train.resume import Resume
 
 SAVED_DIFFERS = 1e-4
@@ -27,8 +23,6 @@ ON_ANOTHER_DEVICE = 2e-2
 LEAST_SECONDS = 15
 """Left, for a process of its own, which first loads TensorFlow."""
 STOPPED_AFTER, STEPS = 2, 4
-BETWEEN_FAILURES = 24 * 3600
-"""Seconds. One failure a day is a word to begin with: your machines have their own."""
 STRANGER = """
 import pickle
 import sys
@@ -46,7 +40,7 @@ np.savez(sys.argv[3], *[keras.ops.convert_to_numpy(keras.ops.cast(each, "float32
 
 
 def saved(training):
-    """Does Keras load what the model saves, here and in a process without us, and does that give the same outputs?"""
+    """Does stock Keras load what the model saves, in a process without us, and does that give the same outputs?"""
     training.refuse_own_step()
     before = keras.tree.flatten(training.outputs(training.x))
     again = keras.tree.flatten(training.outputs(training.x))
@@ -54,30 +48,38 @@ def saved(training):
         raise NotExamined("outputs are random, so that those of the loaded model cannot be compared")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
-        start = time.monotonic()
         training.model.save(path)
-        words = f"Saved in {amount(time.monotonic() - start, 's')}, {amount(os.path.getsize(path), 'bytes')}"
+        words = f"Saved, {amount(os.path.getsize(path), 'bytes')}, and loaded"
         try:
             loaded = keras.models.load_model(path)
-        except Exception as error:
-            return _not_loaded(f"{words}, but Keras cannot load it", f"{type(error).__name__}: {error}")
-        change = _change(before, keras.tree.flatten(loaded(training.x, training=False)))
-        if change > SAVED_DIFFERS:
-            return _differs("Saved and loaded", change)
-        if training.seconds_left < LEAST_SECONDS:
-            return ok(
-                f"{words}, and loaded here, it gives the same outputs. There was no time for a new process.", "14"
-            )
-        try:
+            change = _change(before, keras.tree.flatten(loaded(training.x, training=False)))
+            if change > SAVED_DIFFERS:
+                return _differs(words, change)
+            if training.seconds_left < LEAST_SECONDS:
+                return ok(f"{words}, it gives the same outputs. There was no time for a new process.", "14")
             after = _outputs_elsewhere(training, folder)
         except subprocess.TimeoutExpired:
-            return ok(f"{words}, and loaded here, it gives the same outputs. A new process had too little time.", "14")
-        except RuntimeError as error:
-            return _not_loaded(f"{words}. Loaded here it is the same; a process with Keras alone cannot load it", error)
+            return ok(f"{words}, it gives the same outputs. A new process had too little time.", "14")
+        except (RuntimeError, TypeError, ValueError) as error:
+            return look(
+                f"Keras alone cannot load what is saved: {first_sentence(error)}",
+                "Put classes of your own into a module, register them with keras.saving.register_keras_serializable,"
+                " give them get_config, and import the module before you load. For one who has no such module:"
+                " model.export(folder).",
+                "14",
+            )
+    words += " by stock Keras in a process without us"
     change = _change(before, after)
     if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
-        return _differs("Saved, and loaded by stock Keras in a process without us", change)
-    return ok(f"{words}, and loaded by stock Keras in a process without us, it gives the same outputs.", "14")
+        return _differs(words, change)
+    return ok(f"{words}, it gives the same outputs.", "14")
+
+
+def _differs(words, change):
+    return wrong(
+        f"{words}, the model gives outputs that differ by {change:.1%}.",
+        "Look for weights in plain lists or dictionaries of tensors, and values that get_config leaves out.",
+    )
 
 
 def _outputs_elsewhere(training, folder):
@@ -104,22 +106,6 @@ def _outputs_elsewhere(training, folder):
         return list(found.values())
 
 
-def _not_loaded(words, error):
-    return look(
-        f"{words}: {first_sentence(error)}",
-        "Put classes of your own into a module, register them with keras.saving.register_keras_serializable, give them"
-        " get_config, and import the module before you load. For one who has no such module: model.export(folder).",
-        "06",
-    )
-
-
-def _differs(words, change):
-    return wrong(
-        f"{words}, the model gives outputs that differ by {change:.1%}.",
-        "Look for weights in plain lists or dictionaries of tensors, and values that get_config leaves out.",
-    )
-
-
 def _change(outputs, others):
     """Return the largest change of outputs, as a share of the largest of its own."""
     changes = [0.0]
@@ -131,7 +117,6 @@ def _change(outputs, others):
 
 def resumed(training):
     """Stopped, and gone on from the checkpoint of `bt.Resume`: are weights, slots and seeds equal to the bit?"""
-    model = training.model
     training.refuse_failing()
     if training.no_loss is not None:
         raise NotExamined(training.no_loss)
@@ -147,32 +132,26 @@ def resumed(training):
             "11",
         )
     with tempfile.TemporaryDirectory() as folder:
-        training.state.put_back()
-        seconds = _go_on(training, Resume(folder, model, every=1), batches, STOPPED_AFTER)
-        size = sum(file.stat().st_size for file in Path(folder).glob(f"ckpt-{STOPPED_AFTER}.*"))
-        training.state.put_back()
-        _go_on(training, Resume(folder, model, every=1), batches, STEPS)
-        unequal = _unequal(undisturbed, _values(model))
+        for last in (STOPPED_AFTER, STEPS):
+            training.state.put_back()
+            _go_on(training, Resume(folder, training.model, every=1), batches[:last])
+    unequal = _unequal(undisturbed, _values(training.model))
+    stopped = f"Stopped after {STOPPED_AFTER} of {STEPS} steps and resumed by bt.Resume,"
     if unequal:
         return wrong(
-            f"Stopped after {STOPPED_AFTER} of {STEPS} steps and resumed by bt.Resume, {len(unequal)} of"
-            f" {len(undisturbed)} variables differ from those of a training that was not stopped: {unequal[0]}.",
+            f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
+            f" stopped: {unequal[0]}.",
             "Look for what changes in a step and is no variable of Keras: attributes, tf.Variable in plain lists.",
             "11",
         )
-    words = (
-        f"Stopped and resumed by bt.Resume, all {len(undisturbed)} variables are equal to the bit. A checkpoint has"
-        f" {amount(size, 'bytes')} and takes {amount(seconds, 's')}: with a failure a day, save every"
-        f" {amount(math.sqrt(2 * seconds * BETWEEN_FAILURES), 's')} (Young 1974).{_cost_of_rest(training)}"
-    )
     if not _begins_alike(training):
         return look(
-            f"{words} But the dataset has other batches, or another order, in each pass: the data will not go on where"
-            " they were.",
+            f"{stopped} all {len(undisturbed)} variables are equal to the bit. But the dataset has other batches, or"
+            " another order, in each pass: the data will not go on where they were.",
             "Make the dataset anew for each epoch, with shuffle(..., seed=epoch, reshuffle_each_iteration=False).",
             "03",
         )
-    return ok(words, "11")
+    return ok(f"{stopped} all {len(undisturbed)} variables are equal to the bit.", "11")
 
 
 def _trained(training, batches):
@@ -183,15 +162,13 @@ def _trained(training, batches):
     return _values(training.model)
 
 
-def _go_on(training, resume, batches, last):
-    """Train from where ``resume`` is to step ``last``; return the seconds of the last save."""
+def _go_on(training, resume, batches):
+    """Train from where ``resume`` is to the last of the batches."""
     for _ in resume.epochs(1):
         for batch in batches[resume.step :]:
             training.step(batch)
-            start = time.monotonic()
             resume.step_done()
-            if resume.step == last:
-                return time.monotonic() - start
+        return
 
 
 def _values(model):
@@ -207,18 +184,9 @@ def _unequal(one, other):
     return [path for key, (path, value) in one.items() if not np.array_equal(value, other[key][1], equal_nan=True)]
 
 
-def _cost_of_rest(training):
-    """Return in words what reading the batches again costs that were done of an epoch; "" where it is not known."""
-    count = batches_in_an_epoch(training)
-    if count is None:
-        return " What bt.Resume reads again is not known, for the dataset does not tell its length."
-    seconds = count * training.examples / input_alone(training).median
-    return f" In the middle of an epoch, bt.Resume reads again what was done: {amount(seconds, 's')} at most."
-
-
 def _begins_alike(training):
     """Return whether two passes over the dataset begin with the same batch."""
-    start = passes_of(training.data)
+    start = passes(training.data)
     one, two = (keras.tree.flatten(next(iter(start()), None)) for _ in range(2))
     pairs = zip(one, two, strict=False)
     return all(one is None or np.array_equal(np.asarray(one), np.asarray(two)) for one, two in pairs)

@@ -7,12 +7,11 @@ import numpy as np
 
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_gaps import mask_of
-from bigtrain_nb.common.passes import passes
+from bigtrain_nb.common.passes import as_tensor, batches_of, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
 from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, wrong
 from bigtrain_nb.train.model import has_own_step
-from bigtrain_nb.watch.profile import batches_of
 
 MOST_BATCHES = 40
 """That are read; from fewer, the order of classes cannot be told."""
@@ -31,15 +30,13 @@ class Training:
     words of the error with which the model refuses the first batch; ``unread``: of that with which the dataset ended
     after ``batches``. ``no_loss`` and ``no_outputs``: why the loss and the outputs of the first batch say nothing, once
     a check has found that, so that one cause is one line. ``ends_after_a_pass``: whether a second pass reads nothing,
-    once that was found. ``known_constant``: the loss of the best constant output, once it was sought. ``known_input``:
-    the `Result` of the input alone, once it was measured.
+    once that was found. ``known_constant``: the loss of the best constant output, once it was sought.
     """
 
-    def __init__(self, model, data, validation, epochs, minutes):
+    def __init__(self, model, data, validation, minutes):
         self.model = model
         self.data = data
         self.validation = validation
-        self.epochs = epochs
         self.minutes = minutes
         self.until = time.monotonic() + 60 * minutes
         self.unread = None
@@ -62,7 +59,6 @@ class Training:
         self.said_spoilt = False
         self.ends_after_a_pass = False
         self.known_constant = None
-        self.known_input = None
 
     @property
     def seconds_left(self):
@@ -301,11 +297,6 @@ def refuse_read_once(data, name):
         )
 
 
-def passes_of(data):
-    """Return a function that starts a pass over the dataset that `fit` gets."""
-    return passes(batches_of(data))
-
-
 def read(data, most, seconds):
     """Return the first batches as tensors, as many as come in time, but at least one; raise `NoExamples` for none."""
     return list(each_read(data, most, seconds))
@@ -315,7 +306,7 @@ def each_read(data, most, seconds):
     """Yield them, so that those are known that were read before one that cannot be."""
     until = time.monotonic() + seconds
     count = 0
-    for batch in passes_of(data)():
+    for batch in passes(data)():
         tensors = keras.tree.map_structure(_tensor, batch)
         if not keras.tree.flatten(tensors)[0].shape[:1].num_elements():
             continue
@@ -328,14 +319,10 @@ def each_read(data, most, seconds):
 
 
 def _tensor(value):
-    if value is None:
-        return None
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
         dense = "x.to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense(x)"
         raise TypeError(
             f"a batch has a {type(value).__name__} of shape {tuple(value.shape)}, and preflight takes dense tensors:"
             f" give it the dataset with all rows padded, data.map(lambda x, y: ({dense}, y))"
         )
-    if isinstance(value, np.ndarray) and value.dtype == "float64":
-        return tf.constant(value, keras.config.floatx())  # as `fit` does
-    return tf.convert_to_tensor(value)
+    return as_tensor(value)

@@ -4,15 +4,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.keras_gaps import layers_within, path_within
-from bigtrain_nb.common.passes import passes
+from bigtrain_nb.common.passes import as_fit_gives, as_tensor, has_batches, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.watch.profile import as_fit_gives, batches_of, has_batches
 from bigtrain_nb.watch.watched_step import ARRIVES, Look, Values, WatchedStep, is_floating, values_of
 
 LEAST_SCALE = 2.0**-14
@@ -128,11 +125,11 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
 
 def _batch_of(given):
     """Return a batch, or the first batch of a dataset, as tensors."""
-    batch = next(passes(batches_of(given))(), None) if _is_dataset(given) else given
+    batch = next(passes(given)(), None) if _is_dataset(given) else given
     if batch is None and given is not None:
         raise ValueError("the dataset yielded no batch")
     try:
-        data = keras.tree.map_structure(_tensor, batch)
+        data = keras.tree.map_structure(as_tensor, batch)
         has_examples = all(value is None or value.shape.rank != 0 for value in keras.tree.flatten(data))
         inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
     except (TypeError, ValueError):
@@ -150,14 +147,6 @@ def _is_dataset(given):
     is_array = hasattr(given, "__array__") or tf.is_tensor(given)
     is_batch = is_array or isinstance(given, tuple | list | dict | str | bytes)
     return is_list_of_batches or (has_batches(given) and not is_batch)
-
-
-def _tensor(value):
-    if value is None:
-        return None
-    if isinstance(value, np.ndarray) and value.dtype == "float64":
-        return tf.constant(value, keras.config.floatx())  # as `fit` does
-    return tf.convert_to_tensor(value)
 
 
 def _in_the_batch(data):

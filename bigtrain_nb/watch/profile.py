@@ -11,6 +11,7 @@ from typing import Any
 
 from bigtrain_nb.common.cards import Shown, note, stacked, table
 from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
+from bigtrain_nb.common.passes import as_fit_gives, batches_of, has_batches
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import wait_for_devices
 from bigtrain_nb.common.words import amount, quantity
@@ -169,10 +170,6 @@ def _warn_of_unseen_gpus(parts, is_dataset):
         )
 
 
-def has_batches(source):
-    return hasattr(source, "__iter__") or callable(getattr(source, "dataset", None))
-
-
 def _step_function(step, dataset):
     """Return a function without arguments that takes one step."""
     if dataset is None and has_batches(step):
@@ -204,19 +201,6 @@ def _step_function(step, dataset):
             raise ValueError("the dataset yielded no batch") from None
 
     return take
-
-
-def batches_of(source):
-    return source.dataset() if callable(getattr(source, "dataset", None)) else source
-
-
-def as_fit_gives(model, data):
-    """Return the dataset as the `fit` of a KerasHub task gives it to the model: behind its preprocessor, if any."""
-    source = batches_of(data)
-    has_one = getattr(model, "preprocessor", None) is not None and hasattr(model, "preprocess_samples")
-    if not has_one or not isinstance(source, tf.data.Dataset):
-        return data
-    return source.map(lambda *parts: model.preprocess_samples(*parts), num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _next_of(source):

@@ -16,7 +16,7 @@ ROOMS = {  # which others a room may use
     "plan": {"common", "plots", "parallel", "train", "launch"},
     "watch": {"common", "plots", "measure", "train", "plan"},
     "lab": {"common", "plots", "measure", "plan"},
-    "preflight": {"common", "plots", "measure", "data", "train", "plan", "watch"},
+    "preflight": {"common", "train"},
     "workbook": {"common", "plots"},
     "series": {"common", "plots", "measure", "data", "workbook"},  # and the package's face, as a reader does
     "unpack": {"common", "workbook"},

@@ -66,7 +66,7 @@ def test_a_closure_of_a_notebook_cell_works_with_its_globals():
 def told(monkeypatch, capsys, gpus, infos):
     """Return what a process tells of a function that takes nothing, where TensorFlow sees these GPUs."""
     infos = iter(infos)
-    monkeypatch.setattr(memory, "_highest_resident", lambda: psutil.Process().memory_info().rss + 30 * MIB)
+    monkeypatch.setattr(memory, "peak_resident", lambda: psutil.Process().memory_info().rss + 30 * MIB)
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: gpus)
     monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", lambda device: None)
     monkeypatch.setattr(tf.config.experimental, "get_memory_info", lambda device: next(infos))

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import hub_models
 import numpy as np
+import psutil
 import pytest
 from trainings import HEALTHY, SICK, batched, by_feature, dense, language_model, numbers, of_keras_hub, table, tokens
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.passes import read_apart
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.preflight import memory, precision
+from bigtrain_nb.preflight import memory
 from bigtrain_nb.preflight import preflight as room
 from bigtrain_nb.preflight.__main__ import main
 from bigtrain_nb.preflight.loss import best_constant
@@ -23,7 +24,7 @@ from bigtrain_nb.preflight.training import Training
 
 layers = keras.layers
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-HELPERS = {"one batch": ["_own_steps"], "memory": ["_advice"]}  # of a check, that say more lines
+HELPERS = {"one batch": ["_own_steps"]}  # of a check, that say more lines
 QUICK_SICK = [  # the benchmark has all
     *("features_in_another_order", "never_adapted", "weights_that_are_all_zero", "outputs_that_are_nan"),
     "own_step_that_runs_away",
@@ -281,25 +282,6 @@ def test_a_loss_that_compares_examples_is_only_looked_at():
     assert not report.failed and report.findings[0].verdict in ("look", "not examined")
 
 
-def test_a_slow_input_is_seen_and_the_run_extrapolated_from_it():
-    x, y = numbers(examples=32)
-
-    class Slow(keras.utils.PyDataset):
-        def __len__(self):
-            return 100
-
-        def __getitem__(self, number):
-            time.sleep(0.5)
-            return x, y
-
-    model = dense(layers.Dense(1), loss="mse")
-    report = bt.preflight(model, Slow(), epochs=20, checks=["time"], minutes=0.2)
-    (finding,) = report.of("look")
-    assert "the step waits for the input. 20 epochs take" in finding.found and model.train_function is None
-    low, high = re.search(r"take ([\d.]+) min to ([\d.]+) min", finding.found).groups()
-    assert 15 < float(low) <= float(high) < 60, "2,000 batches of half a second each"
-
-
 def test_outputs_that_are_random_are_compared_with_the_same_random_numbers_or_not_at_all():
     model, data = HEALTHY["variational_autoencoder"]()
     report = bt.preflight(model, data, checks=["examples apart", "saved and loaded"])
@@ -342,7 +324,7 @@ ONE_MORE = pytest.param("generator_that_ends", marks=pytest.mark.more("a fourth 
 
 @pytest.mark.parametrize("name", ["labels_from_one", "wrong_width", ONE_MORE, "reshaped_wrongly"])
 def test_what_one_line_has_found_lets_no_other_fail(name):
-    checks = ["data", "pieces", "a step is finite", "bfloat16", "time"]
+    checks = ["data", "pieces", "weights move", "memory"]
     report = bt.preflight(*SICK[name][0](), checks=checks, minutes=0.5)
     assert not any("It failed" in finding.found or "\x1b" in finding.found for finding in report.findings), report
     if name == "reshaped_wrongly":
@@ -356,75 +338,21 @@ def test_a_ragged_batch_is_refused_with_what_to_do():
         bt.preflight(model, rows.map(lambda x: (x, [1.0, 2.0])))
 
 
-# Precision, memory, time
-
-
-def test_what_bfloat16_changes_is_said_with_an_interval_and_layers_keep_their_policies(monkeypatch):
-    monkeypatch.setattr(precision, "TRIES", 3)
-    found = tokens(rows=32)
-    model = language_model()
-    (finding,) = bt.preflight(model, batched(found[:, :-1], found[:, 1:]), checks=["bfloat16"]).findings
-    change, low, high = (float(each) for each in re.findall(r"([+-][\d.]+)%", finding.found))
-    assert finding.verdict == "ok" and low <= change <= high and -5 < low < high < 5
-    assert {layer.dtype_policy.name for layer in model.layers} == {"float32"}
-
-
-def test_a_layer_that_cannot_compute_in_bfloat16_is_to_be_looked_at():
-    class Adds(layers.Layer):
-        def call(self, x):
-            return x + tf.ones([16], "float32")
-
-    model = dense(Adds(), layers.Dense(1), loss="mse")
-    (finding,) = bt.preflight(model, batched(*numbers()), checks=["bfloat16"]).findings
-    assert finding.verdict == "look" and "self.compute_dtype" in finding.advice, finding
-
-
-def test_memory_is_planned_and_measured_beside_what_the_machine_has():
+def test_the_peak_of_steps_is_told_beside_what_the_machine_has(monkeypatch):
     x = np.ones((8192, 256), "float32")
-    hidden = [layers.Dense(1024, "relu") for _ in range(3)]
-    model = dense(*hidden, layers.Dense(1), loss="mse", width=256, hidden=1024)
+    model = dense(layers.Dense(1024, "relu"), layers.Dense(1), loss="mse", width=256, hidden=1024)
     (finding,) = bt.preflight(model, batched(x, x[:, :1], size=8192), checks=["memory"]).findings
-    planned, measured = (float(each) for each in re.findall(r": ([\d.]+) MiB", finding.found))
-    assert finding.verdict == "ok" and 0.7 < planned / measured < 1.5, finding
+    assert finding.verdict == "ok" and "while 3 steps ran" in finding.found and model.train_function is None
+    monkeypatch.setattr(memory, "memory_limit", lambda: 1.1 * psutil.Process().memory_info().rss)
+    (finding,) = bt.preflight(model, batched(x, x[:, :1], size=8192), checks=["memory"]).findings
+    assert finding.verdict == "look" and "micro_batches=4" in finding.advice, finding
 
 
 def test_memory_of_a_task_with_a_preprocessor_is_measured_too():
     model = of_keras_hub(hub_models.gpt2_of_texts())
     texts = tf.data.Dataset.from_tensor_slices(["the hat", "that cat", "then", "a thing"] * 4).batch(8)
     (finding,) = bt.preflight(model, texts, checks=["memory"]).findings
-    assert finding.verdict == "ok" and "measured in a process of its own" in finding.found, finding
-
-
-def test_where_memory_is_short_the_cheapest_way_is_shown(monkeypatch):
-    x = np.ones((8192, 256), "float32")
-    hidden = [layers.Dense(256, "relu", name=f"block_{number}") for number in range(4)]
-    model = dense(*hidden, layers.Dense(1), loss="mse", width=256, hidden=256)
-    plan = bt.plan_step(model, (x, x[:, :1]))
-    monkeypatch.setattr(memory, "memory_limit", lambda: 0.7 * plan.peak + plan.runtime)
-    monkeypatch.setattr(memory, "LEAST_SECONDS", 1e9)  # nothing is measured
-    (finding,) = bt.preflight(model, batched(x, x[:, :1], size=8192), checks=["memory"]).findings
-    assert finding.verdict == "wrong" and "not measured, for lack of time" in finding.found
-    assert re.search(r"bt.Model.of\(model, micro_batches=\d+\), with [\d.]+ MiB and 0% more", finding.advice), finding
-
-
-def test_the_step_is_told_in_tokens_and_beside_what_the_machine_can_do():
-    found = tokens(rows=32)
-    report = bt.preflight(language_model(), batched(found[:, :-1], found[:, 1:]), checks=["time"], minutes=0.2)
-    low, high = re.search(r"MFU ([\d.e-]+)% to ([\d.e-]+)% of what large", report.findings[0].found).groups()
-    assert "tokens/s" in report.findings[0].found and 0 < float(low) <= float(high) < 100
-
-
-def test_the_noise_scale_is_that_of_the_gradients_of_all_examples():
-    x, y = numbers(examples=320)
-    model = keras.Sequential([keras.Input((8,)), layers.Dense(1, use_bias=False)])
-    model.compile("sgd", "mse")
-    (finding,) = bt.preflight(model, batched(x, y + np.sign(x[:, 2:3])), checks=["gradient noise"]).findings
-    each = 2 * (model(x).numpy() - y - np.sign(x[:, 2:3])) * x
-    mean = each.mean(0)
-    expected = ((each - mean) ** 2).sum(1).mean() / (mean**2).sum()
-    told = re.search(r"noise scale is ([\d.]+) examples \(([\d.]+) to ([\d.]+)\)", finding.found).groups()
-    scale, low, high = map(float, told)
-    assert low < scale < high and expected / 2 < scale < 2 * expected, (finding, expected)
+    assert finding.verdict == "ok" and "at most, of the" in finding.found, finding
 
 
 # Survival
@@ -444,14 +372,13 @@ def test_a_class_that_no_new_process_knows_is_to_be_looked_at():
     model = dense(Doubles(), layers.Dense(1), loss="mse")
     (finding,) = bt.preflight(model, batched(*numbers()), checks=["saved and loaded"]).findings
     assert finding.verdict == "look" and "Doubles" in finding.found, finding
-    assert "a process with Keras alone cannot load it" in finding.found
+    assert "Keras alone cannot load" in finding.found
 
 
-def test_stopped_and_resumed_it_is_equal_to_the_bit_and_what_saving_costs_is_told():
+def test_stopped_and_resumed_it_is_equal_to_the_bit():
     model, data = HEALTHY["dropout"]()
     (finding,) = bt.preflight(model, data, checks=["stopped and resumed"], minutes=0.5).findings
-    assert finding.verdict == "ok" and "equal to the bit" in finding.found and "KiB" in finding.found, finding
-    assert "with a failure a day, save every" in finding.found and "bt.Resume reads again" in finding.found
+    assert finding.verdict == "ok" and "equal to the bit" in finding.found, finding
     (finding,) = bt.preflight(model, data.shuffle(8), checks=["stopped and resumed"], minutes=0.5).findings
     assert finding.verdict == "look" and "another order, in each pass" in finding.found, finding
 
@@ -506,16 +433,9 @@ TAUGHT = {  # a line that names a notebook, and words that this has
     ("examples apart", "11"): "Examples that see each other",
     ("sees its answer", "11"): "A model that sees its answer",
     ("right in pieces", "05"): "The exception: batch normalisation",
-    ("a step is finite", "04"): "Underflow",
-    ("a step is finite", "11"): "bt.find_overflow",
     ("weights move", "04"): "bfloat16: range without digits",
     ("weights move", "02"): "The learning rate",
-    ("bfloat16", "04"): "bfloat16: range without digits",
-    ("time", "01"): "Diagnose",
-    ("time", "06"): "The roofline",
     ("memory", "05"): "What it saves",
-    ("memory", "07"): "bt.recompute",
-    ("memory", "08"): "With one argument",
     ("saved and loaded", "14"): "neither your code nor Keras",
     ("stopped and resumed", "11"): "How often?",
     ("stopped and resumed", "03"): "Make it survive",
@@ -564,7 +484,7 @@ def test_the_best_constant_counts_no_padding():
     x[:, 3:] = 0
     model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 8, mask_zero=True), layers.Dense(20)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    constant = best_constant(Training(model, batched(x, x), None, 1, 1))
+    constant = best_constant(Training(model, batched(x, x), None, 1))
     shares = np.bincount(x[:16, :3].ravel(), minlength=20) / x[:16, :3].size
     entropy = -sum(share * np.log(share) for share in shares if share)
     assert constant == pytest.approx(entropy, rel=0.02)
@@ -573,7 +493,7 @@ def test_the_best_constant_counts_no_padding():
 def test_outputs_that_start_at_0_are_not_taken_for_probabilities():
     x, y = numbers()
     model = dense(layers.Dense(1, kernel_initializer="zeros"), loss="mse")
-    assert best_constant(Training(model, batched(x, y + 50), None, 1, 1)) == pytest.approx(np.var(y[:16]), rel=0.02)
+    assert best_constant(Training(model, batched(x, y + 50), None, 1)) == pytest.approx(np.var(y[:16]), rel=0.02)
 
 
 def test_a_loss_below_0_has_no_share_that_tells_what_was_learned():
@@ -618,7 +538,7 @@ def test_a_loss_that_is_no_mean_over_examples_is_named_with_its_cause(loss):
 
 @pytest.mark.parametrize("name", ["update_that_raises", "own_step_that_raises", "tokens_out_of_range_in_batch_2"])
 def test_a_training_that_raises_is_wrong_whatever_is_asked(name, tmp_path):
-    report = bt.preflight(*SICK[name][0](), minutes=0.5, checks=["data", "loss", "a step is finite", "bfloat16"])
+    report = bt.preflight(*SICK[name][0](), minutes=0.5, checks=["data", "loss", "weights move"])
     assert report.failed and not any("It failed" in finding.found for finding in report.findings), report
 
 

@@ -620,7 +620,7 @@ def tagger_without_weights():
 # Sick: precision and files
 
 
-@sick("a step is finite")
+@sick("the model takes the batch")
 def overflow_in_a_step():
     x, y = numbers()
     model = dense(layers.Dense(16, "exponential"), layers.Dense(1), loss="mse")
