@@ -8,27 +8,23 @@ from functools import partial
 from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.keras_gaps import examples_counted, in_place_of, layers_within, tracings_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import all_gather, several_workers, wait_for_devices
+from bigtrain_nb.common.replicas import wait_for_devices
 from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.plan.utilization import accelerator_here, flops_of_an_example
 from bigtrain_nb.train.model import Model, has_own_step
-from bigtrain_nb.watch.waiting import Waiting
 
 ROUND = 0.25
 """Seconds of training in a round, at least."""
-MEETS = 600
-"""Seconds after which a worker no longer waits for the meters of the others."""
 
 _now = time.perf_counter
 
 
 class Meter(Shown, keras.callbacks.Callback):
-    """A Keras callback that measures inside `fit`: examples/s, waiting for input, MFU, and how noisy gradients are.
+    """A Keras callback that measures inside `fit`: examples/s, tokens/s, MFU, and how noisy gradients are.
 
     For any Keras model that trains by Keras' step or by that of `bt.Model`, with any of its settings. Several calls of
-    `fit` with one meter add up. With several workers give a meter to each: they meet at the end of each epoch, and all
-    say the same, for all together.
+    `fit` with one meter add up. One worker of several measures itself, and takes the others to see as many examples.
 
     - ``result``: examples/s as a `Result` that `.save` and `.figure` take, and `bt.load` reads. A round has at least
       0.25 s of training, and the devices have done all work at both of its ends. Examples are those that the steps have
@@ -36,9 +32,6 @@ class Meter(Shown, keras.callbacks.Callback):
       something was traced do not. Nor does what callbacks behind the meter do between epochs, so put the meter first.
       ``first_seconds`` is the time from the begin of the first `fit` to the end of its first execution. It was measured
       alone, not in turns with others: a ratio of two such results is no `bt.compare`, and its name says "not paired".
-    - ``waiting``: the share of the time, from 0 to 1, in which a step waits for input, as `bt.profile` counts it. Five
-      executions or half a second are looked at from the 16th, the 256th, the 4,096th execution on, and do not count as
-      training. Of several workers it is the largest share: the others wait for that one. None before.
     - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of forward and backward pass, as `bt.plan_step` counts
       them, without what is recomputed, over what the devices can do at most (Chowdhery et al. 2022, "PaLM"). None where
       the plan does not know the FLOPs, as those of an LSTM by cuDNN, or `bt.ACCELERATORS` the device, as for CPUs.
@@ -82,16 +75,12 @@ class Meter(Shown, keras.callbacks.Callback):
         self._examples, self._seconds = 0.0, 0.0  # of the round that is not complete
         self._since = None  # the moment from which on that goes on; None in a pause
         self._base = None  # what the counter of examples said then
-        self._is_training = False
         self._counts_batches = False
         self._of_all = None  # how many examples all processes have seen for one of this
         self._first_seconds = None
-        self._waiting = Waiting()
-        self._waiting_of_all = None
         self._tokens = None  # in an example
         self._busy_seconds = None  # that all devices need for an example at their peak
         self._sums = None  # of `GradientNoise`
-        self._gather = None
 
     # What it found
 
@@ -125,11 +114,6 @@ class Meter(Shown, keras.callbacks.Callback):
             seconds=sum(seconds for _, seconds in rounds),
             note="" if self._rounds else f"less than {ROUND} s of training",
         )
-
-    @property
-    def waiting(self) -> float | None:
-        """The share of the time in which a step waits for input."""
-        return self._waiting_of_all
 
     @property
     def mfu(self) -> float | None:
@@ -168,7 +152,7 @@ class Meter(Shown, keras.callbacks.Callback):
 
     def _told(self):
         """Return what goes into the logs of each epoch alike, by name; NaN for what is not known yet."""
-        names = ["examples_per_second", "waiting"]
+        names = ["examples_per_second"]
         if self._tokens:
             names.append("tokens_per_second")
         if self._busy_seconds:
@@ -190,9 +174,6 @@ class Meter(Shown, keras.callbacks.Callback):
         notes = [note("examples/s", f"{interval(result)} ({rounds})")]
         if self.tokens_per_second is not None:
             notes.append(note("tokens/s", number(self.tokens_per_second)))
-        share = self.waiting
-        waits = f"not known: {self._waiting.why_not}" if share is None else f"{share:.1%} of the time"
-        notes.append(note("waiting for input", waits))
         if self.mfu is not None:
             notes.append(note("MFU", f"{self.mfu:.1%} of what {accelerator_here().name} can do"))
         if self.gradient_norm is not None:
@@ -222,9 +203,8 @@ class Meter(Shown, keras.callbacks.Callback):
         if isinstance(before, Meter):  # whose `fit` was interrupted
             before._leave()
         replicas, here = model.distribute_strategy.num_replicas_in_sync, len(examples_counted(model))
-        self._all_see_the_same = isinstance(model, Model) and model.replica_reduction.all_see_the_same
-        if self._of_all is None:
-            self._of_all = (1 if self._all_see_the_same else replicas) / here
+        all_see_the_same = isinstance(model, Model) and model.replica_reduction.all_see_the_same
+        self._of_all = (1 if all_see_the_same else replicas) / here
         self._since = None
         self._began = _now()
         self._train_function = model.train_function
@@ -240,16 +220,11 @@ class Meter(Shown, keras.callbacks.Callback):
 
     def on_test_begin(self, logs=None):
         self._pause()
-        self._waiting.stop()
 
     def on_epoch_end(self, epoch, logs=None):
         self._pause()
-        self._waiting.read()
-        self._waiting_of_all = self._waiting.share
         if self._gradients:
             self._sums = self._noise.sums()
-        if several_workers(self.model.distribute_strategy):
-            self._meet()
         if logs is not None:
             logs.update(self._told())
 
@@ -258,22 +233,16 @@ class Meter(Shown, keras.callbacks.Callback):
 
     def _leave(self):
         self._since = None
-        self._waiting.stop()
         if self.model.train_function == self._execute:
             self.model.train_function = self._train_function
         self._hooked.close()
 
     def _execute(self, iterator):
         """What `fit` calls for an execution."""
-        self._is_training = True
-        counts = self._waiting.counts()
-        if counts:
-            self._resume()
-        else:
-            self._pause()
+        self._resume()
         traced = self._tracings()
         try:
-            logs = self._waiting.run(self._train_function, iterator, self.model.distribute_strategy)
+            logs = self._train_function(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             raise
         except BaseException:
@@ -285,7 +254,7 @@ class Meter(Shown, keras.callbacks.Callback):
             self._drop()
         elif self._tracings() != traced:
             self._drop()
-        elif counts and self._seconds + _now() - self._since >= ROUND:
+        elif self._seconds + _now() - self._since >= ROUND:
             self._collect()
             self._rounds.append((self._examples, self._seconds))
             self._examples, self._seconds = 0.0, 0.0
@@ -319,9 +288,6 @@ class Meter(Shown, keras.callbacks.Callback):
         if self._since is not None:
             self._collect()
             self._since = None
-        if self._is_training:
-            self._share_of_process = examples_counted(self.model)  # which validation resets
-            self._is_training = False
 
     def _drop(self):
         self._examples, self._seconds = 0.0, 0.0
@@ -346,20 +312,6 @@ class Meter(Shown, keras.callbacks.Callback):
                 self._busy_seconds = flops_of_an_example(model, _one_example(spec)) / peak
             except (TypeError, ValueError):
                 self._busy_seconds = None  # no model that the plan knows, or no type that the device has
-
-    def _meet(self):
-        """Exchange with the meters of other workers what is to be said for all."""
-        own = self._share_of_process
-        waiting = -1.0 if self._waiting.share is None else self._waiting.share
-        sums = [0.0] * 5 if self._sums is None else self._sums
-        if self._gather is None:
-            self._gather = all_gather(self.model.distribute_strategy, tf.identity, seconds=MEETS)
-        rows = self._gather(tf.constant([sum(own) / len(own), waiting, *sums], tf.float32))
-        if sum(own) > 0 and not self._all_see_the_same:
-            self._of_all = float(rows[:, 0].sum()) / sum(own)
-        self._waiting_of_all = float(rows[:, 1].max()) if rows[:, 1].max() >= 0 else None
-        if self._sums is not None:
-            self._sums = rows[:, 2:].mean(axis=0)
 
 
 def _counts_batches(model, spec):

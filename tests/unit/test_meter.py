@@ -1,7 +1,6 @@
 """`bt.Meter`: what counts and what does not, on a clock that only moves when told; gradients against those by hand."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from bigtrain_nb.common.keras_gaps import tracings_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.plan import utilization
 from bigtrain_nb.watch import meter as module
-from bigtrain_nb.watch import waiting
 
 STEP = 0.0625  # seconds that an execution takes, so that a round has four
 
@@ -23,16 +21,23 @@ STEP = 0.0625  # seconds that an execution takes, so that a round has four
 def clock(monkeypatch):
     """A clock of which an execution takes a sixteenth of a second."""
     clock = Clock()
-    run = waiting.Waiting.run
+    make = keras.Model.make_train_function
 
-    def run_and_spend(*arguments):
-        logs = run(*arguments)
-        clock.spend(STEP)
-        return logs
+    def make_what_spends(model, force=False):
+        if model.train_function is not None and not force:
+            return
+        make(model, force)
+        execute = model.train_function
+
+        def execute_and_spend(iterator):
+            logs = execute(iterator)
+            clock.spend(STEP)
+            return logs
+
+        model.train_function = execute_and_spend
 
     monkeypatch.setattr(module, "_now", clock)
-    monkeypatch.setattr(waiting, "FIRST", math.inf)  # looks do not count
-    monkeypatch.setattr(waiting.Waiting, "run", run_and_spend)
+    monkeypatch.setattr(keras.Model, "make_train_function", make_what_spends)
     return clock
 
 
@@ -184,40 +189,6 @@ def test_fit_leaves_the_model_as_it_was_also_when_it_is_interrupted():
         model.fit(data, verbose=0, callbacks=[bt.Meter(), Stop()])
     model.fit(data, verbose=0, callbacks=[bt.Meter()])
     assert model.train_function is made and "reset_metrics" not in vars(model)
-
-
-def test_a_slow_input_is_waited_for_and_a_ready_one_is_not(monkeypatch):
-    monkeypatch.setattr(waiting, "FIRST", 3)
-
-    def slow_rows():
-        for _ in range(14):
-            time.sleep(0.05)
-            yield np.ones([8, 6], "float32"), np.ones([8, 1], "float32")
-
-    spec = tf.TensorSpec([8, 6]), tf.TensorSpec([8, 1])
-    slow = tf.data.Dataset.from_generator(slow_rows, output_signature=spec)
-    ready = tf.data.Dataset.from_tensors((tf.ones([8, 6]), tf.ones([8, 1]))).repeat(2000)
-    shares = []
-    for data in (slow, ready):
-        model = dense()
-        model.compile("sgd", "mse")
-        meter = bt.Meter()
-        history = model.fit(data, verbose=0, callbacks=[meter]).history
-        assert history["waiting"] == [meter.waiting]
-        shares.append(meter.waiting)
-    assert 0 <= shares[1] < shares[0] <= 1 and shares[0] > 0.3
-
-
-def test_it_says_why_waiting_is_not_known(tmp_path):
-    model = dense()
-    model.compile("sgd", "mse")
-    assert "none of the first 16" in repr(metered(model, [8] * 5))
-    tf.profiler.experimental.start(str(tmp_path))
-    try:
-        meter = metered(model, [8] * 30)
-    finally:
-        tf.profiler.experimental.stop()
-    assert meter.waiting is None and "another profiler" in repr(meter)
 
 
 def test_tokens_are_counted_where_an_embedding_reads_them(clock):
