@@ -13,7 +13,7 @@ _HOME = {
     "measure.results": ("Comparison", "Ratio", "Result"),
     "measure.saved": ("load",),
     "common.hardware": ("cores", "machine"),
-    "data.images": ("image_folder", "photo_crops"),
+    "data.images": ("photo_crops",),
     "data.text": ("source_text", "text_folder"),
     "data.token_rows": ("TokenRows",),
     "data.pipeline": ("Pipeline",),

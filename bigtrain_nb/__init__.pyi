@@ -10,7 +10,6 @@ from bigtrain_nb.measure.results import Result as Result
 from bigtrain_nb.measure.saved import load as load
 from bigtrain_nb.common.hardware import cores as cores
 from bigtrain_nb.common.hardware import machine as machine
-from bigtrain_nb.data.images import image_folder as image_folder
 from bigtrain_nb.data.images import photo_crops as photo_crops
 from bigtrain_nb.data.text import source_text as source_text
 from bigtrain_nb.data.text import text_folder as text_folder

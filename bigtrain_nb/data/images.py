@@ -1,4 +1,4 @@
-"""Real images on disk: crops of photographs, or a reader's own folder, as JPEG files and TFRecord shards."""
+"""Real images on disk: crops of photographs, as JPEG files and TFRecord shards."""
 
 import io
 import os
@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bigtrain_nb.common.checks import as_path, fraction, whole_number
+from bigtrain_nb.common.checks import whole_number
 from bigtrain_nb.common.optional import needed_by
 from bigtrain_nb.data import cache as storage
-from bigtrain_nb.data.folders import copied
 
 PHOTOS = {
     "astronaut": "astronaut.png",
@@ -35,7 +34,7 @@ class ImageData:
 
     ``files`` and the records of ``shards``, read one shard after another, are the same examples in the same
     order. A record is a tf.train.Example with the features "image" (JPEG bytes) and "label" (int64), which is an index
-    into ``classes``. Paths are strings. ``skipped`` names the damaged files of a reader that were left out.
+    into ``classes``. Paths are strings.
     """
 
     root: Path = field(repr=False)
@@ -44,7 +43,6 @@ class ImageData:
     test_shards: tuple[str, ...] = field(repr=False)
     files: tuple[str, ...] = field(repr=False)
     test_files: tuple[str, ...] = field(repr=False)
-    skipped: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -128,73 +126,6 @@ def _jpeg_bytes(image, quality):
     return jpeg.getvalue()
 
 
-def image_folder(
-    folder: str | os.PathLike,
-    *,
-    shards: int = 8,
-    test_fraction: float = 0.1,
-    skip_damaged: bool = False,
-    cache: str | os.PathLike | None = None,
-) -> ImageData:
-    """Return `ImageData` of a reader's own images: each subfolder of ``folder`` is a class, its name the label.
-
-    JPEG files are packed byte for byte; other formats that Pillow reads are encoded as JPEG of quality 95. Gray images
-    of 16 or 32 bits cannot be decoded: which of their values is white is not known. Hidden files are ignored. A random
-    ``test_fraction`` becomes the test split. Everything is copied into the cache, once as files and once as shards (at
-    most one for each image), and again whenever the folder's files change.
-
-    Raises ValueError that names the files that cannot be decoded, unless ``skip_damaged``, which leaves them out and
-    lists them in ``.skipped``; ValueError for a folder without images in subfolders and for settings that make no
-    sense; FileNotFoundError for a folder that is not there; OSError when the disk is full.
-
-    Example::
-
-        crops = bt.photo_crops(count=16, test_count=8, size=48)
-        data = bt.image_folder(crops.root / "train")  # a folder with a folder for each class
-        print(data.classes, data.count)
-    """
-    whole_number("shards", shards, 1)
-    fraction("test_fraction", test_fraction)
-
-    def write(making, paths):
-        from bigtrain_nb.data.records import pack  # loads TensorFlow
-
-        tests = min(max(1, round(len(paths) * test_fraction)), len(paths) - 1)
-        names = [path.relative_to(top).parts[0] for path in paths]
-        classes = sorted(set(names))
-        labels = [classes.index(name) for name in names]
-        pack(making, "test", classes, labels[:tests], map(_jpeg, paths[:tests]), shards)
-        pack(making, "train", classes, labels[tests:], map(_jpeg, paths[tests:]), shards)
-        return {"classes": classes}
-
-    top = Path(as_path("folder", folder)).expanduser().absolute()
-    kind = "8-bit images in a folder for each class"
-    settings = "images", shards, test_fraction
-    return _image_data(*copied(top, "*/**/*", _decodes, kind, write, settings, skip_damaged, cache))
-
-
-def _decodes(path):
-    """Tell whether a pipeline can decode what `_jpeg` makes of a file."""
-    from bigtrain_nb.common.quiet import tf
-
-    try:
-        tf.io.decode_jpeg(_jpeg(path), channels=3)
-    except Exception:  # decoders raise whatever they like on damaged bytes
-        return False
-    return True
-
-
-def _jpeg(path):
-    """Return the bytes of a JPEG file as they are, and of any other image as JPEG."""
-    content = path.read_bytes()
-    if content.startswith(b"\xff\xd8\xff"):
-        return content
-    with Image.open(io.BytesIO(content)) as image:
-        if image.mode.startswith(("I", "F")):
-            raise ValueError(f"mode {image.mode} is not 8-bit")
-        return _jpeg_bytes(image.convert("RGB"), quality=95)
-
-
 def _image_data(root, facts):
     return ImageData(
         root=root,
@@ -203,7 +134,6 @@ def _image_data(root, facts):
         test_shards=_paths(root, "shards/test-*"),
         files=_paths(root, "train/*/*.jpg"),
         test_files=_paths(root, "test/*/*.jpg"),
-        skipped=tuple(facts.get("skipped", ())),
     )
 
 

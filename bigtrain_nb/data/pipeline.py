@@ -26,7 +26,7 @@ class Pipeline:
     The stages run in this order: read records, parse each, cache, shuffle, finish, batch, repeat, prefetch. Without a
     cache the shuffle comes before the parse: what waits in its buffer is small then.
 
-    - ``data``: an `ImageData` (from `photo_crops` or `image_folder`), or a list of paths with your own ``parse``.
+    - ``data``: an `ImageData` (from `photo_crops`), or a list of paths with your own ``parse``.
     - ``split``: "train" or "test", which files of an `ImageData` are read.
     - ``source``: "shards" reads the TFRecord shards, "files" the same JPEGs from a folder, one file each.
     - ``parse``: one record (a scalar string; with "files" the path) -> one example (any nest of tensors). By default a

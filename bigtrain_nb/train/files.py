@@ -14,16 +14,6 @@ from bigtrain_nb.common.keras_gaps import SafeModeScope
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model, Settings, naming_settings
 
-_GONE = (
-    "FunctionalModel",
-    "WrappedModel",
-    "Recompute",
-    "ShardedOptimizer",
-    "ColumnDense",
-    "RowDense",
-    "SplitAttention",
-)
-
 
 def load_model(
     path: str | os.PathLike,
@@ -38,8 +28,7 @@ def load_model(
     state of the optimizer; ``micro_batches`` and the others are given again. Who needs none of them, and no layer of
     this package (`Pipelined`, the positions of `gpt`), loads the file with Keras alone.
 
-    Raises FileNotFoundError for a file that is not there, TypeError and ValueError as Keras and `Model.of` do, and
-    ValueError for files of bigtrain_nb 0.2.0 that name classes which are gone.
+    Raises FileNotFoundError for a file that is not there, TypeError and ValueError as Keras and `Model.of` do.
 
     Example::
 
@@ -54,7 +43,6 @@ def load_model(
     switch("safe_mode", safe_mode)
     of_kind("custom_objects", custom_objects, dict | None, "a dictionary {name: class} or None")
     config = _config(path)
-    _refuse_gone(path, config)
     if config is None:  # the legacy HDF5 format
         return Model.of(keras.saving.load_model(path, custom_objects, compile, safe_mode), **settings)
     model = Model.of(partial(keras.saving.load_model, path, custom_objects, False, safe_mode), **settings)
@@ -77,13 +65,3 @@ def _config(path):
         return None
     with zipfile.ZipFile(os.fspath(path)) as file:
         return file.read("config.json").decode()
-
-
-def _refuse_gone(path, config):
-    for name in _GONE:
-        if config and f'"bigtrain_nb>{name}"' in config:
-            raise ValueError(
-                f"{path} is of bigtrain_nb 0.2.0 and names its class {name}, which is gone: files name Keras' own"
-                " classes now. With 0.2.0, load it and call np.savez('weights.npz', *model.get_weights()). Here, build"
-                " the model anew and call model.set_weights([*np.load('weights.npz').values()])"
-            )

@@ -1,9 +1,7 @@
 """Functional, subclassed and taken-over models: built, saved, loaded, copied, quantised."""
 
 import copy
-import json
 import pickle
-import zipfile
 from functools import partial
 from itertools import product
 
@@ -236,14 +234,6 @@ def test_a_train_step_of_its_own_is_refused_where_it_would_be_passed_by():
         model.micro_batches = 2
         with pytest.raises(TypeError, match="override compute_loss"):
             model.fit(DATA, verbose=0)
-
-
-def test_a_file_of_an_older_version_is_refused_with_what_to_do(tmp_path):
-    config = {"module": "bigtrain_nb.train.model", "registered_name": "bigtrain_nb>FunctionalModel"}
-    with zipfile.ZipFile(tmp_path / "old.keras", "w") as file:
-        file.writestr("config.json", json.dumps(config))
-    with pytest.raises(ValueError, match=r"names its class FunctionalModel, which is gone.*model.set_weights"):
-        bt.load_model(tmp_path / "old.keras")
 
 
 def test_a_loaded_model_has_what_was_asked_for_and_the_state_of_its_optimizer(tmp_path):
