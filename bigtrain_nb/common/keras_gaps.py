@@ -6,6 +6,7 @@ tests/unit/test_upstream.py fails when Keras mends one of them, and says what ca
 
 from contextlib import ExitStack, contextmanager
 from copy import copy
+from functools import partial
 from itertools import count
 from types import FunctionType
 
@@ -48,6 +49,15 @@ def in_place_of(thing, name, function):
         yield
     finally:
         vars(thing).pop(name, None)  # replicas are threads: another may have been here before
+
+
+@contextmanager
+def calls_seen(layers, around):
+    """Let each layer be called as ``around(layer, call, *args, **kwargs)``, where ``call`` is its own."""
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(in_place_of(layer, "call", partial(around, layer, layer.call)))
+        yield
 
 
 def already_reduced(optimizer):
@@ -389,6 +399,15 @@ def with_mask(tensor, mask):
 def layers_within(layer):
     """Return a layer or model and all layers inside it."""
     return list(layer._flatten_layers())
+
+
+def layers_and_operations(model):
+    """Return a model's layers and the operations between them, such as `keras.ops.exp`, that a functional one has."""
+    found = {}
+    for layer in layers_within(model):
+        inside = layer.operations if isinstance(layer, Functional) else []
+        found.update({id(each): each for each in [layer, *inside]})
+    return list(found.values())
 
 
 def layers_that_add_losses(model):

@@ -4,11 +4,9 @@ That works with integers, dictionaries and layers of NumPy too, and sees what go
 would not.
 """
 
-from contextlib import ExitStack
-
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import in_place_of, layers_within, mask_of
+from bigtrain_nb.common.keras_gaps import calls_seen, layers_and_operations, layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.preflight.features import named_parts
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
@@ -130,20 +128,14 @@ def evaluation(training):
         raise NotExamined("the model has a train_step of its own, which may call its parts in any way")
     acting = set()
 
-    def watched(layer, call):
-        def seen(inputs, *args, **kwargs):
-            outputs = call(inputs, *args, **kwargs)
-            is_same_kind = tf.is_tensor(inputs) and tf.is_tensor(outputs) and inputs.shape == outputs.shape
-            if is_same_kind and np.any(np.asarray(inputs) != np.asarray(outputs)):
-                acting.add(layer.name)
-            return outputs
+    def note(layer, call, inputs, *args, **kwargs):
+        outputs = call(inputs, *args, **kwargs)
+        is_same_kind = tf.is_tensor(inputs) and tf.is_tensor(outputs) and inputs.shape == outputs.shape
+        if is_same_kind and np.any(np.asarray(inputs) != np.asarray(outputs)):
+            acting.add(layer.name)
+        return outputs
 
-        return seen
-
-    with ExitStack() as stack:
-        for layer in layers_within(training.model):
-            if isinstance(layer, OF_TRAINING):
-                stack.enter_context(in_place_of(layer, "call", watched(layer, layer.call)))
+    with calls_seen([layer for layer in layers_within(training.model) if isinstance(layer, OF_TRAINING)], note):
         before, after = (keras.tree.flatten(training.outputs(training.x)) for _ in range(2))
     change = max(map(_change, before, after), default=0.0)
     if change <= _threshold(training.model):
@@ -280,28 +272,21 @@ def _mask_lost_at(training):
     calls = []
     around = []
 
-    def watched(layer, call):
-        def seen(*args, **kwargs):
-            given = [each for each in keras.tree.flatten((args, kwargs)) if tf.is_tensor(each)]
-            rows = [each for each in given if each.dtype.is_floating and len(each.shape) >= 3]
-            if rows and not around:  # what a layer calls inside it, it may give its mask in other ways
-                calls.append((layer.name, any(mask_of(each) is not None for each in rows)))
+    def note(layer, call, *args, **kwargs):
+        given = [each for each in keras.tree.flatten((args, kwargs)) if tf.is_tensor(each)]
+        rows = [each for each in given if each.dtype.is_floating and len(each.shape) >= 3]
+        if rows and not around:  # what a layer calls inside it, it may give its mask in other ways
+            calls.append((layer.name, any(mask_of(each) is not None for each in rows)))
+        if not isinstance(layer, keras.Model):
+            around.append(layer)
+        try:
+            return call(*args, **kwargs)
+        finally:
             if not isinstance(layer, keras.Model):
-                around.append(layer)
-            try:
-                return call(*args, **kwargs)
-            finally:
-                if not isinstance(layer, keras.Model):
-                    around.pop()
+                around.pop()
 
-        return seen
-
-    with ExitStack() as stack:
-        for layer in layers_within(training.model):
-            inside = getattr(layer, "operations", [])
-            for each in [*([] if layer is training.model else [layer]), *inside]:
-                if "call" not in vars(each):
-                    stack.enter_context(in_place_of(each, "call", watched(each, each.call)))
+    called = [each for each in layers_and_operations(training.model) if each is not training.model]
+    with calls_seen(called, note):
         training.outputs(training.x)
     for (before, has), (name, has_next) in zip(calls, calls[1:], strict=False):
         if has and not has_next:

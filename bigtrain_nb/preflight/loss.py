@@ -5,12 +5,11 @@ The yardstick for any loss is that of the best constant output: what a model rea
 
 import math
 import time
-from contextlib import ExitStack
 
 import numpy as np
 from scipy.optimize import minimize
 
-from bigtrain_nb.common.keras_gaps import in_place_of, innermost, layers_within, mask_of, with_mask
+from bigtrain_nb.common.keras_gaps import calls_seen, innermost, layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.preflight.features import named_parts
@@ -481,20 +480,14 @@ def _dead_layers(training):
     """Return names of relu layers that are 0 for all examples of four batches, of those half of it, and a count."""
     alive = {}
 
-    def watched(layer, call):
-        def seen(*args, **kwargs):
-            output = call(*args, **kwargs)
-            if tf.is_tensor(output) and len(output.shape) > 1:
-                above = tf.reduce_any(output > 0, range(len(output.shape) - 1)).numpy()
-                alive[layer.name] = alive.get(layer.name, False) | above
-            return output
+    def note(layer, call, *args, **kwargs):
+        output = call(*args, **kwargs)
+        if tf.is_tensor(output) and len(output.shape) > 1:
+            above = tf.reduce_any(output > 0, range(len(output.shape) - 1)).numpy()
+            alive[layer.name] = alive.get(layer.name, False) | above
+        return output
 
-        return seen
-
-    relus = [layer for layer in layers_within(training.model) if _is_relu(layer)]
-    with ExitStack() as stack:
-        for layer in relus:
-            stack.enter_context(in_place_of(layer, "call", watched(layer, layer.call)))
+    with calls_seen([layer for layer in layers_within(training.model) if _is_relu(layer)], note):
         for batch in training.batches[:4]:
             training.outputs(keras.utils.unpack_x_y_sample_weight(batch)[0])
     dead_share = {name: 1 - float(np.mean(units)) for name, units in alive.items()}

@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 
 from bigtrain_nb.common.keras_gaps import (
-    Functional,
+    calls_seen,
     in_place_of,
-    layers_within,
+    layers_and_operations,
     mask_of,
     weights_built_for,
     with_mask,
@@ -113,8 +113,7 @@ class WatchedStep:
             for optimizer in _optimizers(model):
                 stack.enter_context(in_place_of(optimizer, "apply", partial(self._apply, optimizer)))
                 stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
-            for layer in _layers_and_operations(model):
-                stack.enter_context(in_place_of(layer, "call", self._watched(layer, layer.call)))
+            stack.enter_context(calls_seen(layers_and_operations(model), self._call))
             stack.enter_context(self._losses_seen())
             model.train_step(data)
         if not self.losses:
@@ -161,20 +160,17 @@ class WatchedStep:
         finally:
             tf.GradientTape.gradient = gradient
 
-    def _watched(self, layer, call):
-        def watched(*args, **kwargs):
-            if not tf.executing_eagerly():  # Keras infers shapes
-                return call(*args, **kwargs)
-            this = Call(layer, self._running[-1] if self._running else None)
-            args, kwargs = self._look_at((args, kwargs), this, "input", "gradient that leaves")
-            self._running.append(this)
-            try:
-                outputs = call(*args, **kwargs)
-            finally:
-                self._running.pop()
-            return self._look_at(outputs, this, "output", ARRIVES)
-
-        return watched
+    def _call(self, layer, call, *args, **kwargs):
+        if not tf.executing_eagerly():  # Keras infers shapes
+            return call(*args, **kwargs)
+        this = Call(layer, self._running[-1] if self._running else None)
+        args, kwargs = self._look_at((args, kwargs), this, "input", "gradient that leaves")
+        self._running.append(this)
+        try:
+            outputs = call(*args, **kwargs)
+        finally:
+            self._running.pop()
+        return self._look_at(outputs, this, "output", ARRIVES)
 
     def _look_at(self, structure, call, forward, backward):
         """Look at each floating tensor of a structure, now and when its gradient comes; return the same tensors."""
@@ -199,12 +195,3 @@ class WatchedStep:
 def _optimizers(model):
     """Return the optimizers that a model has as attributes: that of `compile`, and more for a step of its own."""
     return [each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer)]
-
-
-def _layers_and_operations(model):
-    """Return a model's layers and the operations between them, such as `keras.ops.exp`, that a functional one has."""
-    found = {}
-    for layer in layers_within(model):
-        inside = layer.operations if isinstance(layer, Functional) else []
-        found.update({id(each): each for each in [layer, *inside]})
-    return found.values()
