@@ -10,7 +10,7 @@ _HOME = {
     "measure.rounds": ("compare",),
     "measure.throughput": ("throughput",),
     "measure.race": ("race",),
-    "measure.results": ("Comparison", "Ratio", "Result"),
+    "measure.results": ("Result",),
     "measure.saved": ("load",),
     "common.hardware": ("cores", "machine"),
     "data.images": ("photo_crops",),

@@ -9,15 +9,15 @@ from bigtrain_nb.common.checks import as_path
 from bigtrain_nb.data.cache import made, progress
 
 
-def copied(folder, pattern, is_good, kind, write, settings, skip_damaged, cache):
+def copied(folder, pattern, is_good, kind, write, settings, cache):
     """Return (copy, facts) of the files below ``folder`` that match ``pattern``, hidden ones left out.
 
-    ``is_good(path)`` tells whether a file is of that ``kind``, as in "UTF-8 text"; ``write(making, good paths)``, with
-    these in random order, fills the copy and returns facts, to which the names of the damaged files are added as
-    "skipped". It is made again when any path, size or time of change of the files, or any of the ``settings`` changes.
+    ``is_good(path)`` tells whether a file is of that ``kind``, as in "UTF-8 text"; ``write(making, paths)``, with the
+    paths in random order, fills the copy and returns facts. It is made again when any path, size or time of change of
+    the files, or any of the ``settings`` changes.
 
-    Raises ValueError that names the damaged files, ten at most, unless ``skip_damaged``, and if no file is good;
-    FileNotFoundError for a folder that is not there.
+    Raises ValueError that names the damaged files, ten at most, and for a folder without files; FileNotFoundError for
+    one that is not there.
     """
     folder = Path(as_path("folder", folder)).expanduser().absolute()
     if not folder.is_dir():
@@ -28,18 +28,16 @@ def copied(folder, pattern, is_good, kind, write, settings, skip_damaged, cache)
         raise ValueError(f"{folder} holds no {kind}: no file matches {pattern}")
 
     def fill(making):
-        good = [path for path in progress(paths, f"checking {folder.name}") if is_good(path)]
-        damaged = sorted(path.relative_to(folder).as_posix() for path in {*paths}.difference(good))
-        if not good:
-            raise ValueError(f"{folder} holds no {kind}: none of its {len(paths)} files can be read")
-        if damaged and not skip_damaged:
+        checked = progress(paths, f"checking {folder.name}")
+        damaged = [path.relative_to(folder).as_posix() for path in checked if not is_good(path)]
+        if damaged:
             raise ValueError(
-                f"{folder}: {len(damaged)} of {len(paths)} files cannot be read; expected are {kind}; "
-                "skip_damaged=True leaves these out:\n" + "\n".join(damaged[:10])
+                f"{folder}: {len(damaged)} of {len(paths)} files cannot be read; expected are {kind}:\n"
+                + "\n".join(damaged[:10])
             )
-        return {**write(making, shuffled(good)), "skipped": damaged}
+        return write(making, shuffled(paths))
 
-    digest = hashlib.sha256(repr((pattern, settings, skip_damaged)).encode())
+    digest = hashlib.sha256(repr((pattern, settings)).encode())
     for path in paths:
         status = path.stat()
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())

@@ -48,7 +48,7 @@ class Pipeline:
     - ``num_parallel_calls``: examples parsed at once, or batches with ``vectorize``: 1 is a plain `map`, more, or
       "AUTOTUNE", a parallel one.
     - ``vectorize``: work on whole batches: one call of ``finish`` for each, and one in which the default ``parse``
-      makes all its images. (Before a cache, and with ``skip_damaged``, they are made one by one.)
+      makes all its images. (Before a cache they are made one by one.)
     - ``cache``: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in
       it), whose folder is made if it is not there. What one program has cached there another reads, if it reads the
       same files with the same settings: their digest is added to the path. A ``parse`` of your own is known by its name
@@ -58,11 +58,10 @@ class Pipeline:
     - ``batch``: examples in a batch; the last batch may be shorter.
     - ``repeat``: start again after the last batch, for ever, without the pause that a new iterator costs.
     - ``prefetch``: batches made ahead, 0 for none, or "AUTOTUNE".
-    - ``deterministic``: keep the order although work runs in parallel.
     - ``rewrites``: let the runtime rewrite the pipeline by its own rules (False shows what each setting does by
       itself).
-    - ``skip_damaged``: leave out records that cannot be parsed instead of raising, and of a shard that is cut off all
-      that follows.
+
+    The order is kept although work runs in parallel. A damaged record raises.
 
     Raises ValueError for settings that are out of range or do not go together, TypeError for a setting of another kind;
     `dataset` raises FileNotFoundError for a file that is not there.
@@ -92,9 +91,7 @@ class Pipeline:
     batch: int = 64
     repeat: bool = False
     prefetch: int | str = 0
-    deterministic: bool = True
     rewrites: bool = True
-    skip_damaged: bool = False
 
     def __post_init__(self):
         _check(self)
@@ -118,12 +115,10 @@ class Pipeline:
         Raises FileNotFoundError for a shard that is not there.
         """
         before_cache = self.cache and not self.augment  # parse there: each example only once
-        in_batches = self.vectorize and not (before_cache or self.parse or self.skip_damaged)
+        in_batches = self.vectorize and not (before_cache or self.parse)
         dataset = self._records()
         if self.caches_files:
             dataset = self._map(dataset, self._read)
-        if self.skip_damaged:
-            dataset = dataset.ignore_errors()
         if before_cache:
             dataset = self._parse_each(dataset)
         if self.cache:
@@ -147,7 +142,7 @@ class Pipeline:
         if self.prefetch:
             dataset = dataset.prefetch(_tf(self.prefetch))
         options = tf.data.Options()
-        options.deterministic = self.deterministic
+        options.deterministic = True
         if not self.rewrites:
             options.experimental_optimization.apply_default_optimizations = False
         return dataset.with_options(options)
@@ -157,7 +152,7 @@ class Pipeline:
         if self.source == "files":
             return files
         for shard in self.files:
-            if not tf.io.gfile.exists(shard):  # TensorFlow would try it again for ever where errors are skipped
+            if not tf.io.gfile.exists(shard):
                 raise FileNotFoundError(f"{shard}: there is no such TFRecord file")
         if self.cycle_length == 1:
             return files.flat_map(tf.data.TFRecordDataset)
@@ -177,13 +172,12 @@ class Pipeline:
         tf.io.gfile.makedirs(os.path.dirname(self.cache))
         parse = getattr(self.parse, "__qualname__", type(self.parse).__name__)
         of_data = self.data.classes if isinstance(self.data, ImageData) else None
-        cached = [self.files, self.source, parse, self.image_size, self.exact, self.augment, self.skip_damaged, of_data]
+        cached = [self.files, self.source, parse, self.image_size, self.exact, self.augment, of_data]
         digest = hashlib.sha256(repr(cached).encode()).hexdigest()[:8]
         return f"{os.fspath(self.cache)}-{digest}"
 
     def _parse_each(self, dataset):
-        dataset = self._map(dataset, self.parse or self._decode)
-        return dataset.ignore_errors() if self.skip_damaged else dataset
+        return self._map(dataset, self.parse or self._decode)
 
     def _decode(self, element):
         """Decode one record, or with ``augment`` a dictionary of a record and three random numbers."""
@@ -212,7 +206,7 @@ def _tf(value):
 
 
 _LEAST = {"image_size": 1, "cycle_length": 1, "num_parallel_calls": 1, "batch": 1, "shuffle": 0, "prefetch": 0}
-_SWITCHES = ("exact", "augment", "vectorize", "repeat", "deterministic", "rewrites", "skip_damaged")
+_SWITCHES = ("exact", "augment", "vectorize", "repeat", "rewrites")
 _MAY_BE_AUTOTUNE = ("cycle_length", "num_parallel_calls", "prefetch")
 
 

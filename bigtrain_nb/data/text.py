@@ -28,7 +28,6 @@ class TextData:
     train_bytes: int
     test_bytes: int
     files: int
-    skipped: tuple[str, ...] = ()
 
     def array(self, split: str = "train") -> np.ndarray:
         """Return the bytes of the "train" or the "test" text: uint8 [bytes], read from disk as they are used.
@@ -76,7 +75,6 @@ def text_folder(
     pattern: str = "**/*.txt",
     *,
     test_fraction: float = 0.1,
-    skip_damaged: bool = False,
     cache: str | os.PathLike | None = None,
 ) -> TextData:
     """Return `TextData` of a reader's own UTF-8 files: those below ``folder`` that match ``pattern``.
@@ -85,9 +83,8 @@ def text_folder(
     there are no such files, it is the end of one.
     Hidden and empty files are ignored. Copied into the cache, and again whenever the files change.
 
-    Raises ValueError that names the files that are not UTF-8, unless ``skip_damaged``, which leaves them out and lists
-    them in ``.skipped``; ValueError if no file matches and for settings that make no sense; FileNotFoundError for a
-    folder that is not there; OSError when the disk is full.
+    Raises ValueError that names the files that are not UTF-8, if no file matches and for settings that make no sense;
+    FileNotFoundError for a folder that is not there; OSError when the disk is full.
 
     Example::
 
@@ -110,7 +107,7 @@ def text_folder(
         return {"files": len(filled)}
 
     settings = "text 2", test_fraction  # 2: the second way to divide
-    return _text_data(*copied(folder, pattern, _is_text, "UTF-8 text", write, settings, skip_damaged, cache))
+    return _text_data(*copied(folder, pattern, _is_text, "UTF-8 text", write, settings, cache))
 
 
 def _is_text(path):
@@ -147,4 +144,4 @@ def _cut(text, share):
 def _text_data(root, facts):
     train, test = root / "train.txt", root / "test.txt"
     sizes = train.stat().st_size, test.stat().st_size
-    return TextData(train, test, *sizes, facts["files"], tuple(facts.get("skipped", ())))
+    return TextData(train, test, *sizes, facts["files"])

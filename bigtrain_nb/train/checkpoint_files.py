@@ -10,17 +10,18 @@ from bigtrain_nb.parallel.shards import Unsharded, unsharded
 from bigtrain_nb.train.folder_owner import FolderOwner
 
 _REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of a save that was cut short
+KEPT = 2
+"""So many, for the last one may be damaged."""
 
 
 class CheckpointFiles:
     """Checkpoints in ``folder``, of ``variables``, Keras variables by kind, and of ``more``, trackable objects.
 
-    The newest ``keep`` are kept.
+    The newest `KEPT` are kept.
     """
 
-    def __init__(self, folder, keep, variables, **more):
+    def __init__(self, folder, variables, **more):
         self._folder = os.fspath(folder)
-        self._keep = keep
         self._owner = FolderOwner(folder)
         self._rooms = []  # pairs: what is sharded, and where the whole of it is put while it is saved
         values = {kind: [self._value(variable) for variable in some] for kind, some in variables.items()}
@@ -118,7 +119,7 @@ class CheckpointFiles:
         self._owner.check()
         try:
             self._checkpoint.save(os.path.join(self._folder, "ckpt"))
-            for number in self._numbers()[: -self._keep]:
+            for number in self._numbers()[:-KEPT]:
                 self._remove(f"ckpt-{number}.*")
         except (tf.errors.OpError, OSError) as error:
             self._remove(*_REMAINS)

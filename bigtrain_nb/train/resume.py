@@ -55,7 +55,7 @@ class Resume(keras.callbacks.Callback):
 
     A state that is not finite, as after a loss of NaN, is not saved, and a warning says so: the last finite one stays.
 
-    Saves every ``every`` steps, and at the end of each epoch (``every=None``: only then); keeps the newest ``keep``
+    Saves every ``every`` steps, and at the end of each epoch (``every=None``: only then); keeps the newest two
     checkpoints.
 
     After SIGTERM, to any worker, all save after the same step and end with the exit code `PREEMPTED`, 75; a scheduler,
@@ -92,7 +92,7 @@ class Resume(keras.callbacks.Callback):
         model.fit(resume.data(make_epoch), initial_epoch=resume.epoch, epochs=2, callbacks=[resume])
     """
 
-    def __init__(self, folder: str | os.PathLike, model: keras.Model, every: int | None = 50, keep: int = 2):
+    def __init__(self, folder: str | os.PathLike, model: keras.Model, every: int | None = 50):
         super().__init__()
         self._folder = as_path("folder", folder)
         if set("*?[\\") & set(self._folder):
@@ -102,7 +102,6 @@ class Resume(keras.callbacks.Callback):
             )
         of_kind("model", model, keras.Model, "the Keras model to train, as in Resume(folder, model)")
         self._every = None if every is None else whole_number("every", every, 1)
-        keep = whole_number("keep", keep, 1)
         _refuse_scope_of_workers()
         _refuse_what_is_not_ready(model)
         _build_optimizer(model)
@@ -116,7 +115,7 @@ class Resume(keras.callbacks.Callback):
         self._optimizer = model.optimizer
         variables = {"weights": model.weights}
         variables |= {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
-        self._files = CheckpointFiles(folder, keep, variables, state=self._state)
+        self._files = CheckpointFiles(folder, variables, state=self._state)
         self._length = None  # batches in this epoch, where known
         self._in_loop = False
         self._callbacks = None  # those of the `fit` that runs

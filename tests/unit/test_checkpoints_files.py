@@ -54,7 +54,7 @@ def test_a_copy_of_a_checkpoint_by_another_name_is_neither_restored_nor_removed(
     cut_after_5(tmp_path)
     copy = tmp_path / "ckpt-best.index"
     copy.write_bytes((tmp_path / "ckpt-2.index").read_bytes())
-    resume = Resume(tmp_path, model_of(), every=1, keep=1)
+    resume = Resume(tmp_path, model_of(), every=1)
     assert resume.step == 4
     train(resume)
     assert copy.exists() and not (tmp_path / "ckpt-2.index").exists()
@@ -105,8 +105,6 @@ def test_models_and_settings_that_are_not_ready(tmp_path):
         Resume(tmp_path, keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)]))
     with pytest.raises(ValueError, match="every=0 must be a whole number of at least 1"):
         Resume(tmp_path, model_of(), every=0)
-    with pytest.raises(ValueError, match="keep=None must be a whole number of at least 1"):
-        Resume(tmp_path, model_of(), keep=None)
 
 
 @contextmanager

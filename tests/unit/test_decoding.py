@@ -47,7 +47,7 @@ SAME = [
     {},
     {"vectorize": True},
     {"vectorize": True, "num_parallel_calls": 2, "cache": "memory", "prefetch": 2},
-    {"source": "files", "skip_damaged": True},
+    {"source": "files"},
 ]
 
 

@@ -35,7 +35,7 @@ def example_of(name):
 def test_the_example_is_short_and_runs(name):
     example = example_of(name)
     assert 1 <= len([line for line in example.splitlines() if line]) <= 6
-    assert f"bt.{name}" in example or name in ("Comparison", "Ratio", "Result")
+    assert f"bt.{name}" in example or name in ("Result",)
     code = BEGINNING + TAKEN_TO_BE_THERE.get(name, "") + example
     file = f"example of {name}"
     linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file  # AutoGraph reads it

@@ -11,6 +11,7 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.data.images import ImageData
 from bigtrain_nb.data.text import TextData
+from bigtrain_nb.measure.results import Comparison
 
 MISTAKES = {
     # Measuring
@@ -208,7 +209,7 @@ MISTAKES = {
 WITHOUT_MISTAKES = {
     *("ACCELERATORS", "PREEMPTED", "SIZES", "tf"),  # no functions
     *("LossScaleHistory", "cores", "machine", "score"),  # with nothing to give, or one switch
-    *("Comparison", "Race", "Ratio", "Result"),  # nobody makes them but this package
+    *("Race", "Result"),  # nobody makes them but this package
 }
 
 
@@ -234,7 +235,7 @@ def names():
     IMAGES = ImageData(Path(), ("cat",), ("shard",), ("shard",), ("file",), ("file",))
     TEXT = TextData(Path("train.txt"), Path("test.txt"), 1, 1, 2)
     results = [bt.Result(name, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), "steps/s", 0.1, 6, 1.0) for name in ("a", "b")]
-    COMPARISON = bt.Comparison({one.name: one for one in results})
+    COMPARISON = Comparison({one.name: one for one in results})
     return {**globals(), **locals(), "nan": float("nan")}
 
 

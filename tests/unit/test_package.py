@@ -98,7 +98,7 @@ def test_a_fresh_process_loads_what_was_saved(tmp_path):
 
 
 def test_an_unknown_name_lists_those_there_are():
-    with pytest.raises(AttributeError, match="bigtrain_nb has no 'Pipelines'; it has .*Comparison, .*throughput"):
+    with pytest.raises(AttributeError, match="bigtrain_nb has no 'Pipelines'; it has .*Pipeline, .*throughput"):
         _ = bt.Pipelines
 
 

@@ -1,7 +1,6 @@
 """Pipelines over a reader's own data, over damage, and with nonsense for settings."""
 
 import os
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,28 +64,23 @@ def cut(path):
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_parallel_calls": 4, "cycle_length": 2, "prefetch": 2}], ids=str)
-def test_a_corrupt_image_raises_or_is_left_out_alone(crops, plain, tmp_path, settings):
+def test_a_corrupt_image_raises(crops, tmp_path, settings):
     data = damaged(crops, tmp_path, spoil)
     with pytest.raises(tf.errors.InvalidArgumentError, match="(?i)jpeg|image"):
         examples(pipeline(data, **settings).dataset())
-    found = examples(pipeline(data, skip_damaged=True, **settings).dataset())
-    assert Counter(found) == Counter(plain) - Counter([plain[13 + 5]])
 
 
-def test_a_truncated_shard_raises_or_loses_what_follows(crops, plain, tmp_path):
+def test_a_truncated_shard_raises(crops, tmp_path):
     data = damaged(crops, tmp_path, cut)
     for settings in ({}, {"cycle_length": AUTOTUNE, "num_parallel_calls": AUTOTUNE}):
         with pytest.raises(tf.errors.DataLossError):
             examples(pipeline(data, **settings).dataset())
-    found = examples(pipeline(data, skip_damaged=True).dataset().take(100))
-    assert set(plain[:13] + plain[26:]) <= set(found) < set(plain)
 
 
-@pytest.mark.parametrize("skip_damaged", [False, True])
-def test_a_missing_shard_is_named(crops, skip_damaged):
+def test_a_missing_shard_is_named(crops):
     gone = replace(crops, shards=(crops.shards[0], "/nowhere/gone.tfrecord"))
     with pytest.raises(FileNotFoundError, match="/nowhere/gone.tfrecord: there is no such TFRecord file"):
-        pipeline(gone, skip_damaged=skip_damaged).dataset()
+        pipeline(gone).dataset()
 
 
 # Nonsense

@@ -43,7 +43,7 @@ def test_source_text_is_python_of_the_size_asked_for(sources):
 
 def test_a_folders_files_go_whole_into_train_or_test(folder, read):
     data = read(folder, test_fraction=0.3)
-    assert (data.train_bytes, data.test_bytes, data.files, data.skipped) == (7000, 3000, 10, ())
+    assert (data.train_bytes, data.test_bytes, data.files) == (7000, 3000, 10)
     train, test = data.train.read_text(), data.test.read_text()
     assert set(train) & set(test) == {"\n"} and set(train + test) == set("abcdefghij\n")
 
@@ -85,12 +85,10 @@ def test_of_a_few_large_files_the_end_of_one_is_the_test_text(tmp_path, read):
     assert len(set(data.test.read_text())) == 1
 
 
-def test_files_that_are_not_text_are_named_or_left_out(folder, read, tmp_path):
+def test_files_that_are_not_text_are_named(folder, read, tmp_path):
     (folder / "latin.txt").write_bytes("é".encode("latin-1"))
     (folder / "more" / "binary.txt").write_bytes(bytes(range(256)))
     with pytest.raises(ValueError, match="2 of 12 files cannot be read; expected are UTF-8 text") as caught:
         read(folder)
     assert str(caught.value).splitlines()[1:] == ["latin.txt", "more/binary.txt"]
     assert not list((tmp_path / "cache").iterdir())
-    data = read(folder, skip_damaged=True)
-    assert data.files == 10 and data.skipped == ("latin.txt", "more/binary.txt")
