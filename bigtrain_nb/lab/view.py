@@ -111,7 +111,7 @@ class View:
         return chosen_in(self.fields, self.lab.controls)
 
     def _start(self, sweep=None):
-        self.lab.start(sweep, **self.chosen())
+        self.lab.start(sweep)
         focus(self.stop)  # or the focus would be lost with the button that is switched off
 
     def _sweep(self):
