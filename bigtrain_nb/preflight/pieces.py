@@ -16,6 +16,8 @@ LEAST = 1e-4
 """A difference counts over 10 times that of the same batch in another order, which only rounds otherwise, and 1e-4.
 Healthy models gave 1e-7, and 3e-3 to 7e-3 in bfloat16."""
 
+COUNTED_RIGHT = "A bt.Model counts that right, in micro-batches and on several replicas; Keras' own step may not."
+
 MOST_BY_ROUNDING = 0.02
 """Of another order of the batch; more is no rounding."""
 
@@ -71,13 +73,19 @@ def gradient(training):
         return look(
             f"The gradients of slices of {size} and {examples - size} examples add up to that of the whole batch:"
             f" {_cause_of_sum(training)}{known}",
-            "Let the loss return one number for each example, and leave the mean to Keras.",
+            COUNTED_RIGHT
+            if _reduction(training) == "sum"
+            else "Let the loss return one number for each example, and leave the mean to Keras.",
             "05",
         )
+    cause, is_counted_right = _cause(training)
+    advice = "With micro-batches or several replicas it is another training: keep the batch whole, or change the loss."
+    if is_counted_right:
+        advice = COUNTED_RIGHT
     return look(
         f"The gradient of slices of {size} and {examples - size} examples differs from that of the whole batch by"
-        f" {apart:.1%}: {_cause(training)}{known}",
-        "With micro-batches or several replicas it is another training: keep the batch whole, or change the loss.",
+        f" {apart:.1%}: {cause}{known}",
+        advice,
         "05",
     )
 
@@ -85,7 +93,7 @@ def gradient(training):
 def _cause_of_sum(training):
     """Return in words why the losses of pieces add up."""
     if _reduction(training) == "sum":
-        return 'the reduction of the loss is "sum", which bt.Model counts right.'
+        return 'the reduction of the loss is "sum".'
     numbers = [loss.name for loss in _watched(training) if loss.is_one_number]
     name = numbers[0] if numbers else "the loss"
     return (
@@ -110,29 +118,32 @@ def _watched(training):
 
 
 def _cause(training):
-    """Return in words why a loss is not the mean over pieces."""
+    """Return in words why a loss is not the mean over pieces, and whether a `bt.Model` counts it right."""
     if any(mask_of(each) is not None for each in keras.tree.flatten(training.outputs(training.x))):
-        known = ", which bt.Model counts right" if len(_watched(training)) == 1 else ""
-        return f"a masked loss is a mean over valid places, of which the slices have other numbers{known}."
+        words = "a masked loss is a mean over valid places, of which the slices have other numbers."
+        return words, len(_watched(training)) == 1
     if ignored_class(training.model.loss) is not None:
-        return "the loss ignores a class, and is the mean over the other places, which bt.Model counts right."
+        return "the loss ignores a class, and is the mean over the other places.", True
     if _reduction(training) == "mean_with_sample_weight":
-        return "the loss divides by the sum of the sample weights, which bt.Model counts right."
+        return "the loss divides by the sum of the sample weights.", True
     for loss in _watched(training):
         if loss.mask is not None:
-            return f"{loss.name} leaves out places, and is the mean over the others, as many in no two slices."
+            return f"{loss.name} leaves out places, and is the mean over the others, as many in no two slices.", False
         if loss.is_one_number:
-            return (
+            words = (
                 f"{loss.name} returns one number for a batch, and not one for each example: as a mean over places of"
                 " which the slices have other numbers, or over all examples at once."
             )
+            return words, False
     adding = [layer.name for layer in layers_that_add_losses(training.model)]
     if adding:
-        return (
+        words = (
             f"{adding[0]} adds a loss, by add_loss or activity_regularizer, that is no mean over examples, as Keras'"
             " activity regularizers are sums."
         )
-    return "the loss is no mean over examples, as those that compare examples are, or examples are mixed in the model."
+        return words, False
+    words = "the loss is no mean over examples, as those that compare examples are, or examples are mixed in the model."
+    return words, False
 
 
 def _distance(one, two):

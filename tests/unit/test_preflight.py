@@ -525,7 +525,7 @@ PIECES = {
     by_the_global_batch: "add up to that of the whole batch: by_the_global_batch divides by a number",
     over_places_above_0: r"differs from that of .*%: over_places_above_0 returns one number for a batch",
     "dice": "dice returns one number for a batch",
-    keras.losses.MeanSquaredError("sum"): r'add up .* the reduction of the loss is "sum", which bt.Model counts right',
+    keras.losses.MeanSquaredError("sum"): r'add up .* the reduction of the loss is "sum"\.',
 }
 
 
@@ -534,6 +534,12 @@ def test_a_loss_that_is_no_mean_over_examples_is_named_with_its_cause(loss):
     model, data = dense(layers.Dense(1), loss=loss), batched(*numbers())
     (finding,) = bt.preflight(model, data, checks=["right in pieces"]).findings
     assert finding.verdict == "look" and re.search(PIECES[loss], finding.found), finding
+
+
+def test_of_a_masked_loss_it_says_who_counts_it_right():
+    (finding,) = bt.preflight(*HEALTHY["language_model_with_mask"](), checks=["right in pieces"]).findings
+    assert finding.verdict == "look" and "a masked loss" in finding.found, finding
+    assert finding.advice.startswith("A bt.Model counts that right"), finding
 
 
 @pytest.mark.parametrize("name", ["update_that_raises", "own_step_that_raises", "tokens_out_of_range_in_batch_2"])
