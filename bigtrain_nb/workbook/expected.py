@@ -220,7 +220,10 @@ EXPECTED = {
         "the number of a trial, from 0",
     ),
     "choose_it.expected_gain": ("gains [trials]; the standard deviation of seeds", "a number"),
-    "choose_it.without_conflict": ("a list of gradients [n], which must not change", "an array [n]"),
+    "choose_it.best_rates": (
+        "train(batch, rate, seed) -> loss or nan; batches, a list; the rate to begin with",
+        "{batch: (best rate, mean loss of seeds 0, 1, 2)}",
+    ),
     "shrink_it.grouped": (
         "a matrix [rows, columns]; bits; rows of a group",
         "a tuple (int8 [rows, columns], scales [groups, columns])",

@@ -79,8 +79,6 @@ FIGURES = {
     "curse": lambda: searching.curse_figure([2, 4], [1.0, 2.0], [0.5, 1.0]),
     "spike": lambda: watching.spike_figure({"bad": [1.0, 90.0]}, {"bad": [0.5, 4.0], "clipped": [0.5, 0.4]}, 20, 30),
     "arrived": lambda: servers.arrived_figure({"data": {0: 1, 1: 1}, "off": {0: 2, 1: 2}}, 2),
-    "cosines": lambda: searching.cosines_figure([0, 1], [-0.5, 0.5], [0.9, 0.8]),
-    "trade": lambda: searching.trade_figure({"1": [(10.0, 3.6), (9.8, 3.7)], "learned": [(10.5, 3.4)]}, ["learned"]),
 }
 SAID = {
     "distance": {*WRONG, *RIGHT, "3.00", "0.0430", "4.2e-07", "0"},
