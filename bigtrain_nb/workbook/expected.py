@@ -220,22 +220,13 @@ EXPECTED = {
         "the number of a trial, from 0",
     ),
     "choose_it.expected_gain": ("gains [trials]; the standard deviation of seeds", "a number"),
-    "choose_it.without_conflict": ("a list of gradients [n], which must not change", "an array [n]"),
-    "shrink_it.two_of_four": (
-        "weights [inputs, outputs]; inputs [examples, inputs]",
-        "a pair: values [inputs / 4, 2, outputs], places from 0 to 3 of the same shape",
+    "choose_it.best_rates": (
+        "train(batch, rate, seed) -> loss or nan; batches, a list; the rate to begin with",
+        "{batch: (best rate, mean loss of seeds 0, 1, 2)}",
     ),
     "shrink_it.grouped": (
         "a matrix [rows, columns]; bits; rows of a group",
         "a tuple (int8 [rows, columns], scales [groups, columns])",
-    ),
-    "hand_it_on.rolling": (
-        "load(version) -> model, a function of a request; unload(model); the first version",
-        "two functions: answer(request), roll_in(version)",
-    ),
-    "hand_it_on.batches": (
-        "moments of the requests, a sorted list; seconds(count); the largest batch; the longest wait; the patience",
-        "a list of (start, [numbers of requests])",
     ),
     "hand_it_on.attend": (
         "new queries [readers, tokens, heads, width]; their keys [readers, tokens, heads of keys, width]; their values;"

@@ -12,6 +12,19 @@ import tensorflow as tf
 
 from bigtrain_nb.common.addresses import answers
 
+WAIT_SECONDS = 60  # for the one that hands out
+
+
+def wait_for(dispatcher):
+    """Wait until the dispatcher serves. End this process, with a sentence that says so, after `WAIT_SECONDS`."""
+    began = time.monotonic()
+    while not answers(dispatcher):
+        if time.monotonic() - began > WAIT_SECONDS:
+            sys.exit(
+                f"no answer within {WAIT_SECONDS} s from process 0 at {dispatcher}: read its log, and start it again"
+            )
+        time.sleep(0.1)
+
 
 def main():
     if len(sys.argv) == 3:
@@ -24,8 +37,7 @@ def main():
     if number == 0:
         server = service.DispatchServer(service.DispatcherConfig(port=port, worker_addresses=addresses[1:]))
     else:
-        while not answers(addresses[0]):  # else it would try again after many seconds only
-            time.sleep(0.1)
+        wait_for(addresses[0])  # else it would try again after many seconds only
         config = service.WorkerConfig(
             dispatcher_address=addresses[0], worker_address=addresses[number], port=port, heartbeat_interval_ms=1000
         )

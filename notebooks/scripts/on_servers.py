@@ -14,6 +14,8 @@ from bigtrain_nb.common.addresses import answers
 from bigtrain_nb.common.quiet import keras, tf
 
 CHIEF, WORKER_0, WORKER_1, SERVER_0, SERVER_1 = range(5)
+NAMES = "chief", "worker 0", "worker 1", "server 0", "server 1"
+WAIT_SECONDS = 60  # for the others to serve
 USERS, WIDTH, BATCH = 500_000, 16, 32
 RATE, EVERY = 0.05, 25
 
@@ -55,9 +57,19 @@ def main():
         server.join()  # until the job is stopped
 
 
-def lead(cluster, addresses):
-    while not all(map(answers, addresses[1:])):
+def wait_for_all(addresses):
+    """Wait until all others serve. End the chief, with a sentence that says who does not, after `WAIT_SECONDS`."""
+    began = time.monotonic()
+    while silent := [f"{NAMES[n]} at {addresses[n]}" for n in range(1, len(addresses)) if not answers(addresses[n])]:
+        if time.monotonic() - began > WAIT_SECONDS:
+            sys.exit(
+                f"no answer within {WAIT_SECONDS} s from {', '.join(silent)}: read its log, and start the job again"
+            )
         time.sleep(0.1)
+
+
+def lead(cluster, addresses):
+    wait_for_all(addresses)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster, task_type="chief", task_id=0, rpc_layer="grpc"
     )

@@ -30,8 +30,6 @@ RIGHT = {"by hand": 4.2e-7, "exact": 0.0}
 READ = {"FILE": [[0, 1], [2, 3]], "OFF": [[0, 1, 2, 3], [0, 1, 2, 3, 3]]}
 HELD = {"start": [[1, 1], [1, 1]], "end": [[2, 2], [2, 2]]}
 TRIALS = [[3.0, 2.0, 1.0], [4.0, 3.5, 3.0]]
-ANSWERS = [(0.1, "REST 1", 1), (0.4, "gRPC 1", 1), (0.9, "REST 1", 2)]
-LOAD = {"apart": {100: [0.002] * 99 + [0.02], 200: [0.1] * 100}, "together": {100: [0.003], 200: [0.005]}}
 ADAPTED = {way: {0.001: (2.5, 1.5), 0.01: (2.3, 2.0), 0.1: (2.9, 3.0)} for way in ("all", "upper half", "LoRA")}
 DOCUMENTS = {"padded": (np.array([[0, 0, -1], [1, -1, -2]]), "40 % padding"), "packed": (np.array([[0, 0, 1]]), "none")}
 FIGURES = {
@@ -73,9 +71,6 @@ FIGURES = {
     "elastic": lambda: workers.elastic_figure({1: 2.0, 2: 1.5, 3: 1.0}, {"two": {1: 2.0, 2: 1.5}, "one": {3: 1.0}}),
     "resumed": lambda: workers.resumed_figure({1: 2.0, 2: 1.5, 3: 1.0}, {1: 2.0, 2: 1.5}, {2: 1.5, 3: 1.0}),
     "pairs": lambda: handing_on.pairs_figure({"bytes": [1.8, 1.7], "teacher": [1.5, 1.4]}, "loss"),
-    "zeros": lambda: handing_on.zeros_figure({0: 1.0, 0.8: 3.0}, {0: 312.0, 0.8: 96.0}),
-    "answered": lambda: handing_on.answered_figure(ANSWERS, published=0.5),
-    "load": lambda: handing_on.load_figure(LOAD),
     "forgetting": lambda: handing_on.forgetting_figure(ADAPTED),
     "tokens": lambda: handing_on.readers_figure({1: 100.0, 8: 400.0}),
     "pruned": lambda: searching.pruned_figure(TRIALS, [3, 2]),
@@ -84,8 +79,6 @@ FIGURES = {
     "curse": lambda: searching.curse_figure([2, 4], [1.0, 2.0], [0.5, 1.0]),
     "spike": lambda: watching.spike_figure({"bad": [1.0, 90.0]}, {"bad": [0.5, 4.0], "clipped": [0.5, 0.4]}, 20, 30),
     "arrived": lambda: servers.arrived_figure({"data": {0: 1, 1: 1}, "off": {0: 2, 1: 2}}, 2),
-    "cosines": lambda: searching.cosines_figure([0, 1], [-0.5, 0.5], [0.9, 0.8]),
-    "trade": lambda: searching.trade_figure({"1": [(10.0, 3.6), (9.8, 3.7)], "learned": [(10.5, 3.4)]}, ["learned"]),
 }
 SAID = {
     "distance": {*WRONG, *RIGHT, "3.00", "0.0430", "4.2e-07", "0"},
@@ -94,7 +87,6 @@ SAID = {
     "exchange": {"kept", "again"},
     "lengths": {"whole", "chunks", "one table of scores", "40.0"},
     "pairs": {"mean 1.75", "mean 1.45"},
-    "zeros": {"312 kB", "96 kB"},
     "arrived": {"2 came", "4 came"},
     "seeds": {"3.500", "2.250"},
 }
@@ -147,19 +139,6 @@ def test_squares_are_filled_for_what_a_worker_reads():
     found = {(round(square.get_x() + 0.42), round(square.get_y() + 0.36)) for square in filled(drawn, MEASURED)}
     everything = {(example, worker) for example in range(4) for worker in (2, 3)}
     assert found == {(0, 0), (1, 0), (2, 1), (3, 1)} | everything
-
-
-def test_each_answer_stands_in_its_clients_row_in_the_colour_of_its_version():
-    (axes,) = FIGURES["answered"]().axes
-    points = {line.get_color(): sorted(map(tuple, line.get_xydata())) for line in axes.lines[:2]}
-    assert points == {MEASURED: [(0.1, 0.0), (0.4, 1.0)], PREDICTED: [(0.9, 0.0)]}
-
-
-def test_latency_is_drawn_as_median_and_as_what_95_percent_stay_below():
-    (axes,) = FIGURES["load"]().axes
-    median, tail = axes.lines[:2]
-    np.testing.assert_allclose(median.get_xydata(), [[100, 2], [200, 100]])
-    assert tail.get_ydata()[0] == pytest.approx(1000 * np.quantile(LOAD["apart"][100], 0.95))
 
 
 def test_the_rate_that_learned_most_has_a_ring():

@@ -14,7 +14,7 @@ def test_scripts_pictures_and_glossary_come_once(tmp_path, capsys):
     files += [path.relative_to(folder) for path in folder.glob("*.md")]
     assert sorted({path.parts[0] for path in files}) == sorted(beside.NAMES)
     assert all((folder / path).read_bytes() == (beside.folder() / path).read_bytes() for path in files)
-    assert {"scripts/__init__.py", "scripts/train_photos.py", "scripts/serving/Dockerfile"} <= set(map(str, files))
+    assert {"scripts/__init__.py", "scripts/train_photos.py", "scripts/train.sbatch"} <= set(map(str, files))
     assert not any("__pycache__" in path.parts for path in files)
     assert capsys.readouterr().out == f"{len(files)} files written into {folder}: scripts, images, glossary.md\n"
     main([str(folder)])

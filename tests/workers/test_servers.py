@@ -1,15 +1,17 @@
-"""scripts/on_servers.py in real processes, where notebook 12 does not go: a lost server, and Keras' `fit`."""
+"""The scripts of notebook 12 where it does not go: nobody answers, a server is lost, and Keras' `fit`."""
 
+import socket
 from pathlib import Path
 
 import pytest
 from launching import ON_CPUS
 from leftovers import eventually
+from scripts import data_service, on_servers
 
 import bigtrain_nb as bt
 
 SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
-pytestmark = pytest.mark.more("five processes each: notebook 12 trains with servers, and loses a worker")
+five_processes = pytest.mark.more("five processes each: notebook 12 trains with servers, and loses a worker")
 FIT = f"""
 import sys
 sys.path.insert(0, {str(SCRIPTS)!r})
@@ -36,6 +38,7 @@ def started(script_or_code):
     return bt.run_workers(script_or_code, 5, env=ON_CPUS, patience=60, timeout=400)
 
 
+@five_processes
 def test_a_lost_server_is_an_error_in_the_chief_and_nothing_is_left(watch):
     job = started(SCRIPTS / "on_servers.py")
     eventually(lambda: '"loss"' in job.logs(0) or job.exit_code is not None, 200)
@@ -47,6 +50,7 @@ def test_a_lost_server_is_an_error_in_the_chief_and_nothing_is_left(watch):
     watch.nothing_left(job.addresses)
 
 
+@five_processes
 def test_keras_fit_raises(watch):
     """If it works, say so in notebook 12, where the step is written by hand."""
     job = started(FIT)
@@ -54,3 +58,23 @@ def test_keras_fit_raises(watch):
     job.stop()
     assert job.codes[0] == 1 and "ValueError: fit raises" in job.logs(0)
     watch.nothing_left(job.addresses)
+
+
+@pytest.mark.parametrize(
+    ("script", "number", "said"),
+    [
+        (on_servers, 0, r"no answer within 0.5 s from worker 1 at {silent}, server 1 at {silent}: read its log"),
+        (data_service, 1, r"no answer within 0.5 s from process 0 at {silent}: read its log, and start it again"),
+    ],
+    ids=["servers", "service"],
+)
+def test_who_does_not_answer_is_named_and_the_process_ends(monkeypatch, script, number, said):
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens there
+        here, silent = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listening, bound))
+        addresses = [silent, here, silent, here, silent]
+        monkeypatch.setattr(script, "WAIT_SECONDS", 0.5)
+        monkeypatch.setattr("sys.argv", ["", ",".join(addresses), str(number)])
+        monkeypatch.setenv("GRPC_FAIL_FAST", "as it was")
+        with pytest.raises(SystemExit, match=said.format(silent=silent)):
+            script.main()

@@ -1,12 +1,9 @@
-"""Handing a model on: what a teacher brings, what pruning costs, who answered, and where latency breaks."""
+"""Handing a model on: what a teacher brings, what adapting forgets, and how many tokens readers get."""
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows, side_text
-
-DASHED = (0, (3, 1.5))
 
 
 def pairs_figure(losses, title) -> Figure:
@@ -25,66 +22,6 @@ def pairs_figure(losses, title) -> Figure:
     axes.margins(x=0.08)
     grid(axes, "x")
     label(axes, title)
-    return figure
-
-
-def zeros_figure(losses, sizes) -> Figure:
-    """The loss over the share of zeros, and at each dot the size when zipped.
-
-    `losses`: {share of zeros: loss}; `sizes`: {share of zeros: kB}.
-    """
-    figure, (axes,) = canvas(3.0)
-    shares = [100 * share for share in losses]
-    axes.plot(shares, losses.values(), "o-", color=MEASURED, markersize=7, linewidth=1.6)
-    for share, loss in losses.items():
-        where = {"textcoords": "offset points", "ha": "center", "color": INK, "fontsize": 9}
-        axes.annotate(f"{sizes[share]:.0f} kB", (100 * share, loss), (0, 9), **where)
-    axes.margins(x=0.08, y=0.18)
-    grid(axes, "y")
-    label(axes, "zeros, % of the weights in matrices\nat each dot: the size when zipped", "loss")
-    return figure
-
-
-def answered_figure(answers, published) -> Figure:
-    """One row for each client, a mark for each answer in the colour of the version that gave it.
-
-    `answers`: a list of (second, client, version); `published`: the second when version 2 was put into the folder.
-    """
-    figure, (axes,) = canvas(2.6)
-    clients = sorted({client for _, client, _ in answers})
-    marks = {}
-    for version, colour in {1: MEASURED, 2: PREDICTED}.items():
-        mine = [(second, clients.index(client)) for second, client, which in answers if which == version]
-        seconds, rows = zip(*mine, strict=True) if mine else ((), ())
-        (marks[f"version {version}"],) = axes.plot(seconds, rows, "|", color=colour, markersize=16, alpha=0.7)
-    axes.axvline(published, color=INK, linewidth=1.2, linestyle=":")
-    name_rows(axes, clients)
-    key(figure, marks)
-    label(axes, "seconds\ndotted: version 2 was put into the folder")
-    return figure
-
-
-def load_figure(measured) -> Figure:
-    """The latency over the rate of requests: solid the median, dashed what 95 % of the requests stay below.
-
-    `measured`: {name: {requests a second: latencies in seconds}}, of two servers.
-    """
-    figure, (axes,) = canvas(3.4)
-    marks = {}
-    for colour, (name, latencies) in zip((MEASURED, PREDICTED), measured.items(), strict=True):
-        medians = [1000 * np.median(seconds) for seconds in latencies.values()]
-        tails = [1000 * np.quantile(seconds, 0.95) for seconds in latencies.values()]
-        (line,) = axes.plot(list(latencies), medians, "o-", color=colour, linewidth=2, markersize=6)
-        (tail,) = axes.plot(list(latencies), tails, "o", linestyle=DASHED, color=colour, linewidth=1.5, markersize=4)
-        marks |= {f"{name}, median": line, f"{name}, 95 %": tail}
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlim(left=0)
-    key(figure, marks)
-    grid(axes, "y")
-    label(axes, "requests a second", "latency (ms)")
     return figure
 
 

@@ -1,8 +1,8 @@
-"""Searching: trials that are stopped, what a loss costs, what is left of a gain; two tasks that pull at one trunk."""
+"""Searching: trials that are stopped, what a loss costs, what is left of a gain."""
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
 
@@ -71,42 +71,4 @@ def curse_figure(trials, seen, true) -> Figure:
     axes.set_ylim(0, 1.2 * max(seen))
     grid(axes, "y")
     label(axes, "trials in a search", "gain of the winner, in\nspreads of the settings")
-    return figure
-
-
-def cosines_figure(steps, between, within) -> Figure:
-    """The cosine between two gradients over the steps: of two tasks as dots, of two batches of one task as a line."""
-    figure, (axes,) = canvas(3.0)
-    axes.axhline(0, color=INK, linewidth=1)
-    axes.plot(steps, within, color=PREDICTED, linewidth=1.6, linestyle=DASHED)
-    axes.plot(steps, between, "o", color=MEASURED, markersize=5)
-    axes.set_ylim(-1.05, 1.05)
-    grid(axes, "y")
-    label(axes, "step\nblue: two tasks, one batch; dashed: one task, two batches", "cosine")
-    return figure
-
-
-def trade_figure(found, named) -> Figure:
-    """The loss of one task beside that of the other, a dot for each weight that was tried, orange for those `named`.
-
-    `found`: {name: for each seed (error of the regression, loss of the classification)}; a bar is their range.
-    """
-    figure, (axes,) = canvas(3.4)
-    means = {name: np.mean(of_seeds, axis=0) for name, of_seeds in found.items()}
-    near = np.ptp(list(means.values()), axis=0) / 10
-    for name, of_seeds in found.items():
-        color = PREDICTED if name in named else MEASURED
-        (error, loss), low, high = means[name], np.min(of_seeds, axis=0), np.max(of_seeds, axis=0)
-        has_one_above = any(np.all(abs(mean - means[name]) < near) and mean[1] > loss for mean in means.values())
-        axes.plot(error, loss, "o", color=color, markersize=9)
-        axes.hlines(loss, low[0], high[0], color=color, linewidth=1.5)
-        axes.vlines(error, low[1], high[1], color=color, linewidth=1.5)
-        axes.annotate(
-            name, (error, loss), (9, -15 if has_one_above else 4), textcoords="offset points", color=INK, fontsize=10
-        )
-    axes.margins(x=0.2, y=0.15)
-    axes.xaxis.set_minor_locator(NullLocator())
-    grid(axes, "both")
-    x = "error of the column, in characters (better: left and down)\n"
-    label(axes, x + "numbers: the weight of the column's loss; bars: all seeds", "loss of the byte")
     return figure

@@ -1,8 +1,8 @@
-"""Exercises of notebook 13, "Choose it": search, and several tasks."""
+"""Exercises of notebook 13, "Choose it"."""
 
 import numpy as np
 
-from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
+from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect, is_unfinished
 
 
 def halving(train, trials, budget):
@@ -155,80 +155,168 @@ def _takes_off_one_noise(gains, noise):
     return max(gains) - noise
 
 
-def without_conflict(gradients):
-    total = np.zeros_like(gradients[0])
-    for task, gradient in enumerate(gradients):
-        left = gradient
-        for other, against in enumerate(gradients):
-            product = left @ against
-            if other != task and product < 0:
-                left = left - product / (against @ against) * against
-        total = total + left
-    return total
+def best_rates(train, batches, rate):
+    known = {}
+
+    def loss(batch, power):
+        if (batch, power) not in known:
+            losses = [train(batch, rate * 2.0**power, seed) for seed in range(3)]
+            known[batch, power] = np.inf if np.isnan(losses).any() else np.mean(losses)
+        return known[batch, power]
+
+    best = {}
+    for batch in batches:
+        power = 0
+        while loss(batch, power) == np.inf or loss(batch, power - 1) < loss(batch, power):
+            power -= 1
+        while loss(batch, power + 1) < loss(batch, power):
+            power += 1
+        best[batch] = rate * 2.0**power, loss(batch, power)
+    return best
 
 
-@exercise(without_conflict, minutes=15, difficulty=3)
-def _check_without_conflict(answer):
-    """The projection of a on b is (a · b) / (b · b) times b. Only where a · b is below 0 is anything subtracted. Of the
-    other tasks take the gradients as they were given, and not what has been left of them.
+class _Trainings:
+    """Imitated trainings. For each batch the mean loss of three seeds is a parabola over log2 of the rate, with its
+    least value at ``best``; from ``diverges_at`` on, the seed ``nan_of`` diverges, or all do. Rates are counted in
+    powers of two from ``start``.
     """
-    random = np.random.default_rng(8)
-    cases = {
-        "two that agree": [np.array([1.0, 0.5, 0.0]), np.array([0.5, 1.0, 0.3])],
-        "two that disagree": [np.array([1.0, 0.5, 0.0]), np.array([-2.0, 0.5, 1.0])],
-        "three": [np.array([1.0, 0.2]), np.array([-1.0, 1.0]), np.array([-0.3, -1.0])],
-        "four long ones": list(random.normal(size=(4, 50))),
-        "six short ones": list(random.normal(size=(6, 2))),
-    }
-    for name, gradients in cases.items():
-        given = [gradient.copy() for gradient in gradients]
-        got = answer(gradients)
-        expect(
-            np.asarray(got),
-            without_conflict(given),
-            f"{name}: the sum of what is left, each product taken of what is left by then",
-        )
-        expect(gradients, given, f"{name}: the gradients that were given, which must not change")
+
+    def __init__(self, start, best, diverges_at, nan_of):
+        self.start = start
+        self.count = dict.fromkeys(best, 0)
+        self._best = best
+        self._diverges_at = diverges_at
+        self._nan_of = nan_of
+        self._done = set()
+
+    def train(self, batch, rate, seed):
+        power = np.log2(rate / self.start)
+        if batch not in self._best or seed not in (0, 1, 2) or abs(power - round(power)) > 1e-6:
+            raise Wrong(
+                f"train({batch}, {rate}, {seed}): expected one of the batches {list(self._best)}, {self.start} times a"
+                " power of two, and one of the seeds 0, 1 and 2"
+            )
+        power = round(power)
+        if abs(power) > 20:
+            raise Wrong(f"batch {batch}: the search does not end, it is at a rate of {rate:.2g}")
+        if (batch, power, seed) in self._done:
+            raise Wrong(f"train({batch}, {rate:.3g}, {seed}) is called twice: keep what you know")
+        self._done.add((batch, power, seed))
+        self.count[batch] += 1
+        if power >= self._diverges_at[batch] and self._nan_of in (None, seed):
+            return float("nan")
+        luck = (0.5, -0.2, -0.3)[seed]  # together 0
+        return self.mean(batch, power) + (luck if power % 2 == 0 else -luck)
+
+    def mean(self, batch, power):
+        return 2 + 1 / batch + 0.03 * (power - self._best[batch]) ** 2
 
 
-@_check_without_conflict.refuses("two that agree: the sum of what is left")
-def _always_projects(gradients):
-    first, second = gradients[:2]
-    return first - (first @ second) / (second @ second) * second + second - (first @ second) / (first @ first) * first
+@exercise(best_rates, minutes=30, difficulty=4)
+def _check_best_rates(answer):
+    """Write a function that gives the mean loss of the three seeds at one rate, and keeps it in a dictionary; if one
+    of them is nan, it gives infinity. Then go down while the rate below is better or the one where you stand diverges,
+    and up while the rate above is better.
+    """
+    for best, diverges_at, nan_of in (
+        ({8: 0, 16: 1}, {8: 5, 16: 5}, None),
+        ({8: -3, 16: 4, 64: 5}, {8: 1, 16: 6, 64: 6}, 1),
+        ({16: -4, 32: -2}, {16: -1, 32: -1}, 0),
+        ({32: 2}, {32: 3}, 2),
+        ({64: -5}, {64: -3}, None),
+    ):
+        trainings = _Trainings(0.004, best, diverges_at, nan_of)
+        found = answer(trainings.train, list(best), trainings.start)
+        if is_unfinished(found):
+            raise NotAttempted
+        if not isinstance(found, dict) or set(found) != set(best):
+            raise Wrong(f"batches {list(best)}: expected a dictionary with a pair for each batch, got {found!r:.99}")
+        for batch, power in best.items():
+            told = f"batch {batch} of {list(best)}, from a rate of {trainings.start} on"
+            pair = found[batch]
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise Wrong(f"{told}: expected a pair, the best rate and its mean loss, got {pair!r:.99}")
+            expect(pair[0], trainings.start * 2.0**power, f"{told}: the best rate")
+            expect(pair[1], trainings.mean(batch, power), f"{told}: the mean loss of three seeds at the best rate")
+            needed = 3 * (abs(power) + 3)
+            if trainings.count[batch] > needed:
+                raise Wrong(f"{told}: expected at most {needed} trainings, got {trainings.count[batch]}")
 
 
-@_check_without_conflict.refuses("two that disagree: the sum of what is left")
-def _one_after_another(gradients):
-    left = [gradient.copy() for gradient in gradients]
-    for task in range(len(left)):
-        for other in range(len(left)):
-            product = left[task] @ left[other]
-            if other != task and product < 0:
-                left[task] -= product / (left[other] @ left[other]) * left[other]
-    return np.sum(left, axis=0)
+@_check_best_rates.refuses("batch 8 of [8, 16], from a rate of 0.004 on: the best rate: expected about 0.004")
+def _one_seed(train, batches, rate):
+    lucky = {}
+
+    def train_once(batch, rate, seed):
+        if seed == 0:
+            lucky[batch, rate] = train(batch, rate, 0)
+        return lucky[batch, rate]
+
+    return best_rates(train_once, batches, rate)
 
 
-@_check_without_conflict.refuses("two that disagree: the sum of what is left")
-def _forgets_the_length(gradients):
-    total = np.zeros_like(gradients[0])
-    for task, gradient in enumerate(gradients):
-        others = [other for index, other in enumerate(gradients) if index != task]
-        total += gradient - sum(min(0.0, gradient @ other) * other for other in others)
-    return total
+@_check_best_rates.refuses("batch 8 of [8, 16, 64], from a rate of 0.004 on: the best rate")
+def _best_of_three_rates(train, batches, rate):
+    best = {}
+    for batch in batches:
+        losses = {}
+        for tried in (rate / 2, rate, 2 * rate):
+            losses[tried] = np.mean([train(batch, tried, seed) for seed in range(3)])
+        best[batch] = min(losses, key=losses.get), min(losses.values())
+    return best
 
 
-@_check_without_conflict.refuses("three: the sum of what is left")
-def _all_at_once(gradients):
-    total = np.zeros_like(gradients[0])
-    for gradient in gradients:
-        total = total + gradient
-        for against in gradients:
-            total = total - min(0.0, gradient @ against) / (against @ against) * against
-    return total
+@_check_best_rates.refuses("batch 16 of [16, 32], from a rate of 0.004 on: the best rate")
+def _nan_compared(train, batches, rate):
+    known = {}
+
+    def loss(batch, power):
+        if (batch, power) not in known:
+            known[batch, power] = _mean(train, batch, rate * 2.0**power)
+        return known[batch, power]
+
+    best = {}
+    for batch in batches:
+        power = 0
+        while loss(batch, power - 1) < loss(batch, power):  # never true beside nan
+            power -= 1
+        while loss(batch, power + 1) < loss(batch, power):
+            power += 1
+        best[batch] = rate * 2.0**power, loss(batch, power)
+    return best
 
 
-@_check_without_conflict.refuses("the gradients that were given, which must not change")
-def _changes_what_was_given(gradients):
-    found = without_conflict(gradients)
-    gradients[0] -= 1
-    return found
+@_check_best_rates.refuses("batch 16 of [8, 16], from a rate of 0.004 on: the best rate")
+def _rate_of_the_first_batch(train, batches, rate):
+    found = best_rates(train, batches[:1], rate)
+    chosen = found[batches[0]][0]
+    return {
+        batch: (chosen, np.mean([train(batch, chosen, seed) for seed in range(3)])) for batch in batches[1:]
+    } | found
+
+
+@_check_best_rates.refuses("is called twice: keep what you know")
+def _trains_again(train, batches, rate):
+    best = {}
+    for batch in batches:
+        power = 0
+        while _mean(train, batch, rate * 2.0 ** (power + 1)) < _mean(train, batch, rate * 2.0**power):
+            power += 1
+        best[batch] = rate * 2.0**power, _mean(train, batch, rate * 2.0**power)
+    return best
+
+
+def _mean(train, batch, rate):
+    return np.mean([train(batch, rate, seed) for seed in range(3)])
+
+
+@_check_best_rates.refuses("from a rate of 0.004 on: expected at most 9 trainings, got 51")
+def _all_rates_of_a_large_grid(train, batches, rate):
+    best = {}
+    for batch in batches:
+        losses = {}
+        for power in range(-8, 9):
+            losses[rate * 2.0**power] = _mean(train, batch, rate * 2.0**power)
+        losses = {tried: loss for tried, loss in losses.items() if not np.isnan(loss)}
+        best[batch] = min(losses.items(), key=lambda pair: pair[1])
+    return best
