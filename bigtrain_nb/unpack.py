@@ -81,9 +81,7 @@ def main(arguments=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    help = (
-        "notebooks to make copies of, and the folder for it all; if not said, the current one"
-    )
+    help = "notebooks to make copies of, and the folder for it all; if not said, the current one"
     parser.add_argument("paths", nargs="*", metavar="NOTEBOOK.ipynb or FOLDER", help=help)
     given = parser.parse_args(arguments).paths
     notebooks = [Path(path) for path in given if path.endswith(".ipynb")]

@@ -222,9 +222,8 @@ class Meter(Shown, keras.callbacks.Callback):
         if isinstance(before, Meter):  # whose `fit` was interrupted
             before._leave()
         replicas, here = model.distribute_strategy.num_replicas_in_sync, len(examples_counted(model))
-        self._all_see_the_same = isinstance(model, Model) and model.replica_reduction.all_see_the_same
         if self._of_all is None:
-            self._of_all = (1 if self._all_see_the_same else replicas) / here
+            self._of_all = replicas / here
         self._since = None
         self._began = _now()
         self._train_function = model.train_function
@@ -355,7 +354,7 @@ class Meter(Shown, keras.callbacks.Callback):
         if self._gather is None:
             self._gather = all_gather(self.model.distribute_strategy, tf.identity, seconds=MEETS)
         rows = self._gather(tf.constant([sum(own) / len(own), waiting, *sums], tf.float32))
-        if sum(own) > 0 and not self._all_see_the_same:
+        if sum(own) > 0:
             self._of_all = float(rows[:, 0].sum()) / sum(own)
         self._waiting_of_all = float(rows[:, 1].max()) if rows[:, 1].max() >= 0 else None
         if self._sums is not None:

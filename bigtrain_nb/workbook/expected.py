@@ -164,12 +164,6 @@ EXPECTED = {
         "a stage from 0; stages; micro-batches",
         'a list of ("forward", "inputs" or "weights", micro-batch from 0)',
     ),
-    "cut_the_model_attention.ring_attention": (
-        "queries [rows, width]; their places [rows]; an iterator of (keys [n, width], values [n, width], places [n])",
-        "outputs [rows, width]",
-    ),
-    "cut_the_model.split": ("ms of each layer, a list; stages", "layers of each stage, a list"),
-    "cut_the_model.sending": ("blocks; width; tokens", "two numbers of seconds"),
     "when_it_goes_wrong.fault": (
         "a list of spans (start, end, thread, name), in ms",
         '"input", "op storm", "retracing", "another worker" or "compute"',
