@@ -132,15 +132,6 @@ EXPECTED = {
         " rows, and places, at a time",
         "outputs [length, width]",
     ),
-    "share_it_out.sharded_step": (
-        "weights [n]; a gradient [n] of each device; a moment [ceil(n / devices)] of each device; the rate;"
-        " a wire with reduce_scatter(arrays) and all_gather(parts)",
-        "a tuple (weights [n], list of moments)",
-    ),
-    "share_it_out.send": (
-        "a gradient [n]; what was left [n]; in_16_bits(array) -> array",
-        "two arrays [n]: the message, and what is left now",
-    ),
     "share_it_out_layers.whole_from": (
         "a shard [ceil(size / devices)]; the weight's shape; all_gather(shard) -> [devices x ceil(size / devices)];"
         " reduce_scatter(such a row) -> the shard of the sum",
