@@ -1,4 +1,4 @@
-"""Recomputation, sharded state, tensor parallel, pipelines and less talk: memory and time, beside plans and PyTorch."""
+"""Recomputation, sharded state, sharded weights: memory and time, beside plans and PyTorch."""
 
 import argparse
 import json
@@ -15,7 +15,6 @@ from parallel_steps import (
     BATCH,
     BOTH,
     CHUNKED,
-    CUT,
     DEEP,
     FEW_TEXTS,
     FULLY,
@@ -25,7 +24,6 @@ from parallel_steps import (
     NETWORKS,
     PAIRS,
     RECOMPUTED,
-    SCHEDULES,
     SHARDED,
     SMALL,
     STEPS,
@@ -41,12 +39,10 @@ from bigtrain_nb.common.words import interval, number
 
 MEMORY = Path(__file__).with_name("parallel_memory.py")
 JOB = Path(__file__).with_name("parallel_steps.py")
-MIB, MINUTES, EXAMPLES = 2**20, 15, 4
+MIB, MINUTES = 2**20, 15
 PAIRED = 4
 """So many times as many rounds have two ways whose ratio is a target."""
-FEW, MANY = 4, 16
-"""Micro-batches of EXAMPLES examples each, for the memory of a pipeline."""
-ONE, REPLICAS, WORKERS, STAGES = "1 replica", "2 replicas", "2 workers", "2 processes"
+ONE, REPLICAS, WORKERS = "1 replica", "2 replicas", "2 workers"
 SHEET = (
     "where",
     "network",
@@ -104,7 +100,6 @@ def pairs(rounds):
 def two_replicas(rounds):
     strategy = bt.mirrored(2)
     ours = {way: partial(steps.start, DEEP, way, strategy) for way in JOBS["deep"][1]}
-    ours |= {steps.pipeline(schedule): partial(steps.start_stages, schedule) for schedule in SCHEDULES}
     return steps.in_turn(ours, {}, rounds)
 
 
@@ -135,7 +130,7 @@ def rows_of(where, network, found, plans):
         plan = plans.get(way)
         predicted = [mib(replicas * tensors(plan)), number(1000 * plan.seconds)] if plan else ["", ""]
         milliseconds = number(1000 * median(one["seconds"]))
-        sent = mib(median(one["sent"])) if where in (WORKERS, STAGES) else ""
+        sent = mib(median(one["sent"])) if where == WORKERS else ""
         measured = [milliseconds, ratios[0], mib(one["stays"]), mib(one["peak"]), ratios[1], sent]
         rows.append([where, network, way, *measured, *predicted])
     return rows
@@ -157,12 +152,6 @@ def mib(size):
 def tensors(plan):
     """Return the planned peak without what Grappler folds if it knows the batch's size, which it does not here."""
     return plan.peak - plan.memory.parts.get("folded", 0)
-
-
-def peak_of_stages(schedule, micro_batches):
-    say(f"memory of {steps.pipeline(schedule, micro_batches)}")
-    found, _ = steps.measured(partial(steps.start_stages, schedule, micro_batches, EXAMPLES * micro_batches))
-    return found["peak"]
 
 
 def fresh_processes(ways, plans):
@@ -204,8 +193,8 @@ def no_slower(name, ratio, limit):
     return [name, f"at most {limit}x", interval(ratio), verdict]
 
 
-def targets(alone, deep, peaks):
-    """Return a row for each target, from what was found of `pairs` and in workers, in bytes and seconds."""
+def targets(alone):
+    """Return a row for each target, from what was found of `pairs`, in bytes and seconds."""
     one = alone[RECOMPUTED]
     less = one[RECOMPUTED]["peak"] / one[WHOLE]["peak"]
     rows = [
@@ -216,10 +205,6 @@ def targets(alone, deep, peaks):
         name, found = f"{SHARDED}, 2 workers, {network}", alone[network]
         rows.append(at_most(f"{name}: slots", found[SHARDED]["slots"] / found[WHOLE]["slots"], 0.55))
         rows.append(no_slower(f"{name}: time", time_ratio(found, SHARDED, WHOLE), 1.0))
-    cut, whole = (deep[way]["weights"] + deep[way]["slots"] for way in (CUT, WHOLE))
-    rows.append(at_most(f"{CUT}, 2 workers: weights and slots", cut / whole, 0.56))
-    growth = peaks["1f1b", MANY] / peaks["1f1b", FEW]
-    rows.append(at_most(f"1F1B: peak of m = {MANY} to m = {FEW}", growth, 1.4))
     return rows
 
 
@@ -269,23 +254,19 @@ def what_does_not_fit(arguments):
     alone = pairs(PAIRED * rounds)
     one = one_replica(rounds)
     replicas = two_replicas(rounds)
-    peaks = {(schedule, m): peak_of_stages(schedule, m) for schedule in SCHEDULES for m in (FEW, MANY)}
-    workers = {job: two_workers(job, rounds) for job in (*JOBS, "stages")}
+    workers = {job: two_workers(job, rounds) for job in JOBS}
 
     plans = planned(DEEP, one)
     sections = [(ONE, DEEP, one, plans), (REPLICAS, DEEP, replicas, planned(DEEP, replicas, devices=2))]
     for job, (network, ways) in JOBS.items():
         in_workers = planned(network, ways, devices=2, link=workers[job]["link"])
         sections.append((WORKERS, network, workers[job]["ways"], in_workers))
-    sections.append((STAGES, DEEP, workers["stages"]["ways"], {}))
 
     sheet = [row for section in sections for row in rows_of(*section)]
-    growth = [[schedule, m, EXAMPLES * m, mib(peak)] for (schedule, m), peak in peaks.items()]
-    reached = targets(alone, workers["deep"]["ways"], peaks)
+    reached = targets(alone)
     tables = {
         "Targets": (("what", "target", "measured", "verdict"), reached),
         "All on one sheet": ((*SHEET, *PLANNED), sheet),
-        "Micro-batches of a pipeline": (("schedule", "m", "batch", "peak, MiB"), growth),
         f"Whole processes of two replicas, {LARGE}": (PROCESS, processes_of_replicas()),
         "Whole processes": (("way", "peak, MiB", "planned, MiB"), fresh_processes(one, plans)),
     }

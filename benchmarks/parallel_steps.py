@@ -36,7 +36,7 @@ NETWORKS = {
 FEW_TEXTS = 2
 FEW_EXAMPLES = 8
 BATCH, STEPS, SEED = 32, 4, 0
-WHOLE, RECOMPUTED, SHARDED, CUT = "whole", "recompute=True", "shard_optimizer=True", "tensor_parallel=2"
+WHOLE, RECOMPUTED, SHARDED = "whole", "recompute=True", "shard_optimizer=True"
 FULLY = "fully_shard=True"
 IN_16_BITS = 'reduce_dtype="bfloat16"'
 CHUNKED, BOTH = "chunk_attention=16", "recompute=True, chunk_attention=16"
@@ -44,25 +44,19 @@ OF_THE_GPT = {
     RECOMPUTED: {"recompute": True},
     CHUNKED: {"chunk_attention": 16},
     BOTH: {"recompute": True, "chunk_attention": 16},
-    CUT: {"tensor_parallel": 2},
     FULLY: {"fully_shard": True},
 }
 OF_THE_MODEL = {
     SHARDED: {"shard_optimizer": True},
     IN_16_BITS: {"reduce_dtype": "bfloat16"},
 }
-SCHEDULES = ("gpipe", "1f1b")
 JOBS = {
-    "deep": (DEEP, [WHOLE, RECOMPUTED, SHARDED, FULLY, CUT, IN_16_BITS]),
+    "deep": (DEEP, [WHOLE, RECOMPUTED, SHARDED, FULLY, IN_16_BITS]),
     "wide": (WIDE, [WHOLE, SHARDED, FULLY, IN_16_BITS]),
 }
 PAIRS = {"deep pair": (DEEP, [WHOLE, SHARDED]), "wide pair": (WIDE, [WHOLE, SHARDED])}
 """Two ways alone: their rounds lie closer together, so that a machine whose speed drifts hurts their ratio less."""
 REDUCES = 8
-
-
-def pipeline(schedule, micro_batches=4):
-    return f"Pipelined, {schedule}, m = {micro_batches}"
 
 
 def new_gpt(network, way=WHOLE):
@@ -74,27 +68,12 @@ def new_gpt(network, way=WHOLE):
     return model
 
 
-def in_stages(schedule, micro_batches, devices):
-    """Return the deep GPT as a pipeline of two stages of six blocks."""
-    model = new_gpt(DEEP)
-    sums = [layer for layer in model.layers if isinstance(layer, keras.layers.Add)]  # two a block
-    between = sums[len(sums) // 2 - 1].output
-    stages = [keras.Model(model.inputs, between), keras.Model(between, model.outputs)]
-    return bt.Pipelined(stages, micro_batches, schedule, devices)
-
-
 def start(network, way, strategy, batch=BATCH):
     """Return a model and a function that trains it for an epoch of STEPS steps."""
     with strategy.scope():
         model = new_gpt(network, way)
         compile_it(model)
     return model, epochs(model, NETWORKS[network].get("length", 128), batch)
-
-
-def start_stages(schedule, micro_batches=4, batch=BATCH, devices=None):
-    model = in_stages(schedule, micro_batches, devices)
-    compile_it(model)
-    return model, epochs(model, 128, batch)
 
 
 def compile_it(model):
@@ -212,12 +191,7 @@ def together(job, rounds, rank, folder):
 
 def main(job, rounds, answer):
     rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    if job == "stages":
-        devices = bt.cluster_devices()[:2]  # from here on the chief is alone
-        ours = {pipeline(schedule): partial(start_stages, schedule, devices=devices) for schedule in SCHEDULES}
-        found = {"ways": in_turn(ours, {}, int(rounds))}
-    else:
-        found = together(job, int(rounds), rank, Path(answer).parent)
+    found = together(job, int(rounds), rank, Path(answer).parent)
     if rank == 0:
         write_text(Path(answer), json.dumps(found))
 

@@ -24,7 +24,6 @@ from bigtrain_nb.train.devices import devices as devices
 from bigtrain_nb.train.devices import mirrored as mirrored
 from bigtrain_nb.launch.jobs import run_workers as run_workers
 from bigtrain_nb.launch.strategy import strategy as strategy
-from bigtrain_nb.launch.cluster_devices import cluster_devices as cluster_devices
 from bigtrain_nb.train.preemption import PREEMPTED as PREEMPTED
 from bigtrain_nb.train.resume import Resume as Resume
 from bigtrain_nb.train.schedules import scaled_rate as scaled_rate
@@ -41,8 +40,6 @@ from bigtrain_nb.parallel.recompute import recompute as recompute
 from bigtrain_nb.parallel.attention import chunk_attention as chunk_attention
 from bigtrain_nb.parallel.fused import fuse_attention as fuse_attention
 from bigtrain_nb.parallel.masks import segment_mask as segment_mask
-from bigtrain_nb.parallel.pipelined import Pipelined as Pipelined
-from bigtrain_nb.parallel.schedule import pipeline_schedule as pipeline_schedule
 from bigtrain_nb.watch.profile import profile as profile
 from bigtrain_nb.watch.meter import Meter as Meter
 from bigtrain_nb.watch.overflow import find_overflow as find_overflow

@@ -98,22 +98,11 @@ def examples_of(data, start, length):
     return keras.tree.map_structure(rows, data)
 
 
-def equal_parts(examples, count, may_be_empty=False):
+def equal_parts(examples, count):
     """Return the start and the length of ``count`` micro-batches, which differ by one example at most.
 
-    In a step, InvalidArgumentError if there are fewer ``examples``, unless micro-batches ``may_be_empty``.
+    With fewer ``examples`` than that some are empty.
     """
-    if may_be_empty:
-        return _cut(examples, count)
-    too_few = (
-        f"a batch has fewer examples than micro_batches={count}: take larger batches or fewer micro-batches, and drop a"
-        " short last batch with batch(..., drop_remainder=True)"
-    )
-    with tf.control_dependencies([tf.debugging.assert_greater_equal(examples, count, too_few)]):
-        return _cut(examples if isinstance(examples, int) else tf.identity(examples), count)
-
-
-def _cut(examples, count):
     ends = [examples * number // count for number in range(count + 1)]
     return [(start, end - start) for start, end in pairwise(ends)]
 

@@ -111,17 +111,6 @@ def _counting(tracker, examples):
     return update_state
 
 
-def count_on_the_first_replica(metrics):
-    """Let metrics show what the first replica has counted, for where all replicas see the same examples.
-
-    What all have counted is added up otherwise: Keras says so when it makes the variables, and it cannot be said anew.
-    """
-    for metric in metrics:
-        for variable in metric.variables:
-            if isinstance(variable.value, tf.distribute.DistributedValues):
-                variable.value._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
-
-
 def examples_counted(model):
     """Return how many examples each replica of this process has trained on since the metrics were reset, as floats.
 
@@ -208,11 +197,6 @@ def losses_of_one_device():
         _LossesOfOneDevice.inside -= 1
         if _LossesOfOneDevice.inside == 0:
             vars(loss_module).update(_LossesOfOneDevice.stock)
-
-
-def compiled_loss(model, y, y_pred, sample_weight):
-    """Return the loss that `compile` names, alone: the public `compute_loss` adds those of all layers."""
-    return model._compile_loss(y, y_pred, sample_weight)
 
 
 class WatchedLoss:
@@ -352,19 +336,6 @@ def function_graph(node, name):
     return node.graph._get_function(node.get_attr(name).name).graph
 
 
-def full_name(device):
-    """Return a device's name as tensors and variables have it, "/job:localhost/replica:0/task:0/device:CPU:0"."""
-    with tf.device(device):
-        return tf.zeros([]).device
-
-
-def move(variable, device):
-    """Let a Keras variable stand on a device, by its full name. Publicly it stays where it was made."""
-    if variable.value.device != device:
-        with tf.device(device):
-            variable._initialize(variable.numpy())
-
-
 def moving_statistics(model):
     """Return what training changes on each replica by itself: unreduced, replicas would drift apart unseen."""
     layers = [layer for layer in _batch_normalizations(model) if layer.trainable]
@@ -429,22 +400,6 @@ def path_within(outer, layer):
         rest = path_within(inner, layer)
         if rest:
             return f"{inner.name}/{rest}"
-
-
-def graph_of(model):
-    """Return what a functional or sequential model calls, in order: [(operation, those it takes its inputs from)].
-
-    The last is (None, those that make its outputs). A layer that is called twice is there twice; for any other layer
-    the list is empty.
-    """
-    functional = model._functional if isinstance(model, keras.Sequential) else model
-    if not isinstance(functional, Functional):
-        return []
-    graph = []
-    for depth in sorted(functional._nodes_by_depth, reverse=True):
-        for node in functional._nodes_by_depth[depth]:
-            graph.append((node.operation, [parent.operation for parent in node.parent_nodes]))
-    return [*graph, (None, [output._keras_history.operation for output in functional.outputs])]
 
 
 def _batch_normalizations(model):

@@ -131,20 +131,8 @@ def value_of_first(strategy, value):
 
 def gather_over_replicas(tensor, axis, options=None):
     """Return the replicas' tensors, joined along an axis, on which their sizes may differ."""
-    if tensor.dtype == tf.string:
-        return _gather_texts(tensor, axis)
     sent = tf.cast(tensor, _GATHERED_AS.get(tensor.dtype, tensor.dtype))
     return tf.cast(tf.distribute.get_replica_context().all_gather(sent, axis, options), tensor.dtype)
-
-
-def _gather_texts(texts, axis):
-    """Return the replicas' tensors of texts, joined: they travel as bytes, for collectives take numbers only."""
-    lengths = gather_over_replicas(tf.strings.length(texts), axis)
-    longest = tf.reduce_max(tf.pad(tf.reshape(lengths, [-1]), [[1, 0]], constant_values=1))
-    own_bytes = tf.io.decode_raw(texts, tf.uint8, fixed_length=longest)  # shorter texts end in zeros
-    all_bytes = gather_over_replicas(own_bytes, axis)
-    letters = tf.gather([bytes([code]) for code in range(256)], tf.cast(all_bytes, tf.int32))
-    return tf.strings.substr(tf.strings.reduce_join(letters, -1), tf.zeros_like(lengths), lengths)
 
 
 def sum_into_shards(tensors):

@@ -58,7 +58,7 @@ def _at_its_end(file, worker):
     """Return {name: value} as a worker has left it in its file."""
     if not file.exists():
         raise RuntimeError(
-            f"{worker} has ended well before the end of the cell's code, as by sys.exit(0) or bt.cluster_devices(), so"
+            f"{worker} has ended well before the end of the cell's code, as by sys.exit(0), so"
             " there is nothing to take from it: leave out --take, or let the code come to its end"
         )
     return json.loads(file.read_text())

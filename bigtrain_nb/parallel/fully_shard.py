@@ -62,21 +62,12 @@ def shard_layers(model, layers, unmade=None):
             pairs = []
             for inner in layers_within(layer):
                 if id(inner) not in sharded:
-                    axes = [(weight, None) for weight in inner._trainable_variables]
-                    sharded[id(inner)] = shard_weights(inner, axes, _refuse_to_show, unmade)
+                    sharded[id(inner)] = shard_weights(inner, unmade)
                 pairs += sharded[id(inner)]
             object.__setattr__(layer, "_weights_and_shards", pairs)  # Keras tracks an ordinary attribute
             layer.__class__ = made_class((FullySharded, type(layer)), own=type(layer))
     for layer in layers_within(model)[1:]:
         show_whole_weights(layer)
-
-
-def _refuse_to_show(weight, _):
-    """Raise ValueError for who reads a weight on a replica outside of its layer."""
-    raise ValueError(
-        f"{weight.path} is sharded over the replicas and only its own layer gathers it: shard the layer that reads it"
-        " too, or neither of the two"
-    )
 
 
 def _refuse(model, layer, chosen):
@@ -90,7 +81,7 @@ def _refuse(model, layer, chosen):
                 f"{inner.name} is recomputed or sharded already, and fully_shard recomputes by itself: leave out"
                 " bt.recompute"
             )
-        refuse_to_shard(inner._trainable_variables, "do not shard this layer")
+        refuse_to_shard(inner._trainable_variables)
     for outside in layers_within(model):
         if id(outside) not in inside:
             for inner in outside._layers:

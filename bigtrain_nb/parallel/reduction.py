@@ -1,7 +1,7 @@
 """What replicas do with their gradients: a model has one reduction, chosen in `compile` and when it is built.
 
-`Mean` is that of an ordinary model. The others derive from it, each in a file of its own: `ShardedMean`,
-`FullyShardedMean` and `TensorParallel`. A step is handed to `reduce` as one replica has computed it:
+`Mean` is that of an ordinary model. The others derive from it, each in a file of its own: `ShardedMean` and
+`FullyShardedMean`. A step is handed to `reduce` as one replica has computed it:
 {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}, "share": by what they
 were multiplied}, and "left", of `share_left`, where a mask leaves out places. What comes back is applied by the
 optimizer. A variable that the loss does not depend on is not in it.
@@ -26,9 +26,6 @@ class Mean:
 
     talks_in_forward = False
     """Whether replicas talk to each other within a layer: then all must run the same micro-batches, not in a loop."""
-
-    all_see_the_same = False
-    """Whether all replicas compute on the same examples, the global batch."""
 
     sum_gradients = staticmethod(sum_over_replicas)
     """How gradients are summed over the replicas: a function of {index: gradient}, which returns their sums, or this
@@ -73,10 +70,6 @@ class Mean:
     def finish(self, gradients):
         """Return the gradients that the optimizer gets, which clips by the norms of what it is given."""
         return gradients
-
-    def own_outputs(self, outputs, data):
-        """Return the predictions for a replica's share, ``data``, from those for what it computed on."""
-        return outputs
 
 
 def assign_means(statistics, means, total):

@@ -36,7 +36,7 @@ class ShardedOptimizer(OptimizerOfShards):
     def apply(self, grads, trainable_variables):
         self.build(trainable_variables)
         for weight, shard in self._weights_and_shards:
-            shard.assign(own_shard(weight.value, shard))
+            shard.assign(own_shard(weight.value))
         super().apply(grads, self._shards_of(trainable_variables))  # as if the shards were all there is
         self._gather_weights()
 
@@ -87,5 +87,5 @@ def _shard_of(weight, name):
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     size = -(-weight.value.shape.num_elements() // replicas)  # rounded up
     shard = keras.Variable("zeros", shape=[size], dtype=weight.dtype, name=name)
-    mark_shard(shard, 0, weight.shape)
+    mark_shard(shard, weight.shape)
     return shard

@@ -1,10 +1,9 @@
 """Variables of which each replica has a shard: shown, saved and loaded whole, and updated by optimizers that can do so.
 
 A variable of a strategy is the same on all replicas only because its gradient is averaged over them. That of a shard is
-not, so each replica keeps a value of its own. A shard is a Keras variable with two more attributes:
-``unsharded_shape``, and ``shard_axis``, the axis along which the shards of all replicas join. If their number does not
-divide the whole, the last shard ends in zeros. A shard with one axis may be of a weight with several: then it is a part
-of its numbers in a row.
+not, so each replica keeps a value of its own. A shard is a Keras variable with one axis and one more attribute,
+``unsharded_shape``: it is a part of the whole's numbers in a row. If the number of replicas does not divide these, the
+last shard ends in zeros.
 """
 
 import math
@@ -29,6 +28,7 @@ from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
     all_gather,
     gather_over_replicas,
+    in_rows,
     on_each_replica,
     on_replicas,
     several_workers,
@@ -44,27 +44,17 @@ SECONDS_TO_GATHER = 120
 
 
 def is_shard(variable):
-    return hasattr(variable, "shard_axis")
+    return hasattr(variable, "unsharded_shape")
 
 
-def mark_shard(variable, axis, unsharded_shape):
-    variable.shard_axis = axis
+def mark_shard(variable, unsharded_shape):
     variable.unsharded_shape = tuple(unsharded_shape)
 
 
-def own_shard(tensor, variable):
+def own_shard(tensor):
     """Return this replica's shard of a tensor that is as large as the whole of a variable."""
     context = tf.distribute.get_replica_context()
-    shape = list(variable.shape)
-    axis = variable.shard_axis
-    if len(shape) == 1:
-        tensor = tf.reshape(tensor, [-1])
-    missing = shape[axis] * context.num_replicas_in_sync - tensor.shape[axis]
-    if missing:
-        tensor = tf.pad(tensor, [[0, missing if each == axis else 0] for each in range(len(shape))])
-    begin = [0] * len(shape)
-    begin[axis] = context.replica_id_in_sync_group * shape[axis]
-    return tf.slice(tensor, begin, shape)
+    return in_rows(tensor, context.num_replicas_in_sync)[context.replica_id_in_sync_group]
 
 
 def unsharded(variable):
@@ -107,10 +97,10 @@ class Unsharded:
     def _gather(self):
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=SECONDS_TO_GATHER)
         own = tf.identity(self._variable.value)
-        return gather_over_replicas(own, self._variable.shard_axis, options)
+        return gather_over_replicas(own, 0, options)
 
     def _assign(self, value):
-        self._variable.assign(own_shard(tf.ensure_shape(value, self.shape), self._variable))
+        self._variable.assign(own_shard(tf.ensure_shape(value, self.shape)))
 
 
 def show_whole_weights(layer):
@@ -184,17 +174,16 @@ def build_sharded(build, shard):
     return model
 
 
-def shard_weights(layer, axes, on_replica, unmade=None):
-    """Let shards stand for weights of a layer itself, in what it trains and what it saves.
+def shard_weights(layer, unmade=None):
+    """Let shards stand for the weights that a layer itself trains, in what it trains and what it saves.
 
-    ``axes`` are pairs of a weight and the axis along which it is sharded, or None for all its numbers in one row. Who
-    reads such a weight gets the whole of it, but on a replica what ``on_replica(weight, shard)`` returns. The values
-    are those that the weights have, or those of ``unmade`` variables. Returns pairs of a weight and its shard.
+    Who reads such a weight gets the whole of it, and on a replica a ValueError. The values are those that the weights
+    have, or those of ``unmade`` variables. Returns pairs of a weight and its shard.
     """
     pairs = []
-    for weight, axis in axes:
-        shard = _shard_of(weight, axis, unmade)
-        value_from(weight, partial(_shown, weight, shard, on_replica))
+    for weight in layer._trainable_variables:
+        shard = _shard_of(weight, unmade)
+        value_from(weight, partial(_shown, weight, shard))
         pairs.append((weight, shard))
     let_stand_for(layer, pairs)
     if pairs:
@@ -202,31 +191,26 @@ def shard_weights(layer, axes, on_replica, unmade=None):
     return pairs
 
 
-def refuse_to_shard(weights, words):
-    """Raise ValueError for weights that are shards already, or are looked at as a whole; ``words`` say what to do."""
+def refuse_to_shard(weights):
+    """Raise ValueError for weights that are shards already, or are looked at as a whole."""
     for weight in weights:
         if is_shard(weight):
             raise ValueError(f"{weight.path} is sharded already: shard a layer in one way only")
         if weight.regularizer or weight.constraint:
             raise ValueError(
                 f"{weight.path} has a regularizer or a constraint, which would see a shard where it needs the whole:"
-                f" leave it out (the optimizer's weight_decay works), or {words}"
+                " leave it out (the optimizer's weight_decay works), or do not shard this layer"
             )
 
 
-def _shard_of(weight, axis, unmade):
+def _shard_of(weight, unmade):
     """Return a variable for this replica's part of a weight, with its value."""
     strategy = tf.distribute.get_strategy()
-    replicas = strategy.num_replicas_in_sync
-    if axis is None:
-        axis, shape = 0, [-(-math.prod(weight.shape) // replicas)]  # rounded up
-    else:
-        shape = list(weight.shape)
-        shape[axis] //= replicas
+    shape = [-(-math.prod(weight.shape) // strategy.num_replicas_in_sync)]  # rounded up
     kind = {"dtype": weight.dtype, "trainable": weight.trainable, "name": weight.name}
     shard = keras.Variable("zeros", shape=shape, autocast=False, **kind)  # the weight that it stands for is cast
     same_path(shard, weight)
-    mark_shard(shard, axis, weight.shape)
+    mark_shard(shard, weight.shape)
     if unmade is None:
         value = weight.value
     else:
@@ -238,10 +222,13 @@ def _shard_of(weight, axis, unmade):
     return shard
 
 
-def _shown(weight, shard, on_replica, *_, **__):
-    """Return the value that a sharded weight shows."""
+def _shown(weight, shard, *_, **__):
+    """Return the value that a sharded weight shows outside of replicas, where no layer gathers it."""
     if on_replicas():
-        return on_replica(weight, shard)
+        raise ValueError(
+            f"{weight.path} is sharded over the replicas and only its own layer gathers it: shard the layer that reads"
+            " it too, or neither of the two"
+        )
     if infers_shapes():
         return tf.zeros(weight.shape, shard.dtype)
     strategy = shard.value.distribute_strategy
@@ -253,8 +240,7 @@ def _shown(weight, shard, on_replica, *_, **__):
             " or predict, or save the model and load the file in one process"
         )
     parts = [tf.convert_to_tensor(part) for part in strategy.experimental_local_results(shard.value)]
-    numbers = tf.reshape(tf.concat(parts, shard.shard_axis), [-1])
-    return tf.reshape(numbers[: math.prod(weight.shape)], weight.shape)
+    return tf.reshape(tf.concat(parts, 0)[: math.prod(weight.shape)], weight.shape)
 
 
 def _save_whole(layer, pairs):
@@ -292,7 +278,7 @@ class OptimizerOfShards:
     def add_variable_from_reference(self, reference_variable, *args, **kwargs):
         slot = super().add_variable_from_reference(reference_variable, *args, **kwargs)
         if is_shard(reference_variable):
-            mark_shard(slot, reference_variable.shard_axis, reference_variable.unsharded_shape)
+            mark_shard(slot, reference_variable.unsharded_shape)
         return slot
 
     @property
@@ -336,7 +322,7 @@ def refuse_unless_elementwise(optimizer):
     if stock not in [getattr(keras.optimizers, name) for name in ELEMENTWISE]:
         raise ValueError(
             f"{stock.__name__} is not known to treat each number of a weight by itself, so it cannot update a part of"
-            f" one, as with shard_optimizer=True or in a tensor-parallel model: use one of {', '.join(ELEMENTWISE)}"
+            f" one, as with shard_optimizer=True or fully_shard: use one of {', '.join(ELEMENTWISE)}"
         )
 
 

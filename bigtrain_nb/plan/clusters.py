@@ -75,9 +75,9 @@ class ClusterPlan(cards.Shown):
         whole = amount(4 * self.model.weights, "bytes")
         others = amount(16 * self.model.weights_outside_of_layers, "bytes")
         kinds = self.layout.sizes
+        cuts = [kind for kind in kinds if kind != "data"]
         cases = [
-            (len(kinds) > 1, f"{' x '.join(kinds)} parallelism at once: notebook 09 has each alone"),
-            ("tensor" in kinds, "sequence parallelism: what lies between the parts of a layer stays whole"),
+            (bool(cuts), f"{' and '.join(cuts)} parallelism: by hand in notebook 09"),
             (stage == 1, f"shard_optimizer=True keeps the float32 weights whole, {whole} on each device"),
             (stage == 2, "ZeRO stage 2: it has stages 1 and 3"),
             (stage == 3, f"fully_shard=... leaves what is outside of the blocks whole, {others} on each device"),

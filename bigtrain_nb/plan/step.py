@@ -134,11 +134,6 @@ def _refuse_other_steps(model):
             f"the layers of {model.name} are sharded over the replicas already: plan the model as it was before, by the"
             " function that builds it and outside of the strategy's scope, with devices=2, say, and fully_shard"
         )
-    if isinstance(model, Model) and model.replica_reduction.talks_in_forward:
-        raise ValueError(
-            f"{model.name} is tensor-parallel, so a replica has but a shard of its layers: build it without"
-            " tensor_parallel to plan it on one device, or plan a bt.Transformer with bt.plan_cluster"
-        )
 
 
 def _settings(model, given, devices):

@@ -148,7 +148,7 @@ def _compared(model, loss, labels):
     pairs = []
     if model.micro_batches > 1:
         pairs.append((_here(loss.call, _joined(piece, piece)), 2))
-    if replicas > 1 and not model.replica_reduction.all_see_the_same:
+    if replicas > 1:
         pairs.append((_alone(loss.call, _joined(*[piece] * replicas))[0], replicas))
     adds_up = of_piece.ndim == 0 and all(_equal(whole, count * here) for whole, count in pairs) and np.any(here)
     return "adds up" if adds_up else "one number"

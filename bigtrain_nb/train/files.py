@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Unpack
 
-import bigtrain_nb.parallel.pipelined
 import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of ours when they have been imported)
 from bigtrain_nb.common.checks import as_path, of_kind, switch
 from bigtrain_nb.common.keras_gaps import SafeModeScope
@@ -26,7 +25,7 @@ def load_model(
 
     The other arguments are those of `keras.saving.load_model`. A file holds a model and how it was compiled, with the
     state of the optimizer; ``micro_batches`` and the others are given again. Who needs none of them, and no layer of
-    this package (`Pipelined`, the positions of `gpt`), loads the file with Keras alone.
+    this package (the positions of `gpt`), loads the file with Keras alone.
 
     Raises FileNotFoundError for a file that is not there, TypeError and ValueError as Keras and `Model.of` do.
 

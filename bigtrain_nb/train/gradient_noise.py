@@ -58,9 +58,8 @@ class GradientNoise:
         square_of_shards, replicas = _sum(shards), 1
         if shards:
             square_of_shards = sum_over_replicas(square_of_shards)
-            if not reduction.all_see_the_same:  # then their gradients are sums over the replicas
-                share_of_shards = sum_over_replicas(tf.identity(share))
-                replicas = reduction.replicas  # all have the same, and it is summed
+            share_of_shards = sum_over_replicas(tf.identity(share))  # their gradients are sums over the replicas
+            replicas = reduction.replicas  # all have the same, and it is summed
         return tf.stack(
             [
                 tf.math.divide_no_nan(_sum(whole), share),
@@ -101,7 +100,7 @@ class GradientNoise:
         """Return the pieces of the batch whose gradient is applied, and how many examples it has."""
         reduction = self._model.replica_reduction
         examples = tf.cast(count_examples(data), tf.float32)
-        if reduction.replicas == 1 or reduction.all_see_the_same:
+        if reduction.replicas == 1:
             return pieces, examples
         if reduction.talks_in_forward:  # where a share is that of the global batch
             return sum_over_replicas([pieces, examples])

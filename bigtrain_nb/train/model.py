@@ -43,7 +43,6 @@ from bigtrain_nb.common.keras_gaps import (
     batch_of_zeros,
     callbacks_in,
     count_by_examples,
-    count_on_the_first_replica,
     has_seen_examples,
     in_place_of,
     innermost,
@@ -70,7 +69,6 @@ from bigtrain_nb.parallel.shards import (
     unsharded,
     whole_weights,
 )
-from bigtrain_nb.parallel.tensor import TensorParallel, shard_pairs
 from bigtrain_nb.train.divided_losses import check_losses, share_left
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_scale import scale_of
@@ -81,7 +79,6 @@ SETTINGS = {
     "micro_batches": 1,
     "shard_optimizer": False,
     "fully_shard": None,
-    "tensor_parallel": None,
     "reduce_dtype": "float32",
 }
 """The arguments of `Model` that `keras.Model` does not have, and their defaults."""
@@ -93,7 +90,6 @@ class Settings(TypedDict, total=False):
     micro_batches: int
     shard_optimizer: bool
     fully_shard: str | Callable | Sequence | None
-    tensor_parallel: str | Callable | Sequence | None
     reduce_dtype: str
 
 
@@ -119,12 +115,6 @@ class Model(keras.Model):
       its gradient and of the optimizer's state, each of N replicas keeps 1/N; a layer is gathered when it is computed,
       and computed again in the backward pass. A regular expression for whole names, a function of a layer, or a list of
       layers; with the same optimizers. The layers are changed in place, and stay so.
-    - ``tensor_parallel=r"transformer_layer_\d+"`` (`TensorParallel`, Megatron-LM): each of N replicas keeps 1/N of the
-      heads of attention layers, and of the columns and rows of Dense layers that follow each other; it computes with
-      these on the whole global batch. The layers are chosen and changed as with ``fully_shard``. Taken are
-      `MultiHeadAttention`, `GroupQueryAttention`, Dense layers of a functional or sequential model with only
-      elementwise layers between, and KerasHub's transformer layers of GPT-2's and Llama's kind. What else has a matrix
-      raises, and so does a number of heads or columns that does not divide by N.
     - ``reduce_dtype="bfloat16"``: gradients travel between replicas in half the bytes.
 
     The gradient that is applied is the mean over the global batch, however unevenly it splits. So are metrics whose
@@ -185,7 +175,6 @@ class Model(keras.Model):
     micro_batches = SETTINGS["micro_batches"]
     shard_optimizer = SETTINGS["shard_optimizer"]
     fully_shard = SETTINGS["fully_shard"]
-    tensor_parallel = SETTINGS["tensor_parallel"]
     reduce_dtype = SETTINGS["reduce_dtype"]
     _reduction = None
     _looked_at = None  # when it was chosen
@@ -207,7 +196,6 @@ class Model(keras.Model):
         micro_batches: int = 1,
         shard_optimizer: bool = False,
         fully_shard: str | Callable | Sequence | None = None,
-        tensor_parallel: str | Callable | Sequence | None = None,
         reduce_dtype: str = "float32",
         **kwargs: Any,
     ):
@@ -218,9 +206,7 @@ class Model(keras.Model):
         self.micro_batches = micro_batches
         self.shard_optimizer = shard_optimizer
         self.fully_shard = fully_shard
-        self.tensor_parallel = tensor_parallel
         self.reduce_dtype = reduce_dtype
-        _refuse_together(self.state_in_place())
 
     @classmethod
     def of(cls, model: Any, **settings: Unpack[Settings]) -> "Model":
@@ -229,11 +215,11 @@ class Model(keras.Model):
         It stays what it is: its class, methods and preprocessor, its own `call`, `compute_loss` and `compute_metrics`,
         its files, which anybody loads as the stock model without this package. What was compiled stays compiled, with
         the state of the optimizer; one that is already built is copied where ``shard_optimizer`` changes. ``settings``
-        are ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``tensor_parallel`` and ``reduce_dtype``; called
-        again, it changes those that are given.
+        are ``micro_batches``, ``shard_optimizer``, ``fully_shard`` and ``reduce_dtype``; called again, it changes those
+        that are given.
 
         ``model`` may also be a function that builds one, for a model that is larger than the memory of one device: with
-        ``fully_shard`` and ``tensor_parallel`` the weights of these layers are sharded before they are made.
+        ``fully_shard`` the weights of these layers are sharded before they are made.
 
         The settings are those of a step of the model whose `fit` is called. Of a part inside another model, as a GAN's
         networks, ``micro_batches``, ``shard_optimizer`` and ``reduce_dtype`` do nothing, and a step that calls it warns
@@ -253,7 +239,6 @@ class Model(keras.Model):
         _refuse_other_strategy(model)
         checked = {name: _checked(model, name, value) for name, value in settings.items()}
         before = model.state_in_place() if isinstance(model, Model) else {}
-        _refuse_together({**before, **checked})
         _refuse_hidden_steps(model, {**before, **checked})
         in_place.become(model, cls, **checked)
         model.train_function = model.test_function = model.predict_function = None
@@ -313,7 +298,7 @@ class Model(keras.Model):
         if self.built and _asks_for_shards(self.state_in_place(), self.distribute_strategy):
             self.train_function = self.test_function = self.predict_function = None  # which may know whole weights only
             _shard_chosen(self.state_in_place(), self)
-        asked = {kind: kind.asked_for(self) for kind in (ShardedMean, FullyShardedMean, TensorParallel)}
+        asked = {kind: kind.asked_for(self) for kind in (ShardedMean, FullyShardedMean)}
         chosen = [kind for kind, words in asked.items() if words] or [Mean]
         if len(chosen) > 1:
             raise ValueError(
@@ -372,7 +357,7 @@ class Model(keras.Model):
         The loss of each micro-batch is scaled before its gradients are taken, so that their sum is the share's mean.
         """
         reduction = self.replica_reduction
-        if reduction.talks_in_forward and not reduction.all_see_the_same:
+        if reduction.talks_in_forward:
             _refuse_statistics_of_no_examples(self, count_examples(data))
         one_piece = reduction.replicas == 1 or reduction.talks_in_forward or synchronized_layers(self)
         if self.micro_batches == 1 and one_piece:  # else a share may be empty
@@ -390,8 +375,7 @@ class Model(keras.Model):
         examples = count_examples(data)
         size = -(-examples // self.micro_batches)  # rounded up
         if reduction.talks_in_forward:
-            may_be_empty = not reduction.all_see_the_same
-            return sum_written_out(one_micro_batch, equal_parts(examples, self.micro_batches, may_be_empty))
+            return sum_written_out(one_micro_batch, equal_parts(examples, self.micro_batches))
         if tf.executing_eagerly():
             return sum_written_out(one_micro_batch, micro_batches_of(int(examples), max(1, int(size))))
         of_one_size = self.jit_compile and self.micro_batches > 1
@@ -407,7 +391,7 @@ class Model(keras.Model):
                 with losses_watched(self) as watched:
                     loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
                 left = None
-                if self.micro_batches > 1 or self._has_shares():
+                if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
                     check_losses(self, y_pred, sample_weight, watched)
                     left = share_left(self, data, y_pred, watched)
                 counts = share if left is None else left * tf.cast(share, left.dtype)
@@ -421,7 +405,7 @@ class Model(keras.Model):
                 if gradient is not None:
                     gradients[index] = dense(gradient, weights[index])
 
-            shown = self._count_metrics(x, y, y_pred, sample_weight)
+            shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
         of_metrics = self.get_metrics_result()
         others = {name: tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
@@ -430,17 +414,6 @@ class Model(keras.Model):
             logs[PIECES] = self._noise.of_a_piece(gradients, counts)
         step = {"loss": loss, "gradients": gradients, "logs": logs}
         return step if left is None else {**step, "left": counts}
-
-    def _has_shares(self):
-        """Return whether each replica computes on a share of the global batch."""
-        return self.replica_reduction.replicas > 1 and not self.replica_reduction.all_see_the_same
-
-    def _count_metrics(self, x, y, y_pred, sample_weight):
-        """Update the metrics with what a replica has computed on, and return what `compute_metrics` shows."""
-        shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        if self.replica_reduction.all_see_the_same:
-            count_on_the_first_replica(self.metrics)
-        return shown
 
     def _update(self, step, data):
         """Apply the global batch's gradients, the same on every replica, and count its loss."""
@@ -475,8 +448,8 @@ class Model(keras.Model):
                 y_pred = self(x, training=False) if self._call_has_training_arg else self(x)
                 with losses_watched(self) as watched:
                     loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
-                left = share_left(self, data, y_pred, watched) if self._has_shares() else None
-                shown = self._count_metrics(x, y, y_pred, sample_weight)
+                left = share_left(self, data, y_pred, watched) if self.replica_reduction.replicas > 1 else None
+                shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             of_metrics = self.get_metrics_result()
             logs = {name: tf.convert_to_tensor(log) for name, log in shown.items() if name not in of_metrics}
             return {"loss": loss, "logs": logs} if left is None else {"loss": loss, "logs": logs, "left": left}
@@ -503,8 +476,10 @@ class Model(keras.Model):
         has ``left``, or the sum, over the global batch.
         """
         examples = tf.cast(count_examples(data), tf.float32)
-        kind = loss_reduction(self.loss) if self.replica_reduction.replicas > 1 else "mean"
-        if not self._has_shares() or (kind == "mean" and left is None):
+        if self.replica_reduction.replicas == 1:
+            return examples, 1.0
+        kind = loss_reduction(self.loss)
+        if kind == "mean" and left is None:
             return examples, 1.0
         weight = weight_of(data, self.loss)
         if left is not None:
@@ -517,8 +492,7 @@ class Model(keras.Model):
     def predict_step(self, data):
         """Return the predictions for one replica's share of the global batch."""
         with self.replica_reduction.at_work():
-            outputs = super().predict_step(self.replica_reduction.batch(data))
-        return self.replica_reduction.own_outputs(outputs, data)
+            return super().predict_step(self.replica_reduction.batch(data))
 
     def _losses_of_one_device(self):
         """Let what `compute_loss` returns be the mean over the examples that it sees, also what somebody adds to it.
@@ -532,8 +506,8 @@ class Model(keras.Model):
 
         That is the number of replicas where losses are sums, because the mean of the replicas is taken; else 1.
         """
-        is_sum = self._has_shares() and loss_reduction(self.loss) == "sum"
-        return self.replica_reduction.replicas if is_sum else 1
+        replicas = self.replica_reduction.replicas
+        return replicas if replicas > 1 and loss_reduction(self.loss) == "sum" else 1
 
     def _compute_loss(self, x=None, *args, **kwargs):
         with count_by_examples(self, count_examples(x)):
@@ -587,7 +561,6 @@ class Model(keras.Model):
         and keeps both, which makes the first step of two replicas take more than twice as long.
         """
         self.choose_reduction()
-        _refuse_together(self.state_in_place())
         _refuse_hidden_steps(self, self.state_in_place())
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
             refuse_what_needs_one_piece(self)
@@ -728,16 +701,13 @@ Model.of.__func__.__signature__ = naming_settings(Model.of.__func__)
 
 def _asks_for_shards(settings, strategy):
     """Return whether settings ask for layers whose weights are shards, and there are replicas to have them."""
-    asked = settings.get("fully_shard") is not None or settings.get("tensor_parallel") is not None
-    return asked and strategy.num_replicas_in_sync > 1
+    return settings.get("fully_shard") is not None and strategy.num_replicas_in_sync > 1
 
 
 def _shard_chosen(settings, model, unmade=None):
     """Shard the layers of a model that settings ask for; ``unmade`` are variables of it without values."""
     if settings.get("fully_shard") is not None:
         shard_layers(model, settings["fully_shard"], unmade)
-    if settings.get("tensor_parallel") is not None:
-        shard_pairs(model, settings["tensor_parallel"], unmade)
 
 
 def _over_valid_places(step):
@@ -770,7 +740,7 @@ def _checked(model, name, value):
     """Return the value that a setting gets, whole numbers as int; raise ValueError for what it does not take."""
     if name == "micro_batches":
         return whole_number(name, value, 1)
-    if name in ("fully_shard", "tensor_parallel"):
+    if name == "fully_shard":
         if value is not None:
             refuse_choice(value, name)
         elif getattr(model, name, None) is not None and any(is_shard(weight) for weight in model.weights):
@@ -785,15 +755,6 @@ def _checked(model, name, value):
             " as bt.mirrored() or bt.strategy() with several workers, or leave it out"
         )
     return value
-
-
-def _refuse_together(settings):
-    """Raise ValueError for settings that do not go together, or not without another one."""
-    if settings.get("fully_shard") is not None and settings.get("tensor_parallel") is not None:
-        raise ValueError(
-            f"fully_shard={settings['fully_shard']!r} and tensor_parallel={settings['tensor_parallel']!r} do not go"
-            " together, for each decides by itself what the replicas compute on: leave out one of them"
-        )
 
 
 def _refuse_same_names(model):

@@ -3,7 +3,7 @@
 from functools import partial
 
 from bigtrain_nb.common.checks import one_of, share, switch, whole_number
-from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.parallel.attention import chunk_attention as in_chunks
 from bigtrain_nb.parallel.recompute import recompute as recomputed
 from bigtrain_nb.train.model import Model
@@ -64,7 +64,6 @@ def gpt(
     dropout: float = 0.0,
     recompute: bool = False,
     chunk_attention: int = 1,
-    tensor_parallel: int = 1,
     micro_batches: int = 1,
     fully_shard: bool = False,
     packed: bool = False,
@@ -81,12 +80,11 @@ def gpt(
     `bigtrain_nb.TokenRows` gives them: a token sees those before it in its own segment, and its position is the place
     in the document. So a document's logits are those that it has alone.
 
-    ``tensor_parallel=N`` shards the heads and the two matrices of each block over the N replicas of the strategy in
-    whose scope the model is made, and ``fully_shard=True`` all weights of the blocks: see `Model`.
+    ``fully_shard=True`` shards all weights of the blocks over the replicas of the strategy in whose scope the model is
+    made: see `Model`.
 
     The default has 475,776 weights. A head takes ``width // heads`` of the width. Raises ValueError for settings that
-    make no sense, for another number of replicas than ``tensor_parallel``, and for ``heads`` and ``4 * width`` that do
-    not divide by it.
+    make no sense.
 
     Example::
 
@@ -99,7 +97,6 @@ def gpt(
     whole_number("heads", heads, 1, width)
     share("dropout", dropout)
     switch("recompute", recompute)
-    _check_replicas(tensor_parallel)
     switch("fully_shard", fully_shard)
     switch("packed", packed)
 
@@ -128,7 +125,6 @@ def gpt(
         build,
         micro_batches=micro_batches,
         fully_shard=_is_block if fully_shard else None,
-        tensor_parallel=_is_part_of_a_block if tensor_parallel > 1 else None,
     )
     return model if chunk_attention == 1 else in_chunks(model, chunks=chunk_attention)
 
@@ -161,10 +157,6 @@ def _is_block(layer):
     return isinstance(layer, keras.Model)
 
 
-def _is_part_of_a_block(layer):
-    return isinstance(layer, _layers.MultiHeadAttention | _layers.Dense) and layer.name != "logits"
-
-
 def _residual_block(x, channels, norm):
     entry = _activated(x, norm)
     skip = _layers.AveragePooling2D(2, padding="same")(entry)
@@ -183,16 +175,6 @@ def _activated(x, norm):
 
 def _conv(channels, kernel=3, strides=1):
     return _layers.Conv2D(channels, kernel, strides, "same", use_bias=False, kernel_initializer="he_normal")
-
-
-def _check_replicas(tensor_parallel):
-    whole_number("tensor_parallel", tensor_parallel, 1)
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if tensor_parallel not in (1, replicas):
-        raise ValueError(
-            f"tensor_parallel={tensor_parallel} needs a strategy of as many replicas, and here is one of {replicas}:"
-            f" call gpt in bt.mirrored({tensor_parallel}).scope(), or in the scope of bt.strategy() in as many workers"
-        )
 
 
 def _transformer_block(x, mask=None, *, width, heads, dropout):

@@ -203,8 +203,7 @@ class Meter(Shown, keras.callbacks.Callback):
         if isinstance(before, Meter):  # whose `fit` was interrupted
             before._leave()
         replicas, here = model.distribute_strategy.num_replicas_in_sync, len(examples_counted(model))
-        all_see_the_same = isinstance(model, Model) and model.replica_reduction.all_see_the_same
-        self._of_all = (1 if all_see_the_same else replicas) / here
+        self._of_all = replicas / here
         self._since = None
         self._began = _now()
         self._train_function = model.train_function

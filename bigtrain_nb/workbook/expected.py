@@ -132,15 +132,6 @@ EXPECTED = {
         " rows, and places, at a time",
         "outputs [length, width]",
     ),
-    "share_it_out.sharded_step": (
-        "weights [n]; a gradient [n] of each device; a moment [ceil(n / devices)] of each device; the rate;"
-        " a wire with reduce_scatter(arrays) and all_gather(parts)",
-        "a tuple (weights [n], list of moments)",
-    ),
-    "share_it_out.send": (
-        "a gradient [n]; what was left [n]; in_16_bits(array) -> array",
-        "two arrays [n]: the message, and what is left now",
-    ),
     "share_it_out_layers.whole_from": (
         "a shard [ceil(size / devices)]; the weight's shape; all_gather(shard) -> [devices x ceil(size / devices)];"
         " reduce_scatter(such a row) -> the shard of the sum",
@@ -164,12 +155,6 @@ EXPECTED = {
         "a stage from 0; stages; micro-batches",
         'a list of ("forward", "inputs" or "weights", micro-batch from 0)',
     ),
-    "cut_the_model_attention.ring_attention": (
-        "queries [rows, width]; their places [rows]; an iterator of (keys [n, width], values [n, width], places [n])",
-        "outputs [rows, width]",
-    ),
-    "cut_the_model.split": ("ms of each layer, a list; stages", "layers of each stage, a list"),
-    "cut_the_model.sending": ("blocks; width; tokens", "two numbers of seconds"),
     "when_it_goes_wrong.fault": (
         "a list of spans (start, end, thread, name), in ms",
         '"input", "op storm", "retracing", "another worker" or "compute"',

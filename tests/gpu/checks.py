@@ -202,7 +202,6 @@ SETTINGS = {
     "sharded optimizer": {"shard_optimizer": True},
     "sharded optimizer, bfloat16 weights": {"policy": "bfloat16", "shard_optimizer": True},
     "fully sharded": {"fully_shard": "hidden"},
-    "tensor parallel": {"tensor_parallel": "hidden|dense.*"},
 }
 """What `bt.Model` does over NCCL; each in a process of its own, for a collective that fails can end all others."""
 

@@ -24,8 +24,7 @@ NEEDED = {  # what cells that use an answer build on
     "01-feed-the-model": ("data =", "bad =", "finding =")
 }
 COMPARE = {
-    *("cut_the_model.split", "cut_the_model.sending", "pay_with_time.segment"),
-    *("pay_with_time.fewest", "when_it_goes_wrong.interval"),
+    *("pay_with_time.segment", "pay_with_time.fewest", "when_it_goes_wrong.interval"),
     *("ask_a_server.asynchronous", "mirror_it.noise_scale"),
 }
 """Exercises whose check asks the solution, too, what is right."""

@@ -180,21 +180,6 @@ def test_what_cannot_be_taken_is_named():
         bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=2)(X, X, return_attention_scores=True)
 
 
-def test_heads_that_are_sharded_over_replicas_in_chunks():
-    """`chunk_attention` and tensor parallel layers, in micro-batches."""
-    x = np.random.default_rng(0).integers(0, 20, (8, 9))
-    scores = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    ends = []
-    for replicas, chunks in ((1, 1), (2, 3)):
-        keras.utils.set_random_seed(1)
-        with on(replicas):
-            model = bt.gpt(20, 8, 16, 1, 4, tensor_parallel=replicas, chunk_attention=chunks, micro_batches=2)
-            model.compile(keras.optimizers.SGD(0.1, momentum=0.9), scores)
-            model.fit(x[:, :-1], x[:, 1:], batch_size=8, epochs=3, shuffle=False, verbose=0)
-        ends.append(model)
-    assert apart_of_weights(*ends) < 1e-6
-
-
 def test_no_scores_of_the_backward_pass_stand_there_in_the_forward_pass(cpu_memory):
     """Six layers have a table of 4 MiB each; computed again when its turn comes, one layer's are there at a time."""
 

@@ -431,19 +431,9 @@ class Five(keras.Model):
 def test_a_model_with_a_step_of_its_own_is_refused():
     inputs = keras.Input([16])
     outputs = layers.Dense(3)(inputs)
-    stages = [keras.Sequential([keras.Input([16]), layers.Dense(16)]) for _ in range(2)]
     for model in (Five(inputs, outputs), bt.Model.of(Five(inputs, outputs))):
         with pytest.raises(TypeError, match="Five has a train_step of its own, .* one update: plan .* bt.peak_memory"):
             plan_step(model, B)
-    with pytest.raises(TypeError, match="Pipelined has a train_step of its own"):
-        plan_step(bt.Pipelined(stages, micro_batches=2), B)
-
-
-def test_a_tensor_parallel_model_is_refused():
-    with mirrored(2).scope():
-        model = bt.gpt(layers=1, tensor_parallel=2)
-    with pytest.raises(ValueError, match="gpt is tensor-parallel, .* without tensor_parallel"):
-        plan_step(model, B)
 
 
 class Contrastive(keras.Model):

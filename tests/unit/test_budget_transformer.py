@@ -294,7 +294,7 @@ def test_more_micro_batches_are_taken_where_memory_asks_for_them():
 
 def test_what_is_not_here_is_said_apart_and_changes_no_number():
     plan = plan_cluster(SMALL, 8, devices=8, tensor_parallel=2, pipeline_parallel=2, recompute="none")
-    assert plan.here[0].startswith("tensor x pipeline x data parallelism at once")
+    assert plan.here[0].startswith("tensor and pipeline parallelism: ")
     assert any('needs recompute="everything"' in words for words in plan.here)
     whole = plan_cluster(SMALL, 8, devices=8, **AS_SAID, zero_stage=0)
     assert whole.here == [] and "bigtrain_nb" not in repr(whole)

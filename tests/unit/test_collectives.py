@@ -22,7 +22,6 @@ KINDS = {
     "micro-batches": ({"micro_batches": 3}, UNEVEN, ADAM, 1e-5),
     "sharded optimizer": ({"shard_optimizer": True}, UNEVEN, ADAM, 1e-5),
     "fully sharded": ({"fully_shard": "columns|rows"}, UNEVEN, ADAM, 1e-5),
-    "tensor parallel": ({"tensor_parallel": "columns|rows"}, UNEVEN, ADAM, 1e-5),
     # gradients of replicas, of 8 bits, mostly cancel in the sum
     "16 bits on the way": ({"reduce_dtype": "bfloat16"}, EVEN, SGD, 0.1),
 }
@@ -50,7 +49,6 @@ OF_EIGHT = pytest.mark.more("eight replicas, each traced: those of two and four 
         pytest.param("micro-batches", 8, marks=OF_EIGHT),
         ("sharded optimizer", 3),
         pytest.param("fully sharded", 8, marks=OF_EIGHT),
-        ("tensor parallel", 3),
         ("16 bits on the way", 3),
     ],
 )

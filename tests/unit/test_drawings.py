@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from ml_dtypes import finfo
 
-from bigtrain_nb import pipeline_schedule
 from bigtrain_nb.measure.results import Ratio
 from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png, figure_svg
 from bigtrain_nb.series.drawings import (
@@ -24,6 +23,7 @@ from bigtrain_nb.series.drawings import (
     watching,
     workers,
 )
+from bigtrain_nb.series.pipelines import passes_of
 
 WRONG = {"sum for mean": 3.0, "one vote for each slice": 0.043}
 RIGHT = {"by hand": 4.2e-7, "exact": 0.0}
@@ -52,8 +52,7 @@ FIGURES = {
     "lengths": lambda: memory.lengths_figure(
         {"whole": {8: 9.0, 16: 40.0}, "chunks": {8: 3.0, 16: 6.0}}, {8: 2.0, 16: 8.0}
     ),
-    "runs": lambda: cuts.order_figure({"two": pipeline_schedule("1f1b", 2, 4, interleave=2)}),
-    "waiting": lambda: cuts.waiting_figure({"1 run": {256: 0.02, 4096: 0.3}, "4 runs": {256: 0.01, 4096: 0.1}}),
+    "runs": lambda: cuts.order_figure({"two": passes_of("1f1b", 2, 4, runs=2)}),
     "products": lambda: roofline.products_figure({16: 1.0, 64: 40.0}, {16: 8.0, 64: 90.0}),
     "roofs": lambda: roofline.roofs_figure(
         {"32": 1e12, "16": 2e12, "8": 4e12}, 1e10, {"a product": {"32": 50.0, "16": 100.0, "8": 200.0}}

@@ -81,11 +81,10 @@ SETTINGS = [
     {"micro_batches": 2},
     {"shard_optimizer": True},
     {"fully_shard": "wide"},
-    {"tensor_parallel": "wide|narrow"},
 ]
 
 
-UNLIKE_IN_COUNTING = [{"tensor_parallel": "wide|narrow"}]
+UNLIKE_IN_COUNTING = [{"fully_shard": "wide"}]
 COUNTED_ALIKE = pytest.mark.more("five trainings for one counter: these are counted alike")
 
 
@@ -373,14 +372,13 @@ WAYS = {  # replicas, settings, and the pieces of the batch that weights of the 
         [[*range(5), *range(11, 16)], [*range(5, 11), *range(16, 22)]],
         [range(5), range(5, 11), range(11, 16), range(16, 22)],
     ),
-    "tensor parallel": (2, {"micro_batches": 2, "tensor_parallel": "wide|narrow"}, EQUAL, EQUAL),
 }
 
 
 PARTS_OF_BOTH = pytest.mark.more("a part of what the way named `both` has, or its like")
 
 
-@pytest.mark.parametrize("way", in_two_tiers(WAYS, ["both", "fully sharded", "tensor parallel"], PARTS_OF_BOTH))
+@pytest.mark.parametrize("way", in_two_tiers(WAYS, ["both", "fully sharded"], PARTS_OF_BOTH))
 def test_a_step_has_the_norm_and_the_noise_that_its_pieces_have_by_hand(way):
     replicas, settings, pieces_of_wide, pieces_of_narrow = WAYS[way]
     x, y = examples(COUNT)
@@ -446,8 +444,8 @@ def test_gradients_are_measured_of_models_that_show_their_pieces_only():
     with pytest.raises(ValueError, match='"sum_over_batch_size"'):
         model.fit(x, y, verbose=0, callbacks=[bt.Meter(gradients=True)])
     with on(2):
-        model = two_layers(tensor_parallel="wide|narrow")
-    with pytest.raises(ValueError, match="with tensor_parallel='wide|narrow', micro_batches=1"):
+        model = two_layers(fully_shard="wide")
+    with pytest.raises(ValueError, match="with fully_shard='wide', micro_batches=1"):
         model.fit(x, y, verbose=0, callbacks=[bt.Meter(gradients=True)])
     with pytest.raises(ValueError, match="gradients must be True or False, not 1"):
         bt.Meter(gradients=1)

@@ -105,7 +105,6 @@ for row, length in enumerate([5, 1, 1, 1, 2, 1, 5, 5, 5, 5, 4, 5]):
                 ("mean_with_sample_weight", 1, {"micro_batches": 3}),
                 ("sum_over_batch_size", 4, {"micro_batches": 2, "shard_optimizer": True}),
                 ("sum_over_batch_size", 2, {"micro_batches": 2, "fully_shard": "dense|embedding"}),
-                ("sum_over_batch_size", 2, {"micro_batches": 2, "tensor_parallel": "dense.*"}),
             ],
             [],
             pytest.mark.more("each reduction counts a mask, and one of them shows it"),

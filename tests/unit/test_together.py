@@ -33,8 +33,3 @@ def weights(**options):
 def test_the_others_change_nothing():
     for one, other in zip(weights(shard_optimizer=True, recompute=True, **SHORT), weights(**SHORT), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-6)
-
-
-def test_a_tensor_parallel_model_refuses_what_needs_whole_weights():
-    with pytest.raises(ValueError, match=r"shard_optimizer.* and tensor_parallel='columns\|rows' do not go together"):
-        weights(tensor_parallel="columns|rows", shard_optimizer=True)

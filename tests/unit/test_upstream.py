@@ -23,19 +23,14 @@ from equal_models import (
     values_on_replicas,
     views,
 )
-from logical_cpus import CPUS
 
 from bigtrain_nb.common.keras_gaps import (
     STATE_OF_CALLBACKS,
-    compiled_loss,
-    count_on_the_first_replica,
     examples_counted,
-    full_name,
     is_undecayed,
     known_as,
     leave_undecayed,
     mask_of,
-    move,
     random_numbers_of_keras_kept,
     tracings_of,
 )
@@ -287,30 +282,6 @@ def test_a_symbolic_output_has_its_mask_in_a_private_attribute():
     assert not hasattr(keras.utils, "get_keras_mask")
 
 
-def test_the_loss_of_compile_is_to_be_had_alone_in_private_only():
-    """Can `compute_loss` leave out the losses of layers, use it in place of `keras_gaps.compiled_loss`."""
-    model = stock()
-    model.compile(loss="mse")
-    prediction = model(X)
-    alone = float(compiled_loss(model, Y, prediction, None))
-    of_layers = float(sum(model.losses))
-    assert alone == pytest.approx(np.mean((prediction - Y) ** 2), rel=1e-5)
-    assert float(model.compute_loss(X, Y, prediction)) == pytest.approx(alone + of_layers, rel=1e-5)
-    assert of_layers > 0
-
-
-def test_a_variable_stays_on_its_device_and_a_private_method_moves_it():
-    """If `assign` under another device moves it, delete `keras_gaps.move`."""
-    with tf.device(CPUS[0]):
-        variable = keras.Variable([1.0, 2.0])
-    with tf.device(CPUS[1]):
-        variable.assign([3.0, 4.0])
-    assert variable.value.device == full_name(CPUS[0])
-    move(variable, full_name(CPUS[1]))
-    assert variable.value.device == full_name(CPUS[1])
-    np.testing.assert_array_equal(variable.numpy(), [3, 4])
-
-
 def test_a_quantized_attention_cannot_be_loaded(tmp_path):
     """Mended, notebook 14 need not rebuild the model, and its cells "load-fault" to "load-cured" can go."""
 
@@ -393,20 +364,6 @@ def test_the_tracker_of_the_loss_counts_examples_and_no_public_name_is_sure_to_f
     model.fit(DATA, verbose=0)
     assert examples_counted(model) == [24.0]
     assert not hasattr(keras.Model, "loss_tracker")
-
-
-def test_how_replicas_add_up_what_a_metric_counts_is_chosen_when_it_is_made_and_changed_in_private_only():
-    """If it can be said anew, say it so in `keras_gaps.count_on_the_first_replica`."""
-    strategy = tf.distribute.MirroredStrategy(CPUS[:2])
-    with strategy.scope():
-        metric = keras.metrics.Sum()
-    variable = metric.variables[0]
-    with pytest.raises(AttributeError):
-        variable.aggregation = "only_first_replica"
-    strategy.run(lambda: metric.update_state(3.0))
-    assert float(metric.result()) == 6
-    count_on_the_first_replica([metric])
-    assert float(metric.result()) == 3
 
 
 def test_what_fit_calls_does_not_say_how_often_it_was_traced():

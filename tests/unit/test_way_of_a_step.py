@@ -23,7 +23,6 @@ MEAN = {
 WAYS = {  # settings, and the files that other ways do not pass
     "mean": ({}, set()),
     "sharded": ({"shard_optimizer": True}, {"parallel/sharded", "parallel/shards", "common/in_place"}),
-    "tensor parallel": ({"tensor_parallel": "wide|narrow"}, {"parallel/tensor", "parallel/shards", "common/in_place"}),
     "fully sharded": (
         {"fully_shard": "wide"},
         {"parallel/fully_shard", "parallel/shards", "common/layers"},

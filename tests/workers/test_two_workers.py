@@ -129,18 +129,6 @@ def test_their_meters_say_the_same_of_gradients_and_take_the_other_to_be_like_th
     assert 0 < second["examples"] <= first["examples"]
 
 
-def test_a_model_that_is_cut_over_them_trains_as_the_whole_one(found, folder, here):
-    expected = two_workers.train_gpt(two_workers.new_gpt(here, 1))
-    for worker, result in enumerate(found):
-        mine = result["cut"]
-        for name, values in expected["history"].items():
-            assert mine["history"][name] == pytest.approx(values, rel=1e-5)
-        np.testing.assert_allclose(mine["predictions"], expected["predictions"], atol=1e-5)
-        loaded = keras.models.load_model(folder / f"cut-{worker}.keras")
-        np.testing.assert_allclose(weights(loaded), expected["weights"], atol=1e-5)
-        assert mine["of a block"] == 4  # two forward and two backward
-
-
 def test_both_save_to_one_path_and_every_file_is_whole(found, folder):
     for result in found:
         assert result["files"] == [True] * len(result["files"])

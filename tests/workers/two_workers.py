@@ -16,7 +16,6 @@ CASES = {
     "float32": (lambda: keras.optimizers.AdamW(0.01, epsilon=1e-4, global_clipnorm=0.1), 1),
     "mixed_float16": (lambda: keras.optimizers.AdamW(0.01, epsilon=1e-4), 3),
 }
-TOKENS = np.random.default_rng(0).integers(0, 20, (20, 9))
 
 
 def examples(count):
@@ -197,40 +196,6 @@ def short(strategy):
     return found
 
 
-def new_gpt(strategy, tensor_parallel, layers=1):
-    keras.utils.set_random_seed(1)
-    with strategy.scope():
-        model = bt.gpt(20, 8, 16, layers, 4, tensor_parallel=tensor_parallel)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adam(0.01, epsilon=1e-4, global_clipnorm=0.5), loss)
-    return model
-
-
-def train_gpt(model):
-    """Return what ten steps of Adam give."""
-    data = batched(TOKENS[:, :-1], TOKENS[:, 1:])
-    history = model.fit(data, epochs=5, verbose=0, shuffle=False, validation_data=data).history
-    predictions = model.predict(TOKENS[:7, :-1], verbose=0)
-    return {"history": history, "predictions": predictions.tolist(), "weights": weights(model)}
-
-
-def cut(strategy):
-    """Train a model that is cut over the workers; return how many reductions another block adds, too."""
-    counts = []
-    for layers in (2, 1):
-        model = new_gpt(strategy, 2, layers)
-
-        def gradients(tokens, model=model):
-            with model.replica_reduction.at_work(), tf.GradientTape() as tape:
-                loss = tf.reduce_mean(model(tokens, training=True))
-                return tape.gradient(loss, model.trainable_variables)
-
-        counts.append(reductions(graph_of(strategy, gradients, tf.constant(TOKENS[:4, :-1]))))
-    found = train_gpt(model)
-    model.save(f"{sys.argv[1]}/cut-{strategy.cluster_resolver.task_id}.keras")
-    return found | {"of a block": counts[0] - counts[1]}
-
-
 def files(strategy):
     """Save to the same paths from both workers, again and again; return which files were whole each time."""
     whole = []
@@ -304,7 +269,6 @@ JOBS = (
     in_slices,
     scattered,
     short,
-    cut,
     files,
     metered,
     stock,

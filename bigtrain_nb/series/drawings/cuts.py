@@ -1,21 +1,20 @@
-"""A pipeline's order on a clock, its memory and its waiting; which device has which part of causal attention."""
+"""A pipeline's order on a clock; which device has which part of causal attention."""
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import NullLocator
 
-from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, PURPLE, canvas, grid, label, name_rows
+from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, PURPLE, canvas, label, name_rows
 
 COLOURS = {"forward": MEASURED, "backward": PREDICTED}
 COLOURS_OF_LATER_RUNS = {"forward": "#1c5596", "backward": "#94490a"}
-ROOM_FOR_A_NUMBER = 1  # on the clock: in half of that, numbers of neighbours run together
+ROOM_FOR_A_NUMBER = 0.025  # of the clock: in half of that, numbers of neighbours run together
 OF_DEVICES = (MEASURED, PREDICTED, GREEN, PURPLE)
 
 
-def order_figure(orders) -> Figure:
+def order_figure(orders, unit="") -> Figure:
     """One row for each stage of each schedule: its passes as boxes on a clock, wide ones with their micro-batch.
 
-    `orders`: {schedule: [pass, ...]}, of which each has stage, kind, micro_batch, start and end.
+    `orders`: {schedule: [pass, ...]}, of which each has stage, kind, micro_batch, start and end, these in ``unit``.
     """
     names = []
     places = {}
@@ -25,24 +24,22 @@ def order_figure(orders) -> Figure:
             places[schedule, stage] = len(names)
             names.append(f"{schedule}, stage {stage}")
     figure, (axes,) = canvas(0.9 + 0.36 * len(names))
-    last = 0.0
+    last = max(each.end for passes in orders.values() for each in passes)
     for place, (schedule, passes) in enumerate(orders.items()):
         if place:
             axes.axhline(places[schedule, 0] - 0.5, color=INK, linewidth=0.8)
         for each in passes:
-            y = places[schedule, each.stage]
-            _draw_pass(axes, each, y)
-            last = max(last, each.end)
+            _draw_pass(axes, each, places[schedule, each.stage], ROOM_FOR_A_NUMBER * last)
     axes.set_xlim(0, last)
     name_rows(axes, names)
     marks = "blue: forward, orange: backward, with the number of the micro-batch"
     if any(each.run for passes in orders.values() for each in passes):
         marks += "\ndarker: runs of layers after the first; narrow boxes have no number"
-    label(axes, f"time on the clock\n{marks}")
+    label(axes, f"time on the clock{', ' + unit if unit else ''}\n{marks}")
     return figure
 
 
-def _draw_pass(axes, each, y):
+def _draw_pass(axes, each, y, room):
     length = each.end - each.start
     box = Rectangle(
         (each.start, y - 0.4),
@@ -53,32 +50,8 @@ def _draw_pass(axes, each, y):
     )
     axes.add_patch(box)
     middle = each.start + length / 2
-    if length >= ROOM_FOR_A_NUMBER:
+    if length >= room:
         axes.text(middle, y, str(each.micro_batch), ha="center", va="center", color="white", fontsize=9)
-
-
-def memory_figure(peaks) -> Figure:
-    """Highest memory of a step against the number of micro-batches, one line for each schedule.
-
-    `peaks`: {schedule: {micro_batches: MiB}}.
-    """
-    figure, (axes,) = canvas(3.0)
-    highest = 0.0
-    for (schedule, by_count), colour in zip(peaks.items(), (PREDICTED, MEASURED), strict=True):
-        counts = sorted(by_count)
-        values = [by_count[count] for count in counts]
-        axes.plot(counts, values, "o-", color=colour, markersize=7, linewidth=1.8)
-        end = (counts[-1], values[-1])
-        axes.annotate(schedule, end, (8, -4), textcoords="offset points", color=INK, fontsize=10)
-        highest = max(highest, *values)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [str(count) for count in counts])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlim(counts[0] / 1.2, 1.4 * counts[-1])
-    axes.set_ylim(0, 1.15 * highest)
-    grid(axes, "y")
-    label(axes, "micro-batches of 1,024 examples", "highest memory of a step, MiB")
-    return figure
 
 
 def balance_figure(cuts) -> Figure:
@@ -104,22 +77,4 @@ def balance_figure(cuts) -> Figure:
         axes.tick_params(length=0)
         label(axes, f"part of the keys\n{name}")
     panels[0].set_ylabel("part of the queries", color=INK, fontsize=10)
-    return figure
-
-
-def waiting_figure(lines) -> Figure:
-    """The share of a step in which stages wait against the number of devices; `lines`: {name: {devices: share}}."""
-    figure, (axes,) = canvas(3.0)
-    for (name, by_count), colour in zip(lines.items(), (PREDICTED, MEASURED), strict=True):
-        counts = sorted(by_count)
-        values = [100 * by_count[count] for count in counts]
-        axes.plot(counts, values, "o-", color=colour, markersize=7, linewidth=1.8)
-        axes.annotate(name, (counts[-1], values[-1]), (8, -4), textcoords="offset points", color=INK, fontsize=10)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [f"{count:,}" for count in counts])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlim(counts[0] / 1.2, 2.6 * counts[-1])
-    axes.set_ylim(bottom=0)
-    grid(axes, "y")
-    label(axes, "devices, with the same batch", "waiting, % of the step")
     return figure
