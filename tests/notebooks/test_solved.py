@@ -25,7 +25,7 @@ NEEDED = {  # what cells that use an answer build on
 }
 COMPARE = {
     *("cut_the_model.split", "cut_the_model.sending", "pay_with_time.segment"),
-    *("pay_with_time.fewest", "when_it_goes_wrong.interval"),
+    "when_it_goes_wrong.interval",
     *("ask_a_server.asynchronous", "choose_it.without_conflict", "hand_it_on.batches", "mirror_it.noise_scale"),
 }
 """Exercises whose check asks the solution, too, what is right."""
@@ -72,7 +72,7 @@ def test_solved_exercises_are_right_where_they_stand_and_what_uses_them_runs(pat
             else:
                 expect_only_the_answer_is_run(name, known[function], monkeypatch)
             answers.add(function)
-    assert len(answers) >= 3
+    assert len(answers) >= 2
 
 
 def expect_only_the_answer_is_run(name, answer, monkeypatch):
