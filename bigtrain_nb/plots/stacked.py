@@ -1,7 +1,35 @@
 """Bars of several parts, one after the other."""
 
 from bigtrain_nb.common.words import amount, fitting_unit
-from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows, side_text
+from bigtrain_nb.plots.canvas import (
+    GREEN,
+    INK,
+    MEASURED,
+    PREDICTED,
+    PURPLE,
+    canvas,
+    grid,
+    key,
+    label,
+    name_rows,
+    side_text,
+)
+
+OF_MEMORY = {
+    "weights": (MEASURED, 1.0),
+    "16-bit copies": (MEASURED, 0.7),
+    "gathered": (MEASURED, 0.4),
+    "gradients": (GREEN, 0.95),
+    "slots": (PURPLE, 0.95),
+    "optimizer": (PURPLE, 0.95),
+    "optimizer slots": (PURPLE, 0.95),
+    "activations": (PREDICTED, 0.95),
+    "activations: blocks": (PREDICTED, 0.95),
+    "activations: the block in work": (PREDICTED, 0.7),
+    "activations: logits": (PREDICTED, 0.45),
+    "fragments": (INK, 0.45),
+}
+"""A part of memory has the same colour in every picture: blue what holds weights, orange activations."""
 
 SHADES = (
     (MEASURED, 1.0),
@@ -22,7 +50,7 @@ def stacked_figure(rows, unit, title, limits=None):
     """One bar for each row, of its parts one after the other; upright lines at the ``limits``.
 
     `rows`: {name: {part: value in `unit`}}, "bytes" or "s"; `limits`: {name: value}, of which those far beyond
-    every bar are left out.
+    every bar are left out. A part that is not in `OF_MEMORY` takes a colour that is free.
     """
     longest = max(sum(parts.values()) for parts in rows.values())
     near = {name: value for name, value in (limits or {}).items() if value <= 2.5 * longest}
@@ -31,14 +59,14 @@ def stacked_figure(rows, unit, title, limits=None):
 
     figure, (axes,) = canvas(1.5 + 0.5 * len(rows) + 0.2 * len(near))
     name_rows(axes, list(rows))
-    shade_of = {}
+    shade_of = _shades([part for parts in rows.values() for part in parts])
     bars = {}
     for y, parts in enumerate(rows.values()):
         start = 0.0
         for part, value in parts.items():
-            shade = shade_of.setdefault(part, SHADES[len(shade_of) % len(SHADES)])
             width = value / size
-            bars[part] = axes.barh(y, width, left=start, height=0.62, color=shade, edgecolor="white", linewidth=0.8)
+            color = shade_of[part]
+            bars[part] = axes.barh(y, width, left=start, height=0.62, color=color, edgecolor="white", linewidth=0.8)
             start += width
         side_text(axes, y, amount(start * size, unit))
     _draw_limits(axes, near, size)
@@ -49,6 +77,16 @@ def stacked_figure(rows, unit, title, limits=None):
     label(axes, f"{title}, {unit_name}")
     key(figure, bars)
     return figure
+
+
+def _shades(parts):
+    """{part: its colour and how opaque it is}."""
+    shades = {part: OF_MEMORY[part] for part in parts if part in OF_MEMORY}
+    free = [shade for shade in SHADES if shade not in shades.values()]
+    others = [part for part in dict.fromkeys(parts) if part not in shades]
+    for number, part in enumerate(others):
+        shades[part] = free[number % len(free)]
+    return shades
 
 
 def _draw_limits(axes, limits, size):

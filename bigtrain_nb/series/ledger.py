@@ -8,31 +8,26 @@ from bigtrain_nb.common.words import interval, quantity
 from bigtrain_nb.measure.results import Comparison, Ratio, Result
 from bigtrain_nb.measure.rounds import compare
 from bigtrain_nb.measure.throughput import throughput
-from bigtrain_nb.series.drawings.ledger import ledger_figure
 from bigtrain_nb.workbook import workbook
 
-COLUMN_OF = {"x": "rate", "MiB": "memory", "nats": "loss"}
-"""What a prediction is about, by its unit: so many times the examples/s, peak memory, loss in nats a byte."""
-
-HEAD = ("examples/s before", "examples/s", "gain", "MiB of memory", "nats a byte")
+HEAD = ("examples/s before", "examples/s", "gain", "nats a byte")
 
 
 @dataclass(frozen=True)
 class Entry:
     """One way to train. ``rate``: a `Result` in examples/s; ``before``: the same of the way before, if it was measured
     in turns with this one; ``gain``: ``rate`` as a multiple of the rate before, a `Ratio` if in turns, else a number;
-    ``memory``: peak in MiB; ``loss``: nats a byte. None for what was not measured. ``predicted``: {"rate", "memory" or
-    "loss": value} in the same units. ``kept``: whether later steps build on it. ``source``: what was measured, if that
-    was here.
+    ``loss``: nats a byte. None for what was not measured. ``predicted``: what the reader said, such as "1.5x" or
+    "2.2 nats", "" if nothing. ``kept``: whether later steps build on it. ``source``: what was measured, if that was
+    here.
     """
 
     name: str
     rate: Result | None
     before: Result | None
     gain: Ratio | float | None
-    memory: float | None
     loss: float | None
-    predicted: dict
+    predicted: str
     kept: bool
     source: object
 
@@ -41,12 +36,12 @@ class Ledger(Shown):
     """Entries in the order of the steps, the first for where it began.
 
         ledger = Ledger()
-        ledger.measure("naive", step, memory=220, loss=2.3)
+        ledger.measure("naive", step, loss=2.3)
         bt.predict("bfloat16", 1.5, "x")
         ledger.measure("bfloat16", step_in_bfloat16, loss=2.3)
 
-    Shows itself as a table; `figure` draws it. A machine drifts, so rates of different rows can differ though nothing
-    has changed; a gain is of the rate beside it, ``before``, which took turns with it.
+    Shows itself as a table. A machine drifts, so rates of different rows can differ though nothing has changed; a gain
+    is of the rate beside it, ``before``, which took turns with it.
     """
 
     def __init__(self):
@@ -80,15 +75,15 @@ class Ledger(Shown):
         rate = _compared(measured[0], name, measured[-1].source, seconds)
         return self.enter(name, rate, **others)
 
-    def enter(self, name, rate=None, *, memory=None, loss=None, kept=None, source=None):
+    def enter(self, name, rate=None, *, loss=None, kept=None, source=None):
         """Add what was measured of one step, and reveal what was predicted under its name, by `bt.predict`.
 
         A step that is there already is replaced, where it stands.
 
         ``rate``: a `Result`, or a `Comparison` of two, the way before and the new one. The unit of the prediction says
-        what it is about: "x" the gain in examples/s, "MiB" ``memory``, "nats" ``loss``. ``kept``: by default whether
-        the step is faster than the one before (its whole interval, for a comparison), True without a rate.
-        ``source``: what later steps can be measured beside.
+        what it is about: "x" the gain in examples/s, "nats" ``loss``. ``kept``: by default whether the step is faster
+        than the one before (its whole interval, for a comparison), True without a rate. ``source``: what later steps
+        can be measured beside.
 
         Raises ValueError for a prediction of what was not measured.
         """
@@ -108,31 +103,22 @@ class Ledger(Shown):
         if kept is None:
             kept = faster
 
-        predicted = {}
+        predicted = ""
         said = workbook.predicted(name)
         if said:
-            column = COLUMN_OF.get(said.unit)
-            measured = {"rate": gain, "memory": memory, "loss": loss}.get(column)
+            measured = {"x": gain, "nats": loss}.get(said.unit)
             if measured is None:
                 raise ValueError(
-                    f"{name!r} was predicted in {said.unit!r}, and that was not measured: predict in x, MiB or nats"
+                    f"{name!r} was predicted in {said.unit!r}, and that was not measured: predict in x or nats"
                 )
             workbook.reveal(name, measured)
             if said.predicted is not None:
-                predicted[column] = said.predicted * (base.median if column == "rate" else 1)
+                predicted = quantity(said.predicted, said.unit)
 
-        entry = Entry(name, rate, before, gain, memory, loss, predicted, kept, source)
+        entry = Entry(name, rate, before, gain, loss, predicted, kept, source)
         card = cards.note("Entered", f"{name}: {_words(entry)}.")
         self._entries[name] = entry
         return card
-
-    def figure(self):
-        """One row for each entry, one panel each for examples/s, memory and loss."""
-        return ledger_figure(self)
-
-    def words(self):
-        """What the figure shows, in a sentence for each entry."""
-        return "; ".join(f"{entry.name}: {_words(entry)}" for entry in self.entries)
 
     def _kept_before(self, name):
         earlier = []
@@ -147,8 +133,10 @@ class Ledger(Shown):
         return [entry for entry in self._kept_before(name) if entry.source is not None]
 
     def _card(self):
-        rows = [[entry.name, *_cells(entry), "yes" if entry.kept else "no"] for entry in self.entries]
-        return cards.table("Ledger", ["", *HEAD, "kept?"], rows)
+        rows = []
+        for entry in self.entries:
+            rows.append([entry.name, *_cells(entry), entry.predicted, "yes" if entry.kept else "no"])
+        return cards.table("Ledger", ["", *HEAD, "predicted", "kept?"], rows)
 
 
 def _compared(before, name, source, seconds):
@@ -156,7 +144,7 @@ def _compared(before, name, source, seconds):
 
 
 def _cells(entry):
-    return [_cell(entry.before), _cell(entry.rate), _cell(entry.gain, "x"), _cell(entry.memory), _cell(entry.loss)]
+    return [_cell(entry.before), _cell(entry.rate), _cell(entry.gain, "x"), _cell(entry.loss)]
 
 
 def _cell(value, unit=""):
@@ -169,6 +157,8 @@ def _cell(value, unit=""):
 
 def _words(entry):
     parts = [f"{cell} {head}" for cell, head in zip(_cells(entry), HEAD, strict=True) if cell]
+    if entry.predicted:
+        parts.append(f"predicted {entry.predicted}")
     if not entry.kept:
         parts.append("not kept")
     return ", ".join(parts)

@@ -109,11 +109,6 @@ EXPECTED = {
         "weights; peaks, a dictionary {devices: bytes on each of them}",
         "a pair: 0, 1, 2 or 3; bytes that are not shared",
     ),
-    "all_of_it.largest": ("devices; bytes of a device", "layers, a whole number"),
-    "all_of_it.best_rates": (
-        "train(batch, rate, seed) -> loss or nan; batches, a list; the rate to begin with",
-        "{batch: (best rate, mean loss of seeds 0, 1, 2)}",
-    ),
     "all_of_it.next_step": (
         "a model of tokens; an optimizer; an endless iterator of (tokens [16], next tokens [16])",
         "a function step() -> examples that it took",
@@ -123,10 +118,6 @@ EXPECTED = {
         "a function of x and w with the same result and gradients",
     ),
     "pay_with_time.segment": ("layers; MiB of a layer's input; MiB inside a layer", "layers of a segment"),
-    "pay_with_time.fewest": (
-        "MiB of each block's input, a list; MiB inside each block, a list; MiB in all",
-        "a list of True (wrapped) and False, or None",
-    ),
     "pay_with_time.attended": (
         "queries [length, width]; read(start, stop) -> keys and values of these places, [stop - start, width] each;"
         " rows, and places, at a time",

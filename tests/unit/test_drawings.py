@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from ml_dtypes import finfo
 
-from bigtrain_nb.measure.results import Ratio
 from bigtrain_nb.plots import INK, MEASURED, PREDICTED, figure_png, figure_svg
 from bigtrain_nb.series.drawings import (
     accumulation,
@@ -46,9 +45,6 @@ FIGURES = {
     "segments": lambda: memory.segments_figure(
         {"one": ({1: 9.0, 3: 6.0}, {1: 10.0, 3: 6.0}), "four": ({1: 3.0}, {1: 3.0})}
     ),
-    "exchange": lambda: memory.exchange_figure(
-        {"kept": 30.0, "again": 12.0}, {"again": Ratio("a", "b", 1.2, 1.1, 1.3)}
-    ),
     "lengths": lambda: memory.lengths_figure(
         {"whole": {8: 9.0, 16: 40.0}, "chunks": {8: 3.0, 16: 6.0}}, {8: 2.0, 16: 8.0}
     ),
@@ -83,7 +79,6 @@ SAID = {
     "distance": {*WRONG, *RIGHT, "3.00", "0.0430", "4.2e-07", "0"},
     "readers": {"FILE, worker 0", "OFF, worker 1", "2 of 4", "4 of 4"},
     "segments": {"one", "four", "9.00", "6.00"},
-    "exchange": {"kept", "again"},
     "lengths": {"whole", "chunks", "one table of scores", "40.0"},
     "pairs": {"mean 1.75", "mean 1.45"},
     "arrived": {"2 came", "4 came"},

@@ -173,6 +173,14 @@ def test_bars_follow_each_other_and_limits_stand_at_their_values_with_names_apar
     assert axes.get_xlim() == pytest.approx((0, 10.2)) and axes.get_ylim()[1] < near.xy[1]
 
 
+def test_a_part_of_memory_has_one_colour_in_every_picture_and_no_other_part_of_a_picture_has_it():
+    (alone,) = plots.stacked_figure({"a": {"work": 2, "weights": 1, "activations": 3}}, "bytes", "memory").axes
+    (after,) = plots.stacked_figure({"a": {"activations": 2, "gradients": 1}}, "bytes", "memory").axes
+    work, weights, activations = [bar.get_facecolor() for bar in alone.patches]
+    assert after.patches[0].get_facecolor() == activations
+    assert len({work, weights, activations, after.patches[1].get_facecolor()}) == 4
+
+
 def test_stairs_have_a_cross_at_each_step_that_is_crossed_and_a_gap_where_a_logarithm_has_no_place():
     (axes,) = FIGURES["stairs"]().axes
     assert [line.get_xydata().tolist() for line in lines(axes, "x")] == [[[2.0, 4.0]]]

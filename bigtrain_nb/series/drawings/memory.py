@@ -1,7 +1,5 @@
 """Memory while a step goes on, what recomputation and chunks save."""
 
-import math
-
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
@@ -45,30 +43,6 @@ def segments_figure(networks) -> Figure:
     highest = max(max(*measured.values(), *predicted.values()) for measured, predicted in networks.values())
     panels[0].set_ylim(0, 1.18 * highest)
     label(panels[0], "layers in a segment", "highest memory, MiB\ndot: measured, dashed: formula")
-    return figure
-
-
-def exchange_figure(memory, longer) -> Figure:
-    """What each way to train needs, in memory and in time.
-
-    `memory`: {name: MiB}. `longer`: {name: `Ratio`, how many times as long a step takes}, of all but the first way.
-    """
-    figure, (axes,) = canvas(3.2)
-    marks = "line: 95 % interval"
-    for name, size in memory.items():
-        ratio = longer.get(name)
-        times = ratio.median if ratio else 1.0
-        is_known = ratio is None or math.isfinite(ratio.high)
-        if ratio and is_known:
-            axes.plot([size, size], [ratio.low, ratio.high], color=MEASURED, linewidth=2)
-        if not is_known:
-            marks = "line: 95 % interval, a cross: measured once, no interval"
-        axes.plot(size, times, "o" if is_known else "x", color=MEASURED, markersize=9, markeredgewidth=2)
-        axes.annotate(name, (size, times), (9, 6), textcoords="offset points", color=INK, fontsize=10)
-    axes.set_xlim(0, 1.35 * max(memory.values()))
-    axes.margins(y=0.2)
-    grid(axes, "both")
-    label(axes, f"highest memory of a step, MiB\n{marks}", "times as long")
     return figure
 
 

@@ -1,13 +1,10 @@
 """Exercises of notebook 06, "All of it"."""
 
-from dataclasses import replace
-
 import keras
 import numpy as np
 
 import bigtrain_nb as bt
 from bigtrain_nb import tf
-from bigtrain_nb.series.exercises import choose_it
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 ENOUGH = 4
@@ -74,56 +71,6 @@ def _believes_what_was_asked_for(weights, peaks):
 @_check_which_stage.refuses("expected a pair, the stage and the bytes that are not shared, got 3")
 def _the_stage_only(weights, peaks):
     return which_stage(weights, peaks)[0]
-
-
-def largest(devices, memory):
-    # 64 devices of 72 GB: 75 layers, 83 B weights. 1,024: 88 layers, 134 B, only 1.6 times as many: the activations,
-    # which are not shared, fill 69 of the 72 GB.
-    layers = 0
-    needed = 0
-    while needed <= memory:
-        layers += 1
-        width = 128 * layers
-        weights = 12 * layers * width**2
-        activations = 34 * 2048 * width * layers
-        needed = 16 / devices * weights + activations
-    return layers - 1
-
-
-@exercise(largest, minutes=10, difficulty=3)
-def _check_largest(answer):
-    """Add layers, one at a time, as long as it fits: the weights shared by all devices, the activations in full. The
-    last one that did not fit is one too many.
-    """
-    family = "layers of the largest model with stage 3"
-    expect(answer(1, 72e9), 27, f"{family} on 1 device of 72 GB")
-    expect(answer(8, 72e9), 50, f"{family} on 8 devices of 72 GB")
-    expect(answer(1024, 72e9), 88, f"{family} on 1,024 devices of 72 GB")
-    expect(answer(1024, 40e9), 66, f"{family} on 1,024 devices of 40 GB")
-    expect(answer(1, 60_817_408), 2, f"{family} on 1 device of 60,817,408 bytes, which is just what 2 layers need")
-    expect(answer(1, 60_817_407), 1, f"{family} on 1 device of one byte less than 2 layers need")
-    expect(answer(1, 1e6), 0, f"{family} on 1 device of 1 MB, where not even one layer fits")
-
-
-@_check_largest.refuses("on 1 device of 72 GB: expected 27, got 28")
-def _the_first_that_does_not_fit(devices, memory):
-    return largest(devices, memory) + 1
-
-
-@_check_largest.refuses("on 8 devices of 72 GB: expected 50, got 55")
-def _activations_shared_too(devices, memory):
-    layers = 0
-    while (16 * 12 * (layers + 1) + 34 * 2048 / 128) * (128 * (layers + 1)) ** 2 / devices <= memory:
-        layers += 1
-    return layers
-
-
-@_check_largest.refuses("on 8 devices of 72 GB: expected 50, got 27")
-def _nothing_shared(devices, memory):
-    return largest(1, memory)
-
-
-_check_best_rates = replace(choose_it._check_best_rates, name="all_of_it.best_rates")  # notebook 13 has it too
 
 
 def next_step(model, optimizer, examples):
