@@ -57,10 +57,6 @@ EXPECTED = {
         "rank; workers, a power of two; an array [numbers], its own; exchange(partner, array) -> the partner's array",
         "an array [numbers], the sum",
     ),
-    "many_workers.what_was_lost": (
-        "{step: loss} of a run that was not killed; {step: loss} from the step on with which it was resumed",
-        '"nothing", "rounding", "optimizer", "batches" or "weights"',
-    ),
     "many_workers.train": (
         "a folder to keep things in; tell(step, loss), steps from 1",
         "nothing; it can be started again with the same folder, in another process",
