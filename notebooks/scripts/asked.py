@@ -1,8 +1,7 @@
 """Workers that stay, and do what a notebook asks of them, all at the same time, so that it can be timed.
 
-In the notebook: ``workers = Asked(2)``, with ``bytes_per_pack=...`` for gradients in several messages, then
-``workers.ask(20, "all_reduce", bytes=4096)`` -> seconds for each of 20 steps. Started as a script, once for each
-worker, this file answers.
+In the notebook: ``workers = Asked(2)``, then ``workers.ask(20, "all_reduce", bytes=4096)`` -> seconds for each of 20
+steps. Started as a script, once for each worker, this file answers.
 """
 
 import json
@@ -18,7 +17,6 @@ import numpy as np
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
-CommunicationOptions = tf.distribute.experimental.CommunicationOptions
 START_SECONDS, ANSWER_SECONDS = 120, 120
 SLICE = 8  # examples that a worker passes at once
 
@@ -26,11 +24,11 @@ SLICE = 8  # examples that a worker passes at once
 class Asked:
     """Worker processes that wait for questions until this object is dropped."""
 
-    def __init__(self, workers, bytes_per_pack=0):
+    def __init__(self, workers):
         self._server = socket.create_server(("127.0.0.1", 0))
         self._ends, self._count, self._lock = [], workers, threading.Lock()
         port = self._server.getsockname()[1]
-        self.job = bt.run_workers(Path(__file__), workers, arguments=[port, bytes_per_pack], gpus_each=1)
+        self.job = bt.run_workers(Path(__file__), workers, arguments=[port], gpus_each=1)
 
     def ask(self, times, kind, **settings):
         """Let all workers take ``times`` steps of a kind together; return the slowest one's seconds for a step.
@@ -69,43 +67,14 @@ class Asked:
         raise RuntimeError(f"a worker does not answer; this is what they said:\n{said}") from None
 
 
-def all_reduce(strategy, bytes, tensors=1, bytes_per_pack=0, dtype="float32"):
-    """Return a step that sums so many bytes of float32 over all workers, sent as ``dtype``, in equal tensors."""
-    values = [tf.ones(bytes // tensors // 4, dtype) for _ in range(tensors)]
-    options = CommunicationOptions(bytes_per_pack=bytes_per_pack)
+def all_reduce(strategy, bytes, dtype="float32"):
+    """Return a step that sums so many bytes of float32 over all workers, sent as ``dtype``."""
+    values = tf.ones(bytes // 4, dtype)
 
     def add():
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values, options)
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
     return tf.function(lambda: strategy.run(add))
-
-
-def backward(strategy, layers, bytes, milliseconds, overlap):
-    """Return a step like a backward pass on a GPU, which computes while the CPU only waits.
-
-    Layer after layer takes so many milliseconds, and then has a gradient of so many bytes. With ``overlap`` it is
-    summed over the workers as soon as it is there, otherwise when all of them are.
-    """
-    sent = tf.ones(bytes // 4)
-
-    def compute(gradient):
-        time.sleep(milliseconds / 1000)
-        return gradient
-
-    def one_replica():
-        gradients = []
-        gradient = sent
-        for _ in range(layers):
-            gradient = tf.ensure_shape(tf.py_function(compute, [gradient], tf.float32), sent.shape)
-            gradients.append(gradient)
-        sums = []
-        with tf.control_dependencies([] if overlap else gradients):
-            for gradient in gradients:
-                gradient = tf.identity(gradient)
-                sums.append(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradient))
-        return sums
-
-    return tf.function(lambda: strategy.run(one_replica))
 
 
 def late(strategy, milliseconds, one_in, together=True):
@@ -156,10 +125,10 @@ def seconds_of(step, times):
     return (time.perf_counter() - began) / times
 
 
-def answer(port, bytes_per_pack):
+def answer(port):
     """Take the steps that the notebook asks for, until it goes away."""
-    strategy = bt.strategy(communication_options=CommunicationOptions(bytes_per_pack=bytes_per_pack))
-    kinds = {"all_reduce": all_reduce, "backward": backward, "epoch": epoch, "late": late, "train": train}
+    strategy = bt.strategy()
+    kinds = {"all_reduce": all_reduce, "epoch": epoch, "late": late, "train": train}
     steps = {}
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rw") as notebook:
         for question in notebook:
@@ -173,4 +142,4 @@ def answer(port, bytes_per_pack):
 
 
 if __name__ == "__main__":
-    answer(int(sys.argv[1]), int(sys.argv[2]))
+    answer(int(sys.argv[1]))

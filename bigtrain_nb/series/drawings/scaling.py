@@ -41,18 +41,15 @@ def steps_figure(measured, predicted, fair) -> Figure:
     return figure
 
 
-def curves_figure(curves, only=None) -> Figure:
+def curves_figure(curves) -> Figure:
     """Losses over epochs on a logarithmic axis, one line for each of ``curves``, named at its end.
 
     `curves`: {name: [loss, ...]}, all above zero; what is not finite is left out. The first is the one to compare with.
-    `only`: the names to draw, by default all. A curve looks the same whichever others are drawn.
     """
     figure, (axes,) = canvas(3.6)
     axes.set_yscale("log")
     ends = {}
     for place, (name, losses) in enumerate(curves.items()):
-        if only is not None and name not in only:
-            continue
         colour, width = (INK, 2.5) if place == 0 else (MEASURED, 1.8)
         shown = [loss if math.isfinite(loss) else math.nan for loss in losses]
         epochs = range(1, len(shown) + 1)

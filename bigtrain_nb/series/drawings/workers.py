@@ -66,13 +66,13 @@ def ring_figure(held) -> Figure:
     return figure
 
 
-def message_figure(measured, fitted) -> Figure:
-    """Seconds against the size of a message, both logarithmic: measured as dots, fitted as a dashed line.
+def message_figure(measured, by_formula) -> Figure:
+    """Seconds against the size of a message, both logarithmic: measured as dots, by the formula as a dashed line.
 
-    `measured`, `fitted`: {bytes: seconds}, all above zero.
+    `measured`, `by_formula`: {bytes: seconds}, all above zero.
     """
     figure, (axes,) = canvas(3.4)
-    dots_and_line(axes, measured, fitted, _time, offset=(8, -13))
+    dots_and_line(axes, measured, by_formula, _time, offset=(8, -13))
     sizes = sorted(measured)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -83,7 +83,7 @@ def message_figure(measured, fitted) -> Figure:
     axes.yaxis.set_major_formatter(lambda seconds, _: _time(seconds))
     axes.margins(x=0.1, y=0.14)
     grid(axes, "y")
-    label(axes, "message\ndot: measured, dashed: latency and bandwidth fitted", "time of an all-reduce")
+    label(axes, "message\ndot: measured, dashed: the formula with your L and B", "time of an all-reduce")
     return figure
 
 
