@@ -13,6 +13,8 @@ from pathlib import Path
 
 import nbformat
 
+from bigtrain_nb.common.patience import patience
+
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_METADATA = ("exercise", "tags")
 CELL_SECONDS = 60  # --nbval-cell-timeout in pyproject.toml is the same
@@ -54,12 +56,16 @@ def code_cells(notebook):
 
 
 def cell_seconds(cell, default=CELL_SECONDS):
-    """How long the cell may take: 120 seconds with the tag `timeout=120`, the default without one."""
+    """How long the cell may take: 120 seconds with the tag `timeout=120`, the default without one.
+
+    Where BIGTRAIN_NB_PATIENCE says that all measures longer, it may take as many times as long.
+    """
+    longer = max(1.0, patience())
     for tag in cell.metadata.get("tags", []):
         limit = TAG.fullmatch(tag)
         if limit and limit[1]:
-            return int(limit[1])
-    return default
+            return longer * int(limit[1])
+    return longer * default
 
 
 def clean(notebook):
