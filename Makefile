@@ -1,4 +1,4 @@
-# make lab     make your copies of the notebooks, in my/, and open the first in JupyterLab
+# make lab     make your copies of the notebooks, in my/, the evening's too, and open the first in JupyterLab
 # make test    style, and the first tier of the tests: each promise once, all exercises, all notebooks, a browser session
 # make test-all  the second tier too: each promise in all its settings, and what takes long
 # make render  execute the notebooks that changed and store their outputs

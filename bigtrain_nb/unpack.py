@@ -3,7 +3,8 @@ copy of a notebook to work in, without outputs.
 
     %run -m bigtrain_nb.unpack                          in a notebook: into its folder
     python -m bigtrain_nb.unpack FOLDER                 in a shell
-    python -m bigtrain_nb.unpack NOTEBOOK.ipynb my      a copy of the notebook, and the rest, in the folder `my`
+    python -m bigtrain_nb.unpack NOTEBOOK.ipynb my      a copy of the notebook, and the rest, in the folder `my`; where
+                                                        it has an evening, a copy of that too, evening-NOTEBOOK.ipynb
 
 Called again with a new version, it brings what is new. A file that you have changed is kept, and named. A copy of a
 notebook is never touched: it says which one is older than its notebook, and how to have the new one beside it.
@@ -92,7 +93,7 @@ def main(arguments=None):
     said = []
     try:
         for path in notebooks:
-            said.append(copies.make(path, folder))
+            said += [copies.make(path, folder), copies.make_evening(path, folder)]
     except (OSError, ValueError) as error:
         sys.exit(str(error))
     for sentence in filter(None, said):

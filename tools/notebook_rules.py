@@ -13,10 +13,12 @@ from pathlib import Path
 
 import nbformat
 
+from bigtrain_nb.common.patience import patience
+
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_METADATA = ("exercise", "tags")
 CELL_SECONDS = 60  # --nbval-cell-timeout in pyproject.toml is the same
-TAG = re.compile(r"exercise|evening|deterministic|timeout=([1-9]\d*)")
+TAG = re.compile(r"exercise|deterministic|evening|timeout=([1-9]\d*)")
 MARKER = re.compile(r"\b(?!NBVAL_CHECK_OUTPUT\b)(?:NBVAL_|PYTEST_VALIDATE)\w*")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -54,12 +56,16 @@ def code_cells(notebook):
 
 
 def cell_seconds(cell, default=CELL_SECONDS):
-    """How long the cell may take: 120 seconds with the tag `timeout=120`, the default without one."""
+    """How long the cell may take: 120 seconds with the tag `timeout=120`, the default without one.
+
+    Where BIGTRAIN_NB_PATIENCE says that all measures longer, it may take as many times as long.
+    """
+    longer = max(1.0, patience())
     for tag in cell.metadata.get("tags", []):
         limit = TAG.fullmatch(tag)
         if limit and limit[1]:
-            return int(limit[1])
-    return default
+            return longer * int(limit[1])
+    return longer * default
 
 
 def clean(notebook):
@@ -170,7 +176,7 @@ def source_problems(notebook):
         if unknown:
             problems.append(
                 f"cell {number} has the tags or markers {', '.join(unknown)}; there are exercise, "
-                "evening, deterministic, timeout=120 and NBVAL_CHECK_OUTPUT"
+                "deterministic, evening, timeout=120 and NBVAL_CHECK_OUTPUT"
             )
     return problems
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import psutil
 
 from bigtrain_nb.common.cards import Shown, table
-from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.hardware import core_limit, usable_cores
 from bigtrain_nb.common.passes import graph_of_dataset
+from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.pipeline import Pipeline
@@ -165,7 +165,7 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
         found = bt.diagnose(squares, seconds=0.5)
         print(found.binding.name, found.rate, found.ceiling)
     """
-    positive("seconds", seconds, "seconds")
+    seconds = patient(seconds)
     ours = pipeline if isinstance(pipeline, Pipeline) else None
     dataset = ours.dataset() if ours else pipeline
     if not isinstance(dataset, tf.data.Dataset):

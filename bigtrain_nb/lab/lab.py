@@ -16,6 +16,7 @@ from typing import Any
 from bigtrain_nb.common.cards import Card
 from bigtrain_nb.common.checks import as_path, positive
 from bigtrain_nb.common.files import write_text
+from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.sources import is_source
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
@@ -271,10 +272,11 @@ class Lab:
         """Measure the settings of a job, in turns if they are several; return all as runs."""
         sources = {name: partial(self._source, **settings) for name, settings in job.items()}
         seconds = self.seconds * (len(job) / 3 if self._is_race else max(1, len(job) / 2))
+        expected = patient(seconds)
         longest = (
-            f", up to {max(LOOKS) * seconds:.0f} s where it is close" if len(job) > 1 and not self._is_race else ""
+            f", up to {max(LOOKS) * expected:.0f} s where it is close" if len(job) > 1 and not self._is_race else ""
         )
-        self._tell(job, f"Measuring {', '.join(job)}: about {seconds:.0f} s{longest}.")
+        self._tell(job, f"Measuring {', '.join(job)}: about {expected:.0f} s{longest}.")
         taken = {"seconds": seconds, "progress": partial(self._progress, job)}
         if len(job) == 1 and not self._is_race:
             [(name, source)] = sources.items()

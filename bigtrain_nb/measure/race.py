@@ -13,7 +13,8 @@ from functools import partial
 from itertools import product
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import positive, takes
+from bigtrain_nb.common.checks import takes
+from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.measure.intervals import CONFIDENCE
 from bigtrain_nb.measure.results import Comparison
@@ -73,11 +74,12 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
     """Measure all combinations of the choices in turns; return a `Race`, whose `finalists` are the answer.
 
     `build(**settings)` returns a source as for `throughput`; each choice is a list. Each setting is built once and
-    warmed up, and all stay in memory until they leave. `seconds` are for measuring. After 4, 6, 8, 12, 18, 28 and 40
-    rounds those leave that are slower than the leader: the whole interval says so, and it is so wide that the fastest
-    one leaves in at most one race of twenty. As instances differ by chance, settings within about 15 % of each other
-    may stay together: compare `finalists` by `bt.compare`. The race ends when one is left, after 40 rounds, or when
-    `seconds` do not suffice until the next look, but not before the first look. `progress` is as for `compare`.
+    warmed up, and all stay in memory until they leave. `seconds` are for measuring, as for `compare`. After 4, 6, 8,
+    12, 18, 28 and 40 rounds those leave that are slower than the leader: the whole interval says so, and it is so wide
+    that the fastest one leaves in at most one race of twenty. As instances differ by chance, settings within about 15 %
+    of each other may stay together: compare `finalists` by `bt.compare`. The race ends when one is left,
+    after 40 rounds, or when `seconds` do not suffice until the next look, but not before the first look. `progress` is
+    as for `compare`.
 
     Raises ValueError for fewer than two combinations, for a choice that is no list and for values that read alike, such
     as 1 and "1", and whatever `compare` raises.
@@ -111,7 +113,8 @@ def looks(build, settings, seconds, progress=None):
     """Yield the `Race` as it stands at each look; `settings`: {name: settings}."""
     factories = {name: partial(build, **chosen) for name, chosen in settings.items()}
     check_factories(factories)
-    rounds = Rounds(factories, positive("seconds", seconds, "seconds"))
+    seconds = patient(seconds)
+    rounds = Rounds(factories, seconds)
     left = {}
     with Progress(progress) as told:
         rounds.build(told)

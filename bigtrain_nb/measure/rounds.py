@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from bigtrain_nb.common.checks import of_kind, positive, takes
 from bigtrain_nb.common.hardware import core_limit, seconds_of_others
+from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.words import amount, number
 from bigtrain_nb.measure import source
@@ -43,11 +44,12 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
     """Measure several sources that take turns; return a `Comparison`.
 
     ``factories`` is a dictionary from a name to a function without arguments that returns a fresh source (an iterable
-    of batches or a step function, as for `throughput`). ``seconds`` are for measuring all of them together: building
-    and warming up come on top. An answer is looked for after 1/2, 1, 2 and 4 times as long; the first look at which
-    every source is faster or slower than the first one, or the same, is the last. Three rounds are measured at least.
-    ``progress(fraction, words)`` is called between batches, at most ten times a second; an exception that it raises
-    ends the measurement. Without it, a notebook and a terminal show a bar.
+    of batches or a step function, as for `throughput`). ``seconds`` are for measuring all of them together, times
+    BIGTRAIN_NB_PATIENCE where that is in the environment: building and warming up come on top. An answer is looked for
+    after 1/2, 1, 2 and 4 times as long; the first look at which every source is faster or slower than the first one, or
+    the same, is the last. Three rounds are measured at least. ``progress(fraction, words)`` is called between batches,
+    at most ten times a second; an exception that it raises ends the measurement. Without it, a notebook and a terminal
+    show a bar.
 
     A source is warmed up to the end of its first pass, as it may fill a cache; a dataset with ``repeat()`` has none, so
     measure one with a cache without it. A visit of an iterator begins when this process is at rest and the batches that
@@ -65,7 +67,8 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
         print(both.ratio("long", "short"))
     """
     check_factories(factories)
-    rounds = Rounds(factories, positive("seconds", seconds, "seconds"))
+    seconds = patient(seconds)
+    rounds = Rounds(factories, seconds)
     with Progress(progress) as told:
         for (times, error), later in zip(LOOKS.items(), [*LOOKS, math.inf][1:], strict=True):
             rounds.measure(told, until=times * seconds)

@@ -1,13 +1,20 @@
-"""A reader's copies of the notebooks, without outputs. A copy names in its metadata the version that it was made of."""
+"""A reader's copies of the notebooks, without outputs: whole ones, and those of one evening.
+
+A copy names in its metadata the version that it was made of.
+"""
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.workbook import record
 
 CELL_METADATA = ("exercise", "tags")
+EVENING = "evening"
+"""The tag of the cells that a reader with one evening works through; their copies are named evening-00-... ."""
+LINK = re.compile(r"(?<=\]\()[\w-]+\.ipynb")
 
 
 def make(notebook, folder):
@@ -21,10 +28,40 @@ def make(notebook, folder):
     if notebook.resolve() == copy.resolve():
         raise ValueError(f"{notebook} is the notebook itself: name another folder for your copy of it")
     new = _as_shipped(read(notebook))
+    if not copy.exists():
+        record.begin_again(Path(folder), notebook.stem)
+    return _make(new, copy)
+
+
+def make_evening(notebook, folder):
+    """Make a copy with the cells of the evening alone, as `make` does; "" for a notebook that has none.
+
+    What is predicted in it is noted as that of the whole notebook, which goes on from there.
+    """
+    notebook = Path(notebook)
+    new = _as_shipped(read(notebook))
+    new["cells"] = [cell for cell in new["cells"] if _is_of_evening(cell)]
+    if not new["cells"]:
+        return ""
+    last = new["cells"][-1]
+    last["source"] = LINK.sub(lambda link: _evening_of(notebook.parent / link[0]), last["source"])
+    return _make(new, Path(folder) / (record.EVENING + notebook.name))
+
+
+def _is_of_evening(cell):
+    return EVENING in cell["metadata"].get("tags", [])
+
+
+def _evening_of(notebook):
+    """The name of the copy that the next link leads to: the evening's where there is one."""
+    goes_on = notebook.is_file() and any(map(_is_of_evening, read(notebook)["cells"]))
+    return record.EVENING * goes_on + notebook.name
+
+
+def _make(new, copy):
     version = hashlib.sha256(_text(new).encode()).hexdigest()[:16]
     if not copy.exists():
         copy.parent.mkdir(parents=True, exist_ok=True)
-        record.begin_again(Path(folder), notebook.stem)
         new["metadata"] |= {"bigtrain": {"version": version}}
         write_text(copy, _text(new))
         return f"{copy}: made"

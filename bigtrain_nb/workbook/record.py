@@ -19,6 +19,8 @@ from pathlib import Path
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.workbook.predictions import Prediction
 
+EVENING = "evening-"
+"""What the names of the evening's copies begin with."""
 FILE, LOCK = ".bigtrain-record.json", ".bigtrain-record.lock"
 
 
@@ -46,9 +48,12 @@ _own = Notes()  # of this kernel, where nothing is written
 
 
 def notebook():
-    """The name of the notebook that this kernel was started for by a Jupyter server; None for any other process."""
+    """The name of the notebook that this kernel was started for by a Jupyter server; None for any other process.
+
+    The copy of one evening has the name of the whole notebook.
+    """
     session = os.environ.get("JPY_SESSION_NAME")
-    return Path(session).stem if session else None
+    return Path(session).stem.removeprefix(EVENING) if session else None
 
 
 @contextmanager

@@ -26,6 +26,12 @@ def my(tmp_path_factory):
     return folder
 
 
+def test_the_evening_is_copied_of_each_notebook_that_has_one(my):
+    made = {path.name for path in my.glob("evening-*.ipynb")}
+    assert made == {f"evening-{path.name}" for path in NOTEBOOKS if '"evening"' in path.read_text()}
+    assert all(path.stem < "06" for path in NOTEBOOKS if f"evening-{path.name}" in made)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_copy_has_the_cells_of_the_notebook_without_outputs(my, path):
     shipped, mine = copies.read(path), copies.read(my / path.name)
@@ -159,6 +165,48 @@ def test_a_copy_made_anew_begins_a_fresh_round(shipped, tmp_path):
     main(["00-first.ipynb", "my"])
     (name,) = record.read(folder)
     assert name.startswith("00-first (until 20")
+
+
+@pytest.fixture
+def evening(shipped):
+    """The notebook has cells of the evening, and so has the second of the two that its last cell names."""
+    notebook = json.loads(json.dumps(NOTEBOOK))
+    title, ask = notebook["cells"]
+    title["metadata"] = {"tags": ["evening"]}
+    ask["metadata"]["tags"].append("evening")
+    other = ask | {"id": "other", "metadata": {}, "source": ["1 / 0"]}
+    links = ["**Next:** [02](02-second.ipynb), [01](01-first.ipynb#Place)"]
+    notebook["cells"] = [title, other, ask, title | {"id": "next", "source": links}]
+    for name in ("00-first", "02-second"):
+        shipped.with_name(f"{name}.ipynb").write_text(json.dumps(notebook))
+    shipped.with_name("01-first.ipynb").write_text(json.dumps(NOTEBOOK))
+    return shipped
+
+
+def test_the_evening_has_its_cells_alone_and_leads_to_the_next(evening, tmp_path, capsys):
+    main(["00-first.ipynb", "01-first.ipynb", "my"])
+    said = capsys.readouterr().out
+    assert "my/00-first.ipynb: made" in said and "my/evening-00-first.ipynb: made" in said
+    assert not (tmp_path / "my" / "evening-01-first.ipynb").exists()
+    made = copies.read("my/evening-00-first.ipynb")["cells"]
+    assert [cell["id"] for cell in made] == ["title", "ask", "next"] and made[1]["outputs"] == []
+    assert made[1]["metadata"] == {"tags": ["timeout=120", "evening"]}
+    assert made[2]["source"] == "**Next:** [02](evening-02-second.ipynb), [01](01-first.ipynb#Place)"
+    assert copies.read("my/00-first.ipynb")["cells"][3]["source"].startswith("**Next:** [02](02-second")
+    made[1]["source"] = "mine"
+    Path("my/evening-00-first.ipynb").write_text(json.dumps({"cells": made, "metadata": {}}))
+    main(["00-first.ipynb", "01-first.ipynb", "my"])
+    assert "my/evening-00-first.ipynb is of another version" in capsys.readouterr().out
+    assert copies.read("my/evening-00-first.ipynb")["cells"][1]["source"] == "mine"
+
+
+def test_a_new_copy_of_the_evening_leaves_what_is_noted(evening, tmp_path):
+    main(["00-first.ipynb", "my"])
+    folder = tmp_path / "my"
+    record.write(folder, {"00-first": record.Notes({"one": [Prediction("one")]})})
+    (folder / "evening-00-first.ipynb").unlink()
+    main(["00-first.ipynb", "my"])
+    assert (folder / "evening-00-first.ipynb").exists() and list(record.read(folder)) == ["00-first"]
 
 
 def test_what_cannot_be_is_said(shipped, tmp_path):

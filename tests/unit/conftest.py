@@ -12,6 +12,7 @@ from small_crops import COUNT, TESTS, examples, pipeline
 
 from bigtrain_nb import photo_crops
 from bigtrain_nb.common import progress
+from bigtrain_nb.common.patience import VARIABLE
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.lab.lab import Lab
 from bigtrain_nb.measure import rounds, source
@@ -27,6 +28,12 @@ def no_gpus(monkeypatch):
     """Processes that a test starts see none."""
     for name, value in logical_cpus.NO_GPUS.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(autouse=True)
+def usual_patience(monkeypatch):
+    """Measurements take as long as their tests say."""
+    monkeypatch.delenv(VARIABLE, raising=False)
 
 
 @pytest.fixture

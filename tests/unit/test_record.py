@@ -62,6 +62,18 @@ def test_the_last_notebook_shows_all_that_came_before(kernel):
     assert lines["together"] == "1 of 3 2 of 3 0 of 0"
 
 
+def test_an_evening_notes_as_its_notebook_and_misses_nothing(kernel):
+    kernel("evening-00-first")
+    predict_and_reveal(one=1.0)
+    assert "1 of 1 predictions" in str(workbook.score())
+    assert series()["00-first"] == "1 of 1 1 of 1 0 of 0"
+    kernel("00-first")
+    predict_and_reveal(one=3.0, two=3.0)  # the evening has shown what is right for the first
+    assert "1 of 2 predictions" in str(workbook.score())
+    kernel("evening-00-first")
+    assert series()["together"] == "1 of 2 1 of 2 0 of 0"
+
+
 def test_what_was_revealed_in_an_earlier_kernel_is_too_late_in_the_next(kernel):
     kernel("00-first")
     predict_and_reveal(seen=..., typed=2.0)
