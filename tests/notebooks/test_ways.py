@@ -18,19 +18,10 @@ EVENING = 180  # minutes of it, 00 to 05 together
 NOT_YET = {
     "00-measure-first",
     "01-feed-the-model",
-    "02-mirror-it",
-    "03-many-workers",
     "04-half-the-bits",
     "05-a-batch-that-does-not-fit",
-    "06-all-of-it",
-    "07-pay-with-time",
-    "08-share-it-out",
-    "09-cut-the-model",
     "10-feed-a-language-model",
     "11-when-it-goes-wrong",
-    "12-ask-a-server",
-    "13-choose-it",
-    "14-shrink-it-hand-it-on",
 }
 """The notebooks that do not have the form yet."""
 
