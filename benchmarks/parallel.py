@@ -55,7 +55,7 @@ SHEET = (
     "sent, MiB",
 )
 PROCESS = ("way", "built, MiB", "imported", "graph", "tensors", "rest", "peak, MiB")
-PLANNED = ("planned peak, MiB", "planned ms")
+PLANNED = "planned peak, MiB"
 TORCH = ("where", "network", "ours", "theirs", "our time of theirs", "peak", "between steps")
 
 
@@ -115,7 +115,7 @@ def planned(network, ways, **settings):
         if way in (WHOLE, RECOMPUTED):
             say(f"plan of {network}, {way} {settings}")
             build = partial(steps.new_gpt, network, way)
-            plans[way] = bt.plan_step(build, BATCH, optimizer="adamw", on="here", waiting=0, **settings)
+            plans[way] = bt.plan_step(build, BATCH, optimizer="adamw", **settings)
     return plans
 
 
@@ -128,11 +128,11 @@ def rows_of(where, network, found, plans):
         if WHOLE in found and way != WHOLE:
             ratios = [interval(time_ratio(found, way, WHOLE)), times(found, way, WHOLE, "peak")]
         plan = plans.get(way)
-        predicted = [mib(replicas * tensors(plan)), number(1000 * plan.seconds)] if plan else ["", ""]
+        predicted = mib(replicas * tensors(plan)) if plan else ""
         milliseconds = number(1000 * median(one["seconds"]))
         sent = mib(median(one["sent"])) if where == WORKERS else ""
         measured = [milliseconds, ratios[0], mib(one["stays"]), mib(one["peak"]), ratios[1], sent]
-        rows.append([where, network, way, *measured, *predicted])
+        rows.append([where, network, way, *measured, predicted])
     return rows
 
 
@@ -266,7 +266,7 @@ def what_does_not_fit(arguments):
     reached = targets(alone)
     tables = {
         "Targets": (("what", "target", "measured", "verdict"), reached),
-        "All on one sheet": ((*SHEET, *PLANNED), sheet),
+        "All on one sheet": ((*SHEET, PLANNED), sheet),
         f"Whole processes of two replicas, {LARGE}": (PROCESS, processes_of_replicas()),
         "Whole processes": (("way", "peak, MiB", "planned, MiB"), fresh_processes(one, plans)),
     }
