@@ -12,7 +12,8 @@ from bigtrain_nb.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.plan.fully_sharded import fully_sharded, layers_to_shard
 from bigtrain_nb.plan.graph import Graph
 from bigtrain_nb.plan.operations import number_of_bytes
-from bigtrain_nb.train.model import SETTINGS, Model
+from bigtrain_nb.train.model import Model
+from bigtrain_nb.train.settings import SETTINGS
 
 
 class Step:

@@ -14,11 +14,11 @@ import os
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from difflib import get_close_matches
 from functools import partial, wraps
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from bigtrain_nb.common import in_place
 from bigtrain_nb.common.batches import (
@@ -34,7 +34,7 @@ from bigtrain_nb.common.batches import (
     sum_written_out,
     weight_of,
 )
-from bigtrain_nb.common.checks import one_of, takes, whole_number
+from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.files import write_once
 from bigtrain_nb.common.keras_gaps import (
     Functional,
@@ -54,7 +54,7 @@ from bigtrain_nb.common.keras_gaps import (
     steps_in_turn,
     synchronized_layers,
 )
-from bigtrain_nb.common.layers import optimizers_of, refuse_choice
+from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers, sum_over_replicas
 from bigtrain_nb.parallel.fully_shard import FullyShardedMean, shard_layers
@@ -74,24 +74,7 @@ from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmea
 from bigtrain_nb.train.loss_scale import scale_of
 from bigtrain_nb.train.one_order import OneOrder
 from bigtrain_nb.train.one_program import steps_in_one_program
-
-SETTINGS = {
-    "micro_batches": 1,
-    "shard_optimizer": False,
-    "fully_shard": None,
-    "reduce_dtype": "float32",
-}
-"""The arguments of `Model` that `keras.Model` does not have, and their defaults."""
-
-
-class Settings(TypedDict, total=False):
-    """Their types, for type checkers."""
-
-    micro_batches: int
-    shard_optimizer: bool
-    fully_shard: str | Callable | Sequence | None
-    reduce_dtype: str
-
+from bigtrain_nb.train.settings import SETTINGS, Settings, checked, naming_settings
 
 _Method = TypeVar("_Method", bound=Callable)
 
@@ -171,11 +154,6 @@ class Model(keras.Model):
         model.fit(tf.ones([64, 8]), tf.ones([64, 1]), batch_size=32)
     """
 
-    # Of a model that another constructor has made
-    micro_batches = SETTINGS["micro_batches"]
-    shard_optimizer = SETTINGS["shard_optimizer"]
-    fully_shard = SETTINGS["fully_shard"]
-    reduce_dtype = SETTINGS["reduce_dtype"]
     _reduction = None
     _looked_at = None  # when it was chosen
     _orders = None  # `OneOrder` of several workers
@@ -190,23 +168,14 @@ class Model(keras.Model):
         settings = {name: kwargs.pop(name) for name in SETTINGS if name in kwargs}
         return Model.of(keras.Model(*args, **kwargs), **settings)
 
-    def __init__(
-        self,
-        *args: Any,
-        micro_batches: int = 1,
-        shard_optimizer: bool = False,
-        fully_shard: str | Callable | Sequence | None = None,
-        reduce_dtype: str = "float32",
-        **kwargs: Any,
-    ):
+    def __init__(self, *args: Any, **kwargs: Any):
+        settings = {name: kwargs.pop(name) for name in SETTINGS if name in kwargs}
         if _is_functional(args, kwargs):
             # Only its constructor can tell that a subclass is functional. Keras would rewrite the bases of its classes
             self.__class__ = in_place.made_class((type(self), Functional), own=type(self))
         super().__init__(*args, **kwargs)
-        self.micro_batches = micro_batches
-        self.shard_optimizer = shard_optimizer
-        self.fully_shard = fully_shard
-        self.reduce_dtype = reduce_dtype
+        for name, value in settings.items():
+            setattr(self, name, value)
 
     @classmethod
     def of(cls, model: Any, **settings: Unpack[Settings]) -> "Model":
@@ -237,10 +206,10 @@ class Model(keras.Model):
             raise TypeError(f"Model.of takes a Keras model, or a function that builds one, not {given!r}")
         _refuse_same_names(model)
         _refuse_other_strategy(model)
-        checked = {name: _checked(model, name, value) for name, value in settings.items()}
+        settings = checked(model, settings)
         before = model.state_in_place() if isinstance(model, Model) else {}
-        _refuse_hidden_steps(model, {**before, **checked})
-        in_place.become(model, cls, **checked)
+        _refuse_hidden_steps(model, {**before, **settings})
+        in_place.become(model, cls, **settings)
         model.train_function = model.test_function = model.predict_function = None
         if model.compiled or _asks_for_shards(model.state_in_place(), model.distribute_strategy):
             model.choose_reduction()
@@ -254,7 +223,7 @@ class Model(keras.Model):
     def __setattr__(self, name, value):
         """A new value of a setting holds from the next `fit` on."""
         if name in SETTINGS:
-            value = _checked(self, name, value)
+            value = checked(self, {name: value})[name]
             self.train_function = None
         super().__setattr__(name, value)
 
@@ -686,16 +655,10 @@ class Model(keras.Model):
             write_once(filepath, lambda path: save(path, **kwargs))
 
 
-def naming_settings(function):
-    """Return the signature of a function of ``**settings`` with the settings themselves in their place."""
-    signature = inspect.signature(function)
-    *others, _ = signature.parameters.values()
-    named = [inspect.signature(Model.__init__).parameters[name] for name in SETTINGS]
-    return signature.replace(parameters=[*others, *named])
-
-
+for _name, _default in SETTINGS.items():  # of a model that another constructor has made
+    setattr(Model, _name, _default)
 # Which Shift-Tab shows
-Model.__new__.__signature__ = inspect.signature(Model.__init__)
+Model.__new__.__signature__ = Model.__init__.__signature__ = naming_settings(Model.__init__)
 Model.of.__func__.__signature__ = naming_settings(Model.of.__func__)
 
 
@@ -734,27 +697,6 @@ def _refuse_unknown(what, given, names):
         if name not in names:
             nearest = get_close_matches(name, names, 1, cutoff=0)[0]
             raise TypeError(f"{what} has no argument {name!r}; the nearest is {nearest!r}")
-
-
-def _checked(model, name, value):
-    """Return the value that a setting gets, whole numbers as int; raise ValueError for what it does not take."""
-    if name == "micro_batches":
-        return whole_number(name, value, 1)
-    if name == "fully_shard":
-        if value is not None:
-            refuse_choice(value, name)
-        elif getattr(model, name, None) is not None and any(is_shard(weight) for weight in model.weights):
-            raise ValueError(f"{name}=None: the layers of this model are sharded already and stay so; build it again")
-    if name == "reduce_dtype":
-        return one_of(name, value, ("float32", "bfloat16"))
-    if name == "shard_optimizer" and not isinstance(value, bool):
-        raise ValueError(f"shard_optimizer must be True or False, not {value!r}")
-    if name == "shard_optimizer" and value and model.distribute_strategy.num_replicas_in_sync == 1:
-        raise ValueError(
-            "shard_optimizer=True needs several replicas, and this model has one: build it in the scope of a strategy,"
-            " as bt.mirrored() or bt.strategy() with several workers, or leave it out"
-        )
-    return value
 
 
 def _refuse_same_names(model):

@@ -14,7 +14,7 @@ from equal_models import apart_of_weights, batches, examples, on
 import bigtrain_nb as bt
 from bigtrain_nb.common.in_place import made_class
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train.model import SETTINGS, Settings
+from bigtrain_nb.train.settings import SETTINGS, Settings
 
 layers = keras.layers
 X, Y = examples(16)

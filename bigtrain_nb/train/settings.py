@@ -1,0 +1,71 @@
+"""What a `Model` is told that a `keras.Model` is not: its settings, and what each takes."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypedDict
+
+from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.layers import refuse_choice
+from bigtrain_nb.parallel.shards import is_shard
+
+
+class Settings(TypedDict, total=False):
+    """Their types, for type checkers and for Shift-Tab."""
+
+    micro_batches: int
+    shard_optimizer: bool
+    fully_shard: str | Callable | Sequence | None
+    reduce_dtype: str
+
+
+def _micro_batches(model, value):
+    return whole_number("micro_batches", value, 1)
+
+
+def _shard_optimizer(model, value):
+    if not isinstance(value, bool):
+        raise ValueError(f"shard_optimizer must be True or False, not {value!r}")
+    if value and model.distribute_strategy.num_replicas_in_sync == 1:
+        raise ValueError(
+            "shard_optimizer=True needs several replicas, and this model has one: build it in the scope of a strategy,"
+            " as bt.mirrored() or bt.strategy() with several workers, or leave it out"
+        )
+    return value
+
+
+def _fully_shard(model, value):
+    if value is not None:
+        refuse_choice(value, "fully_shard")
+    elif getattr(model, "fully_shard", None) is not None and any(is_shard(weight) for weight in model.weights):
+        raise ValueError("fully_shard=None: the layers of this model are sharded already and stay so; build it again")
+    return value
+
+
+def _reduce_dtype(model, value):
+    return one_of("reduce_dtype", value, ("float32", "bfloat16"))
+
+
+_EACH = {  # (default, what gives the value that is kept, or raises ValueError or TypeError)
+    "micro_batches": (1, _micro_batches),
+    "shard_optimizer": (False, _shard_optimizer),
+    "fully_shard": (None, _fully_shard),
+    "reduce_dtype": ("float32", _reduce_dtype),
+}
+SETTINGS = {name: default for name, (default, _) in _EACH.items()}
+"""The arguments of `Model` that `keras.Model` does not have, and their defaults."""
+
+
+def checked(model, settings):
+    """Return the settings as a model keeps them; raise for a value that one does not take."""
+    return {name: _EACH[name][1](model, value) for name, value in settings.items()}
+
+
+def naming_settings(function):
+    """Return the signature of a function whose last argument is ``**settings``, with the settings in its place."""
+    signature = inspect.signature(function)
+    *others, _ = signature.parameters.values()
+    keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    types = Settings.__annotations__
+    named = [keyword(name, default=default, annotation=types[name]) for name, default in SETTINGS.items()]
+    return signature.replace(parameters=[*others, *named])
