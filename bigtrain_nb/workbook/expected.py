@@ -25,7 +25,6 @@ EXPECTED = {
         "a tf.data.Dataset; parse(element); the size of the shuffle's buffer",
         "a tf.data.Dataset",
     ),
-    "feed_the_model.pace": ("lists of (µs for an example, calls at once), one for each thread; cores", "examples/s"),
     "feed_the_model.pipeline": (
         "a list of paths; open_shard(path) -> dataset of records; parse(record); augment(example); the batch",
         'a tf.data.Dataset of batches, dictionaries with "number", "label" and "pixels"',

@@ -69,7 +69,7 @@ def test_the_dev_container_makes_the_same_environment():
     assert f"READY := {target}\n" in (ROOT / "Makefile").read_text()
 
 
-BESIDE = ["notebooks/README.md", "notebooks/tried.md"]
+BESIDE = ["notebooks/README.md", "notebooks/tried.md", "notebooks/your-fit.md"]
 
 
 @pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *BESIDE])

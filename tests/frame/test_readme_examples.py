@@ -1,12 +1,28 @@
-"""README's examples for the reader's own notebook run as they stand, after what the reader is taken to have."""
+"""The examples of README and of "Your fit, our fit" run as they stand, after what the reader is taken to have."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
-EXAMPLES = dict(re.findall(r"<!-- example: (\w+) -->\n```python\n(.*?)```", README.read_text(), re.DOTALL))
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def examples(page):
+    """{name: code} of the examples on a page, in their order."""
+    text = (ROOT / page).read_text()
+    return dict(re.findall(r"<!-- example: ([\w -]+) -->\n```python\n(.*?)```", text, re.DOTALL))
+
+
+def run(script, folder):
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+EXAMPLES = examples("README.md")
+FITS = examples("notebooks/your-fit.md")
 
 SOURCES = """
 def build_old(): return [[0] * 32] * 4
@@ -39,5 +55,50 @@ def test_the_examples_run_one_after_the_other(tmp_path):
     for name, (before, after) in GIVEN.items():
         assert len(EXAMPLES[name].splitlines()) <= 5
         script += f"{before}\n{EXAMPLES[name]}\n{after}\n"
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    run(script, tmp_path)
+
+
+FIT = """
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+import numpy as np, os
+
+def build():
+    keras.utils.set_random_seed(1)
+    blocks = [keras.layers.Dense(8, "tanh", name=f"block_{n}") for n in range(3)]
+    return keras.Sequential([keras.Input((8,)), *blocks, keras.layers.Dense(1, dtype="float32")])
+x = np.random.default_rng(1).normal(size=(64, 8)).astype("float32")
+def make_dataset():
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(16)
+def said():
+    return model.predict(x, verbose=0)
+"""
+EQUAL = "np.testing.assert_allclose(said(), alone, atol=1e-4)"
+AFTER = {  # what must hold after an example
+    "yours": "alone = said()",
+    "two devices": EQUAL,
+    "16 bits": "np.testing.assert_allclose(said(), alone, atol=0.1)\nkeras.config.set_dtype_policy('float32')",
+    "micro-batches": EQUAL,
+    "recompute": EQUAL,
+    "shares": EQUAL,
+}
+
+
+def test_the_fits_end_where_the_first_one_does(tmp_path):
+    assert {*FITS} - {"two workers"} == {*AFTER}
+    run(
+        FIT
+        + "bt.devices()\ndataset = make_dataset()\n"
+        + "\n".join(f"{FITS[name]}\n{after}" for name, after in AFTER.items()),
+        tmp_path,
+    )
+
+
+@pytest.mark.more("two processes, as in the README's example of them")
+def test_the_fit_of_two_workers_ends_there_too(tmp_path):
+    ends = f"dataset = make_dataset()\n{FITS['yours']}\nalone = said()\n"
+    worker = FIT + FITS["two workers"]
+    (tmp_path / "train.py").write_text(worker + "\nnp.save(f'{os.getpid()}', said())")
+    job = "job = bt.run_workers('train.py', workers=2)\nassert job.wait() == [0, 0]\n"
+    equal = "for pid in job.pids:\n    np.testing.assert_allclose(np.load(f'{pid}.npy'), alone, atol=1e-4)"
+    run(f"{FIT}{ends}{job}{equal}", tmp_path)

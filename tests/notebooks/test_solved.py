@@ -20,9 +20,6 @@ from bigtrain_nb.workbook.exercises import registry
 ROOT = Path(__file__).parents[2]
 EXERCISES = ROOT / "bigtrain_nb" / "series" / "exercises"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-NEEDED = {  # what cells that use an answer build on
-    "01-feed-the-model": ("data =", "bad =", "finding =")
-}
 COMPARE = {
     *("pay_with_time.segment", "when_it_goes_wrong.interval"),
     *("ask_a_server.asynchronous", "mirror_it.noise_scale"),
@@ -38,16 +35,12 @@ def exercise_cells(path):
     return [cell for cell in rules.code_cells(rules.read(path)) if "exercise" in cell.metadata]
 
 
-def code_to_run(cell, answers, needed):
-    """All of a cell that uses an answer; of another one its imports and what is needed."""
+def code_to_run(cell, answers):
+    """All of a cell that uses an answer; of another one its imports."""
     code = ast.parse(TransformerManager().transform_cell(cell.source))
     names = {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
     if names.isdisjoint(answers):
-        code.body = [
-            statement
-            for statement in code.body
-            if isinstance(statement, ast.Import | ast.ImportFrom) or ast.unparse(statement).startswith(needed)
-        ]
+        code.body = [one for one in code.body if isinstance(one, ast.Import | ast.ImportFrom)]
     return compile(code, cell.id, "exec")
 
 
@@ -60,7 +53,7 @@ def test_solved_exercises_are_right_where_they_stand_and_what_uses_them_runs(pat
     for cell in rules.code_cells(rules.read(path)):
         name = cell.metadata.get("exercise")
         if name is None:
-            exec(code_to_run(cell, answers, NEEDED.get(path.stem, ())), known)
+            exec(code_to_run(cell, answers), known)
         else:
             solution = registry(name)[name].reference
             function = solution.__name__

@@ -14,6 +14,12 @@ def prepare(dataset, parse, buffer):
     return dataset.map(parse).cache().shuffle(buffer)
 
 
+SAME_ORDER = (
+    ". Either a cache keeps it (what differs from epoch to epoch goes after the cache), or the shuffle was told to"
+    " draw the same order each time"
+)
+
+
 @exercise(prepare, minutes=5, difficulty=2)
 def _check_prepare(answer):
     """What is the same in every epoch goes before the cache, what must differ goes after it."""
@@ -32,7 +38,7 @@ def _check_prepare(answer):
     if first == in_order:
         raise Wrong("the first epoch: expected a shuffled order, got the order of the files")
     if first == second:
-        raise Wrong("the second epoch: expected a new order, got the first one again, frozen in the cache")
+        raise Wrong(f"the second epoch: expected a new order, got the first one again{SAME_ORDER}")
     expect(len(parsed), 100, "calls of parse in two epochs over 100 examples")
     early = max(number // 10 - place for place, number in enumerate(first))
     if early > 11:
@@ -42,6 +48,11 @@ def _check_prepare(answer):
 @_check_prepare.refuses("expected a new order, got the first one again")
 def _freezes_the_order(dataset, parse, buffer):
     return dataset.map(parse).shuffle(buffer).cache()
+
+
+@_check_prepare.refuses("or the shuffle was told to draw the same order each time")
+def _shuffles_once(dataset, parse, buffer):
+    return dataset.map(parse).cache().shuffle(buffer, reshuffle_each_iteration=False)
 
 
 @_check_prepare.refuses("calls of parse in two epochs over 100 examples: expected 100, got 200")
@@ -72,6 +83,8 @@ def random_crop(image, size, seed, epoch, place):
 
 HEIGHT, WIDTH, SIZE = 9, 7, 5
 PLACES = 200
+FAR, FEW = (256, 500, 512, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000), 40
+"""Places that are far away: by these, numbers are often multiplied before they are added. So many from each on."""
 
 
 @exercise(random_crop, minutes=12, difficulty=3)
@@ -92,7 +105,14 @@ def _check_random_crop(answer):
     for (seed, epoch, _), cut in cuts.items():
         series.setdefault((seed, epoch), []).append(cut)
     _expect_chance(series)
-    _expect_all_different(series)
+    for first, second in itertools.combinations_with_replacement(series, 2):
+        for shift in range(-PLACES + FEW, PLACES - FEW + 1):
+            if first != second or shift > 0:
+                _expect_different(first, series[first], second, series[second], shift)
+    for far in FAR:
+        later = [_cut(answer(image, SIZE, 3, 0, far + place)) for place in range(FEW)]
+        for key, nearer in series.items():
+            _expect_different(key, nearer[:FEW], (3, 0), later, 0, far)
 
 
 def _named(seed, epoch, place):
@@ -112,7 +132,10 @@ def _cut(part):
     for mirrored in (False, True):
         if np.array_equal(part, expected[:, ::-1] if mirrored else expected):
             return top, left, mirrored
-    raise Wrong(f"expected a part of the image, as it is or its left and right exchanged, got {part[:, :, 0].tolist()}")
+    raise Wrong(
+        f"expected {SIZE} rows and {SIZE} columns of the image that lie together, as they are or with left and right"
+        " exchanged, got other pixels, or these in another order"
+    )
 
 
 def _expect_chance(series):
@@ -120,9 +143,9 @@ def _expect_chance(series):
     tops, lefts = HEIGHT - SIZE + 1, WIDTH - SIZE + 1
     for (seed, epoch), cuts in series.items():
         for what, index, values in (
-            (f"the top of the part is in row {{}} of rows 0 to {tops - 1}", 0, range(tops)),
-            (f"the left of the part is in column {{}} of columns 0 to {lefts - 1}", 1, range(lefts)),
-            ("the part is mirrored: {}", 2, (False, True)),
+            (f"parts that begin in row {{}} (rows 0 to {tops - 1} are equally likely)", 0, range(tops)),
+            (f"parts that begin in column {{}} (columns 0 to {lefts - 1} are equally likely)", 1, range(lefts)),
+            ("parts for which mirrored is {} (both are equally likely)", 2, (False, True)),
         ):
             for value in values:
                 times = [cut[index] for cut in cuts].count(value)
@@ -130,30 +153,29 @@ def _expect_chance(series):
                 expected = PLACES * share
                 if abs(times - expected) > 5 * np.sqrt(expected * (1 - share)):  # five standard deviations
                     raise Wrong(
-                        f"{PLACES} images in epoch {epoch} of seed {seed}, {what.format(value)}: expected about"
-                        f" {expected:.0f} times, got {times}"
+                        f"{what.format(value)}: expected about {expected:.0f} among {PLACES} images (epoch {epoch},"
+                        f" seed {seed}), got {times}"
                     )
     together = [cut for cuts in series.values() for cut in cuts]
     kinds = 2 * tops * lefts
     if len(set(together)) < kinds:
         raise Wrong(
-            f"top, left and mirrored: expected all {kinds} combinations among {len(together)} parts, got"
+            f"row, column and mirrored together: expected all {kinds} combinations among {len(together)} images, got"
             f" {len(set(together))}. Each is drawn rightly, but what is drawn for one decides the others"
         )
 
 
-def _expect_all_different(series):
-    """Raise `Wrong` if two series of parts are the same, or the same from another place on."""
-    for first, second in itertools.combinations(series, 2):
-        for shift in (0, 1, -1):
-            later = np.roll(series[second], -shift, axis=0)
-            alike = np.sum(np.all(np.array(series[first]) == later, axis=1))
-            if alike > PLACES / 2:
-                one, other = _named(*first, 10), _named(*second, 10 + shift)
-                raise Wrong(
-                    f"{one} and {other}: expected parts that have nothing to do with each other, got the same one, as"
-                    f" for {alike} of {PLACES} places"
-                )
+def _expect_different(first, cuts, second, others, shift, far=0):
+    """Raise `Wrong` if the parts of one series are those of another, `shift` places later; `far`: where that begins."""
+    start = max(0, -shift)
+    cuts, others = cuts[start : len(cuts) - max(0, shift)], others[start + shift :]
+    others = others[: len(cuts)]
+    alike = sum(one == other for one, other in zip(cuts, others, strict=True))
+    if alike > len(cuts) / 2:
+        raise Wrong(
+            f"{_named(*first, start)} and {_named(*second, start + shift + far)}: expected two parts that have nothing"
+            f" to do with each other, got the same part; of {len(cuts)} places from there on it is so for {alike}"
+        )
 
 
 def _cropped(image, size, chance, rows_less=0):
@@ -172,22 +194,45 @@ def _one_generator_for_all(image, size, seed, epoch, place):
     return _cropped(image, size, _ONE_FOR_ALL)
 
 
-@_check_random_crop.refuses("seed 3, epoch 0, place 10 and seed 3, epoch 1, place 10: expected parts that have nothing")
+@_check_random_crop.refuses(
+    "seed 3, epoch 0, place 0 and seed 3, epoch 1, place 0: expected two parts that have nothing"
+)
 def _forgets_the_epoch(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed, place]))
 
 
-@_check_random_crop.refuses("seed 3, epoch 0, place 10 and seed 3, epoch 1, place 9: expected parts that have nothing")
+@_check_random_crop.refuses(
+    "seed 3, epoch 0, place 1 and seed 3, epoch 1, place 0: expected two parts that have nothing"
+)
 def _adds_epoch_and_place(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed, epoch + place]))
 
 
-@_check_random_crop.refuses("seed 3, epoch 1, place 10 and seed 4, epoch 0, place 10: expected parts that have nothing")
+@_check_random_crop.refuses(
+    "seed 3, epoch 1, place 0 and seed 4, epoch 0, place 0: expected two parts that have nothing"
+)
 def _adds_seed_and_epoch(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed + epoch, place]))
 
 
-@_check_random_crop.refuses("the top of the part is in row 4 of rows 0 to 4: expected about 40 times, got 0")
+@_check_random_crop.refuses("seed 3, epoch 0, place 10 and seed 3, epoch 1, place 0: expected two parts that have")
+def _multiplies_the_epoch(image, size, seed, epoch, place):
+    return _cropped(image, size, np.random.default_rng([seed, 10 * epoch + place]))
+
+
+@_check_random_crop.refuses("seed 3, epoch 1, place 0 and seed 3, epoch 0, place 1000: expected two parts that have")
+def _takes_a_thousand_places_for_all(image, size, seed, epoch, place):
+    return _cropped(image, size, np.random.default_rng([seed, 1000 * epoch + place]))
+
+
+@_check_random_crop.refuses("seed 3, epoch 0, place 0 and seed 3, epoch 0, place 100: expected two parts that have")
+def _forgets_the_hundreds(image, size, seed, epoch, place):
+    return _cropped(image, size, np.random.default_rng([seed, epoch, place % 100]))
+
+
+@_check_random_crop.refuses(
+    "parts that begin in row 4 (rows 0 to 4 are equally likely): expected about 40 among 200 images"
+)
 def _never_the_last_row(image, size, seed, epoch, place):
     return _cropped(image, size, np.random.default_rng([seed, epoch, place]), rows_less=1)
 
@@ -200,51 +245,6 @@ def _one_number_for_all(image, size, seed, epoch, place):
     return part[:, ::-1] if number < 0.5 else part
 
 
-def pace(threads, cores):
-    slowest = work = 0
-    for stages in threads:
-        in_this_thread = 0
-        for microseconds, calls in stages:
-            in_this_thread += microseconds / calls
-            work += microseconds
-        slowest = max(slowest, in_this_thread)
-    return min(1e6 / slowest, 1e6 * cores / work)
-
-
-@exercise(pace, minutes=8, difficulty=3)
-def _check_pace(answer):
-    """Two limits: the thread with the most to do for an example, and the cores, which do the work of all stages."""
-    expect(answer([[(100, 1)], [(500, 1)], [(50, 1)]], 8), 2000.0, "examples/s of stages of 100, 500 and 50 µs")
-    expect(answer([[(100, 1)], [(500, 10)]], 16), 10_000.0, "examples/s of 100 µs, and 500 µs ten at once")
-    shared = [[(100, 1), (300, 1)], [(350, 1)]]
-    expect(answer(shared, 8), 2500.0, "examples/s where stages of 100 and 300 µs share a thread beside one of 350 µs")
-    expect(answer([[(100, 3)]], 8), 30_000.0, "examples/s of 100 µs three at once")
-    expect(answer([[(800, 8)], [(200, 1)]], 2), 2000.0, "examples/s of 800 µs eight at once and 200 µs on two cores")
-    uneven = [[(70, 3), (50, 1)], [(300, 1)]]
-    expect(answer(uneven, 2), 1e6 / 300, "examples/s of 70 µs three at once and 50 µs in a thread, beside 300 µs")
-    expect(answer(uneven, 1), 1e6 / 420, "examples/s of 70, 50 and 300 µs on one core")
-
-
-@_check_pace.refuses("examples/s of stages of 100, 500 and 50 µs: expected about 2000, got 1538.46")
-def _one_thread_for_all(threads, cores):
-    return 1e6 / sum(microseconds for stages in threads for microseconds, calls in stages)
-
-
-@_check_pace.refuses("500 µs ten at once: expected about 10000, got 2000")
-def _forgets_the_calls(threads, cores):
-    return 1e6 / max(sum(microseconds for microseconds, calls in stages) for stages in threads)
-
-
-@_check_pace.refuses("share a thread beside one of 350 µs: expected about 2500, got 2857.14")
-def _looks_at_single_stages(threads, cores):
-    return min(1e6 * calls / microseconds for stages in threads for microseconds, calls in stages)
-
-
-@_check_pace.refuses("on two cores: expected about 2000, got 5000")
-def _forgets_the_cores(threads, cores):
-    return pace(threads, 1000)
-
-
 def pipeline(paths, open_shard, parse, augment, batch):
     shards = tf.data.Dataset.from_tensor_slices(paths)
     records = shards.interleave(open_shard, cycle_length=len(paths), num_parallel_calls=len(paths))
@@ -253,6 +253,8 @@ def pipeline(paths, open_shard, parse, augment, batch):
 
 
 TARGET = 3
+MOVED = 10
+"""Places. With a buffer of b, an example moves by about b; where all are mixed, by a third of their number, 45."""
 
 
 def _epochs(build, store, count):
@@ -284,9 +286,15 @@ def _check_pipeline(answer):
         raise Wrong(f"classes in the first batch: expected at least 4, got {len(labels)}; a shard holds one class")
     expect(store.parsing.calls, COUNT, f"calls of parse in two epochs over {COUNT} examples")
     if _numbers(first) == _numbers(second):
-        raise Wrong("the order of the second epoch: expected a new one, got the first one again, frozen in a cache")
+        raise Wrong(f"the order of the second epoch: expected a new one, got the first one again{SAME_ORDER}")
     if _groups(first) == _groups(second):
         raise Wrong("the batches of the second epoch: expected examples mixed anew, got the same batches, reordered")
+    moved = _moved(_numbers(first), _numbers(second))
+    if moved < MOVED:
+        raise Wrong(
+            f"places that an example moves from one epoch to the next: expected at least {MOVED} on average, got"
+            f" {moved:.1f}. The buffer of the shuffle is too small"
+        )
     if _pixels(first) == _pixels(second):
         raise Wrong("augmentation: expected other pixels in the second epoch, got those of the first, from a cache")
     for _ in range(3):
@@ -331,6 +339,12 @@ def _numbers(batches):
 
 def _groups(batches):
     return {frozenset(batch["number"].tolist()) for batch in batches}
+
+
+def _moved(first, second):
+    """How many places an example moves from one epoch to the next, on average."""
+    places = {number: place for place, number in enumerate(second)}
+    return sum(abs(place - places[number]) for place, number in enumerate(first)) / len(first)
 
 
 def _pixels(batches):
@@ -381,6 +395,12 @@ def _shuffles_after_the_batch(paths, open_shard, parse, augment, batch):
 def _caches_after_the_shuffle(paths, open_shard, parse, augment, batch):
     examples = _interleaved(paths, open_shard).map(parse, num_parallel_calls=8)
     return examples.shuffle(1000).cache().map(augment).batch(batch)
+
+
+@_check_pipeline.refuses("expected at least 10 on average, got 1.")
+def _hardly_shuffles(paths, open_shard, parse, augment, batch):
+    examples = _interleaved(paths, open_shard).map(parse, num_parallel_calls=8)
+    return examples.cache().shuffle(2).map(augment).batch(batch)
 
 
 @_check_pipeline.refuses("calls of parse in two epochs over 136 examples: expected 136, got 272")
