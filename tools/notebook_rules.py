@@ -16,7 +16,7 @@ import nbformat
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_METADATA = ("exercise", "tags")
 CELL_SECONDS = 60  # --nbval-cell-timeout in pyproject.toml is the same
-TAG = re.compile(r"exercise|deterministic|timeout=([1-9]\d*)")
+TAG = re.compile(r"exercise|deterministic|evening|timeout=([1-9]\d*)")
 MARKER = re.compile(r"\b(?!NBVAL_CHECK_OUTPUT\b)(?:NBVAL_|PYTEST_VALIDATE)\w*")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -170,7 +170,7 @@ def source_problems(notebook):
         if unknown:
             problems.append(
                 f"cell {number} has the tags or markers {', '.join(unknown)}; there are exercise, "
-                "deterministic, timeout=120 and NBVAL_CHECK_OUTPUT"
+                "deterministic, evening, timeout=120 and NBVAL_CHECK_OUTPUT"
             )
     return problems
 
