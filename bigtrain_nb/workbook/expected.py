@@ -64,7 +64,6 @@ EXPECTED = {
         "a float32 array; the scale; the largest numbers of earlier steps, float32 [steps], the oldest first",
         "the rounded float32 array, the next scale, the next history",
     ),
-    "half_the_bits.round_by_chance": ("a float32 array; a np.random.Generator", "a float32 array of the same shape"),
     "half_the_bits.smallest_batch": ("weights; activations of an example", "a whole number"),
     "half_the_bits_steps.train_step": (
         "a compiled mixed_float16 model; x [8, 6]; y [8]; the scale; good steps so far; steps until it doubles",
@@ -86,10 +85,6 @@ EXPECTED = {
     "a_batch_that_does_not_fit.accumulate": (
         "forward(slice) -> a loss, which holds its activations; backward(loss) -> a gradient; a list of slices",
         "the mean loss of all examples, and its gradient",
-    ),
-    "a_batch_that_does_not_fit.cause": (
-        "measure(micro_batches) -> MiB",
-        '"scatter", "program", "whole batch" or "rounding"',
     ),
     "a_batch_that_does_not_fit.one_update": (
         "a model; an optimizer; x [10, 6, 5]; y [10, 6]; a mask [10, 6] of 0 and 1; lines of a slice; the largest norm",

@@ -16,8 +16,6 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 SHORT, LONG = 60, 90  # minutes of a way: 00 to 05, and the others
 EVENING = 180  # minutes of it, 00 to 05 together
 NOT_YET = {
-    "04-half-the-bits",
-    "05-a-batch-that-does-not-fit",
     "10-feed-a-language-model",
     "11-when-it-goes-wrong",
 }

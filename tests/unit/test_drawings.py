@@ -50,9 +50,6 @@ FIGURES = {
     ),
     "runs": lambda: cuts.order_figure({"two": passes_of("1f1b", 2, 4, runs=2)}),
     "products": lambda: roofline.products_figure({16: 1.0, 64: 40.0}, {16: 8.0, 64: 90.0}),
-    "roofs": lambda: roofline.roofs_figure(
-        {"32": 1e12, "16": 2e12, "8": 4e12}, 1e10, {"a product": {"32": 50.0, "16": 100.0, "8": 200.0}}
-    ),
     "bits": precision.bits_figure,
     "range": lambda: precision.range_figure([1e-6, -3e-4, 0.02], scale=2.0**15),
     "tensors": lambda: precision.tensors_figure(

@@ -8,8 +8,6 @@ from ml_dtypes import float8_e4m3fn
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.workbook.exercises import NotAttempted, Wrong, exercise, expect, is_unfinished
 
-DRAWS = 20_000
-
 
 def in_float8(values, scale, history):
     held = np.clip(values / scale, -448, 448).astype(float8_e4m3fn)
@@ -102,62 +100,6 @@ def _follows_infinity(values, scale, history):
     rounded, next_scale, next_history = in_float8(values, scale, history)
     largest = history.max()
     return rounded, largest / 448 if largest > 0 else scale, next_history
-
-
-def round_by_chance(values, random):
-    bits = values.view(np.uint32)
-    below = bits & 0xFFFF0000
-    rest = bits & 0x0000FFFF
-    is_next = random.integers(0, 2**16, values.shape) < rest
-    rounded = below + 2**16 * is_next
-    return rounded.astype(np.uint32).view(np.float32)
-
-
-@exercise(round_by_chance, minutes=10, difficulty=3)
-def _check_round_by_chance(answer):
-    """`values.view(np.uint32)` shows the 32 bits of each value as a whole number; `.astype(np.uint32).view(np.float32)`
-    goes back. Which number do you have when the lower 16 bits are zero? And what do these 16 bits say about the place
-    of the value between this number and the next one?
-    """
-    random = np.random.default_rng(0)
-    held = np.array([0.0, 1.0, -2.0, 0.5, 258.0], np.float32)
-    expect(np.asarray(answer(held, random)).tolist(), held.tolist(), "numbers that bfloat16 can hold")
-    for value, near, far in ((1.002, 1.0, 1.0078125), (-1.007, -1.0, -1.0078125), (257.5, 256.0, 258.0)):
-        values = np.full(DRAWS, value, np.float32)
-        rounded = np.asarray(answer(values, random), np.float64)
-        if not set(np.unique(rounded)) <= {near, far}:
-            raise Wrong(f"{value} rounded: expected {near} or {far}, its neighbours, got {np.unique(rounded)[:3]} ...")
-        share = float(np.mean(rounded == far))
-        due = (value - near) / (far - near)
-        if abs(share - due) > 5 * math.sqrt(due * (1 - due) / DRAWS):
-            what = f"{value} rounded {DRAWS} times, so that the mean is {value}"
-            raise Wrong(f"{what}: expected {100 * due:.1f} % of the results at {far}, got {100 * share:.1f} %")
-    weights = np.ones(100, np.float32)
-    for _ in range(1000):
-        weights = answer(weights + np.float32(0.001), random)
-    expect(float(np.mean(weights)), 2.0, "the mean of 100 weights of 1 after 1000 updates of 0.001", rel=0.03)
-
-
-@_check_round_by_chance.refuses("expected 25.6 % of the results at 1.0078125")
-def _to_the_nearest(values, random):
-    return tf.cast(tf.cast(values, tf.bfloat16), tf.float32).numpy()
-
-
-@_check_round_by_chance.refuses("expected 25.6 % of the results at 1.0078125, got 0.0 %")
-def _cuts_off(values, random):
-    return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
-
-
-@_check_round_by_chance.refuses("expected 25.6 % of the results at 1.0078125")
-def _tosses_a_coin(values, random):
-    bits = values.view(np.uint32)
-    up = (bits & 0xFFFF > 0) & (random.random(values.shape) < 0.5)
-    return ((bits & 0xFFFF0000) + 2**16 * up).astype(np.uint32).view(np.float32)
-
-
-@_check_round_by_chance.refuses("expected 1.0 or 1.0078125, its neighbours")
-def _adds_noise_only(values, random):
-    return np.where(values == 1.002, values + random.normal(0, 0.001, values.shape), values)
 
 
 def smallest_batch(weights, activations):
