@@ -68,6 +68,7 @@ def test_the_way_ends_in_time_and_further_follows(path):
     assert "**Next:**" in way[-1].source and "bt.score(" in way[-2].source
     (opening,) = [cell for cell in notebook.cells if cell.id == "further"]
     assert opening.source.startswith("## Further\n")
+    assert ways.SAID.search(notebook.cells[0].source), "the first cell does not say `about N minutes to work through`"
     for cells in ways.further(notebook):
         assert cells[0].source.startswith("## "), f"a section of Further begins within the cell {cells[0].id}"
 
