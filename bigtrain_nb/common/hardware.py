@@ -104,9 +104,11 @@ def memory_limit():
 
 
 def start_peak_anew():
-    """Let the kernel count the peak of this process from now on, where it can."""
+    """Let the kernel count the peak of this process from now on; return whether it can (Linux)."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
+        return True
+    return False
 
 
 def peak_resident():

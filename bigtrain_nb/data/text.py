@@ -1,5 +1,6 @@
 """Text on disk for language models: the running Python's own source code, or a reader's own folder."""
 
+import hashlib
 import os
 import platform
 import sysconfig
@@ -8,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bigtrain_nb.common.checks import fraction, of_kind, one_of, positive
+from bigtrain_nb.common.checks import as_path, fraction, of_kind, one_of, positive
 from bigtrain_nb.data import cache as storage
-from bigtrain_nb.data.folders import copied, shuffled
 
 NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library that are left out: other people's code, and tests full of odd data."""
@@ -20,7 +20,7 @@ NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "_
 class TextData:
     """A train and a test text, UTF-8, made of whole files one after another; of one file at most, a part in each.
 
-    ``files`` counts them; ``skipped`` names those that are not UTF-8 and were left out.
+    ``files`` counts them.
     """
 
     train: Path = field(repr=False)
@@ -58,7 +58,7 @@ def source_text(megabytes: float = 8.0, *, cache: str | os.PathLike | None = Non
         chosen, left = [], megabytes * 1e6
         files = library.rglob("*.py")
         sources = [path for path in files if NOT_SOURCE.isdisjoint(path.relative_to(library).parts)]
-        for path in shuffled(sources):
+        for path in _shuffled(sources):
             size = path.stat().st_size
             if size <= left and _is_text(path):
                 chosen.append(path)
@@ -99,15 +99,39 @@ def text_folder(
         raise ValueError(f'pattern={pattern!r} must be a pattern of paths below the folder, like "**/*.txt"')
     fraction("test_fraction", test_fraction)
 
-    def write(making, paths):
-        filled = [path for path in paths if path.stat().st_size]
+    top = Path(as_path("folder", folder)).expanduser().absolute()
+    if not top.is_dir():
+        raise FileNotFoundError(f"{top}: there is no such folder")
+    found = [path for path in sorted(top.glob(pattern)) if path.is_file()]
+    paths = [path for path in found if "/." not in f"/{path.relative_to(top).as_posix()}"]
+    if not paths:
+        raise ValueError(f"{top} holds no UTF-8 text: no file matches {pattern}")
+
+    def fill(making):
+        checked = storage.progress(paths, f"checking {top.name}")
+        damaged = [path.relative_to(top).as_posix() for path in checked if not _is_text(path)]
+        if damaged:
+            raise ValueError(
+                f"{top}: {len(damaged)} of {len(paths)} files cannot be read; expected are UTF-8 text:\n"
+                + "\n".join(damaged[:10])
+            )
+        filled = [path for path in _shuffled(paths) if path.stat().st_size]
         if not filled:
             raise ValueError(f"{folder} holds no text: all files that match {pattern} are empty")
         _write(making, filled, test_fraction)
         return {"files": len(filled)}
 
-    settings = "text 2", test_fraction  # 2: the second way to divide
-    return _text_data(*copied(folder, pattern, _is_text, "UTF-8 text", write, settings, cache))
+    # Made again when a path, a size or a time of change is another; 2: the second way to divide
+    digest = hashlib.sha256(repr((pattern, ("text 2", test_fraction))).encode())
+    for path in paths:
+        status = path.stat()
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return _text_data(*storage.made(f"{top.name[:40]}-{digest.hexdigest()[:16]}", fill, cache))
+
+
+def _shuffled(paths):
+    """Return the paths in a random order, the same each time."""
+    return np.random.default_rng(0).permutation(sorted(paths)).tolist()
 
 
 def _is_text(path):

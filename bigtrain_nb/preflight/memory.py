@@ -20,13 +20,14 @@ def memory(training):
     has = gpu_memory() if gpu else memory_limit()
     if has is None:
         raise NotExamined("how much memory the device has is not known")
-    start_peak_anew()
+    counts_anew = start_peak_anew()
     if gpu:
         tf.config.experimental.reset_memory_stats(gpu)
     _take_steps(training)
     peak = tf.config.experimental.get_memory_info(gpu)["peak"] if gpu else peak_resident()
     words = f"{amount(peak, 'bytes')} at most, of the {amount(has, 'bytes')} of {'the GPU' if gpu else 'this machine'},"
-    words += f" while {STEPS} steps ran" + ("." if gpu else ", with all that this process holds.")
+    words += f" while {STEPS} steps ran" if gpu or counts_anew else " since this process began"
+    words += "." if gpu else ", with all that this process holds."
     if peak > NEAR * has:
         return look(
             f"{words} That is {peak / has:.0%} of it.",

@@ -52,27 +52,33 @@ def saved(training):
         words = f"Saved, {amount(os.path.getsize(path), 'bytes')}, and loaded"
         try:
             loaded = keras.models.load_model(path)
-            change = _change(before, keras.tree.flatten(loaded(training.x, training=False)))
-            if change > SAVED_DIFFERS:
-                return _differs(words, change)
-            if training.seconds_left < LEAST_SECONDS:
-                return ok(f"{words}, it gives the same outputs. There was no time for a new process.", "14")
+        except Exception as error:  # classes of somebody's own raise what they like
+            return _not_loaded(error)
+        change = _change(before, keras.tree.flatten(loaded(training.x, training=False)))
+        if change > SAVED_DIFFERS:
+            return _differs(words, change)
+        if training.seconds_left < LEAST_SECONDS:
+            return ok(f"{words}, it gives the same outputs. There was no time for a new process.", "14")
+        try:
             after = _outputs_elsewhere(training, folder)
         except subprocess.TimeoutExpired:
             return ok(f"{words}, it gives the same outputs. A new process had too little time.", "14")
-        except (RuntimeError, TypeError, ValueError) as error:
-            return look(
-                f"Keras alone cannot load what is saved: {first_sentence(error)}",
-                "Put classes of your own into a module, register them with keras.saving.register_keras_serializable,"
-                " give them get_config, and import the module before you load. For one who has no such module:"
-                " model.export(folder).",
-                "14",
-            )
+        except RuntimeError as error:
+            return _not_loaded(error)
     words += " by stock Keras in a process without us"
     change = _change(before, after)
     if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
         return _differs(words, change)
     return ok(f"{words}, it gives the same outputs.", "14")
+
+
+def _not_loaded(error):
+    return look(
+        f"Keras alone cannot load what is saved: {first_sentence(error)}",
+        "Put classes of your own into a module, register them with keras.saving.register_keras_serializable, give them"
+        " get_config, and import the module before you load. For one who has no such module: model.export(folder).",
+        "14",
+    )
 
 
 def _differs(words, change):

@@ -343,6 +343,9 @@ def test_the_peak_of_steps_is_told_beside_what_the_machine_has(monkeypatch):
     model = dense(layers.Dense(1024, "relu"), layers.Dense(1), loss="mse", width=256, hidden=1024)
     (finding,) = bt.preflight(model, batched(x, x[:, :1], size=8192), checks=["memory"]).findings
     assert finding.verdict == "ok" and "while 3 steps ran" in finding.found and model.train_function is None
+    monkeypatch.setattr(memory, "start_peak_anew", lambda: False)
+    (finding,) = bt.preflight(model, batched(x, x[:, :1], size=8192), checks=["memory"]).findings
+    assert "since this process began" in finding.found, finding
     monkeypatch.setattr(memory, "memory_limit", lambda: 1.1 * psutil.Process().memory_info().rss)
     (finding,) = bt.preflight(model, batched(x, x[:, :1], size=8192), checks=["memory"]).findings
     assert finding.verdict == "look" and "micro_batches=4" in finding.advice, finding
@@ -418,7 +421,7 @@ def test_texts_go_through_the_preprocessor_of_a_task():
 TAUGHT = {  # a line that names a notebook, and words that this has
     ("products", "07"): "reverse_dtype",
     ("finite values", "11"): "Where does the NaN come from?",
-    ("order of classes", "01"): "Step 5: shuffle",
+    ("order of classes", "01"): "Step 4: shuffle",
     ("outputs and loss", "04"): "from_logits=True",
     ("start", "11"): "bt.find_overflow",
     ("gradients", "11"): "A loss that stalls",
@@ -432,7 +435,7 @@ TAUGHT = {  # a line that names a notebook, and words that this has
     ("padding", "11"): "A mask that is lost",
     ("examples apart", "11"): "Examples that see each other",
     ("sees its answer", "11"): "A model that sees its answer",
-    ("right in pieces", "05"): "The exception: batch normalisation",
+    ("right in pieces", "05"): "## Batch normalisation",
     ("weights move", "04"): "bfloat16: range without digits",
     ("weights move", "02"): "The learning rate",
     ("memory", "05"): "What it saves",

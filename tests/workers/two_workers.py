@@ -256,6 +256,7 @@ def metered(strategy):
     result = meter.result
     return {
         "examples": result.examples,
+        "examples here": sum(count for count, _ in meter._rounds) or meter._examples,
         "gradients": [history["gradient_norm"], history["noise_scale"]],
     }
 
