@@ -33,16 +33,16 @@ OF_MEMORY = {
 
 SHADES = (
     (MEASURED, 1.0),
-    (MEASURED, 0.8),
-    (MEASURED, 0.6),
-    (MEASURED, 0.4),
     (PREDICTED, 0.95),
-    (PREDICTED, 0.7),
-    (PREDICTED, 0.45),
-    (INK, 0.45),
-    (INK, 0.2),
     (GREEN, 0.95),
-    (GREEN, 0.6),
+    (INK, 0.45),
+    (MEASURED, 0.55),
+    (PREDICTED, 0.55),
+    (GREEN, 0.55),
+    (INK, 0.2),
+    (MEASURED, 0.3),
+    (PREDICTED, 0.3),
+    (GREEN, 0.3),
 )
 
 

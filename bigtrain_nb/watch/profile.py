@@ -20,7 +20,8 @@ from bigtrain_nb.watch import trace
 WARM_UP = 3
 """Steps that do not count: the first traces and compiles, and those after a pause find full buffers."""
 OTHERS = "others"
-ROWS, KINDS = 10, 6
+NO_OPERATION = "no operation"
+ROWS, KINDS = 10, 3
 """Shown one by one: so many layers and operations, and in a picture so many kinds of operations."""
 SEEN = 0.005
 """Share of a step below which a layer has no bar of its own in a picture: nobody would see it."""
@@ -85,16 +86,18 @@ class Profile(Shown):
         return stacked(*notes, *tables)
 
     def figure(self) -> Any:
-        """Return a figure: one bar for each layer that can be seen, cut by the kinds of operations."""
+        """Return a figure: a bar for each layer that can be seen, cut by the kinds of operations that take most."""
         from bigtrain_nb.plots import stacked_figure
 
         seen = [layer for layer, share in _largest(self.layers, ROWS).items() if share >= SEEN]
         layers = dict.fromkeys([*seen, OTHERS])
-        kinds = _largest(self.shares, KINDS)
+        kinds = _largest({kind: share for kind, share in self.shares.items() if kind not in trace.IDLE}, KINDS)
         rows = {layer: Counter() for layer in layers}
         for part, share in self.parts.items():
             layer = part.layer if part.layer in layers else OTHERS
             kind = part.operation if part.operation in kinds else OTHERS
+            if part.operation in trace.IDLE:
+                kind = NO_OPERATION
             rows[layer][kind] += share * self.seconds
         rows = {layer: parts for layer, parts in rows.items() if parts}
         return stacked_figure(rows, "s", "time in a step")

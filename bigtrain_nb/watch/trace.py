@@ -51,6 +51,8 @@ class Span(NamedTuple):
 WAITS = Part("input", "input", "input")
 BETWEEN = Part("between operations", "between operations", "between operations")
 PYTHON = Part("Python", "Python", "Python")
+IDLE = frozenset(part.operation for part in (WAITS, BETWEEN, PYTHON))
+"""What is no operation."""
 
 
 def read(path):

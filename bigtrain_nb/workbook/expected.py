@@ -135,7 +135,6 @@ EXPECTED = {
         "a list of spans (start, end, thread, name), in ms",
         '"input", "op storm", "retracing", "another worker" or "compute"',
     ),
-    "when_it_goes_wrong.planted": ("a list of Keras layers; x [4, 8]", "a layer's name, or None"),
     "when_it_goes_wrong.together": (
         "an iterator of batches; all_reduce(number) -> the sum over workers; step(batch or None)",
         "nothing; all workers end together",
@@ -149,7 +148,7 @@ EXPECTED = {
     "feed_a_language_model.faults": (
         'a dictionary of "tokens", "segments" and "positions", whole numbers [rows, places]; a gradient, an array;'
         " gradient(inputs, labels, weights) -> array",
-        'a set of three of "mask", "positions", "seam", "padding", "twice" and "rows", or None',
+        'a set of three of "mask", "positions", "seam" and "padding", or None',
     ),
     "feed_a_language_model.share": (
         "the number of a step; the worker, from 0; workers; rows of the global batch; rows in all",
@@ -158,10 +157,6 @@ EXPECTED = {
     "feed_a_language_model.mixture": (
         "rows of each source, a list; their shares, a list; how many rows are wanted; a seed",
         "an array of row numbers",
-    ),
-    "feed_a_language_model.crossover": (
-        "tokens of each document, a list; {tokens of a row: seconds} of two rows",
-        "tokens of a row, or None",
     ),
     "ask_a_server.asynchronous": (
         "weights [4]; gradient(worker, weights) -> array; seconds of each worker, a list; the rate; steps",

@@ -15,16 +15,9 @@ FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 SHORT, LONG = 60, 90  # minutes of a way: 00 to 05, and the others
 EVENING = 180  # minutes of it, 00 to 05 together
-NOT_YET = {
-    "10-feed-a-language-model",
-    "11-when-it-goes-wrong",
-}
-"""The notebooks that do not have the form yet."""
+OF_THE_EVENING = [path for path in NOTEBOOKS if path.stem < "06"]
 
-HAVE_IT = [path for path in NOTEBOOKS if path.stem not in NOT_YET]
-OF_THE_EVENING = [path for path in HAVE_IT if path.stem < "06"]
-
-each_notebook = pytest.mark.parametrize("path", HAVE_IT, ids=lambda path: path.stem)
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 each_evening = pytest.mark.parametrize("path", OF_THE_EVENING, ids=lambda path: path.stem)
 
 
@@ -57,7 +50,7 @@ def evening_problems(notebook):
 
 
 def test_those_that_have_the_form_are_no_longer_named():
-    assert {path.stem for path in NOTEBOOKS if ways.has_form(rules.read(path))} == {path.stem for path in HAVE_IT}
+    assert {path.stem for path in NOTEBOOKS if ways.has_form(rules.read(path))} == {path.stem for path in NOTEBOOKS}
 
 
 @each_notebook

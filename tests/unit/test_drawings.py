@@ -33,11 +33,7 @@ ADAPTED = {way: {0.001: (2.5, 1.5), 0.01: (2.3, 2.0), 0.1: (2.9, 3.0)} for way i
 DOCUMENTS = {"padded": (np.array([[0, 0, -1], [1, -1, -2]]), "40 % padding"), "packed": (np.array([[0, 0, 1]]), "none")}
 FIGURES = {
     "rows": lambda: language.rows_figure(DOCUMENTS),
-    "places": lambda: language.places_figure([[0.3, 0.1], [0.2, 0.0]], ["1 to 8", "9 to 16"]),
     "halves": lambda: language.halves_figure({"fixed": [16, 16], "by chance": [14, 17]}),
-    "crossover": lambda: language.crossover_figure(
-        {128: 30e3, 512: 20e3}, {128: 30e3, 512: 21e3, 2048: 9e3}, 23e3, 512
-    ),
     "distance": lambda: accumulation.distance_figure(WRONG, RIGHT),
     "memory": lambda: accumulation.memory_figure({1: 500.0, 16: 125.0}, {1: 500.0, 4: 200.0, 16: 125.0}),
     "balance": lambda: cuts.balance_figure({"in order": [[0, 1], [2, 3]], "folded": [[0, 3], [1, 2]]}),

@@ -115,6 +115,14 @@ def test_a_picture_has_no_bar_that_nobody_sees():
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["input", "hidden", "others"]
 
 
+def test_a_picture_names_the_operations_that_take_most_and_what_is_none():
+    operations = {trace.Part("CPU", "hidden", f"Op{number}"): (9 - number) / 60 for number in range(5)}
+    parts = {**operations, trace.PYTHON: 0.2, trace.BETWEEN: 0.2, trace.WAITS: 0.1}
+    figure = Profile(parts, steps=1, seconds=0.03, plain_seconds=0.03, operations=9, folder="").figure()
+    named = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert sorted(named) == ["Op0", "Op1", "Op2", "no operation", "others"]
+
+
 def line_of(plane, name, events):
     line = plane.lines.add(name=name, timestamp_ns=5)
     for start, end, label, stats in events:

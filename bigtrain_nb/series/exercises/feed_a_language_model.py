@@ -1,4 +1,4 @@
-"""Exercises of notebook 10, "Feed a language model": order and mixture as arrays, faults in gradients, short rows."""
+"""Exercises of notebook 10, "Feed a language model": order and mixture as arrays, faults in gradients."""
 
 from functools import cache
 from itertools import combinations
@@ -207,27 +207,22 @@ def faults(batch, sick, gradient):
             "segments": np.minimum(segments, 1) if "mask" in planted else segments,
             "positions": np.tile(np.arange(tokens.shape[1]), (len(tokens), 1)) if "positions" in planted else positions,
         }
-        ahead = 2 if "twice" in planted else 1
-        labels = np.pad(tokens[:, ahead:], ((0, 0), (0, ahead)))
+        labels = np.pad(tokens[:, 1:], ((0, 0), (0, 1)))
         counts = (segments > 0) & (following == segments)
         if "seam" in planted:
             counts = counts | ((following > 0) & (following != segments))
         if "padding" in planted:
             counts = counts | (has_label & (following == 0))
-        weights = counts.astype("float32")
-        if "rows" in planted:
-            weights = weights / weights.sum(axis=1, keepdims=True)
-        return gradient(inputs, labels, weights)
+        return gradient(inputs, labels, counts.astype("float32"))
 
-    names = ["mask", "positions", "seam", "padding", "twice", "rows"]
     apart = {}
-    for planted in combinations(names, 3):
+    for planted in combinations(["mask", "positions", "seam", "padding"], 3):
         apart[planted] = np.linalg.norm(gradient_with(planted) - sick)
     closest = min(apart, key=apart.get)
     return set(closest) if apart[closest] < 0.001 * np.linalg.norm(sick) else None
 
 
-FAULTS = ("mask", "positions", "seam", "padding", "twice", "rows")
+FAULTS = ("mask", "positions", "seam", "padding")
 LENGTHS = ([5, 4, 7], [9, 3], [6, 2, 2, 5], [4, 3, 8, 1])
 ROW = 16
 
@@ -281,11 +276,9 @@ def _sick_gradient(planted):
                 inputs["segments"][row, place] = min(1, batch["segments"][row, place])
             if "positions" in planted:
                 inputs["positions"][row, place] = place
-            ahead = place + (2 if "twice" in planted else 1)
-            if ahead < ROW:
-                labels[row, place] = batch["tokens"][row, ahead]
             if place == ROW - 1:
                 continue
+            labels[row, place] = batch["tokens"][row, place + 1]
             here, following = batch["segments"][row, place], batch["segments"][row, place + 1]
             if following == 0:
                 weights[row, place] = "padding" in planted
@@ -293,24 +286,22 @@ def _sick_gradient(planted):
                 weights[row, place] = 1
             else:
                 weights[row, place] = "seam" in planted
-        if "rows" in planted:
-            weights[row] /= weights[row].sum()
     return _gradient_function()(inputs, labels, weights)
 
 
-@exercise(faults, minutes=40, difficulty=5, seconds=120)
+@exercise(faults, minutes=25, difficulty=4, seconds=120)
 def _check_faults(answer):
     """Three faults together are more than the sum of three: they change the same gradient. But you have the model and
     can plant faults yourself, exactly as the text says. How many different sets of three are there, and how near must
     the gradient of the right one be to `sick`? If none is so near, none is right.
     """
-    for planted in (*combinations(FAULTS, 3), ("mask", "seam"), ("rows",)):
+    for planted in (*combinations(FAULTS, 3), ("mask", "seam"), ("padding",), FAULTS):
         copies = {name: values.copy() for name, values in _packed_rows().items()}
         got = answer(copies, _sick_gradient(planted).copy(), _gradient_function())
         if is_unfinished(got):
             raise NotAttempted
-        if len(planted) < 3:
-            expect(got, None, f"a pipeline with {' and '.join(planted)} only, which no three of the faults explain")
+        if len(planted) != 3:
+            expect(got, None, f"a pipeline with {' and '.join(planted)}, which no three of the faults explain")
             continue
         told = f"a pipeline with {', '.join(planted)}: expected these three, got"
         if got is None:
@@ -331,15 +322,12 @@ def _one_fault_at_a_time(batch, sick, gradient):
     padding = following == 0
     padding[:, -1] = False
     labels = np.pad(batch["tokens"][:, 1:], ((0, 0), (0, 1)))
-    later = np.pad(batch["tokens"][:, 2:], ((0, 0), (0, 2)))
     on = np.tile(np.arange(ROW), (len(LENGTHS), 1))
     found = {
         "mask": gradient({**batch, "segments": np.ones_like(batch["segments"])}, labels, inner),
         "positions": gradient({**batch, "positions": on}, labels, inner),
         "seam": gradient(batch, labels, inner | seam),
         "padding": gradient(batch, labels, inner | padding),
-        "twice": gradient(batch, later, inner),
-        "rows": gradient(batch, labels, inner / inner.sum(axis=1, keepdims=True)),
     }
     ordered = sorted(found, key=lambda name: np.linalg.norm(found[name] - sick))
     return set(ordered[:3])
@@ -376,116 +364,4 @@ def _no_mask_between_tokens_and_padding(batch, sick, gradient):
 @_check_faults.refuses("expected these three, got")
 def _only_the_length_of_the_gradient(batch, sick, gradient):
     """Takes a long gradient for padding and a short one for a missing mask."""
-    return {"padding", "rows", "seam"} if np.linalg.norm(sick) > 1 else {"mask", "positions", "twice"}
-
-
-def crossover(lengths, seconds):
-    (short, of_short), (long, of_long) = sorted(seconds.items())
-    per_pair = (of_long / long - of_short / short) / (long - short)
-    per_token = of_short / short - per_pair * short
-    if per_pair <= 0:
-        return None
-
-    def seconds_of(row):
-        return per_token * row + per_pair * row**2
-
-    buckets = 2 ** np.ceil(np.log2(lengths)).astype(int)
-    in_buckets = seconds_of(buckets).sum()
-    row = int(buckets.max())
-    while np.ceil(sum(lengths) / row) * seconds_of(row) <= in_buckets:
-        row = 2 * row
-    return row
-
-
-def _lengths(seed, count, middle, longest):
-    random = np.random.default_rng(seed)
-    return np.clip(random.lognormal(np.log(middle), 0.7, count).astype(int), 2, longest).tolist()
-
-
-def _cheaper_by(lengths, row, per_token, per_pair):
-    """Return how many times as long packed rows of this length take as the buckets."""
-    buckets = [1 << (int(length) - 1).bit_length() for length in lengths]
-    in_buckets = sum(per_token * bucket + per_pair * bucket**2 for bucket in buckets)
-    packed = -(-sum(lengths) // row) * (per_token * row + per_pair * row**2)
-    return packed / in_buckets
-
-
-CROSSOVERS = (  # documents, seconds a token, seconds a pair of tokens
-    (_lengths(1, 3000, 60, 128), 2e-5, 2e-8),
-    (_lengths(2, 3000, 60, 128), 2e-5, 4e-9),
-    (_lengths(3, 1000, 300, 1024), 1e-5, 1e-8),
-    ([64] * 600, 1e-5, 1e-8),
-    ([65] * 600, 1e-5, 1e-8),
-    ([33] * 480 + [16] * 60, 4e-5, 2e-7),
-    ([72] * 600, 1e-7, 1e-8),  # nearly all is attention
-    ([16] * 3000 + [300], 1e-6, 1e-8),  # one long document, and packed rows lose at once
-    ([100, 100, 60], 1e-5, 1e-8),  # the last of few rows is nearly empty
-)
-
-
-@exercise(crossover, minutes=25, difficulty=4)
-def _check_crossover(answer):
-    """A row of S tokens takes a · S seconds for all that looks at one token, and b · S² for attention. Two measured
-    rows give a and b. Then both ways can be added up: what do the buckets take, and what do so many packed rows?
-    """
-    for lengths, per_token, per_pair in CROSSOVERS:
-        row = 1 << (max(lengths) - 1).bit_length()
-        while _cheaper_by(lengths, row, per_token, per_pair) <= 1:
-            row *= 2
-        seconds = {size: per_token * size + per_pair * size**2 for size in (512, 128)}
-        told = (
-            f"{len(lengths):,} documents of {min(lengths)} to {max(lengths)} tokens, {1e6 * per_token:g} µs a token and"
-            f" {1e9 * per_pair:g} ns a pair"
-        )
-        expect(answer(lengths, seconds), row, f"{told}: the shortest packed row that is slower than the buckets")
-    straight = {128: 128e-5, 512: 512e-5}
-    expect(answer([65] * 600, straight), None, "attention that costs nothing: packed rows are never slower, so None")
-
-
-@_check_crossover.refuses("the shortest packed row that is slower than the buckets: expected")
-def _forgets_the_padding_of_buckets(lengths, seconds):
-    (short, of_short), (long, of_long) = sorted(seconds.items())
-    per_pair = (of_long / long - of_short / short) / (long - short)
-    per_token = of_short / short - per_pair * short
-    if per_pair <= 0:
-        return None
-    alone = sum(per_token * length + per_pair * length**2 for length in lengths)
-    row = 1 << (max(lengths) - 1).bit_length()
-    while sum(lengths) / row * (per_token * row + per_pair * row**2) <= alone:
-        row *= 2
-    return row
-
-
-@_check_crossover.refuses("the shortest packed row that is slower than the buckets: expected")
-def _counts_rows_only(lengths, seconds):
-    buckets = 2 ** np.ceil(np.log2(lengths)).astype(int)
-    row = int(buckets.max())
-    while sum(lengths) / row * row > buckets.sum():
-        row *= 2
-    return row
-
-
-@_check_crossover.refuses("so None: expected None, got")
-def _never_says_never(lengths, seconds):
-    (short, of_short), (long, of_long) = sorted(seconds.items())
-    per_pair = max(1e-12, (of_long / long - of_short / short) / (long - short))
-    per_token = of_short / short - per_pair * short
-    buckets = 2 ** np.ceil(np.log2(lengths)).astype(int)
-    in_buckets = (per_token * buckets + per_pair * buckets**2).sum()
-    row = int(buckets.max())
-    while np.ceil(sum(lengths) / row) * (per_token * row + per_pair * row**2) <= in_buckets:
-        row *= 2
-    return row
-
-
-@_check_crossover.refuses("the shortest packed row that is slower than the buckets: expected")
-def _takes_all_for_attention(lengths, seconds):
-    row, of_row = max(seconds.items())
-    buckets = 2 ** np.ceil(np.log2(lengths)).astype(int)
-    in_buckets = (of_row / row**2 * buckets**2).sum()
-    if len({round(time / size, 12) for size, time in seconds.items()}) == 1:
-        return None
-    longer = int(buckets.max())
-    while sum(lengths) * longer * of_row / row**2 <= in_buckets:
-        longer *= 2
-    return longer
+    return {"padding", "positions", "seam"} if np.linalg.norm(sick) > 1 else {"mask", "positions", "seam"}

@@ -5,7 +5,6 @@ import threading
 
 import numpy as np
 
-from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.series.traces import FAULTS, trace
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
@@ -54,112 +53,6 @@ def _the_longest_span(spans):
     return names.get(longest[3], "op storm")
 
 
-class Trap(keras.layers.Layer):
-    """The logarithm where there is one. Its result, its slope, or nothing at all is not finite."""
-
-    def __init__(self, fault, **kwargs):
-        super().__init__(**kwargs)
-        self.fault = fault
-
-    def call(self, x):
-        if self.fault == "forward":
-            return x + tf.math.log(0 * tf.abs(x))
-        if self.fault == "backward":
-            return x + tf.where(x > 1e9, tf.math.log(0 * x), 0.0)
-        return x
-
-
-def twelve(place, fault):
-    """Return twelve layers, of which the one at ``place`` is a `Trap`, a batch for them, and the trap's name."""
-    keras.utils.set_random_seed(place)
-    layers = []
-    for number in range(12):
-        if number == place:
-            layers.append(Trap(fault, name=f"block_{number}"))
-        else:
-            layers.append(keras.layers.Dense(8, activation="tanh", name=f"block_{number}"))
-    return layers, tf.random.normal([4, 8]), layers[place].name
-
-
-def planted(layers, x):
-    def finite(tensor):
-        return bool(tf.reduce_all(tf.math.is_finite(tensor)))
-
-    values = [x]
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        for layer in layers:
-            values.append(layer(values[-1]))
-            if not finite(values[-1]):
-                return layer.name
-        loss = tf.reduce_mean(values[-1] ** 2)
-    arrived = tape.gradient(loss, values)
-    for number in range(len(layers) - 1, -1, -1):
-        if not finite(arrived[number]):
-            return layers[number].name
-    return None
-
-
-@exercise(planted, minutes=20, difficulty=4)
-def _check_planted(answer):
-    """Forward: call one layer after the other, and stop at the first result that is not finite. Backward: a
-    `GradientTape` gives the gradient at every value between the layers, if you keep these in a list. What a layer gives
-    in the backward pass is the gradient at its input. That pass comes from the end: which layer is then the first?"""
-    for place in (4, 0, 9, 11):
-        for kind in ("forward", "backward"):
-            layers, x, name = twelve(place, kind)
-            what = f"the layer at place {place} of 12, which is not finite {kind}"
-            found = answer(layers, x)
-            if found is None:
-                raise Wrong(f"{what}: expected {name!r}, got None, as for healthy layers")
-            comes_earlier = kind == "backward" and found in [layer.name for layer in layers[:place]]
-            why = f": what {found!r} receives in the backward pass is not finite already" if comes_earlier else ""
-            expect(found, name, what, why=why)
-    layers, x, name = twelve(3, "none")
-    expect(answer(layers, x), None, "twelve healthy layers")
-
-
-@_check_planted.refuses("not finite backward: expected 'block_4', got None, as for healthy layers")
-def _looks_forward_only(layers, x):
-    for layer in layers:
-        x = layer(x)
-        if not bool(tf.reduce_all(tf.math.is_finite(x))):
-            return layer.name
-    return None
-
-
-@_check_planted.refuses("the layer at place 4 of 12, which is not finite backward: expected 'block_4', got 'block_0'")
-def _takes_the_first_from_the_front(layers, x):
-    found = _looks_forward_only(layers, x)
-    if found:
-        return found
-    values = [x]
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        for layer in layers:
-            values.append(layer(values[-1]))
-    for layer, gradient in zip(layers, tape.gradient(values[-1], values), strict=False):
-        if not bool(tf.reduce_all(tf.math.is_finite(gradient))):
-            return layer.name
-    return None
-
-
-@_check_planted.refuses("not finite backward: expected 'block_4', got 'block_3'")
-def _takes_the_gradient_at_the_result(layers, x):
-    found = planted(layers, x)
-    values = [x]
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        for layer in layers:
-            values.append(layer(values[-1]))
-    if not bool(tf.reduce_all(tf.math.is_finite(values[-1]))):
-        return found
-    for layer, gradient in reversed(list(zip(layers, tape.gradient(values[-1], values[1:]), strict=True))):
-        if not bool(tf.reduce_all(tf.math.is_finite(gradient))):
-            return layer.name
-    return None
-
-
 def interval(save, between):
     choices = np.geomspace(save / 100, 10 * between, 20_000)
     per_second = between * np.expm1((choices + save) / between) / choices
@@ -173,9 +66,9 @@ def time_per_second(seconds, save, between):
 
 @exercise(interval, minutes=15, difficulty=3)
 def _check_interval(answer):
-    """The formula for the mean time of a stretch of t seconds and its checkpoint of c stands above the exercise. Divide
-    it by t: that is what a second of training takes. Try many values of t, and take the best; then you need no formula
-    of Young's, which is only right where saving takes far less time than passes between two failures."""
+    """The formula for the mean time of a stretch of t seconds and its checkpoint of c stands in "How often?"; R changes
+    nothing. Divide it by t: that is what a second of training takes. Try many values of t, and take the best; then you
+    need no formula of Young's, right only where saving takes far less time than passes between two failures."""
     for save, between in ((60, 86_400), (600, 3600), (1800, 3600), (60, 90), (90, 60)):
         what = f"saving takes {save} s, and {between} s pass between failures"
         seconds = answer(save, between)
