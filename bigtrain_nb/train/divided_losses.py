@@ -56,6 +56,13 @@ def check_losses(model, y_pred, sample_weight, watched):
     kind = loss_reduction(model.loss)
     for loss in watched:
         _check_values(model, loss, kind)
+    if not watched and type(model).compute_loss is not keras.Model.compute_loss:
+        _warn(
+            model,
+            "its own compute_loss is taken of each micro-batch and replica. If it is a mean over the examples that it"
+            " is given, the mean of these is the loss of the batch, and all is well. If it adds up, as what is divided"
+            " by the global batch, that mean is only a part: divide by the number of examples in y instead",
+        )
     adding = [layer.name for layer in layers_that_add_losses(model)]
     if adding:
         _warn(

@@ -414,6 +414,25 @@ def test_a_loss_that_is_divided_by_the_number_of_replicas_adds_up():
 
 
 @DIVIDED
+def test_a_compute_loss_of_its_own_is_warned_of_where_it_takes_none_of_keras(settings):
+    class ByTheGlobalBatch(bt.Model):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return tf.reduce_sum((y - y_pred) ** 2) / 12
+
+    class Twice(bt.Model):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return 2 * super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    with on(1 if settings else 2):
+        model, right = scored(ByTheGlobalBatch, **settings), scored(Twice, "mse", **settings)
+    with pytest.warns(UserWarning, match="its own compute_loss .* divide by the number of examples"):
+        model.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*own compute_loss")
+        right.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0)
+
+
+@DIVIDED
 def test_one_number_for_each_example_is_not_warned_of(settings):
     def own(y, outputs):
         return tf.reduce_mean((y - outputs) ** 2, axis=(1, 2))

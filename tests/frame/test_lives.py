@@ -1,0 +1,57 @@
+"""A name of the package, and a setting of its large ones, lives by a cell that a reader runs."""
+
+import ast
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+import bigtrain_nb as bt
+from bigtrain_nb.train.settings import Settings
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+OFFERED = {"hint", "solution"}
+"""What `bt.check` offers by name when an answer is wrong: a reader writes these cells."""
+BY_PLACE = {"folder", "model", "data", "batch"}
+
+
+def cells():
+    """The code of all notebooks, and of the scripts that their cells run, as trees; magics are left out."""
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                lines = "".join(cell["source"]).splitlines()
+                yield ast.parse("\n".join("" if line.lstrip()[:1] in ("%", "!") else line for line in lines))
+    for path in sorted((NOTEBOOKS / "scripts").glob("*.py")):
+        yield ast.parse(path.read_text(encoding="utf-8"))
+
+
+NODES = [node for tree in cells() for node in ast.walk(tree)]
+
+
+def named():
+    """What calls give by keyword, and the keys of dictionaries: settings go through functions of a notebook too."""
+    keywords = {keyword.arg for node in NODES if isinstance(node, ast.Call) for keyword in node.keywords}
+    keys = {getattr(key, "value", None) for node in NODES if isinstance(node, ast.Dict) for key in node.keys}
+    return keywords | keys
+
+
+def test_each_name_stands_in_a_cell():
+    used = {node.attr for node in NODES if isinstance(node, ast.Attribute)}
+    used |= {alias.name for node in NODES if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert set(bt.__all__) - used == OFFERED
+
+
+@pytest.mark.parametrize(
+    ("call", "settings"),
+    {
+        "Model": Settings.__annotations__,
+        "Pipeline": inspect.signature(bt.Pipeline).parameters,
+        "Resume": inspect.signature(bt.Resume).parameters,
+        "plan_step": inspect.signature(bt.plan_step).parameters,
+        "preflight": inspect.signature(bt.preflight).parameters,
+    }.items(),
+)
+def test_each_setting_stands_in_a_cell(call, settings):
+    assert set(settings) - named() <= BY_PLACE
