@@ -44,6 +44,7 @@ test-all: lint
 	$(TESTS)
 
 render: $(READY)
+	$(PY) tools/ways.py
 	$(PY) tools/render.py $(NOTEBOOKS)
 	$(PY) tools/covers.py
 

@@ -1,12 +1,14 @@
 """What nbval lacks for long notebooks: a limit for each cell, early notice of a dead kernel, skip after a failure.
 
-A cell tagged `timeout=120` may take 120 seconds instead of what --nbval-cell-timeout says.
+A cell tagged `timeout=120` may take 120 seconds instead of what --nbval-cell-timeout says. Kernels measure half as long
+as a reader's do: what is asserted is so large that it shows then, too.
 
 It leans on three things inside nbval 0.11: a cell's item with `cell`, `cell_num`, `parent.kernel` and
 `raise_cell_error`; the option nbval_cell_timeout, read each time a cell runs; and the kernel's `get_message`, through
 which all waiting goes.
 """
 
+import os
 import time
 from queue import Empty
 
@@ -14,14 +16,22 @@ import pytest
 from nbval.plugin import IPyNbCell
 from notebook_rules import cell_seconds
 
+from bigtrain_nb.common.patience import VARIABLE
+
 SLICE_SECONDS = 0.5
+PATIENCE = "0.5"
 FAILED_CELL = pytest.StashKey[int]()
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item):
-    if isinstance(item, IPyNbCell) and FAILED_CELL in item.parent.stash:
+    if not isinstance(item, IPyNbCell):
+        return (yield)
+    if FAILED_CELL in item.parent.stash:
         pytest.skip(f"Cell {item.parent.stash[FAILED_CELL]} of this notebook failed before")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, os.environ.get(VARIABLE, PATIENCE))  # for the kernel that the first cell starts
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

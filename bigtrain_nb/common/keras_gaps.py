@@ -1,6 +1,8 @@
 """What is needed of Keras and TensorFlow, and they offer no public way to.
 
-All private names stand here, but for those of `keras.Model` that `Model` inherits or overrides.
+All private names stand here, but for those that our classes override or read of what they derive from: `Model`
+(train/model.py), attention layers (parallel/attention.py, fused.py, masks.py) and sharded ones (shards.py,
+fully_shard.py). watch/trace.py reads the profiler's own format.
 tests/unit/test_upstream.py fails when Keras mends one of them, and says what can then be deleted.
 """
 
@@ -43,7 +45,7 @@ def weights_built_for(optimizer):
 
 @contextmanager
 def in_place_of(thing, name, function):
-    """Let ``thing.name`` be another function; Keras calls it by that name."""
+    """Let ``thing.name`` be another function; Keras calls it by that name. Afterwards it is that of the class."""
     vars(thing)[name] = function
     try:
         yield

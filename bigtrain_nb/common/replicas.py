@@ -254,7 +254,9 @@ def mean_over_replicas(values, weight, gradient_dtype="float32", sum_gradients=s
     if gradient_dtype == "float32" and sum_gradients is sum_over_replicas:
         sums, total = sum_over_replicas((mine, weight))
     else:
-        short = tf.nest.map_structure(lambda gradient: tf.cast(gradient, gradient_dtype), mine["gradients"])
+        short = mine["gradients"]
+        if gradient_dtype != "float32":
+            short = tf.nest.map_structure(lambda gradient: tf.cast(gradient, gradient_dtype), short)
         others = {name: value for name, value in mine.items() if name != "gradients"}
         sums, total = sum_over_replicas((others, weight))
         sums["gradients"] = sum_gradients(short)

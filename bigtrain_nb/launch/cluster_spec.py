@@ -104,9 +104,6 @@ def cluster_spec(environment=os.environ):
     Raises ValueError for variables that no group of workers can be made from, and where only another launcher's say
     that this is one of several processes.
     """
-    servers = environment.get("BIGTRAIN_SERVERS", "0")
-    if servers not in ("", "0"):
-        raise ValueError(f"BIGTRAIN_SERVERS={servers}: {ON_SERVERS}")
     if environment.get("TF_CONFIG", "").strip():
         found = _from_tf_config(environment["TF_CONFIG"])
     elif "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:  # set by srun, not by sbatch

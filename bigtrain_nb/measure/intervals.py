@@ -1,4 +1,4 @@
-"""The two intervals of this package: for the median of one measurement's rounds, and for the ratio of two sources."""
+"""Intervals: for the median of one measurement's rounds, for the mean of values, for the ratio of two sources."""
 
 import math
 
@@ -8,7 +8,8 @@ CONFIDENCE = 0.95
 SCATTER, SCATTER_ROUNDS = 0.25, 3
 """Before anything is measured: logarithms of a ratio scatter by 0.25 from round to round. That counts as 3 rounds."""
 LUCK, LUCK_INSTANCES = 0.03, 2
-"""And instances of one source differ by 3 % (a standard deviation). That counts as 2 instances."""
+"""And instances of one source differ by 3 % (a standard deviation). That counts as 2 instances. What was measured, and
+chosen by it, stands in benchmarks/README.md, "Does the measuring tell the truth?"."""
 INSTANCES_TO_SEE_LUCK = 4
 
 
@@ -53,7 +54,7 @@ def ratio_interval(values, instances, error):
     The variance of the mean is that of rounds / their number + that of luck / the number of instances. To the scatter
     of the rounds something is added that was known before, as if a few rounds more had been seen, so that two or three
     rounds that agree by chance promise little. So it is with luck: with fewer than four instances it is what was known
-    before; with more, the means of instances show it too. Student's quantile is taken at Welch and Satterthwaite's
+    before; from four on, the means of instances show it too. Student's quantile is taken at Welch and Satterthwaite's
     degrees of freedom for a sum of variances (B. L. Welch, Biometrika 34, 1947).
     """
     values = np.asarray(values, float)
@@ -68,7 +69,7 @@ def ratio_interval(values, instances, error):
     seen = rounds - (len(numbers) if sees_luck else 1)
     of_round = ((values - middles) ** 2).sum() + SCATTER_ROUNDS * SCATTER**2
     of_round /= seen + SCATTER_ROUNDS
-    of_luck, luck_seen = 2 * LUCK**2, 28  # of the two together
+    of_luck, luck_seen = 2 * LUCK**2, 28  # of the two together; known before, so with nearly normal tails
     if sees_luck:
         luck_seen = len(numbers) - 1
         between = max(0.0, means.var(ddof=1) - of_round * (1 / sizes).mean())

@@ -16,6 +16,7 @@ from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.progress import Progress
+from bigtrain_nb.common.words import interval
 from bigtrain_nb.measure.intervals import CONFIDENCE
 from bigtrain_nb.measure.results import Comparison
 from bigtrain_nb.measure.rounds import Rounds, check_factories
@@ -65,6 +66,11 @@ class Race(Comparison):
 
     def _error_of_one(self, a, b):
         return 2 * (1 - CONFIDENCE) / len(LOOKS) / (len(self.results) - 1)
+
+    def _against(self, name, first):
+        if name not in self.left:
+            return super()._against(name, first)
+        return f"{interval(self.ratio(name, first))}, left as slower after {self.left[name]} rounds"
 
     def _card(self):
         return cards.stacked(cards.note(self.answer, ""), super()._card())
@@ -144,4 +150,4 @@ def _standings(rounds, settings, left):
 
     results = {name: rounds.result(name) for name in sorted(rounds.factories, key=place, reverse=True)}
     done = tuple(rounds.instances)
-    return Race(results, 1 - CONFIDENCE, done, rounds.seconds, rounds.busy(), settings=settings, left=left)
+    return Race(results, 1 - CONFIDENCE, done, rounds.seconds, rounds.notes(), settings=settings, left=left)

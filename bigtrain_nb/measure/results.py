@@ -187,6 +187,8 @@ class Comparison(Saved, cards.Shown):
     def go_on(self, seconds: float, progress: Callable | None = None) -> "Comparison":
         """Measure on for so many seconds, and return the `Comparison` of all rounds so far.
 
+        These are seconds as an answer names them: BIGTRAIN_NB_PATIENCE is not put to them.
+
         Each further look has a smaller `error`: all together have at most 5 %. ``progress`` is as for `compare`.
 
         Raises RuntimeError where the sources are gone: for a comparison that was loaded, and for a race, which is over.
@@ -230,13 +232,17 @@ class Comparison(Saved, cards.Shown):
             return "only new instances tell more: let the functions build them, and give more seconds"
         return f"another {amount(3 * self.seconds, 's')} would halve that"
 
+    def _against(self, name, first):
+        """What the table says of a source beside the first one."""
+        return str(self.ratio(name, first))
+
     def _card(self):
         first = self.names[0]
         head = ["", self.results[first].unit, "low to high", "rounds", "first batch (s)", f"against {first}"]
         rows = []
         for name, result in self.results.items():
             ends = f"{number(result.low)} to {number(result.high)}"
-            against = "" if name == first else str(self.ratio(name, first))
+            against = "" if name == first else self._against(name, first)
             cells = [number(result.median), ends, str(len(result.rounds)), f"{result.first_seconds:.2f}", against]
             rows.append([name, *cells])
         ratios = [self.ratio(name, first) for name in self.names[1:]]

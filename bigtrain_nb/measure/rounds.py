@@ -35,7 +35,8 @@ changes within a second, so short visits that alternate often tell more; buffers
 AWAITED = 4.0
 """Seconds that the end of a first pass is awaited, or as long as is measured, if that is more. In vain only once."""
 BUILD_SHARE = 4
-"""New instances are built once the last ones were measured for so many times as long as building them took."""
+"""New instances are built once the last ones were measured for so many times as long as it took to build them and to
+warm them up."""
 BUSY = 0.3
 """Share of the cores. Where others use more, it is said."""
 
@@ -53,8 +54,8 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
 
     A source is warmed up to the end of its first pass, as it may fill a cache; a dataset with ``repeat()`` has none, so
     measure one with a cache without it. A visit of an iterator begins when this process is at rest and the batches that
-    lay ready are taken. Where building takes no more than a fifth of the time, sources are built anew again and again;
-    where a function always returns the same object, that is one instance.
+    lay ready are taken. Where building and warming up take no more than a fifth of the time, sources are built anew
+    again and again; where one of the functions always returns the same object, all count as one instance.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for
     what is no dictionary and for a factory that is no function, and whatever `throughput` raises, with the source's
@@ -102,7 +103,8 @@ class Rounds:
     """Rounds of visits to all sources that are still ``running``; more of them can be added at any time.
 
     ``visits``: {name: the examples and seconds of its visit in each round}; ``instances``: for each round, how often
-    all had been built before it. ``seconds``: how long all rounds took; building and warming up do not count.
+    all had been built before it, each of them anew. ``seconds``: how long all rounds took; building and warming up do
+    not count.
     """
 
     def __init__(self, factories, seconds):
@@ -153,10 +155,10 @@ class Rounds:
         """What is known now, as a `Comparison` whose intervals miss the truth in a share ``error`` of all cases."""
         results = {name: self.result(name) for name in self.factories}
         instances = tuple(self.instances)
-        return Comparison(results, error, instances, self.seconds, self.busy(), self.go_on)
+        return Comparison(results, error, instances, self.seconds, self.notes(), self.go_on)
 
     def go_on(self, seconds, progress=None):
-        """Measure so many seconds more; return the `Comparison` of all rounds so far."""
+        """Measure so many seconds more, as they are; return the `Comparison` of all rounds so far."""
         positive("seconds", seconds, "seconds")
         self.watch()
         with Progress(progress) as told:
@@ -172,7 +174,7 @@ class Rounds:
     def rates(self, name):
         return tuple(examples / seconds for examples, seconds in self.visits[name])
 
-    def busy(self):
+    def notes(self):
         """What to know of the machine since this was made or went on, in a sentence; none where it was quiet."""
         took = max(source.now() - self._since, 1e-9)
         share = (seconds_of_others() - self._others) / took / core_limit()
@@ -212,7 +214,7 @@ class Rounds:
         for each in sources.values() if new else ():
             if each.is_step:
                 each.pull()  # what sets a seed empties TensorFlow's cache of functions: the next call is slow
-        self._built += bool(new)
+        self._built += new == self.running  # what some sources share with the round before is not another instance
         self._sources = sources
         self._build_seconds = source.now() - began
         self._seconds_of_these = 0.0

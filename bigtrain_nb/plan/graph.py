@@ -10,8 +10,8 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 
 from bigtrain_nb.common.keras_gaps import function_graph
+from bigtrain_nb.common.operations import LOOPS, WRITES, flops, is_sized, number_of_bytes
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.plan.operations import LOOPS, WRITES, flops, is_sized, number_of_bytes
 
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 UNSEEN = LOOPS | CALLS | {"If", "StatelessIf", "Case", "StatelessCase", "PyFunc", "PyFuncStateless", "EagerPyFunc"}

@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from bigtrain_nb.common.operations import ALIASES, IN_PLACE, number_of_bytes
 from bigtrain_nb.plan.fully_sharded import IN_ONE_PIECE
-from bigtrain_nb.plan.operations import ALIASES, IN_PLACE, number_of_bytes
 
 OUTSIDE = {"ReadVariableOp", "Placeholder"}
 """What their outputs show lives outside of the run."""

@@ -5,13 +5,14 @@ from functools import partial
 from numbers import Number
 
 from bigtrain_nb.common.checks import function, of_kind, one_of, whole_number
-from bigtrain_nb.common.keras_gaps import innermost, layers_within, weights_to_train
+from bigtrain_nb.common.keras_gaps import innermost, weights_to_train
+from bigtrain_nb.common.operations import number_of_bytes
 from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.parallel.fully_shard import is_fully_sharded
 from bigtrain_nb.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.plan.fully_sharded import fully_sharded, layers_to_shard
 from bigtrain_nb.plan.graph import Graph
-from bigtrain_nb.plan.operations import number_of_bytes
 from bigtrain_nb.train.model import Model
 from bigtrain_nb.train.settings import SETTINGS
 
@@ -130,7 +131,7 @@ def _refuse_other_steps(model):
             " one update: plan the Keras models that it is made of, or measure a step by bt.peak_memory and"
             " bt.throughput. A loss of your own is planned if it stands in compute_loss(x, y, y_pred, sample_weight)"
         )
-    if any(hasattr(layer, "_weights_and_shards") for layer in layers_within(model)):
+    if is_fully_sharded(model):
         raise ValueError(
             f"the layers of {model.name} are sharded over the replicas already: plan the model as it was before, by the"
             " function that builds it and outside of the strategy's scope, with devices=2, say, and fully_shard"

@@ -15,15 +15,13 @@ class Row:
     """One row of a chart: a dot at ``value``, a thick line between the ``ends`` of its interval, faint ``ticks``.
 
     Where there is one tick alone, a cross stands in the place of the dot: it may be far from the next measurement.
-    ``predicted`` is drawn as a diamond, ``beside``, the baseline in the same rounds, as a ring; ``words`` stand at the
-    side. What is None, empty or infinite is left out.
+    ``predicted`` is drawn as a diamond; ``words`` stand at the side. What is None, empty or infinite is left out.
     """
 
     name: str
     value: float | None = None
     ends: tuple = ()
     ticks: tuple = ()
-    beside: float | None = None
     predicted: float | None = None
     words: str = ""
 
@@ -45,9 +43,6 @@ def draw_rows(axes, rows):
         if row.ends and math.isfinite(row.ends[1]):
             (line,) = axes.plot(row.ends, (y, y), color=MEASURED, linewidth=3.5)
             marks["interval"] = line
-        if row.beside is not None:
-            (ring,) = axes.plot(row.beside, y, "o", color=INK, markersize=8, markerfacecolor="none")
-            marks["baseline in the same rounds"] = ring
         if row.value is not None:
             is_once = len(row.ticks) == 1
             (dot,) = axes.plot(row.value, y, "x" if is_once else "o", color=MEASURED, markersize=7, markeredgewidth=2)

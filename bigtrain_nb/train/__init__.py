@@ -1,1 +1,4 @@
-"""Save a training at any step, and go on from there: on one device or many, after a crash or after SIGTERM."""
+"""`Model` and micro-batches, devices, schedules, loss scale, small models, and checkpoints.
+
+A training goes on from these at any step: on one device or many, after a crash or after SIGTERM.
+"""

@@ -4,7 +4,7 @@ One idea cures most of what stock Keras 3 gets wrong here: a step's gradients ar
 over replicas **once**, and only then shown to anything that looks at them. So clipping, weight decay and the finite
 check of loss scaling see the global batch's mean gradient, the same on every replica.
 
-Read it from the top: the settings, how a model is made or taken, how it chooses its reduction, a step, what Keras'
+Read it from the top: how a model is made or taken, how it chooses its reduction, a step, what Keras'
 `fit` needs around it, files, and in the end all that is refused.
 """
 
@@ -257,6 +257,7 @@ class Model(keras.Model):
     def choose_reduction(self):
         """Choose the one kind of reduction that the model asks for, `Mean` if none; return it.
 
+        Layers that `fully_shard` names are sharded here, and the optimizer becomes one that the reduction needs.
         Only a model that is built shows what its layers ask for, so it is chosen in `compile`, and again when the model
         is built or has other settings. Raises ValueError if two are asked for.
         """
@@ -773,7 +774,7 @@ def _asked_for(model, settings):
     return f"{replicas} replicas" if replicas > 1 else None
 
 
-OF_A_STEP = ("micro_batches", "shard_optimizer", "reduce_dtype")
+OF_A_STEP = [name for name in SETTINGS if name != "fully_shard"]  # which its layers do
 """The settings that do nothing in the step of another model."""
 
 

@@ -20,6 +20,7 @@ from bigtrain_nb.common.keras_gaps import (
     weights_built_for,
     with_mask,
 )
+from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
@@ -110,7 +111,7 @@ class WatchedStep:
             for variable in [*model.non_trainable_variables, *model.metrics_variables]:
                 stack.callback(variable.assign, tf.identity(variable.value))
             stack.callback(model.reset_metrics)
-            for optimizer in _optimizers(model):
+            for optimizer in optimizers_of(model).values():
                 stack.enter_context(in_place_of(optimizer, "apply", partial(self._apply, optimizer)))
                 stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
             stack.enter_context(calls_seen(layers_and_operations(model), self._call))
@@ -190,8 +191,3 @@ class WatchedStep:
             return with_mask(seen(value), mask_of(value))
 
         return keras.tree.map_structure(look, structure)
-
-
-def _optimizers(model):
-    """Return the optimizers that a model has as attributes: that of `compile`, and more for a step of its own."""
-    return [each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer)]

@@ -31,9 +31,6 @@ NOT_ATTEMPTED, WRONG = "not attempted", "wrong"
 _named = set()
 """The predictions that cells of this kernel have asked for, so that a misspelt name is noticed."""
 
-found_here = {}
-"""{exercise: what its last check in this kernel found}."""
-
 
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
@@ -216,7 +213,6 @@ def check(name: str, answer: Callable | None = None) -> Checked:
     form += f"; it gets {takes}, and returns {returns}"
     function("answer", answer, form)
     found = checked(exercise, answer)
-    found_here[name] = found
     with record.opened() as notes:
         if notes.exercises.get(name) != RIGHT:  # who plays on with a worse version has solved it all the same
             notes.exercises[name] = found.status

@@ -1,26 +1,17 @@
 """The arrows between the rooms of bigtrain_nb, held in all imports, those inside functions too."""
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOMS = {  # which others a room may use
-    "common": set(),
-    "plots": {"common"},
-    "measure": {"common", "plots"},
-    "data": {"common", "measure"},
-    "parallel": {"common"},
-    "train": {"common", "plots", "parallel"},
-    "launch": {"common", "train"},
-    "plan": {"common", "plots", "parallel", "train", "launch"},
-    "watch": {"common", "plots", "measure", "train", "plan"},
-    "lab": {"common", "plots", "measure", "plan"},
-    "preflight": {"common", "train"},
-    "workbook": {"common", "plots"},
-    "series": {"common", "plots", "measure", "data", "workbook"},  # and the package's face, as a reader does
-    "unpack": {"common", "workbook"},
+ROW = re.compile(r"^\| `(\w+)` \| .* \| (.*) \|$", re.MULTILINE)
+ROOMS = {  # which others a room may use, as CONTRIBUTING.md says
+    room: set(re.findall(r"`(\w+)`", others))
+    for room, others in ROW.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
 }
+ROOMS["unpack"] = {"common", "workbook"}
 MODULES = {}
 for path in ROOT.glob("bigtrain_nb/**/*.py"):
     parts = path.relative_to(ROOT).with_suffix("").parts

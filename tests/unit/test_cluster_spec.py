@@ -90,12 +90,6 @@ def test_one_of_several_that_is_not_told_where_all_are_does_not_train_alone(name
     assert cluster_spec({name: "4", **config({"worker": TWO})}).source == "TF_CONFIG"
 
 
-def test_servers_are_not_left_out_silently():
-    with pytest.raises(ValueError, match=r"^BIGTRAIN_SERVERS=2: bt.strategy\(\) brings together workers"):
-        in_slurm("node1", 4, 1, BIGTRAIN_SERVERS="2")
-    assert in_slurm("node1", 4, 1, BIGTRAIN_SERVERS="0").count == 4
-
-
 def test_a_rank_that_cannot_be_is_named():
     with pytest.raises(ValueError, match="SLURM_PROCID='-1' must be a whole number of 0 or more"):
         in_slurm("node1", 2, -1)

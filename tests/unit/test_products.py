@@ -6,6 +6,8 @@ import hub_models
 import numpy as np
 import pytest
 
+import bigtrain_nb as bt
+from bigtrain_nb.common.products import flops_by_place
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.preflight import products
 
@@ -39,6 +41,20 @@ def test_a_small_last_layer_in_float32_is_on_purpose():
     assert "50.0%" in found(many, x)["found"]
 
 
+def test_a_profile_names_them_too(tmp_path):
+    inputs = keras.Input((64,))
+    outputs = {dtype: layers.Dense(64, dtype="mixed_bfloat16")(inputs) for dtype in ("float32", "mixed_bfloat16")}
+    said = {}
+    for dtype, hidden in outputs.items():
+        model = keras.Model(inputs, layers.Dense(64, dtype=dtype, name="last")(hidden))
+        model.compile("sgd", "mse")
+        data = tf.data.Dataset.from_tensors((tf.ones((4, 64)), tf.ones((4, 64)))).repeat(4)
+        found = bt.profile(model, data, steps=2, folder=tmp_path / dtype)
+        said[dtype] = found.products
+        assert (said[dtype] in found.words()) == bool(said[dtype])
+    assert "last" in said["float32"] and "50.0%" in said["float32"] and said["mixed_bfloat16"] == ""
+
+
 def test_without_16_bits_there_is_nothing_to_say():
     assert found(keras.Sequential([keras.Input((2,)), layers.Dense(1)]), tf.ones([4, 2])) is None
 
@@ -56,4 +72,4 @@ def test_without_16_bits_there_is_nothing_to_say():
 def test_flops_of_a_product(function, shapes, flops):
     given = [tf.constant(np.ones(shape, "float32")) for shape in shapes]
     graph = tf.function(function).get_concrete_function(*given).graph
-    assert sum(products.flops_by_place(graph).values()) == flops
+    assert sum(flops_by_place(graph).values()) == flops

@@ -114,6 +114,19 @@ def test_weights_of_two_types_are_sharded_each_type_by_itself(dtype):
         np.testing.assert_allclose(weight.numpy().astype("float64"), other.numpy().astype("float64"), rtol=0, atol=1e-6)
 
 
+def test_gradients_of_64_bits_are_summed_in_64():
+    def build(**options):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((6,))
+        x = keras.layers.Dense(8, activation="tanh", dtype="float64")(inputs)
+        return bt.Model(inputs, keras.layers.Dense(1, dtype="float64")(x), **options)
+
+    momentum = partial(optimizers.SGD, 0.1, momentum=0.9)
+    plain, sharded = (trained(partial(build, **given), DATA, momentum, 2) for given in ({}, {"shard_optimizer": True}))
+    for weight, other in zip(sharded.weights, plain.weights, strict=True):
+        np.testing.assert_allclose(weight.numpy(), other.numpy(), rtol=0, atol=1e-12)
+
+
 @pytest.fixture(scope="module")
 def scaled():
     """Trained with loss scaling on two replicas, plain and sharded."""

@@ -8,7 +8,7 @@ import numpy as np
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.series.exercises.two_replicas import (
+from bigtrain_nb.series.exercises._two_replicas import (
     data,
     expect_each_example_once,
     expect_weights_of_one_device,

@@ -6,7 +6,7 @@ import numpy as np
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.series.exercises.two_replicas import RATE, losses, vector, weights_of_both
+from bigtrain_nb.series.exercises._two_replicas import RATE, losses, vector, weights_of_both
 from bigtrain_nb.series.hushed import hushed
 from bigtrain_nb.series.in_training import FORGOTTEN, LouderInTraining
 from bigtrain_nb.workbook.exercises import Wrong, exercise
