@@ -6,7 +6,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(r"^\| `(\w+)` \| .* \| (.*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)` \| .* \|([^|]*)\|$", re.MULTILINE)
 ROOMS = {  # which others a room may use, as CONTRIBUTING.md says
     room: set(re.findall(r"`(\w+)`", others))
     for room, others in ROW.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
