@@ -109,7 +109,8 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     is computed has its activations and as much for their gradients. Of a pipeline the first stage has the embeddings,
     and the last the logits: both are counted.
     """
-    t, d, stage = layout.tensor_parallel_size, layout.data_parallel_size, layout.zero_stage
+    t, d = layout.tensor_parallel_size, layout.data_parallel_size
+    stage = layout.zero_stage if d > 1 else 0
     number = BYTES_OF[policy]
     lines = []
     weights = layout.weights_of_a_stage(model)
@@ -122,7 +123,7 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
         sharers = d if stage >= divided_from else 1
         how = f"{amount(weights, 'weights')} x {size} bytes / {sharers}"
         lines.append(Line(name, size * weights / sharers, how))
-    if stage == 3 and d > 1:
+    if stage == 3:
         lines.append(_gathered(model, layout, weights, number))
 
     kept = model.activations_of_a_layer(batch, recompute, number) / t

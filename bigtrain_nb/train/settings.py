@@ -62,10 +62,14 @@ def checked(model, settings):
 
 
 def naming_settings(function):
-    """Return the signature of a function whose last argument is ``**settings``, with the settings in its place."""
+    """Return the signature of a function whose last argument is ``**settings``, with the settings in its place.
+
+    Of ``**kwargs``, which takes more than settings, both: by ``*args, **kwargs`` Keras knows a class that it can make
+    anew of the config of a functional model.
+    """
     signature = inspect.signature(function)
-    *others, _ = signature.parameters.values()
+    *others, last = signature.parameters.values()
     keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     types = Settings.__annotations__
     named = [keyword(name, default=default, annotation=types[name]) for name, default in SETTINGS.items()]
-    return signature.replace(parameters=[*others, *named])
+    return signature.replace(parameters=[*others, *named, *([last] if last.name == "kwargs" else [])])

@@ -91,29 +91,24 @@ def _kind(unit):
 def reveal(name: str, measured: Any) -> cards.Card:
     """Set what was measured beside the prediction of that name.
 
-    Where none was made, only what was measured is shown. `measured`: a `Ratio`, a `Result`, something else with
-    `median`, `low`, `high` and `unit`, or a plain number. Raises TypeError for anything else, ValueError if no
-    `predict` asked for that name, or if what was measured is not finite or has another unit.
+    Where none was made, only what was measured is shown; where no `predict` asked for it, nothing is kept.
+    `measured`: a `Ratio`, a `Result`, something else with `median`, `low`, `high` and `unit`, or a plain number. Raises
+    TypeError for anything else, ValueError for a name that is nearly one that `predict` has asked for, or if what was
+    measured is not finite or has another unit.
 
     Example::
 
         bt.predict("lists", 1e6, "examples/s")
         bt.reveal("lists", bt.throughput([[0] * 8] * 50, seconds=0.5))
     """
+    of_kind("name", name, str, "the name of a prediction")
+    if name not in _named and not difflib.get_close_matches(name, _named):
+        row = _measured(Prediction(name), measured)
+        return cards.note("Measured", f"{name}: {row.measured}. No cell with bt.predict({name!r}, ...) was run before.")
     _known(name, _named, "prediction")
     with record.opened() as notes:
         rounds = notes.predictions[name]
-        said = rounds[-1]
-        if hasattr(measured, "median"):
-            median, low, high, unit = measured.median, measured.low, measured.high, measured.unit
-        else:
-            median = low = high = _number(measured)
-            unit = said.unit
-        finite("measured", median, "a finite number")
-        if said.unit and said.unit != unit:
-            raise ValueError(f"{name!r} was predicted in {said.unit} and measured in {unit}: predict in {unit}")
-        row = replace(said, unit=unit, median=median, low=low, high=high, revealed=_now())
-        rounds[-1] = row
+        row = rounds[-1] = _measured(rounds[-1], measured)
         is_late = len(rounds) > 1
         notes.machine = machine()
     if row.predicted is None:
@@ -121,6 +116,19 @@ def reveal(name: str, measured: Any) -> cards.Card:
     late = f" ({SECOND_TIME})" if is_late else ""
     line = f"{name}: you said {row.in_words}{late}, measured {row.measured}: {row.verdict}."
     return cards.note("Measured", line)
+
+
+def _measured(said, measured):
+    """Return a `Prediction` with what was measured; raise for what is no number, or has another unit."""
+    if hasattr(measured, "median"):
+        median, low, high, unit = measured.median, measured.low, measured.high, measured.unit
+    else:
+        median = low = high = _number(measured)
+        unit = said.unit
+    finite("measured", median, "a finite number")
+    if said.unit and said.unit != unit:
+        raise ValueError(f"{said.name!r} was predicted in {said.unit} and measured in {unit}: predict in {unit}")
+    return replace(said, unit=unit, median=median, low=low, high=high, revealed=_now())
 
 
 def _number(measured):

@@ -139,6 +139,12 @@ def test_stages_of_zero_leave_what_the_paper_says_and_gradients_have_32_bits(sta
     assert ("gathered" in states) == (stage == 3)
 
 
+def test_one_copy_of_the_model_has_nobody_to_share_with_whatever_the_stage():
+    for stage in range(4):
+        states = memory(SMALL, Layout(2, 2, 1, stage)).parts
+        assert states == memory(SMALL, Layout(2, 2, 1)).parts and states["16-bit copies"] == states["weights"] / 2
+
+
 def test_what_stage_3_has_in_one_piece():
     block, others = SMALL.weights_of_a_layer, SMALL.weights_outside_of_layers
     assert memory(SMALL, Layout(1, 1, N, 3))["gathered"] == (2 * 2 + 4) * block + 2 * others

@@ -189,7 +189,7 @@ MISTAKES = {
     "bt.predict('speedup', '2')": "value='2' must be a finite number, or ... for no prediction",
     "bt.predict('speedup', nan)": "value=nan must be a finite number, or ... for no prediction",
     "bt.predict(2.0, 'speedup')": "name=2.0 must be a text",
-    "bt.reveal('never said', 2.0)": "no prediction named 'never said'",
+    "bt.reveal(3, 2.0)": "name=3 must be the name of a prediction",
     "bt.reveal(predicted(), None)": "measured=None must be a Ratio, a Result or a number",
 }
 """{call: a part of what it says}. Models and datasets stand where a reader mixes arguments up."""

@@ -281,3 +281,16 @@ def test_a_file_whose_loss_is_a_lambda_is_loaded_where_that_is_allowed(tmp_path)
     assert again.evaluate(np.ones([4, 2]), np.ones([4, 1]), verbose=0) == pytest.approx(
         model.evaluate(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
     )
+
+
+def test_the_config_of_a_functional_model_makes_a_model_again():
+    class Plain(bt.Model):
+        pass
+
+    inputs = keras.Input((6,))
+    outputs = layers.Dense(1)(layers.Dense(4)(inputs))
+    for kind in (bt.Model, Plain):
+        config = kind(inputs, outputs).get_config()
+        model = kind.from_config(config)
+        assert isinstance(model, kind) and model.micro_batches == 1 and model.count_params() == 33
+    assert isinstance(bt.Model.from_config(keras.Model(inputs, outputs).get_config()), bt.Model)

@@ -142,9 +142,10 @@ class TestPredictions:
             workbook.reveal("step", RATE)
         assert "measured 200 ms" in str(workbook.reveal("step", 200))
 
-    def test_reveal_needs_a_prediction_and_names_close_ones(self):
-        with pytest.raises(ValueError, match="no prediction named 'speedup': there is none yet"):
-            workbook.reveal("speedup", 2.0)
+    def test_reveal_shows_what_nobody_asked_for_and_keeps_nothing_of_it_but_names_close_ones(self):
+        said = str(workbook.reveal("speedup", 2.0))
+        assert said == "Measured: speedup: 2. No cell with bt.predict('speedup', ...) was run before."
+        assert "nothing was predicted" in str(workbook.score())
         workbook.predict("prefetch_speedup", ...)
         with pytest.raises(ValueError, match="no prediction named 'prefetch_speed': there is prefetch_speedup"):
             workbook.reveal("prefetch_speed", 2.0)
