@@ -43,11 +43,11 @@ class View:
             [
                 row(*self.fields.values()),
                 row(self.run, self.stop, self.more, self.progress),
-                row(self.swept, self.sweep, self.race),
-                row(self.baseline, self.export),
                 self.happens,
                 self.status,
                 self.results,
+                row(self.swept, self.sweep, self.race),
+                row(self.baseline, self.export),
             ]
         )
         self.refresh()

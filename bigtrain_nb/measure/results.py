@@ -229,7 +229,7 @@ class Comparison(Saved, cards.Shown):
     def _advice(self, share_of_luck):
         """What to do where nobody can tell: a mean of four times as many rounds has half the width."""
         if share_of_luck > MOSTLY_LUCK:
-            return "only new instances tell more: let the functions build them, and give more seconds"
+            return "two builds of the same can differ by as much"
         return f"another {amount(3 * self.seconds, 's')} would halve that"
 
     def _against(self, name, first):

@@ -6,6 +6,7 @@ A copy names in its metadata the version that it was made of.
 import hashlib
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 from bigtrain_nb.common.files import write_text
@@ -15,6 +16,8 @@ CELL_METADATA = ("exercise", "tags")
 EVENING = "evening"
 """The tag of the cells that a reader with one evening works through; their copies are named evening-00-... ."""
 LINK = re.compile(r"(?<=\]\()[\w-]+\.ipynb")
+SECTION = re.compile(r"(?<=\]\()#([^)\s]+)")
+HEADING = re.compile(r"^##+ (.*)$", re.MULTILINE)
 
 
 def make(notebook, folder):
@@ -43,9 +46,21 @@ def make_evening(notebook, folder):
     new["cells"] = [cell for cell in new["cells"] if _is_of_evening(cell)]
     if not new["cells"]:
         return ""
-    last = new["cells"][-1]
-    last["source"] = LINK.sub(lambda link: _evening_of(notebook.parent / link[0]), last["source"])
+    for cell in (new["cells"][0], new["cells"][-1]):
+        cell["source"] = LINK.sub(lambda link: _evening_of(notebook.parent / link[0]), cell["source"])
+    text = "\n".join(cell["source"] for cell in new["cells"] if cell["cell_type"] == "markdown")
+    here = {heading.replace(" ", "-") for heading in HEADING.findall(text)}
+    for cell in new["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = SECTION.sub(partial(_where, here, notebook.name), cell["source"])
+    said = f"**This is the evening.** What it promises or sums up and does not show is in [the whole]({notebook.name})."
+    new["cells"][0]["source"] = new["cells"][0]["source"].replace("**Takes**", f"{said}\n\n**Takes**", 1)
     return _make(new, Path(folder) / (record.EVENING + notebook.name))
+
+
+def _where(here, whole, link):
+    """A link to a section as it is, where the section is ``here``; else to that of the ``whole`` notebook."""
+    return link[0] if link[1] in here else whole + link[0]
 
 
 def _is_of_evening(cell):

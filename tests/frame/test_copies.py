@@ -200,6 +200,23 @@ def test_the_evening_has_its_cells_alone_and_leads_to_the_next(evening, tmp_path
     assert copies.read("my/evening-00-first.ipynb")["cells"][1]["source"] == "mine"
 
 
+def test_links_of_the_evening_to_sections_that_it_lacks_lead_to_the_whole_notebook(tmp_path):
+    text = "## Here\n\n[here](#Here), [further](#Far-away)"
+    first = {
+        "cell_type": "markdown",
+        "id": "title",
+        "metadata": {"tags": ["evening"]},
+        "source": "# Title\n\n**Takes** long.",
+    }
+    cells = [first, first | {"id": "here", "source": text}]
+    notebook = tmp_path / "00-first.ipynb"
+    notebook.write_text(json.dumps(NOTEBOOK | {"cells": cells}))
+    copies.make_evening(notebook, tmp_path / "my")
+    title, here = copies.read(tmp_path / "my" / "evening-00-first.ipynb")["cells"]
+    assert here["source"] == "## Here\n\n[here](#Here), [further](00-first.ipynb#Far-away)"
+    assert "is in [the whole](00-first.ipynb).\n\n**Takes** long." in title["source"]
+
+
 def test_a_new_copy_of_the_evening_leaves_what_is_noted(evening, tmp_path):
     main(["00-first.ipynb", "my"])
     folder = tmp_path / "my"

@@ -187,7 +187,7 @@ def test_what_is_always_the_same_is_one_instance_and_no_longer_time_is_advised(c
     found = compare({"a": lambda: one, "b": lambda: other}, seconds=4)
     assert len(set(found.instances)) == 1
     ratio = found.ratio("a", "b")
-    assert ratio.verdict == "unclear" and "only new instances tell more" in ratio.advice
+    assert ratio.verdict == "unclear" and "two builds of the same" in ratio.advice
 
 
 def test_a_step_does_not_pay_for_a_seed_that_is_set_when_another_is_built(clock):
