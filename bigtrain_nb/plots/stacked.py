@@ -27,6 +27,7 @@ OF_MEMORY = {
     "activations: blocks": (PREDICTED, 0.95),
     "activations: the block in work": (PREDICTED, 0.7),
     "activations: logits": (PREDICTED, 0.45),
+    "work": (INK, 0.45),
     "fragments": (INK, 0.45),
 }
 """A part of memory has the same colour in every picture: blue what holds weights, orange activations."""

@@ -62,7 +62,7 @@ class Prediction:
 
     @property
     def verdict(self):
-        """In words: "inside the interval", "within 10 %", "off by 1.4x, too low", "off by 10 requests, too high"."""
+        """In words: "inside the interval", "within 10 %", "off by 1.4x, too low, but within 2x"."""
         if not self.is_judged:
             return NOT_JUDGED
         if self.hit:
@@ -71,7 +71,7 @@ class Prediction:
             return "inside the interval" if self.inside and self.low < self.high else "within 10 %"
         side = "high" if self.predicted > self.median else "low"
         off = quantity(self.times_off, "x") if self.factor else quantity(abs(self.predicted - self.median), self.unit)
-        return f"off by {off}, too {side}"
+        return f"off by {off}, too {side}{', but within 2x' * self.within_twice}"
 
     @property
     def in_words(self):

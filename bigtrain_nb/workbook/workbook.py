@@ -172,7 +172,10 @@ def score(series: bool = False) -> cards.Card:
     count = counts(notes)
     closing = "no prediction was made before its measurement"
     if notes.in_time:
-        closing = f"{count['hits']} of {len(counted)} predictions inside the interval, or within 10 %"
+        closing = (
+            f"{count['hits']} of {len(counted)} predictions inside the interval, or within 10 %;"
+            f" {count['within_twice']} within 2x"
+        )
     if len(counted) < len(notes.in_time):
         closing += f", {len(notes.in_time) - len(counted)} not judged"
     if count["hits"] < len(counted):

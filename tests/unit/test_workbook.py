@@ -112,10 +112,10 @@ class TestPredictions:
         ("said", "measured", "words"),
         [
             (3.1, THREE, "measured 3.0x (2.80x to 3.2x): inside the interval"),
-            (1.5, THREE, "Measured: it: you said 1.50x, measured 3.0x (2.80x to 3.2x): off by 2.00x, too low."),
+            (1.5, THREE, "Measured: it: you said 1.50x, measured 3.0x (2.80x to 3.2x): off by 2.00x, too low, but within 2x."),
             (100, RATE, "you said 100 examples/s, measured 100 (99.0 to 101) examples/s: inside the interval"),
             (91, 100, "within 10 %"),
-            (111, 100, "measured 100: off by 1.11x, too high"),
+            (111, 100, "measured 100: off by 1.11x, too high, but within 2x"),
             (
                 9,
                 replace(THREE, low=0.0, high=math.inf),
@@ -132,7 +132,7 @@ class TestPredictions:
         workbook.predict("short", 2.0, "x")
         revealed = str(workbook.reveal("short", Ratio("a", "b", 3.0, low, high, "another 9 s would halve that")))
         assert revealed.endswith("not judged, the machine was too busy: run the cell again.")
-        assert "0 of 0 predictions inside the interval, or within 10 %, 1 not judged" in str(workbook.score())
+        assert "0 of 0 predictions inside the interval, or within 10 %; 0 within 2x, 1 not judged" in str(workbook.score())
         workbook.reveal("short", THREE)
         assert "0 of 1 predictions inside" in str(workbook.score()), "measured again, for longer, it is judged"
 
@@ -178,10 +178,10 @@ class TestScore:
         text = str(workbook.score())
         lines = {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines()}
         assert lines["hit"] == "3.0x 3.0x (2.80x to 3.2x) 1.00x inside the interval"
-        assert lines["miss"] == "5.0x 3.0x (2.80x to 3.2x) 1.67x off by 1.67x, too high"
+        assert lines["miss"] == "5.0x 3.0x (2.80x to 3.2x) 1.67x off by 1.67x, too high, but within 2x"
         assert lines["waits"] == "4 not yet"
         assert lines["fake.middle"] == "exercise wrong"
-        assert "1 of 3 predictions inside the interval, or within 10 % (furthest off: far)" in text
+        assert "1 of 3 predictions inside the interval, or within 10 %; 2 within 2x (furthest off: far)" in text
         assert "; 0 of 1 exercises right. Measured on " in text
         assert text.endswith(f"{cores()} cores, TensorFlow {tf.__version__}.")
         markup = workbook.score()._repr_html_()
