@@ -186,6 +186,8 @@ def test_what_is_always_the_same_is_one_instance_and_no_longer_time_is_advised(c
     one, other = step_of(clock, 0.01)(), step_of(clock, 0.0105)()
     found = compare({"a": lambda: one, "b": lambda: other}, seconds=4)
     assert len(set(found.instances)) == 1
+    made_anew = step_of(clock, 0.0105)
+    assert len(set(compare({"a": lambda: one, "b": made_anew}, seconds=4).instances)) == 1, "a's luck is that of one"
     ratio = found.ratio("a", "b")
     assert ratio.verdict == "unclear" and "two builds of the same" in ratio.advice
 
