@@ -457,7 +457,7 @@ class Model(keras.Model):
         weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
         if kind == "sum":
             return examples, tf.math.divide_no_nan(examples_of_all, examples)
-        return tf.math.divide_no_nan(weight, weight_of_all) * examples_of_all, 1.0
+        return tf.math.divide_no_nan(weight, weight_of_all) * tf.cast(examples_of_all, weight.dtype), 1.0
 
     def predict_step(self, data):
         """Return the predictions for one replica's share of the global batch."""

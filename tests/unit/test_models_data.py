@@ -413,6 +413,20 @@ def test_a_loss_that_is_divided_by_the_number_of_replicas_adds_up():
         model.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0)
 
 
+def test_in_64_bits_evaluation_counts_shares_by_their_weights_too():
+    losses = []
+    keras.config.set_floatx("float64")
+    try:
+        for replicas, make in ((1, keras.Model), (2, bt.Model)):
+            with on(replicas):
+                model = plain(make)
+                model.compile("sgd", MSE("mean_with_sample_weight"))
+                losses.append(model.evaluate(X, Y, batch_size=8, sample_weight=WEIGHTS, verbose=0))
+    finally:
+        keras.config.set_floatx("float32")
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 @DIVIDED
 def test_a_compute_loss_of_its_own_is_warned_of_where_it_takes_none_of_keras(settings):
     class ByTheGlobalBatch(bt.Model):
