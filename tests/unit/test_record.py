@@ -109,7 +109,8 @@ def file_of(noted=NOTED, **others):
 def test_what_stands_in_the_file_is_read(folder):
     (folder / record.FILE).write_text(file_of())
     (notes,) = record.read(folder).values()
-    assert notes.counted == [Prediction(**NOTED)] and notes.counted[0].verdict == "off by 1.33x, too high, but within 2x"
+    assert notes.counted == [Prediction(**NOTED)]
+    assert notes.counted[0].verdict == "off by 1.33x, too high, but within 2x"
 
 
 @pytest.mark.parametrize(
