@@ -227,7 +227,7 @@ class Comparison(Saved, cards.Shown):
         return f"{len(instances)} rounds{took}, by {of_each}; interval of {100 * (1 - error):.3g} %"
 
     def _advice(self, share_of_luck):
-        """What to do where nobody can tell: a mean of four times as many rounds has half the width."""
+        """What to do where nobody can tell, or why nothing helps: four times as many rounds have half the width."""
         if share_of_luck > MOSTLY_LUCK:
             return "two builds of the same can differ by as much"
         return f"another {amount(3 * self.seconds, 's')} would halve that"

@@ -16,6 +16,7 @@ from bigtrain_nb.common.products import said_of, shares_in_32_bits, sixteen_bits
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import wait_for_devices
 from bigtrain_nb.common.words import amount, quantity
+from bigtrain_nb.train.model import has_own_step
 from bigtrain_nb.watch import trace
 
 WARM_UP = 3
@@ -167,8 +168,13 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
 
 
 def _products_of(step, dataset):
-    """Return what to know of the products of a model with a policy of 16 bits; "" of all else."""
-    sixteen = sixteen_bits_of(step) if isinstance(step, keras.Model) else None
+    """Return what to know of the products of a model with a policy of 16 bits; "" of all else.
+
+    A model with a step of its own need not have a forward pass.
+    """
+    if not isinstance(step, keras.Model) or has_own_step(step):
+        return ""
+    sixteen = sixteen_bits_of(step)
     if sixteen is None:
         return ""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(batches_of(as_fit_gives(step, dataset)))))

@@ -43,15 +43,15 @@ def test_each_name_stands_in_a_cell():
     assert set(bt.__all__) - used == OFFERED
 
 
-@pytest.mark.parametrize(
-    ("call", "settings"),
-    {
-        "Model": Settings.__annotations__,
-        "Pipeline": inspect.signature(bt.Pipeline).parameters,
-        "Resume": inspect.signature(bt.Resume).parameters,
-        "plan_step": inspect.signature(bt.plan_step).parameters,
-        "preflight": inspect.signature(bt.preflight).parameters,
-    }.items(),
-)
-def test_each_setting_stands_in_a_cell(call, settings):
+SETTINGS = {
+    "Model": Settings.__annotations__,
+    "Pipeline": inspect.signature(bt.Pipeline).parameters,
+    "Resume": inspect.signature(bt.Resume).parameters,
+    "plan_step": inspect.signature(bt.plan_step).parameters,
+    "preflight": inspect.signature(bt.preflight).parameters,
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_each_setting_stands_in_a_cell(settings):
     assert set(settings) - named() <= BY_PLACE

@@ -55,6 +55,21 @@ def test_a_profile_names_them_too(tmp_path):
     assert "last" in said["float32"] and "50.0%" in said["float32"] and said["mixed_bfloat16"] == ""
 
 
+def test_a_model_with_a_step_of_its_own_is_profiled_without_a_word_on_its_products(tmp_path):
+    class Two(keras.Model):
+        def __init__(self):
+            super().__init__(dtype="mixed_bfloat16")
+            self.inside = layers.Dense(64, dtype="mixed_bfloat16")
+
+        def train_step(self, data):
+            return {"loss": tf.reduce_mean(self.inside(data[0]))}
+
+    model = Two()
+    model.compile("sgd")
+    data = tf.data.Dataset.from_tensors((tf.ones((4, 64)), tf.ones((4, 64)))).repeat(4)
+    assert bt.profile(model, data, steps=2, folder=tmp_path).products == ""
+
+
 def test_without_16_bits_there_is_nothing_to_say():
     assert found(keras.Sequential([keras.Input((2,)), layers.Dense(1)]), tf.ones([4, 2])) is None
 

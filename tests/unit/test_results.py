@@ -83,7 +83,7 @@ def test_three_rounds_of_one_instance_of_each_are_evidence():
     assert close.details == "3 rounds in 1.50 s, by one instance of each; interval of 97.5 %"
 
 
-def test_where_luck_has_most_of_the_width_new_instances_are_advised():
+def test_where_luck_has_most_of_the_width_no_more_seconds_are_advised():
     many = [104.0, 105.0, 103.0, 104.5] * 40
     assert "two builds of the same" in two(many).advice
     several = two(many, instances=tuple(number // 8 for number in range(160)))
