@@ -9,9 +9,8 @@ from importlib import import_module
 _HOME = {
     "measure.rounds": ("compare",),
     "measure.throughput": ("throughput",),
-    "measure.race": ("race",),
+    "measure.race": ("load", "race"),
     "measure.results": ("Result",),
-    "measure.saved": ("load",),
     "common.hardware": ("cores", "machine"),
     "data.images": ("photo_crops",),
     "data.text": ("source_text", "text_folder"),

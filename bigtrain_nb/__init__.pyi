@@ -3,9 +3,9 @@
 
 from bigtrain_nb.measure.rounds import compare as compare
 from bigtrain_nb.measure.throughput import throughput as throughput
+from bigtrain_nb.measure.race import load as load
 from bigtrain_nb.measure.race import race as race
 from bigtrain_nb.measure.results import Result as Result
-from bigtrain_nb.measure.saved import load as load
 from bigtrain_nb.common.hardware import cores as cores
 from bigtrain_nb.common.hardware import machine as machine
 from bigtrain_nb.data.images import photo_crops as photo_crops

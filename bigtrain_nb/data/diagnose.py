@@ -110,8 +110,8 @@ class Diagnosis(Shown):
                 f" {_in_turn(in_python):,.0f} examples/s in one process; write them as operations of TensorFlow, or"
                 " read in several processes, by a tf.data service."
             )
-        alone = f"{self.cores:g} cores for it alone would allow {self.ceiling:,.0f} examples/s"
-        words.append(f"By its processor time, {alone}.")
+        alone = f"{self.cores:g} cores that did nothing else would allow {self.ceiling:,.0f} examples/s"
+        words.append(f"{alone}, the work between the stages counted.")
         taken = self.cores - self.free_cores
         if taken > 0.1 * self.cores:
             words.append(f"Other programs keep {taken:.1f} of them busy.")

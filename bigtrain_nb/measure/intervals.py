@@ -26,7 +26,8 @@ def median_interval(rounds):
     """
     ordered, n = sorted(rounds), len(rounds)
     ranks = np.argsort(np.argsort(rounds, kind="stable"))
-    r = max(0.0, neighbours_alike(ranks))
+    away = ranks - ranks.mean()
+    r = max(0.0, away[:-1] @ away[1:] / (away @ away or 1))
     effective = max(1.0, n * (1 - r) / (1 + r))
     half_width = 1.96 * 0.5 / math.sqrt(effective)
     low = math.floor(n * (0.5 - half_width))
@@ -88,9 +89,3 @@ def student_quantile(error, freedom):
     from scipy.special import stdtrit  # takes a tenth of a second, which `import bigtrain_nb` need not
 
     return float(stdtrit(freedom, 1 - error / 2))
-
-
-def neighbours_alike(values):
-    """Return the correlation of each value with the next, from -1 to 1: 0 where they are independent."""
-    away = np.asarray(values, float) - np.mean(values)
-    return float(away[:-1] @ away[1:] / (away @ away or 1))

@@ -7,10 +7,12 @@ the error that is allowed, one race in twenty, is divided by the number of both 
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import takes
@@ -18,10 +20,10 @@ from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.words import interval
 from bigtrain_nb.measure.intervals import CONFIDENCE
-from bigtrain_nb.measure.results import Comparison
+from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.measure.rounds import Rounds, check_factories
 
-LOOKS = (4, 6, 8, 12, 18, 28, 40)
+LOOKS_AFTER = (4, 6, 8, 12, 18, 28, 40)
 """After so many rounds. Even numbers: a drift within a round cancels with the next one, which runs backwards."""
 
 
@@ -65,7 +67,7 @@ class Race(Comparison):
         return {**super().to_dict(), "settings": self.settings, "left": self.left}
 
     def _error_of_one(self, a, b):
-        return 2 * (1 - CONFIDENCE) / len(LOOKS) / (len(self.results) - 1)
+        return 2 * (1 - CONFIDENCE) / len(LOOKS_AFTER) / (len(self.results) - 1)
 
     def _against(self, name, first):
         if name not in self.left:
@@ -125,7 +127,8 @@ def looks(build, settings, seconds, progress=None):
     with Progress(progress) as told:
         rounds.build(told)
         done = 0
-        for look in LOOKS:
+        for look in LOOKS_AFTER:
+            rounds.least = look
             one = rounds.seconds / done * len(rounds.running) / len(factories) if done else 0.0
             if rounds.seconds + one * (look - done) > seconds and done:
                 return
@@ -151,3 +154,32 @@ def _standings(rounds, settings, left):
     results = {name: rounds.result(name) for name in sorted(rounds.factories, key=place, reverse=True)}
     done = tuple(rounds.instances)
     return Race(results, 1 - CONFIDENCE, done, rounds.seconds, rounds.notes(), settings=settings, left=left)
+
+
+def load(path: str | os.PathLike) -> Result | Comparison | Race:
+    """Read a `Result`, a `Comparison` or a `Race` that was saved.
+
+    Raises ValueError for a file that holds none, FileNotFoundError if there is no file.
+
+    Example::
+
+        bt.throughput([[0] * 8] * 50, seconds=0.5).save("lists.json")
+        print(bt.load("lists.json"))
+    """
+    try:
+        fields = json.loads(Path(path).read_bytes())
+        several = fields.get("results")
+        results = {each["name"]: Result(**each | {"rounds": tuple(each["rounds"])}) for each in several or [fields]}
+        if several:
+            error, seconds = fields["error"], fields["seconds"]
+            instances, notes = tuple(fields["instances"]), tuple(fields["notes"])
+        race = {"settings": fields["settings"], "left": fields["left"]} if "settings" in fields else {}
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise ValueError(
+            f"{path} holds no saved measurement: bt.load reads what .save(path) of a Result, a Comparison or a Race has"
+            " written; a model is loaded by bt.load_model"
+        ) from None
+    if several is None:
+        return results[fields["name"]]
+    kind = Race if race else Comparison
+    return kind(results, error, instances, seconds, notes, **race)

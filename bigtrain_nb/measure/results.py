@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any, ClassVar
 
@@ -93,12 +93,6 @@ class Ratio(cards.Shown):
     ``median`` is the middle of what was measured: in a comparison the geometric mean over rounds. ``advice``: where
     nobody can tell yet, what to do, in a sentence. ``details``: how it was measured. A single round has no interval:
     ``low`` is 0 and ``high`` infinite.
-
-    Example::
-
-        sources = {"short": lambda: [[0] * 8] * 50, "long": lambda: [[0] * 64] * 50}
-        ratio = bt.compare(sources, seconds=0.5).ratio("long", "short")
-        print(ratio.median, ratio.low, ratio.high, ratio.verdict)
     """
 
     a: str
@@ -174,7 +168,10 @@ class Comparison(Saved, cards.Shown):
 
         Raises ValueError for a name that is not among `names`.
         """
-        logs = self.log_ratios(a, b)
+        one_of("a", a, self.names)
+        one_of("b", b, self.names)
+        pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=False)  # one of them may have left a race
+        logs = [math.log(rate / other) for rate, other in pairs]
         instances = self.instances[: len(logs)] or (1,) * len(logs)
         error = self._error_of_one(a, b)
         *ends, share_of_luck = ratio_interval(logs, instances, error)
@@ -182,7 +179,7 @@ class Comparison(Saved, cards.Shown):
         found = Ratio(a, b, mean, low, high, details=self._how(instances, error))
         if found.verdict != "unclear" or self.go_on_with is None:
             return found
-        return Ratio(a, b, mean, low, high, self._advice(share_of_luck), found.details)
+        return replace(found, advice=self._advice(share_of_luck))
 
     def go_on(self, seconds: float, progress: Callable | None = None) -> "Comparison":
         """Measure on for so many seconds, and return the `Comparison` of all rounds so far.
@@ -199,13 +196,6 @@ class Comparison(Saved, cards.Shown):
                 " bt.compare({name: function}, seconds=...)"
             )
         return self.go_on_with(seconds, progress)
-
-    def log_ratios(self, a: str, b: str) -> list[float]:
-        """Return the logarithm of a's rate over b's for each round that both took part in."""
-        one_of("a", a, self.names)
-        one_of("b", b, self.names)
-        pairs = zip(self.results[a].rounds, self.results[b].rounds, strict=False)
-        return [math.log(rate / other) for rate, other in pairs]
 
     @property
     def details(self) -> str:

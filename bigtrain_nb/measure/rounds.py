@@ -8,8 +8,7 @@ An instance has luck: with its memory, its threads, its place among the others. 
 Where that would take much of the time, one instance of each is evidence too, and the interval is as much wider as
 instances are known to differ. `intervals` makes one interval of both, `results` one verdict of that.
 
-An answer is looked for at 1/2, 1, 2 and 4 times the time that was asked for, and the first that is clear ends it. Each
-look is one more chance of a false verdict: together they have 5 %.
+The first answer that is clear ends it. Each look is one more chance of a false verdict: together they have 5 %.
 """
 
 import math
@@ -37,6 +36,7 @@ AWAITED = 4.0
 BUILD_SHARE = 4
 """New instances are built once the last ones were measured for so many times as long as it took to build them and to
 warm them up."""
+SHOWN = 4  # rates while it measures; of more sources it says at which it is
 BUSY = 0.3
 """Share of the cores. Where others use more, it is said."""
 
@@ -111,6 +111,7 @@ class Rounds:
         self.factories = factories
         self.running = list(factories)
         self.asked = seconds
+        self.least = LEAST_ROUNDS
         self.visits = {name: [] for name in factories}
         self.firsts = {}
         """{name: its unit, how many seconds its first batch took and a note, as its first instance said}."""
@@ -130,7 +131,7 @@ class Rounds:
         """Measure rounds until they took so many seconds in all, at least three."""
         for each in self._sources.values():
             each.progress = told
-        while len(self.instances) < LEAST_ROUNDS or self.seconds < until:
+        while len(self.instances) < self.least or self.seconds < until:
             if not self._sources or self._seconds_of_these > BUILD_SHARE * self._build_seconds:
                 self.build(told)
             self.add(told, until)
@@ -141,8 +142,9 @@ class Rounds:
         shortest = self._shortest()
         visits = {}
         began = source.now()
-        for name in self.running if done % 4 in (0, 3) else reversed(self.running):
-            told.say(self.seconds / until, self._words(shortest, until))
+        in_turn = self.running if done % 4 in (0, 3) else self.running[::-1]
+        for place, name in enumerate(in_turn, 1):
+            told.say(self.seconds / until, self._words(shortest, until, place))
             visits[name] = self._sources[name].visit(*shortest)
         for name, visit in visits.items():
             self.visits[name].append(visit)
@@ -225,14 +227,15 @@ class Rounds:
         seconds, batches = STEP_VISIT if all(each.is_step for each in running) else VISIT
         return max([seconds, *(batches * each.batch_seconds for each in running)]), batches
 
-    def _words(self, shortest, until):
+    def _words(self, shortest, until, place):
         """What happens and what is expected: "round 3 of about 8: 17,500, 1,880 examples/s"."""
         done = len(self.instances)
         one = self.seconds / done if done else shortest[0] * len(self.running)
-        expected = max(LEAST_ROUNDS, done + math.ceil(max(0.0, until - self.seconds) / one), done + 1)
+        expected = max(self.least, done + math.ceil(max(0.0, until - self.seconds) / one), done + 1)
+        where = f", {place} of {len(self.running)}" if len(self.running) > SHOWN else ""
         if done:
-            rates = ", ".join(number(self.rates(name)[-1]) for name in self.running[:4])
+            rates = ", ".join(number(self.rates(name)[-1]) for name in self.running[:SHOWN])
             words = f": {rates} {self.firsts[self.running[0]][0]}"
         else:
             words = f", about {amount(max(until, expected * one), 's')}"
-        return f"round {done + 1} of about {expected}{words}"
+        return f"round {done + 1} of about {expected}{where}{words}"

@@ -16,7 +16,6 @@ STEP_SLICE, SLICE, LONGEST_STEADYING = 0.05, 0.3, 2.0
 """Seconds. A warm-up is seen in slices, of a step and of an iterator: it is over once two agree, or after so long."""
 SHORTEST_DRAIN, LONGEST_DRAIN = 0.1, 1.0
 KEPT = 16
-PASS_GOES_ON = "measured before its first pass had ended"
 
 now = time.perf_counter
 
@@ -55,7 +54,7 @@ class Source:
 
     @property
     def note(self):
-        return PASS_GOES_ON if self.has_end and not self.passes else ""
+        return "measured before its first pass had ended" if self.has_end and not self.passes else ""
 
     def pull(self):
         """Take one batch, or step, and return how many examples it held; 0 where a pass has just ended."""

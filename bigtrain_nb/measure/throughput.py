@@ -1,9 +1,4 @@
-"""How fast is it? One source, alone: it is warmed up, and then timed in rounds.
-
-A single timing lies: the first batches pay for start-up, the machine drifts, a neighbour steals a core. So `throughput`
-reports the median round with a 95 % interval (see `intervals`). Sources that are to be compared take turns instead (see
-`rounds`).
-"""
+"""How fast is it? One source, alone: it is warmed up, and then timed in rounds. See `rounds` for several in turns."""
 
 from collections.abc import Callable
 from typing import Any

@@ -205,7 +205,7 @@ def test_the_words_have_the_numbers():
     assert found_by_hand().words() == [
         "map binds: alone it allows 1,250 examples/s (1 at once).",
         "Were it free, the other stages would allow 10,000 examples/s.",
-        "By its processor time, 4 cores for it alone would allow 4,000 examples/s.",
+        "4 cores that did nothing else would allow 4,000 examples/s, the work between the stages counted.",
         "Up to 4.0x is left in doing the same work on more cores.",
     ]
     assert found_by_hand(rate=3300).words()[-1].startswith("They are busy. To go faster, do less work per example")
@@ -228,7 +228,7 @@ def test_a_single_stage_that_takes_time_has_no_next_one_and_no_cache_is_spoken_o
 def test_the_cores_are_those_of_the_container(monkeypatch):
     monkeypatch.setattr("bigtrain_nb.data.diagnose.core_limit", lambda: 0.5)
     found = diagnose(numbers().batch(8).map(slowly), seconds=0.3)
-    assert found.cores == 0.5 and found.free_cores <= 0.5 and "0.5 cores for it alone" in str(found)
+    assert found.cores == 0.5 and found.free_cores <= 0.5 and "0.5 cores that did nothing else" in str(found)
 
 
 def test_busy_cores_are_the_sum_over_those_that_this_process_may_use(monkeypatch):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bigtrain_nb.measure.intervals import mean_interval, median_interval, neighbours_alike, ratio_interval
+from bigtrain_nb.measure.intervals import mean_interval, median_interval, ratio_interval
 
 
 @pytest.mark.parametrize("n", [2, 5, 20])
@@ -86,21 +86,6 @@ def test_the_median_interval_covers_whatever_the_shape_of_the_noise(n):
     rng = np.random.default_rng(3)
     assert coverage(rng, n, lambda rng, n: rng.normal(size=n), 0) >= 0.93
     assert coverage(rng, n, lambda rng, n: rng.lognormal(0, 1, n), 1) >= 0.93
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([1, 2, 3, 4, 5], 0.4),  # from their mean -2 to 2: (2 + 0 + 0 + 2) / 10
-        ([1, 5, 2, 4, 3], -0.7),  # -2, 2, -1, 1, 0: (-4 - 2 - 1 + 0) / 10
-        ([1, 2, 3, 4, 5, 6], 0.5),
-        ([1, -1] * 5, -0.9),
-        ([2, 2, 2], 0.0),
-        ([7], 0.0),
-    ],
-)
-def test_how_much_neighbours_are_alike(values, expected):
-    assert neighbours_alike(values) == pytest.approx(expected)
 
 
 def test_twenty_rounds_that_do_not_drift_run_from_the_fifth_to_the_fifth_and_those_that_do_over_all():

@@ -106,16 +106,6 @@ def test_json_round_trip(tmp_path, comparison):
         assert machine["cores"] >= 1 and {"processor", "memory_gib", "system", "python", "tensorflow"} <= set(machine)
 
 
-def test_a_file_with_blocks_is_read_as_rounds_each_with_instances_of_its_own(tmp_path, comparison):
-    old = comparison.to_dict()
-    for name in ("error", "instances", "seconds"):
-        del old[name]
-    (tmp_path / "old.json").write_text(json.dumps({**old, "looks": 2, "block_seconds": 1.5}))
-    loaded = bt.load(tmp_path / "old.json")
-    assert loaded.instances == (0, 1, 2, 3, 4, 5, 6) and loaded.error == 0.0125
-    assert loaded.ratio("fast", "slow").verdict == "faster"
-
-
 @pytest.fixture
 def found():
     """A race of three, whose rounds scatter."""
