@@ -3,6 +3,8 @@
 A loop trains ``model``, whose weights are one vector, with an update for every four slices and one for what is left.
 """
 
+from itertools import combinations
+
 import numpy as np
 
 from bigtrain_nb.workbook.exercises import Wrong, exercise
@@ -119,17 +121,25 @@ def _expect_big_batches(answer, clip=None, schedule=None):
 def _trained(loop, slices, given):
     """The weights where the loop ends."""
     model = _Network()
-    loop(model, _Plain(RATE), slices, _gradients, *given)
+    try:
+        loop(model, _Plain(RATE), slices, _gradients, *given)
+    except Wrong as raised:
+        if isinstance(raised.__cause__, ZeroDivisionError):
+            raise Wrong(
+                f"{raised}: where {len(slices)} slices end with an update, none is due for what is left"
+            ) from None
+        raise
     return model.weights
 
 
 def _fault(found, slices, clip, schedule):
-    """The fault that leads to these weights, in words; "" where none of those that are known does."""
-    for words, options in FAULTS.items():
+    """The fault, or the two, that lead to these weights, in words; "" where none of those that are known does."""
+    for faults in (*combinations(FAULTS, 1), *combinations(FAULTS, 2)):
+        options = {name: value for words in faults for name, value in FAULTS[words].items()}
         model = _Network()
         _train_wrongly(model, slices, clip, schedule, **options)
         if np.allclose(found, model.weights, rtol=0, atol=1e-6):
-            return f": {words}"
+            return f": {'; and '.join(faults)}"
     return ""
 
 
@@ -139,11 +149,11 @@ FAULTS = {
     "the slices of an update are added up, and not divided by their number": {"weigh": "not at all"},
     "a slice is weighed by the examples of the first four slices, not by those of its own update": {"weigh": "first"},
     "the slices that are left over at the end make no update": {"leftover": False},
-    "each slice counts alike, and those that are left over make no update": {"weigh": "alike", "leftover": False},
     "each slice makes an update of its own": {"every": 1},
     "the sum still holds the gradients of earlier updates": {"empties": False},
     "each slice is clipped by itself, not the gradient of the update": {"clips": "slices"},
     "nothing is clipped": {"clips": "nothing"},
+    "the sum is clipped after each slice, not once for the update": {"clips": "sums"},
     "the schedule is asked for the number of the slice, not of the update": {"asked": "slice"},
     "the schedule is asked for the number of the slice, counted from 1, not of the update": {"asked": "slice from 1"},
     "the schedule is asked for one update later: the first one is update 0": {"asked": "next"},
@@ -183,6 +193,8 @@ def _train_wrongly(
             if clips == "slices":
                 gradient = clip(gradient)
             total = total + gradient * _weight(x, group, slices[:every], weigh)
+            if clips == "sums":
+                total = clip(total)
         model.weights = model.weights - rate * (clip(total) if clips == "update" else total)
         if schedule and asked == "too late":
             rate = schedule(update)
@@ -313,12 +325,28 @@ def _clips_nothing(model, optimizer, slices, gradients, clip):
     loop_1(model, optimizer, slices, gradients)
 
 
+@_check_loop_4.refuses("the sum is clipped after each slice")
+def _clips_the_running_sum(model, optimizer, slices, gradients, clip):
+    for start in range(0, len(slices), 4):
+        group = slices[start : start + 4]
+        examples = sum(len(x) for x, y in group)
+        total = 0
+        for x, y in group:
+            total = clip(total + len(x) / examples * gradients(model, x, y))
+        optimizer.step(model, total)
+
+
 @_check_loop_5.refuses("the number of the slice, not of the update")
 def _counts_slices(model, optimizer, slices, gradients, schedule):
     def of_last_slice(update):
         return schedule(4 * update + 3)
 
     loop_5(model, optimizer, slices, gradients, of_last_slice)
+
+
+@_check_loop_5.refuses("not divided by their number; and the schedule is not followed")
+def _two_faults(model, optimizer, slices, gradients, schedule):
+    _adds_up(model, optimizer, slices, gradients)
 
 
 @_check_loop_5.refuses("asked for one update later")
@@ -338,6 +366,18 @@ def _adds_up(model, optimizer, slices, gradients):
 @_check_loop_2.refuses("the weights have not moved")
 def _returns_at_once(model, optimizer, slices, gradients):
     return
+
+
+@_check_loop_2.refuses("none is due for what is left")
+def _always_updates_at_the_end(model, optimizer, slices, gradients):
+    total, examples = 0, 0
+    for number, (x, y) in enumerate(slices, start=1):
+        total = total + len(x) * gradients(model, x, y)
+        examples = examples + len(x)
+        if number % 4 == 0:
+            optimizer.step(model, total / examples)
+            total, examples = 0, 0
+    optimizer.step(model, total / examples)
 
 
 @_check_loop_5.refuses("the rate is set after the update")
