@@ -56,7 +56,8 @@ def focus(widget):
 
 def colored(markup):
     """In the theme's text colour; where there is no such variable, in the colour of the text around it."""
-    look = "color: var(--jp-ui-font-color1, currentColor); line-height: 1.5; overflow-x: auto"
+    width = "width: 0; min-width: 100%; overflow-x: auto"  # or what is wide would make all of the Lab as wide
+    look = f"color: var(--jp-ui-font-color1, currentColor); line-height: 1.5; {width}"
     return f'<div style="{look}">{markup}</div>'
 
 

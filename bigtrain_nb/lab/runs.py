@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from dataclasses import dataclass, replace
 
 from bigtrain_nb.common import cards
@@ -11,6 +12,7 @@ from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.plots import bars_figure
 
 SHOWN = 24
+MEDIAN = ("median", "(interval)")
 ALL = object()
 """In place of the name of a control that is swept: all combinations race."""
 ARROWS = {"faster": "\N{BLACK UP-POINTING TRIANGLE} ", "slower": "\N{BLACK DOWN-POINTING TRIANGLE} "}
@@ -71,8 +73,8 @@ def standings(race):
     rows = []
     for name, result in race.results.items():
         state = f"left after {race.left[name]} rounds" if name in race.left else "still in"
-        rows.append([name, describe(race.settings[name]), interval(result), state])
-    return cards.table("", ["run", "settings", "median (interval)", "the race"], rows)
+        rows.append([(name,), describe(race.settings[name]), _parts(interval(result)), (state,)])
+    return cards.table("", ["run", "settings", MEDIAN, "the race"], rows)
 
 
 def table(runs):
@@ -82,13 +84,17 @@ def table(runs):
     shown = runs[-SHOWN:]
     differing = [name for name in shown[0].settings if len({text(run.settings[name]) for run in shown}) > 1]
     common = {name: value for name, value in shown[0].settings.items() if name not in differing}
+    units = {run.result.unit for run in shown}
     rows = []
     for run in shown:
-        verdict = f"{run.ratio} (against {run.against.name})" if run.against else ""
-        rows.append([run.name, *(text(run.settings[name]) for name in differing), _rate(run.result), verdict])
+        values = [text(run.settings[name]) for name in differing]
+        measured = interval(run.result) if len(units) == 1 else _rate(run.result)
+        verdict = _parts(f"{run.ratio} (against {run.against.name})") if run.against else ""
+        rows.append([(run.name,), *values, _parts(measured), verdict])
     closing = f"All with {describe(common)}." if common else ""
-    head = ["run", *differing, "median (interval)", "verdict"]
-    return cards.table(f"The last {len(rows)} of {len(runs)} runs", head, rows, closing)
+    median = ("median", "(interval),", *units) if len(units) == 1 else MEDIAN
+    head = [("run",), *differing, median, "verdict"]
+    return cards.table(f"The last {len(rows)} of {len(runs)} runs", head, rows, closing, last_below=True)
 
 
 def figure(runs, *lines):
@@ -151,6 +157,11 @@ def csv_lines(runs):
     table.writeheader()
     table.writerows(lines)
     return file.getvalue()
+
+
+def _parts(words):
+    """Cut words before and after what stands in brackets: there a narrow table may break them."""
+    return tuple(filter(None, map(str.strip, re.split(r"(\([^)]*\)[,:]?)", words))))
 
 
 def _rate(result):

@@ -82,10 +82,11 @@ def alternative(figure):
     return " ".join("; ".join(written).split())
 
 
-def canvas(height, columns=1):
-    """Return a figure and its axes, as many ``columns``, side by side with the same rows."""
+def canvas(height, columns=1, rows=1):
+    """Return a figure and its axes: those side by side share their y, those one below the other their x."""
     figure = _Card(figsize=(WIDTH, height), layout="constrained", facecolor="white")
-    panels = figure.subplots(1, columns, sharey=True, squeeze=False, subplot_kw={"facecolor": "none"})[0]
+    look = {"facecolor": "none"}
+    panels = figure.subplots(rows, columns, sharex="col", sharey="row", squeeze=False, subplot_kw=look).flatten()
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(INK)
@@ -101,6 +102,19 @@ def label(axes, x, y=""):
 def side_text(axes, y, text):
     """Write ``text`` to the right of row ``y``."""
     axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), color=INK, fontsize=10, va="center")
+
+
+def name_lines(axes, ends, apart):
+    """Write the names of lines to the right of their ends, so far apart that none covers another.
+
+    `ends`: {name: y of its line's end}; ``apart``: a share of the axes' height. The limits of the axes must be set.
+    """
+    free = 0.0
+    for name, y in sorted(ends.items(), key=lambda end: end[1]):
+        place = axes.transData.transform((axes.get_xlim()[1], y))
+        height = max(free, axes.transAxes.inverted().transform(place)[1])
+        free = height + apart
+        axes.text(1.02, height, name, transform=axes.transAxes, color=INK, fontsize=10, va="center")
 
 
 def key(figure, marks):

@@ -19,9 +19,11 @@ from bigtrain_nb.series.drawings import (
     scaling,
     searching,
     servers,
+    sharing,
     watching,
     workers,
 )
+from bigtrain_nb.series.gathering import fully_sharded_step
 from bigtrain_nb.series.pipelines import passes_of
 
 WRONG = {"sum for mean": 3.0, "one vote for each slice": 0.043}
@@ -44,6 +46,8 @@ FIGURES = {
     "lengths": lambda: memory.lengths_figure(
         {"whole": {8: 9.0, 16: 40.0}, "chunks": {8: 3.0, 16: 6.0}}, {8: 2.0, 16: 8.0}
     ),
+    "clock": lambda: sharing.clock_figure({"none ahead": fully_sharded_step(2, 1.0, 2.0, 4.0, 1.0, ahead=0)}),
+    "orders": lambda: cuts.order_figure({"gpipe": passes_of("gpipe", 2, 4)}, "ms"),
     "runs": lambda: cuts.order_figure({"two": passes_of("1f1b", 2, 4, runs=2)}),
     "products": lambda: roofline.products_figure({16: 1.0, 64: 40.0}, {16: 8.0, 64: 90.0}),
     "bits": precision.bits_figure,
@@ -73,6 +77,9 @@ SAID = {
     "readers": {"FILE, worker 0", "OFF, worker 1", "2 of 4", "4 of 4"},
     "segments": {"one", "four", "9.00", "6.00"},
     "lengths": {"whole", "chunks", "one table of scores", "40.0"},
+    "clock": {"none ahead: the step ends at 17.0 ms, the device waits for 5.0 ms", "gathers weights", "forward"},
+    "orders": {"gpipe: ends at 15 ms; a pass takes 1 forward, 2 backward", "stage 1", "3"},
+    "forgetting": {"all", "upper half", "LoRA", "0.001"},
     "pairs": {"mean 1.75", "mean 1.45"},
     "arrived": {"2 came", "4 came"},
     "seeds": {"3.500", "2.250"},
@@ -128,10 +135,20 @@ def test_squares_are_filled_for_what_a_worker_reads():
     assert found == {(0, 0), (1, 0), (2, 1), (3, 1)} | everything
 
 
-def test_the_rate_that_learned_most_has_a_ring():
-    (axes,) = FIGURES["forgetting"]().axes
-    rings = [line.get_xydata().tolist() for line in axes.lines if line.get_fillstyle() == "none"]
-    assert rings == [[[2.3, 2.0]]] * 3
+def test_the_rate_that_learned_most_has_a_ring_and_names_of_lines_stand_apart():
+    for axes, loss in zip(FIGURES["forgetting"]().axes, (2.3, 2.0), strict=True):
+        rings = [line.get_xydata().tolist() for line in axes.lines if line.get_fillstyle() == "none"]
+        assert rings == [[[0.01, loss]]] * 3
+        heights = sorted(text.get_position()[1] for text in axes.texts)
+        assert min(np.diff(heights)) > 0.1, "all lines end at the same loss"
+
+
+def test_a_device_is_grey_where_it_waits():
+    drawn = FIGURES["clock"]()
+    waits = [(box.get_x(), box.get_x() + box.get_width()) for box in filled(drawn, sharing.WAITING)]
+    assert waits == [(0, 1), (3, 4), (6, 7), (11, 12), (16, 17)]
+    names = [text.get_text() for text in drawn.axes[0].texts]
+    assert names.count("gathers weights") == names.count("backward") == 1
 
 
 def test_tokens_are_those_of_all_readers_and_of_each():

@@ -216,8 +216,17 @@ class TestShown:
         table, picture = lab.table(), lab.picture()
         assert "All with prefetch=0 cache=False workers=1." in str(table) and "x), faster (against run 1)" in str(table)
         assert table.html.count('scope="row"') == 2 and "<caption" in table.html
+        assert "median (interval), examples/s  verdict" in str(table)
         assert picture.data.startswith(b"\x89PNG")
         assert "batch=320 (run 1: 4)" in repr(picture) and "against run 1: 80.0x (" in repr(picture)
+
+    def test_on_a_page_a_verdict_has_a_line_of_its_own_and_no_interval_breaks(self, lab):
+        lab.run()
+        lab.run(batch=320)
+        first, second = lab.table().html.split("<tbody>")[1].split('<th scope="row"')[1:]
+        assert "rowspan" not in first and first.count("<tr>") == 1, "nothing to compare with, and the next row"
+        assert second.startswith(' rowspan="2"') and "</tr><tr><td colspan" in second
+        assert ">(3.96 to 4.04)</span>" in first and ">faster</span>" in second
 
     def test_the_picture_says_the_rate_in_large_type_and_whether_it_is_up(self, lab):
         lab.run()

@@ -1,13 +1,15 @@
 """A pipeline's order on a clock; which device has which part of causal attention."""
 
+from statistics import median
+
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, PURPLE, canvas, label, name_rows
+from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, PURPLE, canvas, label
+from bigtrain_nb.series.drawings.clocks import clock, draw_box
 
 COLOURS = {"forward": MEASURED, "backward": PREDICTED}
 COLOURS_OF_LATER_RUNS = {"forward": "#1c5596", "backward": "#94490a"}
-ROOM_FOR_A_NUMBER = 0.025  # of the clock: in half of that, numbers of neighbours run together
 OF_DEVICES = (MEASURED, PREDICTED, GREEN, PURPLE)
 
 
@@ -15,43 +17,30 @@ def order_figure(orders, unit="") -> Figure:
     """One row for each stage of each schedule: its passes as boxes on a clock, wide ones with their micro-batch.
 
     `orders`: {schedule: [pass, ...]}, of which each has stage, kind, micro_batch, start and end, these in ``unit``.
+    Above the rows of a schedule stands when it ends, and the median of its forward and of its backward passes.
     """
-    names = []
-    places = {}
+    rows = {}
     for schedule, passes in orders.items():
         stages = sorted({each.stage for each in passes})
-        for stage in stages:
-            places[schedule, stage] = len(names)
-            names.append(f"{schedule}, stage {stage}")
-    figure, (axes,) = canvas(0.9 + 0.36 * len(names))
-    last = max(each.end for passes in orders.values() for each in passes)
-    for place, (schedule, passes) in enumerate(orders.items()):
-        if place:
-            axes.axhline(places[schedule, 0] - 0.5, color=INK, linewidth=0.8)
-        for each in passes:
-            _draw_pass(axes, each, places[schedule, each.stage], ROOM_FOR_A_NUMBER * last)
-    axes.set_xlim(0, last)
-    name_rows(axes, names)
+        rows[_in_words(schedule, passes, unit)] = [f"stage {stage}" for stage in stages]
     marks = "blue: forward, orange: backward, with the number of the micro-batch"
     if any(each.run for passes in orders.values() for each in passes):
         marks += "\ndarker: runs of layers after the first; narrow boxes have no number"
-    label(axes, f"time on the clock{', ' + unit if unit else ''}\n{marks}")
+    last = max(each.end for passes in orders.values() for each in passes)
+    figure, axes, places = clock(rows, last, f"time on the clock{', ' + unit if unit else ''}\n{marks}")
+    for head, passes in zip(rows, orders.values(), strict=True):
+        for each in passes:
+            colour = (COLOURS_OF_LATER_RUNS if each.run else COLOURS)[each.kind]
+            draw_box(axes, each.start, each.end, places[head, f"stage {each.stage}"], colour, str(each.micro_batch))
     return figure
 
 
-def _draw_pass(axes, each, y, room):
-    length = each.end - each.start
-    box = Rectangle(
-        (each.start, y - 0.4),
-        length,
-        0.8,
-        facecolor=(COLOURS_OF_LATER_RUNS if each.run else COLOURS)[each.kind],
-        edgecolor="white",
-    )
-    axes.add_patch(box)
-    middle = each.start + length / 2
-    if length >= room:
-        axes.text(middle, y, str(each.micro_batch), ha="center", va="center", color="white", fontsize=9)
+def _in_words(schedule, passes, unit):
+    usual = []
+    for kind in COLOURS:
+        usual.append(f"{median(each.end - each.start for each in passes if each.kind == kind):.3g} {kind}")
+    end = f"{max(each.end for each in passes):.3g} {unit}".rstrip()
+    return f"{schedule}: ends at {end}; a pass takes {', '.join(usual)}"
 
 
 def balance_figure(cuts) -> Figure:

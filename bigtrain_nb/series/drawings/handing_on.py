@@ -3,7 +3,20 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key, label, name_rows, side_text
+from bigtrain_nb.plots.canvas import (
+    INK,
+    MEASURED,
+    PREDICTED,
+    canvas,
+    grid,
+    key,
+    label,
+    name_lines,
+    name_rows,
+    side_text,
+)
+
+OF_WAYS = ((INK, "s"), (MEASURED, "o"), (PREDICTED, "D"))
 
 
 def pairs_figure(losses, title) -> Figure:
@@ -26,21 +39,34 @@ def pairs_figure(losses, title) -> Figure:
 
 
 def forgetting_figure(found) -> Figure:
-    """The loss on the first text over that on the new one: a line for each way to adapt, a dot for each learning rate.
+    """Two panels over the learning rate, a line for each way to adapt: the loss on the new text and on the first one.
 
     `found`: {way: {rate: (loss on the new text, loss on the first text)}}, of three ways. The rate with the least loss
-    on the new text has a ring.
+    on the new text has a ring, which stands in both panels.
     """
-    figure, (axes,) = canvas(3.8)
-    marks = {}
-    for colour, (way, of_rates) in zip((INK, MEASURED, PREDICTED), found.items(), strict=True):
-        new, first = zip(*of_rates.values(), strict=True)
-        (marks[way],) = axes.plot(new, first, "o-", color=colour, markersize=6, linewidth=1.5)
-        best = int(np.argmin(new))
-        axes.plot(new[best], first[best], "o", color=colour, markersize=14, fillstyle="none", markeredgewidth=1.8)
-    key(figure, marks)
-    grid(axes, "both")
-    label(axes, "loss on the new text\na dot is a learning rate, the ring the best one", "loss on the first text")
+    figure, panels = canvas(4.9, rows=2)
+    titles = ("What it learns: the loss on the new text", "What it forgets: the loss on the first text")
+    for place, (axes, title) in enumerate(zip(panels, titles, strict=True)):
+        ends = {}
+        for (colour, shape), (way, of_rates) in zip(OF_WAYS, found.items(), strict=True):
+            rates = sorted(of_rates)
+            losses = [of_rates[rate][place] for rate in rates]
+            best = min(rates, key=of_rates.get)
+            axes.plot(rates, losses, shape, linestyle="-", color=colour, markersize=6, linewidth=1.8)
+            axes.plot(
+                best, of_rates[best][place], "o", color=colour, markersize=15, fillstyle="none", markeredgewidth=1.8
+            )
+            ends[way] = losses[-1]
+        axes.set_xscale("log")
+        axes.set_xlim(rates[0] / 1.2, 1.2 * rates[-1])
+        axes.margins(y=0.15)
+        axes.set_xticks(rates, [np.format_float_positional(rate, trim="-") for rate in rates])
+        axes.minorticks_off()
+        axes.set_title(title, loc="left", color=INK, fontsize=10, fontweight="bold")
+        grid(axes, "both")
+        label(axes, "", "loss")
+        name_lines(axes, ends, apart=0.13)
+    label(panels[-1], "learning rate\nring: the rate at which this way learns most", "loss")
     return figure
 
 

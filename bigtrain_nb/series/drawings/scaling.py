@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from bigtrain_nb.common.words import number
-from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label
+from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label, name_lines
 from bigtrain_nb.series.drawings.dots import dots_and_line
 
 STYLES = ("solid", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 2)))
@@ -64,21 +64,7 @@ def curves_figure(curves) -> Figure:
             markersize=4,
         )
         ends[name] = [loss for loss in shown if not math.isnan(loss)][-1]
-    low, high = axes.get_ylim()
-    free = 0.0
-    for name, loss in sorted(ends.items(), key=lambda end: end[1]):
-        height = math.log(loss / low) / math.log(high / low)
-        height = max(height, free)
-        free = height + APART
-        axes.text(
-            1.02,
-            height,
-            name,
-            transform=axes.transAxes,
-            color=INK,
-            fontsize=10,
-            va="center",
-        )
+    name_lines(axes, ends, APART)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")

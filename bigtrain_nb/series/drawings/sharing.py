@@ -1,40 +1,61 @@
 """What a link and a device do in a step of fully sharded layers, and what sending costs by the size of the batch."""
 
+from operator import attrgetter
+
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
 
-from bigtrain_nb.plots.canvas import GREEN, MEASURED, PREDICTED, PURPLE, canvas, grid, key, label, name_rows
+from bigtrain_nb.plots.canvas import GREEN, INK, MEASURED, PREDICTED, canvas, grid, key, label
+from bigtrain_nb.series.drawings.clocks import clock, draw_box, say_once
 
-COLOURS = {"forward": MEASURED, "backward": PREDICTED, "gather": GREEN, "scatter": PURPLE}
+DONE = {  # by kind: the colour of its boxes, that of their numbers, and what it is
+    "forward": (MEASURED, "white", "forward"),
+    "backward": (PREDICTED, "white", "backward"),
+    "gather": ("#aecbf0", INK, "gathers weights"),
+    "scatter": (GREEN, "white", "reduce-scatters gradients"),
+}
+"""Colours as in pictures of pipelines and of memory: gathered weights light blue, gradients green."""
+WAITING = "#e4e5e7"
 LINES = (MEASURED, PREDICTED, GREEN)
 
 
 def clock_figure(steps) -> Figure:
     """A row for the link and one for the device of each step: what they do, with the number of the layer.
 
-    `steps`: {name: [span, ...]}, of which each has lane, kind, layer, start and end in milliseconds.
+    `steps`: {name: [span, ...]}, of which each has lane, kind, layer, start and end in milliseconds. Where the device
+    waits it is grey; above the rows of a step stands when it ends, and how long the device waits.
     """
-    lanes = ("link", "device")
-    names = [f"{name}, {lane}" for name in steps for lane in lanes]
-    figure, (axes,) = canvas(1.4 + 0.42 * len(names))
     last = max(span.end for spans in steps.values() for span in spans)
-    for number, spans in enumerate(steps.values()):
-        for span in spans:
-            _draw_span(axes, span, len(lanes) * number + lanes.index(span.lane), last)
-    axes.set_xlim(0, last)
-    name_rows(axes, names)
-    label(axes, "milliseconds on the clock, with the number of the layer")
-    key(figure, {kind: Patch(color=colour) for kind, colour in COLOURS.items()})
+    waiting = {name: _waiting(spans) for name, spans in steps.items()}
+    heads = {}
+    for name, spans in steps.items():
+        end, waits = max(span.end for span in spans), sum(end - start for start, end in waiting[name])
+        heads[name] = f"{name}: the step ends at {end:.1f} ms, the device waits for {waits:.1f} ms"
+    groups = dict.fromkeys(heads.values(), ("link", "device"))
+    below = "milliseconds on the clock, with the number of the layer"
+    figure, axes, places = clock(groups, last, below, room=0.17)
+    for name, spans in steps.items():
+        for lane in ("link", "device"):
+            y = places[heads[name], lane]
+            own = sorted((span for span in spans if span.lane == lane), key=attrgetter("start"))
+            for span in own:
+                colour, ink, _ = DONE[span.kind]
+                draw_box(axes, span.start, span.end, y, colour, str(span.layer), ink)
+            say_once(axes, [(span.start, DONE[span.kind][-1]) for span in own], y)
+        for start, end in waiting[name]:
+            draw_box(axes, start, end, y, WAITING, "waits", INK)
     return figure
 
 
-def _draw_span(axes, span, y, last):
-    length = span.end - span.start
-    box = Rectangle((span.start, y - 0.4), length, 0.8, facecolor=COLOURS[span.kind], edgecolor="white")
-    axes.add_patch(box)
-    if length > 0.02 * last:
-        middle = span.start + length / 2
-        axes.text(middle, y, str(span.layer), ha="center", va="center", color="white", fontsize=9)
+def _waiting(spans):
+    """Return from when to when the device waits: for the link, at last for the gradients to arrive."""
+    gaps, free_at = [], 0.0
+    for span in sorted(spans, key=attrgetter("start")):
+        if span.lane == "device":
+            if span.start > free_at:
+                gaps.append((free_at, span.start))
+            free_at = span.end
+    end = max(span.end for span in spans)
+    return [*gaps, (free_at, end)] if end > free_at else gaps
 
 
 def slower_figure(slower, limits) -> Figure:
