@@ -21,7 +21,7 @@ from bigtrain_nb.measure.intervals import CONFIDENCE
 from bigtrain_nb.measure.results import Comparison
 from bigtrain_nb.measure.rounds import Rounds, check_factories
 
-LOOKS = (4, 6, 8, 12, 18, 28, 40)
+LOOKS_AFTER = (4, 6, 8, 12, 18, 28, 40)
 """After so many rounds. Even numbers: a drift within a round cancels with the next one, which runs backwards."""
 
 
@@ -65,7 +65,7 @@ class Race(Comparison):
         return {**super().to_dict(), "settings": self.settings, "left": self.left}
 
     def _error_of_one(self, a, b):
-        return 2 * (1 - CONFIDENCE) / len(LOOKS) / (len(self.results) - 1)
+        return 2 * (1 - CONFIDENCE) / len(LOOKS_AFTER) / (len(self.results) - 1)
 
     def _against(self, name, first):
         if name not in self.left:
@@ -125,7 +125,7 @@ def looks(build, settings, seconds, progress=None):
     with Progress(progress) as told:
         rounds.build(told)
         done = 0
-        for look in LOOKS:
+        for look in LOOKS_AFTER:
             one = rounds.seconds / done * len(rounds.running) / len(factories) if done else 0.0
             if rounds.seconds + one * (look - done) > seconds and done:
                 return
