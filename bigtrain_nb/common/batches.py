@@ -1,16 +1,69 @@
-"""A batch as a training step sees it: what it counts, its micro-batches, and the sums over them.
+"""A batch as a training step sees it: a replica's `Share` of it, its micro-batches, and the sums over them.
 
 What is summed is {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and
 where a mask leaves out places "left", the share of the weight that it leaves, a scalar.
 """
 
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import innermost
+from bigtrain_nb.common.keras_gaps import synchronized_layers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
+
+
+@dataclass(frozen=True)
+class Share:
+    """A replica's share of a batch, or a micro-batch of it, with its facts: each is asked for once in a step.
+
+    ``reduction``: what the replicas do together, a `Mean` of parallel/reduction.py. ``micro_batches``: into how many at
+    most the share is cut. ``examples``: their number, an int where it is known and else an int32 scalar. ``part``: what
+    part of the mean over all pieces its loss is.
+
+    ``is_piece``: whether there are other micro-batches or replicas. Only then ``loss_reduction``, that of all losses,
+    ``places``, what each counts in the mean, None for all alike, and ``weight``, what all of them count, are known.
+    ``loss_factor``: how often a loss counts, as there are replicas where it is a sum, for the mean of all is taken.
+    """
+
+    data: Any
+    reduction: Any
+    micro_batches: int
+    examples: Any
+    is_piece: bool = False
+    loss_reduction: str | None = None
+    loss_factor: int = 1
+    places: Any = None
+    weight: Any = None
+    part: Any = 1.0
+
+    def micro_batch(self, start, length):
+        """Return examples ``start`` to ``start + length``, whose part is by weight."""
+        data, places = self.data, self.places
+        if self.micro_batches > 1:  # else it is all of them, which need not be dense
+            data, places = examples_of((data, places), start, length)
+        weight = weight_of(length, places, self.loss_reduction)
+        part = tf.math.divide_no_nan(weight, self.weight) * self.part
+        return replace(self, data=data, places=places, examples=length, weight=weight, part=part)
+
+
+def share_of(data, reduction, micro_batches):
+    """Return the `Share` that the batch of a replica is."""
+    share = Share(data, reduction, micro_batches, count_examples(data))
+    if micro_batches == 1 and reduction.replicas == 1:
+        return share
+    kind = loss_reduction(reduction.model.loss)
+    places = places_of(data, reduction.model.loss, kind)
+    return replace(
+        share,
+        is_piece=True,
+        loss_reduction=kind,
+        loss_factor=reduction.replicas if kind == "sum" else 1,
+        places=places,
+        weight=weight_of(share.examples, places, kind),
+    )
 
 
 def loss_reduction(loss):
@@ -40,41 +93,44 @@ def ignored_class(loss):
     return getattr(losses[0], "ignore_class", None) if len(losses) == 1 else None
 
 
-def weight_of(data, loss):
+def weight_of(examples, places, reduction):
     """Return what a batch counts in the mean over several, a float32 scalar; float64 where that is Keras' floatx.
 
-    That are its examples, the places that the ``loss`` of `compile` does not ignore, or the sum of its sample weights.
+    That are its ``examples``, or the sum of what its ``places`` count; 1 where losses are sums.
     """
-    dtype = "float64" if keras.config.floatx() == "float64" else "float32"
-    if loss_reduction(loss) == "sum":
-        return tf.constant(1.0, dtype)
-    counted = places_of(data, loss)
-    return tf.cast(count_examples(data), dtype) if counted is None else tf.reduce_sum(tf.cast(counted, dtype))
+    if reduction == "sum":
+        return tf.constant(1.0, _dtype_of_weights())
+    return tf.cast(examples, _dtype_of_weights()) if places is None else tf.reduce_sum(places)
 
 
-def places_of(data, loss):
+def places_of(data, loss, reduction):
     """Return what each place of a batch counts in the mean of the ``loss`` of `compile`; None for all alike.
 
     That is 0 where the target is the class that it ignores, and by the sample weights where the mean is.
     """
-    dtype = "float64" if keras.config.floatx() == "float64" else "float32"
+    if reduction == "sum":
+        return None
     _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    valid = _valid_places(y, loss, dtype)
-    if loss_reduction(loss) != "mean_with_sample_weight" or sample_weight is None:
+    valid = _valid_places(y, loss)
+    if reduction != "mean_with_sample_weight" or sample_weight is None:
         return valid
     if keras.tree.is_nested(sample_weight):
         raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
-    sample_weight = tf.cast(sample_weight, dtype)
+    sample_weight = tf.cast(sample_weight, _dtype_of_weights())
     return sample_weight if valid is None else sample_weight * valid
 
 
-def _valid_places(y, loss, dtype):
+def _dtype_of_weights():
+    return "float64" if keras.config.floatx() == "float64" else "float32"
+
+
+def _valid_places(y, loss):
     """Return 1 where the only target counts in the loss, and 0 where it is the ignored class; None without one."""
     ignored, targets = ignored_class(loss), keras.tree.flatten(y)
     if ignored is None or len(targets) != 1:
         return None
     (target,) = targets
-    valid = tf.cast(tf.not_equal(target, tf.cast(ignored, target.dtype)), dtype)
+    valid = tf.cast(tf.not_equal(target, tf.cast(ignored, target.dtype)), _dtype_of_weights())
     return tf.squeeze(valid, -1) if valid.shape.rank > 1 and valid.shape[-1] == 1 else valid
 
 
@@ -118,33 +174,28 @@ def dense(gradient, variable):
     return gradient
 
 
-def refuse_sum_with_other_losses(model, reduction):
-    """Raise ValueError where micro-batches would count the losses of layers once each, for want of shares."""
-    if reduction == "sum" and model.micro_batches > 1 and model.losses:
-        raise ValueError(
-            'with the reduction "sum", micro_batches would count regularisers and add_loss once for each of them: use'
-            ' "sum_over_batch_size"'
-        )
-
-
-def refuse_what_needs_one_piece(model):
-    """Raise ValueError for what cannot be in a step of several micro-batches or replicas.
-
-    That are an optimizer that accumulates by itself, and the scales of float8, which Keras hands on as gradients and
-    which are not to be summed.
-    """
-    if getattr(innermost(model.optimizer), "gradient_accumulation_steps", None):
-        raise ValueError(
-            "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
-            " optimizer and give micro_batches to the model"
-        )
-    if any(variable.overwrite_with_gradient for variable in model.trainable_variables):
-        raise ValueError("float8 works on one device and without micro_batches only")
-
-
 def micro_batches_of(examples, size):
     """Return the start and the length of micro-batches of ``size`` examples, the last one shorter: of known numbers."""
     return [(start, min(size, examples - start)) for start in range(0, examples, size)] or [(0, 0)]
+
+
+def sum_over_micro_batches(step_of, share):
+    """Return the sums of what ``step_of(share)`` gives for the micro-batches of a share, which may be empty."""
+    model, reduction, examples = share.reduction.model, share.reduction, share.examples
+    never_empty = reduction.replicas == 1 or reduction.talks_in_forward
+    if share.micro_batches == 1 and (never_empty or synchronized_layers(model)):
+        return step_of(share)
+
+    def one_micro_batch(start, length):
+        return step_of(share.micro_batch(start, length))
+
+    size = -(-examples // share.micro_batches)  # rounded up
+    if reduction.talks_in_forward:
+        return sum_written_out(one_micro_batch, equal_parts(examples, share.micro_batches))
+    if tf.executing_eagerly():
+        return sum_written_out(one_micro_batch, micro_batches_of(int(examples), max(1, int(size))))
+    of_one_size = model.jit_compile and share.micro_batches > 1
+    return sum_in_a_loop(one_micro_batch, model.trainable_variables, examples, size, of_one_size)
 
 
 def sum_in_a_loop(one_micro_batch, variables, examples, size, of_one_size):

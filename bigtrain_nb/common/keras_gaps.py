@@ -104,6 +104,11 @@ def count_by_examples(model, examples):
         yield
 
 
+def as_scalar(loss):
+    """Return a loss as a scalar: of no examples Keras gives one of shape [0]."""
+    return tf.reduce_sum(loss) if getattr(loss, "shape", ()) == (0,) else loss
+
+
 def _counting(tracker, examples):
     update = type(tracker).update_state
 

@@ -27,7 +27,7 @@ def has_end(made):
         return False
 
 
-def count_examples(batch, name="source"):
+def examples_in(batch, name="source"):
     """Return the number of examples in a batch, at least 1: the leading dimension of its first component."""
     first = batch
     while isinstance(first, tuple | list | Mapping) and first:

@@ -10,7 +10,7 @@ from collections import deque
 from numbers import Integral
 
 from bigtrain_nb.common.at_rest import let_rest, wait_for_gpus
-from bigtrain_nb.common.sources import count_examples, has_end, is_source
+from bigtrain_nb.common.sources import examples_in, has_end, is_source
 
 STEP_SLICE, SLICE, LONGEST_STEADYING = 0.05, 0.3, 2.0
 """Seconds. A warm-up is seen in slices, of a step and of an iterator: it is over once two agree, or after so long."""
@@ -137,7 +137,7 @@ class Source:
             self.iterator = iter(self.made)
         for batch in self.iterator:
             self.pass_is_empty = False
-            return count_examples(batch, self.name)
+            return examples_in(batch, self.name)
         if self.pass_is_empty:
             again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
             raise ValueError(f"{self.name} yielded no batch{again}")

@@ -16,8 +16,8 @@ their own type, which is float32 under a mixed policy too; gradients in ``reduce
 
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
-from bigtrain_nb.common.batches import weight_of
 from bigtrain_nb.common.in_place import made_class
 from bigtrain_nb.common.keras_gaps import layers_within, moving_statistics
 from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_nested
@@ -30,7 +30,7 @@ from bigtrain_nb.common.replicas import (
     sum_over_replicas,
 )
 from bigtrain_nb.parallel.recompute import is_computed_again
-from bigtrain_nb.parallel.reduction import Mean, assign_means
+from bigtrain_nb.parallel.reduction import Mean, assign_means, over_valid_places
 from bigtrain_nb.parallel.shards import (
     OptimizerOfShards,
     finish_gradients,
@@ -195,12 +195,15 @@ class FullyShardedMean(Mean):
         finally:
             _here.reduce_dtype = None
 
-    def share(self, data):
-        """Return what part of the global batch a replica's share is: so the sum over the replicas is the mean."""
-        weight = weight_of(data, self.model.loss)
-        return tf.math.divide_no_nan(weight, sum_over_replicas(tf.identity(weight)))
+    def share(self, data, training):
+        """Return a share that training multiplies by what part of the batch it is: the replicas' sum is the mean."""
+        share = super().share(data, training)
+        if not training:
+            return share
+        _refuse_statistics_of_no_examples(self.model, share.examples)
+        return replace(share, part=tf.math.divide_no_nan(share.weight, sum_over_replicas(tf.identity(share.weight))))
 
-    def reduce(self, step, data):
+    def reduce(self, step, share):
         are_shards = dict(zip(step["gradients"], self.are_shards(step["gradients"]), strict=True))
         dtype = self.model.reduce_dtype
         whole = {
@@ -209,21 +212,33 @@ class FullyShardedMean(Mean):
             if not are_shards[index]
         }
         statistics = moving_statistics(self.model)
-        of_statistics = [tf.math.multiply_no_nan(tf.cast(one.value, tf.float32), step["share"]) for one in statistics]
+        of_statistics = [tf.math.multiply_no_nan(tf.cast(one.value, tf.float32), share.part) for one in statistics]
         others = {name: value for name, value in step.items() if name != "gradients"}
-        sums = sum_over_replicas({**others, "statistics": of_statistics, "whole": whole})
+        sums = sum_over_replicas({**others, "share": share.part, "statistics": of_statistics, "whole": whole})
         assign_means(statistics, sums["statistics"], sums["share"])
         gradients = {
             index: own if are_shards[index] else tf.cast(sums["whole"][index], own.dtype)
             for index, own in step["gradients"].items()
         }
-        return {**{name: sums[name] for name in others}, "gradients": gradients}
+        return over_valid_places({**{name: sums[name] for name in others}, "gradients": gradients})
 
     def are_shards(self, gradients):
         return [is_shard(self.model.trainable_variables[index]) for index in gradients]
 
     def finish(self, gradients):
         return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
+
+
+def _refuse_statistics_of_no_examples(model, examples):
+    """Raise, when the step runs, where a replica has fewer examples than micro-batches and normalizes over them."""
+    if moving_statistics(model):
+        tf.debugging.assert_greater_equal(
+            examples,
+            model.micro_batches,
+            f"fully_shard runs every layer in each of micro_batches={model.micro_batches} on every replica, and one of"
+            " them has fewer examples: BatchNormalization over no examples gives NaN. Give larger batches, leave out a"
+            " short last one by batch(..., drop_remainder=True), or use GroupNormalization",
+        )
 
 
 def is_fully_sharded(model):

@@ -2,14 +2,14 @@
 
 `Mean` is that of an ordinary model. The others derive from it, each in a file of its own: `ShardedMean` and
 `FullyShardedMean`. A step is handed to `reduce` as one replica has computed it:
-{"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}, "share": by what they
-were multiplied}, and "left", of `share_left`, where a mask leaves out places. What comes back is applied by the
-optimizer. A variable that the loss does not depend on is not in it.
+{"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and "left", of
+`share_left`, where a mask leaves out places; with it comes the replica's `Share` of the batch. What comes back is
+applied by the optimizer. A variable that the loss does not depend on is not in it.
 """
 
 from contextlib import nullcontext
 
-from bigtrain_nb.common.batches import weight_of
+from bigtrain_nb.common.batches import share_of
 from bigtrain_nb.common.keras_gaps import moving_statistics
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import mean_over_replicas, own_copy, sum_over_replicas
@@ -31,6 +31,9 @@ class Mean:
     """How gradients are summed over the replicas: a function of {index: gradient}, which returns their sums, or this
     replica's shards of them. They have been multiplied by the weight of the share, and cast to ``reduce_dtype``."""
 
+    at_work = staticmethod(nullcontext)
+    """The context in which a replica computes."""
+
     def __init__(self, model):
         self.model = model
         self.replicas = model.distribute_strategy.num_replicas_in_sync
@@ -40,28 +43,22 @@ class Mean:
         """Return the setting or layers for which a model needs this reduction, in words for an error; else None."""
 
     def batch(self, data):
-        """Return what a replica computes on: its share of the global batch."""
+        """Return the data that a replica computes on."""
         return data if self.replicas == 1 else own_copy(data)
 
-    def share(self, data):
-        """Return what a replica's loss and gradients are multiplied by before they come to `reduce`."""
-        return 1.0
+    def share(self, data, training):
+        """Return what a replica computes on as its `Share` of the global batch."""
+        return share_of(self.batch(data), self, self.model.micro_batches if training else 1)
 
-    def at_work(self):
-        """Return the context in which a replica computes."""
-        return nullcontext()
-
-    def reduce(self, step, data):
+    def reduce(self, step, share):
         """Return the step of the global batch. Moving statistics become their mean in the same all-reduce."""
         if self.replicas == 1:
-            return step
+            return over_valid_places(step)
         statistics = moving_statistics(self.model)
-        mine = {name: value for name, value in step.items() if name != "share"}
-        mine["statistics"] = [variable.value for variable in statistics]
-        weight = weight_of(data, self.model.loss)
-        means, total = mean_over_replicas(mine, weight, self.model.reduce_dtype, self.sum_gradients)
+        mine = {**step, "statistics": [variable.value for variable in statistics]}
+        means, total = mean_over_replicas(mine, share.weight, self.model.reduce_dtype, self.sum_gradients)
         assign_means(statistics, means.pop("statistics"), total)
-        return means
+        return over_valid_places(means)
 
     def are_shards(self, gradients):
         """Return of each gradient that `reduce` has returned, {index: gradient}, whether it is a replica's shard."""
@@ -77,3 +74,14 @@ def assign_means(statistics, means, total):
     for variable, mean in zip(statistics, means, strict=True):
         kept = tf.cast(variable.value, mean.dtype)
         variable.assign(tf.cast(tf.where(total > 0, mean, kept), variable.dtype))
+
+
+def over_valid_places(step):
+    """Return a step divided by the share of the batch's weight that masks have left; as it is without one."""
+    if "left" not in step:
+        return step
+
+    def divided(value):
+        return tf.math.divide_no_nan(value, tf.cast(step["left"], value.dtype))
+
+    return {**step, **tf.nest.map_structure(divided, {name: step[name] for name in ("loss", "gradients")})}

@@ -4,7 +4,7 @@ import math
 from functools import partial
 from numbers import Number
 
-from bigtrain_nb.common.checks import function, of_kind, one_of, whole_number
+from bigtrain_nb.common.checks import function, of_kind, whole_number
 from bigtrain_nb.common.keras_gaps import innermost, weights_to_train
 from bigtrain_nb.common.operations import number_of_bytes
 from bigtrain_nb.common.passes import passes
@@ -13,8 +13,8 @@ from bigtrain_nb.parallel.fully_shard import is_fully_sharded
 from bigtrain_nb.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.plan.fully_sharded import fully_sharded, layers_to_shard
 from bigtrain_nb.plan.graph import Graph
-from bigtrain_nb.train.model import Model
-from bigtrain_nb.train.settings import SETTINGS
+from bigtrain_nb.train.model import Model, overriding
+from bigtrain_nb.train.settings import SETTINGS, checked
 
 
 class Step:
@@ -124,10 +124,10 @@ def _built(model, policy):
 
 def _refuse_other_steps(model):
     """Raise TypeError or ValueError for a model that does something else in a step than what is traced here."""
-    kinds = [kind for kind in type(model).__mro__ if kind is not Model and "train_step" in vars(kind)]
-    if vars(kinds[0])["train_step"] is not keras.Model.train_step:
+    kind = overriding(model)
+    if kind:
         raise TypeError(
-            f"{kinds[0].__name__} has a train_step of its own, and a plan is of one forward pass, one backward pass and"
+            f"{kind.__name__} has a train_step of its own, and a plan is of one forward pass, one backward pass and"
             " one update: plan the Keras models that it is made of, or measure a step by bt.peak_memory and"
             " bt.throughput. A loss of your own is planned if it stands in compute_loss(x, y, y_pred, sample_weight)"
         )
@@ -141,11 +141,7 @@ def _refuse_other_steps(model):
 def _settings(model, given, devices):
     """Return the settings of `bt.Model` for this step: those that are given, else the model's."""
     settings = {name: getattr(model, name) if isinstance(model, Model) else SETTINGS[name] for name in SETTINGS}
-    settings |= {name: value for name, value in given.items() if value is not None}
-    whole_number("micro_batches", settings["micro_batches"], 1)
-    one_of("reduce_dtype", settings["reduce_dtype"], ("float32", "bfloat16"))
-    if not isinstance(settings["shard_optimizer"], bool):
-        raise ValueError(f"shard_optimizer must be True or False, not {settings['shard_optimizer']!r}")
+    settings = checked(None, settings | {name: value for name, value in given.items() if value is not None})
     if settings["fully_shard"] is not None:
         if settings["shard_optimizer"] and devices > 1:
             raise ValueError(

@@ -11,7 +11,7 @@ from bigtrain_nb.common.passes import as_tensor, batches_of, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
 from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, wrong
-from bigtrain_nb.train.model import has_own_step
+from bigtrain_nb.train.model import overriding
 
 MOST_BATCHES = 40
 """That are read; from fewer, the order of classes cannot be told."""
@@ -80,7 +80,7 @@ class Training:
 
     @property
     def has_own_step(self):
-        return has_own_step(self.model)
+        return overriding(self.model) is not None
 
     def refuse_own_step(self):
         if self.has_own_step:

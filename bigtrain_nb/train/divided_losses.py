@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from bigtrain_nb.common.batches import loss_reduction, places_of
 from bigtrain_nb.common.keras_gaps import layers_that_add_losses, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -22,13 +21,13 @@ LABELS = ((-100, -1, 0, 1), (-1, 0, 1), (0, 1))
 """Drawn as targets, the first of which a loss takes: those that are often left out come first."""
 
 
-def share_left(model, data, y_pred, watched):
-    """Return which share of what `weight_of` counts in a piece is left by the mask of its loss, a scalar of 0 to 1.
+def share_left(share, y_pred, watched):
+    """Return how much of the weight of a `Share` is left by the mask of its loss, a scalar of 0 to 1.
 
-    The sum over pieces of their losses by weight and share, divided by that of weight and share, is then the loss of
-    the batch. It is None without a mask, where losses are sums, and for several outputs, each with places of its own.
+    The sum over pieces of their losses by weight and what is left, divided by that of these, is then the loss of the
+    batch. It is None without a mask, where losses are sums, and for several outputs, each with places of its own.
     """
-    if not _is_only_loss(y_pred, watched) or loss_reduction(model.loss) == "sum":
+    if not _is_only_loss(y_pred, watched) or share.loss_reduction == "sum":
         return None
     (output,) = tf.nest.flatten(y_pred)
     masks = [mask for mask in (mask_of(output), watched[0].mask) if mask is not None]
@@ -37,8 +36,7 @@ def share_left(model, data, y_pred, watched):
     left = tf.cast(masks[0], tf.float32)
     for mask in masks[1:]:
         left *= tf.cast(mask, tf.float32)
-    counted = places_of(data, model.loss)
-    counted = tf.ones_like(left) if counted is None else tf.cast(counted, tf.float32)
+    counted = tf.ones_like(left) if share.places is None else tf.cast(share.places, tf.float32)
     if counted.shape.rank > left.shape.rank:
         counted = tf.squeeze(counted, -1)
     while counted.shape.rank < left.shape.rank:
@@ -51,11 +49,11 @@ def _is_only_loss(y_pred, watched):
     return len(watched) == 1 and len(tf.nest.flatten(y_pred)) == 1
 
 
-def check_losses(model, y_pred, sample_weight, watched):
+def check_losses(share, y_pred, sample_weight, watched):
     """Refuse, or warn of, losses of which the mean over pieces is not that of the batch; see `losses_watched`."""
-    kind = loss_reduction(model.loss)
+    model, kind = share.reduction.model, share.loss_reduction
     for loss in watched:
-        _check_values(model, loss, kind)
+        _check_values(share, loss)
     if not watched and type(model).compute_loss is not keras.Model.compute_loss:
         _warn(
             model,
@@ -63,13 +61,18 @@ def check_losses(model, y_pred, sample_weight, watched):
             " is given, the mean of these is the loss of the batch, and all is well. If it adds up, as what is divided"
             " by the global batch, that mean is only a part: divide by the number of examples in y instead",
         )
-    adding = [layer.name for layer in layers_that_add_losses(model)]
+    adding = [layer.name for layer in layers_that_add_losses(model)] if model.losses else []
     if adding:
         _warn(
             model,
             f"{', '.join(adding)} {'adds a loss' if len(adding) == 1 else 'add losses'} by add_loss or"
             " activity_regularizer. A step takes the mean of those of micro-batches and replicas: right for a mean over"
             " examples, but of a sum over them, as Keras' activity regularizers are, it is only a part",
+        )
+    if kind == "sum" and share.micro_batches > 1 and model.losses:
+        raise ValueError(
+            'with the reduction "sum", micro_batches would count regularisers and add_loss once for each of them: use'
+            ' "sum_over_batch_size"'
         )
     if kind == "sum" or _is_only_loss(y_pred, watched):
         return
@@ -86,15 +89,16 @@ def check_losses(model, y_pred, sample_weight, watched):
     )
 
 
-def _check_values(model, loss, kind):
+def _check_values(share, loss):
     """Refuse a loss that adds up where the mean is taken; warn of one that is not one number for each example."""
+    model = share.reduction.model
     if not loss.is_one_number and not loss.is_own:
         if loss.name.lower() == "circle":
             _warn_of_other_examples(model, loss)
         return
-    found = _of_drawn_numbers(model, loss)
+    found = _of_drawn_numbers(share, loss)
     if found == "adds up":
-        if kind != "sum":
+        if share.loss_reduction != "sum":
             raise ValueError(
                 f"{model.name}: {loss.name} adds up: of more examples it is as much larger, as a sum is, or what is"
                 " divided by the global batch. Of micro-batches and replicas the mean is taken, which is a part of it."
@@ -125,20 +129,20 @@ def _warn(model, words):
     warnings.warn(f"{model.name}: {words}", stacklevel=3)
 
 
-def _of_drawn_numbers(model, loss):
+def _of_drawn_numbers(share, loss):
     """Return what a loss makes of drawn numbers: "adds up", "one number", "depends on others"; None if it is one for
     each example, or does not take them.
     """
     for labels in LABELS:
         try:
-            found = _compared(model, loss, labels)
+            found = _compared(share, loss, labels)
         except Exception:  # somebody's own function, of numbers that it may not know
             continue
         if found is not None:
             return found or None
 
 
-def _compared(model, loss, labels):
+def _compared(share, loss, labels):
     """Return what the values of two pieces, and of both together, say of a loss, "" for nothing; None if they are not
     finite or random.
     """
@@ -150,10 +154,10 @@ def _compared(model, loss, labels):
         return None
     if of_piece.ndim and len(together) == 2 * len(of_piece):
         return "" if _equal(together[: len(of_piece)], of_piece) else "depends on others"
-    replicas = model.replica_reduction.replicas
+    replicas = share.reduction.replicas
     here = _here(loss.call, piece)
     pairs = []
-    if model.micro_batches > 1:
+    if share.micro_batches > 1:
         pairs.append((_here(loss.call, _joined(piece, piece)), 2))
     if replicas > 1:
         pairs.append((_alone(loss.call, _joined(*[piece] * replicas))[0], replicas))

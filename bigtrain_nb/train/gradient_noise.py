@@ -7,7 +7,7 @@ micro-batch on a replica, or on all of them. The two squares give tr(Σ) and |G|
 have shards, whose pieces are others, are counted by themselves.
 """
 
-from bigtrain_nb.common.batches import count_examples, loss_reduction, weight_of
+from bigtrain_nb.common.batches import loss_reduction
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import sum_over_replicas
 from bigtrain_nb.parallel.shards import is_shard, square_norms
@@ -43,41 +43,39 @@ class GradientNoise:
 
     # In a step
 
-    def of_a_piece(self, gradients, share):
-        """Return what a piece adds to `PIECES`, where ``gradients`` have been multiplied by its ``share``.
+    def of_a_piece(self, gradients, part, replicas):
+        """Return what a piece adds to `PIECES`, where ``gradients`` have been multiplied by its ``part``.
 
-        A piece of b of B examples has the share b / B, and its square counts so much: however unevenly n pieces cut the
+        A piece of b of B examples is the part b / B, and its square counts so much: however unevenly n pieces cut the
         batch, the mean is |G|² + tr(Σ) n / B on average.
         """
-        reduction = self._model.replica_reduction
         weights = self._model.trainable_variables
         own = square_norms(gradients)
         shards = [square for index, square in own.items() if is_shard(weights[index])]
         whole = [square for index, square in own.items() if not is_shard(weights[index])]
-        share = share_of_shards = tf.cast(share, tf.float32)
-        square_of_shards, replicas = _sum(shards), 1
+        part = part_of_shards = tf.cast(part, tf.float32)
+        square_of_shards, counted = _sum(shards), 1
         if shards:
             square_of_shards = sum_over_replicas(square_of_shards)
-            share_of_shards = sum_over_replicas(tf.identity(share))  # their gradients are sums over the replicas
-            replicas = reduction.replicas  # all have the same, and it is summed
+            part_of_shards = sum_over_replicas(tf.identity(part))  # their gradients are sums over the replicas
+            counted = replicas  # all have the same, and it is summed
         return tf.stack(
             [
-                tf.math.divide_no_nan(_sum(whole), share),
-                tf.math.divide_no_nan(square_of_shards, share_of_shards) / replicas,
-                tf.cast(share > 0, tf.float32),
-                tf.cast(share_of_shards > 0, tf.float32) / replicas,
+                tf.math.divide_no_nan(_sum(whole), part),
+                tf.math.divide_no_nan(square_of_shards, part_of_shards) / counted,
+                tf.cast(part > 0, tf.float32),
+                tf.cast(part_of_shards > 0, tf.float32) / counted,
             ]
         )
 
-    def add(self, pieces, step, data):
+    def add(self, pieces, step, share):
         """Count a step: `PIECES` of this replica, and the step of the global batch, before gradients are clipped."""
         gradients = step["gradients"]
-        reduction, optimizer = self._model.replica_reduction, self._model.optimizer
-        weights = self._model.trainable_variables
-        pieces, examples = self._of_all_replicas(pieces, data)
+        optimizer, weights = self._model.optimizer, self._model.trainable_variables
+        pieces, examples = _of_all_replicas(pieces, share)
         small, count = tf.math.divide_no_nan(pieces[:2], step.get("left", 1.0)), pieces[2:]
 
-        squares = square_norms(gradients, reduction.are_shards(gradients))
+        squares = square_norms(gradients, share.reduction.are_shards(gradients))
         shards = [square for index, square in squares.items() if is_shard(weights[index])]
         whole = [square for index, square in squares.items() if not is_shard(weights[index])]
         large = tf.stack([_sum(whole), _sum(shards)])
@@ -96,18 +94,17 @@ class GradientNoise:
         )
         self._sums.assign_add(of_the_step)
 
-    def _of_all_replicas(self, pieces, data):
-        """Return the pieces of the batch whose gradient is applied, and how many examples it has."""
-        reduction = self._model.replica_reduction
-        examples = tf.cast(count_examples(data), tf.float32)
-        if reduction.replicas == 1:
-            return pieces, examples
-        if reduction.talks_in_forward:  # where a share is that of the global batch
-            return sum_over_replicas([pieces, examples])
-        weight = weight_of(data, self._model.loss)
-        weighted = tf.math.multiply_no_nan(pieces[:2], weight)
-        squares, count, examples, weight = sum_over_replicas([weighted, pieces[2:], examples, weight])
-        return tf.concat([tf.math.divide_no_nan(squares, weight), count], axis=0), examples
+
+def _of_all_replicas(pieces, share):
+    """Return the pieces of the batch whose gradient is applied, and how many examples it has."""
+    examples = tf.cast(share.examples, tf.float32)
+    if share.reduction.replicas == 1:
+        return pieces, examples
+    if share.reduction.talks_in_forward:  # where a part is that of the global batch
+        return sum_over_replicas([pieces, examples])
+    weighted = tf.math.multiply_no_nan(pieces[:2], share.weight)
+    squares, count, examples, weight = sum_over_replicas([weighted, pieces[2:], examples, share.weight])
+    return tf.concat([tf.math.divide_no_nan(squares, weight), count], axis=0), examples
 
 
 def refuse_unmeasurable(model):
@@ -117,15 +114,14 @@ def refuse_unmeasurable(model):
         raise ValueError(
             'gradients=True needs losses that are means, and the reduction is "sum": use "sum_over_batch_size"'
         )
-    by_replica = not reduction.talks_in_forward
-    if model.micro_batches * (reduction.replicas if by_replica else 1) > 1:
+    if model.micro_batches * (1 if reduction.talks_in_forward else reduction.replicas) > 1:
         return
     asked = type(reduction).asked_for(model)
     where = f"with {asked}, " if asked else ""
     raise ValueError(
         "gradients=True compares the gradient of a batch with those of its pieces, and"
         f" {where}micro_batches=1 leaves it in one piece: set model.micro_batches = 2 or more"
-        f"{'' if not by_replica else ', or train on several replicas'}"
+        f"{'' if reduction.talks_in_forward else ', or train on several replicas'}"
     )
 
 

@@ -15,31 +15,20 @@ import sys
 import warnings
 import zlib
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from functools import partial, wraps
 from typing import Any, Self, TypeVar, Unpack
 
 from bigtrain_nb.common import in_place
-from bigtrain_nb.common.batches import (
-    count_examples,
-    dense,
-    equal_parts,
-    examples_of,
-    loss_reduction,
-    micro_batches_of,
-    refuse_sum_with_other_losses,
-    refuse_what_needs_one_piece,
-    sum_in_a_loop,
-    sum_written_out,
-    weight_of,
-)
+from bigtrain_nb.common.batches import count_examples, dense, loss_reduction, sum_over_micro_batches
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.files import write_once
 from bigtrain_nb.common.keras_gaps import (
     Functional,
     after,
     already_reduced,
+    as_scalar,
     batch_of_zeros,
     callbacks_in,
     count_by_examples,
@@ -50,7 +39,6 @@ from bigtrain_nb.common.keras_gaps import (
     logs_to_reduce,
     losses_of_one_device,
     losses_watched,
-    moving_statistics,
     steps_in_turn,
     synchronized_layers,
 )
@@ -239,7 +227,7 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.compile)
     def compile(self, *args, **kwargs):
-        _refuse_other_scope(self, "compile")
+        _refuse_other_scope(self)
         super().compile(*args, **kwargs)
         self._reduction = None
         object.__setattr__(self, "_noise", None)
@@ -247,7 +235,7 @@ class Model(keras.Model):
 
     def compile_from_config(self, config):
         """Compile a model that is loaded. Keras does so where nobody has overridden `compile`."""
-        if type(self).compile is not Model.compile or _next_after_ours(self, "compile"):
+        if overriding(self, "compile"):
             super().compile_from_config(config)  # which warns that it does not
             return
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -306,183 +294,139 @@ class Model(keras.Model):
 
     def train_step(self, data):
         """Train on one replica's share of the global batch; return the metrics."""
-        if _next_after_ours(self, "train_step"):
+        if overriding(self, "train_step", behind=Model):
             return super().train_step(data)
-        self._ours_was_called = True
-        self._build_before_tracing(data, always=self.micro_batches > 1)
-        data = self.replica_reduction.batch(data)
-        share = self.replica_reduction.share(data)
-        with after(data) if self.built else nullcontext():  # variables that are made here must not begin with the data
-            step = self._sum_over_micro_batches(data, share)
+        share = self._share_of_batch(data, training=True)
+        with self._at_work(share):
+            step = sum_over_micro_batches(self._forward_and_gradients, share)
         pieces = step["logs"].pop(PIECES, None)
-        step = _over_valid_places(self.replica_reduction.reduce({**step, "share": share}, data))
+        step = share.reduction.reduce(step, share)
         if self._noise is not None:
-            self._noise.add(pieces, step, data)
-        self._update({**step, "gradients": self.replica_reduction.finish(step["gradients"])}, data)
+            self._noise.add(pieces, step, share)
+        self._update({**step, "gradients": share.reduction.finish(step["gradients"])}, share)
         return logs_to_reduce({**step["logs"], **self.get_metrics_result()}, self.distribute_strategy)
 
-    def _sum_over_micro_batches(self, data, share_of_batch):
-        """Return the loss, gradients and logs of what a replica computes on, times its share of the global batch.
+    def _share_of_batch(self, data, training):
+        """Return the `Share` of this replica, with what each function of a step asks of it.
 
-        The loss of each micro-batch is scaled before its gradients are taken, so that their sum is the share's mean.
+        Variables that sums start from, and the losses to track, are made before; with a strategy, Keras did so already.
         """
-        reduction = self.replica_reduction
-        if reduction.talks_in_forward:
-            _refuse_statistics_of_no_examples(self, count_examples(data))
-        one_piece = reduction.replicas == 1 or reduction.talks_in_forward or synchronized_layers(self)
-        if self.micro_batches == 1 and one_piece:  # else a share may be empty
-            return self._forward_and_gradients(data, share_of_batch)
-        kind = loss_reduction(self.loss)
-        weight = weight_of(data, self.loss)
+        self._ours_was_called = True
+        _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        if self._distribute_strategy is None and (training and self.micro_batches > 1 or keras.tree.is_nested(y)):
+            self._symbolic_build(data_batch=data)
+        return self.replica_reduction.share(data, training)
 
-        def one_micro_batch(start, length):
-            part = data if self.micro_batches == 1 else examples_of(data, start, length)
-            share = tf.math.divide_no_nan(weight_of(part, self.loss), weight) * share_of_batch
-            step = self._forward_and_gradients(part, share)
-            refuse_sum_with_other_losses(self, kind)
-            return step
+    @contextmanager
+    def _at_work(self, share):
+        """Let a replica compute after its batch is there, and losses be those of one device.
 
-        examples = count_examples(data)
-        size = -(-examples // self.micro_batches)  # rounded up
-        if reduction.talks_in_forward:
-            return sum_written_out(one_micro_batch, equal_parts(examples, self.micro_batches))
-        if tf.executing_eagerly():
-            return sum_written_out(one_micro_batch, micro_batches_of(int(examples), max(1, int(size))))
-        of_one_size = self.jit_compile and self.micro_batches > 1
-        return sum_in_a_loop(one_micro_batch, self.trainable_variables, examples, size, of_one_size)
+        What `compute_loss` returns is then the mean over the examples that it sees, also what somebody adds to it. Sums
+        are left to Keras, which adds up those of the replicas and divides what layers add by their number.
+        """
+        there = after(share.data) if self.built else nullcontext()  # variables made here must not begin with the data
+        losses = nullcontext() if share.loss_factor > 1 else losses_of_one_device()
+        with share.reduction.at_work(), there, losses:
+            yield
 
-    def _forward_and_gradients(self, data, share=1.0):
-        """Return ``share`` of the loss, its gradients, and of the logs that are no metrics; update the metrics."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        with self.replica_reduction.at_work(), self._losses_of_one_device():
-            # Forward
-            with tf.GradientTape() as tape:
-                y_pred = self(x, training=True) if self._call_has_training_arg else self(x)  # as Keras' step
-                with losses_watched(self) as watched:
-                    loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-                left = None
-                if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
-                    check_losses(self, y_pred, sample_weight, watched)
-                    left = share_left(self, data, y_pred, watched)
-                counts = share if left is None else left * tf.cast(share, left.dtype)
-                loss = tf.math.multiply_no_nan(loss, tf.cast(counts * self._loss_factor(), loss.dtype))
-                scaled_loss = self.optimizer.scale_loss(loss)
+    def _forward_and_gradients(self, share):
+        """Return the loss, gradients and logs of a share, times its part of the batch; update the metrics.
 
-            # Gradients
-            weights = self.trainable_variables
-            gradients = {}
-            for index, gradient in enumerate(tape.gradient(scaled_loss, weights)):
-                if gradient is not None:
-                    gradients[index] = dense(gradient, weights[index])
+        The loss is scaled before its gradients are taken, so that the sum over micro-batches is the share's mean.
+        """
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
+        # Forward
+        with tf.GradientTape() as tape:
+            y_pred, loss, watched = self._outputs_and_loss(share, x, y, sample_weight, training=True)
+            left = None
+            if share.is_piece:
+                check_losses(share, y_pred, sample_weight, watched)
+                left = share_left(share, y_pred, watched)
+            counts = share.part if left is None else left * tf.cast(share.part, left.dtype)
+            loss = tf.math.multiply_no_nan(loss, tf.cast(counts * share.loss_factor, loss.dtype))
+            scaled_loss = self.optimizer.scale_loss(loss)
 
-            shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        # Gradients
+        weights = self.trainable_variables
+        gradients = {}
+        for index, gradient in enumerate(tape.gradient(scaled_loss, weights)):
+            if gradient is not None:
+                gradients[index] = dense(gradient, weights[index])
 
-        of_metrics = self.get_metrics_result()
+        # Logs that are no metrics
+        shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        of_metrics, part = self.get_metrics_result(), tf.cast(share.part, tf.float32)
         others = {name: tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
-        logs = {name: tf.math.multiply_no_nan(value, tf.cast(share, tf.float32)) for name, value in others.items()}
+        logs = {name: tf.math.multiply_no_nan(value, part) for name, value in others.items()}
         if self._noise is not None:
-            logs[PIECES] = self._noise.of_a_piece(gradients, counts)
+            logs[PIECES] = self._noise.of_a_piece(gradients, counts, share.reduction.replicas)
         step = {"loss": loss, "gradients": gradients, "logs": logs}
         return step if left is None else {**step, "left": counts}
 
-    def _update(self, step, data):
+    def _outputs_and_loss(self, share, x, y, sample_weight, training):
+        """Return the outputs for a share, its loss, and what `losses_watched` says of it."""
+        y_pred = self(x, training=training) if self._call_has_training_arg else self(x)  # as Keras' step
+        with losses_watched(self) as watched, count_by_examples(self, share.examples):
+            loss = super()._compute_loss(x, y, y_pred, sample_weight, training)
+        return y_pred, as_scalar(loss), watched
+
+    def _update(self, step, share):
         """Apply the global batch's gradients, the same on every replica, and count its loss."""
         weights = self.trainable_variables
-        if weights:
-            pairs = [(step["gradients"].get(index), weight) for index, weight in enumerate(weights)]
-            if not self.optimizer.built:
-                self.optimizer.build(weights)  # not after the data: XLA refuses variables that begin with it
-            with already_reduced(self.optimizer), after(data):
+        pairs = [(step["gradients"].get(index), weight) for index, weight in enumerate(weights)]
+        if weights and not self.optimizer.built:
+            self.optimizer.build(weights)  # not after the data: XLA refuses variables that begin with it
+        with already_reduced(self.optimizer), after(share.data):
+            if weights:
                 self.optimizer.apply_gradients(pairs)
-        with after(data):
-            self._loss_tracker.update_state(step["loss"], sample_weight=count_examples(data))
+            self._loss_tracker.update_state(step["loss"], sample_weight=share.examples)
 
     def test_step(self, data):
         """Evaluate one replica's share of the global batch; return the metrics."""
-        if _next_after_ours(self, "test_step"):
+        if overriding(self, "test_step", behind=Model):
             return super().test_step(data)
-        self._ours_was_called = True
-        self._build_before_tracing(data, always=False)
-        data = self.replica_reduction.batch(data)
-        with after(data) if self.built else nullcontext():  # as in training: the end of the data counts no batch
-            logs = self._evaluate(data)
+        share = self._share_of_batch(data, training=False)
+        with self._at_work(share):  # as in training: the end of the data counts no batch
+            logs = self._evaluate(share)
         return logs_to_reduce({**logs, **self.get_metrics_result()}, self.distribute_strategy)
 
-    def _evaluate(self, data):
+    def _evaluate(self, share):
         """Update the metrics, but for an empty share, of which means are not finite; return the other logs."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        examples = count_examples(data)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
 
         def of_share():
-            with self.replica_reduction.at_work(), self._losses_of_one_device():
-                y_pred = self(x, training=False) if self._call_has_training_arg else self(x)
-                with losses_watched(self) as watched:
-                    loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
-                left = share_left(self, data, y_pred, watched) if self.replica_reduction.replicas > 1 else None
-                shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            y_pred, loss, watched = self._outputs_and_loss(share, x, y, sample_weight, training=False)
+            left = share_left(share, y_pred, watched) if share.is_piece else None
+            shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             of_metrics = self.get_metrics_result()
             logs = {name: tf.convert_to_tensor(log) for name, log in shown.items() if name not in of_metrics}
-            return {"loss": loss, "logs": logs} if left is None else {"loss": loss, "logs": logs, "left": left}
+            found = {"loss": loss, "logs": logs}
+            return found if left is None else {**found, "left": left}
 
-        if self.replica_reduction.replicas == 1 or self.replica_reduction.talks_in_forward:
-            share = of_share()
+        if not share.is_piece or share.reduction.talks_in_forward:
+            found = of_share()
         elif tf.executing_eagerly():
             nothing = {"loss": tf.constant(0.0), "logs": {}, "left": 0.0}
-            share = {"left": 1.0, **of_share()} if int(examples) else nothing
+            found = {"left": 1.0, **of_share()} if int(share.examples) else nothing
         else:
             traced = tf.function(of_share, autograph=False).get_concrete_function()
             zeros = tf.nest.map_structure(lambda log: tf.zeros(log.shape, log.dtype), traced.structured_outputs)
-            share = tf.cond(tf.greater(examples, 0), traced, lambda: zeros)
-        weight, factor = self._weight_in_evaluation(data, share.get("left"))
-        loss = share["loss"] * tf.cast(factor, share["loss"].dtype)
+            found = tf.cond(tf.greater(share.examples, 0), traced, lambda: zeros)
+        weight, factor = _weight_in_evaluation(share, found.get("left"))
+        loss = found["loss"] * tf.cast(factor, found["loss"].dtype)
         loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # else not finite
         self._loss_tracker.update_state(loss, sample_weight=weight)
-        return share["logs"]
-
-    def _weight_in_evaluation(self, data, left):
-        """Return for how many of the global batch's examples a replica's loss stands, and what it is multiplied by.
-
-        The mean over the replicas by these numbers is then the mean, by number, by weights or by the places that a mask
-        has ``left``, or the sum, over the global batch.
-        """
-        examples = tf.cast(count_examples(data), tf.float32)
-        if self.replica_reduction.replicas == 1:
-            return examples, 1.0
-        kind = loss_reduction(self.loss)
-        if kind == "mean" and left is None:
-            return examples, 1.0
-        weight = weight_of(data, self.loss)
-        if left is not None:
-            weight *= tf.cast(left, weight.dtype)
-        weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
-        if kind == "sum":
-            return examples, tf.math.divide_no_nan(examples_of_all, examples)
-        return tf.math.divide_no_nan(weight, weight_of_all) * tf.cast(examples_of_all, weight.dtype), 1.0
+        return found["logs"]
 
     def predict_step(self, data):
         """Return the predictions for one replica's share of the global batch."""
         with self.replica_reduction.at_work():
             return super().predict_step(self.replica_reduction.batch(data))
 
-    def _losses_of_one_device(self):
-        """Let what `compute_loss` returns be the mean over the examples that it sees, also what somebody adds to it.
-
-        Sums are left to Keras, which adds up those of the replicas and divides what layers add by their number.
-        """
-        return nullcontext() if self._loss_factor() > 1 else losses_of_one_device()
-
-    def _loss_factor(self):
-        """Return what a replica's loss is multiplied by.
-
-        That is the number of replicas where losses are sums, because the mean of the replicas is taken; else 1.
-        """
-        replicas = self.replica_reduction.replicas
-        return replicas if replicas > 1 and loss_reduction(self.loss) == "sum" else 1
-
     def _compute_loss(self, x=None, *args, **kwargs):
+        """Return the loss in a step of somebody's own that is Keras' in the end."""
         with count_by_examples(self, count_examples(x)):
-            loss = super()._compute_loss(x, *args, **kwargs)
-        return tf.reduce_sum(loss) if getattr(loss, "shape", ()) == (0,) else loss  # which Keras gives of no examples
+            return as_scalar(super()._compute_loss(x, *args, **kwargs))
 
     # What Keras' `fit` and `evaluate` need around it: made, built and traced at the right time
 
@@ -492,7 +436,7 @@ class Model(keras.Model):
             given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
             _refuse_shared_backups(self, callbacks_in(given.get("callbacks", kwargs.get("callbacks"))))
         with self._one_order():
-            _refuse_other_scope(self, "fit")
+            _refuse_other_strategy(self)
             if self.compiled:
                 self.choose_reduction()
             return super().fit(*args, **kwargs)
@@ -517,10 +461,11 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):
-        if self._loss_factor() > 1:
+        replicas = self.replica_reduction.replicas
+        if replicas > 1 and loss_reduction(self.loss) == "sum":
             raise ValueError(
                 'train_on_batch gives every replica the whole batch, so a loss with the reduction "sum" would count'
-                f' each example {self._loss_factor()} times: use fit, or "sum_over_batch_size"'
+                f' each example {replicas} times: use fit, or "sum_over_batch_size"'
             )
         return super().train_on_batch(*args, **kwargs)
 
@@ -533,7 +478,7 @@ class Model(keras.Model):
         self.choose_reduction()
         _refuse_hidden_steps(self, self.state_in_place())
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
-            refuse_what_needs_one_piece(self)
+            _refuse_what_needs_one_piece(self)
             _refuse_ema_overwrites(self)
             _refuse_stateful(self)
             _refuse_synchronized_in_micro_batches(self)
@@ -541,44 +486,28 @@ class Model(keras.Model):
         if isinstance(self, (Functional, keras.Sequential)) and weights and optimizer and not optimizer.built:
             with self.distribute_strategy.scope():
                 optimizer.build(weights)
-        with _watched_step(self, "train_step"):
-            if self._is_one_program():
-                if self.train_function is None or force:
-                    self.train_function = steps_in_one_program(self, self.train_step)
-            elif not self._talks_between_steps():
-                super().make_train_function(force)
-            elif self.train_function is None or force:
-                self.train_function = steps_in_turn(self, self.train_step)
+        self._make_steps("train", super().make_train_function, force)
 
     def make_test_function(self, force=False):
         self.choose_reduction()
         _refuse_hidden_steps(self, self.state_in_place())
-        with _watched_step(self, "test_step"):
-            if self._is_one_program():
-                if self.test_function is None or force:
-                    self.test_function = steps_in_one_program(self, self.test_step)
-            elif not self._talks_between_steps():
-                super().make_test_function(force)
-            elif self.test_function is None or force:
-                self.test_function = steps_in_turn(self, self.test_step)
+        self._make_steps("test", super().make_test_function, force)
 
-    def _is_one_program(self):
-        """Return whether XLA compiles the steps, on one device, so that several of them can be one program."""
-        return self.jit_compile and not self.run_eagerly and self._distribute_strategy is None
-
-    def _talks_between_steps(self):
-        """Return whether replicas talk in several steps of one execution, which Keras' loop does not let them."""
-        return self.replica_reduction.replicas > 1 and self.steps_per_execution > 1
+    def _make_steps(self, name, stock, force):
+        """Make ``train_function`` or ``test_function``; by ``stock``, Keras' own, where its loop of steps will do."""
+        with _watched_step(self, f"{name}_step"):
+            if self.jit_compile and not self.run_eagerly and self._distribute_strategy is None:
+                several_steps = steps_in_one_program
+            elif self.replica_reduction.replicas > 1 and self.steps_per_execution > 1:
+                several_steps = steps_in_turn
+            else:
+                return stock(force)
+            if getattr(self, f"{name}_function") is None or force:
+                setattr(self, f"{name}_function", several_steps(self, getattr(self, f"{name}_step")))
 
     def make_predict_function(self, force=False):
         self.choose_reduction()
         super().make_predict_function(force)
-
-    def _build_before_tracing(self, data, always):
-        """Make the variables that sums start from and the losses to track; with a strategy, Keras did so already."""
-        _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
-        if self._distribute_strategy is None and (always or keras.tree.is_nested(y)):
-            self._symbolic_build(data_batch=data)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Build from a *local* replica's batch; Keras' own turns the batches of all into one tensor, which raises
@@ -610,7 +539,7 @@ class Model(keras.Model):
             return super()._get_metrics_result_or_logs(logs)
         if has_seen_examples(self):
             return {**logs, **metrics}
-        counts_elsewhere = has_own_step(self) or has_own_step(self, "test_step")
+        counts_elsewhere = overriding(self, "train_step") or overriding(self, "test_step")
         return super()._get_metrics_result_or_logs(logs) if logs and counts_elsewhere else {}
 
     # Whole weights: shown, given, saved and loaded
@@ -674,15 +603,20 @@ def _shard_chosen(settings, model, unmade=None):
         shard_layers(model, settings["fully_shard"], unmade)
 
 
-def _over_valid_places(step):
-    """Return a step divided by the share of the batch's weight that masks have left; as it is without one."""
-    if "left" not in step:
-        return step
+def _weight_in_evaluation(share, left):
+    """Return for how many of the global batch's examples a replica's loss stands, and what it is multiplied by.
 
-    def divided(value):
-        return tf.math.divide_no_nan(value, tf.cast(step["left"], value.dtype))
-
-    return {**step, **tf.nest.map_structure(divided, {name: step[name] for name in ("loss", "gradients")})}
+    The mean over the replicas by these numbers is then the mean, by number, by weights or by the places that a mask
+    has ``left``, or the sum, over the global batch.
+    """
+    examples = tf.cast(share.examples, tf.float32)
+    if not share.is_piece or (share.loss_reduction == "mean" and left is None):
+        return examples, 1.0
+    weight = share.weight if left is None else share.weight * tf.cast(left, share.weight.dtype)
+    weight_of_all, examples_of_all = sum_over_replicas([weight, examples])
+    if share.loss_reduction == "sum":
+        return examples, tf.math.divide_no_nan(examples_of_all, examples)
+    return tf.math.divide_no_nan(weight, weight_of_all) * tf.cast(examples_of_all, weight.dtype), 1.0
 
 
 # Refused, or warned of, before it is done wrong in silence
@@ -718,11 +652,10 @@ def _refuse_same_names(model):
             )
 
 
-def _refuse_other_scope(model, what):
-    """Raise ValueError for a model that is compiled or trained in another scope than that in which it was made."""
+def _refuse_other_scope(model):
+    """Raise ValueError for a model that is compiled in another scope than that in which it was made."""
     _refuse_other_strategy(model)
-    here = tf.distribute.get_strategy()
-    if what == "compile" and model.distribute_strategy is not here:
+    if model.distribute_strategy is not tf.distribute.get_strategy():
         replicas = model.distribute_strategy.num_replicas_in_sync
         raise ValueError(
             f"{model.name} was made in the scope of a strategy with {replicas} replicas, and is compiled outside of it,"
@@ -756,13 +689,15 @@ def _refuse_other_strategy(model):
         )
 
 
-def _next_after_ours(model, name):
-    """Return the class of a model taken in place whose own method, a step say, stands behind ours; else None."""
+def overriding(model, name="train_step", behind=None):
+    """Return the class that overrides a method of `keras.Model`, a step say, and is not `Model`; None if nobody does.
+
+    ``behind``: only classes that come after this one, whose own method calls theirs by ``super()``.
+    """
     kinds = type(model).__mro__
-    for kind in kinds[kinds.index(Model) + 1 :]:
-        if name in vars(kind):
-            return None if vars(kind)[name] is getattr(keras.Model, name) else kind
-    return None
+    behind_it = kinds[kinds.index(behind) + 1 :] if behind else kinds
+    first = next(kind for kind in behind_it if kind is not Model and name in vars(kind))
+    return None if vars(first)[name] is getattr(keras.Model, name) else first
 
 
 def _asked_for(model, settings):
@@ -815,19 +750,11 @@ def _refuse_hidden_steps(model, settings):
     """Raise TypeError for a model taken in place with a step of its own, which knows nothing of what is asked for."""
     asked = _asked_for(model, settings)
     for name in ("train_step", "test_step"):
-        kind = _next_after_ours(model, name) if isinstance(model, Model) else _with_own(model, name)
+        kind = overriding(model, name, behind=Model if isinstance(model, Model) else None)
         if asked and kind:
             raise TypeError(
                 f"{kind.__name__} has a {name} of its own, which knows nothing of {asked}: {_in_place_of_a_step(model)}"
             )
-
-
-def _with_own(model, name):
-    """Return the class of a stock model that has a method of its own; None if it is Keras'."""
-    own = getattr(type(model), name)
-    if own is getattr(keras.Model, name):
-        return None
-    return next(kind for kind in type(model).__mro__ if name in vars(kind))
 
 
 def _watched_step(model, name):
@@ -850,6 +777,21 @@ def _watched_step(model, name):
         return logs
 
     return in_place_of(model, name, watched)
+
+
+def _refuse_what_needs_one_piece(model):
+    """Raise ValueError for what cannot be in a step of several micro-batches or replicas.
+
+    That are an optimizer that accumulates by itself, and the scales of float8, which Keras hands on as gradients and
+    which are not to be summed.
+    """
+    if getattr(innermost(model.optimizer), "gradient_accumulation_steps", None):
+        raise ValueError(
+            "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
+            " optimizer and give micro_batches to the model"
+        )
+    if any(variable.overwrite_with_gradient for variable in model.trainable_variables):
+        raise ValueError("float8 works on one device and without micro_batches only")
 
 
 def _refuse_ema_overwrites(model):
@@ -881,21 +823,3 @@ def _refuse_synchronized_in_micro_batches(model):
             " every replica, and one with a smaller share of the batch has fewer micro-batches. Leave it out (moving"
             " statistics are averaged all the same) or use GroupNormalization"
         )
-
-
-def _refuse_statistics_of_no_examples(model, examples):
-    """Raise, when the step runs, where a replica has fewer examples than micro-batches and normalizes over them."""
-    if moving_statistics(model):
-        tf.debugging.assert_greater_equal(
-            examples,
-            model.micro_batches,
-            f"fully_shard runs every layer in each of micro_batches={model.micro_batches} on every replica, and one of"
-            " them has fewer examples: BatchNormalization over no examples gives NaN. Give larger batches, leave out a"
-            " short last one by batch(..., drop_remainder=True), or use GroupNormalization",
-        )
-
-
-def has_own_step(model, name="train_step"):
-    """Tell whether a model has a step of its own, which is neither Keras' nor that of `Model`."""
-    kinds = [kind for kind in type(model).__mro__ if name in vars(kind)]
-    return any(kind is not Model and not kind.__module__.startswith("keras.") for kind in kinds)

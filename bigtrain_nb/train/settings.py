@@ -26,7 +26,7 @@ def _micro_batches(model, value):
 def _shard_optimizer(model, value):
     if not isinstance(value, bool):
         raise ValueError(f"shard_optimizer must be True or False, not {value!r}")
-    if value and model.distribute_strategy.num_replicas_in_sync == 1:
+    if value and model is not None and model.distribute_strategy.num_replicas_in_sync == 1:
         raise ValueError(
             "shard_optimizer=True needs several replicas, and this model has one: build it in the scope of a strategy,"
             " as bt.mirrored() or bt.strategy() with several workers, or leave it out"
@@ -57,7 +57,7 @@ SETTINGS = {name: default for name, (default, _) in _EACH.items()}
 
 
 def checked(model, settings):
-    """Return the settings as a model keeps them; raise for a value that one does not take."""
+    """Return the settings as a model keeps them; raise for a value that one does not take, or no model does: None."""
     return {name: _EACH[name][1](model, value) for name, value in settings.items()}
 
 

@@ -12,7 +12,7 @@ from bigtrain_nb.common.replicas import wait_for_devices
 from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.plan.utilization import accelerator_here, flops_of_an_example
-from bigtrain_nb.train.model import Model, has_own_step
+from bigtrain_nb.train.model import Model, overriding
 
 ROUND = 0.25
 """Seconds of training in a round, at least."""
@@ -317,7 +317,7 @@ def _counts_batches(model, spec):
     """Tell whether steps of somebody's own count batches, as one may see after the first execution."""
     sizes = {one.shape[0] for one in _specs_of_inputs(spec) if one.shape.rank}
     counted = max(examples_counted(model))
-    return has_own_step(model) and 0 < counted <= model.steps_per_execution and sizes != {1}
+    return overriding(model) is not None and 0 < counted <= model.steps_per_execution and sizes != {1}
 
 
 def tokens_of_an_example(model, spec):

@@ -16,7 +16,7 @@ from bigtrain_nb.common.products import said_of, shares_in_32_bits, sixteen_bits
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import wait_for_devices
 from bigtrain_nb.common.words import amount, quantity
-from bigtrain_nb.train.model import has_own_step
+from bigtrain_nb.train.model import overriding
 from bigtrain_nb.watch import trace
 
 WARM_UP = 3
@@ -172,7 +172,7 @@ def _products_of(step, dataset):
 
     A model with a step of its own need not have a forward pass.
     """
-    if not isinstance(step, keras.Model) or has_own_step(step):
+    if not isinstance(step, keras.Model) or overriding(step):
         return ""
     sixteen = sixteen_bits_of(step)
     if sixteen is None:

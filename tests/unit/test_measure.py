@@ -8,7 +8,7 @@ import pytest
 from clocks import Source, pair
 
 from bigtrain_nb.common.progress import Progress
-from bigtrain_nb.common.sources import count_examples
+from bigtrain_nb.common.sources import examples_in
 from bigtrain_nb.measure.rounds import compare
 from bigtrain_nb.measure.source import Source as Measured
 from bigtrain_nb.measure.throughput import throughput
@@ -208,17 +208,17 @@ IMAGES = np.empty([7, 3])
     ],
 )
 def test_batches_of_every_kind_are_counted_by_their_first_component(batch):
-    assert count_examples(batch) == 7
+    assert examples_in(batch) == 7
 
 
 def test_tensors_are_counted():
     from bigtrain_nb import tf
 
-    assert count_examples((tf.constant(["a", "b"]), tf.ones([2]))) == 2
-    assert count_examples(tf.ragged.constant([[1], [2, 3], []])) == 3
-    assert count_examples({"ids": tf.sparse.from_dense([[1, 0], [0, 2], [3, 0]])}) == 3
+    assert examples_in((tf.constant(["a", "b"]), tf.ones([2]))) == 2
+    assert examples_in(tf.ragged.constant([[1], [2, 3], []])) == 3
+    assert examples_in({"ids": tf.sparse.from_dense([[1, 0], [0, 2], [3, 0]])}) == 3
     dataset = tf.data.Dataset.range(10).batch(4)
-    assert [count_examples(batch) for batch in dataset] == [4, 4, 2]
+    assert [examples_in(batch) for batch in dataset] == [4, 4, 2]
 
 
 @pytest.mark.parametrize("batch", ["text", None, (3, IMAGES), IMAGES[:0]])

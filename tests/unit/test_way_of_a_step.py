@@ -1,7 +1,9 @@
-"""The files of ours that a training passes are few, and those that CONTRIBUTING.md shows."""
+"""The files of ours that a training passes are few, and those that CONTRIBUTING.md shows; a step asks nothing twice."""
 
 import sys
 import threading
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,38 @@ def files_passed(run):
     return {path.with_suffix("").as_posix() for path in ours}
 
 
+def calls_in_steps(run):
+    """Return for each step of a replica that is traced the functions of ours in the order of their calls: file, name.
+
+    Comprehensions are not among them, which some Pythons call, nor a generator that goes on.
+    """
+    steps, inside, seen = [], {}, set()
+
+    def note(frame, event, _):
+        code, thread = frame.f_code, threading.get_ident()
+        is_ours = code.co_filename.startswith(str(ROOT))
+        if event == "return" and inside.get(thread) is frame:
+            del inside[thread]
+        if event != "call" or not is_ours or code.co_name.startswith("<") or frame in seen:
+            return
+        if code.co_name == "train_step" and thread not in inside:
+            inside[thread] = frame
+            steps.append((thread, []))
+        if thread in inside:
+            seen.add(frame)
+            calls = next(calls for of, calls in reversed(steps) if of == thread)
+            calls.append((Path(code.co_filename).relative_to(ROOT).as_posix(), code.co_name))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return [calls for _, calls in steps]
+
+
 def compiled(recompute=False, **settings):
     inputs = keras.Input((6,))
     wide = keras.layers.Dense(8, name="wide")(inputs)
@@ -69,3 +103,19 @@ def test_a_fit_of_two_replicas_in_four_micro_batches_passes_few_files(way):
     assert passed <= MEAN | others
     assert {"train/model"} | others - {"common/in_place"} <= passed  # that one works in `compile`
     assert len(passed) <= 9
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_traced_step_asks_for_each_fact_of_its_share_once(way):
+    settings, _ = WAYS[way]
+    with on(2):
+        model = compiled(**settings)
+    steps = calls_in_steps(lambda: model.fit(X, Y, batch_size=16, verbose=0))
+    assert len(steps) == 2
+    for calls in steps:
+        times = Counter(name for _, name in calls)
+        for fact in ("count_examples", "loss_reduction", "places_of", "replica_reduction"):
+            assert times[fact] == 1, fact
+        assert times["weight_of"] == 1 + times["micro_batch"]  # each piece has a weight of its own
+        if way == "mean":
+            assert sum(file != next_file for (file, _), (next_file, _) in pairwise(calls)) <= 20
