@@ -33,7 +33,8 @@ class NotUnpacked(FileNotFoundError):
 class Exercise:
     """One function for the reader to complete.
 
-    `name` is "module.function". `reference` is the solution; its source is what `solution` shows.
+    `name` is "module.function". `reference` is the solution; its source is what `solution` shows. `takes` says what the
+    function gets, in the order of its arguments and parted by ";", and `returns` what it returns.
     `check(answer)` calls the reader's function and raises `Wrong` where it must. `wrong` holds typical wrong
     answers, each with a part of the message that must refuse it. `minutes` is the time it takes a reader, `difficulty`
     runs from 1 to 5, `seconds` is how long the check may run.
@@ -41,6 +42,8 @@ class Exercise:
 
     name: str
     reference: Callable
+    takes: str
+    returns: str
     check: Callable
     hint: str
     minutes: int
@@ -58,13 +61,14 @@ class Exercise:
         return note
 
 
-def exercise(reference, minutes, difficulty, seconds=60):
+def exercise(reference, takes, returns, minutes, difficulty, seconds=60):
     """Decorate the check of an answer, of which it makes an `Exercise`; its docstring is the hint."""
     module = reference.__module__.rpartition(".")[2]
 
     def make(check):
         hint = " ".join(check.__doc__.split())
-        return Exercise(f"{module}.{reference.__name__}", reference, check, hint, minutes, difficulty, seconds)
+        name = f"{module}.{reference.__name__}"
+        return Exercise(name, reference, takes, returns, check, hint, minutes, difficulty, seconds)
 
     return make
 

@@ -21,7 +21,6 @@ from bigtrain_nb.common.checks import finite, function, of_kind, switch
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.plots import Picture, prediction_figure
 from bigtrain_nb.workbook import exercises, record
-from bigtrain_nb.workbook.expected import EXPECTED
 from bigtrain_nb.workbook.predictions import Prediction
 from bigtrain_nb.workbook.tables import HEAD, RIGHT, SECOND_TIME, counts, of_notebooks, prediction_rows
 from bigtrain_nb.workbook.time_limit import TookTooLong, time_limit
@@ -219,9 +218,8 @@ def check(name: str, answer: Callable | None = None) -> Checked:
         exercise = _exercise(name)
     except exercises.NotUnpacked as missing:
         return Checked(NOT_ATTEMPTED, str(missing))
-    takes, returns = EXPECTED[name]
     form = f"your function itself, without brackets, as in bt.check({name!r}, function)"
-    form += f"; it gets {takes}, and returns {returns}"
+    form += f"; it gets {exercise.takes}, and returns {exercise.returns}"
     function("answer", answer, form)
     found = checked(exercise, answer)
     with record.opened() as notes:

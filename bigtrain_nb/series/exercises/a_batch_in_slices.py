@@ -28,7 +28,16 @@ def loop_1(model, optimizer, slices, gradients):
         optimizer.step(model, total)
 
 
-@exercise(loop_1, minutes=3, difficulty=2)
+@exercise(
+    loop_1,
+    takes=(
+        "a model with `weights`, one vector; an optimizer with step(model, gradient); a list of slices (x,"
+        " y); gradients(model, x, y) -> gradient of the mean loss"
+    ),
+    returns="nothing; an update for every four slices, and one for what is left",
+    minutes=3,
+    difficulty=2,
+)
 def _check_loop_1(answer):
     """What does each example count, where one slice has 9 of them and the next has 2?"""
     _expect_big_batches(answer)
@@ -44,7 +53,7 @@ def loop_2(model, optimizer, slices, gradients):
             total, examples = 0, 0
 
 
-@exercise(loop_2, minutes=3, difficulty=2)
+@exercise(loop_2, takes="as loop_1", returns="as loop_1", minutes=3, difficulty=2)
 def _check_loop_2(answer):
     """Follow 10 slices by hand: after which of them is there an update?"""
     _expect_big_batches(answer)
@@ -60,7 +69,7 @@ def loop_3(model, optimizer, slices, gradients):
         optimizer.step(model, total)
 
 
-@exercise(loop_3, minutes=4, difficulty=3)
+@exercise(loop_3, takes="as loop_1", returns="as loop_1", minutes=4, difficulty=3)
 def _check_loop_3(answer):
     """The first update is right and the second one is not. What is still in a variable when the second one begins?"""
     _expect_big_batches(answer)
@@ -76,7 +85,7 @@ def loop_4(model, optimizer, slices, gradients, clip):
         optimizer.step(model, clip(total))
 
 
-@exercise(loop_4, minutes=4, difficulty=3)
+@exercise(loop_4, takes="as loop_1; clip(gradient) -> gradient", returns="as loop_1", minutes=4, difficulty=3)
 def _check_loop_4(answer):
     """Which gradient does a training on whole batches clip, and how many times an update?"""
     _expect_big_batches(answer, clip=_clip)
@@ -94,7 +103,13 @@ def loop_5(model, optimizer, slices, gradients, schedule):
             update = update + 1
 
 
-@exercise(loop_5, minutes=5, difficulty=3)
+@exercise(
+    loop_5,
+    takes="as loop_1; schedule(update from 0) -> rate",
+    returns="as loop_1, with `optimizer.rate` set",
+    minutes=5,
+    difficulty=3,
+)
 def _check_loop_5(answer):
     """Write down what `schedule` is asked for in the first two updates. What should it be asked for?"""
     _expect_big_batches(answer, schedule=_schedule)

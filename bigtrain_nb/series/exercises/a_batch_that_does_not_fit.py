@@ -100,7 +100,13 @@ class _Gradient:
         return self
 
 
-@exercise(accumulate, minutes=12, difficulty=3)
+@exercise(
+    accumulate,
+    takes=("forward(slice) -> a loss, which holds its activations; backward(loss) -> a gradient; a list of slices"),
+    returns="the mean loss of all examples, and its gradient",
+    minutes=12,
+    difficulty=3,
+)
 def _check_accumulate(answer):
     """Which names still refer to the loss of a slice when the next forward pass begins? A name in a loop keeps its
     object until it gets a new one, and it gets that only when the next forward pass is over. And a sum of losses holds
@@ -268,7 +274,15 @@ def _shorten(gradient, limit):
     return gradient * min(1, limit / np.linalg.norm(gradient))
 
 
-@exercise(one_update, minutes=20, difficulty=4)
+@exercise(
+    one_update,
+    takes=(
+        "a model; an optimizer; x [10, 6, 5]; y [10, 6]; a mask [10, 6] of 0 and 1; lines of a slice; the largest norm"
+    ),
+    returns="nothing; the model has made one update",
+    minutes=20,
+    difficulty=4,
+)
 def _check_one_update(answer):
     """By what must the loss of every single slice be divided, so that the gradients of all slices only have to be
     added? And what looks at a gradient, and so must wait for the last slice?"""

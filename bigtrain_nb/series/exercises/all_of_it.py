@@ -24,7 +24,13 @@ def which_stage(weights, peaks):
     return stage, not_shared[stage]
 
 
-@exercise(which_stage, minutes=15, difficulty=3)
+@exercise(
+    which_stage,
+    takes="weights; peaks, a dictionary {devices: bytes on each of them}",
+    returns="a pair: 0, 1, 2 or 3; bytes that are not shared",
+    minutes=15,
+    difficulty=3,
+)
 def _check_which_stage(answer):
     """Suppose that it is stage 2. How many bytes of each peak are then not shared? That must be the same number on 4,
     8 and 16 devices. For the wrong stage it is not.
@@ -110,7 +116,14 @@ def colleagues_step(model, optimizer, examples):
     return step
 
 
-@exercise(next_step, minutes=20, difficulty=4, seconds=120)
+@exercise(
+    next_step,
+    takes="a model of tokens; an optimizer; an endless iterator of (tokens [16], next tokens [16])",
+    returns="a function step() -> examples that it took",
+    minutes=20,
+    difficulty=4,
+    seconds=120,
+)
 def _check_next_step(answer):
     """Where does the time go? Four small forward passes, and hundreds of operations that Python starts one by one. Put
     the four examples into one batch, and make one graph of the step with `tf.function`. What Python draws must stay

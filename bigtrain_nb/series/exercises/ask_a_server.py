@@ -21,7 +21,13 @@ def asynchronous(weights, gradient, seconds, rate, steps):
     return weights, staleness
 
 
-@exercise(asynchronous, minutes=25, difficulty=4)
+@exercise(
+    asynchronous,
+    takes="weights [4]; gradient(worker, weights) -> array; seconds of each worker, a list; the rate; steps",
+    returns="a tuple (weights [4], list of stalenesses)",
+    minutes=25,
+    difficulty=4,
+)
 def _check_asynchronous(answer):
     """Keep for each worker the weights that it has read, the number of updates that were done when it read them, and
     the second at which it will be ready. Then, once for each step: who is ready first? It computes its gradient from
@@ -124,7 +130,16 @@ class _Server:
         self.calls += 1
 
 
-@exercise(table_step, minutes=20, difficulty=4)
+@exercise(
+    table_step,
+    takes=(
+        "servers with fetch(rows) and subtract(rows, values); rows of the table; users of the batch [12];"
+        " gradient(vectors) -> array; the rate"
+    ),
+    returns="nothing; the servers' rows are changed",
+    minutes=20,
+    difficulty=4,
+)
 def _check_table_step(answer):
     """First find out which server has which rows, and at which row each begins. `np.unique(users, return_inverse=True)`
     gives each user once, and for each place of the batch where its user is in that. A user who comes twice gets the
@@ -213,7 +228,13 @@ def push_once(state, number, gradient, rate):
     state["below"] = below
 
 
-@exercise(push_once, minutes=15, difficulty=4)
+@exercise(
+    push_once,
+    takes='a dictionary with "weights" [2], which is kept; the number of a step; its gradient [2]; the rate',
+    returns="nothing; the dictionary is changed",
+    minutes=15,
+    difficulty=4,
+)
 def _check_push_once(answer):
     """All steps below some number are done; above it only a few are. Keep that number, and the set of the few. When
     the step with that number comes, both change.

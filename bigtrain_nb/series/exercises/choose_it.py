@@ -43,7 +43,13 @@ class _Curves:
         return self.ends[trial] + 2 * (1.0 + after) ** -self.powers[trial] + self.noise[trial, after]
 
 
-@exercise(halving, minutes=25, difficulty=4)
+@exercise(
+    halving,
+    takes="train(trial, epochs) -> loss, which goes on where it stopped; trials; epochs in all",
+    returns="the number of a trial, from 0",
+    minutes=25,
+    difficulty=4,
+)
 def _check_halving(answer):
     """32 trials become 16, 8, 4, 2 and 1: five rounds. Give each round the same part of the budget. Then the fewer
     trials are left, the more epochs each of them gets. Remember that `train` goes on where it stopped.
@@ -111,7 +117,9 @@ def expected_gain(gains, noise):
     return mean + real_part * (max(gains) - mean)
 
 
-@exercise(expected_gain, minutes=15, difficulty=3)
+@exercise(
+    expected_gain, takes="gains [trials]; the standard deviation of seeds", returns="a number", minutes=15, difficulty=3
+)
 def _check_expected_gain(answer):
     """The variance of the gains that were seen is spread² + noise². So which part of it is spread²? This part of
     the winner's distance remains, its distance from what? A trial without any luck would stand at the mean of all.
@@ -212,7 +220,13 @@ class _Trainings:
         return 2 + 1 / batch + 0.03 * (power - self._best[batch]) ** 2
 
 
-@exercise(best_rates, minutes=30, difficulty=4)
+@exercise(
+    best_rates,
+    takes="train(batch, rate, seed) -> loss or nan; batches, a list; the rate to begin with",
+    returns="{batch: (best rate, mean loss of seeds 0, 1, 2)}",
+    minutes=30,
+    difficulty=4,
+)
 def _check_best_rates(answer):
     """Write a function that gives the mean loss of the three seeds at one rate, and keeps it in a dictionary; if one
     of them is nan, it gives infinity. Then go down while the rate below is better or the one where you stand diverges,

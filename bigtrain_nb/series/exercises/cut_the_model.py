@@ -60,7 +60,13 @@ def _block(x, columns, rows, copy, add):
     return add(hidden @ rows)
 
 
-@exercise(operators, minutes=15, difficulty=3)
+@exercise(
+    operators,
+    takes="all_reduce(x) -> the sum over replicas",
+    returns="two functions of a tensor: copy, add",
+    minutes=15,
+    difficulty=3,
+)
 def _check_operators(answer):
     """A function under `tf.custom_gradient` returns two things: its result, and a function that makes the gradient of
     its input from the gradient of its result. The table says what each of the two does; what does nothing returns what
@@ -138,7 +144,13 @@ def order(stage, stages, micro_batches):
     return steps
 
 
-@exercise(order, minutes=20, difficulty=3)
+@exercise(
+    order,
+    takes="a stage from 0; stages; micro-batches",
+    returns='a list of ("forward" or "backward", micro-batch from 0)',
+    minutes=20,
+    difficulty=3,
+)
 def _check_order(answer):
     """Let a stage first do as many forward passes as there are stages behind it, so that the last stage has something
     to give back. Then one forward and one backward in turns, until the forwards are used up. Watch for the case of

@@ -17,7 +17,13 @@ def zero_bubble(stage, stages, micro_batches):
     return steps
 
 
-@exercise(zero_bubble, minutes=35, difficulty=5)
+@exercise(
+    zero_bubble,
+    takes="a stage from 0; stages; micro-batches",
+    returns='a list of ("forward", "inputs" or "weights", micro-batch from 0)',
+    minutes=35,
+    difficulty=5,
+)
 def _check_zero_bubble(answer):
     """Start from 1F1B. Nobody waits for a "weights" pass, and the stage before waits for every "inputs" pass: so where
     both could come next, "inputs" goes first. A stage may put its "weights" off by as many micro-batches as it has

@@ -19,7 +19,13 @@ def share(step, worker, workers, batch, rows):
     return numbers[worker::workers]
 
 
-@exercise(share, minutes=6, difficulty=2)
+@exercise(
+    share,
+    takes="the number of a step; the worker, from 0; workers; rows of the global batch; rows in all",
+    returns="an array of row numbers",
+    minutes=6,
+    difficulty=2,
+)
 def _check_share(answer):
     """Everything follows from the number of the step: which epoch it is in, and which step of that epoch it is. The
     number of workers only says who reads what of the batch that is already chosen.
@@ -114,7 +120,13 @@ def mixture(sizes, shares, count, seed):
     return random.permutation(np.concatenate(chosen))
 
 
-@exercise(mixture, minutes=12, difficulty=3)
+@exercise(
+    mixture,
+    takes="rows of each source, a list; their shares, a list; how many rows are wanted; a seed",
+    returns="an array of row numbers",
+    minutes=12,
+    difficulty=3,
+)
 def _check_mixture(answer):
     """How many rows of each source are wanted is known beforehand. Take permutations of a source, one after the other,
     until there are enough. When all sources are together, shuffle once more.
@@ -289,7 +301,17 @@ def _sick_gradient(planted):
     return _gradient_function()(inputs, labels, weights)
 
 
-@exercise(faults, minutes=25, difficulty=4, seconds=120)
+@exercise(
+    faults,
+    takes=(
+        'a dictionary of "tokens", "segments" and "positions", whole numbers [rows, places]; a gradient, an'
+        " array; gradient(inputs, labels, weights) -> array"
+    ),
+    returns='a set of three of "mask", "positions", "seam" and "padding", or None',
+    minutes=25,
+    difficulty=4,
+    seconds=120,
+)
 def _check_faults(answer):
     """Three faults together are more than the sum of three: they change the same gradient. But you have the model and
     can plant faults yourself, exactly as the text says. How many different sets of three are there, and how near must

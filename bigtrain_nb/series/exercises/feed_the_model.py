@@ -20,7 +20,13 @@ SAME_ORDER = (
 )
 
 
-@exercise(prepare, minutes=5, difficulty=2)
+@exercise(
+    prepare,
+    takes="a tf.data.Dataset; parse(element); the size of the shuffle's buffer",
+    returns="a tf.data.Dataset",
+    minutes=5,
+    difficulty=2,
+)
 def _check_prepare(answer):
     """What is the same in every epoch goes before the cache, what must differ goes after it."""
     parsed = []
@@ -87,7 +93,13 @@ FAR, FEW = (256, 500, 512, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000)
 """Places that are far away: by these, numbers are often multiplied before they are added. So many from each on."""
 
 
-@exercise(random_crop, minutes=12, difficulty=3)
+@exercise(
+    random_crop,
+    takes=("an image [height, width, channels]; the side of the part; a seed; an epoch; a place, all whole numbers"),
+    returns="a part of the image [side, side, channels]",
+    minutes=12,
+    difficulty=3,
+)
 def _check_random_crop(answer):
     """Make a generator for this one image, from nothing but the three numbers: `np.random.default_rng` takes a list of
     them. If you add them up first, images with the same sum are cut alike. How many rows can the upper left pixel of
@@ -274,7 +286,13 @@ def _epochs(build, store, count):
     return found
 
 
-@exercise(pipeline, minutes=20, difficulty=4)
+@exercise(
+    pipeline,
+    takes=("a list of paths; open_shard(path) -> dataset of records; parse(record); augment(example); the batch"),
+    returns='a tf.data.Dataset of batches, dictionaries with "number", "label" and "pixels"',
+    minutes=20,
+    difficulty=4,
+)
 def _check_pipeline(answer):
     """Go through the steps in order and ask of each: is its result the same in every epoch? Where does it wait, and
     for what? Waiting needs threads and no cores, so more calls at once than cores make sense here."""

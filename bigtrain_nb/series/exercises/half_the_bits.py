@@ -18,7 +18,13 @@ def in_float8(values, scale, history):
     return rounded, next_scale, next_history
 
 
-@exercise(in_float8, minutes=15, difficulty=4)
+@exercise(
+    in_float8,
+    takes=("a float32 array; the scale; the largest numbers of earlier steps, float32 [steps], the oldest first"),
+    returns="the rounded float32 array, the next scale, the next history",
+    minutes=15,
+    difficulty=4,
+)
 def _check_in_float8(answer):
     """Divide by the scale that you are given, not by a new one. What has become larger than 448 must be cut off before
     it is rounded: float8 has no infinity there, but NaN. The next scale comes from the history as it was given: which
@@ -108,7 +114,7 @@ def smallest_batch(weights, activations):
     return more_for_weights // less_an_example + 1
 
 
-@exercise(smallest_batch, minutes=8, difficulty=3)
+@exercise(smallest_batch, takes="weights; activations of an example", returns="a whole number", minutes=8, difficulty=3)
 def _check_smallest_batch(answer):
     """Write down the bytes of both: first for a weight (itself, its gradient, two moments; and what does the mixed
     policy add?), then for an activation. One grows with the weights, the other saves with the batch.

@@ -31,7 +31,14 @@ def first_overflow(model, x, y, scale):
     return None
 
 
-@exercise(first_overflow, minutes=30, difficulty=4, seconds=120)
+@exercise(
+    first_overflow,
+    takes="a compiled mixed_float16 model, one layer after the other; x [8, 16]; y [8]; the scale",
+    returns='(name of a layer, "forward" or "backward"), or None',
+    minutes=30,
+    difficulty=4,
+    seconds=120,
+)
 def _check_first_overflow(answer):
     """A probe as in "Underflow" gives all outputs, and one tape the gradients of all outputs and all weights. What a
     layer hands back is the gradient of the output of the layer before it. So a gradient that is not finite may belong

@@ -31,7 +31,13 @@ def train_step(model, x, y, scale, good, growth_steps):
     return scale, good + 1
 
 
-@exercise(train_step, minutes=20, difficulty=4)
+@exercise(
+    train_step,
+    takes=("a compiled mixed_float16 model; x [8, 6]; y [8]; the scale; good steps so far; steps until it doubles"),
+    returns="a tuple (scale, good steps); the model has made a step, or skipped it",
+    minutes=20,
+    difficulty=4,
+)
 def _check_train_step(answer):
     """Under a `tf.GradientTape` multiply the loss, after it look at the gradients. They have unlike shapes, so ask each
     one by itself whether it is finite. Divide by the scale that the loss had, not by the next one. The count starts

@@ -41,7 +41,16 @@ def _attention_token_by_token(query, key, value):
     return found
 
 
-@exercise(attend, minutes=30, difficulty=4)
+@exercise(
+    attend,
+    takes=(
+        "new queries [readers, tokens, heads, width]; their keys [readers, tokens, heads of keys, width];"
+        " their values; what the call before returned as the cache, or None"
+    ),
+    returns="a tuple (outputs like the queries, the cache: keys and values of all tokens so far)",
+    minutes=30,
+    difficulty=4,
+)
 def _check_attend(answer):
     """Put the new keys and values behind those of the cache. Query i of the new ones stands at place `before + i` of
     all: it sees the tokens up to there. `np.tri` takes a third number that shifts its edge. Repeat each head of keys

@@ -38,7 +38,13 @@ def reads(policy, files, batch, worker, workers):
     return own
 
 
-@exercise(reads, minutes=7, difficulty=3)
+@exercise(
+    reads,
+    takes='"OFF", "FILE" or "DATA"; a list of lists of examples; the global batch; a worker from 0; workers',
+    returns="a list of examples",
+    minutes=7,
+    difficulty=3,
+)
 def _check_reads(answer):
     """Draw the picture's squares for this worker. FILE: which files are its own? A slice with a step says it. DATA:
     how many examples of each batch are its own, and at which example of the batch do they begin?"""
@@ -152,7 +158,15 @@ class _Stuck(Wrong):
     """Raised in a worker that would wait without end."""
 
 
-@exercise(all_reduce, minutes=35, difficulty=5)
+@exercise(
+    all_reduce,
+    takes=(
+        "rank; workers, a power of two; an array [numbers], its own; exchange(partner, array) -> the partner's array"
+    ),
+    returns="an array [numbers], the sum",
+    minutes=35,
+    difficulty=5,
+)
 def _check_all_reduce(answer):
     """Let the first partner be half of all workers away, the next a quarter, then an eighth: `rank ^ distance` names
     it, and both find each other so. Who of two keeps the lower half? Note each partner and both halves. The way back
@@ -249,7 +263,14 @@ STEPS_AN_EPOCH = -(-EXAMPLES // BATCH)
 STEPS = EPOCHS * STEPS_AN_EPOCH
 
 
-@exercise(train, minutes=25, difficulty=5, seconds=300)
+@exercise(
+    train,
+    takes="a folder to keep things in; tell(step, loss), steps from 1",
+    returns="nothing; it can be started again with the same folder, in another process",
+    minutes=25,
+    difficulty=5,
+    seconds=300,
+)
 def _check_train(answer):
     """Ask of everything that decides about a step: would it be the same in a new process? The first weights, the order
     of the examples in this epoch, the weights now, the momentum, and which step it is. What cannot follow from a seed

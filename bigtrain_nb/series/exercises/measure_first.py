@@ -16,7 +16,13 @@ def rate(sizes, ready):
     return made / seconds
 
 
-@exercise(rate, minutes=4, difficulty=2)
+@exercise(
+    rate,
+    takes="the sizes of batches, a list of whole numbers; the seconds at which they were ready, a list",
+    returns="examples/s",
+    minutes=4,
+    difficulty=2,
+)
 def _check_rate(answer):
     """Draw the line of time, and a mark on it where each batch was ready. The start-up lies before the first mark. How
     many examples were made between the first mark and the last?"""
@@ -70,7 +76,13 @@ def say(low, high, margin=0.02):
     return "unclear"
 
 
-@exercise(say, minutes=3, difficulty=1)
+@exercise(
+    say,
+    takes="the low end of the interval of a ratio; its high end; the margin, a share (0.02 if not given)",
+    returns='"faster", "slower", "same" or "unclear"',
+    minutes=3,
+    difficulty=1,
+)
 def _check_say(answer):
     """What does the *whole* interval say? It lies on one side of 1, further off than the margin; or within it; or
     neither."""
@@ -129,7 +141,13 @@ def honest_compare(measure):
     return "unclear"
 
 
-@exercise(honest_compare, minutes=20, difficulty=4)
+@exercise(
+    honest_compare,
+    takes='measure(name, seconds) -> examples/s of "a" or "b", 30 s in all',
+    returns='"a", "b" or "unclear"',
+    minutes=20,
+    difficulty=4,
+)
 def _check_honest_compare(answer):
     """Many short rounds see more than few long ones, and each round of a needs one of b beside it, in an order that
     favours neither. Plan how many fit into the budget. What decides is an interval of the ratios, looked at once."""

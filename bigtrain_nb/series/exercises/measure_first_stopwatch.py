@@ -50,7 +50,13 @@ SOURCES = {
 }
 
 
-@exercise(stopwatch, minutes=12, difficulty=3)
+@exercise(
+    stopwatch,
+    takes="an endless iterable of batches that have `len` and `numpy()`; now() -> seconds; write_log()",
+    returns="examples/s; it calls write_log once",
+    minutes=12,
+    difficulty=3,
+)
 def _check_stopwatch(answer):
     """Follow the clock line by line. Which of these is in the measured time, but not in the count: the first batch, the
     log, the end of the last batch? And is every batch of the count both made and finished within that time?"""

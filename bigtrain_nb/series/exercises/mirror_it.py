@@ -16,7 +16,13 @@ def noise_scale(steps, examples):
     return noise / square
 
 
-@exercise(noise_scale, minutes=25, difficulty=5)
+@exercise(
+    noise_scale,
+    takes="gradients, float64 [steps, micro-batches, weights]; examples in a micro-batch",
+    returns="the noise scale, in examples",
+    minutes=25,
+    difficulty=5,
+)
 def _check_noise_scale(answer):
     """The squared length of a gradient of b examples is |G|² + tr(Σ) / b on average. You have gradients of two sizes:
     that of a micro-batch, and their mean, which is the gradient of the whole batch. That makes two equations. Take the

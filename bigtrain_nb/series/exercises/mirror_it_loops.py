@@ -40,7 +40,15 @@ def loop_a(strategy, model, optimizer, examples):
         strategy.run(one_replica, args=batch)
 
 
-@exercise(loop_a, minutes=5, difficulty=2)
+@exercise(
+    loop_a,
+    takes=(
+        "a strategy; a model [batch, 4] -> [batch, 3] of its scope; an SGD of its scope; 64 unbatched examples (x, y)"
+    ),
+    returns="nothing; the model is trained for an epoch of 4 steps",
+    minutes=5,
+    difficulty=2,
+)
 def _check_loop_a(answer):
     """How many examples does each replica see in a step, and how many steps has the epoch? There should be four."""
     expect_weights_of_one_device(answer)
@@ -59,7 +67,7 @@ def loop_b(strategy, model, optimizer, examples):
         strategy.run(one_replica, args=batch)
 
 
-@exercise(loop_b, minutes=6, difficulty=3)
+@exercise(loop_b, takes="as loop_a", returns="as loop_a", minutes=6, difficulty=3)
 def _check_loop_b(answer):
     """Who divides this loss by what? A Keras loss object knows of the strategy. Does TensorFlow's reduce_mean?"""
     expect_weights_of_one_device(answer)
@@ -80,7 +88,9 @@ def loop_c(strategy, model, optimizer, examples):
         strategy.run(one_replica, args=batch)
 
 
-@exercise(loop_c, minutes=6, difficulty=3)
+@exercise(
+    loop_c, takes="as loop_a", returns="as loop_a, with the penalty `model.losses` in the loss", minutes=6, difficulty=3
+)
 def _check_loop_c(answer):
     """The loss has two terms. Which of them depends on the examples of a replica, and which does not? Add up what both
     replicas hand in, term by term."""
@@ -103,7 +113,7 @@ def loop_d(strategy, model, optimizer, examples):
         strategy.run(one_replica, args=batch)
 
 
-@exercise(loop_d, minutes=6, difficulty=3)
+@exercise(loop_d, takes="as loop_a", returns="as loop_a", minutes=6, difficulty=3)
 def _check_loop_d(answer):
     """Plain SGD needs no optimizer. But what else does `apply_gradients` do, which nobody does here?"""
     expect_weights_of_one_device(answer)
@@ -124,7 +134,13 @@ def loop_e(strategy, model, examples):
     return right / seen
 
 
-@exercise(loop_e, minutes=6, difficulty=3)
+@exercise(
+    loop_e,
+    takes="a strategy; a model of its scope; unbatched examples (x, y)",
+    returns="a number from 0 to 1",
+    minutes=6,
+    difficulty=3,
+)
 def _check_loop_e(answer):
     """21 examples in batches of 8: which shares do the replicas get, batch by batch? A mean of means is right only
     if all shares are equally large. What can be added up without such a condition?"""

@@ -36,7 +36,13 @@ def train_step(strategy, model, optimizer, batch, limit):
     strategy.run(one_replica, args=batch)
 
 
-@exercise(train_step, minutes=20, difficulty=4)
+@exercise(
+    train_step,
+    takes="a strategy; a model of its scope; its optimizer; a distributed batch (x, y); the largest norm",
+    returns="nothing; the model has made one step",
+    minutes=20,
+    difficulty=4,
+)
 def _check_train_step(answer):
     """Three questions. Which two sums do you need from all replicas to get the mean over 7 examples? What must the
     gradient be before its length means anything? And what does apply_gradients do with two gradients that are equal?"""

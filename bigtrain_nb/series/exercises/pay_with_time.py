@@ -44,7 +44,13 @@ class _Watched:
         return tf.constant([7, self.draws])
 
 
-@exercise(recomputed, minutes=20, difficulty=4)
+@exercise(
+    recomputed,
+    takes="function(x, w, seed) -> y; draw() -> seed",
+    returns="a function of x and w with the same result and gradients",
+    minutes=20,
+    difficulty=4,
+)
 def _check_recomputed(answer):
     """`tf.custom_gradient` decorates a function that returns its result and a function `backward(dy)`; nothing that
     runs inside it is recorded. In `backward`, run the block again under a tape of your own. What must be the same in
@@ -139,7 +145,13 @@ def segment(layers, edge, inside):
     return min(range(1, layers + 1), key=peak)
 
 
-@exercise(segment, minutes=8, difficulty=3)
+@exercise(
+    segment,
+    takes="layers; MiB of a layer's input; MiB inside a layer",
+    returns="layers of a segment",
+    minutes=8,
+    difficulty=3,
+)
 def _check_segment(answer):
     """Write the peak for segments of a given size first: how many inputs are kept, and how much is inside the one
     segment that is being computed again? Then try all sizes.
@@ -233,7 +245,16 @@ TILES = 12
 """Tables of [size, size] numbers that an answer may hold at a time, its outputs included: three times what it needs."""
 
 
-@exercise(attended, minutes=25, difficulty=4)
+@exercise(
+    attended,
+    takes=(
+        "queries [length, width]; read(start, stop) -> keys and values of these places, [stop - start,"
+        " width] each; rows, and places, at a time"
+    ),
+    returns="outputs [length, width]",
+    minutes=25,
+    difficulty=4,
+)
 def _check_attended(answer):
     """Take `size` rows of the queries, and go over the keys. For each row keep three things: the highest score so far,
     the sum of exp(score - highest), and the sum of exp(score - highest) x value. When a tile brings a higher score,

@@ -66,7 +66,16 @@ def _no_gradient(upstream):
     )
 
 
-@exercise(whole_from, minutes=20, difficulty=4)
+@exercise(
+    whole_from,
+    takes=(
+        "a shard [ceil(size / devices)]; the weight's shape; all_gather(shard) -> [devices x ceil(size /"
+        " devices)]; reduce_scatter(such a row) -> the shard of the sum"
+    ),
+    returns="the weight, whose gradient goes to the shard",
+    minutes=20,
+    difficulty=4,
+)
 def _check_whole_from(answer):
     """Forward: gather the row, cut off the zeros at its end, give it the weight's shape. Backward is the mirror image:
     make a row of the gradient, put zeros at its end until it is as long as what was gathered, reduce-scatter it. A
@@ -161,7 +170,16 @@ class Wire:
         return total
 
 
-@exercise(mended, minutes=25, difficulty=4)
+@exercise(
+    mended,
+    takes=(
+        "a shard [n / devices] of each device; a moment of each; a gradient [n] of each; examples of each;"
+        " the largest norm; the rate; a wire with reduce_scatter(arrays) and all_reduce(values)"
+    ),
+    returns="a tuple (list of shards, list of moments)",
+    minutes=25,
+    difficulty=4,
+)
 def _check_mended(answer):
     """Ask of each line: what does this device know, and what do only all of them know? The mean is over all examples,
     so a device with more of them counts more. The norm is that of the whole gradient: add up the squares of all shards
@@ -284,7 +302,13 @@ def prefetch(gathering, computing, room):
     return starts
 
 
-@exercise(prefetch, minutes=15, difficulty=3)
+@exercise(
+    prefetch,
+    takes="seconds of gathering each layer, a list; seconds of computing each; layers whole at a time",
+    returns="when each gathering starts, a list",
+    minutes=15,
+    difficulty=3,
+)
 def _check_prefetch(answer):
     """Go through the layers in order and note two things of each: when its gathering starts, and when it is computed.
     A gathering waits for the link, and for room: layer i has room when layer i - room has been computed. A layer is

@@ -18,7 +18,13 @@ def grouped(matrix, bits, group):
     return values, np.array(scales)
 
 
-@exercise(grouped, minutes=15, difficulty=3)
+@exercise(
+    grouped,
+    takes="a matrix [rows, columns]; bits; rows of a group",
+    returns="a tuple (int8 [rows, columns], scales [groups, columns])",
+    minutes=15,
+    difficulty=3,
+)
 def _check_grouped(answer):
     """With b bits the whole numbers run from -(2^(b-1) - 1) to 2^(b-1) - 1. The largest weight of a column in a group
     becomes the last of them; that gives the scale. Rounding then errs by at most half a scale. The last group may have

@@ -29,7 +29,13 @@ def fault(spans):
     return "compute"
 
 
-@exercise(fault, minutes=15, difficulty=3)
+@exercise(
+    fault,
+    takes="a list of spans (start, end, thread, name), in ms",
+    returns='"input", "op storm", "retracing", "another worker" or "compute"',
+    minutes=15,
+    difficulty=3,
+)
 def _check_fault(answer):
     """For each name, add up the time of its spans, and set it beside the whole trace. Three of the faults are one span
     that takes most of it. For the other two it is always operations: how many are there, and how long is one?"""
@@ -64,7 +70,13 @@ def time_per_second(seconds, save, between):
     return between * math.expm1((seconds + save) / between) / seconds
 
 
-@exercise(interval, minutes=15, difficulty=3)
+@exercise(
+    interval,
+    takes="seconds that saving takes; mean seconds between failures",
+    returns="seconds",
+    minutes=15,
+    difficulty=3,
+)
 def _check_interval(answer):
     """The formula for the mean time of a stretch of t seconds and its checkpoint of c stands in "How often?"; R changes
     nothing. Divide it by t: that is what a second of training takes. Try many values of t, and take the best; then you
@@ -143,7 +155,13 @@ def _work(answer, counts):
     return trained, problems
 
 
-@exercise(together, minutes=12, difficulty=3)
+@exercise(
+    together,
+    takes="an iterator of batches; all_reduce(number) -> the sum over workers; step(batch or None)",
+    returns="nothing; all workers end together",
+    minutes=12,
+    difficulty=3,
+)
 def _check_together(answer):
     """Before each step, all workers have to agree on whether there is one more. A worker can say 1 for "I still have a
     batch" and 0 for "I have none": what is the sum when nobody has one left? Every worker must ask equally often."""
@@ -185,7 +203,13 @@ def clock_ahead(worker_0, worker_1):
     return float(np.median(differences))
 
 
-@exercise(clock_ahead, minutes=6, difficulty=2)
+@exercise(
+    clock_ahead,
+    takes="{step: seconds} of worker 0; {step: seconds} of worker 1",
+    returns="seconds",
+    minutes=6,
+    difficulty=2,
+)
 def _check_clock_ahead(answer):
     """Both leave an all-reduce at nearly the same moment. So what should the two times of one step be? One of the
     lines was written late: which average of several numbers does not mind a wild one?"""

@@ -62,7 +62,13 @@ class Checkpoints:
         return f"{self.replicas} replicas, where {flipped} was flipped"
 
 
-@exercise(corrupt, minutes=20, difficulty=4)
+@exercise(
+    corrupt,
+    takes="weights(step) -> float32 [replicas, n], which loads checkpoints; the last step",
+    returns="a tuple (replica from 0, first step after which it differs), or None",
+    minutes=20,
+    difficulty=4,
+)
 def _check_corrupt(answer):
     """Two questions. Which replica? The one that differs from the most others. Compare bits, as whole numbers
     (`values.view(np.uint32)`): a sum is rounded, 0.0 == -0.0, and a NaN is not equal to itself. Since when? A replica
