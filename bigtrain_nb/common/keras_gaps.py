@@ -379,6 +379,11 @@ def layers_within(layer):
     return list(layer._flatten_layers())
 
 
+def layers_directly_in(layer):
+    """Return the layers that a layer or model calls itself, without those inside them."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
 def layers_and_operations(model):
     """Return a model's layers and the operations between them, such as `keras.ops.exp`, that a functional one has."""
     found = {}
@@ -401,7 +406,7 @@ def path_within(outer, layer):
 
     Its public ``path`` begins where it was built, and so within a nested model at that.
     """
-    for inner in outer._flatten_layers(include_self=False, recursive=False):
+    for inner in layers_directly_in(outer):
         if inner is layer:
             return inner.name
         rest = path_within(inner, layer)
@@ -464,7 +469,12 @@ def _set_scopes(scopes):
 
 def weights_to_train(layer):
     """Return the weights of a layer and of those inside it that train, or would if they were not frozen."""
-    return [weight for inner in layers_within(layer) for weight in inner._trainable_variables]
+    return [weight for inner in layers_within(layer) for weight in own_weights_to_train(inner)]
+
+
+def own_weights_to_train(layer):
+    """Return those of a layer itself."""
+    return list(layer._trainable_variables)
 
 
 def let_stand_for(layer, pairs):

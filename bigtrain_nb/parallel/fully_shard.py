@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from bigtrain_nb.common.in_place import made_class
-from bigtrain_nb.common.keras_gaps import layers_within, moving_statistics
+from bigtrain_nb.common.keras_gaps import layers_directly_in, layers_within, moving_statistics, own_weights_to_train
 from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import (
@@ -81,10 +81,10 @@ def _refuse(model, layer, chosen):
                 f"{inner.name} is recomputed or sharded already, and fully_shard recomputes by itself: leave out"
                 " bt.recompute"
             )
-        refuse_to_shard(inner._trainable_variables)
+        refuse_to_shard(own_weights_to_train(inner))
     for outside in layers_within(model):
         if id(outside) not in inside:
-            for inner in outside._layers:
+            for inner in layers_directly_in(outside):
                 if id(inner) in inside and not any(inner is one for one in chosen):
                     raise ValueError(
                         f"{inner.name}, inside {layer.name}, is shared with {outside.name}, which fully_shard does not"

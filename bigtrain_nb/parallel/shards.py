@@ -20,6 +20,7 @@ from bigtrain_nb.common.keras_gaps import (
     infers_shapes,
     innermost,
     let_stand_for,
+    own_weights_to_train,
     same_path,
     same_weight_decay,
     value_from,
@@ -181,7 +182,7 @@ def shard_weights(layer, unmade=None):
     have, or those of ``unmade`` variables. Returns pairs of a weight and its shard.
     """
     pairs = []
-    for weight in layer._trainable_variables:
+    for weight in own_weights_to_train(layer):
         shard = _shard_of(weight, unmade)
         value_from(weight, partial(_shown, weight, shard))
         pairs.append((weight, shard))
