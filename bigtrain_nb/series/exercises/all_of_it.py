@@ -148,7 +148,8 @@ def _check_next_step(answer):
     if not off < 1e-3:  # nan is no less than anything
         raise Wrong(
             f"after 16 examples: expected the weights of the colleague's step, got some that are {off:.1%} of"
-            " the way apart. Does each step take the next four examples, and is there one update for every four?"
+            " the way apart. Does each step take the next four examples, is there one update for every four, and is the"
+            " model called as in training?"
         )
 
     for seconds in (1, 4):  # if the interval still holds it then, the median decides
@@ -163,10 +164,17 @@ def _check_next_step(answer):
 def _new_training():
     """A small model, its optimizer, and examples without end; each time the same."""
     keras.utils.set_random_seed(1)
-    model = bt.gpt(length=16, width=16, layers=1, heads=2)
+    model = keras.Sequential([bt.gpt(length=16, width=16, layers=1, heads=2), _OtherInTraining()])
     optimizer = keras.optimizers.SGD(0.5)
     optimizer.build(model.trainable_variables)
     return model, optimizer, _examples()
+
+
+class _OtherInTraining(keras.layers.Layer):
+    """As a dropout it does something else in training, but nothing random."""
+
+    def call(self, logits, training=False):
+        return logits if training else 2 * logits
 
 
 def _examples():
@@ -211,7 +219,7 @@ def _one_update_for_16(model, optimizer, examples):
     return step
 
 
-@_check_next_step.refuses("is there one update for every four?")
+@_check_next_step.refuses("is there one update for every four")
 def _counts_more_than_it_takes(model, optimizer, examples):
     small = next_step(model, optimizer, examples)
 
@@ -219,6 +227,13 @@ def _counts_more_than_it_takes(model, optimizer, examples):
         return 4 * small()
 
     return step
+
+
+@_check_next_step.refuses("is the model called as in training?")
+def _predicts(model, optimizer, examples):
+    in_training = model.call
+    model.call = lambda seen, training=None, mask=None: in_training(seen, training=False)
+    return next_step(model, optimizer, examples)
 
 
 @_check_next_step.refuses("expected a step function, got None")
