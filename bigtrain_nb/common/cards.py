@@ -46,7 +46,7 @@ def table(caption, head, rows, closing="", last_below=False):
     above = f'<caption style="{_CELL}">{html.escape(caption)}</caption>' if caption else ""
     below = f"<p>{_escaped(closing)}</p>" if closing else ""
     markup = f"{above}<thead>{columns}</thead><tbody>{body}</tbody>"
-    look = "color: inherit; font: inherit" + "; border-collapse: collapse" * last_below
+    look = "color: inherit; font: inherit" + ("; border-collapse: collapse" if last_below else "")
     return Card("\n".join(filter(None, lines)), f'<table style="{look}">{markup}</table>{below}')
 
 
@@ -65,7 +65,8 @@ def _row(cells, scope, last_below):
     below = others.pop() if last_below else ""
     tag, of_column = ("th", ' scope="col"') if scope == "col" else ("td", "")
     look = _CELL + _LINE if last_below else _CELL
-    markup = _cell("th", f' scope="{scope}"' + ' rowspan="2"' * bool(below), first, look)
+    over_both = ' rowspan="2"' if below else ""
+    markup = _cell("th", f' scope="{scope}"{over_both}', first, look)
     for cell in others:
         markup += _cell(tag, of_column, cell, look)
     if below:

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,6 +34,18 @@ WAYS = {  # settings, and the files that other ways do not pass
 }
 
 
+@contextmanager
+def profiled(note):
+    """Let ``note`` see calls and returns of this thread and of those that begin, as replicas do."""
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
 def files_passed(run):
     """Return the files of bigtrain_nb in which a function runs while ``run`` is called, in any thread."""
     passed = set()
@@ -41,13 +54,8 @@ def files_passed(run):
         if event == "call":
             passed.add(frame.f_code.co_filename)
 
-    threading.setprofile(note)  # replicas are threads
-    sys.setprofile(note)
-    try:
+    with profiled(note):
         run()
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
     ours = [Path(name).relative_to(ROOT) for name in passed if Path(name).is_relative_to(ROOT)]
     return {path.with_suffix("").as_posix() for path in ours}
 
@@ -74,13 +82,8 @@ def calls_in_steps(run):
             calls = next(calls for of, calls in reversed(steps) if of == thread)
             calls.append((Path(code.co_filename).relative_to(ROOT).as_posix(), code.co_name))
 
-    threading.setprofile(note)
-    sys.setprofile(note)
-    try:
+    with profiled(note):
         run()
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
     return [calls for _, calls in steps]
 
 
