@@ -51,6 +51,7 @@ def test_throughput_says_median_interval_unit_and_first_batch_and_draws_every_ro
     assert {"median 6.00\n5.00 to 7.00", "examples/s"} <= set(texts(drawn))
     assert "the first batch took 42.0 ms" in drawn.axes[0].get_xlabel()
     assert [list(line.get_ydata()) for line in lines(drawn.axes[0], "o")] == [[5.0, 6.0, 7.0]]
+    assert [list(line.get_ydata()) for line in lines(drawn.axes[0], "None")] == [[6.0, 6.0]]
     low, high = drawn.axes[0].get_ylim()
     assert low < 5.0 and high > 7.0
 

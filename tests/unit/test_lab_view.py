@@ -17,6 +17,8 @@ def test_each_control_says_what_it_takes(lab):
     view = shown(lab)
     tips = [field.trait_values().get("tooltip") or field.description_tooltip for field in view.fields.values()]
     assert tips[0] == "one of 4, 32, 320" and tips[3] == "a whole number from 1 to 4 in steps of 1"
+    workers = view.fields["workers"]
+    assert (workers.min, workers.max, workers.step) == (1, 4, 1)
 
 
 def test_buttons_and_progress_follow_the_state(gate):

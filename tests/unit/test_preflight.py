@@ -545,6 +545,17 @@ def test_of_a_masked_loss_it_says_who_counts_it_right():
     assert finding.advice.startswith("A bt.Model counts that right"), finding
 
 
+def test_of_two_losses_it_names_the_one_that_ignores_a_class():
+    x, y = numbers()
+    inputs = keras.Input(x.shape[1:])
+    model = keras.Model(inputs, {"kind": layers.Dense(3)(inputs), "size": layers.Dense(1)(inputs)})
+    kind = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    model.compile("sgd", {"kind": kind, "size": "mse"})
+    data = batched(x, {"kind": np.arange(len(x)) ** 2 % 3, "size": y})
+    (finding,) = bt.preflight(model, data, checks=["right in pieces"]).findings
+    assert "SparseCategoricalCrossentropy leaves out places" in finding.found, finding
+
+
 @pytest.mark.parametrize("name", ["update_that_raises", "own_step_that_raises", "tokens_out_of_range_in_batch_2"])
 def test_a_training_that_raises_is_wrong_whatever_is_asked(name, tmp_path):
     report = bt.preflight(*SICK[name][0](), minutes=0.5, checks=["data", "loss", "weights move"])
