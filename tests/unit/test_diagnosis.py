@@ -208,6 +208,8 @@ def test_the_words_have_the_numbers():
         "4 cores that did nothing else would allow 4,000 examples/s, the work between the stages counted.",
         "Up to 4.0x is left in doing the same work on more cores.",
     ]
+    said = str(found_by_hand())
+    assert "map (binds)" in said and "batch (binds)" not in said
     assert found_by_hand(rate=3300).words()[-1].startswith("They are busy. To go faster, do less work per example")
 
 
@@ -235,6 +237,13 @@ def test_busy_cores_are_the_sum_over_those_that_this_process_may_use(monkeypatch
     monkeypatch.setattr("bigtrain_nb.data.diagnose.psutil.cpu_percent", lambda percpu: [50.0, 100.0, 25.0, 100.0])
     monkeypatch.setattr("bigtrain_nb.data.diagnose.usable_cores", lambda: {0, 2})
     assert _busy_cores() == 0.75
+
+
+def test_what_the_pipeline_computes_itself_is_not_taken_for_other_programs(monkeypatch):
+    monkeypatch.setattr("bigtrain_nb.data.diagnose._busy_cores", lambda: 0.05)  # less than this one takes
+    data = tf.data.Dataset.range(100_000).map(lambda number: tf.linalg.norm(tf.random.normal([300, 300]))).batch(8)
+    found = diagnose(data, seconds=0.3)
+    assert found.free_cores == found.cores
 
 
 def in_python(number):

@@ -6,6 +6,7 @@ from equal_models import examples, precision
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.watch.watched_step import values_of
 
 layers = keras.layers
 BATCH = examples(12)
@@ -314,6 +315,14 @@ def test_of_a_task_of_keras_hub_the_texts_go_through_its_preprocessor():
     texts = tf.data.Dataset.from_tensor_slices((["a" * 200, "b"], [1.0, 1.0])).batch(2)
     assert bt.find_overflow(model, texts).layer == "too_much"
     assert bt.profile(model, texts, steps=2).steps == 2
+
+
+def test_what_a_tensor_holds_is_said_in_words():
+    whole = values_of(tf.constant([1.0, -2.0, 0.5]))
+    assert str(whole) == "-2.00 to 1.00" and whole.finite
+    half = tf.constant([1.0, float("inf"), float("nan"), -2.0, float("-inf")], tf.float16)
+    assert str(values_of(half)) == "-2.00 to 1.00, 2 of 5 infinite, 1 of 5 NaN"
+    assert str(values_of(half[1:3])) == "no finite value, 1 of 2 infinite, 1 of 2 NaN"
 
 
 def test_a_layer_is_named_by_its_path_where_others_have_its_name():
