@@ -141,7 +141,9 @@ def test_each_replica_keeps_half_and_files_are_whole_and_stock(tmp_path):
         kept = sum(values_on_replicas(variable)[0].nbytes for variable in mine)
         assert kept < 0.55 * sum(variable.numpy().nbytes for variable in theirs)
 
+    shards = sharded.trainable_variables
     sharded.save(tmp_path / "model.keras")
+    assert [id(one) for one in sharded.trainable_variables] == [id(one) for one in shards]  # it can train on
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded) is type(dense()) and distance(loaded, sharded) == 0
     for one, other in zip(loaded.optimizer.variables, alone().optimizer.variables, strict=True):

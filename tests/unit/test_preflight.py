@@ -539,6 +539,12 @@ def test_a_loss_that_is_no_mean_over_examples_is_named_with_its_cause(loss):
     assert finding.verdict == "look" and re.search(PIECES[loss], finding.found), finding
 
 
+def test_a_mean_over_examples_is_right_in_pieces():
+    model, data = dense(layers.Dense(1), loss="mse"), batched(*numbers())
+    (finding,) = bt.preflight(model, data, checks=["right in pieces"]).findings
+    assert finding.verdict == "ok" and "of 5 and 11 examples is that of the whole batch" in finding.found, finding
+
+
 def test_of_a_masked_loss_it_says_who_counts_it_right():
     (finding,) = bt.preflight(*HEALTHY["language_model_with_mask"](), checks=["right in pieces"]).findings
     assert finding.verdict == "look" and "a masked loss" in finding.found, finding
