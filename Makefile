@@ -58,8 +58,6 @@ bench: $(READY)
 	$(PY) benchmarks/pipeline.py
 	$(PY) benchmarks/training.py
 	$(PY) benchmarks/parallel.py
-	-$(PY) -m venv build/peers-seqio && \
-	    build/peers-seqio/bin/python -m pip install --quiet -c constraints.txt seqio==0.0.20
 	$(PY) benchmarks/text.py
 	$(PY) benchmarks/budget.py
 	$(PY) benchmarks/honesty.py

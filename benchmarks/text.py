@@ -1,13 +1,9 @@
-"""Documents in rows: `bt.TokenRows` beside chunks, padding, Grain's and seqio's packing, in tokens/s and in waste."""
+"""Documents in rows: `bt.TokenRows` beside chunks, padding and Grain's packing, in tokens/s and in waste."""
 
 import argparse
-import json
-import math
 import os
 import re
-import subprocess
 import sysconfig
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +21,6 @@ BATCH_TOKENS = 32_768
 BINS = 128
 """Open rows of Grain's packing; more need more memory, and pack better."""
 OURS = "bt.TokenRows in tf.data"
-OF_SEQIO = "build/peers-seqio/bin/python"
 PACKAGES = ("tokenizers", "grain")
 
 
@@ -208,63 +203,6 @@ def with_grains_segments(batch):
     return {"tokens": batch["tokens"], "segments": batch["tokens_segment_ids"]}
 
 
-class Seqio:
-    """A process of text_seqio.py in seqio's own environment: it packs when it is asked to, and else it rests.
-
-    ``missing`` says why there is none, or is empty; ``version`` is that of seqio.
-    """
-
-    def __init__(self, python):
-        self.missing, self.version = "", {}
-        self.folder = tempfile.TemporaryDirectory()
-        command = [python, Path(__file__).with_name("text_seqio.py")]
-        try:
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            self.version = self.answer()
-        except OSError:
-            self.missing = f"not measured: there is no {python}"
-        except RuntimeError:
-            self.missing = f"not measured: seqio does not load in {python}"
-        if self.missing:
-            say(f"seqio is {self.missing}. How its environment is made stands in benchmarks/README.md.")
-
-    def ask(self, *words):
-        self.process.stdin.write(" ".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"text_seqio.py ended with {self.process.wait()}")
-        return json.loads(line)
-
-    def contender(self, pieces, length):
-        """Return what `contenders` does, for seqio; a step packs all pieces, as often as gives each core a batch.
-
-        It packs as many pieces in one go as a row has tokens, several such batches at once and ahead of who asks. After
-        a whole pass nothing of that is left to run while others are measured.
-
-        Raises ValueError if tokens are lost.
-        """
-        if self.missing:
-            return {}
-        sizes = [len(piece) for piece in pieces]
-        file = Path(self.folder.name, "pieces.npz")
-        np.savez(file, tokens=np.concatenate(pieces), sizes=sizes)
-        self.ask("build", file, length, 1)
-        rows, tokens = self.ask("pack")
-        if tokens != sum(sizes):
-            raise ValueError(f"seqio: {tokens:,} of {sum(sizes):,} tokens came out")
-        times = math.ceil(bt.cores() * length / len(pieces))
-
-        def packing():
-            self.ask("build", file, length, times)
-            return lambda: self.ask("pack")[1]
-
-        return {"seqio, trim_and_pack": (packing, 1 - tokens / (rows * length), 0)}
-
-
 def check(found):
     """Raise ValueError for a contender whose steps give no tokens."""
     for name, (factory, padding, _) in found.items():
@@ -287,12 +225,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=280, help="for the four comparisons (default: 280)")
     parser.add_argument("--megabytes", type=float, default=4, help="of source text (default: 4)")
-    parser.add_argument("--seqio", default=OF_SEQIO, help=f"the Python that has seqio (default: {OF_SEQIO})")
     add_arguments(parser)
     arguments = parser.parse_args()
 
-    seqio = Seqio(arguments.seqio)
-    about = facts(PACKAGES) | seqio.version
+    about = facts(PACKAGES)
     head = ("", "million tokens/s", "padding", "documents cut", "`bt.TokenRows` in tf.data is faster by")
     text = f"{in_words(about)} {arguments.seconds:.0f} s for all."
     shown, compared = {}, {}
@@ -303,12 +239,9 @@ def main():
             say(title)
             found = contenders(documents, length)
             check(found)
-            found |= seqio.contender(pieces_of(documents, length), length)
             factories = {name: factory for name, (factory, _, _) in found.items()}
             comparison = compare_in(arguments.seconds / (2 * len(LENGTHS)), factories)
             shown[title] = [*rows_of_table(comparison, found)]
-            if seqio.missing:
-                shown[title].append(["seqio", seqio.missing, "", "", ""])
             compared[title] = comparison.to_dict()
             text += f"\n\n**{title}**\n\n{table(head, shown[title])}"
     finish(arguments, "text", text, {"facts": about, "head": head, "rows": shown, "compared": compared})
