@@ -41,7 +41,8 @@ def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None,
     `fuse_attention` saves the same memory, and on a GPU most of the time too, but for dropout of the scores.
 
     Raises ValueError for ``chunks`` that is not a whole number of at least 1, for a model without attention, and for
-    layers that cannot be taken, by name; in a call, for scores that are to be returned. TypeError as `recompute`.
+    layers that cannot be taken, by name, or that `fuse_attention` has; in a call, for scores that are to be returned.
+    TypeError as `recompute`.
 
     Example::
 
@@ -53,6 +54,7 @@ def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None,
     chosen = attention_layers(model) if layers is None else layers_chosen(model, layers)
     refuse(model, chosen)
     for layer in chosen:
+        refuse_twice(layer, "chunks")
         become(layer, ChunkedAttention, chunks=chunks)
     return model
 
@@ -60,13 +62,19 @@ def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None,
 class ChunkedAttention:
     """What a layer becomes."""
 
+    way = "chunks"
+
     def state_in_place(self):
         return {"chunks": self.chunks}
+
+    def rows_of_a_chunk(self, length):
+        """Return how many rows of so many queries are computed at a time; both may be tensors."""
+        return -(-length // self.chunks)  # rounded up
 
     def _compute_attention_mask(self, *args, use_causal_mask=False, **kwargs):
         """Return the mask of Keras' own layers, the causal one as a word: Keras only hands it on."""
         mask = super()._compute_attention_mask(*args, use_causal_mask=False, **kwargs)
-        return _Mask(mask, use_causal_mask)
+        return MaskOfRows(mask, use_causal_mask)
 
     def _compute_attention(self, *args, **kwargs):
         own = super()._compute_attention
@@ -77,7 +85,7 @@ class ChunkedAttention:
 
 
 @dataclass
-class _Mask:
+class MaskOfRows:
     """Which keys a query sees: ``given`` [..., L or 1, keys] of booleans or numbers to add, and whether none later."""
 
     given: object
@@ -107,12 +115,12 @@ class _ChunkedCall:
         query, key, _ = (arguments[name] for name in self._names)
         self._keys = key.shape[1] or tf.shape(key)[1]
         self._mask = arguments.get("attention_mask")
-        if not isinstance(self._mask, _Mask):
-            self._mask = _Mask(self._mask, arguments.get("use_causal_mask", False))
+        if not isinstance(self._mask, MaskOfRows):
+            self._mask = MaskOfRows(self._mask, arguments.get("use_causal_mask", False))
 
         # Chunks of one size, and the rest of the rows in one that is smaller; all numbers where lengths are known
         length = query.shape[1] or tf.shape(query)[1]
-        self._size = -(-length // layer.chunks)  # rounded up
+        self._size = layer.rows_of_a_chunk(length)
         self._count = length // self._size
         self._rest = length - self._count * self._size
         self._has_rest = not isinstance(self._rest, int) or self._rest > 0
@@ -277,6 +285,15 @@ def refuse(model, chosen):
                 f"{layer.name} ({kind}) computes attention from {', '.join(unknown)} too, which may depend on the place"
                 " of a row, so it cannot be computed in chunks: leave it out with layers="
             )
+
+
+def refuse_twice(layer, way):
+    """Raise ValueError for a layer that has been told another ``way`` to compute."""
+    if getattr(layer, "way", way) != way:
+        raise ValueError(
+            f"{layer.name} computes its attention by {layer.way} already, and not by {way} too: leave out one of"
+            " bt.chunk_attention and bt.fuse_attention, which computes in chunks of 512 rows where there is no kernel"
+        )
 
 
 def asks_for_scores(layer, arguments):

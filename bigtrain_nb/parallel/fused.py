@@ -13,7 +13,14 @@ from bigtrain_nb.common.keras_gaps import device_of
 from bigtrain_nb.common.layers import layers_chosen
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.parallel import cudnn
-from bigtrain_nb.parallel.attention import ChunkedAttention, asks_for_scores, attention_layers, refuse
+from bigtrain_nb.parallel.attention import (
+    ChunkedAttention,
+    MaskOfRows,
+    asks_for_scores,
+    attention_layers,
+    refuse,
+    refuse_twice,
+)
 from bigtrain_nb.parallel.masks import KERAS_OWN_WAY, all_of, let_masks_tell, said_by
 
 _ROWS = 512
@@ -43,7 +50,8 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
     `bigtrain_nb.Model`, which compiles each shape by itself.
 
     Raises ValueError for a model without attention, and for layers that cannot be taken, by name: with dropout of the
-    scores (the kernel would draw the same mask in each step), with a soft cap, sinks or a bias of positions.
+    scores (the kernel would draw the same mask in each step), with a soft cap, sinks or a bias of positions, or in the
+    chunks of `chunk_attention`.
 
     Example::
 
@@ -53,6 +61,7 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
     chosen = attention_layers(model) if layers is None else layers_chosen(model, layers)
     refuse(model, chosen)
     for layer in chosen:
+        refuse_twice(layer, "one kernel")
         if reason := _why_never(layer):
             raise ValueError(
                 f"{layer.name} ({own_class(layer).__name__}) cannot be computed by one kernel: {reason}. Leave it out"
@@ -70,10 +79,13 @@ def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) 
 class FusedAttention(ChunkedAttention):
     """What a layer becomes."""
 
-    chunks = 1
+    way = "one kernel"
 
     def state_in_place(self):
         return {}
+
+    def rows_of_a_chunk(self, length):
+        return min(_ROWS, length) if isinstance(length, int) else tf.minimum(_ROWS, length)
 
     def _compute_attention_mask(self, query, value, value_mask=None, key_mask=None, attention_mask=None, **others):
         """Return the mask of Keras' own layers, with what it says. Rows of queries that are no tokens do not matter."""
@@ -95,18 +107,23 @@ class FusedAttention(ChunkedAttention):
         given = bound.arguments
         query, key, value = list(given.values())[:3]
         said = _said_by_call(self, given)
-        if said is KERAS_OWN_WAY or (said.table is not None and query.shape[1] != key.shape[1]):
+        if _may_be_of_a_cache(said, given.get("attention_mask"), query, key):
             return own(*args, **kwargs)
         away = why_not_here() or _why_not_in(query.dtype) or _why_not_on(query)
         reason = None if away else _why_not_for(query, key, value, said)
         if away or reason or asks_for_scores(self, given) or query.shape.rank != 4:
             if reason:
                 warnings.warn(f"{self.name} is computed in chunks of rows, not by one kernel: {reason}", stacklevel=2)
-            self.chunks = max(1, (query.shape[1] or 1) // _ROWS)
             return super()._compute_attention(*args, **kwargs)
         kind = _kind_of(self)
         out = cudnn.attention(query, key, value, float(kind.scale(self)), said)
         return (out, None) if kind.returns_scores else out
+
+
+def _may_be_of_a_cache(said, mask, query, key):
+    if isinstance(mask, MaskOfRows):  # of Keras' own layers, which have no cache
+        return False
+    return said is KERAS_OWN_WAY or (said.table is not None and query.shape[1] != key.shape[1])
 
 
 def _said_by_call(layer, given):
@@ -232,6 +249,8 @@ def _why_not_for(query, key, value, said):
         return f"its mask is causal, and there are {query.shape[1]} queries and {key.shape[1]} keys"
     if said.window is not None and said.window < key.shape[1] and not said.is_causal:
         return f"its window of {said.window} is to both sides"
+    if said.table is not None and query.shape[1] != key.shape[1]:
+        return f"a mask that is a table is not tried with {query.shape[1]} queries and {key.shape[1]} keys"
     if said.table is not None and (query.shape[1] % 2 or key.shape[1] % 2):
         return f"a mask that is a table takes even lengths, and these are {query.shape[1]} and {key.shape[1]}"
     if said.table is not None and said.table.shape.rank != 3:

@@ -284,8 +284,46 @@ def test_without_a_gpu_it_is_chunks_and_says_so(capsys):
     assert bt.fuse_attention(model) is model
     assert "in chunks of rows, for there is no NVIDIA GPU" in capsys.readouterr().out
     np.testing.assert_allclose(model(x), y, atol=1e-5)
-    layer = next(one for one in model.layers if isinstance(one, layers.MultiHeadAttention))
-    assert layer.chunks == 2  # of at least 512 rows each
+
+
+@pytest.mark.parametrize(("length", "is_known"), [(1023, True), (1023, False), (7, True), (7, False)])
+def test_scores_of_more_than_512_rows_are_never_there(length, is_known, monkeypatch):
+    layer = layers.MultiHeadAttention(2, 4)
+    x = tf.random.normal([1, length, 8])
+    expected = layer(x, x, use_causal_mask=True)
+    bt.fuse_attention(layer)
+    rows = []
+
+    def noting(query, *args, **kwargs):
+        tf.numpy_function(rows.append, [tf.shape(query)[1]], [])
+        return keras.ops.dot_product_attention(query, *args, **kwargs)
+
+    monkeypatch.setattr("keras.src.ops.dot_product_attention", noting)
+
+    @tf.function(input_signature=[tf.TensorSpec([1, length if is_known else None, 8])], autograph=False)
+    def attend(x):
+        return layer(x, x, use_causal_mask=True)
+
+    np.testing.assert_allclose(attend(x), expected, atol=1e-5)
+    assert max(rows) == min(512, length) and sum(rows) == length
+
+
+def test_a_table_of_other_numbers_of_queries_and_keys_is_kept():
+    layer = layers.MultiHeadAttention(2, 4)
+    x, to = tf.random.normal([2, 4, 8]), tf.random.normal([2, 6, 8])
+    table = np.random.default_rng(0).uniform(size=(2, 4, 6)) > 0.3
+    expected = layer(x, to, attention_mask=table)
+    bt.fuse_attention(layer)
+    np.testing.assert_allclose(layer(x, to, attention_mask=table), expected, atol=1e-6)
+
+
+def test_one_of_kernel_and_chunks_has_to_be_chosen():
+    layer = bt.fuse_attention(layers.MultiHeadAttention(2, 4, name="attend"))
+    with pytest.raises(ValueError, match="attend computes its attention by one kernel already, and not by chunks too"):
+        bt.chunk_attention(layer, chunks=8)
+    assert bt.fuse_attention(layer) is layer
+    with pytest.raises(ValueError, match="by chunks already, and not by one kernel too"):
+        bt.fuse_attention(bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=8))
 
 
 @pytest.mark.parametrize(
