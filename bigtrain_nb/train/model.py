@@ -405,9 +405,8 @@ class Model(keras.Model):
 
         if not share.is_piece or share.reduction.talks_in_forward:
             found = of_share()
-        elif tf.executing_eagerly():
-            nothing = {"loss": tf.constant(0.0), "logs": {}, "left": 0.0}
-            found = {"left": 1.0, **of_share()} if int(share.examples) else nothing
+        elif tf.executing_eagerly() and int(share.examples):
+            found = of_share()
         else:
             traced = tf.function(of_share, autograph=False).get_concrete_function()
             zeros = tf.nest.map_structure(lambda log: tf.zeros(log.shape, log.dtype), traced.structured_outputs)
@@ -416,7 +415,7 @@ class Model(keras.Model):
         loss = found["loss"] * tf.cast(factor, found["loss"].dtype)
         loss = tf.where(weight > 0, loss, tf.zeros_like(loss))  # else not finite
         self._loss_tracker.update_state(loss, sample_weight=weight)
-        return found["logs"]
+        return _for_mean_over_replicas(found["logs"], share)
 
     def predict_step(self, data):
         """Return the predictions for one replica's share of the global batch."""
@@ -617,6 +616,16 @@ def _weight_in_evaluation(share, left):
     if share.loss_reduction == "sum":
         return examples, tf.math.divide_no_nan(examples_of_all, examples)
     return tf.math.divide_no_nan(weight, weight_of_all) * tf.cast(examples_of_all, weight.dtype), 1.0
+
+
+def _for_mean_over_replicas(logs, share):
+    """Return logs of evaluation, times what lets Keras' mean over the replicas be the mean over the examples."""
+    if not logs or share.reduction.replicas == 1:
+        return logs
+    examples = tf.cast(share.examples, tf.float32)
+    (of_all,) = sum_over_replicas([examples])
+    counts = tf.math.divide_no_nan(share.reduction.replicas * examples, of_all)
+    return {name: tf.math.multiply_no_nan(tf.cast(log, tf.float32), counts) for name, log in logs.items()}
 
 
 # Refused, or warned of, before it is done wrong in silence

@@ -131,6 +131,23 @@ def test_two_replicas_in_slices_equal_stock_keras_at_once(case):
         assert model.history.history[name] == pytest.approx(values, rel=1e-4), name
 
 
+@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
+@pytest.mark.parametrize("count", [5, 7])  # in batches of 4: on the last one replica has no example, or one of three
+def test_what_an_own_compute_metrics_adds_is_a_mean_over_the_examples(count, how):
+    class Own(keras.Model):
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            return {**super().compute_metrics(x, y, y_pred, sample_weight), "target": tf.reduce_mean(y)}
+
+    with on(2):
+        inputs = keras.Input((6,))
+        model = bt.Model.of(Own(inputs, layers.Dense(1)(inputs)))
+        model.compile("sgd", "mse", jit_compile=False, **how)
+    y = np.arange(count, dtype="float32")[:, None]
+    evaluated = model.evaluate(X[:count], y, batch_size=4, verbose=0, return_dict=True)
+    trained = model.fit(X[:count], y, batch_size=4, verbose=0, shuffle=False).history
+    assert evaluated["target"] == trained["target"][0] == np.mean(y[4:])
+
+
 @pytest.mark.parametrize(
     ("optimizer", "replicas", "micro_batches"),
     [(adam, 1, 1), (partial(keras.optimizers.SGD, 0.1, global_clipnorm=0.05), 1, 3), (adam, 2, 1)],
