@@ -64,7 +64,7 @@ class Pipeline:
     The order is kept although work runs in parallel. A damaged record raises.
 
     Raises ValueError for settings that are out of range or do not go together, TypeError for a setting of another kind;
-    `dataset` raises FileNotFoundError for a file that is not there.
+    `dataset` raises FileNotFoundError for a TFRecord file that is not there.
 
     Example::
 

@@ -98,7 +98,7 @@ class Lab:
         return self._measure(self._begin(None, given))[0]
 
     def sweep(self, control: str, /, **given: Any) -> list[Run]:
-        """Measure all values of one control in turns, with the run before them; wait for the results, each a `Run`."""
+        """Measure all values of one control in turns, and the baseline if one is set; return them, each a `Run`."""
         return self._measure(self._begin(control, given))
 
     def go_on(self, seconds: float | None = None) -> list[Run]:

@@ -61,8 +61,8 @@ def run_workers(
     GPUs are divided evenly among the workers, or each gets ``gpus_each`` of them, 0 for none. Where there are too few,
     as on a machine without any, all run on the CPU; the job's card says who has which.
 
-    Raises FileNotFoundError for a script that is not there, ValueError for other bad settings, OSError with the
-    system's reason for a process that cannot be started.
+    Raises FileNotFoundError for a script that is not there, ValueError or TypeError for other bad settings, OSError
+    with the system's reason for a process that cannot be started.
 
     Example::
 
@@ -78,7 +78,7 @@ def run_workers(
         positive("timeout", timeout, "seconds")
     of_kind("script_or_code", script_or_code, str | os.PathLike, "the path of a script, or Python code as a string")
     of_kind("arguments", arguments, list | tuple, 'a list, like ["--steps", 100]')
-    of_kind("env", env, dict | None, "a dictionary {name of a variable: value}")
+    of_kind("env", env, Mapping | None, "a dictionary {name of a variable: value}")
     if gpus_each is not None:
         whole_number("gpus_each", gpus_each, 0)
     script, source = _script(script_or_code)

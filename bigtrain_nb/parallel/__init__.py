@@ -1,12 +1,12 @@
 """A model that does not fit: recompute it, shard its state, its weights.
 
-What goes together, of the settings of `bt.Model` and of this folder ("recompute" stands for `chunk_attention` and
-`fuse_attention` too):
+What goes together, of the settings of `bt.Model` and of this folder. `chunk_attention` and `fuse_attention` go with all
+that `recompute` goes with, also inside layers that are recomputed or sharded.
 
 | | `recompute` | ``shard_optimizer`` | ``fully_shard`` | ``reduce_dtype`` |
 |---|---|---|---|---|
 | ``micro_batches`` | yes | yes | yes | yes |
-| `recompute` | no nests | yes | of other layers; these do so already | yes |
+| `recompute` | not one inside another | yes | of other layers; these do so already | yes |
 | ``shard_optimizer=True`` | yes | | raises: it shards that too | yes |
 | ``fully_shard=...`` | of other layers | raises | | yes |
 | ``reduce_dtype="bfloat16"`` | yes | yes | yes, for gradients | |

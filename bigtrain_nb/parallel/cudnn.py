@@ -27,7 +27,7 @@ def attention(query, key, value, scale, said):
 
     Query is [batch, queries, heads, size], key and value [batch, keys, groups, size], in bfloat16 or float16; all
     shapes are known. Where a query sees no key its output means nothing. Padding between tokens together with a
-    ``window`` is not computed, nor are rows of more than ``most_segments``: they come out as NaN.
+    ``window`` is not computed, nor is a batch with a row of more than ``most_segments``: it comes out as NaN.
     """
     batch, length = query.shape[:2]
     window = said.window if said.window is not None and said.window < key.shape[1] else 0

@@ -119,8 +119,8 @@ def segment_mask(segments: Any, most: int | None = None) -> Any:
     ``decoder_attention_mask`` of KerasHub's.
 
     With ``most``, the largest number of segments in a row (`TokenRows.most_segments`), the kernel of `fuse_attention`
-    takes the segments themselves, and the table is never made; its work space grows with ``most``. Rows with more
-    segments than that come out as NaN. Without it the kernel takes the table.
+    takes the segments themselves, and the table is never made; its work space grows with ``most``. A batch with a row
+    of more comes out as NaN. Without it the kernel takes the table.
 
     Raises ValueError for ``most`` that is not a whole number of at least 1.
 

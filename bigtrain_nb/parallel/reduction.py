@@ -18,7 +18,7 @@ from bigtrain_nb.common.replicas import mean_over_replicas, own_copy, sum_over_r
 class Mean:
     """The mean over the replicas, each by the weight of its share of the batch.
 
-    It is made when it is chosen: the model may not be built then, and it is not made again for a new optimizer.
+    It is made when it is chosen, in `compile` or when the model is built: one of both may be missing then.
     """
 
     optimizer_class = None

@@ -6,6 +6,7 @@ that cannot be run.
 
 import argparse
 import sys
+import traceback
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -35,6 +36,9 @@ def main(words):
         )
     except (ValueError, TypeError, OSError) as error:
         parser.error(str(error))
+    except Exception:  # a script raises what it likes
+        traceback.print_exc()
+        parser.error(f"{chosen.training} raised what stands above")
     print(report)
     if chosen.html:
         chosen.html.write_text(report.html(), encoding="utf-8")

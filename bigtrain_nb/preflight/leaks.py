@@ -10,6 +10,7 @@ from bigtrain_nb.common.keras_gaps import calls_seen, layers_and_operations, lay
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.preflight.features import named_parts
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.preflight.training import change_of
 
 LEAK = 1e-4
 LEAK_16_BITS = 2e-2
@@ -59,7 +60,7 @@ def across_examples(training):
         one, two = one[1:-1], two[1:-1]
         if len(one.shape) == 2 and one.shape[1] == examples:  # each example beside each other: as in contrastive losses
             one, two = one[:, 1:-1], two[:, 1:-1]
-        largest = max(largest, _change(one, two))
+        largest = max(largest, change_of(one, two))
     if largest > _threshold(training.model):
         return wrong(
             f"Outputs of examples 1 to {examples - 2} change by {largest:.1%} when examples 0 and {examples - 1} are"
@@ -137,7 +138,7 @@ def evaluation(training):
 
     with calls_seen([layer for layer in layers_within(training.model) if isinstance(layer, OF_TRAINING)], note):
         before, after = (keras.tree.flatten(training.outputs(training.x)) for _ in range(2))
-    change = max(map(_change, before, after), default=0.0)
+    change = max(map(change_of, before, after), default=0.0)
     if change <= _threshold(training.model):
         return ok("The same batch gives the same outputs twice in evaluation.")
     named = f" {', '.join(sorted(acting)[:4])} drops or adds noise with training=False too." if acting else ""
@@ -179,12 +180,6 @@ def padding(training):
             "11",
         )
     return ok(f"{padded.mean():.0%} of the places{where} are padding, and give nothing to the loss.")
-
-
-def _change(one, two):
-    """Return the largest change of outputs, as a share of the largest output."""
-    one, two = (tf.cast(each, tf.float32).numpy() for each in (one, two))
-    return float(np.abs(one - two).max(initial=0) / max(np.abs(one).max(initial=0), 1e-30))
 
 
 def _threshold(model):
@@ -237,7 +232,7 @@ def _sees_later(training, inputs, place):
     after = training.outputs_again(keras.tree.pack_sequence_as(training.x, changed))
     pairs = zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True)
     of_steps = [
-        _change(one[:, :middle], two[:, :middle])
+        change_of(one[:, :middle], two[:, :middle])
         for one, two in pairs
         if len(one.shape) > 1 and one.shape[1] == value.shape[1]
     ]

@@ -63,7 +63,7 @@ def preflight(
     they are of texts. ``checks``: groups, of "data", "leaks", "loss", "pieces", "precision", "memory", "survival", or
     single lines of a report, as "one batch"; default: all. After ``minutes`` no check begins, and one that has begun
     ends at its next call of the model; the lines say so. What takes a share of that time, as "one batch", comes last.
-    Where no bar of progress can be shown, a line to stderr says every ten seconds what is examined.
+    Where no bar of progress can be shown, a line to stderr says which check begins, if ten seconds have passed.
 
     "saved and loaded" starts a process of its own, which first loads TensorFlow. How long a run takes is for
     `throughput` and `Meter` to measure, and which layer overflows for `find_overflow`.

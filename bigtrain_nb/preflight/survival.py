@@ -14,6 +14,7 @@ from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, first_sentence
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.preflight.training import change_of
 from bigtrain_nb.train.resume import Resume
 
 SAVED_DIFFERS = 1e-4
@@ -44,7 +45,7 @@ def saved(training):
     training.refuse_own_step()
     before = keras.tree.flatten(training.outputs(training.x))
     again = keras.tree.flatten(training.outputs(training.x))
-    if _change(before, again) > SAVED_DIFFERS:
+    if _largest_change(before, again) > SAVED_DIFFERS:
         raise NotExamined("outputs are random, so that those of the loaded model cannot be compared")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
@@ -54,7 +55,7 @@ def saved(training):
             loaded = keras.models.load_model(path)
         except Exception as error:  # classes of somebody's own raise what they like
             return _not_loaded(error)
-        change = _change(before, keras.tree.flatten(loaded(training.x, training=False)))
+        change = _largest_change(before, keras.tree.flatten(loaded(training.x, training=False)))
         if change > SAVED_DIFFERS:
             return _differs(words, change)
         if training.seconds_left < LEAST_SECONDS:
@@ -66,7 +67,7 @@ def saved(training):
         except RuntimeError as error:
             return _not_loaded(error)
     words += " by stock Keras in a process without us"
-    change = _change(before, after)
+    change = _largest_change(before, after)
     if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
         return _differs(words, change)
     return ok(f"{words}, it gives the same outputs.", "14")
@@ -112,13 +113,8 @@ def _outputs_elsewhere(training, folder):
         return list(found.values())
 
 
-def _change(outputs, others):
-    """Return the largest change of outputs, as a share of the largest of its own."""
-    changes = [0.0]
-    for one, two in zip(outputs, others, strict=True):
-        one, two = (tf.cast(each, tf.float32).numpy() for each in (one, two))
-        changes.append(float(np.abs(one - two).max(initial=0) / max(np.abs(one).max(initial=0), 1e-30)))
-    return max(changes)
+def _largest_change(outputs, others):
+    return max(map(change_of, outputs, others), default=0.0)
 
 
 def resumed(training):

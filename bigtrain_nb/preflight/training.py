@@ -273,6 +273,12 @@ def _part(structure, name, place):
     return structure
 
 
+def change_of(one, two):
+    """Return the largest change of outputs, as a share of the largest output."""
+    one, two = (tf.cast(each, tf.float32).numpy() for each in (one, two))
+    return float(np.abs(one - two).max(initial=0) / max(np.abs(one).max(initial=0), 1e-30))
+
+
 def _has_nan(value):
     return value.dtype.is_floating and bool(tf.reduce_any(tf.math.is_nan(value)))
 

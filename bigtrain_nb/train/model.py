@@ -78,8 +78,8 @@ class Model(keras.Model):
     `Model.of` takes a model that exists. The dataset is that for one device. In `fit`, `evaluate`, `predict` and
     `train_on_batch`, without a strategy, under MirroredStrategy and MultiWorkerMirroredStrategy:
 
-    - ``micro_batches=K``: a replica computes its share of the batch in at most K parts of ceil(share / K) examples, and
-      applies the sum of their gradients once. Peak memory falls with K.
+    - ``micro_batches=K``: a replica computes its share of the batch in at most K parts of ceil(share / K) examples (of
+      sharded layers in K that differ by one), and applies the sum of their gradients once. Peak memory falls with K.
     - ``shard_optimizer=True`` (ZeRO stage 1, `ShardedMean`): each of N replicas keeps 1/N of the optimizer's state and
       updates 1/N of each weight. With Keras' SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Ftrl, Lion.
     - ``fully_shard=r"transformer_layer_\d+"`` (ZeRO stage 3, `FullyShardedMean`): of each weight of these layers, of

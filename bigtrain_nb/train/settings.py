@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypedDict
 
-from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.checks import one_of, switch, whole_number
 from bigtrain_nb.common.layers import refuse_choice
 from bigtrain_nb.parallel.shards import is_shard
 
@@ -24,9 +24,7 @@ def _micro_batches(model, value):
 
 
 def _shard_optimizer(model, value):
-    if not isinstance(value, bool):
-        raise ValueError(f"shard_optimizer must be True or False, not {value!r}")
-    if value and model is not None and model.distribute_strategy.num_replicas_in_sync == 1:
+    if switch("shard_optimizer", value) and model is not None and model.distribute_strategy.num_replicas_in_sync == 1:
         raise ValueError(
             "shard_optimizer=True needs several replicas, and this model has one: build it in the scope of a strategy,"
             " as bt.mirrored() or bt.strategy() with several workers, or leave it out"

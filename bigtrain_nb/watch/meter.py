@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from bigtrain_nb.common.cards import Shown, note, stacked
+from bigtrain_nb.common.checks import switch
 from bigtrain_nb.common.keras_gaps import examples_counted, in_place_of, layers_within, tracings_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import wait_for_devices
@@ -68,9 +69,7 @@ class Meter(Shown, keras.callbacks.Callback):
 
     def __init__(self, *, gradients: bool = False):
         super().__init__()
-        if not isinstance(gradients, bool):
-            raise ValueError(f"gradients must be True or False, not {gradients!r}")
-        self._gradients = gradients
+        self._gradients = switch("gradients", gradients)
         self._rounds = []  # (examples of this process, seconds)
         self._examples, self._seconds = 0.0, 0.0  # of the round that is not complete
         self._since = None  # the moment from which on that goes on; None in a pause

@@ -49,6 +49,14 @@ def test_each_room_uses_only_what_stands_below_it():
     assert sorted(wrong) == []
 
 
+def test_each_room_uses_what_it_may():
+    used_by = {name: set() for name in ROOMS}
+    for module in MODULES:
+        used_by[room(module)] |= {room(other) for other in used(module)}
+    unused = {name: sorted(others - used_by[name]) for name, others in ROOMS.items()}
+    assert {name: others for name, others in unused.items() if others} == {}
+
+
 def test_no_modules_use_each_other_in_a_circle():
     TopologicalSorter({module: used(module) for module in MODULES}).prepare()
 

@@ -57,7 +57,7 @@ MISTAKES = {
     "bt.TokenRows([1, 2, 3], [2, 2], 8)": "the lengths add up to 4 tokens, and there are 3",
     "bt.TokenRows([1.5], [1], 8)": "tokens must be an array of whole numbers",
     "bt.gpt(packed=1)": "packed=1 must be True or False",
-    "bt.Meter(gradients=1)": "gradients must be True or False, not 1",
+    "bt.Meter(gradients=1)": "gradients=1 must be True or False",
     "TEXT.array('validation')": "split='validation' must be one of train, test",
     "bt.Pipeline(data=IMAGES, batch=0)": "batch=0 must be a whole number of at least 1",
     "bt.Pipeline(data=IMAGES, batch='4')": "batch='4' must be a whole number of at least 1",

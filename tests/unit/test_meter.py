@@ -447,7 +447,7 @@ def test_gradients_are_measured_of_models_that_show_their_pieces_only():
         model = two_layers(fully_shard="wide")
     with pytest.raises(ValueError, match="with fully_shard='wide', micro_batches=1"):
         model.fit(x, y, verbose=0, callbacks=[bt.Meter(gradients=True)])
-    with pytest.raises(ValueError, match="gradients must be True or False, not 1"):
+    with pytest.raises(ValueError, match="gradients=1 must be True or False"):
         bt.Meter(gradients=1)
 
 

@@ -243,6 +243,9 @@ def healthy():
     model, data = sick()
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model, data
+
+def broken():
+    import no_such_module_at_all
 """
 
 
@@ -254,10 +257,11 @@ def test_the_exit_code_of_the_command_tells(tmp_path, capsys):
     assert main([f"{script}:sick", *checks, "--html", str(page)]) == 1
     assert "from_logits=True" in capsys.readouterr().out and "from_logits" in page.read_text()
     assert main([f"{script}:healthy", *checks]) == 0
-    for words in (f"{script}:nothing", "no_such.py:build", "train.py"):
+    for words in (f"{script}:nothing", f"{script}:broken", "no_such.py:build", "train.py"):
         with pytest.raises(SystemExit) as ended:
             main([words])
         assert ended.value.code == 2
+    assert "No module named 'no_such_module_at_all'" in capsys.readouterr().err
 
 
 def test_the_name_is_the_function_whatever_is_imported_first():
