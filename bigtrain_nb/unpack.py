@@ -18,7 +18,7 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 from bigtrain_nb.common import beside
-from bigtrain_nb.common.files import write_text
+from bigtrain_nb.common.files import write_bytes, write_text
 from bigtrain_nb.workbook import copies
 
 WRITTEN = Path(".bigtrain-versions", "beside.json")
@@ -44,7 +44,7 @@ def unpack(folder=".", names=beside.NAMES):
                 kept.append(path)
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+            write_bytes(target, content)
             written.append(path)
         known[str(path)] = _digest(content)
     notes.parent.mkdir(exist_ok=True)
@@ -94,11 +94,11 @@ def main(arguments=None):
     try:
         for path in notebooks:
             said += [copies.make(path, folder), copies.make_evening(path, folder)]
+        for sentence in filter(None, said):
+            print(sentence)
+        _unpack_and_tell(folder, [path.parent.resolve() for path in notebooks])
     except (OSError, ValueError) as error:
         sys.exit(str(error))
-    for sentence in filter(None, said):
-        print(sentence)
-    _unpack_and_tell(folder, [path.parent.resolve() for path in notebooks])
 
 
 def _unpack_and_tell(folder, sources):

@@ -16,13 +16,18 @@ a sign 60 seconds late (acregmax in nfs(5))."""
 
 
 def write_text(path, text):
+    """Write a whole file of text at once."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path, content):
     """Write a whole file at once: beside ``path``, then renamed."""
     path = Path(as_path("path", path))
     if path.is_dir():
         raise IsADirectoryError(f"path={str(path)!r} is a folder: give the path of a file")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        beside.write_text(text, encoding="utf-8", newline="")
+        beside.write_bytes(content)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

@@ -156,8 +156,9 @@ def seconds_of_others():
 
 
 def own_cpu_seconds():
-    """Processor time of this process and its children, in seconds."""
-    total = time.process_time()
+    """Processor time of this process and its children, also of those that have ended, in seconds."""
+    ended = os.times()
+    total = time.process_time() + ended.children_user + ended.children_system
     for child in psutil.Process().children(recursive=True):
         try:
             times = child.cpu_times()

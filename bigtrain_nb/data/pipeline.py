@@ -51,8 +51,8 @@ class Pipeline:
       makes all its images. (Before a cache they are made one by one.)
     - ``cache``: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in
       it), whose folder is made if it is not there. What one program has cached there another reads, if it reads the
-      same files with the same settings: their digest is added to the path. A ``parse`` of your own is known by its name
-      only: when you change it, take another path.
+      same files, of the same size and time, with the same settings: their digest is added to the path. A ``parse`` of
+      your own is known by its name only: when you change it, take another path.
     - ``shuffle``: size of the shuffle buffer in examples, 0 for the order of the files.
     - ``seed``: of the shuffle and of ``augment``; None draws a new one at each start.
     - ``batch``: examples in a batch; the last batch may be shorter.
@@ -64,7 +64,7 @@ class Pipeline:
     The order is kept although work runs in parallel. A damaged record raises.
 
     Raises ValueError for settings that are out of range or do not go together, TypeError for a setting of another kind;
-    `dataset` raises FileNotFoundError for a TFRecord file that is not there.
+    `dataset` raises FileNotFoundError for a TFRecord file that is not there, and where a path caches, for any file.
 
     Example::
 
@@ -169,12 +169,15 @@ class Pipeline:
             folder = tempfile.mkdtemp(prefix="bigtrain_nb-cache-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             return os.path.join(folder, "cache")
-        tf.io.gfile.makedirs(os.path.dirname(self.cache))
+        path = os.path.expanduser(self.cache)
+        tf.io.gfile.makedirs(os.path.dirname(path))
         parse = getattr(self.parse, "__qualname__", type(self.parse).__name__)
         of_data = self.data.classes if isinstance(self.data, ImageData) else None
-        cached = [self.files, self.source, parse, self.image_size, self.exact, self.augment, of_data]
+        files = [(file, *_size_and_time(file)) for file in self.files]
+        settings = [self.source, self.cycle_length, self.image_size, self.exact, self.augment]
+        cached = [files, parse, of_data, settings]
         digest = hashlib.sha256(repr(cached).encode()).hexdigest()[:8]
-        return f"{os.fspath(self.cache)}-{digest}"
+        return f"{path}-{digest}"
 
     def _parse_each(self, dataset):
         return self._map(dataset, self.parse or self._decode)
@@ -199,6 +202,14 @@ class Pipeline:
     def _map(self, dataset, function):
         at_once = None if self.num_parallel_calls == 1 else _tf(self.num_parallel_calls)
         return dataset.map(function, num_parallel_calls=at_once)
+
+
+def _size_and_time(file):
+    try:
+        found = tf.io.gfile.stat(file)
+    except tf.errors.NotFoundError:
+        raise FileNotFoundError(f"{file}: there is no such file") from None
+    return found.length, found.mtime_nsec
 
 
 def _tf(value):

@@ -17,9 +17,9 @@ def field(name, control):
     values = control.values
     common = {"description": name, TOOLTIP: control.allowed, **LOOK}
     if isinstance(values, range):
-        limits = {"min": values[0], "max": values[-1], "step": values.step}
+        limits = {"min": min(values), "max": max(values), "step": abs(values.step)}
         return widgets.BoundedIntText(control.default, **limits, **common)
-    if all(isinstance(value, bool) for value in values):
+    if sorted(map(str, values)) == ["False", "True"] and all(isinstance(value, bool) for value in values):
         return widgets.Checkbox(control.default, **common)
     labels = [text(value) for value in values]
     return widgets.Dropdown(options=labels, index=values.index(control.default), **common)

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -234,6 +235,7 @@ class Lab:
             for run in new:
                 first = run.comparison.names[0] if run.comparison else run.name
                 run.against = None if first == run.name else known[first]
+            self._let_go_of(self.runs[-1].comparison if self.runs else None)
             self.runs = [*self.runs, *(reversed(new) if self._is_race else new)]
             self._end(new[0].comparison.answer if self._is_race else repr(new[-1]))
         return new
@@ -251,6 +253,15 @@ class Lab:
                 run.result = comparison.results[run.name]
             self._end(repr(again[-1]))
         return again
+
+    def _let_go_of(self, comparison):
+        """Keep what a comparison says, and not the sources with which it would go on."""
+        if comparison is None or comparison.go_on_with is None:
+            return
+        said = replace(comparison, go_on_with=None)
+        for run in self.runs:
+            if run.comparison is comparison:
+                run.comparison = said
 
     @contextmanager
     def _on_the_machine(self, job):

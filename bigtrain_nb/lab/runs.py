@@ -98,28 +98,31 @@ def table(runs):
 
 
 def figure(runs, *lines):
-    """The last run as bars with all that took turns with it, what it is compared with first, below these lines.
+    """The last run as bars with those that took turns with it, at most 24, what it is compared with among them.
 
     A run is called by its name and the settings that differ among them: "run 2: batch=32".
     """
     last = runs[-1]
     together = _together(runs)
+    shown = together[-SHOWN:]
+    if last.against and last.against not in shown:
+        shown[0] = last.against
     differing = [name for name in last.settings if len({text(run.settings[name]) for run in together}) > 1]
     bars = {}
-    for run in together:
+    for run in shown:
         result = last.comparison.results[run.name] if last.comparison else run.result
-        shown = describe({name: run.settings[name] for name in differing or run.settings})
-        bars[run.name] = replace(result, name=f"{run.name}: {shown}")
+        settings = describe({name: run.settings[name] for name in differing or run.settings})
+        bars[run.name] = replace(result, name=f"{run.name}: {settings}")
     before = bars[last.against.name].name if last.against else None
     return bars_figure(list(bars.values()), *lines, before=before)
 
 
 def _together(runs):
-    """The last run with all that took turns with it; of a race the last 24."""
+    """The last run with all that took turns with it."""
     last = runs[-1]
     if not last.comparison:
         return [last]
-    return [run for run in runs if run.comparison is last.comparison or run is last.against][-SHOWN:]
+    return [run for run in runs if run.comparison is last.comparison or run is last.against]
 
 
 def headline(runs):

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from bigtrain_nb.common.checks import of_kind, positive, takes
-from bigtrain_nb.common.hardware import core_limit, seconds_of_others
+from bigtrain_nb.common.hardware import core_limit, seconds_of_others, usable_cores
 from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.words import amount, number
@@ -179,7 +179,8 @@ class Rounds:
     def notes(self):
         """What to know of the machine since this was made or went on, in a sentence; none where it was quiet."""
         took = max(source.now() - self._since, 1e-9)
-        share = (seconds_of_others() - self._others) / took / core_limit()
+        spare = len(usable_cores()) - core_limit()  # in a container others may have these
+        share = ((seconds_of_others() - self._others) / took - spare) / core_limit()
         if share < BUSY:
             return ()
         return (f"other programs took {100 * min(1.0, share):.0f} % of the cores: close them, or measure again later",)

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from numbers import Integral
 
 from bigtrain_nb.common.at_rest import let_rest, wait_for_gpus
@@ -43,7 +44,7 @@ class Source:
         self.is_step = not hasattr(made, "__iter__")
         self.unit = None if self.is_step else "examples/s"
         self.has_end = not self.is_step and has_end(made)
-        self.can_repeat = self.has_end and hasattr(made, "repeat")
+        self.can_repeat = self.has_end and hasattr(made, "repeat") and hasattr(made, "cardinality")
         self.iterator = None
         self.ended = deque(maxlen=KEPT)
         """Iterators whose passes have ended, the last one last. `let_go` has them torn down, not a measurement."""
@@ -151,7 +152,7 @@ class Source:
 
     def _step(self):
         done = self.made()
-        if hasattr(done, "cardinality") or hasattr(done, "__next__") or callable(getattr(done, "dataset", None)):
+        if _is_read_later(done):
             raise TypeError(
                 f"{self.name} is a function that returns {done!r:.99}, and a call of it reads nothing: give what it"
                 " returns, or a function that does a step"
@@ -165,3 +166,11 @@ class Source:
                 " 1, every time or never"
             )
         return int(done) if is_count else 1
+
+
+def _is_read_later(done):
+    """Return whether what a function returns is a dataset, a loader or an iterator, and no losses, logs or arrays."""
+    if hasattr(done, "cardinality") or hasattr(done, "__next__") or callable(getattr(done, "dataset", None)):
+        return True
+    has_batches = hasattr(done, "__iter__") and hasattr(done, "__len__") and not hasattr(done, "shape")
+    return has_batches and not isinstance(done, list | tuple | Mapping | str | bytes)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from bigtrain_nb.common.words import interval, quantity
 
-CLOSE = 1.1
-"""Times: as near to what was measured as a prediction can be asked to be."""
+CLOSE = 0.1 + 1e-9
+"""Of what was measured: nearer a prediction need not be."""
 
 NOT_JUDGED = "not judged, the machine was too busy: run the cell again"
 
@@ -53,7 +53,7 @@ class Prediction:
 
         Where nothing was measured, 0 alone is right: there is no tenth of it.
         """
-        return self.inside or self.times_off <= CLOSE
+        return self.inside or abs(self.predicted - self.median) <= CLOSE * abs(self.median)
 
     @property
     def within_twice(self):

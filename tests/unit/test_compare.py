@@ -234,6 +234,15 @@ def test_time_that_other_programs_took_is_said_in_a_sentence(clock, monkeypatch)
     assert compare(steps(clock, 0.01, 0.02), seconds=2).notes == ()
 
 
+def test_in_a_container_others_may_have_the_cores_that_it_may_not_use(clock, monkeypatch):
+    monkeypatch.setattr(rounds, "usable_cores", lambda: range(64))
+    monkeypatch.setattr(rounds, "core_limit", lambda: 4.0)
+    monkeypatch.setattr(rounds, "seconds_of_others", lambda: 60 * clock.now)
+    assert compare(steps(clock, 0.01, 0.02), seconds=2).notes == ()
+    monkeypatch.setattr(rounds, "seconds_of_others", lambda: 62 * clock.now)
+    assert compare(steps(clock, 0.01, 0.02), seconds=2).notes[0].startswith("other programs took 50 % of the cores")
+
+
 def test_many_against_the_first_hold_together(clock):
     rates = {name: partial(Machine(clock, 3).step, 0.01) for name in "abcd"}
     found = compare(rates, seconds=8)

@@ -202,6 +202,12 @@ def test_tensorflow_starts_as_many_threads_as_the_container_has_cores_unless_tol
     assert done.stdout.strip() == said, done
 
 
+def test_what_processes_used_that_have_ended_is_this_ones():
+    before = hardware.own_cpu_seconds()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
+    assert hardware.own_cpu_seconds() - before > 0.4
+
+
 def test_what_this_process_uses_is_not_what_others_take():
     others, own, began = hardware.seconds_of_others(), hardware.own_cpu_seconds(), time.perf_counter()
     while time.perf_counter() - began < 0.5:

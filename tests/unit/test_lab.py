@@ -118,6 +118,13 @@ class TestSweeps:
         assert swept[0].ratio is None and [run.ratio.b for run in swept[1:]] == ["run 2", "run 2"]
         assert swept[0].comparison.names == ("run 2", "run 3", "run 4")
 
+    def test_of_more_than_fit_into_a_picture_the_first_and_the_last_are_shown_and_the_best_is_told(self):
+        lab = Lab(lambda n: lambda: 100 - n, seconds=SECONDS, n=range(30))
+        lab.sweep("n")
+        assert lab.picture().data and runs.headline(lab.runs)[0].endswith("up to 100 examples/s")
+        first, *_, last = lab.runs
+        assert last.against is first and len(lab.runs) == 30
+
     def test_a_baseline_is_measured_with_them(self, lab):
         lab.baseline = lab.run()
         for run in lab.sweep("batch"):

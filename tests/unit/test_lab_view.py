@@ -21,6 +21,12 @@ def test_each_control_says_what_it_takes(lab):
     assert (workers.min, workers.max, workers.step) == (1, 4, 1)
 
 
+def test_a_range_may_fall_and_one_boolean_is_a_list():
+    view = shown(Lab(lambda n, on: lambda: n, n=range(64, 0, -16), on=[True]))
+    n = view.fields["n"]
+    assert (n.min, n.max, n.step, n.value) == (16, 64, 16, 64) and view.fields["on"].options == ("True",)
+
+
 def test_buttons_and_progress_follow_the_state(gate):
     lab = Lab(gate)
     view = shown(lab)

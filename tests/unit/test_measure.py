@@ -14,6 +14,11 @@ from bigtrain_nb.measure.source import Source as Measured
 from bigtrain_nb.measure.throughput import throughput
 
 
+def test_an_array_of_batches_is_read_again_and_again():
+    found = throughput(np.zeros((3, 32, 2)), seconds=0.2)
+    assert found.unit == "examples/s" and found.examples > 2 * 96
+
+
 def test_an_endless_source_is_counted_exactly(clock):
     result = throughput(Source(clock, 0.01), seconds=3, name="endless")
     assert (result.name, result.unit) == ("endless", "examples/s")

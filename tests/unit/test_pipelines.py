@@ -130,6 +130,20 @@ def test_what_is_cached_by_other_settings_or_of_other_files_is_not_read(crops, t
     test = replace(train, split="test")
     assert examples(train.dataset()) != examples(test.dataset())
     assert examples(test.dataset()) == examples(pipeline(crops, split="test").dataset())
+    assert examples(replace(train, cycle_length=3).dataset()) == examples(pipeline(crops, cycle_length=3).dataset())
+
+
+def test_what_was_cached_of_files_that_were_written_anew_is_not_read(tmp_path):
+    def written(word):
+        with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+            writer.write(word)
+        [batch] = made.dataset()
+        return batch.numpy().tolist()
+
+    paths = [str(tmp_path / "a.tfrecord")]
+    made = Pipeline(data=paths, parse=tf.identity, finish=tf.identity, cache=tmp_path / "cached" / "mine")
+    assert written(b"old") == [b"old"]
+    assert written(b"newer") == [b"newer"]
 
 
 def test_the_runtime_opens_few_of_many_shards_at_once(tmp_path):

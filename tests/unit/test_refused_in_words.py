@@ -44,11 +44,25 @@ def test_memory_of_several_devices_is_not_measured():
         bt.peak_memory(several_devices)
 
 
+class Loader:
+    """As PyTorch's, whose dataset is no function."""
+
+    dataset = (0,) * 100
+
+    def __len__(self):
+        return 10
+
+    def __iter__(self):
+        return iter([[0] * 10] * 10)
+
+
 def test_a_function_that_returns_a_dataset_is_no_step():
     data = tf.data.Dataset.range(100).batch(10)
-    for source in (lambda: data, lambda: iter(data), lambda: (number for number in range(3))):
+    for source in (lambda: data, lambda: iter(data), lambda: (number for number in range(3)), lambda: Loader()):
         with pytest.raises(TypeError, match="a call of it reads nothing: give what it returns"):
             bt.throughput(source, seconds=0.1)
+    for done in ([0.5], {"loss": 0.5}, np.zeros(3), None, "done"):
+        assert bt.throughput(lambda done=done: done, seconds=0.02).unit == "steps/s"
 
 
 def test_more_devices_than_a_cpu_can_be_split_into():

@@ -44,6 +44,7 @@ def test_the_cpu_is_split_and_strategies_of_several_sizes_train_alike_in_one_pro
         "    print(type(strategy).__name__, strategy.num_replicas_in_sync, train(strategy))\n"
         "for names in (['CPU:0', 'CPU:1'], bt.devices()[:3], ['CPU:1', 'CPU:2']):\n"
         "    print('of its own', len(names), train(mirrored_with_groups_of_its_own(names)))\n"
+        "bt.devices(4)  # as many as there are: nothing to split\n"
         "for make in (bt.devices, bt.mirrored):\n"
         "    try: make(5)\n"
         "    except RuntimeError as error: print(error)\n"

@@ -115,7 +115,9 @@ class TestPredictions:
             (3.1, THREE, "measured 3.0x (2.80x to 3.2x): inside the interval"),
             (1.5, THREE, "you said 1.50x, measured 3.0x (2.80x to 3.2x): off by 2.00x, too low, but within 2x."),
             (100, RATE, "you said 100 examples/s, measured 100 (99.0 to 101) examples/s: inside the interval"),
-            (91, 100, "within 10 %"),
+            (90, 100, "within 10 %"),
+            (110, 100, "within 10 %"),
+            (89, 100, "measured 100: off by 1.12x, too low, but within 2x"),
             (111, 100, "measured 100: off by 1.11x, too high, but within 2x"),
             (
                 9,
