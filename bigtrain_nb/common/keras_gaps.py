@@ -38,6 +38,12 @@ def innermost(optimizer):
     return optimizer
 
 
+def parts_of(optimizer):
+    """Return the optimizers that update weights: those of a `MultiOptimizer`, or the innermost one alone."""
+    inner = innermost(optimizer)
+    return getattr(inner, "optimizers", None) or [inner]
+
+
 def weights_built_for(optimizer):
     """Return the weights that an optimizer was built for, which `apply` takes where it is given gradients alone."""
     return innermost(optimizer)._trainable_variables
@@ -62,9 +68,13 @@ def calls_seen(layers, around):
         yield
 
 
+@contextmanager
 def already_reduced(optimizer):
     """Keep a Keras optimizer from reducing gradients again; there is no public way to say that they are reduced."""
-    return in_place_of(innermost(optimizer), "_all_reduce_sum_gradients", list)  # the pairs as they are
+    with ExitStack() as stack:
+        for one in parts_of(optimizer):
+            stack.enter_context(in_place_of(one, "_all_reduce_sum_gradients", list))  # the pairs as they are
+        yield
 
 
 def same_weight_decay(optimizer, other):

@@ -1,5 +1,6 @@
 """What `fit` gets of a dataset, looked at without moving it on, and datasets that begin later."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -50,7 +51,8 @@ def passes(source: Any) -> Callable[[], Iterator]:
     """Return a function that starts a pass over batches, without moving on their shuffling where that can be done."""
     source = batches_of(source)
     if isinstance(source, keras.utils.PyDataset):
-        return lambda: (source[number] for number in range(len(source)))
+        count = source.num_batches  # None: without end
+        return lambda: (source[number] for number in (itertools.count() if count is None else range(count)))
     if isinstance(source, tf.data.Dataset):
         try:
             source = read_apart(source)

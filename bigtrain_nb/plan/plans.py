@@ -190,7 +190,7 @@ def _memory(step, gradients, waiting, of_gpu):
     moment = gradients.kinds
     if step.slices > 1:
         sums = 2 if step.in_a_loop else 1  # of the slices before and, in a loop, those that it returns
-        moment["gradients"] += sums * step.trainable
+        moment["gradients"] += sums * step.sums
     fullest = gradients
     total_how = f"most at {gradients.at}"
     update = peak_of(step.update)

@@ -9,6 +9,7 @@ from bigtrain_nb.common.keras_gaps import innermost, weights_to_train
 from bigtrain_nb.common.operations import number_of_bytes
 from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.parallel.fully_shard import is_fully_sharded
 from bigtrain_nb.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.plan.fully_sharded import fully_sharded, layers_to_shard
@@ -23,9 +24,10 @@ class Step:
     It is traced and not run. ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update.
     ``settings``: {name: value} of those of `bt.Model`; ``in_a_loop``: whether slices are run by a loop.
     Bytes of ``weights``: all variables of the model, of fully sharded layers its shards; ``trainable``: those that
-    train; ``applied``: the gradients that the update gets; ``sent``: the gradients as they travel; ``gathered`` and
-    ``scattered``: whole weights and gradients of fully sharded layers as they travel; ``slots``: all variables of the
-    optimizer; ``shards``: what a sharded optimizer updates beside the weights;
+    train; ``sums``: of their gradients, dense and in 32 bits; ``applied``: the gradients that the update gets;
+    ``sent``: the gradients as they travel; ``gathered`` and ``scattered``: whole weights and gradients of fully sharded
+    layers as they travel; ``slots``: all variables of the optimizer; ``shards``: what a sharded optimizer updates
+    beside the weights;
     ``batch``, ``slice``: one batch and one slice of it, inputs and targets, 0 where the batch is not cut; ``folded``:
     constants that Grappler keeps.
 
@@ -73,8 +75,10 @@ class Step:
         reduce_dtype = self.settings["reduce_dtype"]
         with fully_sharded(layers, shards, self.devices, reduce_dtype):
             self.gradients, gradients = _gradients(model, variables, slice_specs, loss_of)
+        summed = {place: tf.TensorSpec(one.shape, at_least_32_bits(one.dtype)) for place, one in enumerate(variables)}
         if cut or self.settings["shard_optimizer"]:  # sums are dense
-            gradients = {place: tf.TensorSpec(one.shape, one.dtype) for place, one in enumerate(variables)}
+            gradients = summed
+        self.sums = _size(summed)
         self.applied = _size(gradients)
         self.folded = 0 if cut or self.devices > 1 else self.gradients.folded  # no size is known there beforehand
         whole = [one for one in model.trainable_variables if id(one) not in sharded]
@@ -87,7 +91,8 @@ class Step:
         updated = variables
         if self.settings["shard_optimizer"]:
             updated = [_shard(one, self.devices) for one in variables]
-            gradients = {place: tf.TensorSpec(one.shape, one.dtype) for place, one in enumerate(updated)}
+            of_shards = enumerate(updated)
+            gradients = {place: tf.TensorSpec(one.shape, at_least_32_bits(one.dtype)) for place, one in of_shards}
         elif any(isinstance(one.value, tf.distribute.DistributedValues) for one in variables):  # a replica's to write
             updated = [_stand_in(one, one.shape) for one in variables]
         optimizer.build(updated)

@@ -110,7 +110,8 @@ def its_answer(training):
             "Shift them: inputs are tokens[:, :-1], targets tokens[:, 1:].",
         )
     if offset >= 2:
-        return wrong(
+        say = look if training.y.dtype.is_floating else wrong  # numbers may be forecast several steps ahead
+        return say(
             f"Targets at t are the {name} at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
             "Shift once: in the dataset, or in the model, and not in both.",
             "10",
@@ -171,6 +172,13 @@ def padding(training):
     sizes = tf.reduce_sum(tf.abs(tf.cast(gradient, tf.float32)), range(2, len(gradient.shape))).numpy()
     share = sizes[padded].sum() / max(sizes.sum(), 1e-30)
     if share > GRADIENT_OF_PADDING:
+        if (tokens[~padded] == 0).any():
+            return look(
+                f"{padded.mean():.0%} of the places{where} are 0 at the ends of rows, and give {share:.0%} of the"
+                " loss's gradient. 0 stands elsewhere too, so it may be a symbol like others.",
+                "If it is padding there, give a sample_weight that is 0 at padding.",
+                "11",
+            )
         lost = _mask_lost_at(training)
         behind = f" A layer makes a mask, but it is lost behind {lost}." if lost else ""
         return wrong(

@@ -407,7 +407,7 @@ def _draws(training, pair):
             for weight, value in zip(weights, before, strict=True):
                 spread = 2 / math.sqrt(max(1, value.shape[0])) if value.ndim > 1 else 1.0
                 weight.assign(random.normal(0, spread, value.shape))
-            output = keras.tree.flatten(training.outputs(training.x))[pair.place]
+            output = keras.tree.flatten(training.outputs(training.x, is_trial=True))[pair.place]
             drawn = tf.cast(output, tf.float64).numpy()
             if np.isfinite(drawn).all():
                 draws.append(drawn)
@@ -470,7 +470,7 @@ def _moves_outputs(training, weight, before, deviation):
     training.state.put_back()
     value = weight.numpy()
     weight.assign(value + np.random.default_rng(0).normal(0, deviation, value.shape).astype(value.dtype))
-    after = training.outputs(training.x)
+    after = training.outputs(training.x, is_trial=True)
     weight.assign(value)
     pairs = zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True)
     return any(np.any(np.asarray(one) != np.asarray(two)) for one, two in pairs)

@@ -86,15 +86,16 @@ class Training:
         if self.has_own_step:
             raise NotExamined(f"{type(self.model).__name__} has a train_step of its own, whose loss only it knows")
 
-    def outputs(self, x, training=False):
-        """Return what the model gives for inputs, as its step would call it."""
+    def outputs(self, x, training=False, is_trial=False):
+        """Return what the model gives for inputs, as its step would call it; ``is_trial``: with other weights."""
         self.refuse_late()
         self.refuse_failing()
         if self.no_outputs is not None:
             raise NotExamined(self.no_outputs)
         given = {"training": training} if takes(self.model.call, x, training=training) else {}
         outputs = self.model(x, **given)
-        if x is self.x and not training and any(_has_nan(each) for each in keras.tree.flatten(outputs)):
+        is_own = x is self.x and not training and not is_trial
+        if is_own and any(_has_nan(each) for each in keras.tree.flatten(outputs)):
             self.no_outputs = "outputs of the first batch are NaN"
             raise NotExamined(self.no_outputs)
         return outputs

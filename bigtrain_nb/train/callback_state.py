@@ -69,9 +69,9 @@ def plain(value):
     """Return numbers, arrays, lists and dictionaries as JSON takes them."""
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, np.ndarray) and value.ndim:
+    if isinstance(value, list | tuple):  # of weights, of which some are scalars
+        return [plain(np.asarray(one) if isinstance(one, np.generic) else one) for one in value]
+    if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.name, "shape": value.shape, "bytes": base64.b64encode(value.tobytes()).decode()}
     if value is None or isinstance(value, bool | int | float | str):
         return value

@@ -34,11 +34,11 @@ from bigtrain_nb.common.keras_gaps import (
     count_by_examples,
     has_seen_examples,
     in_place_of,
-    innermost,
     layers_within,
     logs_to_reduce,
     losses_of_one_device,
     losses_watched,
+    parts_of,
     steps_in_turn,
     synchronized_layers,
 )
@@ -794,7 +794,7 @@ def _refuse_what_needs_one_piece(model):
     That are an optimizer that accumulates by itself, and the scales of float8, which Keras hands on as gradients and
     which are not to be summed.
     """
-    if getattr(innermost(model.optimizer), "gradient_accumulation_steps", None):
+    if any(getattr(one, "gradient_accumulation_steps", None) for one in parts_of(model.optimizer)):
         raise ValueError(
             "gradient_accumulation_steps works on one device and without micro_batches only: leave it out of the"
             " optimizer and give micro_batches to the model"
@@ -804,7 +804,8 @@ def _refuse_what_needs_one_piece(model):
 
 
 def _refuse_ema_overwrites(model):
-    frequency = getattr(innermost(model.optimizer), "ema_overwrite_frequency", None)
+    frequencies = [getattr(one, "ema_overwrite_frequency", None) for one in parts_of(model.optimizer)]
+    frequency = next(filter(None, frequencies), None)
     in_one_process = model.replica_reduction.replicas > 1 and not several_workers(model.distribute_strategy)
     if frequency and in_one_process:
         raise ValueError(

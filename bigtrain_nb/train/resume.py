@@ -302,7 +302,7 @@ class Resume(keras.callbacks.Callback):
 
     def _begin_fit(self, logs):
         give_back(self._callbacks, self._state.callbacks)
-        rate = self.model.optimizer.learning_rate
+        rate = getattr(self.model.optimizer, "learning_rate", None)  # a MultiOptimizer has none
         self._rate = rate.numpy() if isinstance(rate, keras.Variable) else None
         self._opened = self._epochs.times_opened
 

@@ -133,6 +133,14 @@ def test_micro_batches_in_a_loop_add_two_copies_of_the_gradients():
     assert plan_step(model, 64, micro_batches=2, devices=2).memory["gradients"] == cut.memory["gradients"]
 
 
+def test_sums_of_gradients_are_in_32_bits_whatever_the_weights_are():
+    def build():
+        return bt.gpt(4096, 32, 64, 1, 2)
+
+    plan = plan_step(build, 32, micro_batches=2, policy="bfloat16")
+    assert plan.memory["gradients"] >= 2 * 4 * build().count_params()
+
+
 def test_micro_batches_that_are_written_out_add_one_copy(dense):
     """So those of fully sharded layers are; `dense` is fullest where the backward pass begins."""
     whole, cut = (

@@ -22,6 +22,7 @@ from equal_models import (
 )
 from tiers import in_two_tiers
 
+import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
 
 OPTIMIZERS = {
@@ -165,3 +166,27 @@ def test_an_inf_anywhere_skips_the_step_everywhere(replicas, micro_batches):
     for step in range(1, STEPS):
         assert np.array_equal(record.weights[step - 1], record.weights[step]) == skipped[step]
     assert np.isfinite(record.weights[-1]).all()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_optimizer_of_several_gets_the_mean_too_and_goes_on_after_a_restart(replicas, tmp_path):
+    def several(**settings):
+        sgd = keras.optimizers.SGD(0.1, **settings)
+        return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(default_optimizer=sgd))
+
+    def trained(make, folder, **settings):
+        keras.utils.set_random_seed(1)
+        with on(replicas):
+            model = bt.Model.of(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), **settings)
+            model.compile(make(), "mse")
+        resume = bt.Resume(tmp_path / folder, model)
+        data = tf.data.Dataset.from_tensor_slices((np.eye(3, dtype="float32"), np.ones((3, 1), "float32"))).batch(3)
+        run = {"initial_epoch": resume.epoch, "epochs": resume.epoch + 2, "callbacks": [resume], "verbose": 0}
+        model.fit(resume.data(lambda epoch: data), shuffle=False, **run)
+        return model
+
+    for _ in range(2):
+        one, other = trained(partial(keras.optimizers.SGD, 0.1), "one"), trained(several, "several")
+        assert distance(one, other) < EQUAL
+    with pytest.raises(ValueError, match="gradient_accumulation_steps works on one device and without micro_batches"):
+        trained(partial(several, gradient_accumulation_steps=2), "refused", micro_batches=2)

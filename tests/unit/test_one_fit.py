@@ -238,3 +238,18 @@ def test_an_order_that_is_another_one_after_a_restart_is_refused(tmp_path, make_
             resume.data(make_epoch)
     else:
         assert len(list(resume.data(make_epoch))) == 4
+
+
+def test_the_best_weights_come_back_after_a_restart_also_scalars(tmp_path):
+    def fit(epochs):
+        model = bt.Model.of(keras.Sequential([keras.Input((3,)), keras.layers.Normalization(), keras.layers.Dense(1)]))
+        model.compile("sgd", "mse")
+        resume = bt.Resume(tmp_path, model)
+        data = tf.data.Dataset.from_tensor_slices((tf.ones([8, 3]), tf.ones([8, 1]))).batch(4)
+        stop = callbacks.EarlyStopping("loss", min_delta=100, patience=9, restore_best_weights=True)
+        run = {"initial_epoch": resume.epoch, "epochs": epochs, "callbacks": [stop, resume], "verbose": 0}
+        model.fit(resume.data(lambda epoch: data), **run)
+        return model.get_weights()
+
+    for one, other in zip(fit(1), fit(2), strict=True):
+        np.testing.assert_array_equal(one, other)  # those of the first epoch are the best

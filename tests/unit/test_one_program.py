@@ -108,3 +108,11 @@ def test_a_file_counts_the_steps_and_not_the_programs(tmp_path):
     of_four.save(tmp_path / "model.keras")
     again = bt.load_model(tmp_path / "model.keras")
     assert again.optimizer.iterations.numpy() == single.optimizer.iterations.numpy() == 22
+
+
+def test_what_a_generator_leaves_out_is_nothing():
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(1)])
+    bt.Model.of(model)
+    model.compile("sgd", "mse", jit_compile=True, steps_per_execution=2)
+    model.fit(((X[:16], X[:16, :1], None) for _ in range(5)), verbose=0)
+    assert model.optimizer.iterations == 5

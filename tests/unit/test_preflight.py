@@ -497,6 +497,57 @@ def test_the_best_constant_counts_no_padding():
     assert constant == pytest.approx(entropy, rel=0.02)
 
 
+def test_weights_of_a_trial_that_overflow_do_not_speak_of_the_models_own():
+    model = keras.Sequential([keras.Input((4, 4, 3))])
+    for _ in range(40):
+        model.add(layers.Conv2D(16, 3, padding="same", activation="relu", kernel_initializer="he_normal"))
+    model.add(layers.GlobalAveragePooling2D())
+    model.add(layers.Dense(3, "softmax"))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    data = batched(np.random.default_rng(0).normal(size=(32, 4, 4, 3)).astype("float32"), np.arange(32) % 3)
+    report = bt.preflight(model, data, checks=["outputs and loss", "start", "gradients"])
+    assert not report.failed and len(report.of("not examined")) == 0, report
+
+
+def test_an_optimizer_that_accumulates_is_given_its_time():
+    x, y = numbers()
+    model = dense(layers.Dense(1), loss="mse")
+    model.compile(keras.optimizers.Adam(1e-3, gradient_accumulation_steps=32), "mse")
+    (finding,) = bt.preflight(model, batched(x, y), checks=["weights move"]).findings
+    assert finding.verdict == "ok", finding
+
+
+@pytest.mark.parametrize(("symbols", "verdict"), [(2, "look"), (0, "wrong")])
+def test_zeros_at_the_end_are_padding_for_certain_only_where_0_is_no_symbol(symbols, verdict):
+    random = np.random.default_rng(0)
+    x = random.integers(0, symbols, (64, 17)) if symbols else random.integers(1, 9, (64, 17))
+    x[:, -3:] *= bool(symbols)
+    model = keras.Sequential([keras.Input((16,), dtype="int32"), layers.Embedding(9, 8), layers.Dense(9)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    (finding,) = bt.preflight(model, batched(x[:, :-1], x[:, 1:]), checks=["padding"]).findings
+    assert finding.verdict == verdict, finding
+
+
+def test_numbers_may_be_forecast_several_steps_ahead():
+    walk = np.cumsum(np.random.default_rng(0).normal(size=(64, 19, 2)), 1).astype("float32")
+    model = keras.Sequential([keras.Input((16, 2)), layers.Conv1D(8, 3, padding="causal"), layers.Dense(2)])
+    model.compile("adam", "mse")
+    (finding,) = bt.preflight(model, batched(walk[:, :-3], walk[:, 3:]), checks=["sees its answer"]).findings
+    assert finding.verdict == "look" and "at t+3" in finding.found, finding
+
+
+def test_a_py_dataset_may_say_its_length_as_keras_asks_for_it():
+    class Batches(keras.utils.PyDataset):
+        num_batches = 4
+
+        def __getitem__(self, number):
+            x, y = numbers()
+            return x[16 * number : 16 * number + 16], y[16 * number : 16 * number + 16]
+
+    report = bt.preflight(dense(layers.Dense(1), loss="mse"), Batches(), checks=["data"])
+    assert not report.failed and "4 batches" in str(report)
+
+
 def test_outputs_that_start_at_0_are_not_taken_for_probabilities():
     x, y = numbers()
     model = dense(layers.Dense(1, kernel_initializer="zeros"), loss="mse")
