@@ -13,7 +13,7 @@ that `recompute` goes with, also inside layers that are recomputed or sharded.
 | "mixed_float16", loss scaling | yes | yes | yes | yes |
 | ``global_clipnorm`` | yes | yes | yes | yes |
 | ``clipnorm`` | yes | yes | yes | yes |
-| ``use_ema`` | yes | yes | yes | yes |
+| ``use_ema`` | yes | yes, without `SwapEMAWeights` | yes | yes |
 | ``ema_overwrite_frequency`` | raises with several replicas in one process, whatever the settings | | | |
 | LAMB, Muon, Adafactor, one of your own | yes | raises | raises | yes |
 | regularizers, constraints | yes | yes | raises for these layers | yes |

@@ -114,16 +114,34 @@ def finite(training):
                     continue
                 bad = ~np.isfinite(tf.cast(value, tf.float32).numpy())
                 if bad.any():
+                    words = f"{bad.sum():,} of {bad.size:,} {name} of batch {place} are not finite, the first at"
+                    words += f" {tuple(int(i) for i in np.argwhere(bad)[0])}."
+                    if _trains_all_the_same(training, batch):
+                        return look(
+                            f"{words} The loss of this batch and its gradients are finite all the same.",
+                            "If the model fills in or masks such values on purpose, all is well.",
+                            "11",
+                        )
                     if place == 0:
                         training.no_loss = "values are not finite, so that the loss is not"
                     return wrong(
-                        f"{bad.sum():,} of {bad.size:,} {name} of batch {place} are not finite, the first at"
-                        f" {tuple(int(i) for i in np.argwhere(bad)[0])}. One such value makes all weights NaN.",
+                        f"{words} One such value makes all weights NaN.",
                         "Repair or drop these examples in the dataset. (A sample weight of 0 does not help: 0 times NaN"
                         " is NaN.)",
                         "11",
                     )
     return ok(f"All values of {len(training.batches)} batches are finite.")
+
+
+def _trains_all_the_same(training, batch):
+    """Return whether loss and gradients of a batch are finite."""
+    if training.has_own_step:
+        return False
+    try:
+        loss, gradients = training.gradients(batch, training=True)
+    except Exception:  # which has a line of its own
+        return False
+    return math.isfinite(loss) and all(np.isfinite(np.asarray(each)).all() for each in gradients.values())
 
 
 def labels(training):

@@ -170,10 +170,15 @@ def gradient(training):
         return None  # the cause, which has its own line
     training.refuse_random_outputs()
     before = training.outputs_again(training.x)
-    used = [place for place in sorted(silent) if _moves_outputs(training, weights[place], before, 1)]
-    flat = (
-        [] if used else [place for place in sorted(silent) if _moves_outputs(training, weights[place], before, LARGE)]
-    )
+    with_loss = _places_with_a_loss(training, before)
+
+    def moving(deviation):
+        return [
+            place for place in sorted(silent) if _moves_outputs(training, weights[place], before, with_loss, deviation)
+        ]
+
+    used = moving(1)
+    flat = [] if used else moving(LARGE)
     names = ", ".join(weights[place].path for place in (used or flat or sorted(silent))[:4])
     if used:
         return wrong(
@@ -189,7 +194,7 @@ def gradient(training):
             "11",
         )
     return look(
-        f"{len(silent)} of {len(weights)} weights get no gradient, and outputs do not depend on them: {names}.",
+        f"{len(silent)} of {len(weights)} weights get no gradient, and no output with a loss depends on them: {names}.",
         "Use these layers in call, or leave them out.",
     )
 
@@ -465,15 +470,23 @@ def _still_silent_after_a_step(training, silent):
     return silent - {place for place, each in gradients.items() if np.any(each.numpy() != 0)}
 
 
-def _moves_outputs(training, weight, before, deviation):
-    """Return whether outputs change when random numbers of this deviation are added to a weight."""
+def _moves_outputs(training, weight, before, places, deviation):
+    """Return whether outputs at ``places`` change when random numbers of this deviation are added to a weight."""
     training.state.put_back()
     value = weight.numpy()
     weight.assign(value + np.random.default_rng(0).normal(0, deviation, value.shape).astype(value.dtype))
     after = training.outputs(training.x, is_trial=True)
     weight.assign(value)
     pairs = zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True)
-    return any(np.any(np.asarray(one) != np.asarray(two)) for one, two in pairs)
+    return any(np.any(np.asarray(one) != np.asarray(two)) for place, (one, two) in enumerate(pairs) if place in places)
+
+
+def _places_with_a_loss(training, outputs):
+    """Return which of the outputs, flattened, have a loss; all where that cannot be told."""
+    try:
+        return {pair.place for pair in training.pairs()}
+    except NotExamined:
+        return set(range(len(keras.tree.flatten(outputs))))
 
 
 def _dead_layers(training):

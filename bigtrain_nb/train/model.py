@@ -131,8 +131,8 @@ class Model(keras.Model):
     that do not go together (bigtrain_nb/parallel/__init__.py has the table), in `compile` for an optimizer that cannot
     be sharded, in training for one that accumulates by itself, for losses whose reductions cannot be weighed together,
     for losses that add up and do not say so, for stateful RNNs and batches that are not dense in micro-batches, for
-    synchronized `BatchNormalization` in micro-batches on several replicas, and in `train_on_batch` on several replicas
-    for losses that are sums.
+    synchronized `BatchNormalization` in micro-batches on several replicas, for `SwapEMAWeights` with
+    ``shard_optimizer``, and in `train_on_batch` and `test_on_batch` on several replicas for losses that are sums.
 
     Example::
 
@@ -431,9 +431,11 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.fit)
     def fit(self, *args, **kwargs):
+        given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
+        callbacks = callbacks_in(given.get("callbacks", kwargs.get("callbacks")))
+        _refuse_swaps_of_shards(self, callbacks)
         if several_workers(self.distribute_strategy):
-            given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
-            _refuse_shared_backups(self, callbacks_in(given.get("callbacks", kwargs.get("callbacks"))))
+            _refuse_shared_backups(self, callbacks)
         with self._one_order():
             _refuse_other_strategy(self)
             if self.compiled:
@@ -460,13 +462,13 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):
-        replicas = self.replica_reduction.replicas
-        if replicas > 1 and loss_reduction(self.loss) == "sum":
-            raise ValueError(
-                'train_on_batch gives every replica the whole batch, so a loss with the reduction "sum" would count'
-                f' each example {replicas} times: use fit, or "sum_over_batch_size"'
-            )
+        _refuse_sums_of_whole_batches(self, "train_on_batch", "fit")
         return super().train_on_batch(*args, **kwargs)
+
+    @_shown_as(keras.Model.test_on_batch)
+    def test_on_batch(self, *args, **kwargs):
+        _refuse_sums_of_whole_batches(self, "test_on_batch", "evaluate")
+        return super().test_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):
         """Make the function that `fit` calls, ``train_function``.
@@ -801,6 +803,24 @@ def _refuse_what_needs_one_piece(model):
         )
     if any(variable.overwrite_with_gradient for variable in model.trainable_variables):
         raise ValueError("float8 works on one device and without micro_batches only")
+
+
+def _refuse_sums_of_whole_batches(model, name, instead):
+    replicas = model.replica_reduction.replicas
+    if replicas > 1 and loss_reduction(model.loss) == "sum":
+        raise ValueError(
+            f'{name} gives every replica the whole batch, so a loss with the reduction "sum" would count each example'
+            f' {replicas} times: use {instead}, or "sum_over_batch_size"'
+        )
+
+
+def _refuse_swaps_of_shards(model, callbacks):
+    if model.shard_optimizer and any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
+        raise ValueError(
+            "SwapEMAWeights swaps weights with averages that the optimizer has, and with shard_optimizer=True each"
+            " replica has a part of them: leave it out, and the averages take the place of the weights at the end of"
+            " fit; or leave out shard_optimizer"
+        )
 
 
 def _refuse_ema_overwrites(model):

@@ -102,9 +102,6 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
     if not model.built and type(model).call is not keras.Model.call:
         model(inputs)
 
-    found = _in_the_batch(data)
-    if found:
-        return found
     try:
         step = WatchedStep(model, data)
     except (AttributeError, TypeError, ValueError) as error:  # Keras 3.16 asks missing targets for their shape
@@ -116,6 +113,9 @@ def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
         raise
     if step.is_healthy:
         return None
+    found = _in_the_batch(data)
+    if found:
+        return found
     scale = finite_from = None
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
         scale = scale_of(model.optimizer)

@@ -251,8 +251,9 @@ def test_what_is_no_mean_over_examples_is_refused_or_warned_of():
     with on(2):
         model = plain(bt.Model)
         model.compile("sgd", MSE("sum"))
-        with pytest.raises(ValueError, match="would count each example 2 times"):
-            model.train_on_batch(X, Y)
+        for on_batch in (model.train_on_batch, model.test_on_batch):
+            with pytest.raises(ValueError, match="would count each example 2 times"):
+                on_batch(X, Y)
     model = plain(partial(bt.Model, micro_batches=2))
     model.compile("sgd", keras.losses.Dice())
     with pytest.warns(UserWarning, match="Dice is one number for a batch"):

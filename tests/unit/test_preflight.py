@@ -528,6 +528,28 @@ def test_zeros_at_the_end_are_padding_for_certain_only_where_0_is_no_symbol(symb
     assert finding.verdict == verdict, finding
 
 
+def test_values_that_are_not_finite_are_looked_at_where_the_model_fills_them_in():
+    x, y = numbers()
+    x[3, 2] = np.nan
+    inputs = keras.Input(x.shape[1:])
+    model = keras.Model(inputs, layers.Dense(1)(keras.ops.nan_to_num(inputs)))
+    model.compile("adam", "mse")
+    report = bt.preflight(model, batched(x, y), checks=["finite values", "start"])
+    assert [finding.verdict for finding in report.findings] == ["look", "ok"], report
+    assert bt.find_overflow(model, (x, y)) is None
+
+
+def test_an_output_without_a_loss_needs_no_gradient():
+    x, y = numbers()
+    inputs = keras.Input(x.shape[1:])
+    hidden = layers.Dense(16, "relu")(inputs)
+    model = keras.Model(inputs, [layers.Dense(1, name="now")(hidden), layers.Dense(4, name="later")(hidden)])
+    model.compile("adam", ["mse", None])
+    data = tf.data.Dataset.from_tensor_slices((x, (y, np.zeros((len(x), 4))))).batch(16)
+    (finding,) = bt.preflight(model, data, checks=["gradients"]).findings
+    assert finding.verdict == "look" and "no output with a loss depends on them: later" in finding.found, finding
+
+
 def test_numbers_may_be_forecast_several_steps_ahead():
     walk = np.cumsum(np.random.default_rng(0).normal(size=(64, 19, 2)), 1).astype("float32")
     model = keras.Sequential([keras.Input((16, 2)), layers.Conv1D(8, 3, padding="causal"), layers.Dense(2)])

@@ -216,3 +216,11 @@ def test_one_replica_and_no_bool_are_refused():
         net(shard_optimizer=True)
     with strategy(2).scope(), pytest.raises(ValueError, match="shard_optimizer=2 must be True or False"):
         net(shard_optimizer=2)
+
+
+def test_averages_are_not_swapped_in_where_each_replica_has_a_part_of_them():
+    with strategy(2).scope():
+        model = bt.Model.of(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), shard_optimizer=True)
+        model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
+    with pytest.raises(ValueError, match="SwapEMAWeights swaps weights .* or leave out shard_optimizer"):
+        model.fit(np.ones((4, 3)), np.ones((4, 1)), callbacks=[keras.callbacks.SwapEMAWeights()], verbose=0)
