@@ -173,7 +173,10 @@ class Resume(keras.callbacks.Callback):
         function("make_epoch", make_epoch, "a function of an epoch's number", arguments=(0,))
         epochs = EpochByEpoch(make_epoch, self.epoch, self._state.length)
         if epochs.length is None and self.step:
-            epochs = EpochByEpoch(make_epoch, self.epoch, epochs.count(self.epoch))
+            count = epochs.count(self.epoch)
+            epochs = EpochByEpoch(make_epoch, self.epoch, count)
+            if self.step < count + self.model.steps_per_execution:
+                self._state.step = min(self.step, count)  # the last execution was counted as if all steps were there
         self._refuse_fewer(epochs.length)
         epochs.turn_to(self.epoch, self.step)
         if self._several_workers:

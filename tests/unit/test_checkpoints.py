@@ -135,6 +135,27 @@ def test_several_steps_per_execution(data, tmp_path):
     assert train(resume, epoch_of=data) == expected
 
 
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+def test_a_last_execution_of_fewer_steps_in_the_first_epoch_of_unknown_size_is_gone_on_from(tmp_path):
+    class DiesInValidation(keras.callbacks.Callback):
+        def on_test_begin(self, logs=None):
+            raise Crash
+
+    def fit(folder, *more):
+        model = model_of(steps_per_execution=4)
+        resume = Resume(tmp_path / folder, model, every=1)
+        run = {"initial_epoch": resume.epoch, "epochs": 2, "verbose": 0, "shuffle": False}
+        data = resume.data(of_unknown_size)
+        model.fit(data, validation_data=of_unknown_size(0), callbacks=[resume, *more], **run)
+        return state(model)
+
+    assert BATCHES % 4
+    expected = fit("whole")
+    with pytest.raises(Crash):
+        fit("cut", DiesInValidation())
+    assert fit("cut") == expected
+
+
 def test_a_loop_of_ones_own(tmp_path):
     def loop(resume, crash_after=None):
         steps = 0
