@@ -6,7 +6,7 @@ from functools import partial
 from typing import TypedDict
 
 from bigtrain_nb.common.checks import one_of, switch, whole_number
-from bigtrain_nb.common.layers import refuse_choice
+from bigtrain_nb.common.layers import Listed, refuse_choice
 from bigtrain_nb.parallel.shards import is_shard
 
 
@@ -37,7 +37,7 @@ def _fully_shard(model, value):
         refuse_choice(value, "fully_shard")
     elif getattr(model, "fully_shard", None) is not None and any(is_shard(weight) for weight in model.weights):
         raise ValueError("fully_shard=None: the layers of this model are sharded already and stay so; build it again")
-    return value
+    return Listed(value) if isinstance(value, list | tuple) else value
 
 
 def _reduce_dtype(model, value):
