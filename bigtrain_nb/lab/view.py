@@ -82,6 +82,7 @@ class View:
             self.results.value = colored(runs.standings(lab.standings).html)
             return
         if not lab.runs:
+            self.results.value = ""
             return
         figure = runs.figure(lab.runs)
         words = f"{lab.runs[-1]}. The table below the picture has every run."

@@ -79,7 +79,7 @@ class CheckpointFiles:
                 self._checkpoint.restore(path).assert_consumed()
                 for variable, room in self._rooms:
                     variable.assign(room)
-                self._empty_rooms()
+                self.empty_rooms()
                 return number
             except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
                 raise ValueError(
@@ -125,9 +125,10 @@ class CheckpointFiles:
             self._remove(*_REMAINS)
             raise OSError(f"cannot save in {self._folder}: {_line(error)}") from None
         finally:
-            self._empty_rooms()
+            self.empty_rooms()
 
-    def _empty_rooms(self):
+    def empty_rooms(self):
+        """Give up what was gathered."""
         for _, room in self._rooms:
             room.assign(tf.zeros([0], room.dtype))
 

@@ -445,6 +445,8 @@ class Resume(keras.callbacks.Callback):
         spoilt = self._files.spoilt() if self._chief else None
         if self._chief and not spoilt:
             self._files.save()
+        if spoilt:
+            self._files.empty_rooms()
         if spoilt and not self._said_spoilt:
             self._said_spoilt = True
             warnings.warn(
