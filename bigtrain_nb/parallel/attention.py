@@ -55,6 +55,7 @@ def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None,
     refuse(model, chosen)
     for layer in chosen:
         refuse_twice(layer, "chunks")
+    for layer in chosen:
         become(layer, ChunkedAttention, chunks=chunks)
     return model
 
@@ -289,10 +290,11 @@ def refuse(model, chosen):
 
 def refuse_twice(layer, way):
     """Raise ValueError for a layer that has been told another ``way`` to compute."""
-    if getattr(layer, "way", way) != way:
+    if isinstance(layer, ChunkedAttention) and layer.way != way:
         raise ValueError(
-            f"{layer.name} computes its attention by {layer.way} already, and not by {way} too: leave out one of"
-            " bt.chunk_attention and bt.fuse_attention, which computes in chunks of 512 rows where there is no kernel"
+            f"{layer.name} computes its attention by {layer.way} already, and not by {way} too: leave it out with"
+            " layers=, or one of bt.chunk_attention and bt.fuse_attention, which computes in chunks of 512 rows where"
+            " there is no kernel"
         )
 
 

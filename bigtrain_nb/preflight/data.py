@@ -106,6 +106,7 @@ def _failing_batch(training):
 
 def finite(training):
     """Is a value NaN or infinite?"""
+    filled_in = None
     for place, batch in enumerate(training.batches):
         parts = dict(zip(("inputs", "targets", "sample weights"), _parts(batch), strict=True))
         for kind, part in parts.items():
@@ -117,11 +118,12 @@ def finite(training):
                     words = f"{bad.sum():,} of {bad.size:,} {name} of batch {place} are not finite, the first at"
                     words += f" {tuple(int(i) for i in np.argwhere(bad)[0])}."
                     if _trains_all_the_same(training, batch):
-                        return look(
+                        filled_in = filled_in or look(
                             f"{words} The loss of this batch and its gradients are finite all the same.",
                             "If the model fills in or masks such values on purpose, all is well.",
                             "11",
                         )
+                        continue
                     if place == 0:
                         training.no_loss = "values are not finite, so that the loss is not"
                     return wrong(
@@ -130,7 +132,7 @@ def finite(training):
                         " is NaN.)",
                         "11",
                     )
-    return ok(f"All values of {len(training.batches)} batches are finite.")
+    return filled_in or ok(f"All values of {len(training.batches)} batches are finite.")
 
 
 def _trains_all_the_same(training, batch):

@@ -114,7 +114,7 @@ def _outputs_elsewhere(training, folder):
 
 
 def _largest_change(outputs, others):
-    return max(map(change_of, outputs, others), default=0.0)
+    return max((change_of(one, two) for one, two in zip(outputs, others, strict=True)), default=0.0)
 
 
 def resumed(training):

@@ -14,7 +14,10 @@ def states_of(callbacks):
     """Return what the callbacks of Keras know, to be written as JSON: {which one: {attribute: value}}."""
     states = {}
     for name, callback, attributes in _named(callbacks):
-        states[name] = {attribute: plain(getattr(callback, attribute)) for attribute in attributes}
+        known = {attribute: getattr(callback, attribute) for attribute in attributes}
+        states[name] = {attribute: plain(value) for attribute, value in known.items()}
+        if known.get("best_weights") is not None:  # of which some may be scalars
+            states[name]["best_weights"] = [_encoded(np.asarray(weight)) for weight in known["best_weights"]]
     return states
 
 
@@ -69,13 +72,17 @@ def plain(value):
     """Return numbers, arrays, lists and dictionaries as JSON takes them."""
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):  # of weights, of which some are scalars
-        return [plain(np.asarray(one) if isinstance(one, np.generic) else one) for one in value]
-    if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.name, "shape": value.shape, "bytes": base64.b64encode(value.tobytes()).decode()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, np.ndarray) and value.ndim:
+        return _encoded(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return np.asarray(value).item()  # a scalar of TensorFlow or NumPy
+
+
+def _encoded(array):
+    return {"dtype": array.dtype.name, "shape": array.shape, "bytes": base64.b64encode(array.tobytes()).decode()}
 
 
 def _read(value):
