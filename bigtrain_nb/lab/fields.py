@@ -19,7 +19,7 @@ def field(name, control):
     if isinstance(values, range):
         limits = {"min": min(values), "max": max(values), "step": abs(values.step)}
         return widgets.BoundedIntText(control.default, **limits, **common)
-    if sorted(map(str, values)) == ["False", "True"] and all(isinstance(value, bool) for value in values):
+    if len(values) == 2 and all(isinstance(value, bool) for value in values):
         return widgets.Checkbox(control.default, **common)
     labels = [text(value) for value in values]
     return widgets.Dropdown(options=labels, index=values.index(control.default), **common)

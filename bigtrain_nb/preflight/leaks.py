@@ -109,9 +109,14 @@ def its_answer(training):
             f"Targets at t are the {name} at t ({share:.0%}) of a causal model: it learns to copy.",
             "Shift them: inputs are tokens[:, :-1], targets tokens[:, 1:].",
         )
+    if offset >= 2 and training.y.dtype.is_floating:
+        return look(
+            f"Targets at t are the {name} at t+{offset} ({share:.0%}), as in a forecast {offset} steps ahead.",
+            "If one step was meant, shift once: in the dataset, or in the model, and not in both.",
+            "10",
+        )
     if offset >= 2:
-        say = look if training.y.dtype.is_floating else wrong  # numbers may be forecast several steps ahead
-        return say(
+        return wrong(
             f"Targets at t are the {name} at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
             "Shift once: in the dataset, or in the model, and not in both.",
             "10",

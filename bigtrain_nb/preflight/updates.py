@@ -89,8 +89,8 @@ def _taken(training):
         for optimizer in scaling:
             stack.enter_context(in_place_of(optimizer, "scale_loss", noting(optimizer.scale_loss)))
         parts = [part for one in optimizers_of(training.model).values() for part in parts_of(one)]
-        an_update = max([1, *(getattr(part, "gradient_accumulation_steps", None) or 1 for part in parts)])
-        for step in range(1, an_update * MOST_STEPS + 1):
+        steps_of_an_update = max([1, *(getattr(part, "gradient_accumulation_steps", None) or 1 for part in parts)])
+        for step in range(1, steps_of_an_update * MOST_STEPS + 1):
             training.step(training.batches[step % len(training.batches)])
             changed = _share_unlike(before, weights)
             if step >= STEPS and changed:

@@ -4,7 +4,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-from bigtrain_nb.common.keras_gaps import build_as_fit_does, traced_for_each_shape
+from bigtrain_nb.common.keras_gaps import build_as_fit_does, converting_optionals, traced_for_each_shape
 from bigtrain_nb.common.quiet import keras, tf
 
 
@@ -17,6 +17,7 @@ def steps_in_one_program(model, step):
     numbers when a step is traced, which a fused kernel asks for. The logs are those of the last step, as in Keras.
     """
     one_step = traced_for_each_shape(step)
+    converted = converting_optionals(model, lambda batch: batch)
 
     @traced_for_each_shape
     def several_steps(batches, count):
@@ -42,7 +43,7 @@ def steps_in_one_program(model, step):
 
     def execution(iterator):
         next_ones = zip(range(model.steps_per_execution), iterator, strict=False)
-        batches = [_without_optionals(batch) for _, batch in next_ones]
+        batches = [converted(batch) for _, batch in next_ones]
         if not batches:
             raise StopIteration
         if not compiled:
@@ -80,11 +81,6 @@ def said_if_it_takes_long(words, seconds=5.0):
         teller.join()
         if said:
             print(f"{words}: {time.monotonic() - began:.0f} s in all", flush=True)
-
-
-def _without_optionals(batch):
-    """Return a batch of Keras' adapters with None for what is missing in it, as Keras' own functions convert it."""
-    return keras.tree.map_structure(lambda one: None if isinstance(one, tf.experimental.Optional) else one, batch)
 
 
 def _stacked(batches):

@@ -517,11 +517,10 @@ def test_an_optimizer_that_accumulates_is_given_its_time():
     assert finding.verdict == "ok", finding
 
 
-@pytest.mark.parametrize(("symbols", "verdict"), [(2, "look"), (0, "wrong")])
-def test_zeros_at_the_end_are_padding_for_certain_only_where_0_is_no_symbol(symbols, verdict):
-    random = np.random.default_rng(0)
-    x = random.integers(0, symbols, (64, 17)) if symbols else random.integers(1, 9, (64, 17))
-    x[:, -3:] *= bool(symbols)
+@pytest.mark.parametrize(("least", "verdict"), [(0, "look"), (1, "wrong")])
+def test_zeros_at_the_end_are_padding_for_certain_only_where_0_is_no_symbol(least, verdict):
+    x = np.random.default_rng(0).integers(least, 9, (64, 17))
+    x[:, -3:] = 0
     model = keras.Sequential([keras.Input((16,), dtype="int32"), layers.Embedding(9, 8), layers.Dense(9)])
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     (finding,) = bt.preflight(model, batched(x[:, :-1], x[:, 1:]), checks=["padding"]).findings
