@@ -108,31 +108,34 @@ def finite(training):
     """Is a value NaN or infinite?"""
     filled_in = None
     for place, batch in enumerate(training.batches):
-        parts = dict(zip(("inputs", "targets", "sample weights"), _parts(batch), strict=True))
-        for kind, part in parts.items():
-            for name, value in named_parts(part, kind):
-                if not value.dtype.is_floating:
-                    continue
-                bad = ~np.isfinite(tf.cast(value, tf.float32).numpy())
-                if bad.any():
-                    words = f"{bad.sum():,} of {bad.size:,} {name} of batch {place} are not finite, the first at"
-                    words += f" {tuple(int(i) for i in np.argwhere(bad)[0])}."
-                    if _trains_all_the_same(training, batch):
-                        filled_in = filled_in or look(
-                            f"{words} The loss of this batch and its gradients are finite all the same.",
-                            "If the model fills in or masks such values on purpose, all is well.",
-                            "11",
-                        )
-                        continue
-                    if place == 0:
-                        training.no_loss = "values are not finite, so that the loss is not"
-                    return wrong(
-                        f"{words} One such value makes all weights NaN.",
-                        "Repair or drop these examples in the dataset. (A sample weight of 0 does not help: 0 times NaN"
-                        " is NaN.)",
-                        "11",
-                    )
+        words = _not_finite_in(batch, place)
+        if words and _trains_all_the_same(training, batch):
+            filled_in = filled_in or look(
+                f"{words} The loss of this batch and its gradients are finite all the same.",
+                "If the model fills in or masks such values on purpose, all is well.",
+                "11",
+            )
+        elif words:
+            if place == 0:
+                training.no_loss = "values are not finite, so that the loss is not"
+            return wrong(
+                f"{words} One such value makes all weights NaN.",
+                "Repair or drop these examples in the dataset. (A sample weight of 0 does not help: 0 times NaN"
+                " is NaN.)",
+                "11",
+            )
     return filled_in or ok(f"All values of {len(training.batches)} batches are finite.")
+
+
+def _not_finite_in(batch, place):
+    """Return in words the first part of a batch that has values which are not finite; "" if none has."""
+    for kind, part in zip(("inputs", "targets", "sample weights"), _parts(batch), strict=True):
+        for name, value in named_parts(part, kind):
+            bad = ~np.isfinite(tf.cast(value, tf.float32).numpy()) if value.dtype.is_floating else np.zeros(1, bool)
+            if bad.any():
+                first = tuple(int(i) for i in np.argwhere(bad)[0])
+                return f"{bad.sum():,} of {bad.size:,} {name} of batch {place} are not finite, the first at {first}."
+    return ""
 
 
 def _trains_all_the_same(training, batch):

@@ -2,8 +2,11 @@
 
 import ast
 import csv
+import gc
 import subprocess
 import sys
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -106,6 +109,27 @@ class TestMeasured:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("run 1, n=2: ")
+
+
+def test_only_the_last_comparison_and_four_steps_stay_in_memory():
+    class Step:
+        def __call__(self):
+            time.sleep(0.001)
+            return 1
+
+    made = []
+
+    def build(n):
+        step = Step()
+        made.append(weakref.ref(step))
+        return step
+
+    lab = Lab(build, seconds=0.01, n=range(8))
+    for n in range(8):
+        lab.run(n=n)
+    assert lab.can_go_on and lab.runs[-1].against is lab.runs[-2]
+    gc.collect()
+    assert sum(one() is not None for one in made) <= 4
 
 
 @quick
