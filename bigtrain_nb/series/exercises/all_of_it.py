@@ -9,6 +9,8 @@ from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
 ENOUGH = 4
 """So many times as fast a step of the ledger must be, by its whole interval if the machine is calm enough for one."""
+MOST_EXAMPLES = 256
+"""The first steps that the check runs may take so many examples in all."""
 
 
 def which_stage(weights, peaks):
@@ -136,8 +138,13 @@ def _check_next_step(answer):
     reference, their_optimizer, their_examples = _new_training()
     start = [weight.numpy() for weight in reference.trainable_variables]
     theirs = colleagues_step(reference, their_optimizer, their_examples)
-    _train(theirs, 16)
-    expect(_train(yours, 16), 16, "examples after which a step ends; the sum of what the step function returns")
+    taken = _train(yours, 16)
+    if taken % 4 or taken > MOST_EXAMPLES:
+        raise Wrong(
+            f"next_step: expected steps of 4 examples, or of a few times 4, at most {MOST_EXAMPLES}; the first steps"
+            f" returned {taken} in all"
+        )
+    _train(theirs, taken)
 
     moved = []
     apart = []
@@ -147,7 +154,7 @@ def _check_next_step(answer):
     off = np.max(apart) / np.max(moved)
     if not off < 1e-3:  # nan is no less than anything
         raise Wrong(
-            f"after 16 examples: expected the weights of the colleague's step, got some that are {off:.1%} of"
+            f"after {taken} examples: expected the weights of the colleague's step, got some that are {off:.1%} of"
             " the way apart. Does each step take the next four examples, is there one update for every four, and is the"
             " model called as in training?"
         )
@@ -188,7 +195,10 @@ def _train(step, least):
     """Call a step function until it has taken so many examples; return how many."""
     taken = 0
     while taken < least:
-        taken += step()
+        returned = step()
+        if np.ndim(returned) or not np.issubdtype(np.asarray(returned).dtype, np.integer) or returned < 1:
+            raise Wrong(f"next_step: expected a step that returns how many examples it took, got {returned!r}")
+        taken += int(returned)
     return taken
 
 
@@ -234,6 +244,27 @@ def _predicts(model, optimizer, examples):
     in_training = model.call
     model.call = lambda seen, training=None, mask=None: in_training(seen, training=False)
     return next_step(model, optimizer, examples)
+
+
+@_check_next_step.refuses("expected a step that returns how many examples it took, got None")
+def _does_not_say_how_many(model, optimizer, examples):
+    small = next_step(model, optimizer, examples)
+
+    def step():
+        small()
+
+    return step
+
+
+@_check_next_step.refuses("the first steps returned 18 in all")
+def _takes_six(model, optimizer, examples):
+    small = next_step(model, optimizer, examples)
+
+    def step():
+        small()
+        return 6
+
+    return step
 
 
 @_check_next_step.refuses("expected a step function, got None")

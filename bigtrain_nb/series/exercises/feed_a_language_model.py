@@ -47,6 +47,10 @@ def _check_share(answer):
                     told = f"what {workers} workers read in step {first + step} ({rows} rows, batches of {batch})"
                     alone = sorted(epochs[-1][step].tolist())
                     expect(sorted(together.tolist()), alone, f"{told}, which one worker reads too")
+        read = [_whole_batch(answer, step, 1, batch, rows) for step in range(20 * steps)]
+        never = sorted(set(range(rows)) - set(np.concatenate(read).tolist()))
+        if never:
+            raise Wrong(f"{rows} rows, batches of {batch}: twenty epochs never read the rows {never}")
         for one, other in combinations(epochs, 2):
             if (one == other).all():
                 raise Wrong(f"{rows} rows, batches of {batch}: two epochs have the same order")
@@ -90,6 +94,11 @@ def _the_same_order_in_each_epoch(step, worker, workers, batch, rows):
 def _draws_each_batch_anew(step, worker, workers, batch, rows):
     numbers = np.random.default_rng(step).choice(rows, batch, replace=False)
     return numbers[worker::workers]
+
+
+@_check_share.refuses("twenty epochs never read the rows [40, 41, 42]")
+def _leaves_out_the_same_rows(step, worker, workers, batch, rows):
+    return share(step, worker, workers, batch, rows // batch * batch)
 
 
 @_check_share.refuses("is not shuffled")

@@ -154,17 +154,20 @@ def mended(shards, moments, gradients, examples, limit, rate, wire):
 
 
 class Wire:
-    """What sends numbers between devices, and counts how many each of them sends."""
+    """What sends numbers between devices, and counts how many each of them sends, and how."""
 
     def __init__(self, devices):
         self.devices, self.sent = devices, 0.0
+        self.scattered, self.reduced = 0, 0
 
     def reduce_scatter(self, arrays):
+        self.scattered += 1
         total = np.sum(arrays, axis=0)
         self.sent += total.size * (self.devices - 1) / self.devices
         return np.split(total, self.devices)
 
     def all_reduce(self, values):
+        self.reduced += 1
         total = np.sum(values, axis=0)
         self.sent += 2 * np.size(total) * (self.devices - 1) / self.devices
         return total
@@ -194,11 +197,22 @@ def _check_mended(answer):
         ("NaN in one place of step 2", [4, 4], 0.5, float("nan")),
         ("infinity in one place of step 2", [2, 6], 1e9, float("inf")),
     )
-    for told, examples, limit, planted in cases:
-        _compare_with_one_device(answer, told, examples, limit, planted)
+    wires = [_compare_with_one_device(answer, *case) for case in cases]
+    scattered = max(wires, key=lambda wire: abs(wire.scattered - 1)).scattered
+    if scattered != 1:
+        raise Wrong(
+            f"the weights are right, but a step has {scattered} reduce-scatters in place of one. Before it a device"
+            " knows its own gradient only"
+        )
+    if not all(wire.reduced for wire in wires):
+        raise Wrong(
+            "the weights are right, but a step has no all-reduce for the norm. After the reduce-scatter a device knows"
+            " the mean of its own shard only"
+        )
 
 
 def _compare_with_one_device(answer, told, examples, limit, planted):
+    """Raise `Wrong` unless three steps are those of one device; return the wire of the last."""
     random = np.random.default_rng(6)
     devices, size = len(examples), 4
     whole = random.normal(size=size * devices)
@@ -229,6 +243,7 @@ def _compare_with_one_device(answer, told, examples, limit, planted):
                 f"{told}: each device sent {wire.sent:.0f} numbers, a reduce-scatter and one number for the norm are"
                 f" at most {allowed:.0f}"
             )
+    return wire
 
 
 def _on_one_device(whole, moment, gradients, examples, limit):
@@ -281,6 +296,29 @@ def _skips_alone(shards, moments, gradients, examples, limit, rate, wire):
         new_shards.append(shard)
         new_moments.append(moment)
     return new_shards, new_moments
+
+
+@_check_mended.refuses("a step has 0 reduce-scatters in place of one")
+def _knows_all_gradients(shards, moments, gradients, examples, limit, rate, wire):
+    class NoWire:
+        def reduce_scatter(self, arrays):
+            return np.split(np.sum(arrays, axis=0), len(arrays))
+
+        def all_reduce(self, values):
+            return np.sum(values, axis=0)
+
+    return mended(shards, moments, gradients, examples, limit, rate, NoWire())
+
+
+@_check_mended.refuses("a step has no all-reduce for the norm")
+def _adds_up_the_squares_of_all_shards_here(shards, moments, gradients, examples, limit, rate, wire):
+    class OnlyScatters:
+        reduce_scatter = wire.reduce_scatter
+
+        def all_reduce(self, values):
+            return np.sum(values, axis=0)
+
+    return mended(shards, moments, gradients, examples, limit, rate, OnlyScatters())
 
 
 @_check_mended.refuses("a reduce-scatter and one number for the norm are at most")
