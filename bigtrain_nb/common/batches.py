@@ -264,7 +264,10 @@ def _zeros(variables, outputs):
         variable = variables[index]
         gradients[index] = tf.zeros(variable.shape, at_least_32_bits(variable.dtype))
     logs = {name: tf.zeros(log.shape) for name, log in outputs["logs"].items()}
-    numbers = {name: tf.constant(0.0) for name in ("loss", "left") if name in outputs}
+    numbers = {}
+    for name in ("loss", "left"):
+        if name in outputs:
+            numbers[name] = tf.zeros([], at_least_32_bits(outputs[name].dtype))
     return {**numbers, "gradients": gradients, "logs": logs}
 
 

@@ -37,16 +37,6 @@ def on_cpus(strategy):
     return "CPU" in strategy.extended.worker_devices[0]
 
 
-def wait_for_devices(strategy):
-    """Wait until the devices of this process have done all work. TensorFlow's own asks for those of others, too."""
-    if not several_workers(strategy):
-        tf.test.experimental.sync_devices()
-        return
-    for device in strategy.extended.worker_devices:
-        with tf.device(device):
-            tf.raw_ops.SyncDevice()
-
-
 def on_replicas():
     """Return whether this runs on a replica, and there are others."""
     context = tf.distribute.get_replica_context()

@@ -444,11 +444,13 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.evaluate)
     def evaluate(self, *args, **kwargs):
+        _refuse_swaps_of_shards(self, callbacks_in(kwargs.get("callbacks")))
         with self._one_order():
             return super().evaluate(*args, **kwargs)
 
     @_shown_as(keras.Model.predict)
     def predict(self, *args, **kwargs):
+        _refuse_swaps_of_shards(self, callbacks_in(kwargs.get("callbacks")))
         with self._one_order():
             return super().predict(*args, **kwargs)
 

@@ -5,11 +5,11 @@ import time
 from contextlib import ExitStack
 from functools import partial
 
+from bigtrain_nb.common.at_rest import wait_for_gpus
 from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.checks import switch
 from bigtrain_nb.common.keras_gaps import examples_counted, in_place_of, layers_within, tracings_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import wait_for_devices
 from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.plan.utilization import accelerator_here, flops_of_an_example
@@ -263,14 +263,14 @@ class Meter(Shown, keras.callbacks.Callback):
     def _resume(self):
         """Go on with it, after a pause or after the metrics were reset."""
         if self._since is None:
-            wait_for_devices(self.model.distribute_strategy)
+            wait_for_gpus()
             self._base, self._since = sum(examples_counted(self.model)), _now()
         elif self._base is None:
             self._base = sum(examples_counted(self.model))
 
     def _collect(self):
         """Add what was done since it went on."""
-        wait_for_devices(self.model.distribute_strategy)
+        wait_for_gpus()
         now = _now()
         self._seconds += now - self._since
         self._since = now

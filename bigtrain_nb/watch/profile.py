@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bigtrain_nb.common.at_rest import wait_for_gpus
 from bigtrain_nb.common.cards import Shown, note, stacked, table
 from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
 from bigtrain_nb.common.passes import as_fit_gives, batches_of, has_batches
 from bigtrain_nb.common.products import said_of, shares_in_32_bits, sixteen_bits_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import wait_for_devices
 from bigtrain_nb.common.words import amount, quantity
 from bigtrain_nb.train.model import overriding
 from bigtrain_nb.watch import trace
@@ -155,11 +155,10 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
     is_dataset = dataset is None and has_batches(step)
     take = _step_function(step, dataset)
     place = str(folder or tempfile.mkdtemp(prefix="bigtrain-profile-"))
-    strategy = step.distribute_strategy if isinstance(step, keras.Model) else tf.distribute.get_strategy()
-    plain = _seconds(take, -(-steps // 2), strategy)
+    plain = _seconds(take, -(-steps // 2))
     with tf.profiler.experimental.Profile(place):
-        _seconds(take, steps, strategy)
-    plain += _seconds(take, steps // 2, strategy)
+        _seconds(take, steps)
+    plain += _seconds(take, steps // 2)
 
     newest = max(Path(place).glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     parts, operations, seconds = trace.divide(trace.read(newest), steps_are_input=is_dataset)
@@ -245,15 +244,15 @@ def _for_ever(batches):
             raise ValueError("the dataset yielded no batch")
 
 
-def _seconds(take, steps, strategy):
+def _seconds(take, steps):
     """Take some steps that do not count, then so many; return how long the latter took."""
     for _ in range(WARM_UP):
         take()
-    wait_for_devices(strategy)
+    wait_for_gpus()
     began = time.perf_counter()
     for number_of_step in range(steps):
         with tf.profiler.experimental.Trace(trace.STEP, step_num=number_of_step, _r=1):
             take()
             if number_of_step == steps - 1:
-                wait_for_devices(strategy)
+                wait_for_gpus()
     return time.perf_counter() - began

@@ -224,3 +224,5 @@ def test_averages_are_not_swapped_in_where_each_replica_has_a_part_of_them():
         model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
     with pytest.raises(ValueError, match="SwapEMAWeights swaps weights .* or leave out shard_optimizer"):
         model.fit(np.ones((4, 3)), np.ones((4, 1)), callbacks=[keras.callbacks.SwapEMAWeights()], verbose=0)
+    with pytest.raises(ValueError, match="SwapEMAWeights swaps weights"):
+        model.evaluate(np.ones((4, 3)), np.ones((4, 1)), callbacks=keras.callbacks.SwapEMAWeights(), verbose=0)
