@@ -50,14 +50,22 @@ def flops(node):
         added_up = math.prod(node.inputs[0].shape[-2:]) // node.outputs[0].shape[-2]
         return 2 * added_up * node.outputs[0].shape.num_elements()
     if node.type == "Einsum":
-        sizes = {}
-        terms = node.get_attr("equation").decode().split("->")[0]  # "abc,cd->abd": a letter for each axis
-        for term, tensor in zip(terms.split(","), node.inputs, strict=True):
-            sizes.update(zip(term, tensor.shape, strict=False))
-        return 2 * math.prod(sizes.values())
+        return 2 * math.prod(_sizes_of_axes(node).values())
     if "Conv2" in node.type or "Conv3" in node.type:
         return _flops_of_a_convolution(node)
     return 0
+
+
+def _sizes_of_axes(node):
+    """Return {axis: size} of an Einsum: axes by their letters, those of "..." by their places from the right."""
+    sizes = {}
+    terms = node.get_attr("equation").decode().split("->")[0]  # "abc,cd->abd": a letter for each axis
+    for term, tensor in zip(terms.split(","), node.inputs, strict=True):
+        left, dots, right = term.partition("...")
+        unnamed = range(len(left + right) - len(tensor.shape), 0) if dots else ()
+        for axis, size in zip([*left, *unnamed, *right], tensor.shape, strict=True):
+            sizes[axis] = max(size, sizes.get(axis, 1))  # those of "..." may be broadcast
+    return sizes
 
 
 def _flops_of_a_convolution(node):

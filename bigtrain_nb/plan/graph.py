@@ -117,22 +117,42 @@ class Graph:
 def _rounds(node):
     """Return how often a loop or a call runs its body; None for a loop of which only the run knows, and for the rest.
 
-    A loop counts up from 0 while its condition, i < n, holds.
+    A loop counts up in whole numbers while its condition, i < n, holds.
     """
     if node.type in CALLS:
         return 1
     if node.type not in LOOPS:
         return None
-    condition = function_graph(node, "cond")
-    outside = {inner.name: outer for inner, outer in zip(condition.inputs, node.inputs, strict=True)}
-    limits = []
+    condition, body = function_graph(node, "cond"), function_graph(node, "body")
+    places = {inner.name: place for place, inner in enumerate(condition.inputs)}
+    rounds = []
     for comparison in condition.get_operations():
-        if comparison.type == "Less":
-            limit = comparison.inputs[1]
-            limit = outside.get(limit.name, limit)
-            # the gradient of a loop runs as often as that did
-            limits.append(_rounds(limit.op) if limit.op.type in LOOPS else tf.get_static_value(limit))
-    return min((int(limit) for limit in limits if limit is not None), default=None)
+        if comparison.type != "Less" or not comparison.inputs[0].dtype.is_integer:
+            continue
+        counter, limit = comparison.inputs
+        place = places.get(counter.name)
+        step = None if place is None else _added_in_a_round(body, place)
+        if step is None:
+            continue
+        start = tf.get_static_value(node.inputs[place])
+        limit = node.inputs[places[limit.name]] if limit.name in places else limit
+        # the gradient of a loop runs as often as that did
+        end = _rounds(limit.op) if limit.op.type in LOOPS else tf.get_static_value(limit)
+        if start is not None and end is not None:
+            rounds.append(max(0, -(-(int(end) - int(start)) // step)))
+    return min(rounds, default=None)
+
+
+def _added_in_a_round(body, place):
+    """Return the positive whole number that a loop's body adds to the variable at a place; None for all else."""
+    after = body.outputs[place]
+    while after.op.type == "Identity":
+        after = after.op.inputs[0]
+    if after.op.type not in ("Add", "AddV2"):
+        return None
+    added = [tensor for tensor in after.op.inputs if tensor is not body.inputs[place]]
+    step = tf.get_static_value(added[0]) if len(added) == 1 else None
+    return int(step) if step is not None and step > 0 else None
 
 
 def _layer_of(name, layers):

@@ -109,13 +109,13 @@ def read(path):
 
 
 def _as_shipped(notebook):
-    """The notebook without outputs, counts, and all metadata but its kernel's and what the cells mean."""
+    """The notebook without outputs, counts, and all metadata but its kernel's name and what the cells mean."""
     cells = []
     for cell in notebook["cells"]:
         kept = {name: cell["metadata"][name] for name in CELL_METADATA if name in cell["metadata"]}
         blank = {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {}
         cells.append(cell | blank | {"metadata": kept})
-    metadata = {name: value for name, value in notebook["metadata"].items() if name not in ("bigtrain", "widgets")}
+    metadata = {name: value for name, value in notebook["metadata"].items() if name == "kernelspec"}
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 

@@ -21,6 +21,8 @@ from bigtrain_nb.workbook.predictions import Prediction
 
 EVENING = "evening-"
 """What the names of the evening's copies begin with."""
+UNTIL = " (until "
+"""In the name of what was noted before a notebook was begun again."""
 FILE, LOCK = ".bigtrain-record.json", ".bigtrain-record.lock"
 
 
@@ -45,6 +47,7 @@ class Notes:
 
 
 _own = Notes()  # of this kernel, where nothing is written
+_unwritten = False  # whether the file lacks what this kernel has noted, because it could not be written
 
 
 def notebook():
@@ -56,28 +59,44 @@ def notebook():
     return Path(session).stem.removeprefix(EVENING) if session else None
 
 
+def _folder():
+    """The folder of the notebook; a cell may have gone to another one. Older servers tell no whole path."""
+    session = Path(os.environ["JPY_SESSION_NAME"])
+    return session.parent if session.is_absolute() else Path()
+
+
 @contextmanager
 def opened():
     """Give the `Notes` of this notebook, to read and to change; what was changed is written at the end."""
-    global _own
+    global _own, _unwritten
     if not notebook():
         yield _own
         return
-    with locked(Path()):
-        record = read(Path())
-        _own = record.setdefault(notebook(), _own)
+    with locked(_folder()):
+        _own, record = _read_with_own()
         yield _own
-        with contextlib.suppress(OSError):  # a folder that cannot be written keeps no record
-            write(Path(), record)
+        try:
+            write(_folder(), record)
+            _unwritten = False
+        except OSError:  # a folder that cannot be written keeps no record
+            _unwritten = True
 
 
 def noted():
     """The `Notes` of this notebook, and {notebook: Notes} of all that are noted beside it, this one among them."""
     if not notebook():
         return _own, {"this notebook": _own}
-    with locked(Path()):
-        record = read(Path())
-    return record.setdefault(notebook(), _own), record
+    with locked(_folder()):
+        return _read_with_own()
+
+
+def _read_with_own():
+    """The `Notes` of this notebook and {notebook: Notes} of its folder."""
+    record = read(_folder())
+    if _unwritten:
+        record[notebook()] = _own
+    begun_again = any(name.startswith(notebook() + UNTIL) for name in record)
+    return record.setdefault(notebook(), Notes() if begun_again else _own), record
 
 
 @contextmanager
@@ -119,7 +138,7 @@ def begin_again(folder, name):
         record = read(folder)
         if name in record:
             names = itertools.chain([""], (f", {number}" for number in itertools.count(2)))
-            until = (f"{name} (until {date.today().isoformat()}{number})" for number in names)
+            until = (f"{name}{UNTIL}{date.today().isoformat()}{number})" for number in names)
             record[next(free for free in until if free not in record)] = record.pop(name)
             write(folder, record)
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.words import quantity
+from bigtrain_nb.workbook.record import UNTIL
 
 SECOND_TIME = "second time"
 RIGHT = "right"
@@ -38,10 +39,11 @@ def counts(notes):
 
 
 def of_notebooks(counted, caption=""):
-    """A table with a line for each notebook of {name: its `counts`}, and one for all."""
+    """A table with a line for each notebook of {name: its `counts`}, and one for all, but for earlier rounds."""
     together = Counter()
-    for of_one in counted.values():
-        together.update(of_one)
+    for name, of_one in counted.items():
+        if UNTIL not in name:
+            together.update(of_one)
     head = ["", "predictions that hit", "within a factor of 2", "exercises right"]
     rows = [_counts_row(name, of_one) for name, of_one in sorted(counted.items())]
     return cards.table(caption, head, [*rows, _counts_row("together", together)])

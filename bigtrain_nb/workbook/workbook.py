@@ -73,6 +73,8 @@ def predict(name: str, value: float | EllipsisType, unit: str = "") -> cards.Car
             words = f"{name} = {last.in_words} stands: the first number counts, not {new.in_words}"
             return cards.note("Your prediction", words)
         is_late = len(rounds) > 1 or bool(last.revealed)
+    if number is None and last.predicted is not None and not last.revealed:
+        return cards.note("Your prediction", f"{name} = {last.in_words} stands")
     if number is None:
         return cards.note("Your prediction", f"{name}: none yet; write {_kind(unit)} in the place of ...")
     late = f" ({SECOND_TIME}: it was revealed before, so the score does not count it)" if is_late else ""
@@ -106,7 +108,7 @@ def reveal(name: str, measured: Any) -> cards.Card:
         return cards.note("Measured", f"{name}: {row.measured}. No cell with bt.predict({name!r}, ...) was run before.")
     _known(name, _named, "prediction")
     with record.opened() as notes:
-        rounds = notes.predictions[name]
+        rounds = notes.predictions.setdefault(name, [Prediction(name)])  # the copy may have been begun again
         row = rounds[-1] = _measured(rounds[-1], measured)
         is_late = len(rounds) > 1
         notes.machine = machine()
@@ -146,7 +148,7 @@ def predicted(name):
     if name not in _named:
         return None
     with record.opened() as notes:
-        return notes.predictions[name][-1]
+        return notes.predictions.get(name, [None])[-1]
 
 
 def score(series: bool = False) -> cards.Card:
@@ -244,7 +246,7 @@ def checked(exercise, answer):
         return Checked(
             WRONG, f"your function did not end within {exercise.seconds} s: is there a loop that never ends?"
         )
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Checked(WRONG, f"the check can do nothing with what your function returned ({_raised(error)})")
 
 
@@ -277,7 +279,7 @@ def _guarded(answer):
             result = answer(*args, **kwargs)
         except exercises.Wrong:  # what the check handed to the function has said it
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise exercises.Wrong(f"your function raised {_raised(error)}") from error
         if exercises.is_unfinished(result):
             raise exercises.NotAttempted

@@ -82,6 +82,8 @@ def test_without_16_bits_there_is_nothing_to_say():
         (tf.matmul, [(2, 3, 5), (2, 5, 7)], 2 * 2 * 3 * 5 * 7),
         (lambda a, b: tf.matmul(a, b, transpose_a=True), [(2, 5, 3), (2, 5, 7)], 2 * 2 * 3 * 5 * 7),
         (lambda a, b: tf.einsum("btnh,bsnh->bnts", a, b), [(2, 3, 4, 5), (2, 7, 4, 5)], 2 * 2 * 4 * 3 * 7 * 5),
+        (lambda a, b: tf.einsum("...x,xy->...y", a, b), [(8, 12, 5), (5, 3)], 2 * 8 * 12 * 5 * 3),
+        (lambda a, b: tf.einsum("...ij,...jk->...ik", a, b), [(8, 1, 2, 5), (7, 5, 3)], 2 * 8 * 7 * 2 * 5 * 3),
     ],
 )
 def test_flops_of_a_product(function, shapes, flops):

@@ -23,6 +23,7 @@ def kernel(monkeypatch):
 
     def start(notebook=None):
         monkeypatch.setattr(record, "_own", record.Notes())
+        monkeypatch.setattr(record, "_unwritten", False)
         monkeypatch.setattr(workbook, "_named", set())
         monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
         if notebook:
@@ -97,6 +98,45 @@ def test_a_fresh_round_keeps_the_one_before_under_another_name(folder, kernel):
     assert len(set(names)) == 3 and all(name.startswith("00-first (until 20") for name in names)
     record.begin_again(folder, "never opened")
     assert list(record.read(folder)) == names
+    predict_and_reveal(one=2.0)  # by a kernel that is older than the fresh copy: all counts anew
+    assert series()["together"] == "0 of 1 1 of 1 0 of 0"
+
+
+def test_a_measurement_of_a_kernel_that_predicted_for_an_earlier_copy_is_shown_only(folder, kernel):
+    kernel("00-first")
+    workbook.predict("one", 1.0)
+    record.begin_again(folder, "00-first")
+    assert workbook.predicted("one") is None
+    assert "one: 2" in str(workbook.reveal("one", 2.0))
+
+
+def test_what_cannot_be_written_stays_with_the_kernel(kernel, monkeypatch):
+    def full(folder, notes):
+        raise OSError("no space left")
+
+    kernel("00-first")
+    predict_and_reveal(one=1.0)
+    monkeypatch.setattr(record, "write", full)
+    predict_and_reveal(two=1.0)
+    assert "2 of 2 predictions" in str(workbook.score())
+
+
+def test_the_record_stands_beside_the_notebook_wherever_a_cell_has_gone(folder, kernel, monkeypatch):
+    kernel("00-first")
+    monkeypatch.setenv("JPY_SESSION_NAME", str(folder / "00-first.ipynb"))
+    workbook.predict("one", 1.0)
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    workbook.reveal("one", 1.0)
+    assert not list(elsewhere.iterdir()) and "1 of 1 predictions" in str(workbook.score())
+
+
+def test_a_number_that_stands_is_said_again(kernel):
+    kernel("00-first")
+    workbook.predict("one", 2.0)
+    kernel("00-first")
+    assert "one = 2 stands" in str(workbook.predict("one", ...))
 
 
 NOTED = asdict(Prediction("one", "x", 2.0, "2026-11-20T10:00:00", 1.5, 1.4, 1.6, "2026-11-20T10:01:00"))
