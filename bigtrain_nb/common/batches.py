@@ -114,10 +114,15 @@ def places_of(data, loss, reduction):
     valid = _valid_places(y, loss)
     if reduction != "mean_with_sample_weight" or sample_weight is None:
         return valid
-    if keras.tree.is_nested(sample_weight):
+    weights = keras.tree.flatten(sample_weight)
+    if len(weights) > 1:
         raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
-    sample_weight = tf.cast(sample_weight, _dtype_of_weights())
-    return sample_weight if valid is None else sample_weight * valid
+    weight = tf.cast(weights[0], _dtype_of_weights())
+    if valid is None:
+        return weight
+    if weight.shape.rank == valid.shape.rank + 1 and weight.shape[-1] == 1:
+        weight = tf.squeeze(weight, -1)
+    return weight * valid
 
 
 def _dtype_of_weights():

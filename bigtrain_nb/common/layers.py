@@ -27,7 +27,10 @@ class Listed:
 
 
 def refuse_choice(layers, setting):
-    """Raise TypeError for what cannot choose layers, by regular expression, as a function or in a list."""
+    """Raise TypeError for what cannot choose layers, by regular expression, as a function or in a list.
+
+    ValueError for a text that is no regular expression.
+    """
     is_one = isinstance(layers, type | keras.layers.Layer)  # which can be called, too
     is_function = callable(layers) and takes(layers, "a layer")
     if is_one or not (is_function or isinstance(layers, str | list | tuple | Listed)):
@@ -35,6 +38,12 @@ def refuse_choice(layers, setting):
             f"{setting}={layers!r:.99} must be a regular expression for names, a list of layers, or a function of a"
             " layer, such as lambda layer: isinstance(layer, keras.layers.Dense)"
         )
+    if isinstance(layers, str):
+        try:
+            re.compile(layers)
+        except re.error as error:
+            words = f"{setting}={layers!r} is no regular expression ({error}): any text is '.*', not '*'"
+            raise ValueError(words) from None
 
 
 def layers_chosen(model, layers, setting="layers"):

@@ -43,6 +43,7 @@ class ClusterPlan(cards.Shown):
     time: dict[str, tuple[float, float]]
     tokens: int
     policy: str
+    optimizer: str
     recompute: str
     micro_batches: int
 
@@ -73,7 +74,10 @@ class ClusterPlan(cards.Shown):
         """What bigtrain_nb does not have of it, or does with more bytes; a list of words, empty for neither."""
         stage = self.layout.zero_stage if self.layout.data_parallel_size > 1 else 0
         whole = amount(4 * self.model.weights, "bytes")
-        others = amount(16 * self.model.weights_outside_of_layers, "bytes")
+        others = amount((8 + 4 * SLOTS[self.optimizer]) * self.model.weights_outside_of_layers, "bytes")
+        gathers = "gathers in 32 bits, and no block ahead: twice the bytes, and none of it hidden"
+        if self.policy == "float32":
+            gathers = "gathers no block ahead: none of it is hidden"
         kinds = self.layout.sizes
         cuts = [kind for kind in kinds if kind != "data"]
         cases = [
@@ -81,7 +85,7 @@ class ClusterPlan(cards.Shown):
             (stage == 1, f"shard_optimizer=True keeps the float32 weights whole, {whole} on each device"),
             (stage == 2, "ZeRO stage 2: it has stages 1 and 3"),
             (stage == 3, f"fully_shard=... leaves what is outside of the blocks whole, {others} on each device"),
-            (stage == 3, "gathers in 32 bits, and no block ahead: twice the bytes, and none of it hidden"),
+            (stage == 3, gathers),
             (stage == 3 and self.recompute != "everything", 'fully_shard=... needs recompute="everything"'),
             (self.policy == "float8", "float8"),
         ]
@@ -189,8 +193,10 @@ def plan_cluster(
     for name, value in {**counts, "micro_batches": micro_batches}.items():
         if value is not None:
             whole_number(name, value, 1, model.layers if name == "pipeline_parallel" else 2**20)
-    if tensor_parallel and model.heads % tensor_parallel:
-        raise ValueError(f"tensor_parallel={tensor_parallel} must divide the {model.heads} heads: each has whole heads")
+    heads = _fewest_heads(model)
+    if tensor_parallel and heads % tensor_parallel:
+        kind = "heads of keys and values" if model.key_value_heads else "heads"
+        raise ValueError(f"tensor_parallel={tensor_parallel} must divide the {heads} {kind}: each has whole heads")
     again = RECOMPUTE if recompute is None else [one_of("recompute", recompute, RECOMPUTE)]
     settings = {"policy": policy, "optimizer": optimizer}
 
@@ -214,10 +220,15 @@ def plan_cluster(
     )
 
 
+def _fewest_heads(model):
+    return model.key_value_heads or model.heads
+
+
 def _layouts(model, device, batch, devices, tensor, pipeline, zero_stage):
     """Yield layouts, without a pipeline first; tensor parallelism stays within a node, 8 devices at most."""
     powers = [2**n for n in range(13)]
-    tensors = [tensor] if tensor else [n for n in powers if n <= min(device.node, 8) and model.heads % n == 0]
+    heads = _fewest_heads(model)
+    tensors = [tensor] if tensor else [n for n in powers if n <= min(device.node, 8) and heads % n == 0]
     stages = [pipeline] if pipeline else [n for n in powers if n <= model.layers]
     for p, t in itertools.product(stages, tensors):
         if devices % (t * p) == 0 and devices // (t * p) <= batch:
@@ -248,7 +259,9 @@ def _plan(model, device, layout, batch, micro_batches, network, settings):
         time[one.kind] = fast - min(most * fast, lowest), slow - min(least * slow, highest)
     needed = memory(model, layout, size, slices, **settings)
     tokens = batch * model.length
-    return ClusterPlan(model, device, layout, needed, flops, messages, time, tokens, policy, recompute, slices)
+    return ClusterPlan(
+        model, device, layout, needed, flops, messages, time, tokens, policy, settings["optimizer"], recompute, slices
+    )
 
 
 def _seconds(flops, device, policy, best):

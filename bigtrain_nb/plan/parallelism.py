@@ -115,6 +115,8 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     lines = []
     weights = layout.weights_of_a_stage(model)
     state = {"weights": (4, 1), "16-bit copies": (number, 3), "gradients": (4, 2), "slots": (4 * SLOTS[optimizer], 1)}
+    if layout.pipeline_parallel_size > 1:
+        state["gradients"] = (4, 3)  # whole until the last micro-batch
     if policy == "float32":
         state["weights"] = (4, 3)
     if policy == "float32" or stage == 3:

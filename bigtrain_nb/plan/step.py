@@ -4,10 +4,10 @@ import math
 from functools import partial
 from numbers import Number
 
-from bigtrain_nb.common.checks import function, of_kind, whole_number
+from bigtrain_nb.common.checks import function, of_kind, takes, whole_number
 from bigtrain_nb.common.keras_gaps import innermost, weights_to_train
 from bigtrain_nb.common.operations import number_of_bytes
-from bigtrain_nb.common.passes import passes
+from bigtrain_nb.common.passes import as_fit_gives, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.parallel.fully_shard import is_fully_sharded
@@ -166,20 +166,20 @@ def _specs_of_a_batch(model, batch, loss):
     """Return (inputs, targets, sample weights) of a batch, each with shapes and types; None for what there is not."""
     if isinstance(batch, Number):
         return _specs_of_examples(model, batch, loss)
-    parts = keras.utils.unpack_x_y_sample_weight(_one_batch(batch))
+    parts = keras.utils.unpack_x_y_sample_weight(_one_batch(model, batch))
     if any(value is not None and not len(getattr(value, "shape", ())) for value in keras.tree.flatten(parts)):
         raise _no_batch(batch)
     return parts
 
 
-def _one_batch(batch):
-    """Return one batch: the given one, or the first of a dataset."""
+def _one_batch(model, batch):
+    """Return one batch: the given one, or the first of a dataset, as `fit` gives it to the model."""
     if isinstance(batch, tuple):
         return batch
     source = batch.dataset() if callable(getattr(batch, "dataset", None)) else batch
     if isinstance(source, dict | str) or hasattr(source, "shape") or not hasattr(source, "__iter__"):
         raise _no_batch(batch)
-    for first in passes(source)():  # a plan does not change the order in which `fit` trains
+    for first in passes(as_fit_gives(model, source))():  # a plan does not change the order in which `fit` trains
         return first
     raise ValueError("the dataset yielded no batch")
 
@@ -233,7 +233,7 @@ def _gradients(model, variables, specs, loss_of):
 
     def gradients(x, y, sample_weight):
         with tf.GradientTape() as tape:
-            value = loss_of(x, y, model(x, training=True))
+            value = loss_of(x, y, model(x, training=True), sample_weight)
         forward.extend(value.graph.get_operations())
         found = tape.gradient(value, variables)
         return {index: gradient for index, gradient in enumerate(found) if gradient is not None}
@@ -247,8 +247,8 @@ def _gradients(model, variables, specs, loss_of):
     return graph, tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)
 
 
-def _value(model, loss, x, y, outputs):
-    """Return the loss, summed over outputs, with what layers add to it."""
+def _value(model, loss, x, y, outputs, sample_weight):
+    """Return the loss, summed over outputs, with what layers add to it; weights of examples change no size."""
     total = tf.constant(0.0)
     for added in model.losses:
         total += tf.cast(added, "float32")
@@ -276,9 +276,11 @@ def _as_outputs(target, output):
     return target
 
 
-def _own_value(model, x, y, outputs):
+def _own_value(model, x, y, outputs, sample_weight):
     """Return the loss of a model that works it out in its own `compute_loss`."""
-    return model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=None)
+    given = x, y, outputs, sample_weight
+    training = {"training": True} if takes(model.compute_loss, *given, training=True) else {}
+    return model.compute_loss(*given, **training)
 
 
 def _losses(model, loss, outputs):

@@ -37,4 +37,4 @@ def accelerator_here():
         return None  # slower than those of the same name that the table has
     if "A100" in name:  # "NVIDIA A100-SXM4-40GB"
         return ACCELERATORS["A100 80 GB" if "80GB" in name else "A100 40 GB"]
-    return next((one for one in ACCELERATORS.values() if one.name in name.split()), None)
+    return next((one for one in ACCELERATORS.values() if one.name.split()[0] in name.split()), None)

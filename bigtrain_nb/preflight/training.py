@@ -130,10 +130,9 @@ class Training:
             raise NotExamined(self.no_loss)
         if x is None:
             x, y, weight = self.x, self.y, self.weight
-        given = {"x": x, "y": y, "y_pred": outputs, "sample_weight": weight}
-        if takes(self.model.compute_loss, **given, training=training):
-            given["training"] = training
-        return tf.convert_to_tensor(self.model.compute_loss(**given))
+        given = x, y, outputs, weight
+        as_in = {"training": training} if takes(self.model.compute_loss, *given, training=training) else {}
+        return tf.convert_to_tensor(self.model.compute_loss(*given, **as_in))
 
     def loss_of(self, batch, training=False):
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)

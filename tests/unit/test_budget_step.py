@@ -58,6 +58,29 @@ def test_flops_of_a_loop_are_those_of_all_its_rounds():
     assert contractions(step, "steps", backward=True) == 10 * 2 * B * back * 4 * 8
 
 
+@pytest.mark.parametrize(("start", "step", "rounds"), [(0, 128, 8), (5, 1, 1019), (2000, 1, 0)])
+def test_rounds_of_a_loop_follow_from_its_start_and_step(start, step, rounds):
+    class Loop(layers.Layer):
+        def call(self, x):
+            def again(i, x):
+                return i + step, tf.matmul(x, tf.ones((4, 4)))
+
+            return tf.while_loop(lambda i, x: i < 1024, again, (start, x))[1]
+
+    found = Step(network(Loop(name="loop"), layers.Dense(2), shape=(4,)), B)
+    assert contractions(found, "loop") == rounds * 2 * B * 4 * 4
+
+
+def test_a_loop_that_counts_no_whole_numbers_is_not_seen():
+    class Loop(layers.Layer):
+        def call(self, x):
+            return tf.while_loop(lambda e, x: e < 0.5, lambda e, x: (e + 0.1, tf.matmul(x, tf.ones((4, 4)))), (0.0, x))[
+                1
+            ]
+
+    assert plan_step(network(Loop(), layers.Dense(2), shape=(4,)), B).unseen == ["StatelessWhile"]
+
+
 def test_flops_of_a_gpt_agree_with_those_from_a_few_numbers():
     plan = plan_step(bt.gpt(), 4)
     paper = Transformer(2, 128, 4, 256, 128, tied=False).flops(4).total
@@ -457,6 +480,17 @@ def test_a_loss_of_its_own_is_planned():
     plan = plan_step(model, tf.data.Dataset.from_tensors(tf.zeros([8, 16])))
     assert plan.flops["last"] == 2 * 2 * 8 * 16 * 4
     assert plan.flops["the rest"] == 2 * 2 * 8 * 8 * 4  # backward; no gradient needs the product itself
+
+
+def test_a_loss_of_its_own_gets_what_keras_gives_it():
+    class Weighted(keras.Model):
+        def compute_loss(self, inputs, targets, outputs, weights, training):
+            assert training
+            return tf.reduce_mean(weights * tf.reduce_sum(outputs, -1))
+
+    inputs = keras.Input([16])
+    model = Weighted(inputs, layers.Dense(4)(inputs))
+    assert plan_step(model, (tf.zeros([8, 16]), tf.zeros([8]), tf.ones([8]))).memory["input"] > 0
 
 
 @pytest.mark.parametrize("as_dict", [False, True])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bigtrain_nb.common.words import amount
 from bigtrain_nb.plan import clusters, communication, parallelism
 from bigtrain_nb.plan.accelerators import ACCELERATORS
 from bigtrain_nb.plan.clusters import plan_cluster
@@ -149,6 +150,7 @@ def test_what_stage_3_has_in_one_piece():
     block, others = SMALL.weights_of_a_layer, SMALL.weights_outside_of_layers
     assert memory(SMALL, Layout(1, 1, N, 3))["gathered"] == (2 * 2 + 4) * block + 2 * others
     piped = Layout(1, 2, N, 3)
+    assert memory(SMALL, Layout(1, 2, N, 2))["gradients"] == memory(SMALL, Layout(1, 2, 1))["gradients"]
     assert memory(SMALL, piped)["gathered"] == (2 + 4) * (block + SMALL.embeddings)
 
 
@@ -306,6 +308,14 @@ def test_what_is_not_here_is_said_apart_and_changes_no_number():
     assert whole.here == [] and "bigtrain_nb" not in repr(whole)
     assert "stages 1 and 3" in plan_cluster(SMALL, 8, devices=8, **AS_SAID, zero_stage=2).here[0]
     assert "32 bits" in " ".join(plan_cluster(SMALL, 8, devices=8, **AS_SAID).here)
+    plain = plan_cluster(SMALL, 8, devices=8, **AS_SAID, policy="float32", optimizer="sgd").here
+    assert amount(8 * SMALL.weights_outside_of_layers, "bytes") in plain[0] and "32 bits" not in " ".join(plain)
+
+
+def test_tensor_parallelism_shares_whole_heads_of_keys_and_values():
+    model = Transformer(4, 512, 8, 1000, 64, key_value_heads=2)
+    with pytest.raises(ValueError, match="tensor_parallel=4 must divide the 2 heads of keys and values"):
+        plan_cluster(model, 8, tensor_parallel=4)
 
 
 def test_a_training_says_tokens_hours_and_money():

@@ -115,6 +115,7 @@ MISTAKES = {
     "bt.recompute(DATASET)": "must be a Keras model or layer",
     "bt.recompute(MODEL, 'block.*')": "layers='block.*' chooses none of",
     "bt.recompute(MODEL, keras.layers.Dense)": "a function of a layer, such as lambda layer: isinstance(layer, ",
+    "bt.recompute(MODEL, '*_block')": "layers='*_block' is no regular expression (nothing to repeat",
     "bt.recompute(MODEL, 3)": "layers=3 must be a regular expression for names",
     "bt.chunk_attention(MODEL, chunks=2, layers=lambda: MODEL)": "must be a regular expression for names",
     "bt.fuse_attention(MODEL)": "has no attention layer",

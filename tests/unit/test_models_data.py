@@ -278,10 +278,12 @@ def scored(make=bt.Model, loss=None, **settings):
     return model
 
 
-@pytest.mark.parametrize("weights", [None, np.random.default_rng(8).random((12, 5)).astype("float32")])
+@pytest.mark.parametrize("shape", [None, (12, 5), (12, 5, 1)])
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
 @pytest.mark.parametrize("settings", [{"micro_batches": 3}, {}])
-def test_a_loss_that_ignores_a_class_is_the_mean_over_the_valid_places_of_the_batch(settings, reduction, weights):
+def test_a_loss_that_ignores_a_class_is_the_mean_over_the_valid_places_of_the_batch(settings, reduction, shape):
+    weights = None if shape is None else np.random.default_rng(8).random(shape).astype("float32")
+
     def trained_on(replicas, make, **settings):
         loss = keras.losses.SparseCategoricalCrossentropy(True, ignore_class=-1, reduction=reduction)
         with on(replicas):

@@ -315,6 +315,7 @@ def test_of_a_task_of_keras_hub_the_texts_go_through_its_preprocessor():
     texts = tf.data.Dataset.from_tensor_slices((["a" * 200, "b"], [1.0, 1.0])).batch(2)
     assert bt.find_overflow(model, texts).layer == "too_much"
     assert bt.profile(model, texts, steps=2).steps == 2
+    assert bt.plan_step(model, texts).memory["input"] == 2 * 2 * (4 + 4)
 
 
 def test_what_a_tensor_holds_is_said_in_words():
