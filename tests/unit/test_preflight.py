@@ -25,43 +25,7 @@ from bigtrain_nb.preflight.training import Training
 layers = keras.layers
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 HELPERS = {"one batch": ["_own_steps"]}  # of a check, that say more lines
-QUICK_SICK = [  # the benchmark has all
-    *("features_in_another_order", "never_adapted", "weights_that_are_all_zero", "outputs_that_are_nan"),
-    "own_step_that_runs_away",
-    *("adam_in_bfloat16", "adamw_in_bfloat16", "nadam_in_bfloat16", "adam_in_float16", "own_step_without_scale_loss"),
-    *("labels_minus_one_with_weight_0", "labels_out_of_range_in_batch_6", "tokens_out_of_range_in_batch_2"),
-    *("dataset_that_fails_in_batch_3", "update_that_raises", "own_step_that_raises"),
-    *("nan_in_inputs", "labels_minus_one", "targets_broadcast", "sorted_by_class", "one_batch_for_ever"),
-    *(
-        "generator_that_ends",
-        "no_example",
-        "no_example_in_validation",
-        "validation_not_scaled",
-        "wrong_width",
-        "no_softmax",
-        "sigmoid_twice",
-        "relu_at_the_end",
-    ),
-    *(
-        "gradient_stopped",
-        "nothing_trains",
-        "dead_without_a_layer_that_says_so",
-        "validation_within_training",
-        "dead_from_its_bias",
-        "frozen_at_random",
-        "softmax_over_the_batch",
-    ),
-    *("attention_without_causal_mask", "convolution_looks_ahead", "targets_not_shifted", "padding_without_mask"),
-    *("raw_images", "weights_in_a_plain_tensor", "keras_hub_targets_not_shifted", "keras_hub_padding_is_trained"),
-]
 QUICK = ["data", "leaks", "weights move", "outputs and loss", "range of outputs", "dead units", "frozen layers"]
-QUICK_HEALTHY = {
-    *("classes", "yes_or_no_without_a_last_axis", "several_classes", "positive_targets_with_relu", "two_outputs"),
-    *("sequence_autoencoder", "language_model_with_mask", "contrastive", "numbers_in_the_order_of_time", "fine_tuned"),
-    *("causal_language_model_of_keras_hub", "llama_of_keras_hub", "strings_of_words", "few_different_inputs"),
-    *("features_by_name", "features_in_the_order_of_the_inputs", "adapted"),
-    *("momentum_in_bfloat16", "adam_in_mixed_bfloat16", "warm_up_from_zero", "half_precision", "low_rank_adapters"),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +33,7 @@ def seeded():
     keras.utils.set_random_seed(1)
 
 
-@pytest.mark.parametrize("name", QUICK_SICK)
+@pytest.mark.parametrize("name", SICK)
 def test_the_fault_of_a_sick_training_is_named_with_a_number_and_what_to_do(name):
     build, cause = SICK[name]
     model, data, *validation = build()
@@ -78,7 +42,7 @@ def test_the_fault_of_a_sick_training_is_named_with_a_number_and_what_to_do(name
     assert report.failed and report.of("wrong")[0].advice and re.search(r"\d|Nothing", report.of("wrong")[0].found)
 
 
-@pytest.mark.parametrize("name", sorted(QUICK_HEALTHY))
+@pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_training_is_not_called_wrong(name):
     model, data, *validation = HEALTHY[name]()
     report = bt.preflight(model, data, validation=validation[0] if validation else None, checks=QUICK)
