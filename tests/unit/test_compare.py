@@ -267,12 +267,6 @@ def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(
     assert clock.now == 0
 
 
-@pytest.mark.parametrize("given", [[[1, 2]], list, "ab"])
-def test_what_is_no_dictionary_of_factories_is_refused(given):
-    with pytest.raises(TypeError, match=r"compare takes a dictionary \{name: function .* bt.throughput\(source\)"):
-        compare(given, seconds=1)
-
-
 class Dataset(Source):
     """Batches with a cache, as a `tf.data.Dataset`: ``repeat`` reads on in the same cache, with one iterator."""
 

@@ -42,24 +42,6 @@ def test_other_settings_are_refused(lab, given, message):
     assert not lab.running and not lab.runs
 
 
-@pytest.mark.parametrize("returned", [3.2, None, {"rate": 3}, "fast", np.float32(1)])
-def test_a_function_that_returns_its_own_result_is_refused_with_what_to_return(returned):
-    lab = Lab(lambda batch: returned, batch=[1, 2])
-    with pytest.raises(TypeError, match="returned .*; a Lab measures what its function returns: an iterable") as caught:
-        lab.run(batch=2)
-    assert "with batch=2" in caught.value.__notes__[0]
-
-
-@pytest.mark.parametrize("given", [64, []])
-def test_what_is_no_choice_is_refused(given):
-    with pytest.raises(TypeError, match="Lab takes a function that builds what is measured .*, not 64"):
-        Lab(64, size=[1])
-    with pytest.raises(ValueError, match="size=.*expected a list of choices, a range of whole numbers, True or False"):
-        Lab(lambda size: None, size=given)
-    with pytest.raises(ValueError, match="seconds=0 must be a positive, finite number of seconds"):
-        Lab(build, seconds=0)
-
-
 class TestMeasured:
     """With real measurements."""
 
