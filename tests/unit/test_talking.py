@@ -23,7 +23,7 @@ def normalized_net(**options):
 
 def after_one_step(**options):
     build = partial(normalized_net, micro_batches=3, **options)
-    return trained(build, DATA.take(1), partial(keras.optimizers.SGD, 1.0), 2)
+    return trained(build, DATA.take(1), partial(keras.optimizers.SGD, 1.0), 3)
 
 
 @pytest.mark.usefixtures("each_reduction")
