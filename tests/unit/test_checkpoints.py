@@ -6,13 +6,10 @@ import signal
 import pytest
 from logical_cpus import mirrored
 from resume_runs import (
-    BATCH,
     BATCHES,
     EPOCHS,
     At,
     Crash,
-    X,
-    Y,
     cut,
     cut_after_5,
     epoch_of,
@@ -205,25 +202,6 @@ def test_sigterm_saves_and_leaves(step, epoch, kept, tmp_path, capsys, monkeypat
     resume = Resume(tmp_path, model_of(seed=2))
     assert (resume.epoch, resume.step) == (epoch, kept)
     assert train(resume) == whole()
-
-
-def test_by_numbers_what_was_trained_is_not_read_again(tmp_path):
-    resume = Resume(cut_after_5(tmp_path), model_of())
-    numbers_read = []
-
-    def read(number):
-        numbers_read.append(int(number))
-        return X[:BATCH], Y[:BATCH]
-
-    def batches(_):
-        left = resume.rest(tf.data.Dataset.range(BATCHES))
-        return left.map(lambda number: tf.numpy_function(read, [number], ["float32", "float32"]))
-
-    for epoch in resume.epochs(1):
-        for x, y in batches(epoch):
-            resume.model.train_on_batch(tf.ensure_shape(x, [BATCH, 5]), tf.ensure_shape(y, [BATCH, 1]))
-            resume.step_done()
-    assert numbers_read == list(range(4, BATCHES))
 
 
 def test_a_long_skip_is_said_with_what_to_do(tmp_path, monkeypatch):

@@ -81,17 +81,6 @@ class TestMeasured:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert len(ast.literal_eval(done.stdout)) <= 8, done.stdout
 
-    def test_without_a_notebook_it_needs_neither_widgets_nor_tensorflow(self):
-        program = (
-            "import sys, time, bigtrain_nb as bt\n"
-            "lab = bt.Lab(lambda n: lambda: time.sleep(0.001) or n, seconds=0.05, n=[1, 2])\n"
-            "print(lab.run(n=2))\n"
-            "assert not {'ipywidgets', 'tensorflow', 'matplotlib.pyplot'} & set(sys.modules)\n"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("run 1, n=2: ")
-
 
 def test_only_the_last_comparison_and_four_steps_stay_in_memory():
     class Step:

@@ -14,7 +14,6 @@ import pytest
 from trainings import HEALTHY, SICK, batched, by_feature, dense, language_model, numbers, of_keras_hub, table, tokens
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.passes import read_apart
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.preflight import memory
 from bigtrain_nb.preflight import preflight as room
@@ -93,17 +92,6 @@ def test_random_numbers_go_on_where_they_were():
     drawn()
     bt.preflight(model, data, checks=["data", "gradients"])
     assert drawn() == expected
-
-
-def test_a_dataset_is_read_without_moving_its_shuffling_on():
-    def shuffled():
-        tf.random.set_seed(4)
-        return tf.data.Dataset.range(20).cache().shuffle(20).repeat(2).batch(8)
-
-    expected = [batch.tolist() for batch in shuffled().as_numpy_iterator()]
-    data = shuffled()
-    apart = [batch.tolist() for batch in read_apart(data).as_numpy_iterator()]
-    assert apart == expected == [batch.tolist() for batch in data.as_numpy_iterator()]
 
 
 def test_a_check_that_raises_is_a_line(monkeypatch):
