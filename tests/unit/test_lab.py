@@ -50,7 +50,7 @@ class TestMeasured:
         assert lab.runs == [first, second] and lab.baseline is None
         assert first.ratio is None and first.result.unit == "examples/s"
         assert (second.ratio.a, second.ratio.b) == ("run 2", "run 1")
-        assert second.ratio.verdict != "slower"  # ten times as fast; a busy machine may hide that, but not turn it
+        assert second.ratio.median > 8  # it is 80 times as fast, less what a busy machine takes
         assert second.settings == {"batch": 320, "prefetch": 0, "cache": False, "workers": 1}
 
     def test_a_step_that_was_built_is_measured_again_as_it_is(self):

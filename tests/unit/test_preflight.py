@@ -591,7 +591,7 @@ def test_of_two_losses_it_names_the_one_that_ignores_a_class():
 
 
 @pytest.mark.parametrize("name", ["update_that_raises", "own_step_that_raises", "tokens_out_of_range_in_batch_2"])
-def test_a_training_that_raises_is_wrong_whatever_is_asked(name, tmp_path):
+def test_a_training_that_raises_is_wrong_whatever_is_asked(name):
     report = bt.preflight(*SICK[name][0](), minutes=0.5, checks=["data", "loss", "weights move"])
     assert report.failed and not any("It failed" in finding.found for finding in report.findings), report
 
