@@ -11,6 +11,7 @@ from itertools import product
 import hub_models
 import numpy as np
 import pytest
+from equal_models import precision
 from tiers import in_two_tiers
 
 import bigtrain_nb as bt
@@ -113,11 +114,8 @@ def with_heads_of_8(name):
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "Gemma", "Qwen with LoRA", "BERT, classes", "BART", "ViT"])
 def test_each_layer_of_keras_hub_is_called_once(as_on_a_gpu, name):
     _, data = hub_models.TASKS[name]
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
+    with precision("mixed_bfloat16"):
         model = with_heads_of_8(name)
-    finally:
-        keras.config.set_dtype_policy("float32")
     x, _, _ = data()
     x = keras.tree.map_structure(lambda array: tf.constant(array[:2]), x)
     count = sum(hasattr(layer, "_compute_attention") for layer in model._flatten_layers())

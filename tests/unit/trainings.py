@@ -654,6 +654,7 @@ def generative_adversarial():
     class Gan(keras.Model):
         def __init__(self):
             super().__init__()
+            self.seeds = keras.random.SeedGenerator(1)
             self.generator = keras.Sequential([keras.Input((4,)), layers.Dense(16, "relu"), layers.Dense(8)])
             self.judge = keras.Sequential([keras.Input((8,)), layers.Dense(16, "relu"), layers.Dense(1)])
 
@@ -662,18 +663,20 @@ def generative_adversarial():
             self.of_generator, self.of_judge = keras.optimizers.Adam(0.001), keras.optimizers.Adam(0.001)
 
         def train_step(self, real):
-            noise = keras.random.normal((tf.shape(real)[0], 4))
-            loss = keras.losses.BinaryCrossentropy(from_logits=True)
-            with tf.GradientTape() as tape:
-                scores = self.judge(tf.concat([real, self.generator(noise)], 0))
-                truth = tf.concat([tf.ones_like(real[:, :1]), tf.zeros_like(real[:, :1])], 0)
-                of_judge = loss(truth, scores)
-            weights = self.judge.trainable_variables
-            self.of_judge.apply(tape.gradient(of_judge, weights), weights)
-            with tf.GradientTape() as tape:
-                of_generator = loss(tf.ones_like(real[:, :1]), self.judge(self.generator(noise)))
-            weights = self.generator.trainable_variables
-            self.of_generator.apply(tape.gradient(of_generator, weights), weights)
+            noise = keras.random.normal((tf.shape(real)[0], 4), seed=self.seeds)
+            crossentropy = keras.losses.BinaryCrossentropy(from_logits=True)
+            ones, zeros = tf.ones_like(real[:, :1]), tf.zeros_like(real[:, :1])
+            with tf.GradientTape(persistent=True) as tape:
+                made = self.generator(noise)
+                of_made = self.judge(made)
+                of_judge = crossentropy(ones, self.judge(real)) + crossentropy(zeros, of_made)
+                of_generator = crossentropy(ones, of_made)
+            for part, optimizer, value in (
+                (self.judge, self.of_judge, of_judge),
+                (self.generator, self.of_generator, of_generator),
+            ):
+                weights = part.trainable_variables
+                optimizer.apply(tape.gradient(value, weights), weights)
             return {"judge": of_judge, "generator": of_generator}
 
     x, _ = numbers()
