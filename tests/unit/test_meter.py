@@ -360,7 +360,6 @@ def parts(rows, count):
 COUNT, HALF = 22, 11
 ALL = list(range(COUNT))
 BY_REPLICA = [piece for half in (ALL[:HALF], ALL[HALF:]) for piece in parts(half, 3)]
-EQUAL = [ALL[COUNT * k // 2 : COUNT * (k + 1) // 2] for k in range(2)]
 WAYS = {  # replicas, settings, and the pieces of the batch that weights of the first and the second layer come in
     "micro-batches": (1, {"micro_batches": 3}, parts(ALL, 3), parts(ALL, 3)),
     "replicas": (2, {}, [ALL[:HALF], ALL[HALF:]], [ALL[:HALF], ALL[HALF:]]),
