@@ -52,6 +52,7 @@ def test_everything_that_is_needed_is_pinned_exactly_within_its_bounds():
 def test_the_python_range_is_the_same_everywhere():
     allowed = SpecifierSet(PROJECT["requires-python"])
     assert [f"3.{minor}" for minor in range(6, 30) if f"3.{minor}" in allowed] == PYTHONS
+    assert [line.split()[-1] for line in PROJECT["classifiers"] if "Python :: 3." in line] == PYTHONS
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert f"python{PROJECT['requires-python']}" in conda
     assert conda[-1] == {"pip": ["-c constraints.txt", "-e .[workbook,hub]"]}

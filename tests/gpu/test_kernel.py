@@ -187,18 +187,3 @@ def test_trains_as_stock_keras_does(name, recwarn):
     print(name, "losses", losses, fused_losses, "weights apart", f"{apart:.1e}", flush=True)
     np.testing.assert_allclose(fused_losses, losses, rtol=1e-2)
     assert apart < 1e-2
-
-
-def test_generate_is_keras_own():
-    tokens = {"token_ids": np.array([[5, 6, 7] + [0] * 29]), "padding_mask": np.array([[1, 1, 1] + [0] * 29])}
-
-    def written(change):
-        keras.config.set_dtype_policy("mixed_bfloat16")
-        try:
-            model = change(gpt2())
-        finally:
-            keras.config.set_dtype_policy("float32")
-        model.compile(sampler="greedy")
-        return model.generate(tokens, stop_token_ids=None)["token_ids"]
-
-    np.testing.assert_array_equal(written(bt.fuse_attention), written(lambda model: model))

@@ -128,6 +128,27 @@ def replicas_agree(model):
     return all(np.array_equal(row[0], value) for row in rows for value in row[1:])
 
 
+class TwoNetworks(keras.Model):
+    """Two networks that are never called as one model, each trained with an optimizer of its own, as in a GAN."""
+
+    def __init__(self, *networks):
+        super().__init__()
+        self.networks = list(networks)
+
+    def compile(self):
+        super().compile()
+        self.of_first, self.of_second = keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.Adam(0.1)
+
+    def train_step(self, data):
+        x = data[0] if isinstance(data, tuple) else data
+        for network, optimizer in zip(self.networks, (self.of_first, self.of_second), strict=True):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(network(x) ** 2)
+            weights = network.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
 class OneHot(keras.layers.Layer):
     """An embedding of nine words whose gradient is one tensor from the start."""
 

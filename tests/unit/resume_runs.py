@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from equal_models import precision
 
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
@@ -57,18 +58,14 @@ def epoch_of(epoch):
 
 def model_of(strategy=None, seed=1, policy="float32", optimizer=None, micro_batches=1, units=8, **options):
     keras.utils.set_random_seed(seed)
-    keras.config.set_dtype_policy(policy)
-    try:
-        with (strategy or ALONE()).scope():
-            inputs = keras.Input((5,))
-            x = keras.layers.Dropout(0.3)(keras.layers.Dense(units, activation="tanh")(inputs))
-            x = keras.layers.GaussianNoise(0.1)(keras.layers.BatchNormalization()(x))
-            outputs = keras.layers.Dense(1, dtype="float32")(x)
-            model = Model(inputs, outputs, micro_batches=micro_batches)
-            model.compile((optimizer or adamw)(), "mse", **options)
-    finally:
-        keras.config.set_dtype_policy("float32")
-        tf.random.set_seed(0)  # the order of examples depends on it
+    with precision(policy), (strategy or ALONE()).scope():
+        inputs = keras.Input((5,))
+        x = keras.layers.Dropout(0.3)(keras.layers.Dense(units, activation="tanh")(inputs))
+        x = keras.layers.GaussianNoise(0.1)(keras.layers.BatchNormalization()(x))
+        outputs = keras.layers.Dense(1, dtype="float32")(x)
+        model = Model(inputs, outputs, micro_batches=micro_batches)
+        model.compile((optimizer or adamw)(), "mse", **options)
+    tf.random.set_seed(0)  # the order of examples depends on it
     return model
 
 

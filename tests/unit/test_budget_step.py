@@ -342,20 +342,6 @@ def test_fully_sharded_blocks_keep_their_inputs_only():
     assert sharded.memory["weights"] < 0.6 * again.memory["weights"]
 
 
-@pytest.mark.parametrize(
-    "choose",
-    [
-        lambda model: "first",
-        lambda model: [model.layers[1].layers[0]],
-        lambda model: lambda layer: layer.name == "first",
-    ],
-    ids=["regular expression", "list", "function"],
-)
-def test_layers_to_shard_are_chosen_as_in_a_model(dense, choose):
-    plan = plan_step(dense, B, devices=4, fully_shard=choose(dense))
-    assert plan.memory["weights"] == 4 * (FIRST_SHARDS + LAST)
-
-
 def test_a_plan_leaves_the_layers_as_they_are_and_takes_the_setting_of_a_model(dense):
     first = dense.layers[1].layers[0]
     before = [id(weight) for weight in dense.weights], list(vars(first))

@@ -4,15 +4,13 @@ import atexit
 import signal
 
 import pytest
+from equal_models import TwoNetworks
 from logical_cpus import mirrored
 from resume_runs import (
-    BATCH,
     BATCHES,
     EPOCHS,
     At,
     Crash,
-    X,
-    Y,
     cut,
     cut_after_5,
     epoch_of,
@@ -50,43 +48,20 @@ def cut_model(seed=1):
     return model_of(None, seed, micro_batches=3)
 
 
-class TwoNetworks(keras.Model):
-    """Two networks that are never called as one model, each trained with an optimizer of its own, as in a GAN."""
-
-    def __init__(self):
-        super().__init__()
-        self.networks = [keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)]) for _ in range(2)]
-
-    def compile(self, build=True):
-        super().compile()
-        self.of_first, self.of_second = keras.optimizers.Adam(0.1), keras.optimizers.SGD(0.1, momentum=0.9)
-        if build:
-            self.of_first.build(self.networks[0].trainable_variables)
-            self.of_second.build(self.networks[1].trainable_variables)
-
-    def train_step(self, data):
-        for network, optimizer in zip(self.networks, (self.of_first, self.of_second), strict=True):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((network(data[0]) - data[1]) ** 2)
-            optimizer.apply_gradients(
-                zip(tape.gradient(loss, network.trainable_variables), network.trainable_variables, strict=True)
-            )
-        return {"loss": loss}
-
-
-def two_networks(seed=1):
+def two_networks(seed=1, build=True):
     keras.utils.set_random_seed(seed)
-    model = TwoNetworks()
+    model = TwoNetworks(*(keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)]) for _ in range(2)))
     model.compile()
+    if build:
+        for network, optimizer in zip(model.networks, (model.of_first, model.of_second), strict=True):
+            optimizer.build(network.trainable_variables)
     tf.random.set_seed(0)
     return model
 
 
 def test_an_optimizer_of_a_models_own_is_refused_before_it_is_built(tmp_path):
-    model = TwoNetworks()
-    model.compile(build=False)
     with pytest.raises(ValueError, match=r"of_first of two_networks\w* has no variables yet.* of_first.build"):
-        Resume(tmp_path, model)
+        Resume(tmp_path, two_networks(build=False))
 
 
 CUT = pytest.param(cut_model, marks=pytest.mark.more("micro-batches on one device: those of two replicas are held"))
@@ -205,25 +180,6 @@ def test_sigterm_saves_and_leaves(step, epoch, kept, tmp_path, capsys, monkeypat
     resume = Resume(tmp_path, model_of(seed=2))
     assert (resume.epoch, resume.step) == (epoch, kept)
     assert train(resume) == whole()
-
-
-def test_by_numbers_what_was_trained_is_not_read_again(tmp_path):
-    resume = Resume(cut_after_5(tmp_path), model_of())
-    numbers_read = []
-
-    def read(number):
-        numbers_read.append(int(number))
-        return X[:BATCH], Y[:BATCH]
-
-    def batches(_):
-        left = resume.rest(tf.data.Dataset.range(BATCHES))
-        return left.map(lambda number: tf.numpy_function(read, [number], ["float32", "float32"]))
-
-    for epoch in resume.epochs(1):
-        for x, y in batches(epoch):
-            resume.model.train_on_batch(tf.ensure_shape(x, [BATCH, 5]), tf.ensure_shape(y, [BATCH, 1]))
-            resume.step_done()
-    assert numbers_read == list(range(4, BATCHES))
 
 
 def test_a_long_skip_is_said_with_what_to_do(tmp_path, monkeypatch):

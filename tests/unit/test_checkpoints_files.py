@@ -96,17 +96,6 @@ def test_a_checkpoint_of_a_model_with_other_dropout_is_refused(tmp_path):
         Resume(tmp_path, model)
 
 
-def test_models_and_settings_that_are_not_ready(tmp_path):
-    unbuilt = keras.Sequential([keras.layers.Dense(1)])
-    unbuilt.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="has no weights yet: start it with keras.Input"):
-        Resume(tmp_path, unbuilt)
-    with pytest.raises(ValueError, match="has no optimizer yet: compile it"):
-        Resume(tmp_path, keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)]))
-    with pytest.raises(ValueError, match="every=0 must be a whole number of at least 1"):
-        Resume(tmp_path, model_of(), every=0)
-
-
 @contextmanager
 def full_disk(size):
     """Let no file grow beyond so many bytes."""

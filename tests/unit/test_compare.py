@@ -94,7 +94,7 @@ def test_what_lay_ready_does_not_count(clock):
     assert found.results["a"].rounds == pytest.approx([32 / 0.05] * len(found.results["a"].rounds), rel=0.15)
 
 
-@pytest.mark.parametrize("true_ratio, verdict", [(1.0, None), (1.25, "faster"), (0.8, "slower")])
+@pytest.mark.parametrize("true_ratio, verdict", [(1.0, "same"), (1.25, "faster"), (0.8, "slower")])
 def test_drift_cancels(clock, true_ratio, verdict):
     """While the machine becomes twice as slow, the rounds tell the true ratio."""
 
@@ -105,7 +105,7 @@ def test_drift_cancels(clock, true_ratio, verdict):
     rates = both.results["a"].rounds
     assert max(rates) / min(rates) > 1.2, "there was a drift"
     ratio = both.ratio("a", "b")
-    assert ratio.median == pytest.approx(true_ratio, rel=0.01) and verdict in (None, ratio.verdict)
+    assert ratio.median == pytest.approx(true_ratio, rel=0.01) and ratio.verdict == verdict
 
 
 def test_two_alike_that_are_built_often_are_the_same(clock):
@@ -265,12 +265,6 @@ def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(
     with pytest.raises(TypeError, match="the name of a source=1 must be a text"):
         compare({1: list, 2: list}, seconds=1)
     assert clock.now == 0
-
-
-@pytest.mark.parametrize("given", [[[1, 2]], list, "ab"])
-def test_what_is_no_dictionary_of_factories_is_refused(given):
-    with pytest.raises(TypeError, match=r"compare takes a dictionary \{name: function .* bt.throughput\(source\)"):
-        compare(given, seconds=1)
 
 
 class Dataset(Source):

@@ -17,10 +17,6 @@ def test_the_mean_has_students_interval(n):
     assert (low, high) == pytest.approx(expected) and mean == pytest.approx(values.mean())
 
 
-def test_one_value_has_no_interval():
-    assert mean_interval([0.3]) == (0.3, -math.inf, math.inf)
-
-
 def test_the_ratio_of_one_instance_of_each_is_as_wide_as_its_rounds_and_luck_say():
     """By hand: 4 rounds that do not scatter, and 3 that were known before."""
     mean, low, high, luck = ratio_interval([0.5] * 4, [1] * 4, error=0.05)

@@ -152,22 +152,6 @@ def stock_of_texts():
     return model, generated(model)
 
 
-@pytest.mark.more("writes texts once more: the next test does, and fully sharded models predict in the one before")
-def test_a_fully_sharded_model_generates_the_same_tokens_and_its_file_is_stock(tmp_path):
-    def sharded(model):
-        bt.chunk_attention(model, chunks=3)
-        return bt.Model.of(model, fully_shard=r"transformer_layer_\d+")
-
-    stock, texts = stock_of_texts()
-    taken = of_texts(sharded, replicas=2)
-    assert apart(taken, stock) < 2e-5
-    assert generated(taken) == texts
-    taken.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert type(loaded) is type(stock) and apart(loaded, taken) == 0
-    assert type(loaded.preprocessor) is type(stock.preprocessor)
-
-
 def test_texts_go_into_fit_and_generate_gives_the_same_tokens_also_recomputed_in_chunks():
     def all_of_it(model):
         bt.recompute(model, r"transformer_layer_\d+")

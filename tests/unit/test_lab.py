@@ -42,24 +42,6 @@ def test_other_settings_are_refused(lab, given, message):
     assert not lab.running and not lab.runs
 
 
-@pytest.mark.parametrize("returned", [3.2, None, {"rate": 3}, "fast", np.float32(1)])
-def test_a_function_that_returns_its_own_result_is_refused_with_what_to_return(returned):
-    lab = Lab(lambda batch: returned, batch=[1, 2])
-    with pytest.raises(TypeError, match="returned .*; a Lab measures what its function returns: an iterable") as caught:
-        lab.run(batch=2)
-    assert "with batch=2" in caught.value.__notes__[0]
-
-
-@pytest.mark.parametrize("given", [64, []])
-def test_what_is_no_choice_is_refused(given):
-    with pytest.raises(TypeError, match="Lab takes a function that builds what is measured .*, not 64"):
-        Lab(64, size=[1])
-    with pytest.raises(ValueError, match="size=.*expected a list of choices, a range of whole numbers, True or False"):
-        Lab(lambda size: None, size=given)
-    with pytest.raises(ValueError, match="seconds=0 must be a positive, finite number of seconds"):
-        Lab(build, seconds=0)
-
-
 class TestMeasured:
     """With real measurements."""
 
@@ -68,7 +50,7 @@ class TestMeasured:
         assert lab.runs == [first, second] and lab.baseline is None
         assert first.ratio is None and first.result.unit == "examples/s"
         assert (second.ratio.a, second.ratio.b) == ("run 2", "run 1")
-        assert second.ratio.verdict != "slower"  # ten times as fast; a busy machine may hide that, but not turn it
+        assert second.ratio.median > 8  # it is 80 times as fast, less what a busy machine takes
         assert second.settings == {"batch": 320, "prefetch": 0, "cache": False, "workers": 1}
 
     def test_a_step_that_was_built_is_measured_again_as_it_is(self):
@@ -98,17 +80,6 @@ class TestMeasured:
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert len(ast.literal_eval(done.stdout)) <= 8, done.stdout
-
-    def test_without_a_notebook_it_needs_neither_widgets_nor_tensorflow(self):
-        program = (
-            "import sys, time, bigtrain_nb as bt\n"
-            "lab = bt.Lab(lambda n: lambda: time.sleep(0.001) or n, seconds=0.05, n=[1, 2])\n"
-            "print(lab.run(n=2))\n"
-            "assert not {'ipywidgets', 'tensorflow', 'matplotlib.pyplot'} & set(sys.modules)\n"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("run 1, n=2: ")
 
 
 def test_only_the_last_comparison_and_four_steps_stay_in_memory():

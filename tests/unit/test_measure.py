@@ -191,12 +191,6 @@ def test_an_empty_source_is_refused():
         throughput([], seconds=1)
 
 
-@pytest.mark.parametrize("seconds", [0, float("inf"), "3"])
-def test_nonsensical_seconds_are_refused(seconds):
-    with pytest.raises(ValueError, match="seconds=.* must be a positive, finite number of seconds"):
-        compare({"a": list, "b": list}, seconds=seconds)
-
-
 IMAGES = np.empty([7, 3])
 
 

@@ -360,7 +360,6 @@ def parts(rows, count):
 COUNT, HALF = 22, 11
 ALL = list(range(COUNT))
 BY_REPLICA = [piece for half in (ALL[:HALF], ALL[HALF:]) for piece in parts(half, 3)]
-EQUAL = [ALL[COUNT * k // 2 : COUNT * (k + 1) // 2] for k in range(2)]
 WAYS = {  # replicas, settings, and the pieces of the batch that weights of the first and the second layer come in
     "micro-batches": (1, {"micro_batches": 3}, parts(ALL, 3), parts(ALL, 3)),
     "replicas": (2, {}, [ALL[:HALF], ALL[HALF:]], [ALL[:HALF], ALL[HALF:]]),
@@ -459,15 +458,3 @@ def test_without_a_round_it_says_what_to_do(clock):
         meter.result  # noqa: B018
     assert "nothing is measured yet" in repr(meter)
     assert meter.noise_scale is None and meter.gradient_norm is None
-
-
-def test_a_step_of_somebodys_own_that_counts_nothing_is_not_taken_for_a_rate(clock):
-    class Own(keras.Sequential):
-        def train_step(self, data):
-            return {"done": tf.constant(1.0)}
-
-    model = Own([keras.Input((6,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    meter = metered(model, [8] * 12)
-    with pytest.raises(ValueError, match="train_step of Own counts no examples"):
-        meter.result  # noqa: B018

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equal_models import examples, precision
+from equal_models import TwoNetworks, examples, precision
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -177,26 +177,6 @@ class OwnStep(keras.Model):
             loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"loss": loss}
-
-
-class TwoNetworks(keras.Model):
-    """Two networks that are never called as one model, each with a loss and an optimizer, as in a GAN; no targets."""
-
-    def __init__(self, first, second):
-        super().__init__()
-        self.first, self.second = first, second
-
-    def compile(self):
-        super().compile()
-        self.of_first, self.of_second = keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.1)
-
-    def train_step(self, x):
-        for network, optimizer in ((self.first, self.of_first), (self.second, self.of_second)):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(network(x) ** 2)
-            gradients = tape.gradient(loss, network.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
         return {"loss": loss}
 
 

@@ -12,7 +12,7 @@ from bigtrain_nb.common import quiet
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.series.counting import count_cpu_memory
 
-HEAVY = {"tensorflow", "keras", "matplotlib", "ipywidgets", "skimage", "h5py", "numpy"}
+HEAVY = {"tensorflow", "keras", "matplotlib", "matplotlib.pyplot", "ipywidgets", "skimage", "h5py", "numpy"}
 
 
 def python(code, *arguments, **variables):
@@ -33,6 +33,10 @@ def loaded_by(statement):
     [
         ("import bigtrain_nb", set()),
         ("import bigtrain_nb as bt; bt.throughput([[1, 2, 3]], seconds=0.01); bt.load; bt.machine()", {"numpy"}),
+        (
+            "import bigtrain_nb as bt; bt.Lab(lambda n: lambda: n, seconds=0.05, n=[1, 2]).run(n=2)",
+            {"numpy", "matplotlib"},
+        ),
         ("import bigtrain_nb as bt; bt.photo_crops; bt.source_text", HEAVY - {"tensorflow"}),
     ],
 )

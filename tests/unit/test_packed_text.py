@@ -11,7 +11,7 @@ import hub_models
 import numpy as np
 import packed_training
 import pytest
-from equal_models import on
+from equal_models import on, precision
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -139,9 +139,8 @@ def test_one_two_and_four_workers_read_the_same_rows():
 def test_logits_have_64_bits_where_all_has_and_never_16():
     kinds = {}
     for policy in ("float32", "mixed_float16", "mixed_bfloat16", "float64"):
-        keras.config.set_dtype_policy(policy)
-        kinds[policy] = tf.as_dtype(gpt().output.dtype).name
-        keras.config.set_dtype_policy("float32")
+        with precision(policy):
+            kinds[policy] = tf.as_dtype(gpt().output.dtype).name
     assert kinds == {
         "float32": "float32",
         "mixed_float16": "float32",

@@ -1,4 +1,4 @@
-"""Pipelines over a reader's own data, over damage, and with nonsense for settings."""
+"""Pipelines over a reader's own data, and over damage."""
 
 import os
 from dataclasses import replace
@@ -8,10 +8,6 @@ import pytest
 from small_crops import AUTOTUNE, examples, pipeline
 
 from bigtrain_nb import Pipeline, tf
-
-
-def unchanged(element):
-    return element
 
 
 @pytest.mark.parametrize("vectorize", [False, True])
@@ -81,27 +77,3 @@ def test_a_missing_shard_is_named(crops):
     gone = replace(crops, shards=(crops.shards[0], "/nowhere/gone.tfrecord"))
     with pytest.raises(FileNotFoundError, match="/nowhere/gone.tfrecord: there is no such TFRecord file"):
         pipeline(gone).dataset()
-
-
-# Nonsense
-
-BAD = [
-    ("image_size", 0),
-    ("num_parallel_calls", 1.5),
-    ("prefetch", "auto"),
-    ("cache", "memroy"),
-]
-
-
-@pytest.mark.parametrize("name, value", BAD)
-def test_a_bad_setting_is_named_with_its_value(crops, name, value):
-    with pytest.raises(ValueError) as error:
-        pipeline(crops, **{name: value})
-    assert str(error.value).startswith(f"{name}={value!r} must be ")
-
-
-def test_no_files_and_no_parse_are_refused():
-    with pytest.raises(ValueError, match="data holds no train shards: there is nothing to read"):
-        Pipeline(data=[], parse=unchanged)
-    with pytest.raises(ValueError, match="data of your own needs parse="):
-        Pipeline(data=["some.tfrecord"])

@@ -3,7 +3,9 @@
 
 import numpy as np
 import pytest
+from equal_models import precision
 from tiers import in_two_tiers
+from trainings import HEALTHY
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -69,43 +71,6 @@ def table_with_workers():
     return model, data
 
 
-class Gan(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.seeds = keras.random.SeedGenerator(1)
-        self.generator = keras.Sequential([keras.Input((4,)), layers.Dense(16, "relu"), layers.Dense(8)])
-        self.judge = keras.Sequential([keras.Input((8,)), layers.Dense(16, "relu"), layers.Dense(1)])
-
-    def compile(self, **settings):
-        super().compile(**settings)
-        self.of_generator, self.of_judge = keras.optimizers.Adam(0.001), keras.optimizers.Adam(0.001)
-
-    def train_step(self, real):
-        noise = keras.random.normal((tf.shape(real)[0], 4), seed=self.seeds)
-        crossentropy = keras.losses.BinaryCrossentropy(from_logits=True)
-        ones, zeros = tf.ones_like(real[:, :1]), tf.zeros_like(real[:, :1])
-        with tf.GradientTape(persistent=True) as tape:
-            made = self.generator(noise)
-            of_made = self.judge(made)
-            of_judge = crossentropy(ones, self.judge(real)) + crossentropy(zeros, of_made)
-            of_generator = crossentropy(ones, of_made)
-        for part, optimizer, value in (
-            (self.judge, self.of_judge, of_judge),
-            (self.generator, self.of_generator, of_generator),
-        ):
-            weights = part.trainable_variables
-            optimizer.apply(tape.gradient(value, weights), weights)
-        return {"judge": of_judge, "generator": of_generator}
-
-
-def adversarial():
-    """A step of its own with two optimizers, of which only it knows the losses."""
-    model = Gan()
-    model.compile()
-    real = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
-    return model, tf.data.Dataset.from_tensor_slices(real).batch(16)
-
-
 class Contrastive(keras.Model):
     def __init__(self):
         super().__init__()
@@ -157,11 +122,8 @@ class Language(keras.Model):
 
 def language():
     """A subclassed transformer in bfloat16, with clipping and a schedule."""
-    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
-    try:
+    with precision("mixed_bfloat16"):
         model = Language()
-    finally:
-        keras.mixed_precision.set_dtype_policy("float32")
     rates = keras.optimizers.schedules.CosineDecay(0.02, 1000)
     crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.AdamW(rates, clipnorm=1.0), crossentropy)
@@ -174,7 +136,7 @@ PROJECTS = {  # and what of them cannot be examined
     "images": (images, {"validation data"}),
     "table with workers": (table_with_workers, {"validation data"}),
     "adversarial": (
-        adversarial,
+        HEALTHY["generative_adversarial"],  # a step of its own with two optimizers, of which only it knows the losses
         {"validation data", "examples apart", "outputs and loss", "range of outputs", "start", "dead units"}
         | {"gradients", "right in pieces", "evaluation"},
     ),

@@ -102,12 +102,6 @@ def test_the_answer_says_who_is_left_who_left_when_and_how_far_behind(clock):
     assert found.figure().axes
 
 
-@pytest.mark.parametrize("choices", [32, "abc", [], None])
-def test_what_is_no_list_of_choices_is_refused(choices):
-    with pytest.raises(ValueError, match="batch=.* must be a list of one or more choices"):
-        race(lambda batch: [[1]], batch=choices)
-
-
 def test_settings_that_read_alike_are_refused():
     with pytest.raises(ValueError, match="two settings read alike, batch=1: give each choice values that differ"):
         race(lambda batch: [[1]], batch=[1, "1"])

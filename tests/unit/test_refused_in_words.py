@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from equal_models import on
+from equal_models import TwoNetworks, on
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -71,21 +71,8 @@ def test_more_devices_than_a_cpu_can_be_split_into():
             ask()
 
 
-class Adversarial(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.networks = [keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]) for _ in range(2)]
-
-    def compile(self):
-        super().compile("sgd")
-        self.of_first, self.of_second = keras.optimizers.Adam(), keras.optimizers.Adam()
-
-    def train_step(self, data):
-        return {"loss": tf.constant(0.0)}
-
-
 def test_a_step_with_several_optimizers_gets_advice_that_fits():
-    model = Adversarial()
+    model = TwoNetworks(small(keras.Model), small(keras.Model))
     model.compile()
     with pytest.raises(TypeError, match="several optimizers, as a GAN's, cannot be written as one loss") as refused:
         bt.Model.of(model, micro_batches=2)

@@ -4,8 +4,8 @@ import sys
 import types
 
 import pytest
+from equal_models import precision
 
-from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.launch.same_run import arguments, differences, what_runs
 
 
@@ -68,12 +68,8 @@ def test_a_file_that_only_one_has_loaded_is_no_difference(script, monkeypatch):
 def test_settings_of_keras_and_of_the_environment_count(script, monkeypatch):
     before = what_runs()
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
+    with precision("mixed_bfloat16"):
         after = what_runs()
-    finally:
-        keras.config.set_dtype_policy(policy)
     assert differences(after, before) == [
         "Keras' dtype policy is 'mixed_bfloat16', the chief's is 'float32'",
         "NVIDIA_TF32_OVERRIDE is '0', the chief's is not there",

@@ -32,7 +32,7 @@ def recomputed_net(**options):
     keras.utils.set_random_seed(1)
     inputs = keras.Input((6,))
     x = bt.recompute(keras.layers.Dense(8, activation="tanh"))(inputs)
-    return bt.Model(inputs, keras.layers.Dense(1)(x), micro_batches=3, **options)
+    return bt.Model(inputs, keras.layers.Dense(1)(x), micro_batches=3, reduce_dtype="bfloat16", **options)
 
 
 def undecayed_biases():
@@ -43,7 +43,8 @@ def undecayed_biases():
 
 
 TOGETHER = {  # with shard_optimizer=True: replicas, optimizer, how to build
-    "micro_batches, recompute": (2, undecayed_biases, recomputed_net),
+    "micro_batches, recompute, reduce_dtype": (2, undecayed_biases, recomputed_net),
+    "three replicas": (3, ADAM, net),  # of which some have no example
     "clipnorm": (2, partial(optimizers.SGD, 0.1, momentum=0.9, nesterov=True, clipnorm=0.05), net),
     "schedule": (2, partial(optimizers.Nadam, optimizers.schedules.CosineDecay(0.02, 20)), net),
 }

@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from equal_models import precision
 from tiers import in_two_tiers
 
 from bigtrain_nb.common.quiet import keras, tf
@@ -39,8 +40,6 @@ def losses(model, kind, epochs=6, **settings):
 @pytest.fixture(autouse=True)
 def seeded():
     keras.utils.set_random_seed(1)
-    yield
-    keras.config.set_dtype_policy("float32")
 
 
 def test_the_default_models_have_the_shapes_and_sizes_they_promise():
@@ -60,8 +59,8 @@ EVERY_POLICY = pytest.mark.more("both models x every policy")
     ("kind", "policy"), in_two_tiers(product(["conv_net", "gpt"], POLICIES), EACH_ONCE, EVERY_POLICY)
 )
 def test_they_learn_under_every_policy_in_micro_batches(kind, policy):
-    keras.config.set_dtype_policy(policy)
-    model = small(kind, micro_batches=3)
+    with precision(policy):
+        model = small(kind, micro_batches=3)
     assert model.micro_batches == 3 and model.output.dtype == "float32"
     assert all(weight.dtype == "float32" for weight in model.trainable_weights)
     got = losses(model, kind)

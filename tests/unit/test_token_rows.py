@@ -183,41 +183,6 @@ def test_packed_documents_have_the_gradient_of_documents_alone(way):
     assert np.abs(leaking - expected).max() > 0.05 * np.abs(expected).max()
 
 
-def test_in_float64_they_are_equal_to_the_last_digits():
-    keras = bt.tf.keras
-    packed, alone = rows_and_documents()
-    sizes = {"vocabulary": 10, "length": LENGTH, "width": 16, "layers": 2, "heads": 2}
-    keras.config.set_dtype_policy("float64")
-    try:
-        together, apart = bt.gpt(**sizes, packed=True), bt.gpt(**sizes)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    for model in (together, apart):
-        model.get_layer("logits").dtype_policy = "float64"
-    together.set_weights(apart.get_weights())
-    expected = gradient(apart, alone, alone, (alone > 0).astype("int32"))
-    found = gradient(together, packed, packed["tokens"], packed["segments"])
-    assert np.abs(found - expected).max() < 1e-12
-
-
-def trained(replicas, micro_batches):
-    packed, _ = rows_and_documents()
-    rows = np.arange(7) % len(packed["tokens"])  # uneven: four and three, in micro-batches of one or two
-    batch = {name: values[rows] for name, values in packed.items()}
-    labels, weights = labels_and_weights(batch["tokens"], batch["segments"])
-    bt.tf.keras.utils.set_random_seed(1)
-    with bt.mirrored(replicas).scope():
-        model = bt.gpt(10, LENGTH, 16, 2, 2, packed=True, micro_batches=micro_batches)
-        loss = bt.tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(bt.tf.keras.optimizers.SGD(0.1), loss)
-    model.fit(bt.tf.data.Dataset.from_tensors((batch, labels, weights)), epochs=2, shuffle=False, verbose=0)
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-
-
-def test_two_replicas_in_three_micro_batches_train_rows_as_one_device_does():
-    np.testing.assert_allclose(trained(2, 3), trained(1, 1), atol=2e-6)
-
-
 def test_a_packed_model_is_saved_and_loaded(tmp_path):
     packed, _ = rows_and_documents()
     model = bt.gpt(10, LENGTH, 16, 1, 2, packed=True)

@@ -158,14 +158,6 @@ def test_kerashubs_byte_pairs_split_words_in_tf_data_only():
     assert called == [[4, 2]]  # "a ", "b"
 
 
-def test_tokenizers_takes_a_text_literally_and_an_expression_as_one():
-    """If a str is an expression, KerasHub's tokenizers are mended by that."""
-    tokenizers = pytest.importorskip("tokenizers")
-    split = tokenizers.pre_tokenizers.Split
-    assert len(split(r"\d", "isolated").pre_tokenize_str("123")) == 1
-    assert len(split(tokenizers.Regex(r"\d"), "isolated").pre_tokenize_str("123")) == 3
-
-
 def test_clipping_comes_before_the_reduction():
     """Mended, replicas do not change the result, and `keras_gaps.already_reduced` can be deleted if scaling is too."""
     clipped = partial(SGD, global_clipnorm=0.05)

@@ -2,7 +2,6 @@
 
 import re
 import tarfile
-import tomllib
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
@@ -54,6 +53,7 @@ def test_an_editable_install_is_a_plain_path_that_editors_read(tmp_path):
 
 
 def test_an_index_shows_the_readme_with_links_that_lead_somewhere(metadata):
+    assert metadata["Description-Content-Type"] == "text/markdown"
     urls = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL"))
     repository = urls["Repository"]
     assert all(url.startswith(repository) for url in urls.values())
@@ -66,11 +66,3 @@ def test_an_index_shows_the_readme_with_links_that_lead_somewhere(metadata):
             assert (ROOT / path).is_file(), link
         else:
             assert link.startswith(("https://", "#")), link
-
-
-def test_what_an_index_sorts_by(metadata):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    versions = re.findall(r"Python :: (3\.\d+)", "\n".join(metadata.get_all("Classifier")))
-    assert versions == ["3.11", "3.12", "3.13"] and project["requires-python"] == ">=3.11,<3.14"
-    assert metadata["Author"] == "bigtrain-nb" and "tensorflow" in metadata["Keywords"]
-    assert metadata["Description-Content-Type"] == "text/markdown"

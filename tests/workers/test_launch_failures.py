@@ -136,11 +136,6 @@ def test_the_timeout_ends_the_job_for_good(watch, capsys):
     watch.nothing_left(job.addresses)
 
 
-def test_the_cause_is_what_came_first(watch):
-    failed = run("if index == 0: sys.exit(3)\ntime.sleep(600)", timeout=8, patience=600, restarts=5)
-    assert failed.exit_code == 3 and failed.failed == 0 and failed.codes == [3, -15] and failed.restarted == 0
-
-
 def test_workers_that_cannot_be_started_again_end_the_job_with_the_reason(tmp_path, watch, capsys):
     python = tmp_path / "python"
     python.symlink_to(sys.executable)

@@ -122,12 +122,6 @@ def test_all_that_came_hear_who_is_missing(pool):
     assert said.startswith(f"worker 1 ({missing.addresses[1]}), worker 3 ({lost.addresses[3]}) did not come within 5 s")
 
 
-def test_a_chief_that_does_not_come_is_named():
-    chief, worker = specs(2)
-    with pytest.raises(RuntimeError, match=rf"^the chief, {chief.addresses[0]}, did not answer within 0\.5 s \("):
-        meet(worker, 0.5)
-
-
 def test_meanwhile_both_tell_for_whom_they_wait(pool, monkeypatch, capsys):
     monkeypatch.setattr(rendezvous, "TELL_SECONDS", 0.0)
     chief, worker = specs(2)

@@ -6,7 +6,6 @@ where it reduces the logs (keras issue 20585). `test_stock_keras_still_raises` f
 """
 
 import json
-import signal
 
 import numpy as np
 import pytest
@@ -134,33 +133,6 @@ def test_both_save_to_one_path_and_every_file_is_whole(found, folder):
         assert result["files"] == [True] * len(result["files"])
     assert len(found[0]["files"]) == 2 * (2 * 5 + 1)
     assert not list(folder.rglob(".part-of-*"))
-
-
-LOST = """
-import os, signal
-import numpy as np
-import bigtrain_nb as bt
-strategy = bt.strategy()
-from bigtrain_nb.common.quiet import keras
-
-def end_the_second(epoch, logs):
-    if epoch == 5 and strategy.cluster_resolver.task_id == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-with strategy.scope():
-    model = bt.Model.of(keras.Sequential([keras.Input((500,)), keras.layers.Dense(500)]), shard_optimizer=True)
-    model.compile("adam", "mse")
-x = np.ones((8, 500))
-lost = keras.callbacks.LambdaCallback(on_epoch_end=end_the_second)
-model.fit(x, x, batch_size=8, epochs=10_000, verbose=0, callbacks=[lost])
-"""
-
-
-@pytest.mark.more("one more job: that a lost worker ends the other is held by test_resume.py")
-def test_sharded_steps_end_with_an_error_when_a_worker_is_lost():
-    job = ended(bt.run_workers(LOST, 2, env=ON_CPUS, timeout=SECONDS, patience=SECONDS))
-    assert job.codes == [1, -signal.SIGKILL] and job.failed == 1, job.logs(0)[-3000:]
-    assert "UnavailableError" in job.logs(0)
 
 
 def test_stock_keras_still_raises(found):

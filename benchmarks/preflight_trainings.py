@@ -1,0 +1,434 @@
+"""More small trainings for `preflight.py`: those that no test examines. Importing this enters them too."""
+
+import numpy as np
+from trainings import (
+    batched,
+    dense,
+    healthy,
+    images,
+    language_model,
+    numbers,
+    padded_tokens,
+    random,
+    sick,
+    table,
+    tokens,
+)
+
+from bigtrain_nb.common.quiet import keras, tf
+
+layers = keras.layers
+
+
+def prices(windows=200, length=16):
+    """Return windows of prices around 5,000 in the order of time, and the price after each."""
+    walk = (5000 + np.cumsum(random().normal(size=windows + length) * 10)).astype("float32")
+    return np.stack([walk[start : start + length] for start in range(windows)]), walk[length:, None]
+
+
+@sick("targets")
+def binary_minus_one():
+    x, y = table(classes=2)
+    return dense(layers.Dense(1, "sigmoid"), loss="binary_crossentropy"), batched(x, (2 * y - 1).astype("float32"))
+
+
+@sick("targets")
+def several_classes_with_categorical():
+    x, _ = table()
+    model = dense(layers.Dense(3, "softmax"), loss="categorical_crossentropy")
+    return model, batched(x, (x[:, :3] > 0).astype("float32"))
+
+
+@sick("validation apart")
+def divided_behind_a_shuffle():
+    x, y = images(128)
+    shuffled = tf.data.Dataset.from_tensor_slices(((x / 255).astype("float32"), y)).shuffle(128, seed=1)
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2, "softmax")])
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, shuffled.skip(32).batch(16), shuffled.take(32).batch(16)
+
+
+@sick("outputs and loss")
+def softmax_twice():
+    x, y = table()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return dense(layers.Dense(3, "softmax"), loss=loss), batched(x, y)
+
+
+@sick("outputs and loss")
+def no_sigmoid():
+    x, y = table(classes=2)
+    return dense(layers.Dense(1), loss="binary_crossentropy"), batched(x, y.astype("float32")[:, None])
+
+
+@sick("outputs and loss")
+def softmax_for_several_classes():
+    x, _ = table()
+    model = dense(layers.Dense(3, "softmax"), loss="binary_crossentropy")
+    return model, batched(x, (x[:, :3] > 0).astype("float32"))
+
+
+@sick("outputs and loss")
+def softmax_of_one():
+    x, y = table(classes=1)
+    return dense(layers.Dense(1, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
+
+
+@sick("range of outputs")
+def sigmoid_for_numbers():
+    x, y = numbers()
+    return dense(layers.Dense(1, "sigmoid"), loss="mse"), batched(x, 10 * y)
+
+
+@sick("range of outputs")
+def tanh_for_pixels():
+    x, _ = images()
+    flat = x.reshape(len(x), -1).astype("float32")
+    model = dense(layers.Dense(192, "tanh"), loss="mse", width=192)
+    return model, batched(flat / 255, flat)
+
+
+@sick("one batch")
+def rate_far_too_large():
+    x, y = table()
+    model = dense(layers.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile(keras.optimizers.SGD(300.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, batched(x, y)
+
+
+@sick("one batch")
+def rate_that_diverges():
+    x, y = numbers()
+    model = dense(layers.Dense(1), loss="mse")
+    model.compile(keras.optimizers.SGD(3.0), "mse")
+    return model, batched(x, y)
+
+
+@sick("gradients")
+def rounded():
+    class Rounds(layers.Layer):
+        def call(self, x):
+            return keras.ops.round(4 * x) / 4
+
+    x, y = numbers()
+    return dense(Rounds(), layers.Dense(1), loss="mse"), batched(x, y)
+
+
+@sick("examples apart")
+def centred_by_the_batch():
+    class Centres(layers.Layer):
+        def call(self, x):
+            return x - keras.ops.mean(x, axis=0, keepdims=True)
+
+    x, y = numbers()
+    return dense(Centres(), layers.Dense(1), loss="mse"), batched(x, y)
+
+
+@sick("sees its answer")
+def bidirectional_language_model():
+    found = tokens()
+    model = keras.Sequential(
+        [keras.Input((12,)), layers.Embedding(20, 8), layers.Bidirectional(layers.GRU(8, return_sequences=True))]
+    )
+    model.add(layers.Dense(20))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, batched(found[:, :-1], found[:, 1:])
+
+
+@sick("sees its answer")
+def targets_shifted_twice():
+    found = random().integers(1, 20, (64, 14)).astype("int32")
+    return language_model(), batched(found[:, :-2], found[:, 2:])
+
+
+@sick("padding")
+def tagger_without_weights():
+    found = padded_tokens()
+    model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 8), layers.GRU(8, return_sequences=True)])
+    model.add(layers.Dense(3))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, batched(found, (found % 3).astype("int32"))
+
+
+@sick("the model takes the batch")
+def overflow_in_a_step():
+    x, y = numbers()
+    model = dense(layers.Dense(16, "exponential"), layers.Dense(1), loss="mse")
+    model.layers[1].kernel.assign(100 * model.layers[1].kernel)
+    return model, batched(100 * x, y)
+
+
+@sick("gradients")
+def expert_chosen_by_argmax():
+    inputs = keras.Input((8,))
+    chosen = keras.ops.one_hot(keras.ops.argmax(layers.Dense(3, name="router")(inputs), axis=-1), 3)
+    experts = keras.ops.stack([layers.Dense(8, "tanh")(inputs) for _ in range(3)], axis=1)
+    model = keras.Model(inputs, layers.Dense(1)(keras.ops.sum(experts * chosen[:, :, None], axis=1)))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(*numbers())
+
+
+@sick("start")
+def prices_not_scaled():
+    x, y = prices()
+    return dense(layers.Dense(32, "relu"), layers.Dense(1), loss="mse", width=16), batched(x, (y - 5000) / 50)
+
+
+@healthy
+def best_expert_weighed():
+    inputs = keras.Input((8,))
+    shares = layers.Dense(3, "softmax")(inputs)
+    best = keras.ops.max(shares, axis=-1, keepdims=True)
+    kept = keras.ops.where(shares >= best, shares, 0.0)
+    experts = keras.ops.stack([layers.Dense(8, "tanh")(inputs) for _ in range(3)], axis=1)
+    model = keras.Model(inputs, layers.Dense(1)(keras.ops.sum(experts * kept[:, :, None], axis=1)))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(*numbers())
+
+
+@healthy
+def prices_in_the_order_of_time():
+    x, y = prices()
+    scale = layers.Normalization()
+    scale.adapt(x)
+    model = keras.Sequential([keras.Input((16,)), scale, layers.Dense(16, "relu"), layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, batched(x, (y - y.mean()) / y.std())
+
+
+@healthy
+def two_towers():
+    one, two = keras.Input((8,)), keras.Input((8,))
+    tower = keras.Sequential([keras.Input((8,)), layers.Dense(16, "relu"), layers.Dense(4)])
+    model = keras.Model([one, two], layers.Dot(-1)([tower(one), tower(two)]))
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True))
+    x, _ = numbers()
+    other = np.where(random().random((len(x), 1)) < 0.5, x, -x).astype("float32")
+    same = (x[:, :1] == other[:, :1]).astype("float32")
+    return model, tf.data.Dataset.from_tensor_slices(((x, other), same)).batch(16)
+
+
+@healthy
+def classes_as_logits():
+    x, y = table()
+    return dense(layers.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)), batched(x, y)
+
+
+@healthy
+def rare_class():
+    x, _ = table(examples=256)
+    model = dense(layers.Dense(1), loss=keras.losses.BinaryCrossentropy(from_logits=True))
+    return model, batched(x, (x[:, 0] > 1.6).astype("float32"))
+
+
+@healthy
+def absolute_error_of_large_targets():
+    x, y = numbers()
+    return dense(layers.Dense(1), loss="mae", rate=0.05), batched(x, 20 * y)
+
+
+@healthy
+def counts():
+    x, y = numbers()
+    return dense(layers.Dense(1, "softplus"), loss="poisson"), batched(x, np.floor(np.exp(y)).astype("float32"))
+
+
+@healthy
+def two_inputs():
+    x, y = numbers()
+    one, two = keras.Input((8,), name="one"), keras.Input((8,), name="two")
+    joined = layers.Concatenate()([one, two])
+    model = keras.Model({"one": one, "two": two}, layers.Dense(1)(layers.Dense(16, "relu")(joined)))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, tf.data.Dataset.from_tensor_slices(({"one": x, "two": -x}, y)).batch(16)
+
+
+@healthy
+def images_rescaled_inside():
+    x, y = images(128)
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), layers.Rescaling(1 / 127.5, -1), layers.Conv2D(8, 3, activation="relu")]
+    )
+    model.add(layers.GlobalAveragePooling2D())
+    model.add(layers.Dense(2, "softmax"))
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, batched(x[:64], y[:64]), batched(x[64:], y[64:])
+
+
+@healthy
+def batch_normalization():
+    x, y = images()
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Rescaling(1 / 255), layers.Conv2D(8, 3)])
+    for layer in (layers.BatchNormalization(), layers.ReLU(), layers.Flatten(), layers.Dense(2, "softmax")):
+        model.add(layer)
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, batched(x, y)
+
+
+@healthy
+def segmentation():
+    x, _ = images()
+    y = (x.mean(-1) > 120).astype("int32")
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Rescaling(1 / 255), layers.Conv2D(8, 3, padding="same")])
+    model.add(layers.Conv2D(2, 1, activation="softmax"))
+    model.compile(keras.optimizers.Adam(0.03), "sparse_categorical_crossentropy")
+    return model, batched(x, y)
+
+
+@healthy
+def autoencoder():
+    x, _ = numbers()
+    return dense(layers.Dense(8), loss="mse"), batched(x, x)
+
+
+@healthy
+def pixels_with_sigmoid():
+    x, _ = images()
+    flat = x.reshape(len(x), -1).astype("float32") / 255
+    return dense(layers.Dense(192, "sigmoid"), loss="binary_crossentropy", width=192), batched(flat, flat)
+
+
+@healthy
+def causal_language_model():
+    found = tokens()
+    return language_model(), batched(found[:, :-1], found[:, 1:])
+
+
+@healthy
+def language_model_in_bfloat16():
+    found = tokens()
+    return language_model(dtype="mixed_bfloat16"), batched(found[:, :-1], found[:, 1:])
+
+
+@healthy
+def language_model_with_weights():
+    found = padded_tokens(length=13)
+    weights = (found[:, :-1] != 0).astype("float32")
+    return language_model(), batched(found[:, :-1], found[:, 1:], weights)
+
+
+@healthy
+def language_model_with_ignored_class():
+    found = padded_tokens(length=13)
+    targets = np.where(found[:, :-1] == 0, -1, found[:, 1:])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    return language_model(loss=loss), batched(found[:, :-1], targets)
+
+
+@healthy
+def recurrent_language_model():
+    found = tokens()
+    model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 16), layers.GRU(16, return_sequences=True)])
+    model.add(layers.Dense(20))
+    model.compile(keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, batched(found[:, :-1], found[:, 1:])
+
+
+@healthy
+def masked_language_model():
+    found = tokens(length=12)
+    hidden = random().random(found.shape) < 0.3
+    return language_model(causal=False), batched(np.where(hidden, 0, found), found, hidden.astype("float32"))
+
+
+@healthy
+def encoder():
+    found = padded_tokens()
+    inputs = keras.Input((12,), dtype="int32")
+    x = layers.Embedding(20, 16, mask_zero=True)(inputs)
+    x = layers.MultiHeadAttention(2, 8)(x, x)
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(layers.GlobalAveragePooling1D()(x)))
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    return model, batched(found, found[:, 0] % 3)
+
+
+@healthy
+def from_sequence_to_sequence():
+    source, target = tokens(length=10), tokens(length=13)
+    one, two = keras.Input((10,), dtype="int32"), keras.Input((12,), dtype="int32")
+    memory = layers.Embedding(20, 16)(one)
+    x = layers.Embedding(20, 16)(two)
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 8)(x, x, use_causal_mask=True)])
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 8)(x, memory)])
+    model = keras.Model([one, two], layers.Dense(20)(x))
+    model.compile(keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    data = tf.data.Dataset.from_tensor_slices(((source, target[:, :-1]), target[:, 1:])).batch(16)
+    return model, data
+
+
+@healthy
+def sample_weights():
+    x, y = numbers()
+    weights = random().integers(0, 3, len(x)).astype("float32")
+    return dense(layers.Dense(1), loss="mse"), batched(x, y, weights)
+
+
+@healthy
+def momentum_and_decay():
+    x, y = table()
+    model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=1e-4, clipnorm=1.0)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, batched(x, y)
+
+
+@healthy
+def embeddings_of_categories():
+    codes = random().integers(0, 10, (128, 3)).astype("int32")
+    inputs = keras.Input((3,), dtype="int32")
+    x = layers.Flatten()(layers.Embedding(10, 4)(inputs))
+    model = keras.Model(inputs, layers.Dense(1)(x))
+    model.compile(keras.optimizers.Adam(0.02), "mse")
+    return model, batched(codes, (codes[:, :1] > 4).astype("float32"))
+
+
+@healthy
+def own_loss():
+    x, y = numbers()
+
+    def smooth(target, output):
+        return tf.reduce_mean(tf.sqrt(1e-3 + tf.square(target - output)), -1)
+
+    return dense(layers.Dense(1), loss=smooth), batched(x, y)
+
+
+@healthy
+def list_of_batches():
+    x, y = numbers()
+    model = dense(layers.Dense(1), loss="mse")
+    return model, [(x[i : i + 16], y[i : i + 16]) for i in range(0, 128, 16)]
+
+
+@healthy
+def sequence_of_keras():
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, number):
+            x, y = numbers()
+            return x[16 * number : 16 * number + 16], y[16 * number : 16 * number + 16]
+
+    return dense(layers.Dense(1), loss="mse"), Batches()
+
+
+@healthy
+def forecast_with_causal_convolution():
+    walk = np.cumsum(random().normal(size=(64, 17, 2)), 1).astype("float32") / 4
+    model = keras.Sequential([keras.Input((16, 2)), layers.Conv1D(8, 3, padding="causal"), layers.Dense(2)])
+    model.compile(keras.optimizers.Adam(0.02), "mse")
+    return model, batched(walk[:, :-1], walk[:, 1:])
+
+
+@healthy
+def three_outputs_with_loss_weights():
+    x, y = table()
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(32, "relu")(inputs)
+    heads = {"kind": layers.Dense(3), "first": layers.Dense(1, "sigmoid"), "size": layers.Dense(1)}
+    model = keras.Model(inputs, {name: layer(hidden) for name, layer in heads.items()})
+    of_kind = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    losses = {"kind": of_kind, "first": "binary_crossentropy", "size": "mse"}
+    model.compile(keras.optimizers.Adam(0.01), losses, loss_weights={"kind": 1.0, "first": 0.3, "size": 0.1})
+    targets = {"kind": y, "first": (y == 0).astype("float32"), "size": x.mean(1)}
+    return model, batched(x, targets)
