@@ -1,4 +1,4 @@
-"""How many sick and healthy trainings, of tests/unit/trainings.py and preflight_trainings.py, `bt.preflight` tells.
+"""How many sick and healthy trainings, of tests/unit/trainings.py and more_trainings.py, `bt.preflight` tells.
 
 python benchmarks/preflight.py                          all of them, about an hour
 python benchmarks/preflight.py rounded classes          those named
@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "unit"))
 
-import preflight_trainings  # noqa: E402, F401
+import more_trainings  # noqa: E402, F401
 from trainings import HEALTHY, SICK  # noqa: E402
 
 import bigtrain_nb as bt  # noqa: E402

@@ -1,7 +1,7 @@
 """Small trainings, sick and healthy, for `bt.preflight`: each builds one and returns (model, data[, validation]).
 
 SICK: {name: (function, the check that is to say "wrong")}; HEALTHY: {name: function}. Those that no test
-examines stand in benchmarks/preflight_trainings.py.
+examines stand in more_trainings.py.
 """
 
 from collections import OrderedDict

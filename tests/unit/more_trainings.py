@@ -1,4 +1,4 @@
-"""More small trainings for `preflight.py`: those that no test examines. Importing this enters them too."""
+"""More small trainings for benchmarks/preflight.py: those that no test examines. Importing this enters them too."""
 
 import numpy as np
 from trainings import (
