@@ -26,8 +26,8 @@ def wait_for_gpus():
     `tf.test.experimental.sync_devices` would ask the devices of other workers too, and raises in a worker.
     """
     tf = sys.modules.get("tensorflow")
-    if not hasattr(tf, "config"):
-        return  # not loaded, or being loaded
-    for number in range(len(tf.config.get_visible_devices("GPU"))):
-        with tf.device(f"GPU:{number}"):
+    if not hasattr(tf, "config") or not tf.config.get_visible_devices("GPU"):
+        return  # not loaded, or being loaded, or nothing to wait for
+    for device in tf.config.list_logical_devices("GPU"):  # a GPU may be two of them
+        with tf.device(device.name):
             tf.raw_ops.SyncDevice()

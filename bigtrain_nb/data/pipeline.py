@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bigtrain_nb.common.checks import function, of_kind, one_of, switch, whole_number
@@ -31,8 +32,8 @@ class Pipeline:
     - ``source``: "shards" reads the TFRecord shards, "files" the same JPEGs from a folder, one file each.
     - ``parse``: one record (a scalar string; with "files" the path) -> one example (any nest of tensors). By default a
       uint8 image [image_size, image_size, 3] and an int64 label [].
-    - ``finish``: cheap work after the cache, on examples or batches alike; by default `scale_pixels` (float32 in
-      -1..1).
+    - ``finish``: cheap work after the cache, on examples or batches alike. By default uint8 images, as (images,
+      labels), become float32 in -1..1, and all else that a ``parse`` of your own makes stays as it is.
     - ``image_size``: pixels, for the default ``parse``.
     - ``exact``: decode every pixel before resizing. Otherwise the default ``parse`` lets the JPEG decoder shrink the
       image by 2, 4 or 8 first, where that leaves ``image_size`` pixels. That is less work, and shows the same region.
@@ -52,7 +53,8 @@ class Pipeline:
     - ``cache``: None, "memory", "file" (a private temporary file, removed at exit) or a path of your own (with a "/" in
       it), whose folder is made if it is not there. What one program has cached there another reads, if it reads the
       same files, of the same size and time, with the same settings: their digest is added to the path. A ``parse`` of
-      your own is known by its name only: when you change it, take another path.
+      your own is known by its name only, a `functools.partial` also by what it holds: when you change it, take another
+      path. Only one program at a time can fill it.
     - ``shuffle``: size of the shuffle buffer in examples, 0 for the order of the files.
     - ``seed``: of the shuffle and of ``augment``; None draws a new one at each start.
     - ``batch``: examples in a batch; the last batch may be shorter.
@@ -134,7 +136,7 @@ class Pipeline:
             dataset = dataset.batch(self.batch)
         if in_batches:
             dataset = self._map(dataset, self._decode_batch)
-        dataset = self._map(dataset, self.finish or scale_pixels)
+        dataset = self._map(dataset, self.finish or _scale_images)
         if not self.vectorize:
             dataset = dataset.batch(self.batch)
         if self.repeat:
@@ -171,11 +173,10 @@ class Pipeline:
             return os.path.join(folder, "cache")
         path = os.path.expanduser(self.cache)
         tf.io.gfile.makedirs(os.path.dirname(path))
-        parse = getattr(self.parse, "__qualname__", type(self.parse).__name__)
         of_data = self.data.classes if isinstance(self.data, ImageData) else None
         files = [(file, *_size_and_time(file)) for file in self.files]
         settings = [self.source, self.cycle_length, self.image_size, self.exact, self.augment]
-        cached = [files, parse, of_data, settings]
+        cached = [files, _known_as(self.parse), of_data, settings]
         digest = hashlib.sha256(repr(cached).encode()).hexdigest()[:8]
         return f"{path}-{digest}"
 
@@ -202,6 +203,18 @@ class Pipeline:
     def _map(self, dataset, function):
         at_once = None if self.num_parallel_calls == 1 else _tf(self.num_parallel_calls)
         return dataset.map(function, num_parallel_calls=at_once)
+
+
+def _scale_images(*example):
+    if len(example) == 2 and getattr(example[0], "dtype", None) == tf.uint8:
+        return scale_pixels(*example)
+    return example if len(example) > 1 else example[0]
+
+
+def _known_as(function):
+    if isinstance(function, partial):
+        return _known_as(function.func), function.args, sorted(function.keywords.items())
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _size_and_time(file):
@@ -244,6 +257,10 @@ def _check(settings):
         of_kind("data", settings.data, list | tuple, "an ImageData, or a list of paths with a parse of your own")
         if settings.parse is None:
             raise ValueError("data of your own needs parse=, a function from one record to one example")
+        if settings.split == "test":
+            raise ValueError('split="test" chooses among the files of an ImageData: give the list of your test files')
+    if settings.exact and settings.parse:
+        raise ValueError("exact=True is for the default parse: one of your own decodes as it likes")
     if settings.augment and settings.parse:
         raise ValueError("augment=True needs the default parse: cut random parts in a parse or finish of your own")
     if not settings.files:

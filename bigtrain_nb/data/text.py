@@ -80,8 +80,8 @@ def text_folder(
     """Return `TextData` of a reader's own UTF-8 files: those below ``folder`` that match ``pattern``.
 
     Random whole files with about ``test_fraction`` of the bytes are the test text, none of them larger than that; where
-    there are no such files, it is the end of one.
-    Hidden and empty files are ignored. Copied into the cache, and again whenever the files change.
+    such files make less than a half of it, the end of the largest file is added. Hidden and empty files are ignored,
+    and those of the cache. Copied into the cache, and again whenever the files change.
 
     Raises ValueError that names the files that are not UTF-8, if no file matches and for settings that make no sense;
     FileNotFoundError for a folder that is not there; OSError when the disk is full.
@@ -103,7 +103,9 @@ def text_folder(
     if not top.is_dir():
         raise FileNotFoundError(f"{top}: there is no such folder")
     found = [path for path in sorted(top.glob(pattern)) if path.is_file()]
-    paths = [path for path in found if "/." not in f"/{path.relative_to(top).as_posix()}"]
+    copies = storage.cache_folder(cache)
+    visible = [path for path in found if "/." not in f"/{path.relative_to(top).as_posix()}"]
+    paths = [path for path in visible if copies not in path.parents]
     if not paths:
         raise ValueError(f"{top} holds no UTF-8 text: no file matches {pattern}")
 
@@ -121,8 +123,8 @@ def text_folder(
         _write(making, filled, test_fraction)
         return {"files": len(filled)}
 
-    # Made again when a path, a size or a time of change is another; 2: the second way to divide
-    digest = hashlib.sha256(repr((pattern, ("text 2", test_fraction))).encode())
+    # Made again when a path, a size or a time of change is another; 3: the third way to divide
+    digest = hashlib.sha256(repr((pattern, ("text 3", test_fraction))).encode())
     for path in paths:
         status = path.stat()
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
@@ -145,17 +147,24 @@ def _is_text(path):
 def _write(making, paths, test_fraction):
     """Write test.txt from the first files, up to about ``test_fraction`` of the bytes, train.txt from the others.
 
-    A file that is larger than all of that is not for it. Where no file is for it, the end of the last one is.
+    A file that is larger than all of that is not for it, nor the last one. Where those that are make less than a half
+    of it, the end of the largest other file is for it too.
     """
+    sizes = {path: path.stat().st_size for path in paths}
+    wanted = test_fraction * sum(sizes.values())
+    of_test, left = set(), wanted
+    for path in paths[:-1]:
+        if left > 0 and sizes[path] <= wanted:
+            of_test.add(path)
+            left -= sizes[path]
+    largest = max((path for path in paths if path not in of_test), key=sizes.get, default=None)
     with open(making / "train.txt", "wb") as train, open(making / "test.txt", "wb") as test:
-        wanted = test_fraction * sum(path.stat().st_size for path in paths)
         for path in storage.progress(paths, "writing text"):
             text = path.read_bytes()
-            if path == paths[-1] and text and not test.tell():
-                text, end = _cut(text.decode(), wanted / len(text))
+            if path == largest and text and left > wanted / 2:
+                text, end = _cut(text.decode(), left / len(text))
                 test.write(end)
-            is_test = test.tell() < wanted and len(text) <= wanted and path != paths[-1]
-            out = test if is_test else train
+            out = test if path in of_test else train
             out.write(text)
 
 

@@ -50,7 +50,7 @@ class Run:
         return changed
 
     def __repr__(self):
-        words = f"{self.name}, {_what(self)}: {_rate(self.result)}"
+        words = f"{self.name}, {_what(self)}: {_rate(self.result)}{_noted(self)}"
         ratio = self.ratio
         if not ratio:
             return words
@@ -91,10 +91,11 @@ def table(runs):
         measured = interval(run.result) if len(units) == 1 else _rate(run.result)
         verdict = _parts(f"{run.ratio} (against {run.against.name})") if run.against else ""
         rows.append([(run.name,), *values, _parts(measured), verdict])
-    closing = f"All with {describe(common)}." if common else ""
+    closing = [f"All with {describe(common)}."] if common else []
+    closing += [f"{run.name}: {run.result.note}." for run in shown if run.result.note]
     median = ("median", "(interval),", *units) if len(units) == 1 else MEDIAN
     head = [("run",), *differing, median, "verdict"]
-    return cards.table(f"The last {len(rows)} of {len(runs)} runs", head, rows, closing, last_below=True)
+    return cards.table(f"The last {len(rows)} of {len(runs)} runs", head, rows, "\n".join(closing), last_below=True)
 
 
 def figure(runs, *lines):
@@ -134,9 +135,12 @@ def headline(runs):
     if len(together) > 2:
         rate = f"up to {rate}"
     if not last.against:
-        return rate, f"{last.name}, {_what(last)}"
+        return rate, f"{last.name}, {_what(last)}{_noted(last)}"
     ratio = last.ratio
-    return f"{ARROWS.get(ratio.verdict, '')}{rate}", f"{last.name}, {_what(last)}; against {ratio.b}: {ratio}"
+    return (
+        f"{ARROWS.get(ratio.verdict, '')}{rate}",
+        f"{last.name}, {_what(last)}; against {ratio.b}: {ratio}{_noted(last)}",
+    )
 
 
 def csv_lines(runs):
@@ -165,6 +169,10 @@ def csv_lines(runs):
 def _parts(words):
     """Cut words before and after what stands in brackets: there a narrow table may break them."""
     return tuple(filter(None, map(str.strip, re.split(r"(\([^)]*\)[,:]?)", words))))
+
+
+def _noted(run):
+    return f" ({run.result.note})" if run.result.note else ""
 
 
 def _rate(result):

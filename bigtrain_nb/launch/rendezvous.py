@@ -166,13 +166,13 @@ def listening(spec, patience):
     # Some systems have their own name as a loopback address in /etc/hosts: other hosts cannot reach it there.
     has_other_hosts = len({host_and_port(one)[0] for one in spec.addresses}) > 1
     if has_other_hosts and _is_loopback(address[0]):
-        return socket.create_server(("", port), backlog=BACKLOG)
+        return socket.create_server(("", port), **ALL_ADDRESSES, backlog=BACKLOG)
     try:
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise
-        return socket.create_server(("", port), backlog=BACKLOG)  # behind a translation of addresses
+        return socket.create_server(("", port), **ALL_ADDRESSES, backlog=BACKLOG)  # behind a translation of addresses
 
 
 def gather(server, spec, runs, patience):

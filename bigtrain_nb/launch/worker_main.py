@@ -10,7 +10,7 @@ FILE = "<workers>"
 
 
 def main():
-    source = sys.stdin.read()
+    source = sys.stdin.buffer.read().decode()  # UTF-8, whatever the locale is
     linecache.cache[FILE] = len(source), None, source.splitlines(keepends=True), FILE
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module

@@ -202,8 +202,12 @@ class Comparison(Saved, cards.Shown):
         """All that is known of how it was measured, in sentences."""
         first, *others = self.names
         lines = [f"{name} against {first}: {self.ratio(name, first).details}." for name in others]
-        lines += [f"{name}: {result.note}." for name, result in self.results.items() if result.note]
-        return "\n".join([*lines, *(f"{note}." for note in self.notes)])
+        return "\n".join([*lines, *self._told()])
+
+    def _told(self):
+        """What a reader should know of the sources and of the machine, in lines."""
+        lines = [f"{name}: {result.note}." for name, result in self.results.items() if result.note]
+        return [*lines, *(f"{note}." for note in self.notes)]
 
     def _error_of_one(self, a, b):
         others = len(self.names) - 1
@@ -237,7 +241,7 @@ class Comparison(Saved, cards.Shown):
             rows.append([name, *cells])
         ratios = [self.ratio(name, first) for name in self.names[1:]]
         advice = [f"{ratio.a}: {ratio.advice}." for ratio in ratios if ratio.advice]
-        return cards.table("", head, rows, "\n".join([*advice[-1:], *(f"{note}." for note in self.notes)]))
+        return cards.table("", head, rows, "\n".join([*advice[-1:], *self._told()]))
 
     def to_dict(self) -> dict:
         return {

@@ -135,7 +135,11 @@ def _rounds(node):
         if step is None:
             continue
         start = tf.get_static_value(node.inputs[place])
-        limit = node.inputs[places[limit.name]] if limit.name in places else limit
+        if limit.name in places:
+            outside = places[limit.name]
+            if _made_in_a_round(body, outside) is not body.inputs[outside]:
+                continue  # the limit moves
+            limit = node.inputs[outside]
         # the gradient of a loop runs as often as that did
         end = _rounds(limit.op) if limit.op.type in LOOPS else tf.get_static_value(limit)
         if start is not None and end is not None:
@@ -145,14 +149,20 @@ def _rounds(node):
 
 def _added_in_a_round(body, place):
     """Return the positive whole number that a loop's body adds to the variable at a place; None for all else."""
-    after = body.outputs[place]
-    while after.op.type == "Identity":
-        after = after.op.inputs[0]
+    after = _made_in_a_round(body, place)
     if after.op.type not in ("Add", "AddV2"):
         return None
     added = [tensor for tensor in after.op.inputs if tensor is not body.inputs[place]]
     step = tf.get_static_value(added[0]) if len(added) == 1 else None
     return int(step) if step is not None and step > 0 else None
+
+
+def _made_in_a_round(body, place):
+    """Return what a loop's body makes of the variable at a place: its own input where that stays as it is."""
+    after = body.outputs[place]
+    while after.op.type == "Identity":
+        after = after.op.inputs[0]
+    return after
 
 
 def _layer_of(name, layers):

@@ -60,9 +60,12 @@ def notebook():
 
 
 def _folder():
-    """The folder of the notebook; a cell may have gone to another one. Older servers tell no whole path."""
+    """The folder of the notebook, for a cell may have gone to another one; the current one where it is not told.
+
+    Older servers tell no whole path, and that of another machine is not here.
+    """
     session = Path(os.environ["JPY_SESSION_NAME"])
-    return session.parent if session.is_absolute() else Path()
+    return session.parent if session.is_absolute() and session.parent.is_dir() else Path()
 
 
 @contextmanager

@@ -73,8 +73,9 @@ def predict(name: str, value: float | EllipsisType, unit: str = "") -> cards.Car
             words = f"{name} = {last.in_words} stands: the first number counts, not {new.in_words}"
             return cards.note("Your prediction", words)
         is_late = len(rounds) > 1 or bool(last.revealed)
-    if number is None and last.predicted is not None and not last.revealed:
-        return cards.note("Your prediction", f"{name} = {last.in_words} stands")
+    stands = rounds[-1]  # a blank in another unit has taken the place of a number
+    if number is None and stands.predicted is not None and not stands.revealed:
+        return cards.note("Your prediction", f"{name} = {stands.in_words} stands")
     if number is None:
         return cards.note("Your prediction", f"{name}: none yet; write {_kind(unit)} in the place of ...")
     late = f" ({SECOND_TIME}: it was revealed before, so the score does not count it)" if is_late else ""

@@ -136,6 +136,10 @@ def test_a_copy_that_is_there_is_never_touched_and_an_old_one_is_named(shipped, 
     capsys.readouterr()
     main(["00-first.ipynb", "my"])
     assert mine.read_bytes() == written and capsys.readouterr().out == ""
+    opened = NOTEBOOK["metadata"] | {"language_info": {"name": "python", "version": "3.13"}}  # as Jupyter saves it
+    shipped.write_text(json.dumps(NOTEBOOK | {"metadata": opened}))
+    main(["00-first.ipynb", "my"])
+    assert capsys.readouterr().out == ""
     shipped.write_text(json.dumps(NOTEBOOK).replace("# Title", "# Better title"))
     main(["00-first.ipynb", "my"])
     assert mine.read_bytes() == written

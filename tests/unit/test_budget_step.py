@@ -71,12 +71,18 @@ def test_rounds_of_a_loop_follow_from_its_start_and_step(start, step, rounds):
     assert contractions(found, "loop") == rounds * 2 * B * 4 * 4
 
 
-def test_a_loop_that_counts_no_whole_numbers_is_not_seen():
+@pytest.mark.parametrize(
+    ("first", "limit", "after"),
+    [(0.0, 0.5, lambda e, limit: (e + 0.1, limit)), (0, 10, lambda i, limit: (i + 1, limit - 1))],
+    ids=["no whole numbers", "a limit that moves"],
+)
+def test_a_loop_of_which_only_the_run_knows_the_rounds_is_not_seen(first, limit, after):
     class Loop(layers.Layer):
         def call(self, x):
-            return tf.while_loop(lambda e, x: e < 0.5, lambda e, x: (e + 0.1, tf.matmul(x, tf.ones((4, 4)))), (0.0, x))[
-                1
-            ]
+            def again(number, limit, x):
+                return *after(number, limit), tf.matmul(x, tf.ones((4, 4)))
+
+            return tf.while_loop(lambda number, limit, x: number < limit, again, (first, limit, x))[2]
 
     assert plan_step(network(Loop(), layers.Dense(2), shape=(4,)), B).unseen == ["StatelessWhile"]
 

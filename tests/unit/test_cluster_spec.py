@@ -80,7 +80,7 @@ def test_what_is_wrong_in_a_tf_config_has_a_sentence_of_its_own(environment, sen
     assert str(caught.value).startswith("TF_CONFIG") and sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "JAX_NUM_PROCESSES", "PET_NNODES"])
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "JAX_NUM_PROCESSES", "PET_NNODES", "OMPI_COMM_WORLD_SIZE"])
 def test_one_of_several_that_is_not_told_where_all_are_does_not_train_alone(name):
     with pytest.raises(
         ValueError, match=rf"^{name}=4 says that this is one of several processes.*: set TF_CONFIG in each"

@@ -75,6 +75,8 @@ MISTAKES = {
     "bt.Pipeline(data=DATASET)": "must be an ImageData, or a list of paths with a parse of your own",
     "bt.Pipeline(data=['a.tfrecord'])": "data of your own needs parse=",
     "bt.Pipeline(data='images', parse=len)": "data='images' must be an ImageData, or a list of paths",
+    "bt.Pipeline(data=['a'], parse=len, split='test')": "chooses among the files of an ImageData: give the list",
+    "bt.Pipeline(data=['a'], parse=len, exact=True)": "exact=True is for the default parse",
     "bt.Pipeline(data=[], parse=len)": "data holds no train shards: there is nothing to read",
     "bt.diagnose([1, 2])": "diagnose takes a Pipeline or a tf.data.Dataset, not list",
     "bt.diagnose(DATASET, seconds=0)": "seconds=0 must be a positive, finite number of seconds",

@@ -248,6 +248,7 @@ def test_short_fits_add_up_to_rounds(clock):
         ("Tesla V100-SXM2-32GB", "V100"),
         ("NVIDIA A100-PCIE-40GB", "A100 40 GB"),
         ("Tesla T4", "T4"),
+        ("NVIDIA GB200", "GB200 NVL72"),
     ],
 )
 def test_cards_of_one_name_that_are_slower_are_not_taken_for_it(monkeypatch, name, known):

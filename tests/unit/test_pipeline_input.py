@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_crops import AUTOTUNE, examples, pipeline
 
@@ -77,3 +78,14 @@ def test_a_missing_shard_is_named(crops):
     gone = replace(crops, shards=(crops.shards[0], "/nowhere/gone.tfrecord"))
     with pytest.raises(FileNotFoundError, match="/nowhere/gone.tfrecord: there is no such TFRecord file"):
         pipeline(gone).dataset()
+
+
+@pytest.mark.parametrize(
+    "example", [(tf.constant([300, 7]), tf.constant(7)), {"tokens": tf.constant([300, 7])}, tf.constant([0.5, 1.0])]
+)
+def test_what_a_parse_of_ones_own_makes_stays_as_it_is(tmp_path, example):
+    path = str(tmp_path / "one")
+    with tf.io.TFRecordWriter(path) as writer:
+        writer.write(b"")
+    (batch,) = Pipeline(data=[path], parse=lambda record: example, batch=1).dataset()
+    tf.nest.map_structure(np.testing.assert_array_equal, batch, tf.nest.map_structure(lambda one: one[None], example))

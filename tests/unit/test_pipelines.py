@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,18 @@ def test_what_was_cached_of_files_that_were_written_anew_is_not_read(tmp_path):
     made = Pipeline(data=paths, parse=tf.identity, finish=tf.identity, cache=tmp_path / "cached" / "mine")
     assert written(b"old") == [b"old"]
     assert written(b"newer") == [b"newer"]
+
+
+def test_what_another_partial_parsed_is_not_read(tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        writer.write(b"word")
+    paths, cache = [str(tmp_path / "a.tfrecord")], tmp_path / "cached" / "mine"
+    lengths = []
+    for length in (1, 2):
+        parse = partial(tf.strings.substr, pos=0, len=length)
+        [batch] = Pipeline(data=paths, parse=parse, cache=cache).dataset()
+        lengths.append(len(batch.numpy()[0]))
+    assert lengths == [1, 2]
 
 
 def test_the_runtime_opens_few_of_many_shards_at_once(tmp_path):

@@ -132,11 +132,19 @@ def test_the_record_stands_beside_the_notebook_wherever_a_cell_has_gone(folder, 
     assert not list(elsewhere.iterdir()) and "1 of 1 predictions" in str(workbook.score())
 
 
+def test_a_notebook_whose_folder_is_not_here_has_its_record_in_the_current_one(folder, kernel, monkeypatch):
+    kernel("00-first")
+    monkeypatch.setenv("JPY_SESSION_NAME", "/of/another/machine/00-first.ipynb")
+    workbook.predict("one", 1.0)
+    assert list(record.read(folder)) == ["00-first"]
+
+
 def test_a_number_that_stands_is_said_again(kernel):
     kernel("00-first")
     workbook.predict("one", 2.0)
     kernel("00-first")
     assert "one = 2 stands" in str(workbook.predict("one", ...))
+    assert "one: none yet" in str(workbook.predict("one", ..., "x"))  # a number in no unit is none of times
 
 
 NOTED = asdict(Prediction("one", "x", 2.0, "2026-11-20T10:00:00", 1.5, 1.4, 1.6, "2026-11-20T10:01:00"))

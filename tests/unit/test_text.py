@@ -92,3 +92,18 @@ def test_files_that_are_not_text_are_named(folder, read, tmp_path):
         read(folder)
     assert str(caught.value).splitlines()[1:] == ["latin.txt", "more/binary.txt"]
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_where_whole_files_are_too_small_the_end_of_the_largest_is_added(tmp_path, read):
+    folder = tmp_path / "uneven"
+    folder.mkdir()
+    (folder / "large.txt").write_text("a" * 9_900)
+    (folder / "readme.txt").write_text("b" * 100)
+    data = read(folder, test_fraction=0.1)
+    assert (data.train_bytes, data.test_bytes) == (9_000, 1_000)
+
+
+def test_copies_in_a_cache_within_the_folder_are_not_read_again(tmp_path):
+    (tmp_path / "one.txt").write_text("words " * 100)
+    found = [text_folder(tmp_path, cache=tmp_path / "cache") for _ in range(2)]
+    assert found[0] == found[1] and found[0].files == 1

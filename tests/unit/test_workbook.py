@@ -212,6 +212,7 @@ class TestCheck:
             (max, "the median of 1, 2, 9: expected about 2, got 9"),
             (lambda rates: None, "got None (is a return missing?)"),
             (lambda: 2, "your function raised TypeError"),
+            (sys.exit, "your function raised SystemExit: [1.0, 2.0, 9.0]"),
             (lambda rates: rates.index("<few>"), "your function raised ValueError: '<few>' is not in list"),
         ],
     )
