@@ -259,8 +259,12 @@ def sum_written_out(one_micro_batch, parts):
         sums_are_there = [] if sums is None else [tf.group(*tf.nest.flatten(sums))]
         with tf.control_dependencies(sums_are_there):
             result = one_micro_batch(start, length)
-            sums = result if sums is None else _add(sums, result)
+            sums = _widened(result) if sums is None else _add(sums, result)
     return sums
+
+
+def _widened(result):
+    return tf.nest.map_structure(lambda value: tf.cast(value, at_least_32_bits(value.dtype)), result)
 
 
 def _zeros(variables, outputs):

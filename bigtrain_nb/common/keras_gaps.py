@@ -91,6 +91,15 @@ def is_undecayed(optimizer, weight):
     return not optimizer._use_weight_decay(weight)
 
 
+def key_of(weight):
+    """Return by what an optimizer knows a weight that it was told to leave undecayed."""
+    return weight.value._unique_id
+
+
+def is_undecayed_by_key(optimizer, key):
+    return key in getattr(optimizer, "_exclude_from_weight_decay", ())
+
+
 def leave_undecayed(optimizer, variables):
     """Let an optimizer that is not built, nor asked about them, leave these variables undecayed too."""
     known = getattr(optimizer, "_exclude_from_weight_decay", set())
@@ -353,10 +362,14 @@ def function_graph(node, name):
     return node.graph._get_function(node.get_attr(name).name).graph
 
 
+MOVING = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
+
+
 def moving_statistics(model):
     """Return what training changes on each replica by itself: unreduced, replicas would drift apart unseen."""
     layers = [layer for layer in _batch_normalizations(model) if layer.trainable]
-    return [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]
+    found = [getattr(layer, name, None) for layer in layers for name in MOVING]  # None: not built, or without renorm
+    return [variable for variable in found if variable is not None]
 
 
 def synchronized_layers(model):

@@ -207,7 +207,7 @@ class FullyShardedMean(Mean):
         are_shards = dict(zip(step["gradients"], self.are_shards(step["gradients"]), strict=True))
         dtype = self.model.reduce_dtype
         whole = {
-            index: tf.cast(gradient, dtype) if dtype != "float32" else gradient
+            index: tf.cast(gradient, at_least_32_bits(gradient.dtype) if dtype == "float32" else dtype)
             for index, gradient in step["gradients"].items()
             if not are_shards[index]
         }

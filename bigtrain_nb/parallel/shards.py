@@ -19,6 +19,9 @@ from bigtrain_nb.common.keras_gaps import (
     UnmadeVariables,
     infers_shapes,
     innermost,
+    is_undecayed_by_key,
+    key_of,
+    leave_undecayed,
     let_stand_for,
     own_weights_to_train,
     same_path,
@@ -192,6 +195,15 @@ def shard_weights(layer, unmade=None):
     return pairs
 
 
+def freeze_as_weights(layer):
+    """Freeze shards of weights that were frozen since they were sharded, as LoRA freezes a kernel of a layer."""
+    attributes = [one for one in vars(layer).values() if isinstance(one, keras.Variable) and not is_shard(one)]
+    frozen = {weight.path for weight in attributes if not weight.trainable}
+    for shard in own_weights_to_train(layer):
+        if is_shard(shard) and shard.path in frozen:
+            shard.trainable = False
+
+
 def refuse_to_shard(weights):
     """Raise ValueError for weights that are shards already, or are looked at as a whole."""
     for weight in weights:
@@ -212,8 +224,10 @@ def _shard_of(weight, unmade):
     shard = keras.Variable("zeros", shape=shape, autocast=False, **kind)  # the weight that it stands for is cast
     same_path(shard, weight)
     mark_shard(shard, weight.shape)
+    weight.trainable = True  # until somebody freezes it, see `freeze_as_weights`
     if unmade is None:
         value = weight.value
+        shard.key_of_weight = key_of(weight)
     else:
         with tf.device("CPU"):
             value = unmade.take(weight)
@@ -275,6 +289,11 @@ def _save_whole(layer, pairs):
 
 class OptimizerOfShards:
     """What an optimizer becomes whose weights may be shards: its state is shown, saved and loaded whole."""
+
+    def build(self, variables):
+        keys = [(shard, getattr(shard, "key_of_weight", None)) for shard in variables]
+        leave_undecayed(self, [shard for shard, key in keys if key and is_undecayed_by_key(self, key)])
+        super().build(variables)
 
     def add_variable_from_reference(self, reference_variable, *args, **kwargs):
         slot = super().add_variable_from_reference(reference_variable, *args, **kwargs)

@@ -50,6 +50,7 @@ from bigtrain_nb.parallel.reduction import Mean
 from bigtrain_nb.parallel.sharded import ShardedMean
 from bigtrain_nb.parallel.shards import (
     build_sharded,
+    freeze_as_weights,
     give_whole_weights,
     is_shard,
     save_together,
@@ -131,8 +132,9 @@ class Model(keras.Model):
     that do not go together (bigtrain_nb/parallel/__init__.py has the table), in `compile` for an optimizer that cannot
     be sharded, in training for one that accumulates by itself, for losses whose reductions cannot be weighed together,
     for losses that add up and do not say so, for stateful RNNs and batches that are not dense in micro-batches, for
-    synchronized `BatchNormalization` in micro-batches on several replicas, for `SwapEMAWeights` with
-    ``shard_optimizer``, and in `train_on_batch` and `test_on_batch` on several replicas for losses that are sums.
+    synchronized `BatchNormalization` in micro-batches on several replicas, for `SpectralNormalization` in pieces, for
+    `SwapEMAWeights` with ``shard_optimizer``, and in `train_on_batch` and `test_on_batch` on several replicas for
+    losses that are sums.
 
     Example::
 
@@ -250,10 +252,13 @@ class Model(keras.Model):
         is built or has other settings. Raises ValueError if two are asked for.
         """
         looked_at = self.built, self.state_in_place()
+        asks_for_shards = self.built and _asks_for_shards(self.state_in_place(), self.distribute_strategy)
+        if asks_for_shards:
+            for layer in layers_within(self):
+                freeze_as_weights(layer)
         if self._reduction is not None and self._looked_at == looked_at:
             return self._reduction
-        self._looked_at = looked_at
-        if self.built and _asks_for_shards(self.state_in_place(), self.distribute_strategy):
+        if asks_for_shards:
             self.train_function = self.test_function = self.predict_function = None  # which may know whole weights only
             _shard_chosen(self.state_in_place(), self)
         asked = {kind: kind.asked_for(self) for kind in (ShardedMean, FullyShardedMean)}
@@ -264,11 +269,13 @@ class Model(keras.Model):
                 " replicas do with their gradients: leave out one of them"
             )
         if type(self._reduction) is not chosen[0]:
-            self._reduction = chosen[0](self)
+            reduction = chosen[0](self)
             if getattr(self, "optimizer", None) is not None:  # a `compile` of somebody's own may give none
                 with self.distribute_strategy.scope():
-                    kind = self._reduction.optimizer_class
+                    kind = reduction.optimizer_class
                     self.optimizer = taken_optimizer(self.optimizer, kind, self.trainable_variables)
+            self._reduction = reduction
+        self._looked_at = looked_at  # last: what is refused once is refused again
         return self._reduction
 
     def measure_gradients(self):
@@ -313,7 +320,9 @@ class Model(keras.Model):
         """
         self._ours_was_called = True
         _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
-        if self._distribute_strategy is None and (training and self.micro_batches > 1 or keras.tree.is_nested(y)):
+        in_pieces = training and self.micro_batches > 1
+        traced_with_several_losses = keras.tree.is_nested(y) and not tf.executing_eagerly()
+        if self._distribute_strategy is None and (in_pieces or traced_with_several_losses):
             self._symbolic_build(data_batch=data)
         return self.replica_reduction.share(data, training)
 
@@ -843,6 +852,11 @@ def _refuse_stateful(model):
             raise ValueError(
                 f"{layer.name}: stateful=True carries a state from batch to batch, one for each example of it, so it"
                 " works on one device and without micro_batches only"
+            )
+        if isinstance(layer, keras.layers.SpectralNormalization):
+            raise ValueError(
+                f"{layer.name}: SpectralNormalization changes its weights in each forward pass, and pieces of a batch"
+                " make different numbers of those: it works on one device and without micro_batches only"
             )
 
 

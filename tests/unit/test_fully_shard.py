@@ -374,3 +374,33 @@ def test_a_list_of_layers_stays_out_of_files(tmp_path):
     other = built()
     other.load_weights(tmp_path / "a.weights.h5")
     assert distance(stock, other) == 0 and list(stock.fully_shard) == [stock.stack[1]]
+
+
+def test_what_is_frozen_after_it_was_sharded_does_not_train():
+    """As LoRA freezes a kernel: its shard stands for it in what trains."""
+    with on(2):
+        model = bt.Model.of(dense(), fully_shard=BLOCKS)
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        chosen = model.get_layer("block_1").layers[-2]
+        assert isinstance(chosen, layers.Dense)
+        chosen.enable_lora(2)
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    before = chosen.get_weights()
+    paths = [weight.path for weight in model.trainable_variables]
+    assert not any(path.endswith(f"{chosen.name}/kernel") for path in paths)
+    model.fit(EVEN, verbose=0)
+    moved = [not np.array_equal(one, other) for one, other in zip(before, chosen.get_weights(), strict=True)]
+    assert moved == [weight.name != "kernel" for weight in chosen.weights]
+
+
+def test_a_weight_that_is_left_undecayed_itself_and_not_by_its_name_stays_so():
+    models = []
+    for settings in ({}, {"fully_shard": BLOCKS}):
+        with on(2):
+            model = dense()
+            optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.5, epsilon=1e-4)
+            optimizer.exclude_from_weight_decay(var_list=model.get_layer("block_1").weights[2:3])
+            bt.Model.of(model, **settings).compile(optimizer, "mse")
+        model.fit(EVEN, verbose=0, shuffle=False)
+        models.append(model)
+    assert apart(*models) < 1e-6

@@ -186,3 +186,32 @@ def test_synchronised_batch_normalisation_sees_the_global_batch_but_not_in_slice
     assert distance(model, whole) < 1e-4 and replicas_agree(model)
     with pytest.raises(ValueError, match="synchronized=True on several replicas needs micro_batches=1"):
         trained(partial(build, 2), data, adam, 2)
+
+
+def test_renormalized_statistics_are_the_mean_over_the_replicas_and_layers_that_are_not_called_are_left():
+    class WithAnUnusedOne(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.unused = layers.BatchNormalization()
+
+        def call(self, x):
+            return x
+
+    with on(2):
+        inputs = keras.Input((3,))
+        x = WithAnUnusedOne()(layers.BatchNormalization(renorm=True, name="renorm")(inputs))
+        model = bt.Model(inputs, layers.Dense(1)(x))
+        model.compile("sgd", "mse")
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+    model.fit(x, x[:, :1], batch_size=8, verbose=0)
+    for weight in model.get_layer("renorm").weights:
+        one, other = values_on_replicas(weight)
+        np.testing.assert_array_equal(one, other)
+
+
+def test_spectral_normalization_is_refused_in_pieces():
+    inputs = keras.Input((3,))
+    model = bt.Model(inputs, layers.SpectralNormalization(layers.Dense(1), name="norm")(inputs), micro_batches=2)
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="norm: SpectralNormalization changes its weights in each forward pass"):
+        model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)

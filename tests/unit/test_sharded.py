@@ -219,6 +219,22 @@ def test_one_replica_and_no_bool_are_refused():
         net(shard_optimizer=2)
 
 
+def test_what_is_refused_once_is_refused_again():
+    with strategy(2).scope():
+        model = bt.Model.of(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+        model.compile("sgd", "mse")
+    model.fully_shard = "no such layer"
+    for _ in range(2):
+        with pytest.raises(ValueError, match="chooses none of"):
+            model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+    model.fully_shard = None
+    model.optimizer = keras.optimizers.Lamb()
+    model.shard_optimizer = True
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Lamb is not known to treat each number"):
+            model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+
+
 def test_averages_are_not_swapped_in_where_each_replica_has_a_part_of_them():
     with strategy(2).scope():
         model = bt.Model.of(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), shard_optimizer=True)
