@@ -323,7 +323,10 @@ def main():
             print("ROW " + json.dumps(row), flush=True)
         finally:
             turn.end()
-        return
+        return 0
+    if not arguments.rows:
+        parser.error("name at least one row, such as bt:gpt2:1024:8")
+    failed = False
     folder, deadline = mkdtemp(), time.time() + arguments.seconds
     jobs = [start(n, row, len(arguments.rows), folder, deadline, arguments) for n, row in enumerate(arguments.rows)]
     while any(job.poll() is None for job in jobs):
@@ -339,6 +342,7 @@ def main():
             lines = (Path(folder) / f"log-{number}").read_text(errors="replace").splitlines()
             found = [line[4:] for line in lines if line.startswith("ROW ")]
             if not found:
+                failed = True
                 print(row, "FAILED", "\n".join(line[:400] for line in lines[-8:]), flush=True)
                 continue
             out.write(found[0] + "\n")
@@ -352,7 +356,8 @@ def main():
             )
             if "kernels" in one:
                 print(json.dumps(one["kernels"])[:6000], flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -27,6 +27,12 @@ def main(words):
     chosen = parser.parse_args(words)
     try:
         model, data, *validation = _build(chosen.training)
+    except _NoTraining as error:
+        parser.error(str(error))
+    except (Exception, SystemExit):  # a script raises what it likes
+        traceback.print_exc()
+        parser.error(f"{chosen.training} raised what stands above")
+    try:
         report = preflight(
             model,
             data,
@@ -36,22 +42,23 @@ def main(words):
         )
     except (ValueError, TypeError, OSError) as error:
         parser.error(str(error))
-    except Exception:  # a script raises what it likes
-        traceback.print_exc()
-        parser.error(f"{chosen.training} raised what stands above")
     print(report)
     if chosen.html:
         chosen.html.write_text(report.html(), encoding="utf-8")
     return int(report.failed)
 
 
+class _NoTraining(Exception):
+    """What stands on the command line names no training."""
+
+
 def _build(words):
     """Return what the function returns that ``script.py:function`` names."""
     script, _, function = words.rpartition(":")
     if not script:
-        raise ValueError(f"{words!r} must be a script and a function in it, as train.py:build")
+        raise _NoTraining(f"{words!r} must be a script and a function in it, as train.py:build")
     if not Path(script).is_file():
-        raise ValueError(f"there is no script {script!r}")
+        raise _NoTraining(f"there is no script {script!r}")
     sys.path.insert(0, str(Path(script).parent.resolve()))  # as if it were run
     spec = spec_from_file_location(Path(script).stem, script)
     module = module_from_spec(spec)
@@ -59,10 +66,10 @@ def _build(words):
     spec.loader.exec_module(module)
     build = getattr(module, function, None)
     if not callable(build):
-        raise ValueError(f"{script} has no function {function!r}")
+        raise _NoTraining(f"{script} has no function {function!r}")
     built = build()
     if not isinstance(built, tuple) or len(built) not in (2, 3):
-        raise ValueError(f"{words}() must return (model, data) or (model, data, validation), not {built!r:.99}")
+        raise _NoTraining(f"{words}() must return (model, data) or (model, data, validation), not {built!r:.99}")
     return built
 
 

@@ -17,9 +17,8 @@ from bigtrain_nb.preflight.training import NoExamples, read, words_of
 ONE_CLASS = 0.5
 ONE_CLASS_BY_CHANCE = 0.05
 """Shares of batches that hold one class only: ordered, and not by chance. Of rare classes many batches have none."""
-NEIGHBOURS = 0.8
-NEIGHBOURS_OVER_CHANCE = 0.3
-"""Share of neighbours with the same label: with two classes of which one is rare, chance alone gives as much."""
+FEW_CLASSES = 0.5
+"""As many classes in a batch, of those that a shuffled one has. The order within a batch changes nothing."""
 REPEATED = 0.2
 """Share of batches that are equal to the one before."""
 AMONG_TRAINING = 0.05
@@ -270,19 +269,20 @@ def order(training):
     one_class = np.mean([len(set(each.tolist())) == 1 for each in labels])
     ends = np.cumsum([len(each) for each in labels])[:-1]
     by_chance = np.mean([len(set(each.tolist())) == 1 for each in np.split(shuffled, ends)])
-    neighbours = np.concatenate([each[1:] == each[:-1] for each in labels]).mean()
-    share = np.bincount(np.unique(shuffled, return_inverse=True)[1]) / len(shuffled)
-    chance = float((share**2).sum())
-    sorted_batches = one_class > ONE_CLASS and by_chance < ONE_CLASS_BY_CHANCE
-    sorted_neighbours = neighbours > NEIGHBOURS and neighbours > chance + NEIGHBOURS_OVER_CHANCE
-    if sorted_batches or sorted_neighbours:
+    kinds = np.mean([len(set(each.tolist())) for each in labels])
+    kinds_by_chance = np.mean([len(set(each.tolist())) for each in np.split(shuffled, ends)])
+    advice = "Shuffle before you batch, over more examples than a class has: data.shuffle(n), or shuffle the file list."
+    if one_class > ONE_CLASS and by_chance < ONE_CLASS_BY_CHANCE:
         return wrong(
             f"Examples come sorted by class: {one_class:.0%} of {len(labels)} batches hold one class only (shuffled:"
-            f" {by_chance:.0%}), and {neighbours:.0%} of neighbours have the same label (by chance: {chance:.0%}).",
-            "Shuffle before you batch, over more examples than a class has: data.shuffle(n), or shuffle the file list.",
+            f" {by_chance:.0%}).",
+            advice,
             "01",
         )
-    return ok(f"Classes are mixed: {neighbours:.0%} of neighbours have the same label, by chance {chance:.0%}.")
+    classes = f"a batch holds {kinds:.3g} classes on average, a shuffled one {kinds_by_chance:.3g}"
+    if kinds < FEW_CLASSES * kinds_by_chance:
+        return look(f"Few classes at a time: {classes}.", f"If you did not choose them so: {advice}", "01")
+    return ok(f"Classes are mixed: {classes}.")
 
 
 def repeated(training):

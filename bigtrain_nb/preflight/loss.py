@@ -463,7 +463,7 @@ def _largest_input(training):
 
 def _still_silent_after_a_step(training, silent):
     """Return those without a gradient after some steps too: what starts at 0, as LoRA's, gets its gradient later."""
-    for _ in range(3):
+    for _ in range(3 * training.steps_of_an_update):
         training.step(training.first)
     _, gradients = training.gradients(training.first, training=True)
     training.state.put_back()
@@ -491,21 +491,23 @@ def _places_with_a_loss(training, outputs):
 
 def _dead_layers(training):
     """Return names of relu layers that are 0 for all examples of four batches, of those half of it, and a count."""
-    alive = {}
+    alive, names = {}, {}
 
     def note(layer, call, *args, **kwargs):
         output = call(*args, **kwargs)
         if tf.is_tensor(output) and len(output.shape) > 1:
             above = tf.reduce_any(output > 0, range(len(output.shape) - 1)).numpy()
-            alive[layer.name] = alive.get(layer.name, False) | above
+            place = id(layer), above.shape  # one layer may stand at several widths
+            names[place] = layer.path or layer.name
+            alive[place] = alive.get(place, False) | above
         return output
 
     with calls_seen([layer for layer in layers_within(training.model) if _is_relu(layer)], note):
         for batch in training.batches[:4]:
             training.outputs(keras.utils.unpack_x_y_sample_weight(batch)[0])
-    dead_share = {name: 1 - float(np.mean(units)) for name, units in alive.items()}
-    wholly = [name for name, share in dead_share.items() if share >= DEAD]
-    halves = [name for name, share in dead_share.items() if MANY_DEAD < share < DEAD]
+    dead_share = {place: 1 - float(np.mean(units)) for place, units in alive.items()}
+    wholly = [names[place] for place, share in dead_share.items() if share >= DEAD]
+    halves = [names[place] for place, share in dead_share.items() if MANY_DEAD < share < DEAD]
     return wholly, halves, len(dead_share)
 
 

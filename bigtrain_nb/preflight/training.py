@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.keras_gaps import mask_of
+from bigtrain_nb.common.keras_gaps import mask_of, parts_of
+from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import as_tensor, batches_of, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
@@ -157,6 +158,12 @@ class Training:
     def loss_of_step(self, batch):
         return float(self.step(batch)["loss"])
 
+    @property
+    def steps_of_an_update(self):
+        """How many steps the optimizer accumulates gradients for, or the most patient of several."""
+        parts = [part for one in optimizers_of(self.model).values() for part in parts_of(one)]
+        return max([1, *(getattr(part, "gradient_accumulation_steps", None) or 1 for part in parts)])
+
     def gradients(self, batch, training=False):
         """Return the loss of a batch and {variable's number: its dense gradient}."""
         with tf.GradientTape() as tape:
@@ -223,6 +230,9 @@ class Pair:
         named = getattr(loss, "__name__", None) or type(loss).__name__
         is_of_keras = getattr(loss, "__module__", "").startswith("keras.")
         self.kind = named.replace("_", "").lower() if is_of_keras else ""
+        axis = self.setting.get("axis", -1)
+        if (self.is_sparse or self.is_categorical) and axis not in (-1, len(outputs.shape) - 1):
+            raise NotExamined(f"the loss takes classes along axis={axis}, and only the last one is looked at")
 
     @property
     def setting(self):

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import in_place_of, innermost, parts_of, same_weight_decay
+from bigtrain_nb.common.keras_gaps import in_place_of, innermost, same_weight_decay
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
@@ -88,9 +88,7 @@ def _taken(training):
     with ExitStack() as stack:
         for optimizer in scaling:
             stack.enter_context(in_place_of(optimizer, "scale_loss", noting(optimizer.scale_loss)))
-        parts = [part for one in optimizers_of(training.model).values() for part in parts_of(one)]
-        steps_of_an_update = max([1, *(getattr(part, "gradient_accumulation_steps", None) or 1 for part in parts)])
-        for step in range(1, steps_of_an_update * MOST_STEPS + 1):
+        for step in range(1, training.steps_of_an_update * MOST_STEPS + 1):
             training.step(training.batches[step % len(training.batches)])
             changed = _share_unlike(before, weights)
             if step >= STEPS and changed:

@@ -732,3 +732,42 @@ def test_without_a_terminal_it_says_what_it_does(monkeypatch, capsys):
     monkeypatch.setattr(room, "SILENT_SECONDS", 0)
     bt.preflight(*HEALTHY["regression"](), checks=["data"])
     assert re.search(r"preflight, \d+ s: finite values\n", capsys.readouterr().err)
+
+
+def test_the_order_within_batches_does_not_count_and_few_classes_at_a_time_are_looked_at():
+    x, y = np.random.default_rng(0).normal(size=(320, 4)).astype("float32"), np.arange(320) // 16 % 2
+    model = dense(layers.Dense(2), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    balanced = only(model, batched(x[:, :8], y, size=32), "order of classes")
+    assert balanced.verdict == "ok" and "holds 2 classes on average" in balanced.found
+    model = dense(layers.Dense(40), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    chosen = only(model, batched(x, np.arange(320) // 8, size=32), "order of classes")
+    assert chosen.verdict == "look" and "Few classes at a time" in chosen.found
+
+
+def test_a_relu_that_stands_at_two_widths_is_two_layers():
+    relu = layers.ReLU()
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, layers.Dense(1)(relu(layers.Dense(8)(relu(layers.Dense(16)(inputs))))))
+    model.compile("sgd", "mse")
+    finding = only(model, batched(np.ones((32, 4), "float32"), np.ones((32, 1), "float32")), "dead units")
+    assert "failed" not in finding.found
+
+
+def test_what_starts_at_zero_gets_its_gradient_after_an_update_of_several_steps():
+    inputs = keras.Input((4,))
+    narrow = layers.Dense(2, use_bias=False)(inputs)
+    model = keras.Model(
+        inputs, layers.Add()([layers.Dense(1)(inputs), layers.Dense(1, kernel_initializer="zeros")(narrow)])
+    )
+    model.compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4), "mse")
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    assert only(model, batched(x, x[:, :1] + 1), "gradients").verdict == "ok"
+
+
+def test_classes_along_another_axis_are_not_looked_at():
+    inputs = keras.Input((3, 4, 4))
+    model = keras.Model(inputs, layers.Softmax(axis=1)(layers.Conv2D(3, 1, data_format="channels_first")(inputs)))
+    model.compile("sgd", keras.losses.CategoricalCrossentropy(axis=1))
+    y = np.eye(3, dtype="float32")[np.zeros((8, 4, 4), int)].transpose(0, 3, 1, 2)
+    finding = only(model, batched(np.ones((8, 3, 4, 4), "float32"), y, size=4), "outputs and loss")
+    assert finding.verdict == "not examined" and "axis=1" in finding.found
