@@ -328,8 +328,8 @@ def validation_alike(training):
             "Validation gives 0 examples: there is no val_loss, and what waits for it, as EarlyStopping, does nothing.",
             "Look at next(iter(validation)), and at whether all examples went into training.",
         )
-    ours = _floats([_parts(batch)[0] for batch in training.batches])
-    theirs = _floats([_parts(batch)[0] for batch in others])
+    ours = _means_and_deviations([_parts(batch)[0] for batch in training.batches])
+    theirs = _means_and_deviations([_parts(batch)[0] for batch in others])
     only_one = [f"{name} in training" for name in ours.keys() - theirs.keys()]
     only_one += [f"{name} in validation" for name in theirs.keys() - ours.keys()]
     if only_one:
@@ -338,14 +338,14 @@ def validation_alike(training):
             f" {', the '.join(sorted(only_one))} only.",
             "Make both datasets by the same function.",
         )
-    for name, mine in ours.items():
-        other = theirs[name]
-        spread = (other.std() + 1e-9) / (mine.std() + 1e-9)
-        shift = abs(other.mean() - mine.mean()) / (mine.std() + 1e-9)
+    for name, (mean, deviation) in ours.items():
+        mean_of_others, deviation_of_others = theirs[name]
+        spread = (deviation_of_others + 1e-9) / (deviation + 1e-9)
+        shift = abs(mean_of_others - mean) / (deviation + 1e-9)
         if spread > SPREAD or spread < 1 / SPREAD or shift > SHIFT:
             return wrong(
-                f"The {name} of validation have mean {other.mean():.3g} and deviation {other.std():.3g}, those of"
-                f" training {mine.mean():.3g} and {mine.std():.3g}: the model is tried on what it never sees.",
+                f"The {name} of validation have mean {mean_of_others:.3g} and deviation {deviation_of_others:.3g},"
+                f" those of training {mean:.3g} and {deviation:.3g}: the model is tried on what it never sees.",
                 "Make both datasets by the same function, with the mean and deviation of training.",
             )
     return ok("Inputs of validation have the scale of those of training.")
@@ -415,14 +415,20 @@ def _has_scale(value):
     return value.dtype.is_floating or value.dtype == tf.uint8
 
 
-def _floats(inputs):
-    """Return by their names the floating inputs of all batches, each joined to one array of float64."""
-    found = {}
+def _means_and_deviations(inputs):
+    """Return by their names the floating inputs' mean and standard deviation over all batches."""
+    of_parts = {}
     for value in inputs:
         for name, part in named_parts(value, "inputs"):
-            if _has_scale(part):
-                found.setdefault(name, []).append(np.asarray(part).astype("float64").ravel())
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+            if _has_scale(part) and np.size(part):
+                numbers = np.asarray(part).astype("float64")
+                of_parts.setdefault(name, []).append((numbers.size, numbers.mean(), numbers.var()))
+    return {name: _together(*zip(*parts, strict=True)) for name, parts in of_parts.items()}
+
+
+def _together(sizes, means, variances):
+    mean = np.average(means, weights=sizes)
+    return mean, np.sqrt(np.average(variances + (np.array(means) - mean) ** 2, weights=sizes))
 
 
 def _classes(batch):

@@ -234,12 +234,14 @@ def frozen(training):
             names.append(layer.name)
             size += sum(math.prod(weight.shape) for weight in layer.weights)
     if size / whole > FROZEN:
-        return wrong(
+        found = (
             f"{', '.join(names[:4])}: frozen, with {size / whole:.0%} of the weights, and the bias is still 0 as it was"
-            " made: no training has been there.",
-            "Set trainable=True before compile, or load the weights that were to be kept.",
-            "06",
+            " made: no training has been there."
         )
+        advice = "Set trainable=True before compile, or load the weights that were to be kept."
+        if training.has_own_step:
+            return look(found, f"Right for a network that train_step moves, as a mean teacher. Else: {advice}")
+        return wrong(found, advice, "06")
     return ok("No layer is frozen that was never trained.")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_gaps import mask_of, parts_of
 from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.operations import number_of_bytes
 from bigtrain_nb.common.passes import as_tensor, batches_of, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
@@ -16,8 +17,14 @@ from bigtrain_nb.train.model import overriding
 
 MOST_BATCHES = 40
 """That are read; from fewer, the order of classes cannot be told."""
+MOST_BYTES = 2 * 2**30
+"""Of batches that are kept, after the first ones."""
 SHARE_FOR_READING = 0.15
 """Of the time limit; then those that have come must do."""
+
+
+def _bytes_of(batch):
+    return sum(number_of_bytes(part) for part in keras.tree.flatten(batch) if tf.is_tensor(part))
 
 
 class NoExamples(Exception):
@@ -42,9 +49,13 @@ class Training:
         self.until = time.monotonic() + 60 * minutes
         self.unread = None
         self.batches = []
+        kept = 0
         try:
             for batch in each_read(data, MOST_BATCHES, SHARE_FOR_READING * 60 * minutes):
                 self.batches.append(batch)
+                kept += _bytes_of(batch)
+                if kept > MOST_BYTES:
+                    break
         except (TypeError, NoExamples):
             raise
         except Exception as error:

@@ -771,3 +771,23 @@ def test_classes_along_another_axis_are_not_looked_at():
     y = np.eye(3, dtype="float32")[np.zeros((8, 4, 4), int)].transpose(0, 3, 1, 2)
     finding = only(model, batched(np.ones((8, 3, 4, 4), "float32"), y, size=4), "outputs and loss")
     assert finding.verdict == "not examined" and "axis=1" in finding.found
+
+
+def test_a_frozen_teacher_of_a_step_of_ones_own_is_only_looked_at():
+    class Taught(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.student, self.teacher = layers.Dense(3), layers.Dense(3, trainable=False)
+
+        def call(self, x):
+            return self.student(x) - self.teacher(x)
+
+        def train_step(self, data):
+            return {"loss": tf.reduce_mean(self(data[0]) ** 2)}
+
+    model = Taught()
+    model.compile("sgd")
+    data = batched(np.ones((16, 2), "float32"), np.ones((16, 3), "float32"))
+    model(np.ones((1, 2), "float32"))
+    finding = only(model, data, "frozen layers")
+    assert finding.verdict == "look" and "mean teacher" in finding.advice
