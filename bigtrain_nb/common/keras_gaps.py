@@ -363,6 +363,7 @@ def function_graph(node, name):
 
 
 MOVING = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
+"""Of BatchNormalization; the last three where it renormalizes."""
 
 
 def moving_statistics(model):

@@ -492,7 +492,7 @@ class Model(keras.Model):
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
             _refuse_what_needs_one_piece(self)
             _refuse_ema_overwrites(self)
-            _refuse_stateful(self)
+            _refuse_what_forward_passes_change(self)
             _refuse_synchronized_in_micro_batches(self)
         optimizer, weights = self.optimizer, self.trainable_variables
         if isinstance(self, (Functional, keras.Sequential)) and weights and optimizer and not optimizer.built:
@@ -846,7 +846,7 @@ def _refuse_ema_overwrites(model):
         )
 
 
-def _refuse_stateful(model):
+def _refuse_what_forward_passes_change(model):
     for layer in layers_within(model):
         if getattr(layer, "stateful", False):
             raise ValueError(
