@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.quiet import keras, tf
 
 _RESOURCES = {
@@ -36,6 +37,14 @@ def as_fit_gives(model, data):
     if not has_one or not isinstance(source, tf.data.Dataset):
         return data
     return source.map(lambda *parts: model.preprocess_samples(*parts), num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def loss_as_fit_asks(model, x, y, outputs, sample_weight, training):
+    """Return what a model's `compute_loss` gives where Keras' step calls it: by position, and ``training`` if taken."""
+    given = x, y, outputs, sample_weight
+    if takes(model.compute_loss, *given, training=training):
+        return model.compute_loss(*given, training=training)
+    return model.compute_loss(*given)
 
 
 def as_tensor(value):

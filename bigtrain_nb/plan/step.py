@@ -4,10 +4,10 @@ import math
 from functools import partial
 from numbers import Number
 
-from bigtrain_nb.common.checks import function, of_kind, takes, whole_number
+from bigtrain_nb.common.checks import function, of_kind, whole_number
 from bigtrain_nb.common.keras_gaps import innermost, weights_to_train
 from bigtrain_nb.common.operations import number_of_bytes
-from bigtrain_nb.common.passes import as_fit_gives, passes
+from bigtrain_nb.common.passes import as_fit_gives, loss_as_fit_asks, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.parallel.fully_shard import is_fully_sharded
@@ -278,9 +278,7 @@ def _as_outputs(target, output):
 
 def _own_value(model, x, y, outputs, sample_weight):
     """Return the loss of a model that works it out in its own `compute_loss`."""
-    given = x, y, outputs, sample_weight
-    training = {"training": True} if takes(model.compute_loss, *given, training=True) else {}
-    return model.compute_loss(*given, **training)
+    return loss_as_fit_asks(model, x, y, outputs, sample_weight, training=True)
 
 
 def _losses(model, loss, outputs):

@@ -42,6 +42,9 @@ def main(words):
         )
     except (ValueError, TypeError, OSError) as error:
         parser.error(str(error))
+    except Exception:  # so does a dataset, when it is read
+        traceback.print_exc()
+        parser.error(f"{chosen.training} raised what stands above")
     print(report)
     if chosen.html:
         chosen.html.write_text(report.html(), encoding="utf-8")

@@ -240,7 +240,7 @@ def frozen(training):
         )
         advice = "Set trainable=True before compile, or load the weights that were to be kept."
         if training.has_own_step:
-            return look(found, f"Right for a network that train_step moves, as a mean teacher. Else: {advice}")
+            return look(found, f"Right for a network that train_step moves, as a mean teacher. Else: {advice}", "06")
         return wrong(found, advice, "06")
     return ok("No layer is frozen that was never trained.")
 

@@ -9,7 +9,7 @@ from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_gaps import mask_of, parts_of
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.operations import number_of_bytes
-from bigtrain_nb.common.passes import as_tensor, batches_of, passes
+from bigtrain_nb.common.passes import as_tensor, batches_of, loss_as_fit_asks, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
 from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, wrong
@@ -18,13 +18,9 @@ from bigtrain_nb.train.model import overriding
 MOST_BATCHES = 40
 """That are read; from fewer, the order of classes cannot be told."""
 MOST_BYTES = 2 * 2**30
-"""Of batches that are kept, after the first ones."""
+"""In the batches that are kept: then no more are read."""
 SHARE_FOR_READING = 0.15
 """Of the time limit; then those that have come must do."""
-
-
-def _bytes_of(batch):
-    return sum(number_of_bytes(part) for part in keras.tree.flatten(batch) if tf.is_tensor(part))
 
 
 class NoExamples(Exception):
@@ -53,7 +49,7 @@ class Training:
         try:
             for batch in each_read(data, MOST_BATCHES, SHARE_FOR_READING * 60 * minutes):
                 self.batches.append(batch)
-                kept += _bytes_of(batch)
+                kept += sum(number_of_bytes(part) for part in keras.tree.flatten(batch) if tf.is_tensor(part))
                 if kept > MOST_BYTES:
                     break
         except (TypeError, NoExamples):
@@ -142,9 +138,7 @@ class Training:
             raise NotExamined(self.no_loss)
         if x is None:
             x, y, weight = self.x, self.y, self.weight
-        given = x, y, outputs, weight
-        as_in = {"training": training} if takes(self.model.compute_loss, *given, training=training) else {}
-        return tf.convert_to_tensor(self.model.compute_loss(*given, **as_in))
+        return tf.convert_to_tensor(loss_as_fit_asks(self.model, x, y, outputs, weight, training))
 
     def loss_of(self, batch, training=False):
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
