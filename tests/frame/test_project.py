@@ -82,8 +82,10 @@ def test_links_and_commands_exist(file):
     assert set(re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE)) <= set(targets)
 
 
-def test_each_notebook_says_how_it_opens_elsewhere_and_the_address_is_the_projects():
-    place = PROJECT["urls"]["Repository"].removeprefix("https://github.com/")
+def test_each_notebook_says_how_it_opens_elsewhere_with_the_wheel_that_a_clone_makes():
+    wheel = f"bigtrain_nb-{PROJECT['version']}-py3-none-any.whl"
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-        assert f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{path.name})" in first
+        said = re.search(r"`pip wheel --no-deps \.`.*`%pip install -q \"(\S+?)(\[[\w,]+\])?\"`", first)
+        assert said and said[1] == wheel, path.name
+        assert set((said[2] or "[]")[1:-1].split(",")) <= {"", *PROJECT["optional-dependencies"]}
