@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_lines, name_rows, side_text
 
 DASHED = (0, (3, 1.5))
 
@@ -71,4 +71,23 @@ def curse_figure(trials, seen, true) -> Figure:
     axes.set_ylim(0, 1.2 * max(seen))
     grid(axes, "y")
     label(axes, "trials in a search", "gain of the winner, in\nspreads of the settings")
+    return figure
+
+
+def spreads_figure(spreads) -> Figure:
+    """The standard deviation of the activations over the layers, a line for each initializer.
+
+    `spreads`: {initializer: one standard deviation for each layer}.
+    """
+    figure, (axes,) = canvas(3.8)
+    ends = {}
+    for name, values in spreads.items():
+        layers = np.arange(1, len(values) + 1)
+        axes.plot(layers, np.maximum(values, 1e-6), "o-", color=MEASURED, linewidth=1.8, markersize=4)
+        ends[name] = max(values[-1], 1e-6)
+    axes.set_yscale("log")
+    name_lines(axes, ends, apart=0.09)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    grid(axes, "y")
+    label(axes, "layer", "standard deviation\nof the activations")
     return figure
