@@ -39,6 +39,19 @@ def row(*parts):
     return widgets.HBox(parts, layout={"flex_flow": "row wrap", "grid_gap": "0.3em"})
 
 
+def keyboard_guard():
+    """Return an invisible widget that keeps JupyterLab's shortcuts away from the controls in the box around it.
+
+    Without it, a letter that is typed at a dropdown is a command for the cell: "m" makes it Markdown, and the Lab is
+    gone. JupyterLab and Notebook 7 take no shortcut from an element with this attribute, which must be on the focused
+    element itself. ipywidgets cannot set it; the handler of a style sheet that has loaded can. Where a page runs no
+    such handler, nothing changes.
+    """
+    guard = "event.target.setAttribute('data-lm-suppress-shortcuts', '')"
+    loaded = f"this.closest('.widget-vbox').addEventListener('focusin', event => {guard})"
+    return widgets.HTML(f'<style onload="{loaded}">.bigtrain-lab {{}}</style>', layout={"display": "none"})
+
+
 def mime_bundle(widget, words):
     """Return what a notebook shows: the widget, or the words where there are no widgets.
 

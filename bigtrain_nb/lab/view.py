@@ -7,7 +7,7 @@ change their values, so that nothing piles up over many runs.
 import html
 
 from bigtrain_nb.lab import runs
-from bigtrain_nb.lab.fields import LOOK, chosen_in, colored, field, focus, row, said, widgets
+from bigtrain_nb.lab.fields import LOOK, chosen_in, colored, field, focus, keyboard_guard, row, said, widgets
 from bigtrain_nb.plots import figure_svg
 
 EXPORTED = "lab-runs.csv"
@@ -48,6 +48,7 @@ class View:
                 self.results,
                 row(self.swept, self.sweep, self.race),
                 row(self.baseline, self.export),
+                keyboard_guard(),
             ]
         )
         self.refresh()

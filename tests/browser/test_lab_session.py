@@ -99,6 +99,53 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     keep_pictures(page, artifacts)
 
 
+KEYS = [
+    "import time\nimport bigtrain_nb as bt",
+    "def build(memory, cores, slices, exact):\n    return lambda: time.sleep(0.001) or cores",
+    "bt.Lab(build, seconds=0.2, memory=['auto', 'much', 'little'], cores=range(1, 9), slices=[1, 2, 4, 8], exact=False)",
+    f"print({DONE[:5]!r} + {DONE[5:]!r})",
+]
+CELLS = """() => [...document.querySelectorAll('.jp-Notebook .jp-Cell')].map(
+    cell => [...cell.classList].find(name => /jp-(Code|Markdown|Raw)Cell/.test(name)))"""
+COMMANDS = ["m", "a", "b", "r", "y", "j", "k", "x", "d", "d", "1", "ArrowDown", "ArrowUp", "Escape", "Enter"]
+
+
+def test_keys_typed_at_a_control_are_no_commands_for_the_cell(jupyter, page):
+    put(KEYS, jupyter.folder / "keys.ipynb")
+    open_notebook(page, jupyter, "keys.ipynb")
+    check_keys(page)
+
+
+@pytest.mark.more("the keys a second time, in Notebook 7")
+def test_keys_in_notebook_7(jupyter, page, errors):
+    put(KEYS, jupyter.folder / "keys7.ipynb")
+    open_notebook(page, jupyter, "keys7.ipynb", app="notebooks")
+    errors.clear()  # as below
+    check_keys(page)
+
+
+def check_keys(page):
+    run_all(page)
+    cells = page.evaluate(CELLS)
+    selected = page.locator(".jp-Cell.jp-mod-active").count()
+    memory = page.get_by_label("memory", exact=True)
+    memory.focus()
+    page.keyboard.press("m")
+    assert page.evaluate(CELLS) == cells, "m is no command at a dropdown"
+    expect(memory).to_have_value("much")
+    page.keyboard.press("ArrowDown")
+    expect(memory).to_have_value("little")
+    stops = [memory, page.get_by_label("exact", exact=True), button(page, "Try all"), page.locator("[role=slider]")]
+    for stop in stops:
+        for place in range(stop.count()):
+            stop.nth(place).focus()
+            for key in COMMANDS:
+                page.keyboard.press(key)
+            assert page.evaluate(CELLS) == cells, f"{stop} {place}"
+    assert page.locator(".jp-Cell.jp-mod-active").count() == selected
+    expect(button(page, "Run")).to_be_enabled(timeout=60_000)
+
+
 def keep_pictures(page, folder):
     """The Lab in both themes; lab-light.png is the README's picture."""
     lab = page.locator(".jp-OutputArea-output", has=button(page, "Try all"))
