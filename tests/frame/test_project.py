@@ -55,7 +55,7 @@ def test_the_python_range_is_the_same_everywhere():
     assert [line.split()[-1] for line in PROJECT["classifiers"] if "Python :: 3." in line] == PYTHONS
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert f"python{PROJECT['requires-python']}" in conda
-    assert conda[-1] == {"pip": ["-c constraints.txt", "-e .[workbook,hub]"]}
+    assert conda[-1] == {"pip": ["-c constraints.txt", "-e .[workbook,hub,test]"]}
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == [PYTHONS[0], PYTHONS[-1]]
     for file in ("README.md", "Makefile"):
