@@ -101,8 +101,8 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
 
 KEYS = [
     "import time\nimport bigtrain_nb as bt",
-    "def build(memory, cores, slices, exact):\n    return lambda: time.sleep(0.001) or cores",
-    "bt.Lab(build, seconds=0.2, memory=['auto', 'much', 'little'], cores=range(1, 9), slices=[1, 2, 4, 8], exact=False)",
+    "def build(memory, cores, exact):\n    return lambda: time.sleep(0.001) or cores",
+    "bt.Lab(build, seconds=0.2, memory=['auto', 'much', 'little'], cores=range(1, 9), exact=False)",
     f"print({DONE[:5]!r} + {DONE[5:]!r})",
 ]
 CELLS = """() => [...document.querySelectorAll('.jp-Notebook .jp-Cell')].map(
