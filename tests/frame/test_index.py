@@ -54,7 +54,7 @@ def test_each_term_stands_where_its_links_lead(term, words):
             assert name.lower() in section.lower(), f"{name!r} is not in {file}, {place!r}"
 
 
-@pytest.mark.parametrize("file", ["README.md", "tried.md"])
+@pytest.mark.parametrize("file", ["README.md", "older-tutorials.md", "tried.md"])
 def test_each_link_into_a_notebook_leads_to_a_heading(file):
     links = re.findall(r"\]\(([^)#]+\.ipynb)#([^)]+)\)", (FOLDER / file).read_text())
     assert links

@@ -70,7 +70,7 @@ def test_the_dev_container_makes_the_same_environment():
     assert f"READY := {target}\n" in (ROOT / "Makefile").read_text()
 
 
-BESIDE = ["notebooks/README.md", "notebooks/tried.md", "notebooks/your-fit.md"]
+BESIDE = [f"notebooks/{page}.md" for page in ("README", "older-tutorials", "tried", "your-fit")]
 
 
 @pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *BESIDE])
