@@ -62,8 +62,10 @@ def test_each_link_into_a_notebook_leads_to_a_heading(file):
 
 
 def test_the_map_leads_to_every_notebook_and_is_drawn():
-    shown = {notebook[:2] for rows in series_map.COLUMNS.values() for _, notebook in rows}
-    assert shown == {path.name[:2] for path in NOTEBOOKS}
+    shown = {(notebook[:2], subject) for rows in series_map.COLUMNS.values() for _, notebook, subject in rows}
+    assert {number for number, _ in shown} == {path.name[:2] for path in NOTEBOOKS}
+    titles = {path.name[:2]: rules.read(path).cells[0].source.splitlines()[0] for path in NOTEBOOKS}
+    assert [one for one in shown if one[1] not in titles[one[0]]] == []
     assert series_map.FILE.read_text(encoding="utf-8") == series_map.drawing(), "run tools/series_map.py"
 
 
