@@ -8,37 +8,37 @@ from pathlib import Path
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 FILE = NOTEBOOKS / "images" / "map.svg"
-COLUMNS = {  # what one sees: from top to bottom, the question and the notebook
+COLUMNS = {  # what one sees: from top to bottom, the question, the notebook and its subject
     "It is slow": [
-        ("Is it, or was that noise?", "00 Measure first"),
-        ("Does it wait for data?", "01 Feed the model"),
-        ("Are batches mostly padding?", "10 Feed a language model"),
-        ("Is one device too slow?", "02 Mirror it"),
-        ("Is one machine too slow?", "03 Many workers"),
-        ("Do all wait for the slowest?", "12 Ask a server"),
+        ("Is it, or was that noise?", "00 Measure first", "benchmarks"),
+        ("Does it wait for data?", "01 Feed the model", "tf.data pipeline tuning"),
+        ("Are batches mostly padding?", "10 Feed a language model", "tokenize and pack"),
+        ("Is one device too slow?", "02 Mirror it", "MirroredStrategy"),
+        ("Is one machine too slow?", "03 Many workers", "multi-worker training"),
+        ("Do all wait for the slowest?", "12 Ask a server", "parameter servers"),
     ],
     "It does not fit": [
-        ("Could the numbers be smaller?", "04 Half the bits"),
-        ("Is the batch too large?", "05 A batch that does not fit"),
-        ("Are activations too large?", "07 Pay with time"),
-        ("Weights and their state?", "08 Share it out"),
-        ("Is the model itself too large?", "09 Cut the model"),
+        ("Could the numbers be smaller?", "04 Half the bits", "mixed precision"),
+        ("Is the batch too large?", "05 A batch that does not fit", "gradient accumulation"),
+        ("Are activations too large?", "07 Pay with time", "activation checkpointing"),
+        ("Weights and their state?", "08 Share it out", "ZeRO and FSDP"),
+        ("Is the model itself too large?", "09 Cut the model", "model parallelism"),
     ],
     "It breaks": [
-        ("Is the loss not a number?", "11 When it goes wrong"),
-        ("Does it hang?", "11 When it goes wrong"),
-        ("Did a worker die?", "03 Many workers"),
-        ("How often must I save?", "11 When it goes wrong"),
+        ("Is the loss not a number?", "11 When it goes wrong", "debugging and recovery"),
+        ("Does it hang?", "11 When it goes wrong", "debugging and recovery"),
+        ("Did a worker die?", "03 Many workers", "multi-worker training"),
+        ("How often must I save?", "11 When it goes wrong", "debugging and recovery"),
     ],
     "It works. And now?": [
-        ("What will the real run cost?", "06 All of it"),
-        ("Which settings are best?", "13 Choose it"),
-        ("Can it be smaller?", "14 Shrink it"),
-        ("How is it served?", "14 Hand it on"),
+        ("What will the real run cost?", "06 All of it", "plan and tune a whole run"),
+        ("Which settings are best?", "13 Choose it", "hyperparameter search"),
+        ("Can it be smaller?", "14 Shrink it", "quantization, LoRA"),
+        ("How is it served?", "14 Hand it on", "serving"),
     ],
 }
 BLUE, INK, GREY = "#1f66b5", "#1d2126", "#5b636d"
-COLUMN_WIDTH, ROW_HEIGHT, TOP, MARGIN = 256, 76, 60, 12
+COLUMN_WIDTH, ROW_HEIGHT, TOP, MARGIN = 256, 92, 60, 12
 
 
 def text(x, y, words, size, color, weight="normal"):
@@ -48,11 +48,12 @@ def text(x, y, words, size, color, weight="normal"):
     )
 
 
-def row(left, top, question, notebook):
-    """A question, and under it the notebook in a box."""
+def row(left, top, question, notebook, subject):
+    """A question, and under it the notebook and its subject in a box."""
     middle = left + COLUMN_WIDTH // 2
-    box = f'<rect x="{left + 12}" y="{top + 26}" width="{COLUMN_WIDTH - 24}" height="34" rx="6" fill="{BLUE}"/>'
-    return [text(middle, top + 17, question, 14, INK), box, text(middle, top + 48, notebook, 14, "white", "bold")]
+    box = f'<rect x="{left + 12}" y="{top + 26}" width="{COLUMN_WIDTH - 24}" height="50" rx="6" fill="{BLUE}"/>'
+    name = text(middle, top + 47, notebook, 14, "white", "bold")
+    return [text(middle, top + 17, question, 14, INK), box, name, text(middle, top + 66, subject, 13, "white")]
 
 
 def drawing():
@@ -68,8 +69,8 @@ def drawing():
         right, middle = left + COLUMN_WIDTH - 12, left + COLUMN_WIDTH // 2
         parts.append(text(middle, 36, seen, 19, INK, "bold"))
         parts.append(f'<path d="M{left + 12} 50H{right}" stroke="{GREY}"/>')
-        for place, (question, notebook) in enumerate(rows):
-            parts += row(left, TOP + place * ROW_HEIGHT, question, notebook)
+        for place, words in enumerate(rows):
+            parts += row(left, TOP + place * ROW_HEIGHT, *words)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

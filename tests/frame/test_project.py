@@ -62,6 +62,18 @@ def test_the_python_range_is_the_same_everywhere():
         assert "Python 3.11 to 3.13" in (ROOT / file).read_text()
 
 
+def test_ci_makes_the_environment_of_conda_and_runs_a_notebook_in_it():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    *_, setup, run = workflow["jobs"]["conda"]["steps"]
+    name = yaml.safe_load((ROOT / "environment.yml").read_text())["name"]
+    assert setup["with"]["environment-file"] == "environment.yml" and setup["with"]["activate-environment"] == name
+    assert "-l" in run["shell"] or "-el" in run["shell"]  # a login shell: in no other the environment is active
+    notebook = run["run"].removeprefix("python -m pytest --nbval ")
+    assert (ROOT / notebook).exists()
+    said = (ROOT / "README.md").read_text()
+    assert f"`conda env create -f environment.yml && conda activate {name}`" in said
+
+
 def test_the_dev_container_makes_the_same_environment():
     text = (ROOT / ".devcontainer" / "devcontainer.json").read_text()
     container = json.loads(re.sub(r"^//.*\n", "", text, flags=re.MULTILINE))
@@ -70,7 +82,7 @@ def test_the_dev_container_makes_the_same_environment():
     assert f"READY := {target}\n" in (ROOT / "Makefile").read_text()
 
 
-BESIDE = ["notebooks/README.md", "notebooks/tried.md", "notebooks/your-fit.md"]
+BESIDE = [f"notebooks/{page}.md" for page in ("README", "older-tutorials", "tried", "your-fit")]
 
 
 @pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *BESIDE])
@@ -89,3 +101,35 @@ def test_each_notebook_says_how_it_opens_elsewhere_with_the_wheel_that_a_clone_m
         said = re.search(r"`pip wheel --no-deps \.`.*`%pip install -q \"(\S+?)(\[[\w,]+\])?\"`", first)
         assert said and said[1] == wheel, path.name
         assert set((said[2] or "[]")[1:-1].split(",")) <= {"", *PROJECT["optional-dependencies"]}
+
+
+PIP_INSTALL = re.compile(r"pip install ((?:(?:-\w|--[\w-]+)\s+(?:constraints\.txt\s+)?)*)([\"']?)([^\s`\"')]+)\2")
+ELSEWHERE = {"jax"}  # for a script beside the notebooks, in an environment of its own
+
+
+def pages_and_messages():
+    """{place: text} of all that tells a reader what to install."""
+    files = [*ROOT.glob("*.md"), *ROOT.glob("notebooks/*.md"), *ROOT.glob("notebooks/scripts/*")]
+    files += [*ROOT.glob("benchmarks/*"), *ROOT.glob("bigtrain_nb/**/*.py")]
+    texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in files if path.is_file()}
+    for path in ROOT.glob("notebooks/*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts[path.relative_to(ROOT)] = "\n".join("".join(cell["source"]) for cell in cells)
+    return texts
+
+
+def can_be_installed(what):
+    """What pip finds: this clone, its wheel, or a package that this project pins. It is on no index itself."""
+    name, _, extras = what.rstrip("]").partition("[")
+    wheel = f"bigtrain_nb-{PROJECT['version']}-py3-none-any.whl"
+    if name in (".", "/path/to/this/folder", "PATH", wheel):
+        return set(filter(None, extras.split(","))) <= set(EXTRAS)
+    return name in ELSEWHERE or canonicalize_name(name) in PINNED
+
+
+def test_what_a_reader_is_told_to_install_can_be_installed():
+    texts = pages_and_messages()
+    told = {(str(place), found[3]) for place in texts for found in PIP_INSTALL.finditer(texts[place])}
+    assert len(told) > 20 and len({what for _, what in told}) > 6
+    assert [one for one in sorted(told) if not can_be_installed(one[1])] == []
+    assert not can_be_installed("bigtrain-nb[workbook]") and not can_be_installed(".[workbooks]")

@@ -52,8 +52,10 @@ def test_measuring_planning_and_the_lab_need_no_jupyter():
 def test_what_is_not_installed_is_named_with_what_brings_it(call, tmp_path):
     done = run(call, str(tmp_path))
     assert done.returncode == 1
-    installs = 'which is not installed here: pip install "bigtrain-nb[workbook]" brings it'
-    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {SCREENS[call]}, {installs}"
+    installs = 'pip install "PATH[workbook]" brings it; PATH is the clone or wheel of bigtrain_nb'
+    assert done.stderr.splitlines()[-1] == (
+        f"ModuleNotFoundError: {SCREENS[call]}, which is not installed here: {installs}"
+    )
 
 
 def test_the_package_that_is_missing_inside_another_is_the_one_that_is_named():
