@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -24,7 +25,7 @@ def names():
     for one in (optimizer, scaled):
         one.build(variables)
     folder = tempfile.mkdtemp(dir=".")
-    model.export(f"{folder}/saved", verbose=False)
+    shutil.copytree("exported", f"{folder}/saved")
 
     def step():
         return tf.constant(1.0)
@@ -83,6 +84,7 @@ if __name__ == "__main__":
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     STRATEGY = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     SERVERS, RESOLVER = [], None
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]).export("exported", verbose=False)
     found = {}
     lines = json.load(sys.stdin)
     for line in sorted(lines, key=lambda line: "(resolver)" in line):  # to connect to servers changes the process
