@@ -221,25 +221,6 @@ def _slices(sizes):
     return made
 
 
-def _one_vote_each(model, optimizer, slices, gradients):
-    for start in range(0, len(slices), 4):
-        group = slices[start : start + 4]
-        total = 0
-        for x, y in group:
-            total = total + gradients(model, x, y)
-        optimizer.step(model, total / len(group))
-
-
-@_check_loop_3.refuses("by the examples of the first four slices")
-def _divides_by_a_full_group(model, optimizer, slices, gradients):
-    examples = sum(len(x) for x, y in slices[:4])
-    for start in range(0, len(slices), 4):
-        total = 0
-        for x, y in slices[start : start + 4]:
-            total = total + len(x) / examples * gradients(model, x, y)
-        optimizer.step(model, total)
-
-
 @_check_loop_2.refuses("the slices that are left over at the end make no update")
 def _forgets_the_leftover(model, optimizer, slices, gradients):
     whole = len(slices) - len(slices) % 4
@@ -264,8 +245,23 @@ def _keeps_the_sums(model, optimizer, slices, gradients):
 
 
 @_check_loop_3.refuses("each slice counts alike, whatever its size")
-def _empties_but_forgets_the_shares(model, optimizer, slices, gradients):
-    _one_vote_each(model, optimizer, slices, gradients)
+def _one_vote_each(model, optimizer, slices, gradients):
+    for start in range(0, len(slices), 4):
+        group = slices[start : start + 4]
+        total = 0
+        for x, y in group:
+            total = total + gradients(model, x, y)
+        optimizer.step(model, total / len(group))
+
+
+@_check_loop_3.refuses("by the examples of the first four slices")
+def _divides_by_a_full_group(model, optimizer, slices, gradients):
+    examples = sum(len(x) for x, y in slices[:4])
+    for start in range(0, len(slices), 4):
+        total = 0
+        for x, y in slices[start : start + 4]:
+            total = total + len(x) / examples * gradients(model, x, y)
+        optimizer.step(model, total)
 
 
 @_check_loop_4.refuses("each slice is clipped by itself")
