@@ -1,6 +1,7 @@
 """What a Lab lets the reader choose, and the check of what is chosen."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bigtrain_nb.common.checks import is_among
 
@@ -11,6 +12,13 @@ class Choices:
 
     values: list | tuple | range
     default: object
+
+    @property
+    def is_scale(self):
+        """Whether they are two or more numbers in rising order."""
+        if len(self.values) < 2 or not all(type(value) in (int, float) for value in self.values):
+            return False
+        return all(low < high for low, high in pairwise(self.values))
 
     @property
     def allowed(self):

@@ -13,23 +13,23 @@ LOOK = {"style": {"description_width": "11em"}, "layout": {"width": "24em", "max
 
 
 def field(name, control):
-    """Return a labelled widget for a control."""
+    """Return a labelled widget for a control: a slider for numbers that rise, a box to tick, or a list."""
     values = control.values
     common = {"description": name, TOOLTIP: control.allowed, **LOOK}
     if isinstance(values, range):
         limits = {"min": min(values), "max": max(values), "step": abs(values.step)}
-        return widgets.BoundedIntText(control.default, **limits, **common)
+        return widgets.IntSlider(control.default, **limits, **common)
     if len(values) == 2 and all(isinstance(value, bool) for value in values):
         return widgets.Checkbox(control.default, **common)
-    labels = [text(value) for value in values]
-    return widgets.Dropdown(options=labels, index=values.index(control.default), **common)
+    kind = widgets.SelectionSlider if control.is_scale else widgets.Dropdown
+    return kind(options=[text(value) for value in values], index=values.index(control.default), **common)
 
 
 def chosen_in(fields, controls):
     """Return the settings that are chosen in the fields."""
     chosen = {}
     for name, one in fields.items():
-        is_list = isinstance(one, widgets.Dropdown)
+        is_list = isinstance(one, widgets.Dropdown | widgets.SelectionSlider)
         chosen[name] = controls[name].values[one.index] if is_list else one.value
     return chosen
 

@@ -46,6 +46,9 @@ class Lab:
     `compare`). `go_on` measures the last run longer. A step function is built once: the last four that were built are
     used again where their settings come again.
 
+    `notes(source, **settings)` is called once for each new run, after it was measured, with what `build` returned; it
+    returns a dictionary of further columns for the table and the CSV, numbers or text: `{"MiB": 312}`.
+
     `runs` has all runs so far. `baseline` is the run that the next ones are compared with; None, as it is at first, for
     the run before.
     `standings` is the `Race` that is going on, as it was at the last look.
@@ -66,10 +69,13 @@ class Lab:
         print(lab.table())
     """
 
-    def __init__(self, build: Callable, *, seconds: float = 4.0, **choices: Any):
+    def __init__(self, build: Callable, *, seconds: float = 4.0, notes: Callable | None = None, **choices: Any):
         if not callable(build):
             raise TypeError(f"Lab takes a function that builds what is measured from the choices, not {build!r:.99}")
+        if notes is not None and not callable(notes):
+            raise TypeError(f"notes={notes!r:.99} must be a function: notes(source, **settings) returns a dictionary")
         self.build = build
+        self.notes = notes
         self.seconds = positive("seconds", seconds, "seconds")
         self.controls = {name: controls.control(name, given) for name, given in choices.items()}
         self.runs = []
@@ -81,6 +87,7 @@ class Lab:
         self._lock = threading.RLock()
         self._view = None
         self._steps = []  # (settings, step function), the last used last
+        self._sources = []  # (settings, source) of the job that is going on, where there are notes
 
     @property
     def running(self) -> bool:
@@ -228,9 +235,11 @@ class Lab:
         """Measure, keep the new runs and return them."""
         with self._on_the_machine(job):
             measured = self._in_turns(job)
-        with self._still(job):
             before = {run.name: run for run in self.runs}
             new = [run for run in measured if run.name not in before]
+            for run in new:
+                run.notes = self._notes_of(run.settings)
+        with self._still(job):
             known = {run.name: run for run in new} | before
             for run in new:
                 first = run.comparison.names[0] if run.comparison else run.name
@@ -272,6 +281,7 @@ class Lab:
             try:
                 yield
             finally:
+                self._sources = []
                 _machine.release()
         except BaseException as error:  # a kernel's interrupt too
             with suppress(Stopped), self._still(job):
@@ -307,7 +317,7 @@ class Lab:
         """Return what `build` makes of the settings, or has made, if that is a step; a note on its error names them."""
         for chosen, step in self._steps:
             if chosen == settings:
-                return step
+                return self._remember(settings, step)
         try:
             source = self.build(**settings)
             if not is_source(source):
@@ -317,10 +327,23 @@ class Lab:
                 )
             if callable(source) and not hasattr(source, "__iter__"):
                 self._steps = [*self._steps, (settings, source)][-STEPS_KEPT:]
-            return source
+            return self._remember(settings, source)
         except Exception as error:
             error.add_note(f"raised by {controls.text(self.build)} with {controls.describe(settings)}")
             raise
+
+    def _remember(self, settings, source):
+        """Keep the source for its notes, until the job ends, in the place of one that was built before."""
+        if self.notes:
+            self._sources = [each for each in self._sources if each[0] != settings] + [(settings, source)]
+        return source
+
+    def _notes_of(self, settings):
+        """Return what `notes` says of the source that was measured with these settings."""
+        for chosen, source in self._sources:
+            if chosen == settings:
+                return runs.checked_notes(self.notes(source, **settings), settings)
+        return {}
 
     @contextmanager
     def _still(self, job):

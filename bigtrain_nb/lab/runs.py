@@ -3,7 +3,8 @@
 import csv
 import io
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.words import interval, number
@@ -15,6 +16,9 @@ SHOWN = 24
 MEDIAN = ("median", "(interval)")
 ALL = object()
 """In place of the name of a control that is swept: all combinations race."""
+MEASURED = ("unit", "median", "low", "high", "first_seconds", "note")
+RATIO = {"baseline": "b", "ratio": "median", "ratio_low": "low", "ratio_high": "high", "verdict": "verdict"}
+"""Columns of the CSV: what they are called in a `Result`, and in a `Ratio`."""
 ARROWS = {"faster": "\N{BLACK UP-POINTING TRIANGLE} ", "slower": "\N{BLACK DOWN-POINTING TRIANGLE} "}
 
 
@@ -24,12 +28,14 @@ class Run:
 
     `comparison` holds all that took turns with it, or is None for a run that was measured alone. `against` is the run
     that it is compared with, None for one alone and for the fastest of a race; `ratio` is the rate over that one's.
+    `notes`: {name of a column: number or text}, as the Lab's `notes` said.
     """
 
     settings: dict
     result: Result
     comparison: Comparison | None = None
     against: "Run | None" = None
+    notes: dict = field(default_factory=dict)
 
     @property
     def name(self):
@@ -85,16 +91,18 @@ def table(runs):
     differing = [name for name in shown[0].settings if len({text(run.settings[name]) for run in shown}) > 1]
     common = {name: value for name, value in shown[0].settings.items() if name not in differing}
     units = {run.result.unit for run in shown}
+    noted = list(dict.fromkeys(name for run in shown for name in run.notes))
     rows = []
     for run in shown:
         values = [text(run.settings[name]) for name in differing]
+        values += [_note(run.notes.get(name, "")) for name in noted]
         measured = interval(run.result) if len(units) == 1 else _rate(run.result)
         verdict = _parts(f"{run.ratio} (against {run.against.name})") if run.against else ""
         rows.append([(run.name,), *values, _parts(measured), verdict])
     closing = [f"All with {describe(common)}."] if common else []
     closing += [f"{run.name}: {run.result.note}." for run in shown if run.result.note]
     median = ("median", "(interval),", *units) if len(units) == 1 else MEDIAN
-    head = [("run",), *differing, median, "verdict"]
+    head = [("run",), *differing, *noted, median, "verdict"]
     return cards.table(f"The last {len(rows)} of {len(runs)} runs", head, rows, "\n".join(closing), last_below=True)
 
 
@@ -148,22 +156,41 @@ def csv_lines(runs):
 
     Raises ValueError for a choice that has the name of another column.
     """
-    measured = ["unit", "median", "low", "high", "first_seconds", "note"]
-    ratio = {"baseline": "b", "ratio": "median", "ratio_low": "low", "ratio_high": "high", "verdict": "verdict"}
+    noted = {name: "" for run in runs for name in run.notes}
     lines = []
     for run in runs:
-        taken = run.settings.keys() & {"run", *measured, *ratio}
+        taken = run.settings.keys() & {"run", *MEASURED, *RATIO}
         if taken:
             raise ValueError(f"a choice cannot be written under {min(taken)!r}, which is another column: rename it")
         line = {"run": run.name, **{name: text(value) for name, value in run.settings.items()}}
-        line |= {name: getattr(run.result, name) for name in measured}
-        line |= {column: getattr(run.ratio, name, "") for column, name in ratio.items()}
+        line |= noted | run.notes
+        line |= {name: getattr(run.result, name) for name in MEASURED}
+        line |= {column: getattr(run.ratio, name, "") for column, name in RATIO.items()}
         lines.append(line)
     file = io.StringIO()
     table = csv.DictWriter(file, lines[0] if lines else [])
     table.writeheader()
     table.writerows(lines)
     return file.getvalue()
+
+
+def checked_notes(notes, settings):
+    """Return further columns of a run. Raises TypeError or ValueError for what cannot be one."""
+    if not isinstance(notes, dict):
+        raise TypeError(f"notes must return a dictionary, as {{'MiB': 312}}, not {notes!r:.99}")
+    for name, value in notes.items():
+        if not isinstance(name, str) or name in settings or name in {"run", *MEASURED, *RATIO}:
+            what = "a setting" if name in settings else "another column"
+            wrong = f"is the name of {what}: rename it" if isinstance(name, str) else "must be a text"
+            raise ValueError(f"notes returned the column {name!r}, which {wrong}")
+        if not isinstance(value, str | Real):
+            raise TypeError(f"notes returned {name}={value!r:.99}, expected a number or a text")
+    return dict(notes)
+
+
+def _note(value):
+    """A number to three digits, a whole one and a text as they are."""
+    return str(value) if isinstance(value, str | Integral) else number(value)
 
 
 def _parts(words):

@@ -59,6 +59,21 @@ def picture(page):
     return page.locator(".widget-html [role=img]").first
 
 
+def slider(page, name):
+    """The handle of a slider, which takes the focus."""
+    return page.locator(".widget-inline-hbox", has=page.get_by_text(name, exact=True)).get_by_role("slider")
+
+
+def readout(page, name):
+    return page.locator(".widget-inline-hbox", has=page.get_by_text(name, exact=True)).locator(".widget-readout")
+
+
+def slide(page, name, *keys):
+    slider(page, name).focus()
+    for key in keys:
+        page.keyboard.press(key)
+
+
 def press_and_await(page, name, words):
     """Press a button of the Lab and wait for a picture that says these words."""
     before = picture(page).inner_html() if picture(page).count() else ""
@@ -78,7 +93,8 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     expect(button(page, "Stop")).to_be_disabled()
 
     press_and_await(page, "Run", "run 1")
-    page.get_by_label("num_parallel_calls", exact=True).select_option("2")
+    slide(page, "num_parallel_calls", "ArrowRight")
+    expect(readout(page, "num_parallel_calls")).to_have_text("2")
     page.get_by_label("Try all values of", exact=True).select_option("prefetch")
     press_and_await(page, "Try all", "run 3")
 
@@ -101,8 +117,9 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
 
 KEYS = [
     "import time\nimport bigtrain_nb as bt",
-    "def build(memory, cores, exact):\n    return lambda: time.sleep(0.001) or cores",
-    "bt.Lab(build, seconds=0.2, memory=['auto', 'much', 'little'], cores=range(1, 9), exact=False)",
+    "def build(memory, cores, micro, exact):\n    return lambda: time.sleep(0.001) or cores",
+    "lab = bt.Lab(build, seconds=0.2, memory=['auto', 'much', 'little'], cores=range(1, 9), micro=[1, 4, 16],"
+    " exact=False)\nlab",
     f"print({DONE[:5]!r} + {DONE[5:]!r})",
 ]
 CELLS = """() => [...document.querySelectorAll('.jp-Notebook .jp-Cell')].map(
@@ -137,7 +154,23 @@ def check_keys(page):
     expect(memory).to_have_value("much")
     page.keyboard.press("ArrowDown")
     expect(memory).to_have_value("little")
-    fields = [page.get_by_label(name, exact=True) for name in ("memory", "cores", "exact")]
+    slide(page, "cores", "ArrowRight", "ArrowRight", "ArrowLeft")
+    expect(readout(page, "cores")).to_have_text("2")
+    slide(page, "micro", "ArrowRight", "ArrowRight")
+    expect(readout(page, "micro")).to_have_text("16")
+    slide(page, "cores", "End")
+    expect(readout(page, "cores")).to_have_text("8")
+    readout(page, "cores").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("5")
+    page.keyboard.press("Enter")
+    expect(readout(page, "cores")).to_have_text("5")
+    exact = page.get_by_label("exact", exact=True)
+    exact.focus()
+    page.keyboard.press("Space")
+    expect(exact).to_be_checked()
+    fields = [page.get_by_label(name, exact=True) for name in ("memory", "exact")]
+    fields += [slider(page, name) for name in ("cores", "micro")]
     stops = [*fields, button(page, "Try all")]
     for stop in stops:
         for place in range(stop.count()):

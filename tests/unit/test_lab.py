@@ -68,7 +68,6 @@ class TestMeasured:
     def test_a_run_passes_at_most_eight_files(self, tmp_path):
         program = (
             "import sys, time, bigtrain_nb as bt\n"
-            "rooms = ('lab', 'measure')\n"
             "lab = bt.Lab(lambda n: lambda: time.sleep(0.001) or n, seconds=0.05, n=[1, 2])\n"
             "called = set()\n"
             "def note(frame, event, argument):\n"
@@ -76,7 +75,8 @@ class TestMeasured:
             "sys.setprofile(note)\n"
             "lab.run(n=1); lab.run(n=2)\n"
             "sys.setprofile(None)\n"
-            "print(sorted(name for name in called if '/lab/' in name or '/measure/' in name))\n"
+            "rooms = ('bigtrain_nb/lab/', 'bigtrain_nb/measure/')\n"
+            "print(sorted(name for name in called if any(room in name for room in rooms)))\n"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert len(ast.literal_eval(done.stdout)) <= 8, done.stdout
@@ -239,6 +239,56 @@ class TestShown:
         assert "\N{BLACK DOWN-POINTING TRIANGLE} 32" in shown_in(lab)
         lab.sweep("batch", prefetch=2)
         assert "up to 320 examples/s" in shown_in(lab)
+
+
+@quick
+class TestNotes:
+    """Further columns that the reader's own function returns."""
+
+    def test_they_are_in_the_run_the_table_and_the_csv(self, tmp_path):
+        asked = []
+
+        def notes(source, batch, crop):
+            asked.append((source(), batch, crop))
+            return {"MiB": 312.25 * batch, "bottleneck": "input"}
+
+        lab = Lab(lambda batch, crop: build(batch), notes=notes, batch=[4, 320], crop=["center"])
+        lab.run()
+        lab.run(batch=320)
+        assert asked == [(4, 4, "center"), (320, 320, "center")], "once for each new run"
+        assert lab.runs[0].notes == {"MiB": 1249.0, "bottleneck": "input"}
+        assert "MiB" in str(lab.table()) and "99,900" in str(lab.table()) and "bottleneck" in lab.table().html
+        with open(lab.export(tmp_path / "runs.csv"), newline="") as stored:
+            first, second = csv.DictReader(stored)
+        assert (first["MiB"], second["MiB"], second["bottleneck"]) == ("1249.0", "99920.0", "input")
+        assert lab._sources == [] and lab.go_on()[0].notes["MiB"] == 99920
+
+    def test_a_sweep_asks_for_each_and_a_race_too(self):
+        lab = Lab(build, notes=lambda source, batch: {"twice": 2 * source()}, batch=[4, 32])
+        lab.sweep("batch")
+        lab.race()
+        assert [run.notes["twice"] for run in lab.runs] == [8, 64, 8, 64]
+
+    @pytest.mark.parametrize(
+        ("notes", "kind", "message"),
+        [
+            ({"batch": 1}, ValueError, "the column 'batch', which is the name of a setting"),
+            ({"verdict": 1}, ValueError, "the column 'verdict', which is the name of another column"),
+            ({"run": 1}, ValueError, "the column 'run', which is"),
+            ({3: 1}, ValueError, "the column 3, which must be a text"),
+            ({"MiB": [1]}, TypeError, r"notes returned MiB=\[1\], expected a number or a text"),
+            (312, TypeError, "notes must return a dictionary, as {'MiB': 312}, not 312"),
+        ],
+    )
+    def test_what_cannot_be_a_column_is_refused_by_name(self, notes, kind, message):
+        lab = Lab(build, notes=lambda source, batch: notes, batch=[4, 32])
+        with pytest.raises(kind, match=message):
+            lab.run()
+        assert lab.runs == [] and message[:20].replace("\\", "") in lab.status
+
+    def test_notes_must_be_a_function(self):
+        with pytest.raises(TypeError, match="notes=312 must be a function"):
+            Lab(build, notes=312)
 
 
 @quick

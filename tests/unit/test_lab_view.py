@@ -27,6 +27,31 @@ def test_a_range_may_fall_and_one_boolean_is_a_list():
     assert (n.min, n.max, n.step, n.value) == (16, 64, 16, 64) and view.fields["on"].options == ("True",)
 
 
+def test_numbers_that_rise_get_a_slider_and_all_else_a_list_or_a_box(lab):
+    def build(**settings):
+        return lambda: 1
+
+    rising, falling, mixed = [1, 4, 16], [1024, 256, 2048], [0, "AUTOTUNE"]
+    lab = Lab(
+        build, k=range(1, 9), micro=rising, rate=[0.1, 0.2], width=falling, ahead=mixed, xla=False, both=[False, True]
+    )
+    view = shown(lab)
+    kinds = {name: type(field).__name__ for name, field in view.fields.items()}
+    assert kinds == {
+        "k": "IntSlider",
+        "micro": "SelectionSlider",
+        "rate": "SelectionSlider",
+        "width": "Dropdown",
+        "ahead": "Dropdown",
+        "xla": "Checkbox",
+        "both": "Checkbox",
+    }
+    view.fields["micro"].index = 2
+    view.fields["k"].value = 5
+    view.fields["width"].index = 1
+    assert {"k": 5, "micro": 16, "width": 256}.items() <= lab.settings().items()
+
+
 def test_buttons_and_progress_follow_the_state(gate):
     lab = Lab(gate)
     view = shown(lab)
