@@ -71,6 +71,23 @@ def _what(run):
     return f"{describe(run.changed)} ({run.against.name}: {', '.join(text(before[name]) for name in run.changed)})"
 
 
+def answer(race):
+    """Who is the fastest, and of the others that are still in: who is as fast, for all that is known, and who is not.
+
+    A race that has ended early cannot exclude all that are slower; but what lies apart is not called alike.
+    """
+    first, *others = race.still_in
+    leader = race.results[first]
+    alike = [name for name in others if race.results[name].high >= leader.low]
+    behind = [name for name in others if name not in alike]
+    words = f"The fastest of {len(race.results)}: {first}, {_rate_alone(leader)}."
+    if alike:
+        words += f" Cannot be told apart from it: {', '.join(alike)}."
+    if behind:
+        words += f" Slower so far, but not surely: {', '.join(behind)}."
+    return words
+
+
 def standings(race):
     """Who is still in, and who has left."""
     rows = []
