@@ -28,6 +28,7 @@ from bigtrain_nb.series.pipelines import passes_of
 
 WRONG = {"sum for mean": 3.0, "one vote for each slice": 0.043}
 RIGHT = {"by hand": 4.2e-7, "exact": 0.0}
+PASSES = [(0.0, 0.04)], [(0.04, 0.09)], [(0.0, 0.0), (0.04, 140.0), (0.09, 20.0)]
 READ = {"FILE": [[0, 1], [2, 3]], "OFF": [[0, 1, 2, 3], [0, 1, 2, 3, 3]]}
 HELD = {"start": [[1, 1], [1, 1]], "end": [[2, 2], [2, 2]]}
 TRIALS = [[3.0, 2.0, 1.0], [4.0, 3.5, 3.0]]
@@ -37,7 +38,7 @@ FIGURES = {
     "rows": lambda: language.rows_figure(DOCUMENTS),
     "halves": lambda: language.halves_figure({"fixed": [16, 16], "by chance": [14, 17]}),
     "distance": lambda: accumulation.distance_figure(WRONG, RIGHT),
-    "memory": lambda: accumulation.memory_figure({1: 500.0, 16: 125.0}, {1: 500.0, 4: 200.0, 16: 125.0}),
+    "passes": lambda: accumulation.passes_figure({"K = 1": PASSES, "K = 2": PASSES}),
     "balance": lambda: cuts.balance_figure({"in order": [[0, 1], [2, 3]], "folded": [[0, 3], [1, 2]]}),
     "course": lambda: memory.course_figure({"all kept": [1, 5, 9, 4], "recomputed": [1, 2, 3, 4, 3, 4]}),
     "segments": lambda: memory.segments_figure(

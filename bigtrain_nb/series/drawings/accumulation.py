@@ -5,7 +5,6 @@ from matplotlib.ticker import NullLocator
 
 from bigtrain_nb.common.words import number
 from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
-from bigtrain_nb.series.drawings.dots import dots_and_line
 
 SMALLEST = 1e-8  # distances below it, 0 included, are drawn there: single precision ends before
 
@@ -39,24 +38,28 @@ def distance_figure(wrong, right) -> Figure:
     return figure
 
 
-def memory_figure(measured, predicted) -> Figure:
-    """Peak memory against the number of slices: measured as dots with their values, predicted as a dashed line.
+def passes_figure(steps) -> Figure:
+    """When the passes of a step ran, and below them its memory, on one clock; a column for each of ``steps``.
 
-    `measured`, `predicted`: {micro_batches: MiB}.
+    `steps`: {title: (forward passes, backward passes, memory)}, passes as [(start, end), ...] and memory as [(time,
+    MiB), ...], all times in seconds.
     """
-    figure, (axes,) = canvas(3.2)
-    dots_and_line(axes, measured, predicted, _mebibytes, offset=(9, 7))
-    places = sorted(measured)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(places, [str(place) for place in places])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlim(places[0] / 1.2, 1.7 * places[-1])
-    highest = max(*measured.values(), *predicted.values())
-    axes.set_ylim(0, 1.2 * highest)
-    grid(axes, "y")
-    label(axes, "micro-batches K\ndot: measured, dashed: constant + activations / K", "peak memory, MiB")
+    figure, panels = canvas(3.6, len(steps), rows=2)
+    for place, (title, (forward, backward, memory)) in enumerate(steps.items()):
+        passes, below = panels[place], panels[len(steps) + place]
+        zero = forward[0][0]
+        for y, (spans, color) in enumerate(((backward, PREDICTED), (forward, MEASURED))):
+            bars = [(1000 * (start - zero), 1000 * (end - start)) for start, end in spans]
+            passes.broken_barh(bars, (y - 0.3, 0.6), color=color)
+        passes.set_yticks([1, 0], ["forward", "backward"])
+        passes.set_title(title, color=INK, fontsize=10)
+
+        times = [1000 * (time - zero) for time, _ in memory]
+        mebibytes = [amount for _, amount in memory]
+        below.fill_between(times, mebibytes, color=INK, alpha=0.15, linewidth=0)
+        below.plot(times, mebibytes, color=INK, linewidth=1.2)
+        below.set_ylim(bottom=0)
+        grid(below, "y")
+        label(below, "milliseconds")
+    label(panels[len(steps)], "milliseconds", "memory, MiB")
     return figure
-
-
-def _mebibytes(peak):
-    return f"{number(peak)} MiB"

@@ -1,4 +1,4 @@
-"""Exercises of notebook 05, "A batch that does not fit": five loops over slices, each with one fault as shipped.
+"""Exercises of notebook 05, "A batch that does not fit": three loops over slices, each with one fault as shipped.
 
 A loop trains ``model``, whose weights are one vector, with an update for every four slices and one for what is left.
 """
@@ -18,31 +18,6 @@ SIZES = {
 }
 
 
-def loop_1(model, optimizer, slices, gradients):
-    for start in range(0, len(slices), 4):
-        group = slices[start : start + 4]
-        examples = sum(len(x) for x, y in group)
-        total = 0
-        for x, y in group:
-            total = total + len(x) / examples * gradients(model, x, y)
-        optimizer.step(model, total)
-
-
-@exercise(
-    loop_1,
-    takes=(
-        "a model with `weights`, one vector; an optimizer with step(model, gradient); a list of slices (x,"
-        " y); gradients(model, x, y) -> gradient of the mean loss"
-    ),
-    returns="nothing; an update for every four slices, and one for what is left",
-    minutes=3,
-    difficulty=2,
-)
-def _check_loop_1(answer):
-    """What does each example count, where one slice has 9 of them and the next has 2?"""
-    _expect_big_batches(answer)
-
-
 def loop_2(model, optimizer, slices, gradients):
     total, examples = 0, 0
     for number, (x, y) in enumerate(slices, start=1):
@@ -53,7 +28,16 @@ def loop_2(model, optimizer, slices, gradients):
             total, examples = 0, 0
 
 
-@exercise(loop_2, takes="as loop_1", returns="as loop_1", minutes=3, difficulty=2)
+@exercise(
+    loop_2,
+    takes=(
+        "a model with `weights`, one vector; an optimizer with step(model, gradient); a list of slices (x,"
+        " y); gradients(model, x, y) -> gradient of the mean loss"
+    ),
+    returns="nothing; an update for every four slices, and one for what is left",
+    minutes=3,
+    difficulty=2,
+)
 def _check_loop_2(answer):
     """Follow 10 slices by hand: after which of them is there an update?"""
     _expect_big_batches(answer)
@@ -69,7 +53,7 @@ def loop_3(model, optimizer, slices, gradients):
         optimizer.step(model, total)
 
 
-@exercise(loop_3, takes="as loop_1", returns="as loop_1", minutes=4, difficulty=3)
+@exercise(loop_3, takes="as loop_2", returns="as loop_2", minutes=4, difficulty=3)
 def _check_loop_3(answer):
     """The first update is right and the second one is not. What is still in a variable when the second one begins?"""
     _expect_big_batches(answer)
@@ -85,52 +69,28 @@ def loop_4(model, optimizer, slices, gradients, clip):
         optimizer.step(model, clip(total))
 
 
-@exercise(loop_4, takes="as loop_1; clip(gradient) -> gradient", returns="as loop_1", minutes=4, difficulty=3)
+@exercise(loop_4, takes="as loop_2; clip(gradient) -> gradient", returns="as loop_2", minutes=4, difficulty=3)
 def _check_loop_4(answer):
     """Which gradient does a training on whole batches clip, and how many times an update?"""
     _expect_big_batches(answer, clip=_clip)
 
 
-def loop_5(model, optimizer, slices, gradients, schedule):
-    total, examples, update = 0, 0, 0
-    for number, (x, y) in enumerate(slices, start=1):
-        total = total + len(x) * gradients(model, x, y)
-        examples = examples + len(x)
-        if number % 4 == 0 or number == len(slices):
-            optimizer.rate = schedule(update)
-            optimizer.step(model, total / examples)
-            total, examples = 0, 0
-            update = update + 1
-
-
-@exercise(
-    loop_5,
-    takes="as loop_1; schedule(update from 0) -> rate",
-    returns="as loop_1, with `optimizer.rate` set",
-    minutes=5,
-    difficulty=3,
-)
-def _check_loop_5(answer):
-    """Write down what `schedule` is asked for in the first two updates. What should it be asked for?"""
-    _expect_big_batches(answer, schedule=_schedule)
-
-
-def _expect_big_batches(answer, clip=None, schedule=None):
-    """Raise Wrong unless the loop ends where updates from whole batches end. It is given the clip or the schedule."""
-    given = [function for function in (clip, schedule) if function]
+def _expect_big_batches(answer, clip=None):
+    """Raise Wrong unless the loop ends where updates from whole batches end. It is given the clip, if there is one."""
+    given = [clip] if clip else []
     for what, sizes in SIZES.items():
         slices = _slices(sizes)
         truth = _Network()
         start = truth.weights
         for update in range(-(-len(slices) // 4)):
-            _update_with_a_whole_batch(truth, slices[4 * update : 4 * update + 4], update, clip, schedule)
+            _update_with_a_whole_batch(truth, slices[4 * update : 4 * update + 4], clip)
 
         found = _trained(answer, slices, given)
         moved = np.linalg.norm(truth.weights - start)
         distance = np.linalg.norm(found - truth.weights) / moved
         if not distance < 1e-5:
             told = f"with {what}: expected a distance below 1e-05 from the big batches, got {distance:.2g}"
-            raise Wrong(f"{told}{_fault(found, slices, clip, schedule)}")
+            raise Wrong(f"{told}{_fault(found, slices, clip)}")
 
 
 def _trained(loop, slices, given):
@@ -147,12 +107,12 @@ def _trained(loop, slices, given):
     return model.weights
 
 
-def _fault(found, slices, clip, schedule):
+def _fault(found, slices, clip):
     """The fault, or the two, that lead to these weights, in words; "" where none of those that are known does."""
     for faults in (*combinations(FAULTS, 1), *combinations(FAULTS, 2)):
         options = {name: value for words in faults for name, value in FAULTS[words].items()}
         model = _Network()
-        _train_wrongly(model, slices, clip, schedule, **options)
+        _train_wrongly(model, slices, clip, **options)
         if np.allclose(found, model.weights, rtol=0, atol=1e-6):
             return f": {'; and '.join(faults)}"
     return ""
@@ -169,11 +129,6 @@ FAULTS = {
     "each slice is clipped by itself, not the gradient of the update": {"clips": "slices"},
     "nothing is clipped": {"clips": "nothing"},
     "the sum is clipped after each slice, not once for the update": {"clips": "sums"},
-    "the schedule is asked for the number of the slice, not of the update": {"asked": "slice"},
-    "the schedule is asked for the number of the slice, counted from 1, not of the update": {"asked": "slice from 1"},
-    "the schedule is asked for one update later: the first one is update 0": {"asked": "next"},
-    "the rate is set after the update, not before it": {"asked": "too late"},
-    "the schedule is not followed": {"asked": "never"},
 }
 """{what is wrong: how `_train_wrongly` does it}"""
 
@@ -182,27 +137,21 @@ def _train_wrongly(
     model,
     slices,
     clip,
-    schedule,
     weigh="share",
     every=4,
     leftover=True,
     updates=True,
     empties=True,
     clips="update",
-    asked="update",
 ):
     clip = clip or _as_it_is
-    rate, total = RATE, 0
-    for update, start in enumerate(range(0, len(slices), every)):
+    total = 0
+    for start in range(0, len(slices), every):
         group = slices[start : start + every]
         if not updates or (len(group) < every and not leftover):
             continue
         if empties:
             total = 0
-        last = start + len(group) - 1
-        numbers = {"update": update, "next": update + 1, "slice": last, "slice from 1": last + 1}
-        if schedule and asked in numbers:
-            rate = schedule(numbers[asked])
         for x, y in group:
             gradient = _gradients(model, x, y)
             if clips == "slices":
@@ -210,9 +159,7 @@ def _train_wrongly(
             total = total + gradient * _weight(x, group, slices[:every], weigh)
             if clips == "sums":
                 total = clip(total)
-        model.weights = model.weights - rate * (clip(total) if clips == "update" else total)
-        if schedule and asked == "too late":
-            rate = schedule(update)
+        model.weights = model.weights - RATE * (clip(total) if clips == "update" else total)
 
 
 def _as_it_is(gradient):
@@ -229,14 +176,13 @@ def _weight(x, group, first_group, weigh):
     return len(x) / sum(len(one) for one, _ in counted)
 
 
-def _update_with_a_whole_batch(model, group, update, clip, schedule):
+def _update_with_a_whole_batch(model, group, clip):
     x = np.concatenate([x for x, y in group])
     y = np.concatenate([y for x, y in group])
     gradient = _gradients(model, x, y)
     if clip:
         gradient = clip(gradient)
-    rate = schedule(update) if schedule else RATE
-    _Plain(rate).step(model, gradient)
+    _Plain(RATE).step(model, gradient)
 
 
 class _Plain:
@@ -266,10 +212,6 @@ def _clip(gradient):
     return gradient * min(1, 0.52 / np.linalg.norm(gradient))  # cuts some, and leaves others
 
 
-def _schedule(update):
-    return 0.8 * 0.7**update
-
-
 def _slices(sizes):
     random = np.random.default_rng(0)
     made = []
@@ -277,26 +219,6 @@ def _slices(sizes):
         x = random.normal(size=(size, 5)) + number % 3
         made.append((x, np.sin(x.sum(1))))
     return made
-
-
-@_check_loop_1.refuses("each slice counts alike, whatever its size")
-def _one_vote_each(model, optimizer, slices, gradients):
-    for start in range(0, len(slices), 4):
-        group = slices[start : start + 4]
-        total = 0
-        for x, y in group:
-            total = total + gradients(model, x, y)
-        optimizer.step(model, total / len(group))
-
-
-@_check_loop_1.refuses("by the examples of the first four slices")
-def _divides_by_a_full_group(model, optimizer, slices, gradients):
-    examples = sum(len(x) for x, y in slices[:4])
-    for start in range(0, len(slices), 4):
-        total = 0
-        for x, y in slices[start : start + 4]:
-            total = total + len(x) / examples * gradients(model, x, y)
-        optimizer.step(model, total)
 
 
 @_check_loop_2.refuses("the slices that are left over at the end make no update")
@@ -323,8 +245,23 @@ def _keeps_the_sums(model, optimizer, slices, gradients):
 
 
 @_check_loop_3.refuses("each slice counts alike, whatever its size")
-def _empties_but_forgets_the_shares(model, optimizer, slices, gradients):
-    _one_vote_each(model, optimizer, slices, gradients)
+def _one_vote_each(model, optimizer, slices, gradients):
+    for start in range(0, len(slices), 4):
+        group = slices[start : start + 4]
+        total = 0
+        for x, y in group:
+            total = total + gradients(model, x, y)
+        optimizer.step(model, total / len(group))
+
+
+@_check_loop_3.refuses("by the examples of the first four slices")
+def _divides_by_a_full_group(model, optimizer, slices, gradients):
+    examples = sum(len(x) for x, y in slices[:4])
+    for start in range(0, len(slices), 4):
+        total = 0
+        for x, y in slices[start : start + 4]:
+            total = total + len(x) / examples * gradients(model, x, y)
+        optimizer.step(model, total)
 
 
 @_check_loop_4.refuses("each slice is clipped by itself")
@@ -332,12 +269,12 @@ def _clips_each_slice(model, optimizer, slices, gradients, clip):
     def clipped(model, x, y):
         return clip(gradients(model, x, y))
 
-    loop_1(model, optimizer, slices, clipped)
+    loop_3(model, optimizer, slices, clipped)
 
 
 @_check_loop_4.refuses("nothing is clipped")
 def _clips_nothing(model, optimizer, slices, gradients, clip):
-    loop_1(model, optimizer, slices, gradients)
+    loop_3(model, optimizer, slices, gradients)
 
 
 @_check_loop_4.refuses("the sum is clipped after each slice")
@@ -351,28 +288,7 @@ def _clips_the_running_sum(model, optimizer, slices, gradients, clip):
         optimizer.step(model, total)
 
 
-@_check_loop_5.refuses("the number of the slice, not of the update")
-def _counts_slices(model, optimizer, slices, gradients, schedule):
-    def of_last_slice(update):
-        return schedule(4 * update + 3)
-
-    loop_5(model, optimizer, slices, gradients, of_last_slice)
-
-
-@_check_loop_5.refuses("not divided by their number; and the schedule is not followed")
-def _two_faults(model, optimizer, slices, gradients, schedule):
-    _adds_up(model, optimizer, slices, gradients)
-
-
-@_check_loop_5.refuses("asked for one update later")
-def _counts_from_one(model, optimizer, slices, gradients, schedule):
-    def one_later(update):
-        return schedule(update + 1)
-
-    loop_5(model, optimizer, slices, gradients, one_later)
-
-
-@_check_loop_1.refuses("the slices of an update are added up")
+@_check_loop_3.refuses("the slices of an update are added up")
 def _adds_up(model, optimizer, slices, gradients):
     for start in range(0, len(slices), 4):
         optimizer.step(model, sum(gradients(model, x, y) for x, y in slices[start : start + 4]))
@@ -395,8 +311,6 @@ def _always_updates_at_the_end(model, optimizer, slices, gradients):
     optimizer.step(model, total / examples)
 
 
-@_check_loop_5.refuses("the rate is set after the update")
-def _sets_the_rate_too_late(model, optimizer, slices, gradients, schedule):
-    for update, start in enumerate(range(0, len(slices), 4)):
-        loop_1(model, optimizer, slices[start : start + 4], gradients)
-        optimizer.rate = schedule(update)
+@_check_loop_4.refuses("not divided by their number; and nothing is clipped")
+def _two_faults(model, optimizer, slices, gradients, clip):
+    _adds_up(model, optimizer, slices, gradients)
