@@ -3,7 +3,7 @@
 import html
 from dataclasses import dataclass
 
-_CELL = "text-align: left; vertical-align: top; padding: 0.15em 1em 0.15em 0"
+_CELL = "text-align: left; vertical-align: top; padding: 0.15em 0.5em 0.15em 0"
 
 
 class Shown:
@@ -67,10 +67,13 @@ def _row(cells, scope):
 
 
 def _cell(tag, attributes, content):
-    words = html.escape(content) if isinstance(content, str) else " ".join(map(_unbroken, content))
-    if 'scope="col"' in attributes:
-        words = words.replace("_", "_<wbr>")  # where the long name of a setting may break
+    words = " ".join(map(_unbroken, content)) if isinstance(content, tuple) else _breaking(content)
     return f'<{tag}{attributes} style="{_CELL}">{words}</{tag}>'
+
+
+def _breaking(words):
+    """Words that may break, also in the long name of a setting or of a value."""
+    return html.escape(words).replace("_", "_<wbr>")
 
 
 def _unbroken(words):

@@ -370,8 +370,7 @@ class Lab:
             [(name, source)] = sources.items()
             since, others = time.perf_counter(), seconds_of_others()
             result = throughput(source(), name=name, **taken)
-            note = "; ".join([*filter(None, [result.note]), *notes_since(since, others)])
-            return [Run(job[name], replace(result, note=note))]
+            return [Run(job[name], result, alone=notes_since(since, others))]
         comparison = self._last_look(job, **taken) if self._is_race else compare(sources, **taken)
         return [Run(job[name], result, comparison) for name, result in comparison.results.items()]
 

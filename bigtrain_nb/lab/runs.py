@@ -25,7 +25,8 @@ class Run:
 
     `comparison` holds all that took turns with it, or is None for a run that was measured alone. `against` is the run
     that it is compared with, None for one alone and for the fastest of a race; `ratio` is the rate over that one's.
-    `notes`: {name of a column: number or text}, as the Lab's `notes` said.
+    `notes`: {name of a column: number or text}, as the Lab's `notes` said. `alone`: what to know of the machine when it
+    was measured alone; else its comparison knows.
     """
 
     settings: dict
@@ -33,6 +34,7 @@ class Run:
     comparison: Comparison | None = None
     against: "Run | None" = None
     notes: dict = field(default_factory=dict)
+    alone: tuple = ()
 
     @property
     def name(self):
@@ -53,12 +55,11 @@ class Run:
         return changed
 
     def __repr__(self):
-        words = f"{self.name}, {_what(self)}: {_rate(self.result)}{_noted(self)}"
+        said = [f"{self.name}, {_what(self)}: {_rate(self.result)}{_noted(self)}"]
         ratio = self.ratio
-        if not ratio:
-            return words
-        said = [f"against {ratio.b}: {ratio}", ratio.advice, *_of_the_machine(self)]
-        return "; ".join([words, *filter(None, said)])
+        if ratio:
+            said += [f"against {ratio.b}: {ratio}", ratio.advice]
+        return "; ".join([*filter(None, said), *_of_the_machine(self)])
 
 
 def _what(run):
@@ -117,12 +118,13 @@ def table(runs):
     closing = [f"All with {describe(common)}."] if common else []
     if any(run.against for run in shown):
         closing.append("Compare rates within a line: these took turns. From line to line the machine may have changed.")
-    for run in shown:
-        closing += [f"{run.name}: {words}." for words in (run.result.note, *_of_the_machine(run)) if words]
-    head = [("run",), *differing, *noted, (unit or "rate",), ("verdict",), ("measured in turns with",)]
+    closing += [f"{run.name}: {run.result.note}." for run in shown if run.result.note]
+    closing += [f"{shown[-1].name}: {words}." for words in _of_the_machine(shown[-1])]
+    head = [("run",), *differing, *noted, (unit or "rate",), "verdict", "in turns with"]
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     caption = f"The last {SHOWN} of {count}" if len(runs) > SHOWN else count
-    return cards.table(caption, head, rows, "\n".join(closing))
+    card = cards.table(caption, head, rows, "\n".join(closing))
+    return replace(card, html=f'<div style="font-size: 0.9em">{card.html}</div>')
 
 
 def figure(runs, *lines):
@@ -203,7 +205,7 @@ def _beside(run):
 
 def _of_the_machine(run):
     """What to know of the machine when it was measured."""
-    return run.comparison.notes if run.comparison else ()
+    return run.comparison.notes if run.comparison else run.alone
 
 
 def csv_lines(runs):

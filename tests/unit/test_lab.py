@@ -278,7 +278,7 @@ class TestShown:
         table, picture = lab.table(), lab.picture()
         assert "All with prefetch=0 cache=False workers=1." in str(table) and "2 runs" in str(table)
         assert table.html.count('scope="row"') == 2 and "<caption" in table.html
-        assert "run    batch  examples/s  verdict       measured in turns with" in str(table)
+        assert "run    batch  examples/s  verdict       in turns with" in str(table)
         assert "run 2  320    320         80.0x faster  run 1: 4.00" in str(table)
         assert picture.data.startswith(b"\x89PNG")
         assert "batch=320 (run 1: 4)" in repr(picture) and "against run 1: 80.0x (" in repr(picture)
@@ -326,7 +326,7 @@ class TestShown:
     def test_that_other_programs_took_the_cores_is_told(self, lab, monkeypatch):
         note = "other programs took 44 % of the cores"
         monkeypatch.setattr("bigtrain_nb.lab.lab.notes_since", lambda since, others: (note,))
-        assert repr(lab.run()).endswith(f"({note})") and note in lab.status and f"run 1: {note}." in str(lab.table())
+        assert repr(lab.run()).endswith(f"; {note}") and note in lab.status and f"run 1: {note}." in str(lab.table())
         second = lab.run(batch=320)
         second.comparison = replace(second.comparison, notes=(note,))
         assert note in repr(second) and f"run 2: {note}." in str(lab.table())

@@ -37,6 +37,7 @@ MISTAKES = {
     "bt.Lab(DATASET, batch=[4])": "Lab takes a function that builds what is measured from the choices",
     "bt.Lab(dataset, batch=4)": "batch=4: expected a list of choices",
     "bt.Lab(dataset, batch=[])": "batch=[]: expected a list of choices, a range of whole numbers, True or False",
+    "bt.Lab(dataset, notes=312, batch=[4])": "notes=312 must be a function: notes(source, **settings) returns",
     "bt.Lab(dataset, seconds=0, batch=[4])": "seconds=0 must be a positive, finite number of seconds",
     "bt.Lab(lambda batch: 3.5, batch=[4]).run()": "returned 3.5; a Lab measures what its function returns",
     "bt.Lab(lambda batch: DATASET, batch=[4]).run(batch=8)": "batch=8 is not among the choices: expected one of 4",
