@@ -475,6 +475,12 @@ def layers_that_add_losses(model):
     return [layer for layer in layers_within(model) if layer._losses]
 
 
+def adds_a_mean_only(layer):
+    """Return whether all that a layer has added is a regularizer of Keras of its outputs, a mean over the examples."""
+    kinds = keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2
+    return len(layer._losses) == 1 and type(layer.activity_regularizer) in kinds
+
+
 def path_within(outer, layer):
     """Return the names on the way from a layer or model to one inside it, "block_1/dense"; None if it is not there.
 

@@ -169,6 +169,23 @@ def test_drawn_numbers_leave_the_random_numbers_of_a_loss_alone():
     assert model.loss.seed.state.numpy()[1] == 2  # one for each micro-batch
 
 
+@DIVIDED
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_compute_loss_that_passes_by_the_losses_of_compile_is_warned_of(settings, is_set):
+    def own(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return tf.reduce_mean(tf.matmul(y_pred, y_pred, transpose_b=True))
+
+    class Own(bt.Model):
+        def compute_loss(self, *args, **kwargs):
+            return own(*args, **kwargs)
+
+    model = compiled("mse", make=bt.Model if is_set else Own, **settings)
+    if is_set:
+        model.compute_loss = own
+    with pytest.warns(UserWarning, match="its own compute_loss .* none is compared with others"):
+        fit(model, y=X[:, :4])
+
+
 def similarities(replicas, micro_batches, extra=False):
     class Similarities(keras.Model):
         def __init__(self):

@@ -1,13 +1,14 @@
-"""What models add to a step and stock Keras takes: logs left out, variables as arguments, aggregated ones, own steps."""
+"""What models add to a step and stock Keras takes: fewer logs, variables as arguments, aggregated ones, own steps."""
 
 from copy import deepcopy
 
 import numpy as np
 import pytest
-from equal_models import distance, examples, on, values_on_replicas
+from equal_models import distance, examples, on, precision, values_on_replicas
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.preflight.training import Training
 
 layers = keras.layers
 X, Y = examples(28)
@@ -244,3 +245,20 @@ def test_one_of_several_optimizers_that_accumulates_is_refused_in_pieces(replica
         model.compile(several, "mse", jit_compile=False)
     with pytest.raises(ValueError, match="gradient_accumulation_steps works on one device"):
         model.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize("size", [1e-11, 1.0])
+def test_gradients_of_preflight_are_scaled_as_a_step_scales_them(size):
+    """In float16 the smallest number is 6e-8; a factor of 32,768 on large ones gives inf."""
+
+    def loss(y, outputs):
+        return size * 1000 * tf.reduce_mean((y - outputs) ** 2, -1)
+
+    with precision("mixed_float16"):
+        model = compiled(dense, stock=True, loss=loss)
+    x, y = X[:8], Y[:8]
+    training = Training(model, tf.data.Dataset.from_tensors((x, y)), None, minutes=1)
+    _, found = training.gradients(training.first)
+    residual = 2 * size * 1000 * (model.predict(x, verbose=0) - y) / 8
+    np.testing.assert_allclose(found[0], x.T @ residual, rtol=0.02, atol=0.02 * size * 1000)
+    assert np.abs(found[0]).max() > 0
