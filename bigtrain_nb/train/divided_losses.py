@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from bigtrain_nb.common.batches import named_tensors
 from bigtrain_nb.common.keras_gaps import adds_a_mean_only, layers_that_add_losses, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import first_sentence
@@ -194,10 +195,12 @@ def refuse_outputs_of_pairs(model, x, y_pred, shapes):
         if output.shape.as_list() in [shape.as_list() for shape in shapes] and any(
             output.shape[axis] != length and other[axis] == length for axis in axes
         ):
+            names = [name for name, _ in named_tensors(x)]
             raise ValueError(
-                f"{model.name}: for {length} examples it returns the shape {other}, with a second axis as long as the"
-                " batch. Of micro-batches and replicas that is shorter, and what an example is compared with are only"
-                " the others among them. Leave out micro_batches and work on one device"
+                f"{model.name}: for {length} examples of {' and '.join(names)} it returns the shape {other}, with a"
+                " second axis as long as the batch. Of micro-batches and replicas that is shorter, and an example is"
+                " compared with fewer. Leave out micro_batches and work on one device; or make what has no row for each"
+                " example, as a table, a weight or a constant of the model"
             )
 
 

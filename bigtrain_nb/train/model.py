@@ -475,6 +475,7 @@ class Model(keras.Model):
     def fit(self, *args, **kwargs):
         given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
         callbacks = callbacks_in(given.get("callbacks", kwargs.get("callbacks")))
+        _refuse_states_of_examples(self, self.micro_batches)  # before Keras calls it with a replica's share
         _refuse_swaps_of_shards(self, callbacks)
         if several_workers(self.distribute_strategy):
             _refuse_shared_backups(self, callbacks)
@@ -486,12 +487,14 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.evaluate)
     def evaluate(self, *args, **kwargs):
+        _refuse_states_of_examples(self)
         _refuse_swaps_of_shards(self, callbacks_in(kwargs.get("callbacks")))
         with self._reading():
             return super().evaluate(*args, **kwargs)
 
     @_shown_as(keras.Model.predict)
     def predict(self, *args, **kwargs):
+        _refuse_states_of_examples(self)
         _refuse_swaps_of_shards(self, callbacks_in(kwargs.get("callbacks")))
         with self._reading(is_prediction=True):
             return super().predict(*args, **kwargs)
@@ -530,7 +533,8 @@ class Model(keras.Model):
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
             _refuse_what_needs_one_piece(self)
             _refuse_ema_overwrites(self)
-            _refuse_what_forward_passes_change(self)
+            _refuse_states_of_examples(self, self.micro_batches)
+            _refuse_spectral_normalization(self)
             _refuse_synchronized_in_micro_batches(self)
         self._make_steps("train", super().make_train_function, force)
 
@@ -887,13 +891,20 @@ def _refuse_ema_overwrites(model):
         )
 
 
-def _refuse_what_forward_passes_change(model):
+def _refuse_states_of_examples(model, micro_batches=1):
+    """Raise ValueError for layers that know each example of the batch before, of which pieces are others."""
+    if micro_batches == 1 and model.distribute_strategy.num_replicas_in_sync == 1:
+        return
     for layer in layers_within(model):
         if getattr(layer, "stateful", False):
             raise ValueError(
                 f"{layer.name}: stateful=True carries a state from batch to batch, one for each example of it, so it"
                 " works on one device and without micro_batches only"
             )
+
+
+def _refuse_spectral_normalization(model):
+    for layer in layers_within(model):
         if isinstance(layer, keras.layers.SpectralNormalization):
             raise ValueError(
                 f"{layer.name}: SpectralNormalization changes its weights in each forward pass, and pieces of a batch"

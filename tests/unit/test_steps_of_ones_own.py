@@ -118,6 +118,31 @@ def test_overflow_is_sought_where_a_layer_gets_a_variable():
     assert bt.find_overflow(model, (X, Y)) is None
 
 
+def stateful(kind):
+    inputs = keras.Input(batch_shape=(14, 3, 2))
+    return keras.Model(inputs, layers.Dense(1)(kind(3, stateful=True, name="rnn")(inputs)))
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU, layers.SimpleRNN])
+def test_a_layer_with_a_state_from_batch_to_batch_is_recomputed_and_looked_at(kind):
+    x = X.reshape(28, 3, 2)
+    whole = compiled(lambda: stateful(kind), stock=True)
+    model = compiled(lambda: bt.recompute(stateful(kind), "rnn"))
+    for each in (whole, model):
+        each.fit(x, Y, batch_size=14, epochs=2, verbose=0, shuffle=False)
+    assert distance(model, whole) < 1e-5
+    for one, other in zip(model.layers[1].states, whole.layers[1].states, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert bt.find_overflow(compiled(lambda: stateful(kind)), (x[:14], Y[:14])) is None
+
+
+@pytest.mark.parametrize("way", ["fit", "evaluate", "predict"])
+def test_a_state_for_each_example_is_refused_on_replicas_before_keras_fails(way):
+    data = (X.reshape(28, 3, 2),) if way == "predict" else (X.reshape(28, 3, 2), Y)
+    with pytest.raises(ValueError, match="rnn: stateful=True carries a state from batch to batch"):
+        getattr(compiled(lambda: stateful(layers.LSTM), 2), way)(*data, batch_size=14, verbose=0)
+
+
 class RunningMean(layers.Layer):
     """Keeps the mean of what it has seen, which replicas make one."""
 
