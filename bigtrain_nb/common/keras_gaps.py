@@ -424,8 +424,10 @@ def synchronized_layers(model):
 
 def assigned_together(model):
     """Return the variables of which replicas make one value wherever a layer assigns to them, all at the same time."""
-    weights = [weight for weight in model.non_trainable_weights if isinstance(weight, keras.Variable)]
-    return [weight for weight in weights if weight.aggregation not in (None, "none")]
+    of_keras = [weight for weight in model.non_trainable_weights if weight.aggregation not in (None, "none")]
+    attributes = [each for layer in layers_within(model) for each in vars(layer).values()]
+    of_tensorflow = [each for each in attributes if isinstance(each, tf.Variable) and not each.trainable]
+    return of_keras + [each for each in of_tensorflow if each.aggregation != tf.VariableAggregation.NONE]
 
 
 def device_of(tensor):

@@ -154,6 +154,30 @@ class RunningMean(layers.Layer):
         return x - tf.stop_gradient(tf.convert_to_tensor(self.mean))
 
 
+class Calls(layers.Layer):
+    """Counts its calls in a variable of TensorFlow."""
+
+    def build(self, shape):
+        self.count = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+    def call(self, x):
+        self.count.assign_add(1.0)
+        return x
+
+
+def with_calls():
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, layers.Dense(1)(Calls(name="calls")(inputs)))
+
+
+def test_a_variable_of_tensorflow_that_replicas_assign_together_trains_as_in_stock():
+    models = [compiled(with_calls, 2, stock=stock) for stock in (True, False)]
+    for model in models:
+        model.fit(X, Y, batch_size=14, verbose=0, shuffle=False)
+    assert distance(*models) < 1e-5
+    assert [float(model.get_layer("calls").count.numpy()) for model in models] == [2, 2]
+
+
 def with_running_mean():
     inputs = keras.Input((6,))
     return keras.Model(inputs, layers.Dense(1)(RunningMean(name="running")(inputs)))
