@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import assigned_together, in_place_of, synchronized_layers
+from bigtrain_nb.common.keras_gaps import in_place_of, synchronized_layers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits, sum_over_replicas
 
@@ -315,10 +315,13 @@ def micro_batches_of(examples, size):
     return [(start, min(size, examples - start)) for start in range(0, examples, size)] or [(0, 0)]
 
 
-def sum_over_micro_batches(step_of, share):
-    """Return the sums of what ``step_of(share)`` gives for the micro-batches of a share, which may be empty."""
+def sum_over_micro_batches(step_of, share, in_step=False):
+    """Return the sums of what ``step_of(share)`` gives for the micro-batches of a share, which may be empty.
+
+    ``in_step``: replicas assign to a variable together, so that all must run the same micro-batches.
+    """
     model, reduction, examples = share.reduction.model, share.reduction, share.examples
-    talks = reduction.talks_in_forward or (reduction.replicas > 1 and bool(assigned_together(model)))
+    talks = reduction.talks_in_forward or in_step
     if share.micro_batches == 1 and (reduction.replicas == 1 or talks or synchronized_layers(model)):
         return step_of(share)
 

@@ -424,8 +424,10 @@ def synchronized_layers(model):
 
 def assigned_together(model):
     """Return the variables of which replicas make one value wherever a layer assigns to them, all at the same time."""
-    weights = [weight for weight in model.non_trainable_weights if isinstance(weight, keras.Variable)]
-    return [weight for weight in weights if weight.aggregation not in (None, "none")]
+    of_keras = [weight for weight in model.non_trainable_weights if weight.aggregation not in (None, "none")]
+    attributes = [each for layer in layers_within(model) for each in vars(layer).values()]
+    of_tensorflow = [each for each in attributes if isinstance(each, tf.Variable) and not each.trainable]
+    return of_keras + [each for each in of_tensorflow if each.aggregation != tf.VariableAggregation.NONE]
 
 
 def device_of(tensor):
@@ -473,6 +475,12 @@ def layers_that_add_losses(model):
     The public ``losses`` do not say whose they are, and hold those of weights too.
     """
     return [layer for layer in layers_within(model) if layer._losses]
+
+
+def adds_a_mean_only(layer):
+    """Return whether all that a layer has added is a regularizer of Keras of its outputs, a mean over the examples."""
+    kinds = keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2
+    return len(layer._losses) == 1 and type(layer.activity_regularizer) in kinds
 
 
 def path_within(outer, layer):

@@ -184,14 +184,23 @@ class Training:
         return max([1, *(getattr(part, "gradient_accumulation_steps", None) or 1 for part in parts)])
 
     def gradients(self, batch, training=False):
-        """Return the loss of a batch and {variable's number: its dense gradient}."""
-        with tf.GradientTape() as tape:
-            loss = self.loss_of(batch, training)
-        found = {}
-        for number, gradient in enumerate(tape.gradient(loss, self.model.trainable_variables)):
-            if gradient is not None:
-                found[number] = tf.convert_to_tensor(gradient)
-        return float(loss), found
+        """Return the loss of a batch and {variable's number: its dense gradient}.
+
+        The loss is scaled as the optimizer does it, by a smaller factor where gradients overflow.
+        """
+        factor = float(self.model.optimizer.scale_loss(tf.constant(1.0))) if self.model.optimizer else 1.0
+        while True:
+            with tf.GradientTape() as tape:
+                loss = self.loss_of(batch, training)
+                scaled = loss * tf.cast(factor, loss.dtype)
+            found = {}
+            for number, gradient in enumerate(tape.gradient(scaled, self.model.trainable_variables)):
+                if gradient is not None:
+                    gradient = tf.convert_to_tensor(gradient)
+                    found[number] = gradient / tf.cast(factor, gradient.dtype)
+            if factor <= 1 or all(bool(tf.reduce_all(tf.math.is_finite(each))) for each in found.values()):
+                return float(loss), found
+            factor = max(factor / 16, 1.0)
 
     def pairs(self, batch=None):
         """Return (name of the output, its loss, y, outputs, weight) of a batch, else of the first, as `Pair`s.

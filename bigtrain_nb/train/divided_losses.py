@@ -10,7 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import layers_that_add_losses, mask_of
+from bigtrain_nb.common.batches import named_tensors
+from bigtrain_nb.common.keras_gaps import adds_a_mean_only, layers_that_add_losses, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import first_sentence
 
@@ -59,27 +60,29 @@ def check_losses(share, y_pred, sample_weight, watched):
     refuse_outputs_of_pairs(model, x, y_pred, [each.shape for one in watched for each in _predictions(one)])
     for loss in watched:
         _check_values(share, loss)
-    if not watched and type(model).compute_loss is not keras.Model.compute_loss:
+    if not watched and ("compute_loss" in vars(model) or type(model).compute_loss is not keras.Model.compute_loss):
         _warn(
             model,
             "its own compute_loss is taken of each micro-batch and replica. If it is a mean over the examples that it"
-            " is given, the mean of these is the loss of the batch, and all is well. If it adds up, as what is divided"
-            " by the global batch, that mean is only a part: divide by the number of examples in y instead",
+            " is given, of which none is compared with others, the mean of these is the loss of the batch. If it adds"
+            " up, as what is divided by the global batch, that mean is only a part: divide by the number of examples in"
+            " y instead. If it compares examples, leave out micro_batches and train on one device",
         )
-    adding = [layer.name for layer in layers_that_add_losses(model)] if model.losses else []
+    layers = layers_that_add_losses(model) if model.losses else []
+    adding = [layer.name for layer in layers if not adds_a_mean_only(layer)]
     if adding:
         _warn(
             model,
             f"{', '.join(adding)} {'adds a loss' if len(adding) == 1 else 'add losses'} by add_loss or"
             " activity_regularizer. A step takes the mean of those of micro-batches and replicas: right for a mean over"
-            " examples, but of a sum over them, as Keras' activity regularizers are, it is only a part",
+            " examples, but of a sum over them it is only a part",
         )
     if kind == "sum" and share.micro_batches > 1 and model.losses:
         raise ValueError(
             'with the reduction "sum", micro_batches would count regularisers and add_loss once for each of them: use'
             ' "sum_over_batch_size"'
         )
-    if kind == "sum" or _is_only_loss(y_pred, watched):
+    if kind == "sum" or not watched or _is_only_loss(y_pred, watched):
         return
     ignoring = [loss.name for loss in watched if loss.mask is not None]
     masked = any(mask_of(output) is not None for output in tf.nest.flatten(y_pred))
@@ -165,8 +168,8 @@ def _warn_of_other_examples(model, loss):
 def _warn_of_unexamined(model, loss, why):
     _warn(
         model,
-        f"{loss.name} could not be examined with drawn numbers ({why}). Its mean over micro-batches and replicas is that"
-        " of the batch if it returns one number for each example, which depends on no other example",
+        f"{loss.name} could not be examined with drawn numbers ({why}). Its mean over micro-batches and replicas is"
+        " that of the batch if it returns one number for each example, which depends on no other example",
     )
 
 
@@ -192,10 +195,12 @@ def refuse_outputs_of_pairs(model, x, y_pred, shapes):
         if output.shape.as_list() in [shape.as_list() for shape in shapes] and any(
             output.shape[axis] != length and other[axis] == length for axis in axes
         ):
+            names = [name for name, _ in named_tensors(x)]
             raise ValueError(
-                f"{model.name}: for {length} examples it returns the shape {other}, with a second axis as long as the"
-                " batch. Of micro-batches and replicas that is shorter, and what an example is compared with are only"
-                " the others among them. Leave out micro_batches and work on one device"
+                f"{model.name}: for {length} examples of {' and '.join(names)} it returns the shape {other}, with a"
+                " second axis as long as the batch. Of micro-batches and replicas that is shorter, and an example is"
+                " compared with fewer. Leave out micro_batches and work on one device; or make what has no row for each"
+                " example, as a table, a weight or a constant of the model"
             )
 
 

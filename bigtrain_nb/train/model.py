@@ -315,13 +315,14 @@ class Model(keras.Model):
         share = self._share_of_batch(data, training=True)
         with self._at_work(share):
             shown = set()
-            step = sum_over_micro_batches(partial(self._forward_and_gradients, shown), share)
+            in_step = share.reduction.replicas > 1 and bool(assigned_together(self))
+            step = sum_over_micro_batches(partial(self._forward_and_gradients, shown), share, in_step)
         pieces = step["logs"].pop(PIECES, None)
         step = share.reduction.reduce(step, share)
         if self._noise is not None:
             self._noise.add(pieces, step, share)
         self._update({**step, "gradients": share.reduction.finish(step["gradients"])}, share)
-        logs = {**step["logs"], **_only(shown, self.get_metrics_result())}
+        logs = {**step["logs"], **{name: log for name, log in self.get_metrics_result().items() if name in shown}}
         return logs_to_reduce(logs, self.distribute_strategy)
 
     def _share_of_batch(self, data, training):
@@ -335,6 +336,8 @@ class Model(keras.Model):
         traced_with_several_losses = keras.tree.is_nested(y) and not tf.executing_eagerly()
         if self._distribute_strategy is None and (in_pieces or traced_with_several_losses):
             build_as_fit_does(self, data, with_optimizer=training)
+            if in_pieces:
+                _refuse_what_needs_one_piece(self)  # a MultiOptimizer may know its optimizers only now
         return self.replica_reduction.share(data, training)
 
     @contextmanager
@@ -387,11 +390,11 @@ class Model(keras.Model):
         return step if left is None else {**step, "left": counts}
 
     def _outputs_and_loss(self, share, x, y, sample_weight, training):
-        """Return the outputs for a share, its loss, and what `losses_watched` says of it."""
+        """Return the outputs for a share, its loss, and what `losses_watched` says of those that were called."""
         y_pred = self(x, training=training) if self._call_has_training_arg else self(x)  # as Keras' step
         with losses_watched(self) as watched, count_by_examples(self, share.examples, share.times):
             loss = super()._compute_loss(x, y, y_pred, sample_weight, training)
-        return y_pred, as_scalar(loss), watched
+        return y_pred, as_scalar(loss), [one for one in watched if one.arguments is not None]
 
     def _update(self, step, share):
         """Apply the global batch's gradients, the same on every replica, and count its loss."""
@@ -399,8 +402,6 @@ class Model(keras.Model):
         pairs = [(step["gradients"].get(index), weight) for index, weight in enumerate(weights)]
         if weights and not self.optimizer.built:
             self.optimizer.build(weights)  # not after the data: XLA refuses variables that begin with it
-            if share.is_piece:
-                _refuse_what_needs_one_piece(self)  # again: which optimizers there are may be known only now
         with already_reduced(self.optimizer), after(share.data):
             if weights:
                 self.optimizer.apply_gradients(pairs)
@@ -414,7 +415,8 @@ class Model(keras.Model):
         with self._at_work(share):  # as in training: the end of the data counts no batch
             shown = set()
             logs = self._evaluate(share, shown)
-        return logs_to_reduce({**logs, **_only(shown, self.get_metrics_result())}, self.distribute_strategy)
+        logs.update({name: log for name, log in self.get_metrics_result().items() if name in shown})
+        return logs_to_reduce(logs, self.distribute_strategy)
 
     def _evaluate(self, share, names):
         """Update the metrics, but for an empty share, of which means are not finite; return the other logs.
@@ -473,6 +475,7 @@ class Model(keras.Model):
     def fit(self, *args, **kwargs):
         given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
         callbacks = callbacks_in(given.get("callbacks", kwargs.get("callbacks")))
+        _refuse_states_of_examples(self, self.micro_batches)  # before Keras calls it with a replica's share
         _refuse_swaps_of_shards(self, callbacks)
         if several_workers(self.distribute_strategy):
             _refuse_shared_backups(self, callbacks)
@@ -484,12 +487,14 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.evaluate)
     def evaluate(self, *args, **kwargs):
+        _refuse_states_of_examples(self)
         _refuse_swaps_of_shards(self, callbacks_in(kwargs.get("callbacks")))
         with self._reading():
             return super().evaluate(*args, **kwargs)
 
     @_shown_as(keras.Model.predict)
     def predict(self, *args, **kwargs):
+        _refuse_states_of_examples(self)
         _refuse_swaps_of_shards(self, callbacks_in(kwargs.get("callbacks")))
         with self._reading(is_prediction=True):
             return super().predict(*args, **kwargs)
@@ -528,7 +533,8 @@ class Model(keras.Model):
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
             _refuse_what_needs_one_piece(self)
             _refuse_ema_overwrites(self)
-            _refuse_what_forward_passes_change(self)
+            _refuse_states_of_examples(self, self.micro_batches)
+            _refuse_spectral_normalization(self)
             _refuse_synchronized_in_micro_batches(self)
         self._make_steps("train", super().make_train_function, force)
 
@@ -581,7 +587,7 @@ class Model(keras.Model):
         Where no example was seen there are none: means over nothing show 0, which `EarlyStopping` would believe.
         """
         if has_seen_examples(self):
-            return {**logs, **_only(logs, self.get_metrics_result())}
+            return {**logs, **{name: log for name, log in self.get_metrics_result().items() if name in logs}}
         counts_elsewhere = overriding(self, "train_step") or overriding(self, "test_step")
         return super()._get_metrics_result_or_logs(logs) if logs and counts_elsewhere else {}
 
@@ -644,11 +650,6 @@ def _shard_chosen(settings, model, unmade=None):
     """Shard the layers of a model that settings ask for; ``unmade`` are variables of it without values."""
     if settings.get("fully_shard") is not None:
         shard_layers(model, settings["fully_shard"], unmade)
-
-
-def _only(names, logs):
-    """Return the logs with these names: `compute_metrics` of somebody's own may show fewer than there are metrics."""
-    return {name: log for name, log in logs.items() if name in names}
 
 
 def _weight_in_evaluation(share, left):
@@ -890,13 +891,20 @@ def _refuse_ema_overwrites(model):
         )
 
 
-def _refuse_what_forward_passes_change(model):
+def _refuse_states_of_examples(model, micro_batches=1):
+    """Raise ValueError for layers that know each example of the batch before, of which pieces are others."""
+    if micro_batches == 1 and model.distribute_strategy.num_replicas_in_sync == 1:
+        return
     for layer in layers_within(model):
         if getattr(layer, "stateful", False):
             raise ValueError(
                 f"{layer.name}: stateful=True carries a state from batch to batch, one for each example of it, so it"
                 " works on one device and without micro_batches only"
             )
+
+
+def _refuse_spectral_normalization(model):
+    for layer in layers_within(model):
         if isinstance(layer, keras.layers.SpectralNormalization):
             raise ValueError(
                 f"{layer.name}: SpectralNormalization changes its weights in each forward pass, and pieces of a batch"

@@ -169,6 +169,56 @@ def test_drawn_numbers_leave_the_random_numbers_of_a_loss_alone():
     assert model.loss.seed.state.numpy()[1] == 2  # one for each micro-batch
 
 
+def focal(y, outputs):
+    logs = tf.gather(tf.nn.log_softmax(outputs), tf.cast(tf.reshape(y, [-1]), tf.int32), batch_dims=1)
+    return -((1 - tf.exp(logs)) ** 2) * logs
+
+
+def triplet(y, outputs):
+    anchor, alike, other = outputs[:, 0], outputs[:, 1], outputs[:, 2]
+    return tf.maximum((anchor - alike) ** 2 - (anchor - other) ** 2 + 0.2, 0.0)
+
+
+class ByANetwork(Loss):
+    """Compares what a network, which is not trained, makes of targets and outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = keras.Sequential([keras.Input((1,)), keras.layers.Dense(3), keras.layers.BatchNormalization()])
+
+    def call(self, y, outputs):
+        return tf.reduce_mean((self.network(tf.reshape(y, [-1, 1])) - self.network(outputs[:, :1])) ** 2, 1)
+
+
+@DIVIDED
+@pytest.mark.parametrize("loss", [focal, triplet, ByANetwork])
+def test_right_losses_of_ones_own_are_equal_and_not_warned_of(loss, settings):
+    whole = compiled(loss, make=keras.Model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*(one number|examined|depends)")
+        model = compiled(loss, **settings)
+        found = fit(model).history["loss"]
+    assert found == pytest.approx(fit(whole).history["loss"], rel=1e-5)
+    assert distance(model, whole) < 1e-5
+
+
+@DIVIDED
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_compute_loss_that_passes_by_the_losses_of_compile_is_warned_of(settings, is_set):
+    def own(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return tf.reduce_mean(tf.matmul(y_pred, y_pred, transpose_b=True))
+
+    class Own(bt.Model):
+        def compute_loss(self, *args, **kwargs):
+            return own(*args, **kwargs)
+
+    model = compiled("mse", make=bt.Model if is_set else Own, **settings)
+    if is_set:
+        model.compute_loss = own
+    with pytest.warns(UserWarning, match="its own compute_loss .* none is compared with others"):
+        fit(model, y=X[:, :4])
+
+
 def similarities(replicas, micro_batches, extra=False):
     class Similarities(keras.Model):
         def __init__(self):

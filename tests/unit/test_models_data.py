@@ -484,11 +484,32 @@ def test_losses_that_layers_add_are_warned_of_by_the_name_of_the_layer(option):
             return super().call(x)
 
     inputs = keras.Input((6,))
-    layer = Adding(1, name="it") if option == "add_loss" else layers.Dense(1, activity_regularizer="l2", name="it")
+    if option == "add_loss":
+        layer = Adding(1, name="it")
+    else:
+        layer = layers.Dense(1, activity_regularizer=lambda x: tf.reduce_sum(tf.abs(x)), name="it")
     model = bt.Model(inputs, layers.Dense(1, kernel_regularizer="l2")(layer(inputs)), micro_batches=2)
     model.compile("sgd", "mse")
     with pytest.warns(UserWarning, match="it adds a loss by add_loss or activity_regularizer"):
         model.fit(X, Y, batch_size=11, verbose=0)
+
+
+@DIVIDED
+def test_activity_regularizers_of_keras_are_means_over_examples(settings):
+    def fitted_on(replicas, make, **settings):
+        keras.utils.set_random_seed(1)
+        with on(replicas):
+            inputs = keras.Input((6,))
+            hidden = layers.Dense(3, activity_regularizer=keras.regularizers.L1L2(0.1, 0.1))(inputs)
+            model = make(inputs, layers.Dense(1)(hidden), **settings)
+            model.compile("sgd", "mse")
+        model.fit(X, Y, batch_size=11, verbose=0, shuffle=False)
+        return model
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*adds a loss")
+        model = fitted_on(1 if settings else 2, bt.Model, **settings)
+    assert distance(model, fitted_on(1, keras.Model)) < 1e-5
 
 
 def test_ragged_inputs_in_micro_batches_are_refused():

@@ -1,13 +1,14 @@
-"""What models add to a step and stock Keras takes: logs left out, variables as arguments, aggregated ones, own steps."""
+"""What models add to a step and stock Keras takes: fewer logs, variables as arguments, aggregated ones, own steps."""
 
 from copy import deepcopy
 
 import numpy as np
 import pytest
-from equal_models import distance, examples, on, values_on_replicas
+from equal_models import distance, examples, on, precision, values_on_replicas
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.preflight.training import Training
 
 layers = keras.layers
 X, Y = examples(28)
@@ -117,6 +118,31 @@ def test_overflow_is_sought_where_a_layer_gets_a_variable():
     assert bt.find_overflow(model, (X, Y)) is None
 
 
+def stateful(kind):
+    inputs = keras.Input(batch_shape=(14, 3, 2))
+    return keras.Model(inputs, layers.Dense(1)(kind(3, stateful=True, name="rnn")(inputs)))
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU, layers.SimpleRNN])
+def test_a_layer_with_a_state_from_batch_to_batch_is_recomputed_and_looked_at(kind):
+    x = X.reshape(28, 3, 2)
+    whole = compiled(lambda: stateful(kind), stock=True)
+    model = compiled(lambda: bt.recompute(stateful(kind), "rnn"))
+    for each in (whole, model):
+        each.fit(x, Y, batch_size=14, epochs=2, verbose=0, shuffle=False)
+    assert distance(model, whole) < 1e-5
+    for one, other in zip(model.layers[1].states, whole.layers[1].states, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert bt.find_overflow(compiled(lambda: stateful(kind)), (x[:14], Y[:14])) is None
+
+
+@pytest.mark.parametrize("way", ["fit", "evaluate", "predict"])
+def test_a_state_for_each_example_is_refused_on_replicas_before_keras_fails(way):
+    data = (X.reshape(28, 3, 2),) if way == "predict" else (X.reshape(28, 3, 2), Y)
+    with pytest.raises(ValueError, match="rnn: stateful=True carries a state from batch to batch"):
+        getattr(compiled(lambda: stateful(layers.LSTM), 2), way)(*data, batch_size=14, verbose=0)
+
+
 class RunningMean(layers.Layer):
     """Keeps the mean of what it has seen, which replicas make one."""
 
@@ -126,6 +152,30 @@ class RunningMean(layers.Layer):
     def call(self, x):
         self.mean.assign(0.9 * self.mean + 0.1 * tf.reduce_mean(x, 0))
         return x - tf.stop_gradient(tf.convert_to_tensor(self.mean))
+
+
+class Calls(layers.Layer):
+    """Counts its calls in a variable of TensorFlow."""
+
+    def build(self, shape):
+        self.count = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+    def call(self, x):
+        self.count.assign_add(1.0)
+        return x
+
+
+def with_calls():
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, layers.Dense(1)(Calls(name="calls")(inputs)))
+
+
+def test_a_variable_of_tensorflow_that_replicas_assign_together_trains_as_in_stock():
+    models = [compiled(with_calls, 2, stock=stock) for stock in (True, False)]
+    for model in models:
+        model.fit(X, Y, batch_size=14, verbose=0, shuffle=False)
+    assert distance(*models) < 1e-5
+    assert [float(model.get_layer("calls").count.numpy()) for model in models] == [2, 2]
 
 
 def with_running_mean():
@@ -244,3 +294,20 @@ def test_one_of_several_optimizers_that_accumulates_is_refused_in_pieces(replica
         model.compile(several, "mse", jit_compile=False)
     with pytest.raises(ValueError, match="gradient_accumulation_steps works on one device"):
         model.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize("size", [1e-11, 1.0])
+def test_gradients_of_preflight_are_scaled_as_a_step_scales_them(size):
+    """In float16 the smallest number is 6e-8; a factor of 32,768 on large ones gives inf."""
+
+    def loss(y, outputs):
+        return size * 1000 * tf.reduce_mean((y - outputs) ** 2, -1)
+
+    with precision("mixed_float16"):
+        model = compiled(dense, stock=True, loss=loss)
+    x, y = X[:8], Y[:8]
+    training = Training(model, tf.data.Dataset.from_tensors((x, y)), None, minutes=1)
+    _, found = training.gradients(training.first)
+    residual = 2 * size * 1000 * (model.predict(x, verbose=0) - y) / 8
+    np.testing.assert_allclose(found[0], x.T @ residual, rtol=0.02, atol=0.02 * size * 1000)
+    assert np.abs(found[0]).max() > 0
