@@ -51,9 +51,10 @@ class Share:
 
 def share_of(data, reduction, micro_batches):
     """Return the `Share` that the batch of a replica is."""
-    share = Share(data, reduction, micro_batches, count_examples(data))
     if micro_batches == 1 and reduction.replicas == 1:
-        return share
+        return Share(data, reduction, micro_batches, count_examples(data))
+    data = of_one_length(data, micro_batches, reduction.replicas)
+    share = Share(data, reduction, micro_batches, count_examples(data))
     kind = loss_reduction(reduction.model.loss)
     places = places_of(data, reduction.model.loss, kind)
     return replace(
@@ -87,6 +88,83 @@ def count_examples(data):
             return value.shape[0] or tf.cast(tf.shape(value)[0], tf.int32)
 
 
+def of_one_length(data, micro_batches, replicas):
+    """Return a batch all of whose tensors have a row for each example, or are scalars, which no micro-batch divides.
+
+    Raise ValueError, naming the tensors, for another batch; `tf.errors.InvalidArgumentError` in the step where their
+    lengths are only known there.
+    """
+    named = {name: value for name, value in named_tensors(data) if tf.TensorShape(value.shape).rank != 0}
+    shapes = {name: tf.TensorShape(value.shape) for name, value in named.items()}
+    words = refuse_unlike_lengths(shapes, micro_batches, replicas)
+    known = [shape[0] for shape in shapes.values() if shape[0] is not None]
+    if len(known) == len(named):
+        return data
+    lengths = [tf.cast(tf.shape(value)[0], tf.int32) for name, value in named.items() if shapes[name][0] is None]
+    length = known[0] if known else lengths[0]
+
+    def of_that_length(value):
+        if not isinstance(value, tf.Tensor) or value.shape.rank == 0 or value.shape[0] is not None:
+            return value
+        shape = tf.concat([[length], tf.shape(value)[1:]], 0)
+        return tf.ensure_shape(tf.reshape(value, shape), value.shape)
+
+    # Where XLA compiles there are no assertions, and the reshape fails
+    with tf.control_dependencies([tf.debugging.assert_equal(each, length, words) for each in lengths]):
+        return keras.tree.map_structure(of_that_length, data)
+
+
+def named_tensors(data):
+    """Return pairs of a name, as "x/query", and a tensor or its spec, of all that a batch has."""
+    named = []
+    for part, values in zip(("x", "y", "sample_weight"), keras.utils.unpack_x_y_sample_weight(data), strict=True):
+        for path, value in keras.tree.flatten_with_path(values):
+            if value is not None:
+                named.append(("/".join([part, *map(str, path)]), value))
+    return named
+
+
+def refuse_unlike_lengths(shapes, micro_batches, replicas):
+    """Raise ValueError for tensors, {name: shape}, whose first axes are known not to be of one length.
+
+    Return the words of that error, for lengths that are not known yet.
+    """
+    divided = f"micro_batches={micro_batches}" if micro_batches > 1 else f"{replicas} replicas"
+    named = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    words = (
+        f"{divided} cannot divide this batch: its tensors do not share the first axis, that of the examples: {named}."
+        " Give each tensor one row for each example, by padding say; make what belongs to no example, as a table, a"
+        " weight or a constant of the model; or leave out micro_batches and train on one device"
+    )
+    if len({shape[0] for shape in shapes.values() if shape[0] is not None}) > 1:
+        raise ValueError(words)
+    return words
+
+
+def refuse_undividable(spec, replicas, is_prediction):
+    """Raise ValueError for batches of which TensorFlow cannot give each of several replicas its share.
+
+    ``spec`` is what `tf.data.Dataset.element_spec` says of them.
+    """
+    shapes = {}
+    for name, part in named_tensors(spec):
+        is_missing = isinstance(part, tf.OptionalSpec) or not (is_prediction or hasattr(part, "shape"))
+        if is_missing:
+            raise ValueError(
+                f"{name} is None, an optional input that is left out, and TensorFlow cannot divide that among"
+                f" {replicas} replicas: give zeros with one row for each example, build the model without that input,"
+                " or train on one device"
+            )
+        shape = tf.TensorShape(getattr(part, "shape", None))
+        if shape.rank == 0:
+            raise ValueError(
+                f"{name} is a scalar, and TensorFlow gives each of {replicas} replicas its rows of every tensor: repeat"
+                " it for each example, as by tf.fill, make it a constant of the model, or train on one device"
+            )
+        shapes[name] = shape
+    refuse_unlike_lengths(shapes, 1, replicas)
+
+
 def ignored_class(loss):
     """Return the class whose places a loss leaves out of its mean, None if it has none or is not the only loss."""
     losses = [one for one in keras.tree.flatten(loss) if one is not None]
@@ -118,6 +196,11 @@ def places_of(data, loss, reduction):
     if len(weights) > 1:
         raise ValueError('"mean_with_sample_weight" needs one sample_weight for all outputs, not one for each')
     weight = tf.cast(weights[0], _dtype_of_weights())
+    if weight.shape.rank == 0:
+        raise ValueError(
+            '"mean_with_sample_weight" needs a sample_weight for each example: by one scalar for all Keras divides the'
+            " sum of their losses"
+        )
     if valid is None:
         return weight
     if weight.shape.rank == valid.shape.rank + 1 and weight.shape[-1] == 1:
@@ -140,18 +223,22 @@ def _valid_places(y, loss):
 
 
 def examples_of(data, start, length):
-    """Return examples ``start`` to ``start + length`` of every tensor in a batch."""
+    """Return examples ``start`` to ``start + length`` of every tensor in a batch, and scalars as they are."""
 
     def rows(value):
         if value is None:
             return None
         if isinstance(value, np.ndarray):  # of `train_on_batch`, step by step
             value = tf.convert_to_tensor(value)
+        if tf.TensorShape(value.shape).rank == 0:
+            return value
         if not isinstance(value, tf.Tensor):
             raise ValueError(
                 f"micro_batches divides dense tensors only, and the batch has a {type(value).__name__}: make it dense"
                 " in the dataset, or leave out micro_batches"
             )
+        if value.shape.rank is None:
+            return value[start : start + length]
         rest = [-1 if size is None else size for size in value.shape[1:]]  # XLA wants to know them
         begin = [start] + [0] * len(rest)
         return tf.slice(value, begin, [length] + rest)

@@ -4,7 +4,6 @@ import html
 from dataclasses import dataclass
 
 _CELL = "text-align: left; vertical-align: top; padding: 0.15em 1em 0.15em 0"
-_LINE = "; border-top: 1px solid rgba(128, 128, 128, 0.4)"
 
 
 class Shown:
@@ -34,20 +33,18 @@ def note(kind, text):
     return Card(kind + body, f'<p style="margin: 0.3em 0"><strong>{_escaped(kind)}</strong>{_escaped(body)}</p>')
 
 
-def table(caption, head, rows, closing="", last_below=False):
+def table(caption, head, rows, closing=""):
     """A table whose first column names the row; `closing` stands below it. All cells are plain text.
 
-    A cell may be a tuple of parts: a narrow page breaks lines between them only. With ``last_below`` the last cell of a
-    row stands below the others on a page, as wide as all of them.
+    A cell may be a tuple of parts: a narrow page breaks lines between them only.
     """
     lines = [caption, *_aligned([[_plain(cell) for cell in row] for row in (head, *rows)]), closing]
-    columns = _row(head, "col", last_below)
-    body = "".join(_row(row, "row", last_below) for row in rows)
+    columns = _row(head, "col")
+    body = "".join(_row(row, "row") for row in rows)
     above = f'<caption style="{_CELL}">{html.escape(caption)}</caption>' if caption else ""
     below = f"<p>{_escaped(closing)}</p>" if closing else ""
     markup = f"{above}<thead>{columns}</thead><tbody>{body}</tbody>"
-    look = "color: inherit; font: inherit" + ("; border-collapse: collapse" if last_below else "")
-    return Card("\n".join(filter(None, lines)), f'<table style="{look}">{markup}</table>{below}')
+    return Card("\n".join(filter(None, lines)), f'<table style="color: inherit; font: inherit">{markup}</table>{below}')
 
 
 def stacked(*cards):
@@ -59,26 +56,21 @@ def _escaped(text):
     return html.escape(text).replace("\n", "<br>")
 
 
-def _row(cells, scope, last_below):
+def _row(cells, scope):
     """The markup of one row, with ``scope`` "col" of the head."""
     first, *others = cells
-    below = others.pop() if last_below else ""
     tag, of_column = ("th", ' scope="col"') if scope == "col" else ("td", "")
-    look = _CELL + _LINE if last_below else _CELL
-    over_both = ' rowspan="2"' if below else ""
-    markup = _cell("th", f' scope="{scope}"{over_both}', first, look)
+    markup = _cell("th", f' scope="{scope}"', first)
     for cell in others:
-        markup += _cell(tag, of_column, cell, look)
-    if below:
-        markup += "</tr><tr>" + _cell(tag, f'{of_column} colspan="{len(others)}"', below)
+        markup += _cell(tag, of_column, cell)
     return f"<tr>{markup}</tr>"
 
 
-def _cell(tag, attributes, content, look=_CELL):
+def _cell(tag, attributes, content):
     words = html.escape(content) if isinstance(content, str) else " ".join(map(_unbroken, content))
     if 'scope="col"' in attributes:
         words = words.replace("_", "_<wbr>")  # where the long name of a setting may break
-    return f'<{tag}{attributes} style="{look}">{words}</{tag}>'
+    return f'<{tag}{attributes} style="{_CELL}">{words}</{tag}>'
 
 
 def _unbroken(words):

@@ -44,12 +44,20 @@ def keyboard_guard():
 
     Without it, a letter that is typed at a dropdown is a command for the cell: "m" makes it Markdown, and the Lab is
     gone. JupyterLab and Notebook 7 take no shortcut from an element with this attribute, which must be on the focused
-    element itself. ipywidgets cannot set it; the handler of a style sheet that has loaded can. Where a page runs no
-    such handler, nothing changes.
+    element itself. ipywidgets cannot set it; the handler of a style sheet that has loaded can. And a button that is
+    switched off while it has the focus, as Stop at the end of a run, hands it to the first one that is on: Run. Where a
+    page runs no such handler, nothing changes.
     """
     guard = "event.target.setAttribute('data-lm-suppress-shortcuts', '')"
-    loaded = f"this.closest('.widget-vbox').addEventListener('focusin', event => {guard})"
-    return widgets.HTML(f'<style onload="{loaded}">.bigtrain-lab {{}}</style>', layout={"display": "none"})
+    is_lost = "changes.some(change => change.target.disabled && change.target === document.activeElement)"
+    hand_on = f"changes => {is_lost} && box.querySelector('button:enabled')?.focus()"
+    loaded = (
+        "const box = this.closest('.widget-vbox');"
+        f"box.addEventListener('focusin', event => {guard});"
+        f"new MutationObserver({hand_on}).observe(box, {{subtree: true, attributeFilter: ['disabled']}})"
+    )
+    ring = ".bigtrain-lab button:focus-visible {outline: 3px solid #d4690f; outline-offset: 2px}"
+    return widgets.HTML(f'<style onload="{html.escape(loaded)}">{ring}</style>', layout={"display": "none"})
 
 
 def mime_bundle(widget, words):

@@ -5,7 +5,9 @@ so that its verdict rests on moments they shared.
 """
 
 import os
+import re
 import threading
+import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -17,16 +19,20 @@ from typing import Any
 from bigtrain_nb.common.cards import Card
 from bigtrain_nb.common.checks import as_path, positive
 from bigtrain_nb.common.files import write_text
+from bigtrain_nb.common.hardware import seconds_of_others
 from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.sources import is_source
+from bigtrain_nb.common.words import amount
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure.race import Race, looks
-from bigtrain_nb.measure.rounds import LOOKS, compare
+from bigtrain_nb.measure.rounds import LOOKS, compare, notes_since
 from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.plots import Picture
 
 LONGEST_STATUS = 600  # characters; TensorFlow's errors can be pages long
+USUAL = 0.7
+"""Times the seconds that were asked for: a clear comparison ends after 0.5 or 1."""
 STEPS_KEPT = 4
 """Step functions that were built last stay in memory: to build and trace one again takes most of the time of a run."""
 
@@ -35,6 +41,59 @@ _machine = threading.Lock()  # for one measurement at a time, of all Labs: two a
 
 class Stopped(Exception):
     """Ends a run that was stopped."""
+
+
+class Clock:
+    """How long a job takes, on the wall: `seconds` of measuring, and `overhead` of building and warming up before.
+
+    `overhead` is None where it is not known. Once the measuring has begun it is, and after its first round it is also
+    known how long the fewest rounds take, which may be longer than `seconds`.
+    """
+
+    def __init__(self, overhead, seconds, longest):
+        self.overhead, self.seconds, self.longest = overhead, seconds, max(seconds, longest)
+        self._began = time.perf_counter()
+        self._announced = self.total
+        self._warm = None
+
+    @property
+    def elapsed(self):
+        return time.perf_counter() - self._began
+
+    @property
+    def total(self):
+        return (self.overhead or 0.0) + self.seconds
+
+    @property
+    def measures(self):
+        """Whether building and warming up are over."""
+        return self._warm is not None
+
+    @property
+    def left(self):
+        """How long it has taken, and will take: "4 s of about 9 s"."""
+        return f"{self.elapsed:.0f} s of about {max(self.total, self.elapsed):.0f} s"
+
+    @property
+    def words(self):
+        """The expectation: "about 9 s, up to 26 s where it is close"."""
+        words = f"about {amount(self.total, 's')}"
+        if self.longest > self.seconds:
+            words += f", up to {amount(self.total - self.seconds + self.longest, 's')} where it is close"
+        return words if self.overhead is not None else f"{words}, and building and warming up"
+
+    def hear(self, words):
+        """Learn from what a measurement says; return whether the expectation has become another."""
+        found = re.match(r"round (\d+) of about (\d+)", words)
+        if self._warm is None and (found or words.startswith("measuring")):
+            self._warm = self.overhead = self.elapsed
+        if found and int(found[1]) > 1:
+            done, expected = int(found[1]) - 1, int(found[2])
+            self.seconds = max(self.seconds, (self.elapsed - self._warm) / done * expected)
+            self.longest = max(self.longest, self.seconds)
+        is_other = not self._announced / 1.2 < self.total < 1.2 * self._announced
+        self._announced = self.total if is_other else self._announced
+        return is_other
 
 
 class Lab:
@@ -84,6 +143,8 @@ class Lab:
         self.standings = None
         self._job = None  # {name of the run: settings} that are being measured; None for settings when going on
         self._is_race = False
+        self._clock = None
+        self._overhead = None  # seconds to build and warm up one source, as it was in the last job
         self._lock = threading.RLock()
         self._view = None
         self._steps = []  # (settings, step function), the last used last
@@ -112,16 +173,16 @@ class Lab:
     def go_on(self, seconds: float | None = None) -> list[Run]:
         """Measure those of the last run or sweep for so many seconds more; wait for the results, each a `Run`.
 
-        By default as long again as they took so far. Raises RuntimeError where there is nothing to go on with: after a
-        first run, and after a race.
+        By default as long again as they took so far. After a race: those that are still in, or the two that were in
+        last, take turns as in a sweep. Raises RuntimeError after a first run, where there is nothing to go on with.
         """
         return self._measure_on(*self._begin_to_go_on(seconds))
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the last run was a comparison, which `go_on` can measure longer."""
+        """Whether the last run was a comparison or a race, which `go_on` can measure longer."""
         comparison = self.runs[-1].comparison if self.runs else None
-        return comparison is not None and comparison.go_on_with is not None
+        return isinstance(comparison, Race) or (comparison is not None and comparison.go_on_with is not None)
 
     def race(self) -> Race:
         """Let all combinations race, as `bigtrain_nb.race` does, with a third of `seconds` for each of them.
@@ -220,7 +281,11 @@ class Lab:
                 raise RuntimeError("there is nothing to go on with: run something beside another run first")
             comparison = self.runs[-1].comparison
             self._is_race = False
-            self._job = dict.fromkeys(comparison.names)
+            names = comparison.names
+            if isinstance(comparison, Race):
+                names = names[: max(2, len(comparison.still_in))]
+                seconds = seconds or self.seconds * len(names) / 2
+            self._job = dict.fromkeys(names)
             self.say("Starting.")
             return self._job, seconds or comparison.seconds
 
@@ -246,17 +311,22 @@ class Lab:
                 run.against = None if first == run.name else known[first]
             self._let_go_of(self.runs[-1].comparison if self.runs else None)
             self.runs = [*self.runs, *(reversed(new) if self._is_race else new)]
-            self._end(new[0].comparison.answer if self._is_race else repr(new[-1]))
+            self._end(runs.answer(new[0].comparison) if self._is_race else repr(new[-1]))
         return new
 
     def _measure_on(self, job, seconds):
         """Measure the last comparison longer, put what is known then into its runs, and return them."""
         with self._on_the_machine(job):
-            self._tell(job, f"Measuring {', '.join(job)} for {seconds:.0f} s more.")
-            comparison = self.runs[-1].comparison.go_on(seconds, partial(self._progress, job))
-        with self._still(job):
             before = self.runs[-1].comparison
-            again = [run for run in self.runs if run.comparison is before]
+            new = [before.settings[name] for name in job] if isinstance(before, Race) else []
+            self._announce(job, new, seconds, seconds)
+            if isinstance(before, Race):
+                sources = {name: partial(self._source, **before.settings[name]) for name in job}
+                comparison = compare(sources, seconds=seconds, progress=partial(self._progress, job))
+            else:
+                comparison = before.go_on(seconds, partial(self._progress, job))
+        with self._still(job):
+            again = [run for run in self.runs if run.comparison is before and run.name in job]
             for run in again:
                 run.comparison = comparison
                 run.result = comparison.results[run.name]
@@ -293,24 +363,32 @@ class Lab:
         """Measure the settings of a job, in turns if they are several; return all as runs."""
         sources = {name: partial(self._source, **settings) for name, settings in job.items()}
         seconds = self.seconds * (len(job) / 3 if self._is_race else max(1, len(job) / 2))
-        expected = patient(seconds)
-        longest = (
-            f", up to {max(LOOKS) * expected:.0f} s where it is close" if len(job) > 1 and not self._is_race else ""
-        )
-        self._tell(job, f"Measuring {', '.join(job)}: about {expected:.0f} s{longest}.")
+        usual, longest = (USUAL, max(LOOKS)) if len(job) > 1 and not self._is_race else (1, 1)
+        self._announce(job, job.values(), usual * patient(seconds), longest * patient(seconds))
         taken = {"seconds": seconds, "progress": partial(self._progress, job)}
         if len(job) == 1 and not self._is_race:
             [(name, source)] = sources.items()
-            return [Run(job[name], throughput(source(), name=name, **taken))]
+            since, others = time.perf_counter(), seconds_of_others()
+            result = throughput(source(), name=name, **taken)
+            note = "; ".join([*filter(None, [result.note]), *notes_since(since, others)])
+            return [Run(job[name], replace(result, note=note))]
         comparison = self._last_look(job, **taken) if self._is_race else compare(sources, **taken)
         return [Run(job[name], result, comparison) for name, result in comparison.results.items()]
+
+    def _announce(self, job, settings, seconds, longest):
+        """Start the clock of a job in which these settings are built and measured for so many seconds, and say it."""
+        built = [chosen for chosen, _ in self._steps]
+        new = sum(chosen not in built for chosen in settings)
+        overhead = self._overhead * new if new and self._overhead is not None else None if new else 0.0
+        self._clock, self._to_build = Clock(overhead, seconds, longest), new
+        self._tell(job, f"Measuring {', '.join(job)}: {self._clock.words}.")
 
     def _last_look(self, job, **taken):
         """Let all settings race, say at each look how they stand, and return the `Race` at its end."""
         for race in looks(self._source, job, **taken):
             with self._still(job):
                 self.standings = race
-                self.say(race.answer)
+                self.say(runs.answer(race))
         return race
 
     def _source(self, **settings):
@@ -359,8 +437,13 @@ class Lab:
 
     def _progress(self, job, fraction, words):
         with self._still(job):
+            clock = self._clock
+            if clock.hear(words) and not self.standings:
+                self.say(f"Measuring {', '.join(job)}: {clock.words} in all.")
+            if clock.measures and self._to_build:
+                self._overhead = clock.overhead / self._to_build
             if self._view:
-                self._view.tell(fraction, words)
+                self._view.tell(clock.elapsed / max(clock.total, clock.elapsed), words, clock.left)
 
     def _end(self, status):
         self._job = self.standings = None

@@ -2,24 +2,21 @@
 
 import csv
 import io
-import re
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.words import interval, number
+from bigtrain_nb.common.words import interval, number, quantity
 from bigtrain_nb.lab.controls import describe, text
 from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.plots import bars_figure
 
 SHOWN = 24
-MEDIAN = ("median", "(interval)")
 ALL = object()
 """In place of the name of a control that is swept: all combinations race."""
 MEASURED = ("unit", "median", "low", "high", "first_seconds", "note")
 RATIO = {"baseline": "b", "ratio": "median", "ratio_low": "low", "ratio_high": "high", "verdict": "verdict"}
 """Columns of the CSV: what they are called in a `Result`, and in a `Ratio`."""
-ARROWS = {"faster": "\N{BLACK UP-POINTING TRIANGLE} ", "slower": "\N{BLACK DOWN-POINTING TRIANGLE} "}
 
 
 @dataclass(repr=False, eq=False)
@@ -60,8 +57,8 @@ class Run:
         ratio = self.ratio
         if not ratio:
             return words
-        advice = f"; {ratio.advice}" if ratio.advice else ""
-        return f"{words}; against {ratio.b}: {ratio}{advice}"
+        said = [f"against {ratio.b}: {ratio}", ratio.advice, *_of_the_machine(self)]
+        return "; ".join([words, *filter(None, said)])
 
 
 def _what(run):
@@ -74,81 +71,139 @@ def _what(run):
     return f"{describe(run.changed)} ({run.against.name}: {', '.join(text(before[name]) for name in run.changed)})"
 
 
+def answer(race):
+    """Who is the fastest, and of the others that are still in: who is as fast, for all that is known, and who is not.
+
+    A race that has ended early cannot exclude all that are slower; but what lies apart is not called alike.
+    """
+    first, *others = race.still_in
+    leader = race.results[first]
+    alike = [name for name in others if race.results[name].high >= leader.low]
+    behind = [name for name in others if name not in alike]
+    words = f"The fastest of {len(race.results)}: {first}, {_rate_alone(leader)}."
+    if alike:
+        words += f" Cannot be told apart from it: {', '.join(alike)}."
+    if behind:
+        words += f" Slower so far, but not surely: {', '.join(behind)}."
+    return words
+
+
 def standings(race):
     """Who is still in, and who has left."""
     rows = []
     for name, result in race.results.items():
         state = f"left after {race.left[name]} rounds" if name in race.left else "still in"
-        rows.append([(name,), describe(race.settings[name]), _parts(interval(result)), (state,)])
-    return cards.table("", ["run", "settings", MEDIAN, "the race"], rows)
+        rows.append([(name,), describe(race.settings[name]), (number(result.median),), (state,)])
+    unit = race.results[race.names[0]].unit
+    return cards.table("", ["run", "settings", (unit,), "the race"], rows)
 
 
 def table(runs):
-    """The last 24 runs: the settings that differ among them, rates, verdicts."""
+    """The last 24 runs: the settings that differ among them, notes, and each rate with the one measured beside it."""
     if not runs:
         return cards.note("Runs", "none so far")
     shown = runs[-SHOWN:]
     differing = [name for name in shown[0].settings if len({text(run.settings[name]) for run in shown}) > 1]
     common = {name: value for name, value in shown[0].settings.items() if name not in differing}
-    units = {run.result.unit for run in shown}
     noted = list(dict.fromkeys(name for run in shown for name in run.notes))
+    units = {run.result.unit for run in shown}
+    unit = units.pop() if len(units) == 1 else ""
     rows = []
     for run in shown:
         values = [text(run.settings[name]) for name in differing]
         values += [_note(run.notes.get(name, "")) for name in noted]
-        measured = interval(run.result) if len(units) == 1 else _rate(run.result)
-        verdict = _parts(f"{run.ratio} (against {run.against.name})") if run.against else ""
-        rows.append([(run.name,), *values, _parts(measured), verdict])
+        rate = number(run.result.median) if unit else _rate(run.result)
+        rows.append([(run.name,), *values, (rate,), (_verdict(run),), (_beside(run),)])
     closing = [f"All with {describe(common)}."] if common else []
-    closing += [f"{run.name}: {run.result.note}." for run in shown if run.result.note]
-    median = ("median", "(interval),", *units) if len(units) == 1 else MEDIAN
-    head = [("run",), *differing, *noted, median, "verdict"]
-    return cards.table(f"The last {len(rows)} of {len(runs)} runs", head, rows, "\n".join(closing), last_below=True)
+    if any(run.against for run in shown):
+        closing.append("Compare rates within a line: these took turns. From line to line the machine may have changed.")
+    for run in shown:
+        closing += [f"{run.name}: {words}." for words in (run.result.note, *_of_the_machine(run)) if words]
+    head = [("run",), *differing, *noted, (unit or "rate",), ("verdict",), ("measured in turns with",)]
+    count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+    caption = f"The last {SHOWN} of {count}" if len(runs) > SHOWN else count
+    return cards.table(caption, head, rows, "\n".join(closing))
 
 
 def figure(runs, *lines):
     """The last run as bars with those that took turns with it, at most 24, what it is compared with among them.
 
-    A run is called by its name and the settings that differ among them: "run 2: batch=32".
+    Above each bar stand the run's name, its verdict and the settings that differ: "run 2, 6.4x faster: batch=32". Those
+    of a race come in its order, the fastest first.
     """
     last = runs[-1]
     together = _together(runs)
-    shown = together[-SHOWN:]
-    if last.against and last.against not in shown:
-        shown[0] = last.against
+    shown = together[:SHOWN]
+    if last not in shown:
+        shown = [together[0], *together[1 - SHOWN :]]
     differing = [name for name in last.settings if len({text(run.settings[name]) for run in together}) > 1]
     bars = {}
     for run in shown:
-        result = last.comparison.results[run.name] if last.comparison else run.result
         settings = describe({name: run.settings[name] for name in differing or run.settings})
-        bars[run.name] = replace(result, name=f"{run.name}: {settings}")
+        verdict = ""
+        if len(together) > 1:
+            verdict = ", " + (_verdict(run) if run.comparison is last.comparison and run.against else "the baseline")
+        bars[run.name] = replace(_result(run, last), name=f"{run.name}{verdict}: {settings}")
     before = bars[last.against.name].name if last.against else None
     return bars_figure(list(bars.values()), *lines, before=before)
 
 
 def _together(runs):
-    """The last run with all that took turns with it."""
+    """The last run with all that took turns with it, in their order."""
     last = runs[-1]
     if not last.comparison:
         return [last]
-    return [run for run in runs if run.comparison is last.comparison or run is last.against]
+    known = {run.name: run for run in runs}
+    return [known[name] for name in last.comparison.names]
+
+
+def _result(run, last):
+    """What was measured of a run beside the last one."""
+    return last.comparison.results[run.name] if last.comparison else run.result
 
 
 def headline(runs):
-    """Two lines: what stands in large type, and below it: the last rate, up or down; of many the highest one."""
+    """Two lines: what stands in large type, the verdict, and below it what was measured: the last run, or the best.
+
+    A first run has no verdict, so its rate stands there.
+    """
     last, together = runs[-1], _together(runs)
-    if len(together) > 2:
-        last = max(together, key=lambda run: last.comparison.results[run.name].median)
-    rate = f"{number(last.result.median)} {last.result.unit}"
-    if len(together) > 2:
-        rate = f"up to {rate}"
-    if not last.against:
-        return rate, f"{last.name}, {_what(last)}{_noted(last)}"
-    ratio = last.ratio
-    return (
-        f"{ARROWS.get(ratio.verdict, '')}{rate}",
-        f"{last.name}, {_what(last)}; against {ratio.b}: {ratio}{_noted(last)}",
-    )
+    if len(together) == 1:
+        return _rate_alone(last.result), f"{last.name}, {_what(last)}{_noted(last)}"
+    first, *others = together
+    best = max(others, key=lambda run: _result(run, last).median)
+    ratio = last.comparison.ratio(best.name, first.name)
+    large = outcome(ratio)
+    if len(others) > 1 and ratio.median < 1:
+        large = f"{first.name} is the fastest" if ratio.verdict == "slower" else f"none is faster than {first.name}"
+    rates = f"{_rate_alone(_result(best, last))} against {number(_result(first, last).median)}"
+    return large, f"{best.name}, {_what(best)}: {rates}; {interval(ratio)}{_noted(best)}"
+
+
+def outcome(ratio):
+    """A verdict with its number, as one says it: "6.4x faster", "0.8x: slower", "too close to call"."""
+    words = str(ratio)
+    if ratio.verdict == "unclear":
+        return words.partition(": ")[2]
+    times = quantity(ratio.median, "x")
+    return {"faster": f"{times} faster", "slower": f"{times}: slower", "same": f"{times}: the same"}[ratio.verdict]
+
+
+def _verdict(run):
+    """The verdict of a run; none where it was measured alone or is what the others are compared with."""
+    return outcome(run.ratio) if run.against else ""
+
+
+def _beside(run):
+    """What it took turns with, and the rate of that at the time."""
+    if not run.against:
+        return ""
+    return f"{run.against.name}: {number(run.comparison.results[run.against.name].median)}"
+
+
+def _of_the_machine(run):
+    """What to know of the machine when it was measured."""
+    return run.comparison.notes if run.comparison else ()
 
 
 def csv_lines(runs):
@@ -193,14 +248,13 @@ def _note(value):
     return str(value) if isinstance(value, str | Integral) else number(value)
 
 
-def _parts(words):
-    """Cut words before and after what stands in brackets: there a narrow table may break them."""
-    return tuple(filter(None, map(str.strip, re.split(r"(\([^)]*\)[,:]?)", words))))
-
-
 def _noted(run):
     return f" ({run.result.note})" if run.result.note else ""
 
 
 def _rate(result):
     return f"{interval(result)} {result.unit}"
+
+
+def _rate_alone(result):
+    return f"{number(result.median)} {result.unit}"

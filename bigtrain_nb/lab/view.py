@@ -51,6 +51,7 @@ class View:
                 keyboard_guard(),
             ]
         )
+        self.box.add_class("bigtrain-lab")
         self.refresh()
 
     def refresh(self):
@@ -63,19 +64,19 @@ class View:
         self.more.disabled = not (idle and lab.can_go_on)
         self.export.disabled = not lab.runs
         if idle:
-            self.tell(0.0, "")
+            self.tell(0.0, "", "")
         self.status.value = said(lab.status)
         state = (len(lab.runs), lab.runs and lab.runs[-1].result, lab.baseline, lab.standings)
         if self.drawn != state:
             self.drawn = state
             self._draw()
 
-    def tell(self, fraction, words):
-        """Show how far a measurement is; the rate so far in large type."""
+    def tell(self, fraction, words, clock):
+        """Show how far a measurement is, and how long it has taken; the rate so far in large type."""
         self.progress.value = fraction
         what, _, rate = words.partition(": ")
         large = _large(html.escape(rate)) if rate else ""
-        self.happens.value = colored(f"{large}{html.escape(what)}") if words else ""
+        self.happens.value = colored(f"{large}{html.escape(what)}; {clock}") if words else ""
 
     def _draw(self):
         lab = self.lab
@@ -112,20 +113,23 @@ class View:
         """Return the settings that the controls show."""
         return chosen_in(self.fields, self.lab.controls)
 
-    def _start(self, sweep=None):
-        self.lab.start(sweep)
-        focus(self.stop)  # or the focus would be lost with the button that is switched off
+    def _start(self):
+        self._begin(self.lab.start)
 
     def _sweep(self):
-        self._start(self.swept.value)
+        self._begin(self.lab.start, self.swept.value)
 
     def _go_on(self):
-        self.lab.start_to_go_on()
-        focus(self.stop)
+        self._begin(self.lab.start_to_go_on)
 
     def _race(self):
-        self.lab.start(runs.ALL)
-        focus(self.stop)
+        self._begin(self.lab.start, runs.ALL)
+
+    def _begin(self, start, *given):
+        """Start it; nothing more happens at a second click, which a page can send before the button is off."""
+        if not self.lab.running:
+            start(*given)
+            focus(self.stop)  # or the focus would be lost with the button that is switched off
 
     def _stop(self):
         self.lab.stop()

@@ -99,6 +99,16 @@ def check_factories(factories):
             )
 
 
+def notes_since(since, others):
+    """What to know of the machine since a moment, when others had used so many seconds; none where it was quiet."""
+    took = max(source.now() - since, 1e-9)
+    spare = len(usable_cores()) - core_limit()  # in a container others may have these
+    share = ((seconds_of_others() - others) / took - spare) / core_limit()
+    if share < BUSY:
+        return ()
+    return (f"other programs took {100 * min(1.0, share):.0f} % of the cores: close them, or measure again later",)
+
+
 class Rounds:
     """Rounds of visits to all sources that are still ``running``; more of them can be added at any time.
 
@@ -178,12 +188,7 @@ class Rounds:
 
     def notes(self):
         """What to know of the machine since this was made or went on, in a sentence; none where it was quiet."""
-        took = max(source.now() - self._since, 1e-9)
-        spare = len(usable_cores()) - core_limit()  # in a container others may have these
-        share = ((seconds_of_others() - self._others) / took - spare) / core_limit()
-        if share < BUSY:
-            return ()
-        return (f"other programs took {100 * min(1.0, share):.0f} % of the cores: close them, or measure again later",)
+        return notes_since(self._since, self._others)
 
     def drop(self, names):
         """Measure these no more."""
@@ -229,13 +234,13 @@ class Rounds:
         return max([seconds, *(batches * each.batch_seconds for each in running)]), batches
 
     def _words(self, shortest, until, place):
-        """What happens and what is expected: "round 3 of about 8: 17,500, 1,880 examples/s"."""
+        """What happens and what is expected: "round 3 of about 8: a 17,500, b 1,880 examples/s"."""
         done = len(self.instances)
         one = self.seconds / done if done else shortest[0] * len(self.running)
         expected = max(self.least, done + math.ceil(max(0.0, until - self.seconds) / one), done + 1)
         where = f", {place} of {len(self.running)}" if len(self.running) > SHOWN else ""
         if done:
-            rates = ", ".join(number(self.rates(name)[-1]) for name in self.running[:SHOWN])
+            rates = ", ".join(f"{name} {number(self.rates(name)[-1])}" for name in self.running[:SHOWN])
             words = f": {rates} {self.firsts[self.running[0]][0]}"
         else:
             words = f", about {amount(max(until, expected * one), 's')}"

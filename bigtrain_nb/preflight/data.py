@@ -9,10 +9,10 @@ import numpy as np
 
 from bigtrain_nb.common.passes import batches_of, passes
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.words import number
-from bigtrain_nb.preflight.features import named_parts
-from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, look, ok, wrong
-from bigtrain_nb.preflight.training import NoExamples, read, words_of
+from bigtrain_nb.preflight import targets
+from bigtrain_nb.preflight.report import LOOK, WRONG, NotExamined, TrainingRaises, look, ok, wrong
+from bigtrain_nb.preflight.targets import SHARE_FOR_BATCHES, FailingInputs, wrong_targets
+from bigtrain_nb.preflight.training import NoExamples, count_examples, named_parts, read, words_of
 
 ONE_CLASS = 0.5
 ONE_CLASS_BY_CHANCE = 0.05
@@ -25,8 +25,6 @@ AMONG_TRAINING = 0.05
 """Share of validation's examples that may be among those of training, over what comes by chance."""
 SHARE_FOR_EXAMPLES = 0.05
 """Of the time that is left, for reading examples of each of both."""
-SHARE_FOR_BATCHES = 0.05
-"""Of the time that is left, for all batches that were read, after the first."""
 SPREAD = 3
 SHIFT = 2
 """Validation beside training: how many times the deviation, and how many deviations between the means."""
@@ -34,8 +32,37 @@ SHIFT = 2
 
 def runs(training):
     """Does the model take the batches, and a step of it the first one?"""
+    return fails(training) or _runs_as_far_as_tried(training)
+
+
+def fails(training):
+    """Return what is wrong where the model could not be built for the first batch; None if it could."""
+    if training.fails_with is None:
+        return None
+    training.said_failing = True
+    given = ", ".join(
+        f"{name} {tuple(each.shape)} {each.dtype.name}" for name, each in named_parts(training.x, "inputs")
+    )
+    return wrong(
+        f"A step on the first batch fails, with {given}: {training.fails_with.rstrip('.')}.",
+        "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape."
+        " If the forward pass works, look at the loss, the metrics and the optimizer.",
+    )
+
+
+def unread(training):
+    """Return what is wrong where the dataset ended with an error; None if it did not."""
+    if training.unread is None:
+        return None
+    return wrong(
+        f"{len(training.batches)} batches can be read, and the next one fails: {training.unread.rstrip('.')}.",
+        "Look at the example that it names, and at the functions that the dataset maps.",
+    )
+
+
+def _runs_as_far_as_tried(training):
     outputs = None
-    if training.fails_with is None and not training.has_own_step:
+    if not training.has_own_step:
         try:
             outputs = training.outputs(training.x)
         except NotExamined:
@@ -49,58 +76,59 @@ def runs(training):
             training.step(training.first)
             training.state.put_back()
         except TrainingRaises as error:
-            if _wrong_targets(training, 0):
-                return None  # the cause, which has its own line
+            if "targets" in training.chosen and _are_wrong_targets(training, 0):
+                raise NotExamined("a step fails, for the targets are wrong, which has its own line") from error
             training.fails_with = str(error)
     if training.fails_with is not None:
-        given = ", ".join(
-            f"{name} {tuple(each.shape)} {each.dtype.name}" for name, each in named_parts(training.x, "inputs")
-        )
-        return wrong(
-            f"A step on the first batch fails, with {given}: {training.fails_with.rstrip('.')}.",
-            "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape."
-            " If the forward pass works, look at the loss, the metrics and the optimizer.",
-        )
-    failing = _failing_batch(training)
+        return fails(training)
+    failing, taken = _failing_batch(training)
     if failing:
         return failing
     if training.unread is not None:
-        return wrong(
-            f"{len(training.batches)} batches can be read, and the next one fails: {training.unread.rstrip('.')}.",
-            "Look at the example that it names, and at the functions that the dataset maps.",
-        )
+        return unread(training)
     if training.no_outputs is not None:
         return training.spoilt_outputs()
-    if outputs is None:
-        return None
-    shapes = ", ".join(str(tuple(output.shape)) for output in keras.tree.flatten(outputs))
-    return ok(f"{training.examples} examples a batch, outputs {shapes}.")
+    words = f"{training.examples} examples a batch; {taken} of {len(training.batches)} batches tried"
+    if training.without_rows:
+        words += f"; without a row for each example: {training.without_rows}"
+    if outputs is not None:
+        words += f"; outputs {', '.join(str(tuple(output.shape)) for output in keras.tree.flatten(outputs))}"
+    return ok(f"{words}.")
 
 
 def _failing_batch(training):
-    """Return what is wrong with the first batch that the model does not take, of those for which there is time."""
+    """Return what is wrong with the first batch that the model does not take, and how many it takes in time."""
     until = time.monotonic() + SHARE_FOR_BATCHES * training.seconds_left
     for place, batch in enumerate(training.batches[1:], 1):
         if time.monotonic() > until:
-            return None
+            return None, place
         try:
             if training.has_own_step:
                 training.step(batch)
             else:
                 training.loss_of(batch)
         except NotExamined:
-            return None
+            return None, place
         except Exception as error:
-            if _wrong_targets(training, place):
-                return None
+            if "targets" in training.chosen and _are_wrong_targets(training, place):
+                return None, place
             words = str(error) if isinstance(error, TrainingRaises) else words_of(error)
             count = len(training.batches)
             del training.batches[place:]  # one cause, one line: other checks go without them
-            return wrong(
+            failing = wrong(
                 f"Batch {place} of {count} fails, and the first does not: {words.rstrip('.')}.",
                 "Compare its shapes and values with those of the first.",
             )
-    return None
+            return failing, place
+    return None, len(training.batches)
+
+
+def _are_wrong_targets(training, place):
+    """Return whether the targets of a batch are wrong, which has a line of its own."""
+    try:
+        return bool(wrong_targets(training, place))
+    except FailingInputs:
+        return False
 
 
 def finite(training):
@@ -108,9 +136,18 @@ def finite(training):
     filled_in = None
     for place, batch in enumerate(training.batches):
         words = _not_finite_in(batch, place)
-        if words and _trains_all_the_same(training, batch):
+        try:
+            trains = words and _trains_all_the_same(training, batch)
+        except Exception as error:
+            reason = error if isinstance(error, NotExamined) else words_of(error)
+            return look(
+                f"{words} Whether the model fills them in was not examined: {str(reason).rstrip('.')}.",
+                "If it does not, one such value makes all weights NaN: repair or drop these examples in the dataset.",
+                "11",
+            )
+        if trains:
             filled_in = filled_in or look(
-                f"{words} The loss of this batch and its gradients are finite all the same.",
+                f"{words} What is trained stays finite all the same.",
                 "If the model fills in or masks such values on purpose, all is well.",
                 "11",
             )
@@ -138,134 +175,77 @@ def _not_finite_in(batch, place):
 
 
 def _trains_all_the_same(training, batch):
-    """Return whether loss and gradients of a batch are finite."""
+    """Return whether loss and gradients of a batch are finite, or the weights after a step of one's own."""
     if training.has_own_step:
-        return False
-    try:
-        loss, gradients = training.gradients(batch, training=True)
-    except Exception:  # which has a line of its own
-        return False
+        training.step(batch)
+        weights = [weight.numpy() for weight in training.model.trainable_variables]
+        training.state.put_back()
+        return all(np.isfinite(weight).all() for weight in weights)
+    loss, gradients = training.gradients(batch, training=True)
     return math.isfinite(loss) and all(np.isfinite(np.asarray(each)).all() for each in gradients.values())
-
-
-def labels(training):
-    """Are the targets in the range that the loss takes, and of the shape of the outputs?"""
-    if training.y is None:
-        return None
-    training.pairs()  # raises where there is no loss to examine
-    until = time.monotonic() + SHARE_FOR_BATCHES * training.seconds_left
-    examined = 0
-    for place in range(len(training.batches)):
-        if place and time.monotonic() > until:
-            break
-        found = _wrong_targets(training, place)
-        if found and place == 0:
-            training.no_loss = "the targets are wrong, so that the loss says nothing"
-            return found
-        if found:
-            return {**found, "found": f"Batch {place} of {len(training.batches)}: {found['found']}"}
-        examined += 1
-    return ok(f"Targets of {examined} batches are in the range and of the shape that the loss takes.")
-
-
-def _wrong_targets(training, place):
-    """Return what is wrong with the targets of a batch, None if nothing is, or they belong to a loss of one's own."""
-    if training.has_own_step or training.y is None or training.model.loss is None:
-        return None
-    try:
-        pairs = training.pairs(training.batches[place])
-    except NotExamined:
-        raise
-    except Exception:
-        return None  # the model does not take its inputs
-    return next(filter(None, map(_labels_of, pairs)), None)
-
-
-def _labels_of(pair):
-    y, outputs = pair.y.numpy(), pair.outputs
-    counted = pair.counted()
-    classes = outputs.shape[-1]
-    if pair.is_sparse:
-        ignored = pair.setting.get("ignore_class")
-        looked_up = np.ones(y.shape, bool) if ignored is None else y != ignored
-        bad = looked_up & ((y < 0) | (y >= classes) | (y != np.floor(y)))
-        if bad.any():
-            advice = "Let the last layer have a unit for each class, and number the classes from 0. Where there is no"
-            advice += " label, give the loss ignore_class=-1 and the label -1."
-            if not (bad & counted).any():
-                advice = "A sample weight of 0 does not help, for the loss looks the label up first, and raises. Give a"
-                advice += " class that there is, as 0, where the weight is 0; or ignore_class=-1 to the loss."
-            return wrong(
-                f"{pair.words()}{bad.sum():,} of {looked_up.sum():,} labels are no class of 0 to {classes - 1}: there"
-                f" are labels from {y[looked_up].min():g} to {y[looked_up].max():g}.",
-                advice,
-            )
-        return None
-    if pair.kind in ("", "ctc", "circle"):
-        return None  # a loss of one's own may compare what it likes, and so do these two
-    shape, outputs_shape = _squeezed(y.shape), _squeezed(outputs.shape)
-    if shape != outputs_shape:
-        return wrong(
-            f"{pair.words()}Targets {y.shape} and outputs {tuple(outputs.shape)} differ in shape, so that {pair.kind}"
-            " compares each target with several outputs.",
-            "Give both the same shape; for whole numbers as labels take a loss with sparse_ in its name.",
-        )
-    if pair.is_binary or pair.is_categorical:
-        bad = counted & ((y < 0) | (y > 1))
-        if bad.any():
-            return wrong(
-                f"{pair.words()}{bad.mean():.0%} of the targets are outside of 0 to 1 ({number(y.min())} to"
-                f" {number(y.max())}), and {pair.kind} takes probabilities.",
-                "Scale the targets, or take a loss for numbers, as mse.",
-            )
-    if pair.is_categorical and y.ndim == 2:
-        sums = y.sum(-1)[counted.all(-1)]
-        bad = np.abs(sums - 1) > 0.02
-        if bad.any():
-            return wrong(
-                f"{pair.words()}The targets of {bad.mean():.0%} of the examples do not add up to 1, and"
-                f" {pair.kind} takes one class of each example.",
-                "For several classes at once take binary_crossentropy; else make the targets one-hot.",
-            )
-    return None
 
 
 def constant(training):
     """Do all examples have the same targets, or the same inputs?"""
+    examples = sum(count_examples(batch) for batch in training.batches)
+    if examples < 2:
+        raise NotExamined("only one example was read")
+    differ = []
     for name, part in (("targets", 1), ("inputs", 0)):
-        values = [_parts(batch)[part] for batch in training.batches]
-        if values[0] is None:
-            continue
-        names = [each for each, _ in named_parts(values[0], name)]
-        rows = [[np.asarray(each) for each in keras.tree.flatten(value)] for value in values]
-        examples = sum(len(each[0]) for each in rows if each[0].ndim)
-        if examples > 1 and all(_is_constant(of_one) for of_one in zip(*rows, strict=True)):
+        named = [dict(named_parts(_parts(batch)[part], name)) for batch in training.batches]
+        names = [each for each, value in named[0].items() if value.shape.rank]
+        of_all = [[np.asarray(batch[each]) for batch in named if each in batch] for each in names]
+        if names and all(map(_is_constant, of_all)):
             return look(
                 f"The {' and the '.join(names)} of all {examples:,} examples that were read are the same: there is"
                 " nothing to learn.",
                 "Look at the function that makes them, and at how the dataset is shuffled.",
             )
-    return ok("Inputs and targets differ from example to example.")
+        differ += [name] if names else []
+    if not differ:
+        raise NotExamined("a batch has scalars only")
+    return ok(f"{' and '.join(differ).capitalize()} differ from example to example.")
 
 
 def _is_constant(batches):
     """Return whether all rows of all batches of one tensor are the same numbers."""
     first = batches[0]
-    if not first.ndim or len({each.shape[1:] for each in batches}) > 1 or first.dtype.kind not in "biuf":
+    if len({each.shape[1:] for each in batches}) > 1:
         return False
     return all((each == first[:1]).all() for each in batches)
 
 
 def order(training):
-    """Do examples come sorted by their class?"""
-    if training.y is None or keras.tree.is_nested(training.y) or len(training.batches) < 3:
+    """Do examples come sorted by their class, by that of any of the targets?"""
+    if training.y is None:
         return None
-    labels = [_classes(batch) for batch in training.batches]
-    if any(each is None for each in labels):
-        return None
+    named = [dict(named_parts(_parts(batch)[1], "targets")) for batch in training.batches]
+    found, reasons = [], []
+    for name in named[0]:
+        labels = [_classes(np.asarray(batch[name])) for batch in named if name in batch]
+        if any(each is None for each in labels):
+            continue
+        try:
+            found.append(_order_of(labels, "" if name == "targets" else f" of {name}"))
+        except NotExamined as reason:
+            reasons.append(f"{name}: {reason}")
+    if not found:
+        if reasons:
+            raise NotExamined("; ".join(reasons))
+        return None  # no targets are classes
+    worst = next((each for verdict in (WRONG, LOOK) for each in found if each["verdict"] == verdict), None)
+    return worst or ok("".join(f"{each['found']} " for each in found).strip())
+
+
+def _order_of(labels, where):
+    """Say in which order the classes of the batches come."""
+    if len(labels) < 3:
+        raise NotExamined("from fewer than 3 batches the order of classes cannot be told")
     shuffled = np.random.default_rng(0).permutation(np.concatenate(labels))
-    if len(set(shuffled.tolist())) < 2 or max(map(len, labels)) < 4:
-        return None
+    if len(set(shuffled.tolist())) < 2:
+        raise NotExamined("all examples that were read are of one class, so that there is no order")
+    if max(map(len, labels)) < 4:
+        raise NotExamined("with fewer than 4 examples a batch the order of classes cannot be told")
     one_class = np.mean([len(set(each.tolist())) == 1 for each in labels])
     ends = np.cumsum([len(each) for each in labels])[:-1]
     by_chance = np.mean([len(set(each.tolist())) == 1 for each in np.split(shuffled, ends)])
@@ -274,21 +254,21 @@ def order(training):
     advice = "Shuffle before you batch, over more examples than a class has: data.shuffle(n), or shuffle the file list."
     if one_class > ONE_CLASS and by_chance < ONE_CLASS_BY_CHANCE:
         return wrong(
-            f"Examples come sorted by class: {one_class:.0%} of {len(labels)} batches hold one class only (shuffled:"
-            f" {by_chance:.0%}).",
+            f"Examples come sorted by class{where}: {one_class:.0%} of {len(labels)} batches hold one class only"
+            f" (shuffled: {by_chance:.0%}).",
             advice,
             "01",
         )
     classes = f"a batch holds {kinds:.3g} classes on average, a shuffled one {kinds_by_chance:.3g}"
     if kinds < FEW_CLASSES * kinds_by_chance:
-        return look(f"Few classes at a time: {classes}.", f"If you did not choose them so: {advice}", "01")
-    return ok(f"Classes are mixed: {classes}.")
+        return look(f"Few classes{where} at a time: {classes}.", f"If you did not choose them so: {advice}", "01")
+    return ok(f"Classes{where} are mixed: {classes}.")
 
 
 def repeated(training):
     """Does the same batch come again and again?"""
     if len(training.batches) < 3:
-        return None
+        raise NotExamined("from fewer than 3 batches it cannot be told whether they repeat themselves")
     prints = [_print(batch) for batch in training.batches]
     again = np.mean([one == before for one, before in zip(prints[1:], prints, strict=False)])
     if len(set(prints)) == 1:
@@ -338,8 +318,17 @@ def validation_alike(training):
             f" {', the '.join(sorted(only_one))} only.",
             "Make both datasets by the same function.",
         )
+    if not ours:
+        raise NotExamined("no inputs are floating numbers or uint8, so that they have no scale")
     for name, (mean, deviation) in ours.items():
         mean_of_others, deviation_of_others = theirs[name]
+        if not np.isfinite([mean_of_others, deviation_of_others]).all():
+            return wrong(
+                f"The {name} of validation hold values that are not finite: val_loss will be NaN.",
+                "Repair or drop these examples in the dataset.",
+            )
+        if not np.isfinite([mean, deviation]).all():
+            raise NotExamined(f"the {name} of training hold values that are not finite")
         spread = (deviation_of_others + 1e-9) / (deviation + 1e-9)
         shift = abs(mean_of_others - mean) / (deviation + 1e-9)
         if spread > SPREAD or spread < 1 / SPREAD or shift > SHIFT:
@@ -348,7 +337,8 @@ def validation_alike(training):
                 f" those of training {mean:.3g} and {deviation:.3g}: the model is tried on what it never sees.",
                 "Make both datasets by the same function, with the mean and deviation of training.",
             )
-    return ok("Inputs of validation have the scale of those of training.")
+    scaled = ", ".join(f"the {name}" for name in ours)
+    return ok(f"In {len(others)} batches of validation {scaled} have the scale of those of training.")
 
 
 def _never_ends(data):
@@ -366,6 +356,8 @@ def validation_apart(training):
         return None  # the line before says so
     if _never_ends(training.data):
         raise NotExamined("the training repeats its data for ever, and so each of its examples: leave out repeat()")
+    if training.without_rows:
+        raise NotExamined(f"which rows belong to an example cannot be told: {training.without_rows}")
     seconds = max(1, SHARE_FOR_EXAMPLES * training.seconds_left)
     times = Counter(_inputs_of(passes(training.data)(), seconds))
     of_validation = passes(training.validation)
@@ -394,7 +386,7 @@ def _inputs_of(batches, seconds):
     """Yield a print of the inputs of each example, of as many as can be read in time."""
     until = time.monotonic() + seconds
     for count, batch in enumerate(batches):
-        inputs = [_bytes_of(value) for value in keras.tree.flatten(_parts(batch)[0])]
+        inputs = [_bytes_of(value) for value in keras.tree.flatten(_parts(batch)[0]) if np.ndim(value)]
         for rows in zip(*inputs, strict=True):
             yield hashlib.blake2b(b"".join(rows), digest_size=16).digest()
         if count and time.monotonic() > until:
@@ -431,9 +423,8 @@ def _together(sizes, means, variances):
     return mean, np.sqrt(np.average(variances + (np.array(means) - mean) ** 2, weights=sizes))
 
 
-def _classes(batch):
+def _classes(y):
     """Return the class of each example of a batch; None if its targets are no classes."""
-    y = np.asarray(_parts(batch)[1])
     if (
         y.ndim == 2
         and y.shape[1] > 1
@@ -458,15 +449,10 @@ def _print(batch):
     return digest.digest()
 
 
-def _squeezed(shape):
-    shape = tuple(shape)
-    return shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
-
-
 CHECKS = {
     "the model takes the batch": runs,
     "finite values": finite,
-    "targets": labels,
+    **targets.CHECKS,
     "constant data": constant,
     "order of classes": order,
     "repeated batches": repeated,

@@ -6,7 +6,8 @@ import numpy as np
 
 from bigtrain_nb.common.keras_gaps import Functional, layers_within
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.preflight.report import look, ok, wrong
+from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.preflight.training import named_parts
 
 LEAST_EXAMPLES = 40
 """From fewer a threshold may divide the classes by chance."""
@@ -26,7 +27,7 @@ def by_name(training):
     expected = list(model.input) if isinstance(model.input, dict) else [each.name for each in model.inputs]
     missing = [name for name in expected if name not in x]
     if missing:
-        return None  # Keras raises, and says which
+        raise NotExamined(f"the batch has no feature of the name {', '.join(map(repr, missing))}")
     unused = [name for name in x if name not in expected]
     if isinstance(model.input, dict):
         named = {name: x[name] for name in expected}
@@ -62,7 +63,7 @@ def normalized(training):
                 " changes nothing.",
                 f"Call {layer.name}.adapt(the inputs of training) before fit, or give it mean= and variance=.",
             )
-    return ok(f"Normalization layers: {len(found)}, all of them adapted.")
+    return ok(f"Normalization layers: {len(found)}, all of them adapted, or made with a mean and a variance.")
 
 
 def weights(training):
@@ -98,31 +99,59 @@ def weights(training):
 
 
 def answer_in_a_feature(training):
-    """Is the target one of the features, or on which side of a threshold one is?"""
-    if training.y is None or keras.tree.is_nested(training.y):
+    """Is a target one of the features, or on which side of a threshold one is?"""
+    if training.y is None:
         return None
-    y = np.concatenate([np.asarray(keras.utils.unpack_x_y_sample_weight(batch)[1]) for batch in training.batches])
+    named = [dict(named_parts(keras.utils.unpack_x_y_sample_weight(batch)[1], "targets")) for batch in training.batches]
+    looked_at, reasons = [], []
+    for name in named[0]:
+        try:
+            found, count = _answer(training, [np.asarray(batch[name]) for batch in named if name in batch], name)
+        except NotExamined as reason:
+            reasons.append(f"{name}: {reason}")
+            continue
+        if found:
+            return found
+        looked_at.append(f"None of {count} features gives the {name} by a threshold or a factor.")
+    if not looked_at:
+        raise NotExamined("; ".join(reasons))
+    return ok(" ".join([*looked_at, *(f"Not examined: {reason}." for reason in reasons)]))
+
+
+def _answer(training, batches, name):
+    """Return what is found of one tensor of targets, None for nothing, and the number of features looked at."""
+    if len({each.shape[1:] for each in batches}) > 1 or not batches[0].ndim:
+        raise NotExamined("they are not one number for each example")
+    y = np.concatenate(batches)
     y = y.argmax(-1) if y.ndim == 2 and y.shape[1] > 1 and set(np.unique(y)) <= {0, 1} else y
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if y.ndim != 1 or y.dtype.kind not in "biuf" or len(y) < LEAST_EXAMPLES or not np.isfinite(y).all():
-        return None
+    if y.ndim != 1 or y.dtype.kind not in "biuf":
+        raise NotExamined("they are not one number for each example")
+    if len(y) < LEAST_EXAMPLES:
+        raise NotExamined(f"of {len(y)} examples a threshold may divide the classes by chance")
+    if not np.isfinite(y).all():
+        raise NotExamined("they are not finite")
     classes, shares = np.unique(y, return_counts=True)
     is_class = len(classes) <= max(2, len(y) // 10)
-    if shares.max() / len(y) > COMMON:
-        return None
-    for name, values in _columns(training):
+    most = shares.max() / len(y)
+    if most > COMMON:
+        raise NotExamined(f"{most:.0%} of the examples have the same, so that a threshold says little")
+    count = 0
+    for feature, values in _columns(training):
+        if len(values) != len(y):
+            continue  # not a row for each example
+        count += 1
         if not is_class and _correlation(values, y) > CORRELATED:
-            return _is_answer(
-                f"{name} is the target, up to a factor and a constant (correlation over {CORRELATED:.2%})"
-            )
+            words = f"{feature} is the {name}, up to a factor and a constant (correlation over {CORRELATED:.2%})"
+            return _is_answer(words), count
         if is_class and len(np.unique(values)) > 1:
             share = _share_by_threshold(values, y, classes)
             if share >= BY_THRESHOLD:
-                return _is_answer(
-                    f"{name} alone gives the target of {share:.0%} of {len(y):,} examples by a threshold; the most"
-                    f" frequent class has {shares.max() / len(y):.0%}"
-                )
-    return ok("No feature gives the target by a threshold.")
+                words = f"{feature} alone gives the {name} of {share:.0%} of {len(y):,} examples by a threshold; the"
+                return _is_answer(f"{words} most frequent class has {most:.0%}"), count
+    if not count:
+        raise NotExamined("no input is one number, or a row of numbers, for each example")
+    return None, count
 
 
 def _is_answer(found):
@@ -133,23 +162,17 @@ def _is_answer(found):
     )
 
 
-def named_parts(part, name):
-    """Return pairs: the name of each tensor of inputs or targets, with that of its feature if it has one, and it."""
-    found = []
-    for path, value in keras.tree.flatten_with_path(part):
-        feature = ".".join(str(key) for key in path)
-        found.append((f"{name} {feature!r}" if feature else name, value))
-    return [(name, value) for name, value in found if value is not None]
-
-
 def _columns(training):
     """Yield each feature that is a number for each example: its name, and its values over all batches."""
     inputs = [keras.utils.unpack_x_y_sample_weight(batch)[0] for batch in training.batches]
     yielded = 0
-    for place, (name, first) in enumerate(named_parts(inputs[0], "input")):
-        if first.dtype == tf.string or len(first.shape) > 2:
+    for name, first in named_parts(inputs[0], "input"):
+        if first.dtype == tf.string or len(first.shape) not in (1, 2):
             continue
-        values = np.concatenate([np.asarray(keras.tree.flatten(each)[place], "float64") for each in inputs])
+        of_batches = [np.asarray(dict(named_parts(each, "input")).get(name), "float64") for each in inputs]
+        if len({each.shape[1:] for each in of_batches}) > 1:
+            continue  # as sequences, each batch as long as its longest
+        values = np.concatenate(of_batches)
         for column in range(values.shape[1] if values.ndim == 2 else 1):
             if yielded == MOST_FEATURES:
                 return

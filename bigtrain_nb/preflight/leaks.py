@@ -8,9 +8,8 @@ import numpy as np
 
 from bigtrain_nb.common.keras_gaps import calls_seen, layers_and_operations, layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.preflight.features import named_parts
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
-from bigtrain_nb.preflight.training import change_of
+from bigtrain_nb.preflight.training import change_of, named_parts
 
 LEAK = 1e-4
 LEAK_16_BITS = 2e-2

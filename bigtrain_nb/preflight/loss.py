@@ -12,8 +12,8 @@ from scipy.optimize import minimize
 from bigtrain_nb.common.keras_gaps import calls_seen, innermost, layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
-from bigtrain_nb.preflight.features import named_parts
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.preflight.training import named_parts
 
 SUM_OF_PROBABILITIES = 0.02
 """By which the sum of outputs may differ from 1; 16 bits round."""

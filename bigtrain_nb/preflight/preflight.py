@@ -39,8 +39,9 @@ LAST = ("one batch", "validation apart", "memory", "stopped and resumed", "saved
 SILENT_SECONDS = 10
 """After which it says what it does where no bar of progress is shown."""
 
+RUNS = "the model takes the batch"
 _EMPTY = Finding(
-    "the model takes the batch",
+    RUNS,
     WRONG,
     "Nothing to take: the dataset gives no batch, or batches without an example: fit would train nothing.",
     "Look at next(iter(data)), at the paths of its files, at filter, take and skip, and at batch(..."
@@ -145,6 +146,9 @@ def _chosen(names):
 def _examine(training, checks):
     """Return the findings of the checks."""
     findings = []
+    training.chosen = tuple(checks)
+    if RUNS not in checks:  # what fit would end with is said whatever is asked
+        findings += [Finding(RUNS, **found) for found in (of_data.fails(training), of_data.unread(training)) if found]
     progress = tqdm(checks.items(), delay=1, leave=False, disable=None)
     began = said = time.monotonic()
     for name, check in progress:

@@ -1,6 +1,7 @@
 """The training that is examined: its model, the first batches, and what a step computes of them."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -30,11 +31,12 @@ class NoExamples(Exception):
 class Training:
     """A compiled model and the batches of tensors that it trains on, ``batches``; ``first`` is what most checks use.
 
-    ``x``, ``y``, ``weight`` are the parts of the first. ``state``: the model's `State` to put back. ``fails_with``:
-    words of the error with which the model refuses the first batch; ``unread``: of that with which the dataset ended
-    after ``batches``. ``no_loss`` and ``no_outputs``: why the loss and the outputs of the first batch say nothing, once
-    a check has found that, so that one cause is one line. ``ends_after_a_pass``: whether a second pass reads nothing,
-    once that was found. ``known_constant``: the loss of the best constant output, once it was sought.
+    ``x``, ``y``, ``weight`` are the parts of the first, ``examples`` the number of its examples. ``state``: the model's
+    `State` to put back. ``chosen``: the names of the checks. ``fails_with``: words of the error with which the model
+    refuses the first batch; ``unread``: of that with which the dataset ended after ``batches``. ``no_loss`` and
+    ``no_outputs``: why the loss and the outputs of the first batch say nothing, once a check has found that, so that
+    one cause is one line. ``ends_after_a_pass``: whether a second pass reads nothing, once that was found.
+    ``known_constant``: the loss of the best constant output, once it was sought.
     """
 
     def __init__(self, model, data, validation, minutes):
@@ -60,11 +62,14 @@ class Training:
             self.unread = words_of(error)
         self.first = self.batches[0]
         self.x, self.y, self.weight = keras.utils.unpack_x_y_sample_weight(self.first)
+        self.examples = count_examples(self.first)
         self.state = None
         self.fails_with = None
         self.no_loss = None
         self.no_outputs = None
         self.said_spoilt = False
+        self.said_failing = False
+        self.chosen = ()
         self.ends_after_a_pass = False
         self.known_constant = None
 
@@ -79,12 +84,21 @@ class Training:
 
     def refuse_failing(self):
         if self.fails_with is not None:
-            raise NotExamined("a step on the first batch fails")
+            words = "" if self.said_failing else f": {self.fails_with.rstrip('.')}"
+            raise NotExamined(f"a step on the first batch fails{words}")
+
+    def has_rows(self, value):
+        """Return whether a tensor of the first batch has a row for each example."""
+        return value is not None and value.shape[:1] == (self.examples,)
 
     @property
-    def examples(self):
-        """The number of examples in the first batch."""
-        return keras.tree.flatten(self.x)[0].shape[0]
+    def without_rows(self):
+        """In words the tensors of the first batch, but for scalars, that have no row for each example; "" if none."""
+        parts = zip((self.x, self.y, self.weight), ("inputs", "targets", "sample weights"), strict=True)
+        named = [each for part, kind in parts for each in named_parts(part, kind)]
+        return ", ".join(
+            f"{name} {tuple(value.shape)}" for name, value in named if value.shape.rank and not self.has_rows(value)
+        )
 
     @property
     def has_own_step(self):
@@ -191,7 +205,9 @@ class Training:
         outputs = self.outputs(x)
         losses = self.model.loss
         if not keras.tree.is_nested(outputs):
-            only = losses if not keras.tree.is_nested(losses) else keras.tree.flatten(losses)[0]
+            only, *others = keras.tree.flatten(losses)
+            if others:
+                raise NotExamined("several losses are taken of one output")
             y = keras.tree.flatten(all_y)
             if len(y) != 1:
                 raise NotExamined("the targets have another structure than the outputs, so the loss is of its own kind")
@@ -207,6 +223,8 @@ class Training:
         for place, name in enumerate(names):
             loss = _part(losses, name, place)
             y = _part(all_y, name, place) if keras.tree.is_nested(all_y) else None
+            if keras.tree.is_nested(outputs[name]) or keras.tree.is_nested(y):
+                raise NotExamined(f"output {name} is several, and which target belongs to which cannot be told")
             if loss is not None and y is not None:
                 weight = _part(all_weights, name, place) if keras.tree.is_nested(all_weights) else all_weights
                 found.append(Pair(str(name), flat.index(name), loss, y, outputs[name], weight))
@@ -232,9 +250,9 @@ class Pair:
         self.outputs = outputs
         self.weight = weight
         self.mask = mask_of(outputs)
-        named = getattr(loss, "__name__", None) or type(loss).__name__
+        self.loss_name = getattr(loss, "__name__", None) or type(loss).__name__
         is_of_keras = getattr(loss, "__module__", "").startswith("keras.")
-        self.kind = named.replace("_", "").lower() if is_of_keras else ""
+        self.kind = self.loss_name.replace("_", "").lower() if is_of_keras else ""
         axis = self.setting.get("axis", -1)
         if (self.is_sparse or self.is_categorical) and axis not in (-1, len(outputs.shape) - 1):
             raise NotExamined(f"the loss takes classes along axis={axis}, and only the last one is looked at")
@@ -251,7 +269,7 @@ class Pair:
 
     @property
     def is_sparse(self):
-        return self.kind.startswith("sparsecategorical")
+        return self.kind.startswith(("sparsecategorical", "categoricalgeneralized"))
 
     @property
     def is_categorical(self):
@@ -318,6 +336,29 @@ def refuse_read_once(data, name):
         )
 
 
+def named_parts(part, name):
+    """Return pairs: the name of each tensor of inputs or targets, with that of its feature if it has one, and it."""
+    found = []
+    for path, value in keras.tree.flatten_with_path(part):
+        feature = ".".join(str(key) for key in path)
+        found.append((f"{name} {feature!r}" if feature else name, value))
+    return [(name, value) for name, value in found if value is not None]
+
+
+def count_examples(batch):
+    """Return the number of examples: of the rows of targets, of sample weights without any, or of inputs.
+
+    Inputs may have other rows too, as a table that belongs to all examples, or the nodes of graphs. Where tensors of
+    the same kind differ, it is what most have.
+    """
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    for part in (y, weight, x):
+        sizes = [each.shape[0] for each in keras.tree.flatten(part) if each is not None and each.shape.rank]
+        if sizes:
+            return Counter(sizes).most_common(1)[0][0]
+    return 1
+
+
 def read(data, most, seconds):
     """Return the first batches as tensors, as many as come in time, but at least one; raise `NoExamples` for none."""
     return list(each_read(data, most, seconds))
@@ -329,7 +370,7 @@ def each_read(data, most, seconds):
     count = 0
     for batch in passes(data)():
         tensors = keras.tree.map_structure(_tensor, batch)
-        if not keras.tree.flatten(tensors)[0].shape[:1].num_elements():
+        if not count_examples(tensors):
             continue
         yield tensors
         count += 1

@@ -21,7 +21,7 @@ from functools import partial, wraps
 from typing import Any, Self, TypeVar, Unpack
 
 from bigtrain_nb.common import in_place
-from bigtrain_nb.common.batches import count_examples, dense, loss_reduction, sum_over_micro_batches
+from bigtrain_nb.common.batches import count_examples, dense, loss_reduction, of_one_length, sum_over_micro_batches
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.files import write_once
 from bigtrain_nb.common.keras_gaps import (
@@ -61,7 +61,7 @@ from bigtrain_nb.parallel.shards import (
 from bigtrain_nb.train.divided_losses import check_losses, share_left
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.train.one_order import OneOrder
+from bigtrain_nb.train.one_order import OneOrder, checked_datasets
 from bigtrain_nb.train.one_program import steps_in_one_program
 from bigtrain_nb.train.settings import SETTINGS, Settings, checked, naming_settings
 
@@ -428,8 +428,11 @@ class Model(keras.Model):
 
     def predict_step(self, data):
         """Return the predictions for one replica's share of the global batch."""
-        with self.replica_reduction.at_work():
-            return super().predict_step(self.replica_reduction.batch(data))
+        reduction = self.replica_reduction
+        if reduction.replicas > 1:
+            data = of_one_length(data, 1, reduction.replicas)
+        with reduction.at_work():
+            return super().predict_step(reduction.batch(data))
 
     def _compute_loss(self, x=None, *args, **kwargs):
         """Return the loss in a step of somebody's own that is Keras' in the end."""
@@ -445,7 +448,7 @@ class Model(keras.Model):
         _refuse_swaps_of_shards(self, callbacks)
         if several_workers(self.distribute_strategy):
             _refuse_shared_backups(self, callbacks)
-        with self._one_order():
+        with self._reading():
             _refuse_other_strategy(self)
             if self.compiled:
                 self.choose_reduction()
@@ -454,22 +457,23 @@ class Model(keras.Model):
     @_shown_as(keras.Model.evaluate)
     def evaluate(self, *args, **kwargs):
         _refuse_swaps_of_shards(self, callbacks_in(kwargs.get("callbacks")))
-        with self._one_order():
+        with self._reading():
             return super().evaluate(*args, **kwargs)
 
     @_shown_as(keras.Model.predict)
     def predict(self, *args, **kwargs):
         _refuse_swaps_of_shards(self, callbacks_in(kwargs.get("callbacks")))
-        with self._one_order():
+        with self._reading(is_prediction=True):
             return super().predict(*args, **kwargs)
 
-    def _one_order(self):
-        """Return the context in which several workers read the same batches."""
-        if not several_workers(self.distribute_strategy):
+    def _reading(self, is_prediction=False):
+        """Return the context in which replicas can divide what is read, and several workers read the same batches."""
+        strategy = self.distribute_strategy
+        if several_workers(strategy) and self._orders is None:
+            object.__setattr__(self, "_orders", OneOrder(strategy))  # Keras tracks any other attribute
+        if strategy.num_replicas_in_sync == 1 and self._orders is None:
             return nullcontext()
-        if self._orders is None:
-            object.__setattr__(self, "_orders", OneOrder(self.distribute_strategy))  # Keras tracks any other attribute
-        return self._orders.reading()
+        return checked_datasets(strategy, self._orders, is_prediction)
 
     @_shown_as(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):
@@ -536,9 +540,11 @@ class Model(keras.Model):
                 data_batch = batch_of_zeros(iterator)
                 if data_batch is None:
                     return
-        local = self.distribute_strategy.experimental_local_results
-        with self.distribute_strategy.scope():
-            self._symbolic_build(data_batch=keras.tree.map_structure(lambda value: local(value)[0], data_batch))
+        strategy = self.distribute_strategy
+        local, replicas = strategy.experimental_local_results, strategy.num_replicas_in_sync
+        first = keras.tree.map_structure(lambda value: local(value)[0], data_batch)
+        with strategy.scope():
+            self._symbolic_build(data_batch=first if replicas == 1 else of_one_length(first, 1, replicas))
 
     def _get_metrics_result_or_logs(self, logs):
         """Return the logs of an epoch: metrics of all replicas, and what an own `compute_metrics` adds.

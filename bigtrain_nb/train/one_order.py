@@ -1,10 +1,11 @@
-"""What several workers read: all the same batches in the same order, of which each keeps its share."""
+"""What replicas read: batches of which each can have its share; several workers the same ones in the same order."""
 
 import zlib
 from contextlib import contextmanager
 
 import numpy as np
 
+from bigtrain_nb.common.batches import refuse_undividable
 from bigtrain_nb.common.keras_gaps import datasets_within, in_place_of
 from bigtrain_nb.common.passes import keeps_order, shuffles_of
 from bigtrain_nb.common.quiet import tf
@@ -17,6 +18,27 @@ _NO_ONE_ORDER = (
     " seed, dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and"
     " shuffle=True call keras.utils.set_random_seed(1) before fit"
 )
+
+
+@contextmanager
+def checked_datasets(strategy, order, is_prediction):
+    """Keras hands the strategy whatever `fit` is given as a dataset: within this context it is looked at before.
+
+    ``order`` is the `OneOrder` of several workers, else None.
+    """
+    if _DISTRIBUTE in vars(strategy):  # an evaluation within `fit`
+        yield
+        return
+    distribute = strategy.experimental_distribute_dataset
+
+    def checked(dataset, options=None):
+        refuse_undividable(dataset.element_spec, strategy.num_replicas_in_sync, is_prediction)
+        return distribute(dataset if order is None else order.by_batches(dataset), options)
+
+    if order is not None:
+        order.start()
+    with in_place_of(strategy, _DISTRIBUTE, checked):
+        yield
 
 
 class OneOrder:
@@ -32,20 +54,9 @@ class OneOrder:
         self._gather = all_gather(strategy, tf.identity)
         self._first = 0  # a number that stands for the batch that was read first, 0 for none
 
-    @contextmanager
-    def reading(self):
-        """Keras hands the strategy whatever `fit` is given as a dataset: within this context it comes here first."""
-        if _DISTRIBUTE in vars(self._strategy):  # an evaluation within `fit`
-            yield
-            return
-        distribute = self._strategy.experimental_distribute_dataset
-
-        def by_batches(dataset, options=None):
-            return distribute(self._by_batches(dataset), options)
-
+    def start(self):
+        """Forget the first batch of an earlier `fit`."""
         self._first = 0
-        with in_place_of(self._strategy, _DISTRIBUTE, by_batches):
-            yield
 
     def refuse_unlike_orders(self):
         """Raise ValueError where the workers have read other first batches. All must ask."""
@@ -55,7 +66,7 @@ class OneOrder:
                 f"{len(firsts)} replicas have read {len(set(firsts))} different first batches, {_NO_ONE_ORDER}"
             )
 
-    def _by_batches(self, dataset):
+    def by_batches(self, dataset):
         if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
             return dataset
         known = [getattr(one, "order_is_known", False) for one in datasets_within(dataset)]

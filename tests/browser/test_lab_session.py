@@ -93,6 +93,7 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     expect(button(page, "Stop")).to_be_disabled()
 
     press_and_await(page, "Run", "run 1")
+    expect(button(page, "Run")).to_be_focused()  # Stop had the focus, and was switched off
     slide(page, "num_parallel_calls", "ArrowRight")
     expect(readout(page, "num_parallel_calls")).to_have_text("2")
     page.get_by_label("Try all values of", exact=True).select_option("prefetch")

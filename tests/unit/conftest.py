@@ -57,6 +57,7 @@ def quick(monkeypatch):
     monkeypatch.setattr("bigtrain_nb.lab.lab.throughput", quick_throughput)
     monkeypatch.setattr("bigtrain_nb.lab.lab.compare", quick_compare)
     monkeypatch.setattr("bigtrain_nb.lab.lab.looks", quick_looks)
+    monkeypatch.setattr("bigtrain_nb.lab.lab.notes_since", lambda since, others: ())
 
 
 ON_ONE_DEVICE = pytest.param(

@@ -62,6 +62,9 @@ FIGURES = {
     "ring": lambda: workers.ring_figure(HELD),
     "message": lambda: workers.message_figure({4096: 0.001, 2**20: 0.004}, {4096: 0.0012, 2**20: 0.0035}),
     "elastic": lambda: workers.elastic_figure({1: 2.0, 2: 1.5, 3: 1.0}, {"two": {1: 2.0, 2: 1.5}, "one": {3: 1.0}}),
+    "killed": lambda: workers.killed_figure(
+        {"first step": 6.0, "kill": 7.0, "error": 7.2, "first step again": 14.0, "end": 15.0}
+    ),
     "resumed": lambda: workers.resumed_figure({1: 2.0, 2: 1.5, 3: 1.0}, {1: 2.0, 2: 1.5}, {2: 1.5, 3: 1.0}),
     "pairs": lambda: handing_on.pairs_figure({"bytes": [1.8, 1.7], "teacher": [1.5, 1.4]}, "loss"),
     "forgetting": lambda: handing_on.forgetting_figure(ADAPTED),

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from labs import SECONDS, build, finish
 
 from bigtrain_nb.lab import runs
-from bigtrain_nb.lab.lab import Lab
-from bigtrain_nb.measure.results import Comparison
+from bigtrain_nb.lab.lab import Clock, Lab
+from bigtrain_nb.measure.race import Race
+from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.plots.canvas import alternative
 
 quick = pytest.mark.usefixtures("quick")
@@ -113,10 +115,12 @@ class TestSweeps:
         assert swept[0].ratio is None and [run.ratio.b for run in swept[1:]] == ["run 2", "run 2"]
         assert swept[0].comparison.names == ("run 2", "run 3", "run 4")
 
-    def test_of_more_than_fit_into_a_picture_the_first_and_the_last_are_shown_and_the_best_is_told(self):
+    def test_of_more_than_fit_into_a_picture_the_first_and_the_last_are_shown(self):
         lab = Lab(lambda n: lambda: 100 - n, seconds=SECONDS, n=range(30))
         lab.sweep("n")
-        assert lab.picture().data and runs.headline(lab.runs)[0].endswith("up to 100 examples/s")
+        drawn = shown_in(lab)
+        assert "run 1, the baseline: n=0;" in drawn and "run 30, 0.71x: slower: n=29;" in drawn
+        assert "n=6;" not in drawn and "n=7;" in drawn
         first, *_, last = lab.runs
         assert last.against is first and len(lab.runs) == 30
 
@@ -132,21 +136,77 @@ class TestSweeps:
         assert lab.settings(batch=320) in found.finalists and {one["batch"] for one in found.finalists} == {320}
         assert len(found.finalists) == 24 and len(found.left) == 48
         assert len(lab.runs) == 76 and lab.runs[-1].settings == found.finalists[0]
-        assert lab.status.startswith("Cannot be told apart (24 of 72): run 53, run 54, ")
-        assert "(against run 53)" in str(lab.table()) and lab.picture().data
+        assert lab.status.startswith(
+            "The fastest of 72: run 53, 320 examples/s. Cannot be told apart from it: run 54, run 55, "
+        )
+        assert "run 53: 320" in str(lab.table()) and lab.picture().data
         assert lab.run(batch=32).ratio.b == lab.runs[-2].name
+
+
+def test_only_what_overlaps_with_the_fastest_cannot_be_told_apart_from_it():
+    rates = {"run 1": (390, 400, 410), "run 2": (385, 395, 405), "run 3": (190, 196, 199), "run 4": (10, 11, 12)}
+    results = {name: Result(name, rounds, "examples/s", 0.1, 99, 1.0) for name, rounds in rates.items()}
+    race = Race(results, settings=dict.fromkeys(rates, {}), left={"run 4": 4})
+    assert runs.answer(race) == (
+        "The fastest of 4: run 1, 400 examples/s. Cannot be told apart from it: run 2."
+        " Slower so far, but not surely: run 3."
+    )
+
+
+class TestClock:
+    """What a Lab says of how long a job will take."""
+
+    @pytest.mark.parametrize("visit", [0.001, 0.15])
+    def test_it_is_right_on_the_wall_with_building_and_warming_up(self, visit):
+        def build(batch):
+            time.sleep(0.5)
+            return lambda: time.sleep(visit) or batch
+
+        lab = Lab(build, seconds=1.0, batch=range(1, 9))
+        said = []
+        lab.say = lambda status: said.append((time.perf_counter(), status, lab._clock and lab._clock.total))
+        for batch, known in ((1, False), (5, True)):
+            began = time.perf_counter()
+            lab.run(batch=batch)
+            took = time.perf_counter() - began
+            [(_, first, total), *later] = [each for each in said if each[1].startswith("Measuring")]
+            assert ("and building and warming up" in first) is not known
+            expected = later[-1][2] if later else total
+            assert took / 1.5 < expected < took * 1.5, said
+            assert later or known, "it is said once it is known"
+            said.clear()
+
+    def test_it_learns_from_the_first_round(self):
+        clock = Clock(None, 0.5, 2.0)
+        assert clock.words == "about 500 ms, up to 2.00 s where it is close, and building and warming up"
+        time.sleep(0.3)
+        assert not clock.hear("warming up run 1")
+        clock.hear("round 1 of about 3, about 0.50 s")
+        time.sleep(0.4)
+        assert clock.hear("round 2 of about 3: run 1 17 examples/s"), "three rounds take 1.2 s"
+        assert 1.4 < clock.total < 2.4 and clock.words.startswith("about 1.") and "building" not in clock.words
+        assert not clock.hear("round 2 of about 3: run 1 17 examples/s")
 
 
 @quick
 class TestGoingOn:
-    def test_after_a_first_run_and_after_a_race_there_is_nothing_to_go_on_with(self, lab):
-        for measure in (lab.run, lab.race):
-            measure()
-            assert not lab.can_go_on
-            for call in (lab.go_on, lab.start_to_go_on):
-                with pytest.raises(RuntimeError, match="nothing to go on with"):
-                    call()
-            assert not lab.running
+    def test_after_a_first_run_there_is_nothing_to_go_on_with(self, lab):
+        lab.run()
+        assert not lab.can_go_on
+        for call in (lab.go_on, lab.start_to_go_on):
+            with pytest.raises(RuntimeError, match="nothing to go on with"):
+                call()
+        assert not lab.running
+
+    def test_after_a_race_those_still_in_are_compared_or_the_best_two(self):
+        lab = Lab(lambda n: lambda: n, seconds=SECONDS, n=[1, 7, 9])
+        race = lab.race()
+        assert race.still_in == ["run 3"] and lab.can_go_on
+        again = lab.go_on()
+        assert [run.name for run in again] == ["run 2", "run 3"]
+        assert lab.runs[0].comparison is race and {run.comparison.names for run in again} == {("run 3", "run 2")}
+        assert again[0].against is again[1] and "0.78x" in str(lab.table()) and lab.picture().data
+        assert lab.can_go_on and lab.go_on()[0].comparison.error == 0.005
 
     @pytest.mark.parametrize("in_background", [False, True])
     def test_what_is_known_then_is_put_into_the_runs_of_the_comparison(self, lab, in_background):
@@ -216,29 +276,60 @@ class TestShown:
         lab.run()
         lab.run(batch=320)
         table, picture = lab.table(), lab.picture()
-        assert "All with prefetch=0 cache=False workers=1." in str(table) and "x), faster (against run 1)" in str(table)
+        assert "All with prefetch=0 cache=False workers=1." in str(table) and "2 runs" in str(table)
         assert table.html.count('scope="row"') == 2 and "<caption" in table.html
-        assert "median (interval), examples/s  verdict" in str(table)
+        assert "run    batch  examples/s  verdict       measured in turns with" in str(table)
+        assert "run 2  320    320         80.0x faster  run 1: 4.00" in str(table)
         assert picture.data.startswith(b"\x89PNG")
         assert "batch=320 (run 1: 4)" in repr(picture) and "against run 1: 80.0x (" in repr(picture)
 
-    def test_on_a_page_a_verdict_has_a_line_of_its_own_and_no_interval_breaks(self, lab):
+    def test_the_table_counts_its_runs(self, lab):
         lab.run()
-        lab.run(batch=320)
-        first, second = lab.table().html.split("<tbody>")[1].split('<th scope="row"')[1:]
-        assert "rowspan" not in first and first.count("<tr>") == 1, "nothing to compare with, and the next row"
-        assert second.startswith(' rowspan="2"') and "</tr><tr><td colspan" in second
-        assert ">(3.96 to 4.04)</span>" in first and ">faster</span>" in second
+        assert str(lab.table()).startswith("1 run\n")
+        lab.runs = lab.runs * 30
+        assert str(lab.table()).startswith("The last 24 of 30 runs\n")
 
-    def test_the_picture_says_the_rate_in_large_type_and_whether_it_is_up(self, lab):
+    def test_a_line_of_the_table_has_both_rates_that_its_verdict_rests_on(self):
+        """A run keeps the rate that it had at first; the machine may be another when it is measured again."""
+        speed = [1.0]
+        lab = Lab(lambda batch: lambda: int(batch * speed[0]), batch=[100, 300])
         lab.run()
+        speed[0] = 0.1
+        lab.run(batch=300)
+        _, first, second, *_ = str(lab.table()).splitlines()[1:]
+        assert first.split() == ["run", "1", "100", "100"]
+        assert second.split() == "run 2 300 30.0 3.0x faster run 1: 10.0".split()
+
+    def test_the_verdict_stands_in_large_type_and_at_every_bar(self, lab):
+        lab.run()
+        assert runs.headline(lab.runs) == ("4.00 examples/s", "run 1, batch=4 prefetch=0 cache=False workers=1")
         lab.run(batch=320)
+        large, below = runs.headline(lab.runs)
+        assert large == "80.0x faster" and below.startswith(
+            "run 2, batch=320 (run 1: 4): 320 examples/s against 4.00; "
+        )
         up = shown_in(lab)
-        assert "\N{BLACK UP-POINTING TRIANGLE} 320 examples/s" in up and "run 1: batch=4; 4.00 (3.96 to 4.04)" in up
+        assert "run 1, the baseline: batch=4; 4.00 (3.96 to 4.04)" in up and "run 2, 80.0x faster: batch=320;" in up
         lab.run(batch=32)
-        assert "\N{BLACK DOWN-POINTING TRIANGLE} 32" in shown_in(lab)
+        assert runs.headline(lab.runs)[0] == "0.10x: slower"
+
+    def test_of_a_sweep_the_best_is_told_also_where_it_is_the_first(self, lab):
         lab.sweep("batch", prefetch=2)
-        assert "up to 320 examples/s" in shown_in(lab)
+        assert runs.headline(lab.runs)[0] == "80.0x faster"
+        assert runs.headline(lab.runs)[1].startswith("run 3, batch=320 (run 1: 4): 320 examples/s against 4.00")
+        lab = Lab(lambda n: lambda: 100 - n, n=[0, 30, 90])
+        lab.sweep("n")
+        assert runs.headline(lab.runs)[0] == "run 1 is the fastest"
+        drawn = shown_in(lab)
+        assert "run 1, the baseline: " in drawn and "run 2, 0.70x: slower: " in drawn and "run 3, 0.10x: " in drawn
+
+    def test_that_other_programs_took_the_cores_is_told(self, lab, monkeypatch):
+        note = "other programs took 44 % of the cores"
+        monkeypatch.setattr("bigtrain_nb.lab.lab.notes_since", lambda since, others: (note,))
+        assert repr(lab.run()).endswith(f"({note})") and note in lab.status and f"run 1: {note}." in str(lab.table())
+        second = lab.run(batch=320)
+        second.comparison = replace(second.comparison, notes=(note,))
+        assert note in repr(second) and f"run 2: {note}." in str(lab.table())
 
 
 @quick

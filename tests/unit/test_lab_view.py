@@ -67,8 +67,19 @@ def test_buttons_and_progress_follow_the_state(gate):
     gate.opened.set()
     view.run.click()
     finish(lab)
-    assert not view.export.disabled and progress == [0.5, 0.0]
+    assert not view.export.disabled and 0 < progress[0] < 1 and progress[-1] == 0.0
     assert 'font-weight: bold">1 examples/s' in seen[-2] and "round 2 of about 4" in seen[-2] and seen[-1] == ""
+
+
+def test_a_second_click_before_the_button_is_off_does_nothing(gate):
+    lab = Lab(gate)
+    view = shown(lab)
+    for button in (view.run, view.run, view.sweep, view.more, view.race):
+        button.click()
+        assert lab.running and "Error" not in lab.status
+    gate.opened.set()
+    finish(lab)
+    assert len(lab.runs) == 1
 
 
 def test_find_the_best_shows_who_is_still_in(lab):
@@ -79,7 +90,7 @@ def test_find_the_best_shows_who_is_still_in(lab):
     until(lambda: len(seen) == 3)
     assert seen[0].count("still in") == 72
     assert seen[1].count("still in") == 24 and "<svg" in seen[-1]
-    assert not view.race.disabled and "Cannot be told apart (24 of 72): run 49" in view.status.value
+    assert not view.race.disabled and "Cannot be told apart from it: run 50" in view.status.value
 
 
 def test_a_baseline_is_chosen_and_given_up_on_the_screen(lab):

@@ -23,7 +23,7 @@ from bigtrain_nb.preflight.training import Training
 
 layers = keras.layers
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-HELPERS = {"one batch": ["_own_steps"]}  # of a check, that say more lines
+HELPERS = {"one batch": ["_own_steps"], "order of classes": ["_order_of"]}  # of a check, that say more lines
 QUICK = ["data", "leaks", "weights move", "outputs and loss", "range of outputs", "dead units", "frozen layers"]
 
 
@@ -700,7 +700,7 @@ ANSWERS = {
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_feature_that_is_the_target_is_looked_at(answer):
     x, y = numbers()
-    model = dense(layers.Dense(3), loss="mse")
+    model = dense(layers.Dense(1), loss="mse")
     finding = only(model, batched(x, answer(x)), "answer in a feature")
     assert finding.verdict == "look" and "Feature 2" in finding.found and ANSWERS[answer] in finding.found, finding
     finding = only(model, batched(*table()), "answer in a feature")
@@ -735,9 +735,9 @@ def test_without_a_terminal_it_says_what_it_does(monkeypatch, capsys):
 
 
 def test_the_order_within_batches_does_not_count_and_few_classes_at_a_time_are_looked_at():
-    x, y = np.random.default_rng(0).normal(size=(320, 4)).astype("float32"), np.arange(320) // 16 % 2
+    x, y = np.random.default_rng(0).normal(size=(320, 8)).astype("float32"), np.arange(320) // 16 % 2
     model = dense(layers.Dense(2), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    balanced = only(model, batched(x[:, :8], y, size=32), "order of classes")
+    balanced = only(model, batched(x, y, size=32), "order of classes")
     assert balanced.verdict == "ok" and "holds 2 classes on average" in balanced.found
     model = dense(layers.Dense(40), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     chosen = only(model, batched(x, np.arange(320) // 8, size=32), "order of classes")
@@ -792,3 +792,172 @@ def test_a_frozen_teacher_of_a_step_of_ones_own_is_only_looked_at():
     model(np.ones((1, 2), "float32"))
     finding = only(model, data, "frozen layers")
     assert finding.verdict == "look" and "mean teacher" in finding.advice
+
+
+# Never "ok" for what was not looked at
+
+
+class Squares(keras.losses.Loss):
+    """Compares what it is given as it is: Keras makes shapes alike only for functions."""
+
+    def call(self, y_true, y_pred):
+        return tf.reduce_mean((tf.cast(y_true, y_pred.dtype) - y_pred) ** 2, -1)
+
+
+class Distances(keras.losses.Loss):
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return tf.reduce_mean(tf.abs(tf.cast(y_true, y_pred.dtype) - y_pred))
+
+
+class Ranks(keras.losses.Loss):
+    """Pairs of examples: meant to compare each with each, whatever the shape."""
+
+    def call(self, y_true, y_pred):
+        y_true, y_pred = (tf.reshape(tf.cast(each, "float32"), [-1]) for each in (y_true, y_pred))
+        above = tf.cast(y_true[:, None] > y_true[None], "float32")
+        return above * tf.nn.softplus(y_pred[None] - y_pred[:, None])
+
+
+class LossOfItsOwn(keras.Sequential):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return tf.reduce_mean((tf.cast(y, y_pred.dtype) - y_pred) ** 2)
+
+
+@pytest.mark.parametrize("loss", [Squares, Distances, "compute_loss"])
+def test_targets_that_are_broadcast_against_outputs_are_wrong(loss):
+    x, y = numbers()
+    model = dense(layers.Dense(1), loss=loss()) if loss != "compute_loss" else LossOfItsOwn([layers.Dense(1)])
+    if loss == "compute_loss":
+        model.compile("adam")
+    finding = only(model, batched(x, y[:, 0]), "targets")
+    assert finding.verdict == "wrong" and "Targets (16,) and outputs (16, 1) are broadcast" in finding.found, finding
+    assert only(model, batched(x, y), "targets").verdict == "not examined"
+
+
+def test_a_loss_that_is_meant_to_compare_examples_is_not_called_wrong():
+    x, y = numbers()
+    report = bt.preflight(dense(layers.Dense(1), loss=Ranks()), batched(x, y[:, 0]), checks=["data", "leaks", "pieces"])
+    assert not report.failed, report
+    (finding,) = (each for each in report.findings if each.check == "targets")
+    assert finding.verdict == "not examined" and "Which targets Ranks takes" in finding.found, finding
+
+
+def speech(labels, steps=12, classes=6):
+    x = np.random.default_rng(0).normal(size=(len(labels), steps, 4)).astype("float32")
+    inputs = keras.Input((steps, 4))
+    model = keras.Model(inputs, layers.Dense(classes)(layers.GRU(8, return_sequences=True)(inputs)))
+    model.compile("adam", keras.losses.CTC())
+    return model, batched(x, np.array(labels), size=8)
+
+
+LABELS_OF_CTC = {  # and what is said of them
+    "beyond": ([[1, 2, 6]] * 8, "labels from 1 to 6"),
+    "minus one": ([[1, 2, -1]] * 8, "labels from -1 to 2"),
+    "blank": ([[1, 0, 2]] * 8, "rows have a 0 before a label"),
+    "too long": ([[1] * 7] * 8, "need up to 13 outputs, and there are 12"),
+}
+
+
+@pytest.mark.parametrize("name", LABELS_OF_CTC)
+def test_labels_that_ctc_does_not_take_are_wrong(name):
+    labels, said = LABELS_OF_CTC[name]
+    finding = only(*speech(labels), "targets")
+    assert finding.verdict == "wrong" and said in finding.found, finding
+
+
+def test_labels_that_ctc_takes_are_ok():
+    finding = only(*speech([[1, 5, 5, 0]] * 8), "targets")
+    assert finding.verdict == "ok" and "labels are from 1 to 5" in finding.found, finding
+
+
+def test_numbers_may_be_any_where_the_loss_takes_any_and_counts_may_not_be_below_0():
+    x, y = numbers()
+    finding = only(dense(layers.Dense(1), loss="mse"), batched(x, y), "targets")
+    assert finding.verdict == "ok" and "takes any number" in finding.found
+    finding = only(dense(layers.Dense(1, "softplus"), loss="poisson"), batched(x, y), "targets")
+    assert finding.verdict == "wrong" and "are not 0 or more" in finding.found, finding
+
+
+def test_labels_of_generalized_crossentropy_are_classes():
+    x, y = table()
+    model = dense(layers.Dense(3, "softmax"), loss=keras.losses.CategoricalGeneralizedCrossEntropy())
+    assert only(model, batched(x, y), "targets").verdict == "ok"
+    finding = only(model, batched(x, y + 1), "targets")
+    assert finding.verdict == "wrong" and "no class of 0 to 2" in finding.found, finding
+
+
+def two_targets(x, y, **others):
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(16, "relu")(inputs)
+    model = keras.Model(inputs, {"kind": layers.Dense(3, "softmax")(hidden), "size": layers.Dense(1)(hidden)})
+    model.compile("adam", {"kind": "sparse_categorical_crossentropy", "size": "mse"})
+    return model, batched(x, {"kind": y, "size": x[:, :1] + x[:, 1:2], **others}, size=8)
+
+
+def test_of_several_targets_each_is_looked_at_for_order_and_for_the_answer():
+    x, y = table(examples=192)
+    order = np.argsort(y, kind="stable")
+    finding = only(*two_targets(x[order], y[order]), "order of classes")
+    assert finding.verdict == "wrong" and "sorted by class of targets 'kind'" in finding.found, finding
+    finding = only(*two_targets(x, y), "order of classes")
+    assert finding.verdict == "ok" and "targets 'kind'" in finding.found, finding
+    finding = only(*two_targets(x, y), "answer in a feature")
+    assert finding.verdict == "ok" and "targets 'kind'" in finding.found and "targets 'size'" in finding.found, finding
+    finding = only(*two_targets(x, y, size=2 - 3 * x[:, 4:5]), "answer in a feature")
+    assert finding.verdict == "look" and "Feature 4" in finding.found and "targets 'size'" in finding.found, finding
+
+
+@pytest.mark.parametrize("check", ["order of classes", "repeated batches", "answer in a feature"])
+def test_what_few_batches_cannot_tell_is_said(check):
+    model = dense(layers.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(True))
+    finding = only(model, batched(*table(32)), check)
+    assert finding.verdict == "not examined" and re.search("32 examples|fewer than 3", finding.found), finding
+
+
+def test_validation_without_a_scale_or_with_nan_is_not_ok():
+    found = tokens()
+    data = batched(found[:, :-1], found[:, 1:])
+    finding = only(language_model(), data, "validation data", validation=data)
+    assert finding.verdict == "not examined" and "have no scale" in finding.found, finding
+    x, y = numbers()
+    spoilt = np.where(np.arange(128)[:, None] == 3, np.nan, x).astype("float32")
+    finding = only(dense(layers.Dense(1), loss="mse"), batched(x, y), "validation data", validation=batched(spoilt, y))
+    assert finding.verdict == "wrong" and "not finite" in finding.found, finding
+
+
+def test_strings_that_are_all_the_same_are_seen():
+    texts, y = np.array(["the"] * 32), np.arange(32.0)[:, None]
+    words = layers.TextVectorization(20, output_sequence_length=2)
+    words.adapt(texts)
+    inputs = keras.Input((), dtype="string")
+    model = keras.Model(inputs, layers.Dense(1)(layers.Flatten()(layers.Embedding(20, 4)(words(inputs)))))
+    model.compile("adam", "mse")
+    assert only(model, batched(texts, y), "constant data").verdict == "look"
+
+
+@pytest.mark.parametrize("checks", [["loss"], ["leaks", "pieces"]])
+def test_why_a_step_fails_is_said_whatever_is_asked(checks):
+    report = bt.preflight(*SICK["wrong_width"][0](), checks=checks)
+    (finding,) = report.of("wrong")
+    assert "expected axis -1" in finding.found or "incompatible" in finding.found, report
+
+
+def test_a_dataset_that_ends_with_an_error_is_said_whatever_is_asked():
+    report = bt.preflight(*SICK["dataset_that_fails_in_batch_3"][0](), checks=["finite values"])
+    assert "file 57 is damaged" in str(report.of("wrong")), report
+
+
+def test_a_step_of_ones_own_that_fills_in_values_that_are_not_finite_is_only_looked_at():
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            x, y = (tf.where(tf.math.is_finite(each), each, 0.0) for each in data)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x) - y) ** 2)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    x, y = numbers()
+    x[3, 2] = np.nan
+    model = Own([keras.Input((8,)), layers.Dense(1)])
+    model.compile("adam", "mse")
+    assert only(model, batched(x, y), "finite values").verdict == "look"

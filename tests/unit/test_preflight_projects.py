@@ -133,7 +133,7 @@ def language():
 
 
 PROJECTS = {  # and what of them cannot be examined
-    "images": (images, {"validation data"}),
+    "images": (images, {"validation data", "answer in a feature"}),
     "table with workers": (table_with_workers, {"validation data"}),
     "adversarial": (
         HEALTHY["generative_adversarial"],  # a step of its own with two optimizers, of which only it knows the losses
@@ -141,7 +141,7 @@ PROJECTS = {  # and what of them cannot be examined
         | {"gradients", "right in pieces", "evaluation"},
     ),
     "contrastive": (contrastive, {"validation data", "outputs and loss", "range of outputs", "right in pieces"}),
-    "language": (language, {"validation data"}),
+    "language": (language, {"validation data", "answer in a feature"}),
 }
 
 

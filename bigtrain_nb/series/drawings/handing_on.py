@@ -1,4 +1,4 @@
-"""Handing a model on: what a teacher brings, what adapting forgets, and how many tokens readers get."""
+"""Handing a model on: what a teacher brings, what pruning and adapting cost, and how many tokens readers get."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -35,6 +35,24 @@ def pairs_figure(losses, title) -> Figure:
     axes.margins(x=0.08)
     grid(axes, "x")
     label(axes, title)
+    return figure
+
+
+def pruning_figure(losses) -> Figure:
+    """Loss over sparsity: of models as they are pruned, and after fine-tuning.
+
+    `losses`: {sparsity: (loss at once, loss after fine-tuning)}.
+    """
+    figure, (axes,) = canvas(2.9)
+    marks = {}
+    percent = [100 * sparsity for sparsity in losses]
+    at_once, after = zip(*losses.values(), strict=True)
+    for colour, words, values in ((INK, "pruned", at_once), (MEASURED, "fine-tuned, mask kept", after)):
+        (marks[words],) = axes.plot(percent, values, "o-", color=colour, linewidth=2, markersize=6)
+    axes.set_ylim(bottom=0)
+    key(figure, marks)
+    grid(axes, "y")
+    label(axes, "sparsity, % of the weights that are zero", "loss")
     return figure
 
 

@@ -1,13 +1,15 @@
-"""What several workers do: who reads what, how a ring adds up, what a message costs, how a curve survives."""
+"""What several workers do: who reads what, how a ring adds up, what a message costs, what a kill costs."""
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from bigtrain_nb.plots.canvas import INK, MEASURED, canvas, grid, label, name_rows, side_text
+from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, label, name_rows, side_text
+from bigtrain_nb.series.drawings.clocks import clock, draw_box
 from bigtrain_nb.series.drawings.dots import dots_and_line
 
 GAP = 0.9  # between the squares of a ring's pictures, in squares
+STARTS = "#e4e5e7"
 
 
 def readers_figure(read) -> Figure:
@@ -123,6 +125,26 @@ def resumed_figure(whole, before, after) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     grid(axes, "y")
     label(axes, "step\ngrey: never interrupted, blue: until the kill, dashed: after the restart", "loss of the step")
+    return figure
+
+
+def killed_figure(at) -> Figure:
+    """Two workers on one clock: both start and train, worker 1 is killed, worker 0 waits, both start again and train.
+
+    `at`: {"first step", "kill", "error", "first step again", "end": seconds since the start}.
+    """
+    first, kill, error, again, end = at["first step"], at["kill"], at["error"], at["first step again"], at["end"]
+    head = f"worker 0 waits for {error - kill:.1f} s, then both start again: {again - error:.1f} s"
+    below = "seconds since the start\ngrey: starting, blue: training, orange: waiting, cross: killed"
+    figure, axes, places = clock({head: ["worker 0", "worker 1"]}, end, below)
+    for y in places.values():
+        draw_box(axes, 0, first, y, STARTS, "starts", INK)
+        draw_box(axes, first, kill, y, MEASURED, "trains")
+        draw_box(axes, error, again, y, STARTS, "starts again", INK)
+        draw_box(axes, again, end, y, MEASURED, "trains")
+    draw_box(axes, kill, error, places[head, "worker 0"], PREDICTED, "waits")
+    look = {"color": PREDICTED, "markersize": 12, "markeredgecolor": "white", "zorder": 4}
+    axes.plot(kill, places[head, "worker 1"], "X", **look)
     return figure
 
 
