@@ -4,15 +4,18 @@ What is summed is {"loss": scalar, "gradients": {index of a trainable variable: 
 where a mask leaves out places "left", the share of the weight that it leaves, a scalar.
 """
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import synchronized_layers
+from bigtrain_nb.common.keras_gaps import assigned_together, in_place_of, synchronized_layers
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import at_least_32_bits
+from bigtrain_nb.common.replicas import at_least_32_bits, sum_over_replicas
+
+_DISTRIBUTE = "experimental_distribute_dataset"
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,9 @@ class Share:
     part of the mean over all pieces its loss is.
 
     ``is_piece``: whether there are other micro-batches or replicas. Only then ``loss_reduction``, that of all losses,
-    ``places``, what each counts in the mean, None for all alike, and ``weight``, what all of them count, are known.
+    ``places``, what each counts in the mean, None for all alike, and ``weight``, what all of them count, are known;
+    where losses are sums of several outputs, ``examples_of_all``, how many the batch of all replicas has, and
+    ``times``, how often this goes into that, by which the sum of each output is counted.
     ``loss_factor``: how often a loss counts, as there are replicas where it is a sum, for the mean of all is taken.
     """
 
@@ -38,6 +43,8 @@ class Share:
     places: Any = None
     weight: Any = None
     part: Any = 1.0
+    examples_of_all: Any = None
+    times: Any = None
 
     def micro_batch(self, start, length):
         """Return examples ``start`` to ``start + length``, whose part is by weight."""
@@ -46,7 +53,8 @@ class Share:
             data, places = examples_of((data, places), start, length)
         weight = weight_of(length, places, self.loss_reduction)
         part = tf.math.divide_no_nan(weight, self.weight) * self.part
-        return replace(self, data=data, places=places, examples=length, weight=weight, part=part)
+        times = _times(self.examples_of_all, length, self.reduction.replicas)
+        return replace(self, data=data, places=places, examples=length, weight=weight, part=part, times=times)
 
 
 def share_of(data, reduction, micro_batches):
@@ -57,6 +65,10 @@ def share_of(data, reduction, micro_batches):
     share = Share(data, reduction, micro_batches, count_examples(data))
     kind = loss_reduction(reduction.model.loss)
     places = places_of(data, reduction.model.loss, kind)
+    of_all = None
+    _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+    if kind == "sum" and len(keras.tree.flatten(y)) > 1:
+        of_all = share.examples if reduction.replicas == 1 else sum_over_replicas(tf.cast(share.examples, tf.float32))
     return replace(
         share,
         is_piece=True,
@@ -64,7 +76,16 @@ def share_of(data, reduction, micro_batches):
         loss_factor=reduction.replicas if kind == "sum" else 1,
         places=places,
         weight=weight_of(share.examples, places, kind),
+        examples_of_all=of_all,
+        times=_times(of_all, share.examples, reduction.replicas),
     )
+
+
+def _times(of_all, examples, replicas):
+    """Return how often these examples go into those of all replicas, by whose number Keras multiplies; or None."""
+    if of_all is None:
+        return None
+    return tf.math.divide_no_nan(tf.cast(of_all, tf.float32), tf.cast(replicas * examples, tf.float32))
 
 
 def loss_reduction(loss):
@@ -95,6 +116,8 @@ def of_one_length(data, micro_batches, replicas):
     lengths are only known there.
     """
     named = {name: value for name, value in named_tensors(data) if tf.TensorShape(value.shape).rank != 0}
+    if not named:
+        raise ValueError("the batch has scalars only, so it has no examples to divide: give tensors with a first axis")
     shapes = {name: tf.TensorShape(value.shape) for name, value in named.items()}
     words = refuse_unlike_lengths(shapes, micro_batches, replicas)
     known = [shape[0] for shape in shapes.values() if shape[0] is not None]
@@ -163,6 +186,27 @@ def refuse_undividable(spec, replicas, is_prediction):
             )
         shapes[name] = shape
     refuse_unlike_lengths(shapes, 1, replicas)
+
+
+@contextmanager
+def checked_datasets(strategy, order, is_prediction):
+    """Keras hands the strategy whatever `fit` is given as a dataset: within this context it is looked at before.
+
+    ``order`` is the `OneOrder` of several workers, else None.
+    """
+    if _DISTRIBUTE in vars(strategy):  # an evaluation within `fit`
+        yield
+        return
+    distribute = strategy.experimental_distribute_dataset
+
+    def checked(dataset, options=None):
+        refuse_undividable(dataset.element_spec, strategy.num_replicas_in_sync, is_prediction)
+        return distribute(dataset if order is None else order.by_batches(dataset), options)
+
+    if order is not None:
+        order.start()
+    with in_place_of(strategy, _DISTRIBUTE, checked):
+        yield
 
 
 def ignored_class(loss):
@@ -274,15 +318,15 @@ def micro_batches_of(examples, size):
 def sum_over_micro_batches(step_of, share):
     """Return the sums of what ``step_of(share)`` gives for the micro-batches of a share, which may be empty."""
     model, reduction, examples = share.reduction.model, share.reduction, share.examples
-    never_empty = reduction.replicas == 1 or reduction.talks_in_forward
-    if share.micro_batches == 1 and (never_empty or synchronized_layers(model)):
+    talks = reduction.talks_in_forward or (reduction.replicas > 1 and bool(assigned_together(model)))
+    if share.micro_batches == 1 and (reduction.replicas == 1 or talks or synchronized_layers(model)):
         return step_of(share)
 
     def one_micro_batch(start, length):
         return step_of(share.micro_batch(start, length))
 
     size = -(-examples // share.micro_batches)  # rounded up
-    if reduction.talks_in_forward:
+    if talks:
         return sum_written_out(one_micro_batch, equal_parts(examples, share.micro_batches))
     if tf.executing_eagerly():
         return sum_written_out(one_micro_batch, micro_batches_of(int(examples), max(1, int(size))))

@@ -6,9 +6,10 @@ with `clone_model`, is of its own class again. A pickle and a deep copy of it ke
 """
 
 import inspect
-from functools import cache
+from functools import cache, partial
 
 from bigtrain_nb.common.keras_gaps import bytes_of_file, known_as, layers_within, object_of_file
+from bigtrain_nb.common.layers import Listed
 from bigtrain_nb.common.quiet import keras
 
 
@@ -19,9 +20,20 @@ def become(thing, ours, **state):
     """
     if not isinstance(thing, ours):
         thing.__class__ = made_class((ours, type(thing)), own=type(thing), ours=ours)
+        if "quantize" in vars(thing):  # where Keras puts that of a layer
+            object.__setattr__(thing, "quantize", partial(_quantized, thing, thing.quantize))
     for name, value in state.items():
         setattr(thing, name, value)
     return thing
+
+
+def _quantized(layer, quantize, *args, **kwargs):
+    """Quantize a layer that was changed in place: Keras does so for its own classes only."""
+    kind, layer.__class__ = type(layer), own_class(layer)
+    try:
+        return quantize(*args, **kwargs)
+    finally:
+        layer.__class__ = kind
 
 
 @cache
@@ -71,9 +83,10 @@ def own_class(thing):
 
 def reduce_with_changes(thing):
     """Pickle a thing as Keras does, as the bytes of a file, and beside them what was changed in it and within it."""
-    changes = []
-    for index, part in enumerate(_parts(thing)):
+    changes, parts = [], _parts(thing)
+    for index, part in enumerate(parts):
         state = part.state_in_place() if hasattr(part, "state_in_place") else {}
+        state = {name: _Places.of(value, parts) for name, value in state.items()}
         if state or _what_it_became(part):
             changes.append((index, _what_it_became(part), state))
     return _with_changes, (own_class(thing), bytes_of_file(thing), changes)
@@ -86,8 +99,19 @@ def _with_changes(own, file, changes):
         for ours in what_it_became:
             become(parts[index], ours)
         for name, value in state.items():
-            setattr(parts[index], name, value)
+            setattr(parts[index], name, [parts[place] for place in value] if isinstance(value, _Places) else value)
     return thing
+
+
+class _Places(list):
+    """Where layers stand that a setting lists: a copy has its own."""
+
+    @classmethod
+    def of(cls, value, parts):
+        if not isinstance(value, Listed):
+            return value
+        place_of = {id(part): place for place, part in enumerate(parts)}
+        return cls(place_of[id(layer)] for layer in value)
 
 
 def _parts(thing):

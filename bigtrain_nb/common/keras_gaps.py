@@ -115,11 +115,14 @@ def after(data):
 
 
 @contextmanager
-def count_by_examples(model, examples):
-    """Let the tracked loss of each output count a batch by its examples; Keras counts all batches alike."""
+def count_by_examples(model, examples, times=None):
+    """Let the tracked loss of each output count a batch by its examples; Keras counts all batches alike.
+
+    Of a sum, which is ``times`` as large for the whole batch as the mean over its pieces, that is counted.
+    """
     with ExitStack() as stack:
         for tracker in model._compile_loss.metrics if model._compile_loss else []:
-            stack.enter_context(in_place_of(tracker, "update_state", _counting(tracker, examples)))
+            stack.enter_context(in_place_of(tracker, "update_state", _counting(tracker, examples, times)))
         yield
 
 
@@ -128,11 +131,11 @@ def as_scalar(loss):
     return tf.reduce_sum(loss) if getattr(loss, "shape", ()) == (0,) else loss
 
 
-def _counting(tracker, examples):
+def _counting(tracker, examples, times):
     update = type(tracker).update_state
 
     def update_state(value, sample_weight=None):
-        return update(tracker, value, examples)
+        return update(tracker, value if times is None else value * tf.cast(times, value.dtype), examples)
 
     return update_state
 
@@ -233,17 +236,54 @@ class WatchedLoss:
         made_by = loss.fn if own_function else type(loss)
         self.name = getattr(made_by, "__name__", str(made_by))
         self.is_own = not getattr(made_by, "__module__", "").startswith("keras.")
-        self.call = loss.call
+        self.loss = loss
+        self.reduces = type(loss).__call__ is not keras.losses.Loss.__call__  # and masks, or not, in its own way
+        self._of_examples = loss.call
         self.arguments = None  # the specs of what it was given
+        self.shape = None
         self.is_one_number = False
+        self.keeps_state = False
         self.mask = None
 
+    def call(self, y_true, y_pred):
+        """Return what the loss makes of targets and predictions: where it reduces by itself, what Keras adds up."""
+        return self.loss(y_true, y_pred, None) if self.reduces else self._of_examples(y_true, y_pred)
+
     def watched(self, y_true, y_pred):
-        values = self.call(y_true, y_pred)
-        self.arguments = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), (y_true, y_pred))
+        """Stand in the place of its `call`."""
+        values = self._noted(self._of_examples, y_true, y_pred)
         self.is_one_number = len(values.shape) == 0
         self.mask = mask_of(values)
         return values
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """Stand in the place of a loss that reduces by itself, perhaps what its `call` has returned."""
+        self.is_one_number = True
+        return self._noted(self.loss, y_true, y_pred, sample_weight)
+
+    def changes_variables(self):
+        """Return whether it assigns to variables, other than those that random numbers of Keras come from."""
+        if tf.executing_eagerly():
+            graph = tf.function(self.call, autograph=False).get_concrete_function(*self.arguments).graph
+            return any(map(_changes_state, graph.get_operations()))
+        return self.keeps_state
+
+    def _noted(self, compute, *arguments):
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations()) if graph else 0
+        values = compute(*arguments)
+        self.arguments = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), arguments[:2])
+        self.keeps_state = bool(graph) and any(map(_changes_state, graph.get_operations()[before:]))
+        self.shape = values.shape
+        return values
+
+
+def _changes_state(operation):
+    """Return whether an operation assigns to a variable, other than the two integers of a `SeedGenerator`."""
+    if "Assign" in operation.type and operation.type.endswith("VariableOp"):
+        value = operation.inputs[1]
+        return not (value.dtype.is_integer and value.shape == [2])
+    return operation.type.startswith("ResourceScatter")
 
 
 @contextmanager
@@ -258,8 +298,12 @@ def losses_watched(model):
         return
     watched = []
     with ExitStack() as stack:
-        for _, loss, _, _ in compiled._flat_losses:
+        for index, entry in enumerate(compiled._flat_losses):
+            loss = entry.loss.loss if isinstance(entry.loss, WatchedLoss) else entry.loss  # replicas are threads
             watched.append(WatchedLoss(loss))
+            if watched[-1].reduces:
+                stack.callback(compiled._flat_losses.__setitem__, index, entry._replace(loss=loss))
+                compiled._flat_losses[index] = entry._replace(loss=watched[-1])
             stack.enter_context(in_place_of(loss, "call", watched[-1].watched))
         yield watched
 
@@ -376,6 +420,12 @@ def moving_statistics(model):
 def synchronized_layers(model):
     """Return the layers that talk to other replicas in the forward pass, which therefore all replicas must run."""
     return [layer for layer in _batch_normalizations(model) if layer.synchronized]
+
+
+def assigned_together(model):
+    """Return the variables of which replicas make one value wherever a layer assigns to them, all at the same time."""
+    weights = [weight for weight in model.non_trainable_weights if isinstance(weight, keras.Variable)]
+    return [weight for weight in weights if weight.aggregation not in (None, "none")]
 
 
 def device_of(tensor):
@@ -562,12 +612,18 @@ class UnmadeVariables:
 # A training that is examined and left as it was
 
 
-def build_as_fit_does(model, batch):
+def build_as_fit_does(model, batch, with_optimizer=True):
     """Make all variables of a compiled model, its optimizer and its metrics, from the shapes of a batch.
 
     A call would do it too, but layers with random numbers would go on from another seed then.
     """
-    model._symbolic_build(data_batch=batch)
+    optimizer = model.optimizer
+    if not with_optimizer:
+        object.__setattr__(model, "optimizer", None)  # Keras tracks an ordinary attribute
+    try:
+        model._symbolic_build(data_batch=batch)
+    finally:
+        object.__setattr__(model, "optimizer", optimizer)
 
 
 @contextmanager

@@ -159,6 +159,8 @@ class _Updates(keras.StatelessScope):
 
 
 def _has_gradient(value):
+    if isinstance(value, keras.Variable | tf.Variable):  # a run reads it, as the layer's own weights
+        return False
     return tf.is_tensor(value) and (value.dtype.is_floating or value.dtype.is_complex)
 
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from bigtrain_nb.common.keras_gaps import layers_that_add_losses, mask_of
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import first_sentence
 
 MOST_EXAMPLES = 8
 MOST_NUMBERS = 2**24
 """Drawn for a piece; of larger outputs fewer examples, or none."""
 
-LABELS = ((-100, -1, 0, 1), (-1, 0, 1), (0, 1))
+LABELS = ((-100, -1, 0, 1), (-1, 0, 1), (0, 1), (0.1, 0.4, 0.9))
 """Drawn as targets, the first of which a loss takes: those that are often left out come first."""
 
 
@@ -28,6 +29,8 @@ def share_left(share, y_pred, watched):
     batch. It is None without a mask, where losses are sums, and for several outputs, each with places of its own.
     """
     if not _is_only_loss(y_pred, watched) or share.loss_reduction == "sum":
+        return None
+    if watched[0].reduces and watched[0].is_one_number:  # it does not ask for masks
         return None
     (output,) = tf.nest.flatten(y_pred)
     masks = [mask for mask in (mask_of(output), watched[0].mask) if mask is not None]
@@ -52,6 +55,8 @@ def _is_only_loss(y_pred, watched):
 def check_losses(share, y_pred, sample_weight, watched):
     """Refuse, or warn of, losses of which the mean over pieces is not that of the batch; see `losses_watched`."""
     model, kind = share.reduction.model, share.loss_reduction
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
+    refuse_outputs_of_pairs(model, x, y_pred, [each.shape for one in watched for each in _predictions(one)])
     for loss in watched:
         _check_values(share, loss)
     if not watched and type(model).compute_loss is not keras.Model.compute_loss:
@@ -89,14 +94,37 @@ def check_losses(share, y_pred, sample_weight, watched):
     )
 
 
+def _predictions(loss):
+    return [each for each in tf.nest.flatten(loss.arguments[1]) if each.shape.rank]
+
+
 def _check_values(share, loss):
-    """Refuse a loss that adds up where the mean is taken; warn of one that is not one number for each example."""
+    """Refuse a loss that adds up where the mean is taken, of pairs, or with state; warn of one that is not one number
+    for each example, or that cannot be examined.
+    """
     model = share.reduction.model
     if not loss.is_one_number and not loss.is_own:
         if loss.name.lower() == "circle":
             _warn_of_other_examples(model, loss)
         return
-    found = _of_drawn_numbers(share, loss)
+    try:
+        keeps_state = loss.changes_variables()
+    except Exception as error:  # a function that runs eagerly only: it is not called with drawn numbers
+        _warn_of_unexamined(model, loss, first_sentence(error))
+        return
+    if keeps_state:
+        raise ValueError(
+            f"{model.name}: {loss.name} changes variables of its own whenever it is called, and micro-batches and"
+            " replicas would change them more often, each by a part of the batch. Change them in a callback or a layer,"
+            " or leave out micro_batches and train on one device"
+        )
+    if loss.reduces and len(loss.shape) > 0:
+        raise ValueError(
+            f"{model.name}: {loss.name} overrides __call__ and returns the shape {loss.shape}, where Keras takes one"
+            " number: of several it adds up the gradients, and of micro-batches and replicas the mean is taken. Define"
+            " call in its place and return one number for each example, or let __call__ return their mean"
+        )
+    found, words = _of_drawn_numbers(share, loss)
     if found == "adds up":
         if share.loss_reduction != "sum":
             raise ValueError(
@@ -105,6 +133,13 @@ def _check_values(share, loss):
                 " Let it return one number for each example, and Keras takes their mean; or say that it is a sum: make"
                 ' it a keras.losses.Loss with reduction="sum"'
             )
+    elif found == "pairs":
+        raise ValueError(
+            f"{model.name}: {loss.name} returns the shape {words}: numbers for pairs of examples, of which"
+            " micro-batches and replicas have only those within them, so their mean is not that of the batch. If pairs"
+            " are not meant, give targets the shape of the outputs: (N,) against (N, 1) makes (N, N). If they are,"
+            " leave out micro_batches and train on one device"
+        )
     elif found == "depends on others":
         _warn_of_other_examples(model, loss)
     elif loss.is_one_number or found == "one number":
@@ -115,6 +150,8 @@ def _check_values(share, loss):
             " given. Return one number for each example, give it an axis if it has one, or leave out micro_batches and"
             " train on one device",
         )
+    elif found == "not examined":
+        _warn_of_unexamined(model, loss, words)
 
 
 def _warn_of_other_examples(model, loss):
@@ -125,44 +162,110 @@ def _warn_of_other_examples(model, loss):
     )
 
 
+def _warn_of_unexamined(model, loss, why):
+    _warn(
+        model,
+        f"{loss.name} could not be examined with drawn numbers ({why}). Its mean over micro-batches and replicas is that"
+        " of the batch if it returns one number for each example, which depends on no other example",
+    )
+
+
+def refuse_outputs_of_pairs(model, x, y_pred, shapes):
+    """Raise ValueError for outputs, of these ``shapes``, of which another axis is as long as the batch.
+
+    Outputs of micro-batches and replicas then are of fewer examples: scores of each pair of them, say.
+    """
+    if not any(map(_may_be_of_pairs, shapes)):
+        return
+    length = (shapes[0][0] or 12) + 1
+    try:
+        of_length = _shapes_for(model, x, length)
+    except Exception as error:  # somebody's own model, which may take no such batch
+        _warn(
+            model,
+            f"whether its outputs are of pairs of examples could not be examined ({first_sentence(error)}). If they"
+            " are, leave out micro_batches and train on one device",
+        )
+        return
+    for output, other in zip(tf.nest.flatten(y_pred), of_length, strict=True):
+        axes = range(1, output.shape.rank or 0)
+        if output.shape.as_list() in [shape.as_list() for shape in shapes] and any(
+            output.shape[axis] != length and other[axis] == length for axis in axes
+        ):
+            raise ValueError(
+                f"{model.name}: for {length} examples it returns the shape {other}, with a second axis as long as the"
+                " batch. Of micro-batches and replicas that is shorter, and what an example is compared with are only"
+                " the others among them. Leave out micro_batches and work on one device"
+            )
+
+
+def _may_be_of_pairs(shape):
+    return shape.rank is not None and any(size is None or size == shape[0] for size in shape[1:])
+
+
+def _shapes_for(model, x, length):
+    """Return the shapes of what a model returns for so many examples, of which nothing is computed."""
+
+    def longer(value):
+        if not isinstance(value, tf.Tensor):
+            return value if value is None else tf.type_spec_from_value(value)
+        return tf.TensorSpec([length, *value.shape[1:]] if value.shape.rank else value.shape, value.dtype)
+
+    def traced(specs):
+        with keras.StatelessScope():
+            graph = tf.function(lambda x: model(x), autograph=False).get_concrete_function(specs)
+        return [output.shape for output in tf.nest.flatten(graph.structured_outputs)]
+
+    with ThreadPoolExecutor(1) as thread:  # outside of graphs and strategies
+        return thread.submit(traced, keras.tree.map_structure(longer, x)).result()
+
+
 def _warn(model, words):
     warnings.warn(f"{model.name}: {words}", stacklevel=3)
 
 
+class _NotExamined(Exception):
+    """Raised where drawn numbers say nothing of a loss."""
+
+
 def _of_drawn_numbers(share, loss):
-    """Return what a loss makes of drawn numbers: "adds up", "one number", "depends on others"; None if it is one for
-    each example, or does not take them.
+    """Return what a loss makes of drawn numbers, and words for it: "adds up", "pairs" and the shape, "one number",
+    "depends on others", "mean", "each" for one number for each example; "not examined" and why.
     """
+    why = None
     for labels in LABELS:
         try:
-            found = _compared(share, loss, labels)
-        except Exception:  # somebody's own function, of numbers that it may not know
-            continue
-        if found is not None:
-            return found or None
+            return _compared(share, loss, labels)
+        except Exception as error:  # somebody's own function, of numbers that it may not know
+            why = why or error
+    return "not examined", first_sentence(why)
 
 
 def _compared(share, loss, labels):
-    """Return what the values of two pieces, and of both together, say of a loss, "" for nothing; None if they are not
-    finite or random.
-    """
+    """Return what the values of two pieces, and of both together, say of a loss, and words for it."""
     piece, other = _drawn(loss.arguments, labels, seed=1), _drawn(loss.arguments, labels[-1:], seed=2)
-    if piece is None:
-        return ""
-    of_piece, again, together = _alone(loss.call, piece, piece, _joined(piece, other))
-    if not all(np.isfinite(each).all() for each in (of_piece, together)) or not np.array_equal(of_piece, again):
-        return None
+    of_piece, again, of_other, together, doubled = _alone(
+        loss.call, piece, piece, other, _joined(piece, other), _joined(piece, piece)
+    )
+    if not all(np.isfinite(each).all() for each in (of_piece, of_other, together)):
+        raise _NotExamined("it is not finite")
+    if of_piece.shape != again.shape or not _equal(of_piece, again):
+        raise _NotExamined("it draws random numbers")
+    if doubled.size > 2 * of_piece.size:
+        return "pairs", f"{of_piece.shape} for {len(tf.nest.flatten(piece)[0])} examples"
     if of_piece.ndim and len(together) == 2 * len(of_piece):
-        return "" if _equal(together[: len(of_piece)], of_piece) else "depends on others"
-    replicas = share.reduction.replicas
+        return ("each" if _equal(together[: len(of_piece)], of_piece) else "depends on others"), None
     here = _here(loss.call, piece)
     pairs = []
     if share.micro_batches > 1:
         pairs.append((_here(loss.call, _joined(piece, piece)), 2))
+    replicas = share.reduction.replicas
     if replicas > 1:
         pairs.append((_alone(loss.call, _joined(*[piece] * replicas))[0], replicas))
-    adds_up = of_piece.ndim == 0 and all(_equal(whole, count * here) for whole, count in pairs) and np.any(here)
-    return "adds up" if adds_up else "one number"
+    if of_piece.ndim == 0 and all(_equal(whole, count * here) for whole, count in pairs) and np.any(here):
+        return "adds up", None
+    is_mean = of_piece.ndim == 0 and _equal(together, (of_piece + of_other) / 2)
+    return ("mean" if is_mean else "one number"), None
 
 
 def _equal(one, other):
@@ -170,12 +273,12 @@ def _equal(one, other):
 
 
 def _drawn(arguments, labels, seed):
-    """Return targets, of ``labels``, and predictions of some examples; None if one example is too large."""
+    """Return targets, of ``labels``, and predictions of some examples."""
     random = np.random.default_rng(seed)
     most = max(int(np.prod([size or 3 for size in each.shape[1:]])) for each in tf.nest.flatten(arguments))
     examples = min(MOST_EXAMPLES, MOST_NUMBERS // most)
     if examples == 0:
-        return None
+        raise _NotExamined(f"one example has {most:,} elements")
 
     def drawn(from_shape, spec):
         shape = [examples, *[size or 3 for size in spec.shape[1:]]]
@@ -193,13 +296,18 @@ def _joined(*pieces):
 
 def _alone(call, *pieces):
     """Return what a loss gives for each piece outside of graphs and strategies, as in a thread of its own."""
+
+    def values():
+        with keras.StatelessScope():  # random numbers of Keras go on as if none had been drawn
+            return [_values(call, piece) for piece in pieces]
+
     with ThreadPoolExecutor(1) as thread:
-        return [thread.submit(_values, call, piece).result() for piece in pieces]
+        return thread.submit(values).result()
 
 
 def _here(call, piece):
     """Return what a loss gives on this replica, which may ask how many there are."""
-    with tf.init_scope():
+    with tf.init_scope(), keras.StatelessScope():
         return _values(call, piece)
 
 

@@ -21,7 +21,14 @@ from functools import partial, wraps
 from typing import Any, Self, TypeVar, Unpack
 
 from bigtrain_nb.common import in_place
-from bigtrain_nb.common.batches import count_examples, dense, loss_reduction, of_one_length, sum_over_micro_batches
+from bigtrain_nb.common.batches import (
+    checked_datasets,
+    count_examples,
+    dense,
+    loss_reduction,
+    of_one_length,
+    sum_over_micro_batches,
+)
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.files import write_once
 from bigtrain_nb.common.keras_gaps import (
@@ -29,11 +36,12 @@ from bigtrain_nb.common.keras_gaps import (
     after,
     already_reduced,
     as_scalar,
+    assigned_together,
     batch_of_zeros,
+    build_as_fit_does,
     callbacks_in,
     count_by_examples,
     has_seen_examples,
-    in_place_of,
     layers_within,
     logs_to_reduce,
     losses_of_one_device,
@@ -58,10 +66,10 @@ from bigtrain_nb.parallel.shards import (
     unsharded,
     whole_weights,
 )
-from bigtrain_nb.train.divided_losses import check_losses, share_left
+from bigtrain_nb.train.divided_losses import check_losses, refuse_outputs_of_pairs, share_left
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.train.one_order import OneOrder, checked_datasets
+from bigtrain_nb.train.one_order import OneOrder
 from bigtrain_nb.train.one_program import steps_in_one_program
 from bigtrain_nb.train.settings import SETTINGS, Settings, checked, naming_settings
 
@@ -102,9 +110,9 @@ class Model(keras.Model):
     - losses that return one number for a batch, as `Dice`, or take other examples into that of one, as `Circle`, are
       taken of each micro-batch of a replica's share, and their mean by examples is that of the batch only if they are
       means over examples. `fit` warns of them by name; those of your own it calls with drawn numbers to find out. One
-      that adds up, as what is divided by the global batch, it refuses, unless it has ``reduction="sum"``. Losses that
-      layers add are warned of, too. Metrics of your own that count calls or take one number of a batch see
-      micro-batches
+      that adds up, as what is divided by the global batch, it refuses, unless it has ``reduction="sum"``; so it does
+      losses and outputs of pairs of examples, (N, N), and losses that change variables. Losses that layers add are
+      warned of, too. Metrics of your own that count calls or take one number of a batch see micro-batches
     - several workers each read the whole dataset and keep their share of each batch (AutoShardPolicy.DATA, where it has
       none of its own): stock TensorFlow shares out files. Workers whose first batches differ, as of a `shuffle` without
       a seed, raise in `fit` and `evaluate` before a step
@@ -131,7 +139,8 @@ class Model(keras.Model):
     `train_step` or `test_step` of your own that passes by what was asked for; ValueError for bad values, for settings
     that do not go together (bigtrain_nb/parallel/__init__.py has the table), in `compile` for an optimizer that cannot
     be sharded, in training for one that accumulates by itself, for losses whose reductions cannot be weighed together,
-    for losses that add up and do not say so, for stateful RNNs and batches that are not dense in micro-batches, for
+    for losses that add up and do not say so, for batches whose tensors do not share the first axis, with scalars or
+    None on several replicas, for stateful RNNs and batches that are not dense in micro-batches, for
     synchronized `BatchNormalization` in micro-batches on several replicas, for `SpectralNormalization` in pieces, for
     `SwapEMAWeights` with ``shard_optimizer``, and in `train_on_batch` and `test_on_batch` on several replicas for
     losses that are sums.
@@ -305,13 +314,15 @@ class Model(keras.Model):
             return super().train_step(data)
         share = self._share_of_batch(data, training=True)
         with self._at_work(share):
-            step = sum_over_micro_batches(self._forward_and_gradients, share)
+            shown = set()
+            step = sum_over_micro_batches(partial(self._forward_and_gradients, shown), share)
         pieces = step["logs"].pop(PIECES, None)
         step = share.reduction.reduce(step, share)
         if self._noise is not None:
             self._noise.add(pieces, step, share)
         self._update({**step, "gradients": share.reduction.finish(step["gradients"])}, share)
-        return logs_to_reduce({**step["logs"], **self.get_metrics_result()}, self.distribute_strategy)
+        logs = {**step["logs"], **_only(shown, self.get_metrics_result())}
+        return logs_to_reduce(logs, self.distribute_strategy)
 
     def _share_of_batch(self, data, training):
         """Return the `Share` of this replica, with what each function of a step asks of it.
@@ -323,7 +334,7 @@ class Model(keras.Model):
         in_pieces = training and self.micro_batches > 1
         traced_with_several_losses = keras.tree.is_nested(y) and not tf.executing_eagerly()
         if self._distribute_strategy is None and (in_pieces or traced_with_several_losses):
-            self._symbolic_build(data_batch=data)
+            build_as_fit_does(self, data, with_optimizer=training)
         return self.replica_reduction.share(data, training)
 
     @contextmanager
@@ -338,8 +349,10 @@ class Model(keras.Model):
         with share.reduction.at_work(), there, losses:
             yield
 
-    def _forward_and_gradients(self, share):
+    def _forward_and_gradients(self, names, share):
         """Return the loss, gradients and logs of a share, times its part of the batch; update the metrics.
+
+        ``names`` is the set to which those are added that `compute_metrics` shows.
 
         The loss is scaled before its gradients are taken, so that the sum over micro-batches is the share's mean.
         """
@@ -364,6 +377,7 @@ class Model(keras.Model):
 
         # Logs that are no metrics
         shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        names.update(shown)
         of_metrics, part = self.get_metrics_result(), tf.cast(share.part, tf.float32)
         others = {name: tf.cast(value, tf.float32) for name, value in shown.items() if name not in of_metrics}
         logs = {name: tf.math.multiply_no_nan(value, part) for name, value in others.items()}
@@ -375,7 +389,7 @@ class Model(keras.Model):
     def _outputs_and_loss(self, share, x, y, sample_weight, training):
         """Return the outputs for a share, its loss, and what `losses_watched` says of it."""
         y_pred = self(x, training=training) if self._call_has_training_arg else self(x)  # as Keras' step
-        with losses_watched(self) as watched, count_by_examples(self, share.examples):
+        with losses_watched(self) as watched, count_by_examples(self, share.examples, share.times):
             loss = super()._compute_loss(x, y, y_pred, sample_weight, training)
         return y_pred, as_scalar(loss), watched
 
@@ -385,6 +399,8 @@ class Model(keras.Model):
         pairs = [(step["gradients"].get(index), weight) for index, weight in enumerate(weights)]
         if weights and not self.optimizer.built:
             self.optimizer.build(weights)  # not after the data: XLA refuses variables that begin with it
+            if share.is_piece:
+                _refuse_what_needs_one_piece(self)  # again: which optimizers there are may be known only now
         with already_reduced(self.optimizer), after(share.data):
             if weights:
                 self.optimizer.apply_gradients(pairs)
@@ -396,23 +412,31 @@ class Model(keras.Model):
             return super().test_step(data)
         share = self._share_of_batch(data, training=False)
         with self._at_work(share):  # as in training: the end of the data counts no batch
-            logs = self._evaluate(share)
-        return logs_to_reduce({**logs, **self.get_metrics_result()}, self.distribute_strategy)
+            shown = set()
+            logs = self._evaluate(share, shown)
+        return logs_to_reduce({**logs, **_only(shown, self.get_metrics_result())}, self.distribute_strategy)
 
-    def _evaluate(self, share):
-        """Update the metrics, but for an empty share, of which means are not finite; return the other logs."""
+    def _evaluate(self, share, names):
+        """Update the metrics, but for an empty share, of which means are not finite; return the other logs.
+
+        ``names`` is the set to which those are added that `compute_metrics` shows.
+        """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(share.data)
 
         def of_share():
             y_pred, loss, watched = self._outputs_and_loss(share, x, y, sample_weight, training=False)
-            left = share_left(share, y_pred, watched) if share.is_piece else None
+            left = None
+            if share.is_piece:
+                check_losses(share, y_pred, sample_weight, watched)
+                left = share_left(share, y_pred, watched)
             shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            names.update(shown)
             of_metrics = self.get_metrics_result()
             logs = {name: tf.convert_to_tensor(log) for name, log in shown.items() if name not in of_metrics}
             found = {"loss": loss, "logs": logs}
             return found if left is None else {**found, "left": left}
 
-        if not share.is_piece or share.reduction.talks_in_forward:
+        if not share.is_piece or share.reduction.talks_in_forward or assigned_together(self):
             found = of_share()
         elif tf.executing_eagerly() and int(share.examples):
             found = of_share()
@@ -432,7 +456,11 @@ class Model(keras.Model):
         if reduction.replicas > 1:
             data = of_one_length(data, 1, reduction.replicas)
         with reduction.at_work():
-            return super().predict_step(reduction.batch(data))
+            outputs = super().predict_step(reduction.batch(data))
+        if reduction.replicas > 1:
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+            refuse_outputs_of_pairs(self, x, outputs, [each.shape for each in tf.nest.flatten(outputs)])
+        return outputs
 
     def _compute_loss(self, x=None, *args, **kwargs):
         """Return the loss in a step of somebody's own that is Keras' in the end."""
@@ -493,15 +521,15 @@ class Model(keras.Model):
         """
         self.choose_reduction()
         _refuse_hidden_steps(self, self.state_in_place())
+        optimizer, weights = self.optimizer, self.trainable_variables
+        if isinstance(self, (Functional, keras.Sequential)) and weights and optimizer and not optimizer.built:
+            with self.distribute_strategy.scope():
+                optimizer.build(weights)
         if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
             _refuse_what_needs_one_piece(self)
             _refuse_ema_overwrites(self)
             _refuse_what_forward_passes_change(self)
             _refuse_synchronized_in_micro_batches(self)
-        optimizer, weights = self.optimizer, self.trainable_variables
-        if isinstance(self, (Functional, keras.Sequential)) and weights and optimizer and not optimizer.built:
-            with self.distribute_strategy.scope():
-                optimizer.build(weights)
         self._make_steps("train", super().make_train_function, force)
 
     def make_test_function(self, force=False):
@@ -513,7 +541,7 @@ class Model(keras.Model):
         """Make ``train_function`` or ``test_function``; by ``stock``, Keras' own, where its loop of steps will do."""
         with _watched_step(self, f"{name}_step"):
             if self.jit_compile and not self.run_eagerly and self._distribute_strategy is None:
-                several_steps = steps_in_one_program
+                several_steps = partial(steps_in_one_program, trains=name == "train")
             elif self.replica_reduction.replicas > 1 and self.steps_per_execution > 1:
                 several_steps = steps_in_turn
             else:
@@ -552,11 +580,8 @@ class Model(keras.Model):
         Keras takes all from the first replica if anything is added.
         Where no example was seen there are none: means over nothing show 0, which `EarlyStopping` would believe.
         """
-        metrics = self.get_metrics_result()
-        if logs and not set(metrics) <= set(logs):
-            return super()._get_metrics_result_or_logs(logs)
         if has_seen_examples(self):
-            return {**logs, **metrics}
+            return {**logs, **_only(logs, self.get_metrics_result())}
         counts_elsewhere = overriding(self, "train_step") or overriding(self, "test_step")
         return super()._get_metrics_result_or_logs(logs) if logs and counts_elsewhere else {}
 
@@ -619,6 +644,11 @@ def _shard_chosen(settings, model, unmade=None):
     """Shard the layers of a model that settings ask for; ``unmade`` are variables of it without values."""
     if settings.get("fully_shard") is not None:
         shard_layers(model, settings["fully_shard"], unmade)
+
+
+def _only(names, logs):
+    """Return the logs with these names: `compute_metrics` of somebody's own may show fewer than there are metrics."""
+    return {name: log for name, log in logs.items() if name in names}
 
 
 def _weight_in_evaluation(share, left):
@@ -785,6 +815,7 @@ def _refuse_hidden_steps(model, settings):
             )
 
 
+@contextmanager
 def _watched_step(model, name):
     """Let Keras, which reads a step once, take one that raises TypeError unless it comes to ours.
 
@@ -804,7 +835,14 @@ def _watched_step(model, name):
             )
         return logs
 
-    return in_place_of(model, name, watched)
+    own = vars(model).get(name)  # of somebody who has set a step on the model itself
+    vars(model)[name] = watched
+    try:
+        yield
+    finally:
+        vars(model).pop(name)
+        if own is not None:
+            vars(model)[name] = own
 
 
 def _refuse_what_needs_one_piece(model):

@@ -1,44 +1,20 @@
-"""What replicas read: batches of which each can have its share; several workers the same ones in the same order."""
+"""What several workers read: all the same batches in the same order, of which each keeps its share."""
 
 import zlib
-from contextlib import contextmanager
 
 import numpy as np
 
-from bigtrain_nb.common.batches import refuse_undividable
-from bigtrain_nb.common.keras_gaps import datasets_within, in_place_of
+from bigtrain_nb.common.keras_gaps import datasets_within
 from bigtrain_nb.common.passes import keeps_order, shuffles_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
 
-_DISTRIBUTE = "experimental_distribute_dataset"
 _POLICIES = tf.data.experimental.AutoShardPolicy
 _NO_ONE_ORDER = (
     "so workers do not have one order: some examples would train twice in an epoch, and others never. Give shuffle a"
     " seed, dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and"
     " shuffle=True call keras.utils.set_random_seed(1) before fit"
 )
-
-
-@contextmanager
-def checked_datasets(strategy, order, is_prediction):
-    """Keras hands the strategy whatever `fit` is given as a dataset: within this context it is looked at before.
-
-    ``order`` is the `OneOrder` of several workers, else None.
-    """
-    if _DISTRIBUTE in vars(strategy):  # an evaluation within `fit`
-        yield
-        return
-    distribute = strategy.experimental_distribute_dataset
-
-    def checked(dataset, options=None):
-        refuse_undividable(dataset.element_spec, strategy.num_replicas_in_sync, is_prediction)
-        return distribute(dataset if order is None else order.by_batches(dataset), options)
-
-    if order is not None:
-        order.start()
-    with in_place_of(strategy, _DISTRIBUTE, checked):
-        yield
 
 
 class OneOrder:

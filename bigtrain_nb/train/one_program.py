@@ -8,7 +8,7 @@ from bigtrain_nb.common.keras_gaps import build_as_fit_does, converting_optional
 from bigtrain_nb.common.quiet import keras, tf
 
 
-def steps_in_one_program(model, step):
+def steps_in_one_program(model, step, trains):
     """Return what `fit` or `evaluate` calls for one execution of ``steps_per_execution`` steps: one program, a loop.
 
     To launch a program costs XLA some 20 to 50 µs for each variable that it takes, milliseconds for a large model.
@@ -47,7 +47,7 @@ def steps_in_one_program(model, step):
         if not batches:
             raise StopIteration
         if not compiled:
-            build_as_fit_does(model, batches[0])  # else the optimizer and metrics are made when a program is traced
+            build_as_fit_does(model, batches[0], trains)  # else variables are made when a program is traced
         logs = None
         for alike in _runs_of_one_shape(batches):
             if model.steps_per_execution == 1 or len(alike) == 1 and len(batches) > 1:

@@ -1,0 +1,246 @@
+"""What models add to a step and stock Keras takes: logs left out, variables as arguments, aggregated ones, own steps."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from equal_models import distance, examples, on, values_on_replicas
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.quiet import keras, tf
+
+layers = keras.layers
+X, Y = examples(28)
+PIECES = pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (1, 3), (2, 1), (2, 3)])
+
+
+def compiled(build, replicas=1, micro_batches=1, stock=False, loss="mse", **settings):
+    keras.utils.set_random_seed(1)
+    with on(replicas):
+        model = build()
+        if not stock:
+            model = bt.Model.of(model, micro_batches=micro_batches)
+        model.compile(keras.optimizers.SGD(0.1), loss, **{"jit_compile": False, **settings})
+    return model
+
+
+def dense():
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, layers.Dense(1)(inputs))
+
+
+class Quiet(keras.Model):
+    """Shows one metric fewer than it has."""
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        logs.pop("mae")
+        return logs
+
+
+def quiet():
+    inputs = keras.Input((6,))
+    return Quiet(inputs, layers.Dense(1)(inputs))
+
+
+@PIECES
+@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}, {"jit_compile": True, "steps_per_execution": 2}])
+def test_a_metric_that_compute_metrics_leaves_out_is_left_out(replicas, micro_batches, how):
+    if replicas > 1 and how.get("jit_compile"):
+        pytest.skip("XLA does not compile steps of several CPUs")
+    whole = compiled(quiet, stock=True, metrics=["mae", "mse"])
+    model = compiled(quiet, replicas, micro_batches, metrics=["mae", "mse"], **how)
+    run = {"batch_size": 14, "verbose": 0}
+    given = {"epochs": 2, "shuffle": False, "validation_data": (X, Y), **run}
+    due, found = (each.fit(X, Y, **given).history for each in (whole, model))
+    assert set(found) == set(due) == {"loss", "mse", "val_loss", "val_mse"}
+    for name, values in due.items():
+        assert found[name] == pytest.approx(values, rel=1e-4), name
+    assert set(model.evaluate(X, Y, return_dict=True, **run)) == {"loss", "mse"}
+
+
+class Queries(layers.Layer):
+    """Learned queries ask a layer, which gets them as a `keras.Variable`."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.ask = Ask(name="ask")
+
+    def build(self, shape):
+        self.queries = self.add_weight((shape[-1], 3), name="queries")
+        self.ask.build(shape)
+
+    def call(self, x):
+        return self.ask(x, queries=self.queries)
+
+
+class Ask(layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight((3,), "ones")
+
+    def call(self, x, queries):
+        return tf.tanh(tf.matmul(x, tf.convert_to_tensor(queries)) * self.scale)
+
+
+def asking():
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, layers.Dense(1)(Queries(name="asks")(inputs)))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("chosen", ["ask", "asks"])
+def test_a_layer_that_gets_a_variable_is_recomputed(replicas, chosen):
+    whole = compiled(asking, stock=True)
+    model = compiled(lambda: bt.recompute(asking(), lambda layer: layer.name == chosen), replicas, 2)
+    for each in (whole, model):
+        each.fit(X, Y, batch_size=14, epochs=2, verbose=0, shuffle=False)
+    assert distance(model, whole) < 1e-5
+
+
+def test_a_layer_that_gets_a_variable_is_fully_sharded():
+    whole = compiled(asking, stock=True)
+    keras.utils.set_random_seed(1)
+    with on(2):
+        model = bt.Model.of(asking(), fully_shard="asks")
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+    for each in (whole, model):
+        each.fit(X, Y, batch_size=14, epochs=2, verbose=0, shuffle=False)
+    np.testing.assert_allclose(
+        np.concatenate([np.ravel(each) for each in model.get_weights()]),
+        np.concatenate([np.ravel(each) for each in whole.get_weights()]),
+        atol=1e-5,
+    )
+
+
+def test_overflow_is_sought_where_a_layer_gets_a_variable():
+    model = compiled(asking)
+    assert bt.find_overflow(model, (X, Y)) is None
+
+
+class RunningMean(layers.Layer):
+    """Keeps the mean of what it has seen, which replicas make one."""
+
+    def build(self, shape):
+        self.mean = self.add_weight((shape[-1],), "zeros", trainable=False, aggregation="mean", name="mean")
+
+    def call(self, x):
+        self.mean.assign(0.9 * self.mean + 0.1 * tf.reduce_mean(x, 0))
+        return x - tf.stop_gradient(tf.convert_to_tensor(self.mean))
+
+
+def with_running_mean():
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, layers.Dense(1)(RunningMean(name="running")(inputs)))
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_variable_that_replicas_assign_together_trains_as_in_stock(steps):
+    models = []
+    for stock in (True, False):
+        model = compiled(with_running_mean, 2, stock=stock, steps_per_execution=1 if stock else steps)
+        model.fit(X, Y, batch_size=14, epochs=2, verbose=0, shuffle=False)
+        model.evaluate(X, Y, batch_size=14, verbose=0)
+        models.append(model)
+    stock, model = models
+    assert distance(model, stock) < 1e-5
+    first, second = values_on_replicas(model.get_layer("running").mean)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_variable_that_replicas_assign_together_is_assigned_in_each_micro_batch():
+    model = compiled(with_running_mean, 2, 3)
+    losses = model.fit(X, Y, batch_size=14, epochs=4, verbose=0, shuffle=False).history["loss"]
+    assert losses[-1] < losses[0]
+    first, second = values_on_replicas(model.get_layer("running").mean)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_step_that_was_set_on_the_model_itself_stays_and_is_not_passed_by_in_silence():
+    def stepping(model, calls):
+        step = model.train_step
+
+        def counted(data):
+            calls.append("traced")
+            return step(data)
+
+        model.train_step = counted
+        return model
+
+    calls = []
+    model = stepping(compiled(dense), calls)
+    for _ in range(2):
+        model.fit(X, Y, verbose=0)
+        model.make_train_function(force=True)
+    assert len(calls) == 2 and "train_step" in vars(model)
+    model = compiled(dense, micro_batches=2)
+    model.train_step = lambda data: {"loss": tf.reduce_mean(data[1])}
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"does not call super\(\).train_step"):
+            model.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_evaluation_under_xla_makes_no_state_of_the_optimizer(several):
+    def build():
+        inputs = keras.Input((6,))
+        outputs = [layers.Dense(1)(inputs) for _ in range(2)] if several else layers.Dense(1)(inputs)
+        return keras.Model(inputs, outputs)
+
+    model = compiled(build, loss=["mse", "mse"] if several else "mse", jit_compile=True)
+    y = [Y, Y] if several else Y
+    model.evaluate(X, y, verbose=0)
+    assert not model.optimizer.built
+    model.fit(X, y, verbose=0)
+    assert model.optimizer.built
+
+
+@PIECES
+def test_sums_of_single_outputs_are_those_of_the_batch(replicas, micro_batches):
+    def build():
+        inputs = keras.Input((6,))
+        return keras.Model(inputs, [layers.Dense(1, name=name)(inputs) for name in ("left", "right")])
+
+    def loss():
+        return [keras.losses.MeanSquaredError("sum"), keras.losses.MeanAbsoluteError("sum")]
+
+    whole, model = compiled(build, stock=True, loss=loss()), compiled(build, replicas, micro_batches, loss=loss())
+    run = {"batch_size": 14, "verbose": 0}
+    due, found = (each.fit(X, [Y, -Y], shuffle=False, **run).history for each in (whole, model))
+    for name, values in due.items():
+        assert found[name] == pytest.approx(values, rel=1e-4), name
+    evaluated = model.evaluate(X, [Y, -Y], return_dict=True, **run)
+    assert evaluated == pytest.approx(whole.evaluate(X, [Y, -Y], return_dict=True, **run), rel=1e-4)
+
+
+def test_a_deep_copy_has_its_own_layers_of_a_list():
+    keras.utils.set_random_seed(1)
+    with on(2):
+        built = dense()
+        model = bt.Model.of(built, fully_shard=[built.layers[1]])
+        model.compile("sgd", "mse", jit_compile=False)
+        copy = deepcopy(model)
+        assert list(copy.fully_shard)[0] is copy.layers[1]
+        copy.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize("make", [bt.recompute, lambda model, _: bt.Model.of(model)])
+def test_layers_that_were_changed_in_place_are_quantized(make):
+    whole, model = dense(), make(dense(), "dense.*")
+    model.set_weights(whole.get_weights())
+    for each in (whole, model):
+        each.quantize("int8")
+    assert [weight.dtype for weight in model.weights] == [weight.dtype for weight in whole.weights]
+    assert "int8" in {weight.dtype for weight in model.weights}
+    np.testing.assert_allclose(model.predict(X, verbose=0), whole.predict(X, verbose=0), atol=1e-6)
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("build", [dense, lambda: keras.Sequential([layers.Dense(1)])], ids=["built", "not built"])
+def test_one_of_several_optimizers_that_accumulates_is_refused_in_pieces(replicas, micro_batches, build):
+    with on(replicas):
+        patient, other = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), keras.optimizers.SGD(0.2)
+        model = bt.Model.of(build(), micro_batches=micro_batches)
+        several = keras.optimizers.MultiOptimizer(lambda weight: other if weight.name == "bias" else patient)
+        model.compile(several, "mse", jit_compile=False)
+    with pytest.raises(ValueError, match="gradient_accumulation_steps works on one device"):
+        model.fit(X, Y, verbose=0)
