@@ -1,5 +1,6 @@
 """What this machine is, in the few facts that a figure needs beside it."""
 
+import ctypes
 import functools
 import math
 import os
@@ -232,6 +233,39 @@ def nvidia_gpus():
         return [str(number) for number in range(len(found))]
     in_wsl = os.path.exists("/dev/dxg")  # which has no /dev/nvidia*
     return [str(number) for number, _ in enumerate(_nvidia_smi("name"))] if in_wsl else []
+
+
+CUDA_LIBRARIES = {
+    "libcuda.so.1": "NVIDIA's driver",
+    "libcudart.so.12": "nvidia-cuda-runtime-cu12",
+    "libcublas.so.12": "nvidia-cublas-cu12",
+    "libcublasLt.so.12": "nvidia-cublas-cu12",
+    "libcufft.so.11": "nvidia-cufft-cu12",
+    "libcusolver.so.11": "nvidia-cusolver-cu12",
+    "libcusparse.so.12": "nvidia-cusparse-cu12",
+    "libcudnn.so.9": "nvidia-cudnn-cu12",
+}
+"""What TensorFlow, built for CUDA 12, loads before it uses a GPU, and where each comes from."""
+
+
+def missing_cuda_libraries():
+    """Return which of `CUDA_LIBRARIES` cannot be loaded, by the system's search or from where pip puts them."""
+    nvidia = find_spec("nvidia")
+    folders = nvidia.submodule_search_locations if nvidia else None
+    missing = []
+    for library in CUDA_LIBRARIES:
+        paths = [library, *(path for folder in folders or () for path in glob(f"{folder}/*/lib/{library}"))]
+        if not any(_loads(path) for path in paths):
+            missing.append(library)
+    return missing
+
+
+def _loads(path):
+    try:
+        ctypes.CDLL(path)
+    except OSError:
+        return False
+    return True
 
 
 def gpu_memory():

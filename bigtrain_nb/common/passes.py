@@ -16,10 +16,20 @@ _RESOURCES = {
 }
 """Operations of tf.data with a memory of their own: at which input it comes in, and what makes a new one."""
 
+_SEEDS = {
+    "ShuffleDatasetV3": 2,
+    "ShuffleAndRepeatDatasetV2": 2,
+    "RandomDataset": 0,
+    "RandomDatasetV2": 0,
+}
+"""Operations of tf.data that draw an order: at which input their two seeds begin."""
+
 _NUMBERED = ("RangeDataset", "TensorSliceDataset")
 _ONE_TO_ONE = ("MapDataset", "ParallelMapDatasetV2", "PrefetchDataset", "OptionsDataset")
 _DRAWS = ("Random", "Truncated", "ParameterizedTruncated", "Multinomial", "Stateful", "Rng", "NonDeterministic")
 """How operations are called that draw random numbers one after the other, each other ones if one is left out."""
+_CHANGES = (*_DRAWS, "PyFunc", "EagerPyFunc", "ReadVariable", "Assign")
+"""And those after which the same input may be another output."""
 
 
 def has_batches(source):
@@ -97,8 +107,9 @@ def read_apart(dataset):
 def shuffles_of(dataset):
     """Return what the order of each `shuffle` in a dataset comes from: its seeds, and the memory that moves them on.
 
-    Seeds are (0, 0) where chance gives them, None where they are no constants; the memory is None where each pass has
-    the same order. Shuffling within a function of the dataset is not seen, nor where its graph cannot be written.
+    So also of what `sample_from_datasets` draws. Seeds are (0, 0) where chance gives them, None where they are no
+    constants; the memory is None where each pass has the same order. Shuffling within a function of the dataset is not
+    seen, nor where its graph cannot be written.
     """
     try:
         graph = graph_of_dataset(dataset)
@@ -106,14 +117,77 @@ def shuffles_of(dataset):
         return []
     nodes = {node.name: node for node in graph.node}
     found = []
-    for node in graph.node:
-        if "Shuffle" in node.op and node.op in _RESOURCES:
-            inputs = [nodes[name.partition(":")[0]] for name in node.input]
-            place, _ = _RESOURCES[node.op]
-            seeds = [one.attr["value"].tensor for one in inputs[2:4] if one.op == "Const"]
-            moves_on = node.attr["reshuffle_each_iteration"].b
-            memory = inputs[place].attr["value"].tensor.SerializeToString() if moves_on else None
-            found.append((tuple(int(tf.make_ndarray(seed)) for seed in seeds) if len(seeds) == 2 else None, memory))
+    for node in [*_shuffling(graph.node), *_sampling(nodes)]:
+        inputs = [nodes[name.partition(":")[0]] for name in node.input]
+        first = _SEEDS[node.op]
+        seeds = [one.attr["value"].tensor for one in inputs[first : first + 2] if one.op == "Const"]
+        moves_on = any(node.attr[f"{name}_each_iteration"].b for name in ("reshuffle", "rerandomize"))
+        memory = inputs[-1].attr["value"].tensor.SerializeToString() if moves_on else None
+        found.append((tuple(int(tf.make_ndarray(seed)) for seed in seeds) if len(seeds) == 2 else None, memory))
+    return found
+
+
+def uses_seed(dataset, seed):
+    """Return whether a shuffle of a dataset, or what draws from several, has this seed as the first of its two."""
+    try:
+        graph = graph_of_dataset(dataset)
+    except (tf.errors.OpError, ValueError):
+        return False
+    for each in [graph.node, *(function.node_def for function in graph.library.function)]:
+        nodes = {node.name: node for node in each}
+        for node in each:
+            if node.op in _SEEDS:
+                first = nodes.get(node.input[_SEEDS[node.op]].partition(":")[0])
+                is_known = first is not None and first.op == "Const"
+                if is_known and int(tf.make_ndarray(first.attr["value"].tensor)) == seed:
+                    return True
+    return False
+
+
+def global_seed():
+    """Return the seed of `tf.random.set_seed`, as datasets take it; without one that is TensorFlow's own number."""
+    ((seed, _),) = (seeds for seeds, _ in shuffles_of(tf.data.Dataset.range(2).shuffle(2, seed=1)))
+    return seed
+
+
+def changes_examples(dataset):
+    """Return whether a `map` of a dataset calls Python, draws random numbers or reads variables.
+
+    Then the same examples may be others when they are read again; True too where its graph cannot be written.
+    """
+    try:
+        graph = graph_of_dataset(dataset)
+    except (tf.errors.OpError, ValueError):
+        return True
+    functions = {function.signature.name: function for function in graph.library.function}
+    nodes = [*graph.node, *(node for function in functions.values() for node in function.node_def)]
+    mapped = [node.attr["f"].func.name for node in nodes if "Map" in node.op and not node.op.startswith("FlatMap")]
+    seen = set()
+    while mapped:
+        name = mapped.pop()
+        if name in functions and name not in seen:
+            seen.add(name)
+            for node in functions[name].node_def:
+                if node.op.startswith(_CHANGES):
+                    return True
+                mapped += [value.func.name for value in node.attr.values() if value.func.name]
+    return False
+
+
+def _shuffling(nodes):
+    return [node for node in nodes if "Shuffle" in node.op and node.op in _SEEDS]
+
+
+def _sampling(nodes):
+    """Return the datasets of random numbers by which `sample_from_datasets` chooses."""
+    found = []
+    for node in nodes.values():
+        if node.op != "DirectedInterleaveDataset":
+            continue
+        while node.op not in _SEEDS and node.input:
+            node = nodes[node.input[0].partition(":")[0]]
+        if node.op in _SEEDS and node not in found:
+            found.append(node)
     return found
 
 

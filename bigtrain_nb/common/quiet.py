@@ -21,7 +21,14 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from bigtrain_nb.common.hardware import core_limit, cores, nvidia_gpus, usable_cores
+from bigtrain_nb.common.hardware import (
+    CUDA_LIBRARIES,
+    core_limit,
+    cores,
+    missing_cuda_libraries,
+    nvidia_gpus,
+    usable_cores,
+)
 
 
 @contextmanager
@@ -90,10 +97,13 @@ tf.get_logger().setLevel("WARNING")  # MirroredStrategy tells at INFO, in the no
 # One message among those that are caught matters to the reader: it comes back as a warning.
 
 if nvidia_gpus() and not tf.config.list_physical_devices("GPU"):
+    _is_12 = tf.sysconfig.get_build_info().get("cuda_version", "").startswith("12")
+    _missing = [f"{library} ({CUDA_LIBRARIES[library]})" for library in missing_cuda_libraries()] if _is_12 else []
+    _why = f" {', '.join(_missing)} cannot be loaded." if _missing else ""
     warnings.warn(
         "NVIDIA GPUs are here, or named in CUDA_VISIBLE_DEVICES, but TensorFlow can use none, most often for want"
-        " of CUDA's libraries: pip install 'tensorflow[and-cuda]' brings them. Where they are installed,"
-        " LD_LIBRARY_PATH can name their folders. CUDA_VISIBLE_DEVICES=-1 asks for the CPU.",
+        f" of CUDA's libraries.{_why} pip install 'tensorflow[and-cuda]' brings all but the driver. Where they are"
+        " installed, LD_LIBRARY_PATH can name their folders. CUDA_VISIBLE_DEVICES=-1 asks for the CPU.",
         stacklevel=2,
     )
 

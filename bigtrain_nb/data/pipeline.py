@@ -34,7 +34,7 @@ class Pipeline:
       uint8 image [image_size, image_size, 3] and an int64 label [].
     - ``finish``: cheap work after the cache, on examples or batches alike. By default uint8 images, as (images,
       labels), become float32 in -1..1, and all else that a ``parse`` of your own makes stays as it is.
-    - ``image_size``: pixels, for the default ``parse``.
+    - ``image_size``: pixels, for the default ``parse`` only.
     - ``exact``: decode every pixel before resizing. Otherwise the default ``parse`` lets the JPEG decoder shrink the
       image by 2, 4 or 8 first, where that leaves ``image_size`` pixels. That is less work, and shows the same region.
       On our photographs a pixel differs by 0.7 of 255 on average at half the size, by 2 to 3 where a resize follows,
@@ -261,6 +261,10 @@ def _check(settings):
             raise ValueError('split="test" chooses among the files of an ImageData: give the list of your test files')
     if settings.exact and settings.parse:
         raise ValueError("exact=True is for the default parse: one of your own decodes as it likes")
+    if settings.image_size != Pipeline.image_size and settings.parse:
+        raise ValueError(
+            f"image_size={settings.image_size} is for the default parse: leave it out, and resize in your own parse"
+        )
     if settings.augment and settings.parse:
         raise ValueError("augment=True needs the default parse: cut random parts in a parse or finish of your own")
     if not settings.files:

@@ -31,7 +31,8 @@ class CheckpointFiles:
             for variable, value in zip(some, values[kind], strict=True)
             if value.dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64)
         ]
-        self._checkpoint = tf.train.Checkpoint(**more, **values)
+        self._content = {**more, **values}
+        self._checkpoint = tf.train.Checkpoint(**self._content)
 
     def _value(self, variable):
         variable = unsharded(variable)
@@ -76,7 +77,7 @@ class CheckpointFiles:
         for number in reversed(numbers):
             path = os.path.join(self._folder, f"ckpt-{number}")
             try:
-                self._checkpoint.restore(path).assert_consumed()
+                self._restore_what_is_in(path)
                 for variable, room in self._rooms:
                     variable.assign(room)
                 self.empty_rooms()
@@ -91,6 +92,18 @@ class CheckpointFiles:
         if numbers:
             raise OSError(f"none of the checkpoints in {self._folder} can be read: empty it to train from the start")
         return 0
+
+    def _restore_what_is_in(self, path):
+        """Restore; what an earlier version of this package did not save, ``unlisted``, begins anew."""
+        names = [name for name, _ in tf.train.list_variables(path)] if "unlisted" in self._content else ["unlisted/"]
+        if any(name.startswith("unlisted/") for name in names):
+            self._checkpoint.restore(path).assert_consumed()
+            return
+        known = {kind: one for kind, one in self._content.items() if kind != "unlisted"}
+        earlier = tf.train.Checkpoint(**known)
+        earlier.restore(path).assert_consumed()
+        self._checkpoint.save_counter.assign(earlier.save_counter)
+        print(f"{path} has no state beside Keras' lists, as of stateful RNNs: that begins anew", flush=True)
 
     def gather(self, keep):
         """Gather what is sharded, to be saved; all workers must call it. Those that do not ``keep`` it do not save."""

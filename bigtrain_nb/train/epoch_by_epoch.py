@@ -11,13 +11,15 @@ class EpochByEpoch:
     """What ``make_epoch(number)`` returns for each epoch, as one ``dataset`` that `fit` takes.
 
     ``length``: batches of an epoch, None if they are not known. A part of an epoch has fewer: the dataset tells the
-    whole length all the same, for Keras takes that of the first epoch for all.
+    whole length all the same, for Keras takes that of the first epoch for all. An epoch that is given from its start is
+    given through ``noting``, a function from a dataset to one with the same batches.
     """
 
-    def __init__(self, make_epoch, epoch, length=None):
+    def __init__(self, make_epoch, epoch, length=None, noting=lambda dataset: dataset):
         self._make_epoch = make_epoch
+        self._noting = noting
         self._last_shuffles = None, []
-        first = self._made(epoch)
+        first = self.made(epoch)
         self._spec = first.element_spec
         self.length = length_of(first)
         self._is_known = self.length is not None
@@ -35,14 +37,14 @@ class EpochByEpoch:
 
     def turn_to(self, epoch, done=0):
         """Give the batches of an epoch, without those that are ``done``, when it is opened next."""
-        made = self._made(epoch)
+        made = self.made(epoch)
         length = length_of(made)
         if self._is_known and length != self.length:
             raise ValueError(
                 f"make_epoch({epoch}) has {length} batches, and the epoch before it {self.length}: fit takes all epochs"
                 " to be as long as the first. Give all of them as many, by dataset.take(batches)"
             )
-        self._turn_to(without_first(made, done), made)
+        self._turn_to(without_first(made, done) if done else self._noting(made), made)
 
     def turn_to_nothing(self):
         """Give nothing: at the end of an epoch Keras opens its dataset once more, and closes it again."""
@@ -50,13 +52,14 @@ class EpochByEpoch:
 
     def count(self, epoch):
         """Return the number of batches of an epoch that does not tell it: they are made, and thrown away."""
-        return int(self._made(epoch).reduce(tf.constant(0, tf.int64), lambda number, *_: number + 1))
+        return int(self.made(epoch).reduce(tf.constant(0, tf.int64), lambda number, *_: number + 1))
 
     def _turn_to(self, *datasets):
         self._open.assign(tf.data.experimental.to_variant(datasets[0]))
         self._kept = datasets
 
-    def _made(self, epoch):
+    def made(self, epoch):
+        """Return the dataset of an epoch; raise as `Resume.data` does for one that cannot be had again."""
         made = self._make_epoch(epoch)
         if not isinstance(made, tf.data.Dataset):
             raise TypeError(
@@ -85,7 +88,8 @@ class EpochByEpoch:
             why = "without a seed of its own" if by_chance else "outside of make_epoch, where each pass moves it on"
             raise ValueError(
                 f"the dataset of make_epoch({epoch}) shuffles {why}, so after a restart it has another order, and some"
-                " examples are trained twice and others never: call dataset.shuffle(buffer, seed=epoch) in make_epoch"
+                " examples are trained twice and others never: call dataset.shuffle(buffer, seed=epoch) in make_epoch,"
+                " and give sample_from_datasets a seed too"
             )
 
     def _dataset(self):

@@ -14,15 +14,17 @@ from functools import wraps
 from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
 from bigtrain_nb.common.keras_gaps import callbacks_in, layers_within
 from bigtrain_nb.common.layers import optimizers_of
-from bigtrain_nb.common.passes import without_first
+from bigtrain_nb.common.passes import global_seed, without_first
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
 from bigtrain_nb.train.callback_state import give_back, has_stopped, let_logs_go_on, plain, states_of
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch
+from bigtrain_nb.train.first_batches import FirstBatches, refuse_an_order_of_each_call, refuse_another_order
 from bigtrain_nb.train.folder_owner import A_NOTEBOOK
 from bigtrain_nb.train.preemption import Preemption, leave
 from bigtrain_nb.train.train_state import TrainState
+from bigtrain_nb.train.unlisted import unlisted_variables
 
 SEEN_SECONDS = 10.0
 """So late a worker may see what the chief has written in a folder that they share."""
@@ -41,13 +43,18 @@ class Resume(keras.callbacks.Callback):
     Make it after `compile`. It restores the newest checkpoint in ``folder``, if there is one: weights, the state of the
     optimizer and of loss scaling, each replica's seeds for dropout, epoch and step. Then call `fit` once, as in the
     example, with ``resume.data(make_epoch)`` and ``initial_epoch=resume.epoch``. Optimizers that a model has as
-    attributes beside that of `compile`, as a GAN does, are saved too. So is what callbacks of Keras know: for how long
-    `EarlyStopping` (with its best weights) and `ReduceLROnPlateau` have waited, what was best for `ModelCheckpoint`,
-    the rows of `CSVLogger`, the epochs of `History`. A training that `EarlyStopping` has ended stays ended.
+    attributes beside that of `compile`, as a GAN does, are saved too, and variables that Keras does not list: the
+    states of stateful RNNs, and those that layers and losses of your own have as attributes. So is what callbacks of
+    Keras know: for how long `EarlyStopping` (with its best weights) and `ReduceLROnPlateau` have waited, what was best
+    for `ModelCheckpoint`, the rows of `CSVLogger`, the epochs of `History`. A training that `EarlyStopping` has ended
+    stays ended.
 
-    An epoch that is resumed must have the same order again, so ``make_epoch`` seeds it by the epoch's number. In a
-    loop of your own, go through `epochs`, give each epoch's dataset to `rest`, and call ``resume.step_done()`` after
-    each step.
+    An epoch that is resumed must have the same order again, so ``make_epoch`` seeds it by the epoch's number, and the
+    script starts with the same `keras.utils.set_random_seed`, if any. A checkpoint has TensorFlow's global seed and a
+    summary of the epoch's first four batches, so that another order is refused; what a `map` changes at random in each
+    example is not. An order that is drawn at each call is refused at the start, where no shuffle tells where it comes
+    from: the first batches are read twice then. In a loop of your own, go through `epochs`, give each epoch's dataset
+    to `rest`, and call ``resume.step_done()`` after each step.
 
     Going on in the middle of an epoch, what was trained before is read again, with all the work in the pipeline: hours,
     where that work is large and a million batches are done. It costs nothing where a batch is made from its number:
@@ -71,7 +78,8 @@ class Resume(keras.callbacks.Callback):
 
     ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
     ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the
-    state of callbacks that are not Keras', random numbers that are not from Keras' seed generators. The last bit may
+    state of callbacks that are not Keras', random numbers that are not from Keras' seed generators or an attribute's
+    `tf.random.Generator`. The last bit may
     differ on GPUs, where sums are made in any order, unless `tf.config.experimental.enable_op_determinism()` was
     called; and from Keras 3.16 on, if an epoch ends with a short batch: Keras traces it apart, and goes on with another
     graph.
@@ -115,8 +123,14 @@ class Resume(keras.callbacks.Callback):
         self._optimizer = model.optimizer
         variables = {"weights": model.weights}
         variables |= {name: optimizer.variables for name, optimizer in optimizers_of(model).items()}
-        self._files = CheckpointFiles(folder, variables, state=self._state)
+        self._unlisted = unlisted_variables(model)
+        more = {"unlisted": list(self._unlisted.values())} if self._unlisted else {}
+        self._files = CheckpointFiles(folder, variables, state=self._state, **more)
+        self._looked_for_later_ones = False
         self._length = None  # batches in this epoch, where known
+        self._before = 0  # steps of this epoch that were done when its dataset was opened
+        self._first_batches = FirstBatches()
+        self._looked_at_the_order = False  # of the epoch in which a restart goes on
         self._in_loop = False
         self._callbacks = None  # those of the `fit` that runs
         self._epochs = None  # what `data` has made
@@ -171,13 +185,15 @@ class Resume(keras.callbacks.Callback):
         """
         _refuse_scope_of_workers()
         function("make_epoch", make_epoch, "a function of an epoch's number", arguments=(0,))
-        epochs = EpochByEpoch(make_epoch, self.epoch, self._state.length)
+        noting = self._first_batches.noting
+        epochs = EpochByEpoch(make_epoch, self.epoch, self._state.length, noting)
         if epochs.length is None and self.step:
             count = epochs.count(self.epoch)
-            epochs = EpochByEpoch(make_epoch, self.epoch, count)
+            epochs = EpochByEpoch(make_epoch, self.epoch, count, noting)
             if self.step < count + self.model.steps_per_execution:
                 self._state.step = min(self.step, count)  # the last execution was counted as if all steps were there
         self._refuse_fewer(epochs.length)
+        self._refuse_another_order(epochs.made)
         epochs.turn_to(self.epoch, self.step)
         if self._several_workers:
             epochs.dataset = _sharded_by_batches(epochs.dataset)
@@ -200,10 +216,11 @@ class Resume(keras.callbacks.Callback):
             raise ValueError("this dataset has no end, so no epochs: dataset.take(steps) makes one")
         self._length = length if length >= 0 else None
         self._refuse_fewer(self._length)
+        self._refuse_another_order(lambda _: dataset)
         self._skips_since = time.monotonic() if self.step else None
-        if self._several_workers:
-            dataset = _sharded_by_batches(dataset)
-        return without_first(dataset, self.step)
+        self._before = self.step
+        left = without_first(dataset, self.step) if self.step else self._first_batches.noting(dataset)
+        return _sharded_by_batches(left) if self._several_workers else left
 
     def step_done(self, steps: int = 1) -> None:
         """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came.
@@ -278,7 +295,9 @@ class Resume(keras.callbacks.Callback):
         self._epochs.turn_to(self.epoch)  # Keras may look at a batch before it begins
         try:
             with self._guarded():
-                return own_fit(self.model, **given)
+                result = own_fit(self.model, **given)
+            self._note_epochs_that_are_done()  # where no epoch was left to train
+            return result
         finally:
             self._callbacks = None
             self._hush.close()
@@ -310,15 +329,18 @@ class Resume(keras.callbacks.Callback):
         self._opened = self._epochs.times_opened
 
     def _begin_epoch(self, epoch, logs):
-        history = self.model.history
-        if not history.epoch:
-            for done, shown in self._state.history:
-                history.on_epoch_end(done, shown)
+        self._note_epochs_that_are_done()
         if self.step and self._rate is not None:
             self.model.optimizer.learning_rate.assign(self._rate)  # a schedule by epochs has set it a second time
         self._skips_since = time.monotonic() if self.step else None
         self._epochs.turn_to(epoch, self.step)
         self._before = self.step
+
+    def _note_epochs_that_are_done(self):
+        history = self.model.history
+        if not history.epoch:
+            for done, shown in self._state.history:
+                history.on_epoch_end(done, shown)
 
     def on_train_batch_begin(self, batch, logs=None):
         if self.step == self._length:
@@ -348,7 +370,8 @@ class Resume(keras.callbacks.Callback):
 
     def _end_epoch(self):
         self._state.epoch += 1
-        self._state.step = 0
+        self._state.step = self._before = 0
+        self._first_batches.found = []
         self._save(stop=self._preemption.came())
 
     @contextmanager
@@ -356,6 +379,34 @@ class Resume(keras.callbacks.Callback):
         """Hear SIGTERM, and let no other training use the folder."""
         with self._preemption.listening(), self._files.in_use() if self._chief else nullcontext():
             yield
+
+    def _refuse_what_came_later(self):
+        if self._looked_for_later_ones:
+            return
+        self._looked_for_later_ones = True
+        known = {id(variable) for variable in self._unlisted.values()}
+        later = [where for where, variable in unlisted_variables(self.model).items() if id(variable) not in known]
+        if later:
+            raise ValueError(
+                f"{', '.join(later)}: in none of Keras' lists of variables, and made after Resume, which therefore"
+                " neither restores nor saves it: make it in the layer's build or __init__, or call the model once, on a"
+                " batch, before Resume"
+            )
+
+    def _refuse_another_order(self, make):
+        """Raise ValueError, on all workers, where the order of this epoch is not what it was, or of each call."""
+        if self._looked_at_the_order and not self.step:
+            return
+        self._looked_at_the_order = True
+        state, problem = self._state, None
+        try:
+            before = self._first_batches.found or state.first_batches
+            refuse_another_order(make(self.epoch), self.epoch, self.step, before, state.global_seed)
+            if not self.step:
+                refuse_an_order_of_each_call(make, self.epoch)
+        except ValueError as error:
+            problem = error
+        self._answers(-1 if problem else 0, problem)
 
     def _refuse_fewer(self, length):
         if length is not None and length < self.step:
@@ -407,7 +458,7 @@ class Resume(keras.callbacks.Callback):
         if problem:
             raise problem
         if min(numbers) < 0:
-            raise RuntimeError(f"another worker cannot use the folder {self._folder}; its own error says why")
+            raise RuntimeError(f"another worker cannot go on from {self._folder}; its own error says why")
         return numbers
 
     def _sees(self, token):
@@ -438,7 +489,11 @@ class Resume(keras.callbacks.Callback):
 
     def _save(self, stop):
         """Save, and end the process if told to ``stop``; all workers must call it."""
+        self._refuse_what_came_later()
         self._state.gather_seeds()
+        self._state.global_seed = global_seed()
+        if not self._before:
+            self._state.first_batches = self._first_batches.found
         if self._callbacks is not None:
             self._state.callbacks = states_of(self._callbacks)
         self._files.gather(keep=self._chief)

@@ -5,7 +5,7 @@ import json
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
 
-_SAVED = ("epoch", "step", "length", "callbacks", "history", "seeds")
+_SAVED = ("epoch", "step", "length", "callbacks", "history", "seeds", "first_batches", "global_seed")
 
 
 class TrainState(tf.train.experimental.PythonState):
@@ -18,6 +18,8 @@ class TrainState(tf.train.experimental.PythonState):
         self.callbacks = {}  # what those of Keras know
         self.history = []  # pairs of an epoch and its logs
         self.seeds = []  # of each replica: one that had fewer micro-batches has drawn less often
+        self.first_batches = []  # of this epoch, as `FirstBatches` notes them
+        self.global_seed = None  # TensorFlow's, on which the order of shuffles depends
         self._strategy = model.distribute_strategy
         weights = {id(weight) for weight in model.weights}
         self._generators = [one for one in model.variables if id(one) not in weights]  # of random numbers

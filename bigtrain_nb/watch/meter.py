@@ -73,6 +73,7 @@ class Meter(Shown, keras.callbacks.Callback):
         self._rounds = []  # (examples of this process, seconds)
         self._examples, self._seconds = 0.0, 0.0  # of the round that is not complete
         self._since = None  # the moment from which on that goes on; None in a pause
+        self._last = None  # the end of the last execution: an interrupted `fit` tells no other
         self._base = None  # what the counter of examples said then
         self._counts_batches = False
         self._of_all = None  # how many examples all processes have seen for one of this
@@ -87,7 +88,7 @@ class Meter(Shown, keras.callbacks.Callback):
     def result(self) -> Result:
         """Examples/s inside `fit`, of all workers together."""
         if not self._rounds and self._since is not None:
-            self._collect()
+            self._collect(self._last)
         rounds = self._rounds
         if not rounds and self._seconds > 0:
             rounds = [(self._examples, self._seconds)]  # better than nothing
@@ -204,6 +205,7 @@ class Meter(Shown, keras.callbacks.Callback):
         replicas, here = model.distribute_strategy.num_replicas_in_sync, len(examples_counted(model))
         self._of_all = replicas / here
         self._since = None
+        self._history = model.history  # each `fit` has one of its own
         self._began = _now()
         self._train_function = model.train_function
         self._tracings = tracings_of(model.train_function)
@@ -235,8 +237,17 @@ class Meter(Shown, keras.callbacks.Callback):
             self.model.train_function = self._train_function
         self._hooked.close()
 
+    def _is_left(self):
+        """Tell whether the `fit` that was measured is over, which one that was interrupted says to nobody."""
+        is_over = self.model.history is not self._history
+        if is_over:
+            self._leave()
+        return is_over
+
     def _execute(self, iterator):
         """What `fit` calls for an execution."""
+        if self._is_left():
+            return self._train_function(iterator)
         self._resume()
         traced = self._tracings()
         try:
@@ -246,13 +257,14 @@ class Meter(Shown, keras.callbacks.Callback):
         except BaseException:
             self._leave()
             raise
+        self._last = _now()
         if self._first_seconds is None:
-            self._first_seconds = _now() - self._began
+            self._first_seconds = self._last - self._began
             self._look_at(iterator)
             self._drop()
         elif self._tracings() != traced:
             self._drop()
-        elif self._seconds + _now() - self._since >= ROUND:
+        elif self._seconds + self._last - self._since >= ROUND:
             self._collect()
             self._rounds.append((self._examples, self._seconds))
             self._examples, self._seconds = 0.0, 0.0
@@ -268,10 +280,10 @@ class Meter(Shown, keras.callbacks.Callback):
         elif self._base is None:
             self._base = sum(examples_counted(self.model))
 
-    def _collect(self):
-        """Add what was done since it went on."""
+    def _collect(self, until=None):
+        """Add what was done since it went on, now or ``until`` then."""
         wait_for_gpus()
-        now = _now()
+        now = _now() if until is None else max(until, self._since)
         self._seconds += now - self._since
         self._since = now
         self._count()
@@ -293,7 +305,7 @@ class Meter(Shown, keras.callbacks.Callback):
 
     def _count_and_reset(self, reset):
         """What `model.reset_metrics` does meanwhile: the counter of examples is one of them."""
-        if self._since is not None:
+        if not self._is_left() and self._since is not None:
             self._count()
         reset()
 

@@ -216,3 +216,28 @@ def test_what_this_process_uses_is_not_what_others_take():
     took = time.perf_counter() - began
     assert 0 < used <= 1.5 * took
     assert hardware.seconds_of_others() - others < took * len(hardware.usable_cores()) + 0.2
+
+
+def test_the_libraries_of_cuda_that_cannot_be_loaded_are_named(monkeypatch, tmp_path):
+    installed = tmp_path / "cudnn" / "lib" / "libcudnn.so.9"
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    there = {*hardware.CUDA_LIBRARIES, str(installed)} - {"libcufft.so.11", "libcudnn.so.9"}
+
+    def load(path):
+        if path not in there:
+            raise OSError(f"{path}: cannot open shared object file")
+
+    monkeypatch.setattr(hardware.ctypes, "CDLL", load)
+    monkeypatch.setattr(hardware, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
+    assert hardware.missing_cuda_libraries() == ["libcufft.so.11"]
+
+
+@pytest.mark.skipif(hardware.missing_cuda_libraries() == [], reason="CUDA's libraries are all here")
+def test_the_warning_of_a_gpu_that_is_not_used_names_what_is_missing():
+    code = "from bigtrain_nb import tf"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "0"}
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], env=environment, capture_output=True, text=True)
+    assert "TensorFlow can use none" in done.stderr
+    for library in hardware.missing_cuda_libraries():
+        assert f"{library} ({hardware.CUDA_LIBRARIES[library]})" in done.stderr

@@ -77,6 +77,7 @@ MISTAKES = {
     "bt.Pipeline(data=['a.tfrecord'])": "data of your own needs parse=",
     "bt.Pipeline(data='images', parse=len)": "data='images' must be an ImageData, or a list of paths",
     "bt.Pipeline(data=['a'], parse=len, split='test')": "chooses among the files of an ImageData: give the list",
+    "bt.Pipeline(data=['a'], parse=len, image_size=32)": "image_size=32 is for the default parse: leave it out",
     "bt.Pipeline(data=['a'], parse=len, exact=True)": "exact=True is for the default parse",
     "bt.Pipeline(data=[], parse=len)": "data holds no train shards: there is nothing to read",
     "bt.diagnose([1, 2])": "diagnose takes a Pipeline or a tf.data.Dataset, not list",

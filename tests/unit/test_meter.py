@@ -190,6 +190,27 @@ def test_fit_leaves_the_model_as_it_was_also_when_it_is_interrupted():
     assert model.train_function is made and "reset_metrics" not in vars(model)
 
 
+def test_what_passes_after_an_interrupt_is_no_training(clock):
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3:
+                raise KeyboardInterrupt
+
+    model = dense()
+    model.compile("sgd", "mse")
+    data = batches([8] * 12, *examples(96))
+    meter = bt.Meter()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(data, verbose=0, callbacks=[meter, Stop()])
+    made = meter._train_function
+    clock.now += 1000
+    said = str(meter)
+    assert meter._seconds < 10 and "nothing is measured" not in said
+    model.fit(data, verbose=0)
+    assert model.train_function is made and "reset_metrics" not in vars(model)
+    assert str(meter) == said
+
+
 def test_tokens_are_counted_where_an_embedding_reads_them(clock):
     model = bt.gpt(vocabulary=20, length=16, width=8, layers=1, heads=2)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

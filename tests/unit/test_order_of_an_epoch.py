@@ -1,0 +1,244 @@
+"""An epoch that is resumed has the order that it had, wherever that comes from; or it is refused in words."""
+
+import random
+
+import numpy as np
+import pytest
+from resume_runs import BATCH, EPOCHS, At, Crash, X, Y, crash, cut, model_of, train
+
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.first_batches import BATCHES, FirstBatches, refuse_another_order
+from bigtrain_nb.train.resume import Resume
+
+SLICES = tf.data.Dataset.from_tensor_slices
+SIGNATURE = (tf.TensorSpec((5,)), tf.TensorSpec((1,)))
+half = len(X) // 2
+
+
+def in_order(order):
+    return SLICES((X[order], Y[order])).batch(BATCH)
+
+
+def generated(order_of_pass):
+    def pairs():
+        for example in order_of_pass():
+            yield X[example], Y[example]
+
+    return tf.data.Dataset.from_generator(pairs, output_signature=SIGNATURE).batch(BATCH)
+
+
+def by_number(order):
+    def batch(number):
+        examples = order[BATCH * number : BATCH * (number + 1)]
+        return X[examples], Y[examples]
+
+    def read(number):
+        x, y = tf.numpy_function(batch, [number], [tf.float32, tf.float32])
+        return tf.ensure_shape(x, [None, 5]), tf.ensure_shape(y, [None, 1])
+
+    return tf.data.Dataset.range(8).map(read, num_parallel_calls=2)
+
+
+def sampled(seed=None, buffer=0, **how):
+    parts = [SLICES((X[:half], Y[:half])), SLICES((X[half:], Y[half:]))]
+    parts = [part.shuffle(buffer, seed=1) if buffer else part for part in parts]
+    return tf.data.Dataset.sample_from_datasets(parts, seed=seed, **how).batch(BATCH)
+
+
+def shuffled_within(epoch, seed=1):
+    def part(_):
+        return SLICES((X, Y)).shuffle(len(X), seed=seed and epoch + seed)
+
+    return tf.data.Dataset.range(1).flat_map(part).batch(BATCH)
+
+
+def drawn_by_numpy():
+    return np.random.permutation(len(X))
+
+
+def drawn_by_python():
+    return random.sample(range(len(X)), len(X))
+
+
+once = np.random.default_rng(3)
+AT_EACH_CALL = {
+    "NumPy": lambda epoch: in_order(drawn_by_numpy()),
+    "a generator's": lambda epoch: in_order(once.permutation(len(X))),
+    "a generator": lambda epoch: generated(drawn_by_python),
+    "a generator's of NumPy": lambda epoch: generated(drawn_by_numpy),
+    "by number": lambda epoch: by_number(drawn_by_numpy()),
+    "samples": lambda epoch: sampled(),
+    "weighted samples": lambda epoch: sampled(weights=[0.3, 0.7]),
+    "samples of what is shuffled": lambda epoch: sampled(buffer=30),
+}
+
+
+@pytest.mark.parametrize("global_seed", [None, 3])
+@pytest.mark.parametrize("make_epoch", AT_EACH_CALL.values(), ids=AT_EACH_CALL)
+def test_an_order_of_each_call_is_refused_before_a_step_is_trained(make_epoch, global_seed, tmp_path):
+    model = model_of()
+    tf.random.set_seed(global_seed)
+    with pytest.raises(ValueError, match="examples (are|would be) trained twice .*others never.*seed"):
+        Resume(tmp_path, model).data(make_epoch)
+
+
+def test_a_shuffle_by_chance_in_a_function_is_refused(tmp_path):
+    model = model_of()
+    tf.random.set_seed(None)
+    with pytest.raises(ValueError, match="another order of them, each time that it is called"):
+        Resume(tmp_path, model).data(lambda epoch: shuffled_within(epoch, None))
+
+
+@pytest.mark.parametrize("make_epoch", AT_EACH_CALL.values(), ids=AT_EACH_CALL)
+def test_an_order_of_another_process_is_refused(make_epoch, tmp_path, monkeypatch):
+    """Within a process it is always the same, as what is drawn when a module is loaded."""
+    tf.random.set_seed(0)
+    monkeypatch.setattr("bigtrain_nb.train.resume.refuse_an_order_of_each_call", lambda *_: None)
+    monkeypatch.setattr("bigtrain_nb.train.epoch_by_epoch.EpochByEpoch._refuse_order_of_chance", lambda *_: None)
+    cut(tmp_path, 5, epoch_of=make_epoch)
+    resume = Resume(tmp_path, model_of())
+    with pytest.raises(ValueError, match="epoch 0 does not begin with the batches .* when 4 of them were trained"):
+        resume.data(make_epoch)
+
+
+SEEDED = {
+    "shuffle": lambda epoch: SLICES((X, Y)).shuffle(49, seed=epoch + 1, reshuffle_each_iteration=False).batch(BATCH),
+    "samples": lambda epoch: sampled(seed=epoch + 1),
+    "a shuffle inside": shuffled_within,
+}
+
+
+@pytest.mark.parametrize("crash_after", [5, 10], ids=["in an epoch", "behind an epoch"])
+@pytest.mark.parametrize("make_epoch", SEEDED.values(), ids=SEEDED)
+def test_another_global_seed_is_refused(make_epoch, crash_after, tmp_path):
+    whole = train(Resume(tmp_path / "whole", model_of()), epoch_of=make_epoch)
+    cut(tmp_path / "cut", crash_after, every=None if crash_after > 9 else 2, epoch_of=make_epoch)
+    resume = Resume(tmp_path / "cut", model_of())
+    keras.utils.set_random_seed(4)
+    with pytest.raises(ValueError, match=r"4 and not 0, .*set_random_seed\(0\)"):
+        resume.data(make_epoch)
+    assert train(Resume(tmp_path / "cut", model_of()), epoch_of=make_epoch) == whole
+
+
+HEALTHY = {
+    "NumPy seeded": lambda epoch: in_order(np.random.default_rng(epoch).permutation(len(X))),
+    "a generator seeded": lambda epoch: generated(lambda: np.random.default_rng(epoch).permutation(len(X))),
+    "by number": lambda epoch: by_number(np.random.default_rng(epoch).permutation(len(X))),
+    "in order": lambda epoch: in_order(np.arange(len(X))),
+}
+
+
+@pytest.mark.parametrize("make_epoch", HEALTHY.values(), ids=HEALTHY)
+def test_an_order_of_the_epochs_number_goes_on_under_any_seed(make_epoch, tmp_path):
+    expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=make_epoch)
+    cut(tmp_path / "cut", 5, epoch_of=make_epoch)
+    resume = Resume(tmp_path / "cut", model_of())
+    keras.utils.set_random_seed(4)
+    assert train(resume, epoch_of=make_epoch) == expected
+
+
+IMAGES = np.random.default_rng(1).integers(0, 255, (40, 8, 8, 3), dtype="uint8")
+LABELS = np.random.default_rng(2).integers(0, 3, 40)
+
+
+def mirrored_at_random(image, *more):
+    return tf.image.random_flip_left_right(image), *more
+
+
+def noisy(image, *more):
+    noise = tf.numpy_function(lambda: np.random.normal(size=(8, 8, 3)), [], tf.float64)
+    return tf.cast(image, tf.float64) + noise, *more
+
+
+def mixed_up(image, label):
+    share = tf.random.uniform([])
+    return share * tf.cast(image, tf.float32), share * tf.cast(label, tf.float32)
+
+
+words = [f"word {number}" for number in range(40)]
+ragged = tf.ragged.constant([list(range(number, 2 * number)) for number in range(1, 41)])
+sparse = tf.sparse.from_dense(np.eye(40) * LABELS[:, None])
+UNDISTURBED = {
+    "mirrored": lambda: SLICES((IMAGES, LABELS)).map(mirrored_at_random),
+    "mirrored, no labels": lambda: SLICES((IMAGES,)).map(mirrored_at_random),
+    "noise of NumPy": lambda: SLICES((IMAGES, LABELS)).map(noisy),
+    "noise of NumPy, no labels": lambda: SLICES((IMAGES,)).map(noisy),
+    "mixed": lambda: SLICES((IMAGES, LABELS)).map(mixed_up),
+    "mirrored, one class": lambda: SLICES((IMAGES, 0 * LABELS)).map(mirrored_at_random),
+    "words": lambda: SLICES({"word": words}),
+    "ragged": lambda: SLICES((ragged, LABELS)),
+    "sparse": lambda: SLICES((sparse, LABELS)),
+    "a scalar": lambda: SLICES(LABELS),
+    "positions": lambda: SLICES((IMAGES, np.tile(np.arange(8), (40, 1)))),
+    "letters": lambda: SLICES(tf.strings.bytes_split(words)),
+    "None": lambda: SLICES(IMAGES).map(lambda image: (image, None)),
+}
+
+
+def seen(dataset):
+    first = FirstBatches()
+    for _ in first.noting(dataset):
+        pass
+    return first.found
+
+
+@pytest.mark.parametrize("size", [1, 6])
+@pytest.mark.parametrize("make", UNDISTURBED.values(), ids=UNDISTURBED)
+def test_what_is_changed_by_chance_on_the_way_is_another_order_for_nobody(make, size):
+    dataset = make().batch(size)
+    found = seen(dataset)
+    assert len(found) == BATCHES
+    assert FirstBatches().noting(dataset).element_spec == dataset.element_spec
+    refuse_another_order(make().batch(size), 0, 3, found, None)
+
+
+@pytest.mark.parametrize("name", ["words", "ragged", "sparse", "a scalar", "None", "positions", "letters"])
+def test_another_order_of_any_kind_of_batch_is_refused(name):
+    found = seen(UNDISTURBED[name]().batch(6))
+    with pytest.raises(ValueError, match="epoch 0 does not begin with"):
+        refuse_another_order(UNDISTURBED[name]().shuffle(40, seed=1).batch(6), 0, 3, found, None)
+
+
+def test_real_numbers_that_another_cpu_rounds_otherwise_are_the_same():
+    years = 2000 + np.random.default_rng(1).normal(size=(40, 1))
+    for values in (X[:40], years, X[:40].astype("float16")):
+        found = seen(SLICES(values).batch(6))
+        refuse_another_order(SLICES(values * (1 + 1e-6)).batch(6), 0, 3, found, None)
+        with pytest.raises(ValueError, match="epoch 0 does not begin with"):
+            refuse_another_order(SLICES(values[::-1]).batch(6), 0, 3, found, None)
+
+
+def test_a_loop_of_ones_own_is_refused_too(tmp_path):
+    def loop(resume, dataset, last=100):
+        for _ in resume.epochs(EPOCHS):
+            for x, y in resume.rest(dataset()):
+                resume.model.train_on_batch(x, y)
+                resume.step_done()
+                if int(resume.model.optimizer.iterations) == last:
+                    raise Crash
+
+    with pytest.raises(Crash):
+        loop(Resume(tmp_path, model_of(), every=2), lambda: in_order(np.arange(49)), 5)
+    with pytest.raises(ValueError, match="epoch 0 does not begin with"):
+        loop(Resume(tmp_path, model_of()), lambda: in_order(np.arange(48, -1, -1)))
+    loop(Resume(tmp_path, model_of()), lambda: in_order(np.arange(49)))
+
+
+def test_a_fit_that_was_interrupted_goes_on_in_the_same_process(tmp_path):
+    order = list(range(49))
+    resume = Resume(tmp_path, model_of(), every=2)
+    with pytest.raises(Crash):
+        train(resume, At(5, crash), epoch_of=lambda epoch: in_order(order))
+    with pytest.raises(ValueError, match="epoch 0 does not begin with"):
+        resume.data(lambda epoch: in_order(order[::-1]))
+    train(resume, epoch_of=lambda epoch: in_order(order))
+
+
+def test_checkpoints_that_have_no_first_batches_are_read(tmp_path, monkeypatch):
+    older = ("epoch", "step", "length", "callbacks", "history", "seeds")
+    with monkeypatch.context() as patch:
+        patch.setattr("bigtrain_nb.train.train_state._SAVED", older)
+        cut(tmp_path, 5)
+    resume = Resume(tmp_path, model_of())
+    assert (resume.epoch, resume.step) == (0, 4)
+    train(resume)
