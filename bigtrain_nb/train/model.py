@@ -483,8 +483,6 @@ class Model(keras.Model):
             _refuse_other_strategy(self)
             if self.compiled:
                 self.choose_reduction()
-                if self.micro_batches > 1 or self.replica_reduction.replicas > 1:
-                    _refuse_what_forward_passes_change(self)  # before Keras traces a replica's share of the batch
             return super().fit(*args, **kwargs)
 
     @_shown_as(keras.Model.evaluate)
