@@ -114,7 +114,7 @@ def table(runs):
         values = [text(run.settings[name]) for name in differing]
         values += [_note(run.notes.get(name, "")) for name in noted]
         rate = number(run.result.median) if unit else _rate(run.result)
-        rows.append([(run.name,), *values, (rate,), (_verdict(run),), (_beside(run),)])
+        rows.append([(run.name,), *values, (rate,), _verdict(run), _beside(run)])
     closing = [f"All with {describe(common)}."] if common else []
     if any(run.against for run in shown):
         closing.append("Compare rates within a line: these took turns. From line to line the machine may have changed.")

@@ -74,6 +74,15 @@ def slide(page, name, *keys):
         page.keyboard.press(key)
 
 
+TABLE = """() => {
+    const table = document.querySelector('.bigtrain-lab table');
+    const around = table.parentElement.parentElement;
+    const rows = [...table.querySelectorAll('tbody tr')].map(row => row.offsetHeight);
+    return [around.scrollWidth - around.clientWidth, rows];
+}"""
+"""By how many pixels the Lab's table is too wide, and the heights of its rows."""
+
+
 def press_and_await(page, name, words):
     """Press a button of the Lab and wait for a picture that says these words."""
     before = picture(page).inner_html() if picture(page).count() else ""
@@ -114,6 +123,14 @@ def test_the_lab_in_jupyterlab(jupyter, page, artifacts):
     press_and_await(page, "Run", "against run 2")
     page.get_by_label("Compare with", exact=True).select_option("the run before")
     keep_pictures(page, artifacts)
+    for width in (1100, 850):
+        page.set_viewport_size({"width": width, "height": 1100})
+        hidden, rows = page.evaluate(TABLE)
+        page.locator(".jp-OutputArea-output", has=button(page, "Try all")).screenshot(
+            path=artifacts / f"lab-{width}.png"
+        )
+        assert hidden <= 0, f"at {width} pixels no column is cut off"
+        assert max(rows) < 30 or width == 850, "each run has a line; beside the files a page of 850 leaves some 400"
 
 
 KEYS = [
