@@ -66,63 +66,6 @@ def _mean_of_rates(sizes, ready):
     return sum(rates) / len(rates)
 
 
-def say(low, high, margin=0.02):
-    if low > 1 + margin:
-        return "faster"
-    if high < 1 / (1 + margin):
-        return "slower"
-    if low >= 1 / (1 + margin) and high <= 1 + margin:
-        return "same"
-    return "unclear"
-
-
-@exercise(
-    say,
-    takes="the low end of the interval of a ratio; its high end; the margin, a share (0.02 if not given)",
-    returns='"faster", "slower", "same" or "unclear"',
-    minutes=3,
-    difficulty=1,
-)
-def _check_say(answer):
-    """What does the *whole* interval say? It lies on one side of 1, further off than the margin; or within it; or
-    neither."""
-    expect(answer(1.30, 1.41), "faster", "the verdict on 1.30x to 1.41x")
-    expect(answer(0.70, 0.82), "slower", "the verdict on 0.70x to 0.82x")
-    expect(answer(0.96, 1.33), "unclear", "the verdict on 0.96x to 1.33x, which holds 1 and much else")
-    expect(answer(0.96, 0.99), "unclear", "the verdict on 0.96x to 0.99x, which the margin of 2 % cuts in two")
-    expect(answer(1.01, 1.33), "unclear", "the verdict on 1.01x to 1.33x, which the margin of 2 % cuts in two")
-    expect(answer(1.005, 1.015), "same", "the verdict on 1.005x to 1.015x, within the margin of 2 %")
-    expect(answer(0.985, 0.995), "same", "the verdict on 0.985x to 0.995x, within the margin of 2 %")
-    expect(answer(0.93, 1.04, margin=0.1), "same", "the verdict on 0.93x to 1.04x with a margin of 10 %")
-    expect(answer(1.05, 1.08, margin=0.04), "faster", "the verdict on 1.05x to 1.08x with a margin of 4 %")
-    expect(answer(1.03, 1.08), "faster", "the verdict on 1.03x to 1.08x, above the margin of 2 %")
-    expect(answer(0.8, 1.25, margin=0.25), "same", "the verdict on 0.8x to 1.25x, the margin of 25 % itself")
-    expect(answer(1.25, 1.5, margin=0.25), "unclear", "the verdict on 1.25x to 1.5x, which touches the margin of 25 %")
-    expect(answer(0.7, 0.8, margin=0.25), "unclear", "the verdict on 0.7x to 0.8x, which touches the margin of 25 %")
-
-
-@_check_say.refuses("which holds 1 and much else: expected 'unclear', got 'faster'")
-def _looks_at_the_middle(low, high, margin=0.02):
-    centre = (low + high) / 2
-    return "faster" if centre > 1 else "slower"
-
-
-@_check_say.refuses("which the margin of 2 % cuts in two: expected 'unclear', got 'faster'")
-def _forgets_the_margin(low, high, margin=0.02):
-    return "faster" if low > 1 else "slower" if high < 1 - margin else "unclear"
-
-
-@_check_say.refuses("which holds 1 and much else: expected 'unclear', got 'same'")
-def _takes_unclear_for_the_same(low, high, margin=0.02):
-    verdict = say(low, high, margin)
-    return "same" if verdict == "unclear" else verdict
-
-
-@_check_say.refuses("which holds 1 and much else: expected 'unclear', got 'faster'")
-def _mixes_up_the_ends(low, high, margin=0.02):
-    return say(high, low, margin)
-
-
 def honest_compare(measure):
     ratios = []
     for number in range(24):
@@ -231,7 +174,7 @@ def _in_turns(measure, rounds, seconds):
 
 
 def _by_interval(low, high):
-    return {"faster": "a", "slower": "b"}.get(say(low, high), "unclear")
+    return "a" if low > 1.02 else "b" if high < 1 / 1.02 else "unclear"
 
 
 @_check_honest_compare.refuses("One source ran after the other")
