@@ -6,9 +6,9 @@ would not.
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import calls_seen, layers_and_operations, layers_within, mask_of
+from bigtrain_nb.common.keras_gaps import calls_seen, layers_and_operations, layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.preflight.report import LOOK, OK, WRONG, NotExamined, look, ok, wrong
 from bigtrain_nb.preflight.training import change_of, named_parts
 
 LEAK = 1e-4
@@ -37,18 +37,12 @@ def across_examples(training):
     if examples < 4:
         raise NotExamined(f"the batch has only {examples} examples")
 
-    def changed(value):
-        value = value.numpy()
-        other = value.copy()
-        other[0], other[-1] = value[examples // 2], value[1]
-        if value.dtype.kind in "iubO":  # whole numbers and strings
-            return tf.constant(other)
-        return tf.constant(other + 0.1 * value.std())
-
-    def only_ends(value, other):
-        return tf.concat([other[:1], value[1:-1], other[-1:]], 0)
-
-    x = keras.tree.map_structure(lambda value: only_ends(value, changed(value)), training.x)
+    # Whole numbers beside tensors with other rows may say which of these belong to which example, as lengths of graphs
+    kept = training.without_rows
+    x = keras.tree.map_structure(lambda value: _with_other_ends(training, value, keeps_counts=bool(kept)), training.x)
+    if all(one is two for one, two in zip(*map(keras.tree.flatten, (x, training.x)), strict=True)):
+        words = f"which rows belong to which example cannot be told: {kept}" if kept else "all examples are the same"
+        raise NotExamined(words)
     training.refuse_random_outputs()
     before = keras.tree.flatten(training.outputs_again(training.x))
     after = keras.tree.flatten(training.outputs_again(x))
@@ -68,36 +62,58 @@ def across_examples(training):
             " transpose before you join other axes.",
             "11",
         )
-    return ok("Outputs of an example do not change when others are replaced.")
+    left_out = f" Not replaced: {kept}." if kept else ""
+    return ok(f"Outputs of an example do not change in evaluation when others are replaced.{left_out}")
+
+
+def _with_other_ends(training, value, keeps_counts):
+    """Return a tensor of inputs with its first and last example replaced; itself where that changes nothing."""
+    if not training.has_rows(value) or (keeps_counts and not value.dtype.is_floating):
+        return value
+    rows = value.numpy()
+    other = rows.copy()
+    other[0], other[-1] = rows[len(rows) // 2], rows[1]
+    if value.dtype.is_floating:
+        other[[0, -1]] += 0.1 * (rows.std() or 1)
+    return value if np.array_equal(other, rows) else tf.constant(other, value.dtype)
 
 
 def its_answer(training):
     """Are the targets among the inputs that an output may see?"""
-    if training.y is None or keras.tree.is_nested(training.y):
-        return None
-    y = training.y.numpy()
-    if y.ndim < 2 or y.shape[1] < 4:
-        return None
-    counted = _counted(training, y)
+    found = [
+        _answer_within(training, name, y)
+        for name, y in named_parts(training.y, "targets")
+        if len(y.shape) >= 2 and y.shape[1] >= 4 and y.dtype != tf.string
+    ]
+    found = [each for each in found if each]
+    return next((each for verdict in (WRONG, LOOK, OK) for each in found if each["verdict"] == verdict), None)
+
+
+def _answer_within(training, targets, y):
+    """Say whether one tensor of targets is among the inputs; None if it is not."""
     inputs = keras.tree.flatten(training.x)
+    counted = _counted(training, y.shape)
     answer = None
     for place, value in enumerate(inputs):
-        if value.shape[:2] != training.y.shape[:2] or len(value.shape) != y.ndim or value.dtype == tf.string:
+        if value is None or value.shape[:2] != y.shape[:2] or len(value.shape) != len(y.shape):
+            continue
+        if value.dtype == tf.string:
             continue
         for offset in range(FURTHEST + 1):
-            share = _share_equal(value.numpy(), y, counted, offset)
+            share = _share_equal(value.numpy(), y.numpy(), counted, offset)
             if share >= SAME_TOKENS:
-                answer = place, offset, share
+                answer = value, place, offset, share
                 break
     if answer is None:
         return None
-    place, offset, share = answer
-    name, _ = named_parts(training.x, "inputs")[place]
+    value, place, offset, share = answer
+    name = next(name for name, each in named_parts(training.x, "inputs") if each is value)
+    targets = f"T{targets[1:]}"
     seen = _sees_later(training, inputs, place)
     threshold = _threshold(training.model)
     if offset == 1 and seen > threshold:
         return wrong(
-            f"Targets at t are the {name} at t+1 ({share:.0%}), and outputs at t change by {seen:.0%} when the {name}"
+            f"{targets} at t are the {name} at t+1 ({share:.0%}), and outputs at t change by {seen:.0%} when the {name}"
             " after t change: it sees its answer. The loss will fall, and the model will be useless.",
             "Let nothing see later places: use_causal_mask=True in attention, padding='causal' in Conv1D, no"
             " Bidirectional.",
@@ -105,25 +121,27 @@ def its_answer(training):
         )
     if offset == 0 and seen <= threshold:
         return wrong(
-            f"Targets at t are the {name} at t ({share:.0%}) of a causal model: it learns to copy.",
+            f"{targets} at t are the {name} at t ({share:.0%}) of a causal model: it learns to copy.",
             "Shift them: inputs are tokens[:, :-1], targets tokens[:, 1:].",
         )
-    if offset >= 2 and training.y.dtype.is_floating:
+    if offset >= 2 and y.dtype.is_floating:
         return look(
-            f"Targets at t are the {name} at t+{offset} ({share:.0%}), as in a forecast {offset} steps ahead.",
+            f"{targets} at t are the {name} at t+{offset} ({share:.0%}), as in a forecast {offset} steps ahead.",
             "If one step was meant, shift once: in the dataset, or in the model, and not in both.",
             "10",
         )
     if offset >= 2:
         return wrong(
-            f"Targets at t are the {name} at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
+            f"{targets} at t are the {name} at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
             "Shift once: in the dataset, or in the model, and not in both.",
             "10",
         )
     if seen <= threshold:
-        return ok(f"Targets at t are the {name} at t+{offset}, and outputs at t do not change with what comes after t.")
+        return ok(
+            f"{targets} at t are the {name} at t+{offset}, and outputs at t do not change with what comes after t."
+        )
     return ok(
-        f"Targets at t are the {name} at t, and outputs at t change by {seen:.0%} with what comes after t, as in an"
+        f"{targets} at t are the {name} at t, and outputs at t change by {seen:.0%} with what comes after t, as in an"
         " autoencoder."
     )
 
@@ -142,10 +160,13 @@ def evaluation(training):
         return outputs
 
     with calls_seen([layer for layer in layers_within(training.model) if isinstance(layer, OF_TRAINING)], note):
-        before, after = (keras.tree.flatten(training.outputs(training.x)) for _ in range(2))
+        before = keras.tree.flatten(training.outputs(training.x))
+        moved = training.state.put_back_but_random()
+        after = keras.tree.flatten(training.outputs(training.x))
     change = max(map(change_of, before, after), default=0.0)
     if change <= _threshold(training.model):
-        return ok("The same batch gives the same outputs twice in evaluation.")
+        state = f", once {', '.join(moved[:4])} are put back, which a call in evaluation changes" if moved else ""
+        return ok(f"The same batch gives the same outputs twice in evaluation{state}.")
     named = f" {', '.join(sorted(acting)[:4])} drops or adds noise with training=False too." if acting else ""
     return look(
         f"The same batch in evaluation gives outputs that differ by {change:.0%} from one call to the next.{named}",
@@ -156,25 +177,27 @@ def evaluation(training):
 
 def padding(training):
     """Does padding count in the loss?"""
-    if training.y is None or keras.tree.is_nested(training.y):
-        return None
     name, tokens = _padded_input(training)
     if tokens is None:
         return None
     where = "" if name == "inputs" else f" of {name}"
     padded = _padded(tokens)
-    outputs = None
+    outputs = training.outputs(training.x)
+    # Copies: Keras' losses would take what stands before a softmax or a sigmoid, and no gradient reaches the outputs
+    copies = [with_mask(tf.identity(each), mask_of(each)) for each in keras.tree.flatten(outputs)]
+    of_places = [each for each in copies if tuple(each.shape[:2]) == tokens.shape and each.dtype.is_floating]
+    training.refuse_own_step()
     with tf.GradientTape() as tape:
-        outputs = training.outputs(training.x)
-        if keras.tree.is_nested(outputs) or tuple(outputs.shape[:2]) != tokens.shape:
-            return None
-        tape.watch(outputs)
-        loss = training.loss(outputs)
-    gradient = tape.gradient(loss, outputs)
-    if gradient is None:
-        raise NotExamined("the loss does not depend on the outputs")
-    sizes = tf.reduce_sum(tf.abs(tf.cast(gradient, tf.float32)), range(2, len(gradient.shape))).numpy()
-    share = sizes[padded].sum() / max(sizes.sum(), 1e-30)
+        tape.watch(of_places)
+        loss = training.loss(keras.tree.pack_sequence_as(outputs, copies))
+    gradients = [each for each in tape.gradient(loss, of_places) if each is not None]
+    if not gradients:
+        raise NotExamined("no gradient of the loss reaches the outputs: it is taken of something else")
+    shares = []
+    for gradient in gradients:
+        sizes = tf.reduce_sum(tf.abs(tf.cast(gradient, tf.float32)), range(2, len(gradient.shape))).numpy()
+        shares.append(sizes[padded].sum() / max(sizes.sum(), 1e-30))
+    share = max(shares)
     if share > GRADIENT_OF_PADDING:
         if (tokens[~padded] == 0).any():
             return look(
@@ -203,11 +226,11 @@ def _threshold(model):
     )
 
 
-def _counted(training, y):
-    counted = np.ones(y.shape[:2], bool)
+def _counted(training, shape):
+    counted = np.ones(shape[:2], bool)
     weight = training.weight
-    if weight is not None and not keras.tree.is_nested(weight) and tuple(weight.shape[:2]) == y.shape[:2]:
-        counted = weight.numpy().reshape(y.shape[:2] + (-1,)).any(-1)
+    if weight is not None and not keras.tree.is_nested(weight) and weight.shape[:2] == shape[:2]:
+        counted = weight.numpy().reshape([*shape[:2], -1]).any(-1)
     return counted
 
 
@@ -254,14 +277,40 @@ def _sees_later(training, inputs, place):
 
 
 def _padded_input(training):
-    """Return the name and the tokens [examples, length] of the input that is padded; None if there is none."""
+    """Return the name and the tokens [examples, length] of the padded input that the outputs stand for; None if none.
+
+    Of several sequences, as a source and what is written of it, that is the one that is padded where the targets are,
+    or their sample weights are 0. Raises NotExamined where that cannot be told.
+    """
+    sequences = {}
     for name, value in named_parts(training.x, "inputs"):
-        if value.dtype.is_integer and len(value.shape) == 2 and value.shape[1] > 2:
-            tokens = value.numpy()
-            of_targets = tuple(training.y.shape[:2]) == tokens.shape
-            if of_targets and (_padded(tokens).sum(1) >= 2).sum() >= min(2, len(tokens)) and (tokens != 0).any():
-                return name, tokens
-    return None, None
+        if value.dtype.is_integer and len(value.shape) == 2 and value.shape[1] > 2 and training.has_rows(value):
+            sequences[name] = value.numpy()
+    kinds = {name: tokens for name, tokens in sequences.items() if tokens.max() <= 1}  # as masks, and parts of a pair
+    sequences = {name: tokens for name, tokens in sequences.items() if name not in kinds} or kinds
+    of_outputs = {tuple(each.shape[:2]) for each in keras.tree.flatten(training.outputs(training.x))}
+    padded = {name: tokens for name, tokens in sequences.items() if _has_padding(tokens) and tokens.shape in of_outputs}
+    if not padded:
+        return None, None
+    beside = [np.asarray(each) for part in (training.y, training.weight) for _, each in named_parts(part, "")]
+    for name, tokens in padded.items():
+        if len(sequences) == 1 or any(_is_padded_like(each, tokens) for each in beside if each.ndim > 1):
+            return name, tokens
+    raise NotExamined(f"whether outputs stand for what is padded in {' or '.join(padded)} cannot be told")
+
+
+def _has_padding(tokens):
+    return (_padded(tokens).sum(1) >= 2).sum() >= min(2, len(tokens)) and (tokens != 0).any()
+
+
+def _is_padded_like(targets, tokens):
+    """Return whether nearly all rows of targets or weights end with those of tokens, or one place before."""
+    targets = targets.reshape([*targets.shape[:2], -1]).max(-1)
+    if targets.shape != tokens.shape:
+        return False
+    targets = np.where(targets < 0, 0, targets)  # a class that is not counted, as -1 and -100
+    later = _padded(targets).sum(1) - _padded(tokens).sum(1)
+    return ((later == 0) | (later == 1)).mean() >= SAME_TOKENS
 
 
 def _padded(tokens):

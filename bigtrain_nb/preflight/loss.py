@@ -8,12 +8,20 @@ import time
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.stats import ks_2samp
 
-from bigtrain_nb.common.keras_gaps import calls_seen, innermost, layers_within, mask_of, with_mask
+from bigtrain_nb.common.keras_gaps import (
+    calls_seen,
+    innermost,
+    layers_within,
+    mask_of,
+    own_weights_to_train,
+    with_mask,
+)
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
-from bigtrain_nb.preflight.training import named_parts
+from bigtrain_nb.preflight.training import TooLate, named_parts
 
 SUM_OF_PROBABILITIES = 0.02
 """By which the sum of outputs may differ from 1; 16 bits round."""
@@ -24,10 +32,15 @@ OUTSIDE = 0.02
 CALLS_FOR_CONSTANT = 40
 """Of the loss. From the mean of the targets, or as a softmax, it takes some ten."""
 STEPS = 200
-SHARE_OF_TIME = 0.25
-"""Of the time that is left, for the steps on one batch."""
+SHARE_OF_TIME = 0.5
+"""Of the time that is left to a check, for the steps on one batch, and for the best constant output."""
 FALLS_TO = 0.6
 """Of the loss of the best constant: below it the model has seen its inputs. Healthy trainings do it in 200 steps."""
+FALLS = 0.9
+"""Of its start, for a loss that compares examples, of which nobody knows how far it can fall."""
+NO_MEASURE = "It compares the examples of a batch, so that the best constant output is no measure."
+GRADIENT_DIFFERS = 1e-3
+"""Of its largest value: what the gradient of an example changes by in a loss that compares examples."""
 RISES = 2
 """Times its start. Of 44 healthy trainings the most was 1.01; sick ones gave 2.76 and more."""
 RUNS_AWAY = 1000
@@ -44,7 +57,15 @@ MANY_DEAD = 0.5
 LARGE = 100
 """Deviation of what is added to a weight to bring units back that are dead."""
 FROZEN = 0.01
-"""Share of the model's weights in frozen layers of which the bias is still 0, as it was made."""
+"""Share of the model's weights in frozen layers that are as they were made."""
+_CONSTANTS = {"bias": (0, 1), "beta": 0, "gamma": 1, "moving_mean": 0, "moving_variance": 1}
+"""What is not drawn at random when a layer is made; in the bias of an LSTM a part is 1."""
+_CONSTANTS_WORDS = "biases or statistics are"
+LEAST_DRAWN = 500
+MOST_COMPARED = 20_000
+BY_CHANCE = 0.01
+"""Values of a weight, at least and at most, that are set beside those of its initializer, and how likely these are to
+look so different by chance."""
 
 
 def logits(training):
@@ -126,6 +147,8 @@ def start(training):
             "bt.find_overflow(model, data) names the first layer that gives it.",
             "11",
         )
+    if compares_examples(training):
+        return ok(f"The loss starts at {number(first)}. {NO_MEASURE}")
     constant = best_constant(training)
     highest = max(SCALE * constant, constant + 2)
     if first <= highest:
@@ -166,8 +189,9 @@ def gradient(training):
     silent = _still_silent_after_a_step(training, silent) if silent else silent
     if not silent:
         return ok(f"All {len(weights)} weights that train get a gradient.")
-    if _dead_layers(training)[0]:
-        return None  # the cause, which has its own line
+    wholly_dead = _dead_layers(training)[0]
+    if wholly_dead:
+        raise NotExamined(f"{len(silent)} weights get none, for all units of {wholly_dead[0]} are dead")
     training.refuse_random_outputs()
     before = training.outputs_again(training.x)
     with_loss = _places_with_a_loss(training, before)
@@ -222,37 +246,78 @@ def dead(training):
 
 
 def frozen(training):
-    """Are layers frozen that have never been trained?"""
-    whole = sum(math.prod(weight.shape) for weight in training.model.weights) or 1
+    """Are layers frozen that have never been trained?
+
+    A bias that is still 0, or batch statistics of mean 0 and variance 1, show that. Without them the values are
+    set beside what the layer's initializer draws, which tells less.
+    """
     if any(getattr(layer, "lora_enabled", False) for layer in layers_within(training.model)):
         return None  # frozen on purpose
-    names, size = [], 0
+    whole = sum(math.prod(weight.shape) for weight in training.model.weights) or 1
+    found = {"as made": [], "as drawn": [], "trained": [], "unknown": []}
     for layer in layers_within(training.model):
-        bias = getattr(layer, "bias", None)
-        is_made = isinstance(bias, keras.Variable) and not np.any(bias.numpy())
-        if is_made and not layer.trainable and layer.weights:
-            names.append(layer.name)
-            size += sum(math.prod(weight.shape) for weight in layer.weights)
-    if size / whole > FROZEN:
-        found = (
-            f"{', '.join(names[:4])}: frozen, with {size / whole:.0%} of the weights, and the bias is still 0 as it was"
-            " made: no training has been there."
-        )
-        advice = "Set trainable=True before compile, or load the weights that were to be kept."
+        if not layer.trainable and own_weights_to_train(layer):
+            found[_how_it_is(layer)].append(layer)
+    if not any(found.values()):
+        return ok("No layer is frozen.")
+    suspect = [*found["as made"], *found["as drawn"], *([] if found["trained"] else found["unknown"])]
+    share = sum(map(_size, suspect)) / whole
+    names = ", ".join(layer.name for layer in suspect[:4])
+    advice = "Set trainable=True before compile, or load the weights that were to be kept."
+    if found["as made"] and share > FROZEN:
+        words = f"{names}: frozen, with {share:.0%} of the weights, and {_CONSTANTS_WORDS} still as they were made: no"
+        words += " training has been there."
         if training.has_own_step:
-            return look(found, f"Right for a network that train_step moves, as a mean teacher. Else: {advice}", "06")
-        return wrong(found, advice, "06")
-    return ok("No layer is frozen that was never trained.")
+            return look(words, f"Right for a network that train_step moves, as a mean teacher. Else: {advice}", "06")
+        return wrong(words, advice, "06")
+    if found["as drawn"] and share > FROZEN:
+        words = f"{names}: frozen, with {share:.0%} of the weights, which are distributed as at the start."
+        return look(words, f"If no training has been there: {advice}", "06")
+    unknown = sum(map(_size, found["unknown"])) / whole
+    if unknown > FROZEN:
+        names = ", ".join(layer.name for layer in found["unknown"][:4])
+        raise NotExamined(f"whether {names}, which are frozen, were ever trained cannot be told from their weights")
+    return ok(f"Frozen layers: {sum(map(len, found.values()))}, with weights that are not as they were made.")
+
+
+def _how_it_is(layer):
+    """Return whether the weights of a layer are "as made", "as drawn", "trained" or "unknown"."""
+    constants = [(getattr(layer, name, None), values) for name, values in _CONSTANTS.items()]
+    constants = [np.isin(each.numpy(), values) for each, values in constants if isinstance(each, keras.Variable)]
+    if constants:
+        return "as made" if all(each.all() for each in constants) else "trained"
+    initializers = [each for name, each in vars(layer).items() if name.endswith("_initializer")]
+    initializers = [each for each in initializers if "seed" in getattr(each, "get_config", dict)()]
+    large = [each for each in own_weights_to_train(layer) if math.prod(each.shape) >= LEAST_DRAWN]
+    if not initializers or not large:
+        return "unknown"
+    alike = all(any(_is_drawn_by(initializer, each) for initializer in initializers) for each in large)
+    return "as drawn" if alike else "trained"
+
+
+def _is_drawn_by(initializer, weight):
+    """Return whether values are distributed as an initializer draws them, by the test of Kolmogorov and Smirnov."""
+    again = type(initializer).from_config({**initializer.get_config(), "seed": 1})
+    try:
+        drawn = np.asarray(again(weight.shape))
+    except ValueError:
+        return False  # of another rank than this initializer is for
+    return ks_2samp(np.ravel(weight.numpy())[:MOST_COMPARED], np.ravel(drawn)[:MOST_COMPARED]).pvalue > BY_CHANCE
+
+
+def _size(layer):
+    return sum(math.prod(weight.shape) for weight in own_weights_to_train(layer))
 
 
 def one_batch(training):
     """Does the loss fall on one batch, with the optimizer as it is, and is its rate too large?"""
     if training.has_own_step:
         return _own_steps(training)
-    constant = best_constant(training)
     loss = float(training.loss_of(training.first))
     if not math.isfinite(loss) or not training.model.trainable_variables:
         raise NotExamined("the loss is not finite, or nothing trains")
+    compares = compares_examples(training)
+    constant = loss if compares else best_constant(training)
     if constant < 0:
         return _of_any_sign(training, loss)
     if _stands_still(training):
@@ -284,12 +349,17 @@ def one_batch(training):
         if _runs_away(losses[0], highest):
             return wrong(found, "A smaller rate does not help: look at the other lines first, and clip the gradients.")
         return look(found, "A smaller rate does not help: look at the other lines first.")
-    words = f"One batch, {len(losses)} steps: the loss falls from {number(losses[0])} to {number(min(losses))}; the"
-    words += f" best constant output has {number(constant)}."
+    words = f"One batch, {len(losses)} steps: the loss falls from {number(losses[0])} to {number(min(losses))}"
+    if compares:
+        words = f"{words}. {NO_MEASURE}"
+        if min(losses) <= FALLS * losses[0]:
+            return ok(words)
+    else:
+        words += f"; the best constant output has {number(constant)}."
     if min(losses) <= FALLS_TO * constant:
         return ok(words)
     if len(losses) < STEPS:
-        raise NotExamined(
+        raise TooLate(
             f"there was time for {len(losses)} steps, in which the loss fell from {number(losses[0])} to"
             f" {number(min(losses))}; up to {STEPS} can be needed, so give more minutes"
         )
@@ -303,6 +373,36 @@ def one_batch(training):
         "A model that cannot learn one batch will not learn many: look at the other lines, at the rate (a warm-up"
         " starts at 0), at noise from dropout, and whether the targets follow from the inputs at all.",
     )
+
+
+def compares_examples(training):
+    """Return whether the loss of an example depends on the outputs of others, as those of contrasts and ranks do.
+
+    Shown by the gradient at the first example's outputs, when the outputs of the others go from one to the next.
+    """
+    if training.known_to_compare is None:
+        training.known_to_compare = _compares_examples(training)
+    return training.known_to_compare
+
+
+def _compares_examples(training):
+    outputs = training.outputs(training.x)
+    flat = keras.tree.flatten(outputs)
+    if training.examples < 3 or not all(map(training.has_rows, flat)):
+        return False
+    gradients = []
+    for shift in (0, 1):
+        training.state.put_back()  # with the same random numbers
+        given = [with_mask(tf.concat([each[:1], tf.roll(each[1:], shift, 0)], 0), mask_of(each)) for each in flat]
+        with tf.GradientTape() as tape:
+            numbers = [each for each in given if each.dtype.is_floating]
+            tape.watch(numbers)
+            loss = training.loss(keras.tree.pack_sequence_as(outputs, given))
+        gradients.append([each for each in tape.gradient(loss, numbers) if each is not None])
+    pairs = [(one[0], two[0]) for one, two in zip(*gradients, strict=True)]
+    sizes = [np.abs(np.asarray(tf.cast(each, tf.float32))).max(initial=0) for pair in pairs for each in pair]
+    changes = [np.abs(np.asarray(tf.cast(one - two, tf.float32))).max(initial=0) for one, two in pairs]
+    return max(changes, default=0.0) > GRADIENT_DIFFERS * max(sizes, default=0.0)
 
 
 def _of_any_sign(training, start):
@@ -354,8 +454,14 @@ def best_constant(training):
         target = targets[place] if len(targets) == len(flat) else None
         makers.append(_constant_like(output, target, draws.get(place, [tf.cast(output, tf.float64).numpy()])))
     sizes = [width for width, _ in makers]
+    until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
+    calls = 0
 
     def loss_and_gradient(numbers):
+        nonlocal calls
+        if time.monotonic() > until:
+            raise TooLate(f"in {calls} calls of the loss its best constant output was not found: give more minutes")
+        calls += 1
         with tf.GradientTape() as tape:
             vectors = tf.split(tf.constant(numbers, tf.float32), sizes)
             tape.watch(vectors)
@@ -437,7 +543,7 @@ def _loss_of_standard_inputs(training):
 
     def standard(value):
         nonlocal changed
-        if not (value.dtype.is_floating or value.dtype == tf.uint8):
+        if value is None or not (value.dtype.is_floating or value.dtype == tf.uint8):
             return value
         changed = True
         values = tf.cast(value, tf.float32)

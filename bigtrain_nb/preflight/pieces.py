@@ -5,7 +5,7 @@ The gradients of slices are set beside that of the whole batch.
 
 import numpy as np
 
-from bigtrain_nb.common.batches import examples_of, ignored_class, loss_reduction
+from bigtrain_nb.common.batches import ignored_class, loss_reduction
 from bigtrain_nb.common.keras_gaps import layers_that_add_losses, layers_within, losses_watched, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import first_sentence
@@ -30,16 +30,24 @@ def gradient(training):
         raise NotExamined(f"the batch has only {examples} examples")
     if not training.model.trainable_variables:
         raise NotExamined("nothing trains")
+    if training.without_rows:
+        raise NotExamined(
+            f"the batch cannot be cut: which rows of {training.without_rows} belong to which of the {examples} examples"
+            " cannot be told"
+        )
+
+    def rows(which):
+        return keras.tree.map_structure(
+            lambda value: tf.gather(value, which) if training.has_rows(value) else value, training.first
+        )
+
     _, whole = training.gradients(training.first)
     order = np.random.default_rng(0).permutation(examples)
-    reordered_batch = keras.tree.map_structure(
-        lambda value: value if value is None else tf.gather(value, order), training.first
-    )
-    _, reordered = training.gradients(reordered_batch)
+    _, reordered = training.gradients(rows(order))
     size = examples // 3
     try:
-        _, of_first = training.gradients(examples_of(training.first, 0, size))
-        _, of_rest = training.gradients(examples_of(training.first, size, examples - size))
+        _, of_first = training.gradients(rows(np.arange(size)))
+        _, of_rest = training.gradients(rows(np.arange(size, examples)))
     except (ValueError, tf.errors.InvalidArgumentError) as error:
         return look(
             f"The model takes {examples} examples and fails with {size} or {examples - size}: {first_sentence(error)}",
@@ -137,10 +145,7 @@ def _cause(training):
             return words, False
     adding = [layer.name for layer in layers_that_add_losses(training.model)]
     if adding:
-        words = (
-            f"{adding[0]} adds a loss, by add_loss or activity_regularizer, that is no mean over examples, as Keras'"
-            " activity regularizers are sums."
-        )
+        words = f"{adding[0]} adds a loss, by add_loss or a regularizer of its own, that is no mean over examples."
         return words, False
     words = "the loss is no mean over examples, as those that compare examples are, or examples are mixed in the model."
     return words, False

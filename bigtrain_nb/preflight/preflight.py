@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -19,8 +20,17 @@ from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.preflight import data as of_data
 from bigtrain_nb.preflight import features, leaks, memory, pieces, products, survival, updates
 from bigtrain_nb.preflight import loss as of_loss
-from bigtrain_nb.preflight.report import NOT_EXAMINED, WRONG, Finding, NotExamined, Preflight, TrainingRaises, wrong
-from bigtrain_nb.preflight.training import NoExamples, Training, refuse_read_once, words_of
+from bigtrain_nb.preflight.report import (
+    NOT_EXAMINED,
+    WRONG,
+    Finding,
+    NotExamined,
+    Preflight,
+    TrainingRaises,
+    look,
+    wrong,
+)
+from bigtrain_nb.preflight.training import NoExamples, TooLate, Training, refuse_read_once, words_of
 from bigtrain_nb.preflight.untouched import build_optimizers, left_as_it_was
 
 GROUPS = {
@@ -36,6 +46,8 @@ GROUPS = {
 
 LAST = ("one batch", "validation apart", "memory", "stopped and resumed", "saved and loaded")
 """What takes a share of the time that is left: on a slow machine the quick checks have run by then."""
+SHARES = {"one batch": 3}
+"""Of the time: as many as other single checks of the last, and groups, have together."""
 SILENT_SECONDS = 10
 """After which it says what it does where no bar of progress is shown."""
 
@@ -63,16 +75,18 @@ def preflight(
     `Pipeline` or a list of batches, and ``validation`` that of `evaluate`. Where a task of KerasHub has a preprocessor,
     they are of texts. ``checks``: groups, of "data", "leaks", "loss", "pieces", "precision", "memory", "survival", or
     single lines of a report, as "one batch"; default: all. After ``minutes`` no check begins, and one that has begun
-    ends at its next call of the model; the lines say so. What takes a share of that time, as "one batch", comes last.
+    ends at its next call of the model; the lines say so. Each group of checks has a share of that time, and what
+    others leave of theirs.
     Where no bar of progress can be shown, a line to stderr says which check begins, if ten seconds have passed.
 
     "saved and loaded" starts a process of its own, which first loads TensorFlow. How long a run takes is for
     `throughput` and `Meter` to measure, and which layer overflows for `find_overflow`.
 
     The model, its optimizer, metrics and the random numbers are left as they were, and the order of a shuffled dataset
-    is not moved on: `fit` afterwards gives the same weights to the bit. Not put back are: what functions of Python in
-    the dataset remember, attributes of Python that a layer changes, and the shuffling of a dataset that holds arrays of
-    2 GiB and more.
+    is not moved on: `fit` afterwards gives the same weights to the bit. Variables in no list of Keras too, as the
+    states of stateful RNNs, are put back where attributes of the model lead to them. Not put back are: what functions
+    of Python in the dataset remember, attributes of Python that a layer changes, and the shuffling of a dataset that
+    holds arrays of 2 GiB and more. Variables that only the first call makes are named in a line.
 
     "wrong" is said where it was shown: most often by changing an input, a weight or a batch, and computing again. What
     a model of your own `train_step` can be asked is less, and the report says what was not examined.
@@ -107,7 +121,15 @@ def preflight(
     _build(training)
     with left_as_it_was(model) as training.state:
         findings = _examine(training, _chosen(checks))
+        made = training.state.made_since()
+        if made:
+            findings.append(Finding(**_left_changed(made)))
     return Preflight(findings, model.name, time.monotonic() - start)
+
+
+def _left_changed(names):
+    found = f"{', '.join(names[:4])} were made by the first call of the model, and keep what was left there."
+    return {"check": "left as it was", **look(found, "Build the model anew before fit, or make them in build().")}
 
 
 def _refuse(model, checks):
@@ -149,29 +171,59 @@ def _examine(training, checks):
     training.chosen = tuple(checks)
     if RUNS not in checks:  # what fit would end with is said whatever is asked
         findings += [Finding(RUNS, **found) for found in (of_data.fails(training), of_data.unread(training)) if found]
-    progress = tqdm(checks.items(), delay=1, leave=False, disable=None)
-    began = said = time.monotonic()
-    for name, check in progress:
-        progress.set_description(name)
-        if progress.disable and time.monotonic() - said > SILENT_SECONDS:
-            said = time.monotonic()
-            print(f"preflight, {said - began:.0f} s: {name}", file=sys.stderr, flush=True)
-        try:
-            training.refuse_late()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Keras' on a step that is only tried: what it is about has a line
-                found = check(training)
-        except TrainingRaises as error:
-            found = wrong(f"A step of the training raises: {error}", "fit would end with it: mend this first.")
-        except NotExamined as reason:
-            found = {"verdict": NOT_EXAMINED, "found": _sentence(reason)}
-        except Exception as error:
-            found = {"verdict": NOT_EXAMINED, "found": f"It failed: {words_of(error)}"}
-        finally:
-            training.state.put_back()
-        if found:
-            findings.append(Finding(name, **found))
+    late = dict(checks)
+    for _ in range(2):  # what had too small a share begins again, with the time that others left
+        kept = [each for each in findings if each.check not in late]
+        found, late = _examined_in_turn(training, late)
+        findings = sorted([*kept, *found], key=lambda each: [RUNS, *checks].index(each.check))
+        if not late or time.monotonic() >= training.end:
+            break
     return findings
+
+
+def _examined_in_turn(training, checks):
+    """Return the findings of checks, and those of the checks for which the share of their group was too small."""
+    found, late = [], {}
+    groups = [list(names) for _, names in groupby(checks, _group_of)]
+    progress = tqdm(total=len(checks), delay=1, leave=False, disable=None)
+    began = said = time.monotonic()
+    for place, names in enumerate(groups):
+        shares = [SHARES.get(each[0], 1) for each in groups[place:]]
+        training.begin_share(shares[0] / sum(shares))
+        for name in names:
+            progress.set_description(name)
+            if progress.disable and time.monotonic() - said > SILENT_SECONDS:
+                said = time.monotonic()
+                print(f"preflight, {said - began:.0f} s: {name}", file=sys.stderr, flush=True)
+            finding, is_late = _examined(training, checks[name])
+            if finding:
+                found.append(Finding(name, **finding))
+            if is_late:
+                late[name] = checks[name]
+            progress.update()
+    progress.close()
+    return found, late
+
+
+def _group_of(name):
+    return name if name in LAST else next(group for group, checks in GROUPS.items() if name in checks)
+
+
+def _examined(training, check):
+    """Return what a check finds, and whether its time was too short."""
+    try:
+        training.refuse_late()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras' on a step that is only tried: what it is about has a line
+            return check(training), False
+    except TrainingRaises as error:
+        return wrong(f"A step of the training raises: {error}", "fit would end with it: mend this first."), False
+    except NotExamined as reason:
+        return {"verdict": NOT_EXAMINED, "found": _sentence(reason)}, isinstance(reason, TooLate)
+    except Exception as error:
+        return {"verdict": NOT_EXAMINED, "found": f"It failed: {words_of(error)}"}, False
+    finally:
+        training.state.put_back()
 
 
 def _sentence(reason):

@@ -9,12 +9,12 @@ import tempfile
 
 import numpy as np
 
-from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, first_sentence
-from bigtrain_nb.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.preflight.report import NotExamined, TrainingRaises, look, ok, wrong
 from bigtrain_nb.preflight.training import change_of
+from bigtrain_nb.preflight.untouched import variables_of
 from bigtrain_nb.train.resume import Resume
 
 SAVED_DIFFERS = 1e-4
@@ -23,6 +23,8 @@ ON_ANOTHER_DEVICE = 2e-2
 """The same where this process has a GPU, which rounds products to ten bits: the other process has none."""
 LEAST_SECONDS = 15
 """Left, for a process of its own, which first loads TensorFlow."""
+SHARDS = 3
+"""Files that the weights are saved in, about: fewer where one weight is large."""
 STOPPED_AFTER, STEPS = 2, 4
 STRANGER = """
 import pickle
@@ -44,20 +46,32 @@ def saved(training):
     """Does stock Keras load what the model saves, in a process without us, and does that give the same outputs?"""
     training.refuse_own_step()
     before = keras.tree.flatten(training.outputs(training.x))
+    training.state.put_back_but_random()
     again = keras.tree.flatten(training.outputs(training.x))
+    training.state.put_back()
     if _largest_change(before, again) > SAVED_DIFFERS:
         raise NotExamined("outputs are random, so that those of the loaded model cannot be compared")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
-        training.model.save(path)
+        try:
+            training.model.save(path)
+        except Exception as error:  # get_config of somebody's own raises what it likes
+            return _not_saved(training.model, folder, error)
         words = f"Saved, {amount(os.path.getsize(path), 'bytes')}, and loaded"
         try:
             loaded = keras.models.load_model(path)
+            change = _largest_change(before, keras.tree.flatten(loaded(training.x, training=False)))
         except Exception as error:  # classes of somebody's own raise what they like
             return _not_loaded(error)
-        change = _largest_change(before, keras.tree.flatten(loaded(training.x, training=False)))
         if change > SAVED_DIFFERS:
             return _differs(words, change)
+        unlike = _unlike_in_shards(training.model, loaded, folder)
+        if unlike:
+            return wrong(
+                f"Saved in several files with max_shard_size, and loaded, {len(unlike)} of {len(loaded.weights)}"
+                f" weights differ: {unlike[0]}.",
+                "Save them in one file, and use Keras 3.15 or newer.",
+            )
         if training.seconds_left < LEAST_SECONDS:
             return ok(f"{words}, it gives the same outputs. There was no time for a new process.", "14")
         try:
@@ -70,7 +84,35 @@ def saved(training):
     change = _largest_change(before, after)
     if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
         return _differs(words, change)
-    return ok(f"{words}, it gives the same outputs.", "14")
+    return ok(f"{words}, it gives the same outputs; so do weights in several files.", "14")
+
+
+def _not_saved(model, folder, error):
+    """Say what can be saved of a model that cannot be saved whole."""
+    words = f"The model cannot be saved: {first_sentence(error)}"
+    advice = "Give classes of your own get_config, and arguments that Keras can write; or"
+    try:
+        model.save_weights(os.path.join(folder, "model.weights.h5"))
+    except Exception as of_weights:  # so may save_own_variables
+        return wrong(f"{words} Nor can its weights: {first_sentence(of_weights)}", f"{advice} look at its variables.")
+    return look(
+        f"{words} ModelCheckpoint would end fit with it. Its weights alone can be saved.",
+        f"{advice} save weights only: ModelCheckpoint(..., save_weights_only=True), bt.Resume.",
+    )
+
+
+def _unlike_in_shards(model, loaded, folder):
+    """Return the paths of weights that differ once they were saved in several files and loaded from them."""
+    sizes = [weight.numpy().nbytes for weight in model.weights]
+    if len(sizes) < 2:
+        return []
+    path = os.path.join(folder, "shards.weights.json")
+    model.save_weights(path, max_shard_size=1.01 * max(*sizes, sum(sizes) / SHARDS) / 2**30)
+    for weight in loaded.weights:
+        weight.assign(tf.zeros_like(weight))
+    loaded.load_weights(path)
+    pairs = zip(model.weights, loaded.weights, strict=True)
+    return [one.path for one, other in pairs if not np.array_equal(one.numpy(), other.numpy(), equal_nan=True)]
 
 
 def _not_loaded(error):
@@ -136,9 +178,26 @@ def resumed(training):
     with tempfile.TemporaryDirectory() as folder:
         for last in (STOPPED_AFTER, STEPS):
             training.state.put_back()
-            _go_on(training, Resume(folder, training.model, every=1), batches[:last])
+            try:
+                _go_on(training, Resume(folder, training.model, every=1), batches[:last])
+            except (NotExamined, TrainingRaises):
+                raise
+            except Exception as error:
+                return look(
+                    f"bt.Resume does not take this training: {first_sentence(error)}",
+                    "What it names is not kept when the training is stopped and resumed.",
+                    "11",
+                )
     unequal = _unequal(undisturbed, _values(training.model))
+    apart = training.state.in_no_list()
     stopped = f"Stopped after {STOPPED_AFTER} of {STEPS} steps and resumed by bt.Resume,"
+    if unequal and apart:
+        return look(
+            f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
+            f" stopped: {apart[0]} is in no list of Keras, and so in no checkpoint.",
+            "Make it by add_weight; or stop only where it begins anew, as the states of a stateful RNN at reset_state.",
+            "11",
+        )
     if unequal:
         return wrong(
             f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
@@ -174,11 +233,13 @@ def _go_on(training, resume, batches):
 
 
 def _values(model):
-    """Return path and value of all variables, by their identity."""
-    variables = list(model.variables)
-    for optimizer in optimizers_of(model).values():
-        variables += optimizer.variables
-    return {id(variable): (variable.path, variable.numpy()) for variable in variables}
+    """Return path and value of all variables but those of metrics, by their identity."""
+    of_metrics = {id(each) for each in model.metrics_variables}
+    return {
+        id(each): (getattr(each, "path", each.name), each.numpy())
+        for each in variables_of(model)
+        if id(each) not in of_metrics
+    }
 
 
 def _unequal(one, other):

@@ -28,6 +28,10 @@ class NoExamples(Exception):
     """Raised for a dataset that gives no batch, or only batches without an example."""
 
 
+class TooLate(NotExamined):
+    """Raised where the time for a check was too short."""
+
+
 class Training:
     """A compiled model and the batches of tensors that it trains on, ``batches``; ``first`` is what most checks use.
 
@@ -36,7 +40,8 @@ class Training:
     refuses the first batch; ``unread``: of that with which the dataset ended after ``batches``. ``no_loss`` and
     ``no_outputs``: why the loss and the outputs of the first batch say nothing, once a check has found that, so that
     one cause is one line. ``ends_after_a_pass``: whether a second pass reads nothing, once that was found.
-    ``known_constant``: the loss of the best constant output, once it was sought.
+    ``known_constant``: the loss of the best constant output, once it was sought; ``known_to_compare``: whether the loss
+    compares examples.
     """
 
     def __init__(self, model, data, validation, minutes):
@@ -44,7 +49,7 @@ class Training:
         self.data = data
         self.validation = validation
         self.minutes = minutes
-        self.until = time.monotonic() + 60 * minutes
+        self.until = self.end = time.monotonic() + 60 * minutes
         self.unread = None
         self.batches = []
         kept = 0
@@ -72,15 +77,22 @@ class Training:
         self.chosen = ()
         self.ends_after_a_pass = False
         self.known_constant = None
+        self.known_to_compare = None
 
     @property
     def seconds_left(self):
         return self.until - time.monotonic()
 
+    def begin_share(self, share):
+        """Give the checks that follow a share of the time that is left."""
+        now = time.monotonic()
+        self.until = now + share * (self.end - now)
+
     def refuse_late(self):
-        """Raise NotExamined once the time is over, so that a check ends at its next call of the model."""
+        """Raise TooLate once the time is over, so that a check ends at its next call of the model."""
         if self.seconds_left <= 0:
-            raise NotExamined(f"the time was over (minutes={self.minutes:g}): give more minutes")
+            whose = "the time" if time.monotonic() >= self.end else "its share of the time"
+            raise TooLate(f"{whose} was over (minutes={self.minutes:g}): give more minutes")
 
     def refuse_failing(self):
         if self.fails_with is not None:

@@ -432,3 +432,206 @@ def three_outputs_with_loss_weights():
     model.compile(keras.optimizers.Adam(0.01), losses, loss_weights={"kind": 1.0, "first": 0.3, "size": 0.1})
     targets = {"kind": y, "first": (y == 0).astype("float32"), "size": x.mean(1)}
     return model, batched(x, targets)
+
+
+class SquaresAsTheyAre(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return tf.reduce_mean((y_true - y_pred) ** 2, -1)
+
+
+class Contrasts(keras.losses.Loss):
+    """Features of examples of one class are to be alike; overrides __call__, as many copies of this loss do."""
+
+    def __call__(self, labels, features, sample_weight=None):
+        features = tf.math.l2_normalize(features, 1)
+        scores = tf.matmul(features, features, transpose_b=True) / 0.1
+        same = tf.cast(labels[:, None] == labels[None], "float32")
+        same /= tf.reduce_sum(same, 1, keepdims=True)
+        return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(same, scores))
+
+
+class Ranks(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        y_true, y_pred = (tf.reshape(each, [-1]) for each in (y_true, y_pred))
+        above = tf.cast(y_true[:, None] > y_true[None], "float32")
+        return above * tf.nn.softplus(y_pred[None] - y_pred[:, None])
+
+
+def speech(labels, steps=20, classes=6):
+    x = random().normal(size=(len(labels), steps, 4)).astype("float32")
+    inputs = keras.Input((steps, 4))
+    model = keras.Model(inputs, layers.Dense(classes)(layers.GRU(16, return_sequences=True)(inputs)))
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.CTC())
+    return model, batched(x, labels.astype("int32"))
+
+
+def translation(weighed):
+    """Padded sources and targets, of other lengths; what is trained has places of the target."""
+    source, target = padded_tokens(length=12), padded_tokens(length=13)[::-1].copy()
+    one, two = (keras.Input((12,), dtype="int32", name=name) for name in ("source", "target"))
+    memory = layers.Embedding(20, 16)(one)
+    x = layers.Embedding(20, 16)(two)
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 8)(x, x, use_causal_mask=True)])
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 8)(x, memory)])
+    model = keras.Model({"source": one, "target": two}, layers.Dense(20)(x))
+    model.compile(keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    parts = [{"source": source, "target": target[:, :-1]}, target[:, 1:]]
+    return model, batched(*parts, *([(target[:, 1:] > 0).astype("float32")] if weighed else []))
+
+
+def two_heads(x, y):
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(16, "relu")(inputs)
+    model = keras.Model(inputs, {"kind": layers.Dense(3, "softmax")(hidden), "size": layers.Dense(1)(hidden)})
+    model.compile(keras.optimizers.Adam(0.01), {"kind": "sparse_categorical_crossentropy", "size": "mse"})
+    return model, batched(x, {"kind": y, "size": x[:, :1] + x[:, 1:2]}, size=8)
+
+
+@sick("targets")
+def broadcast_in_a_loss_of_its_own():
+    x, y = numbers()
+    return dense(layers.Dense(1), loss=SquaresAsTheyAre()), batched(x, y[:, 0])
+
+
+@sick("targets")
+def ctc_labels_beyond_the_classes():
+    return speech(random().integers(1, 9, (32, 5)))
+
+
+@sick("targets")
+def ctc_filled_up_with_minus_one():
+    return speech(np.where(np.arange(5) < 3, random().integers(1, 6, (32, 5)), -1))
+
+
+@sick("order of classes")
+def one_of_two_targets_sorted():
+    x, y = table(examples=192)
+    order = np.argsort(y, kind="stable")
+    return two_heads(x[order], y[order])
+
+
+@sick("padding")
+def target_padding_is_trained():
+    return translation(weighed=False)
+
+
+@sick("padding")
+def padding_behind_a_softmax():
+    found = padded_tokens(length=13)
+    model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 8), layers.GRU(8, return_sequences=True)])
+    model.add(layers.Dense(20, "softmax"))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model, batched(found[:, :-1], found[:, 1:])
+
+
+@sick("frozen layers")
+def frozen_convolutions_without_a_bias():
+    x, y = images()
+    base = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(32, 3, use_bias=False), layers.BatchNormalization()])
+    base.trainable = False
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Rescaling(1 / 255), base, layers.Flatten()])
+    model.add(layers.Dense(2, "softmax"))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model, batched(x, y)
+
+
+@healthy
+def two_targets_mixed():
+    return two_heads(*table(examples=192))
+
+
+@healthy
+def translation_with_weights():
+    return translation(weighed=True)
+
+
+@healthy
+def translation_with_a_padded_source():
+    model, _ = translation(weighed=True)
+    target = tokens(length=13)
+    return model, batched({"source": padded_tokens(length=12), "target": target[:, :-1]}, target[:, 1:])
+
+
+@healthy
+def speech_recognition():
+    return speech(random().integers(1, 6, (32, 5)))
+
+
+@healthy
+def contrasts_of_classes():
+    return dense(layers.Dense(16), loss=Contrasts()), batched(*table())
+
+
+@healthy
+def ranks():
+    x, y = numbers()
+    return dense(layers.Dense(1), loss=Ranks()), batched(x, y[:, 0])
+
+
+class OfRows(keras.Model):
+    """A model whose batches have tensors that have no row for each example."""
+
+    def __init__(self, width=1):
+        super().__init__()
+        self.hidden, self.last = layers.Dense(8), layers.Dense(width)
+
+
+@healthy
+def graphs():
+    class Pools(OfRows):
+        def call(self, x):
+            graph_of_node = tf.repeat(tf.range(tf.shape(x["lengths"])[0]), x["lengths"])
+            return self.last(tf.math.segment_mean(self.hidden(x["a_nodes"]), graph_of_node))
+
+    draw, batches = random(), []
+    for _ in range(6):
+        lengths = draw.integers(3, 9, 8).astype("int32")
+        nodes = draw.normal(size=(lengths.sum(), 3)).astype("float32")
+        targets = np.add.reduceat(nodes[:, :1], np.cumsum([0, *lengths[:-1]])) / lengths[:, None]
+        batches.append(({"a_nodes": nodes, "lengths": lengths}, targets))
+    model = Pools()
+    model.compile(keras.optimizers.Adam(0.02), "mse")
+    return model, batches
+
+
+@healthy
+def queries_against_a_table():
+    class Scores(OfRows):
+        def call(self, x):
+            return tf.matmul(self.hidden(x["query"]), self.hidden(x["table"]), transpose_b=True)
+
+    draw, batches = random(), []
+    for _ in range(6):
+        query, rows = draw.normal(size=(8, 3)).astype("float32"), draw.normal(size=(16, 3)).astype("float32")
+        batches.append(({"query": query, "table": rows}, (query @ rows.T).argmax(1)))
+    model = Scores()
+    model.compile(keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, batches
+
+
+@healthy
+def a_scalar_in_the_batch():
+    class Scales(OfRows):
+        def call(self, x):
+            return self.last(x["values"]) * x["zoom"]
+
+    draw = random()
+    parts = [draw.normal(size=(8, 3)).astype("float32") for _ in range(6)]
+    model = Scales()
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    return model, [({"zoom": np.float32(0.5), "values": x}, x[:, :1] + x[:, 1:2]) for x in parts]
+
+
+@healthy
+def stateful_recurrence():
+    x = random().normal(size=(64, 5, 3)).astype("float32")
+    inputs = keras.Input((5, 3), batch_size=16)
+    model = keras.Model(inputs, layers.Dense(1)(layers.LSTM(8, stateful=True)(inputs)))
+    model.compile(keras.optimizers.Adam(0.02), "mse")
+    return model, batched(x, x.mean((1, 2))[:, None])
+
+
+@healthy
+def activity_regularized():
+    model = dense(layers.Dense(8, activity_regularizer="l2"), layers.Dense(1), loss="mse")
+    return model, batched(*numbers())

@@ -11,7 +11,19 @@ import hub_models
 import numpy as np
 import psutil
 import pytest
-from trainings import HEALTHY, SICK, batched, by_feature, dense, language_model, numbers, of_keras_hub, table, tokens
+from trainings import (
+    HEALTHY,
+    SICK,
+    batched,
+    by_feature,
+    dense,
+    language_model,
+    numbers,
+    of_keras_hub,
+    padded_tokens,
+    table,
+    tokens,
+)
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
@@ -23,7 +35,11 @@ from bigtrain_nb.preflight.training import Training
 
 layers = keras.layers
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-HELPERS = {"one batch": ["_own_steps"], "order of classes": ["_order_of"]}  # of a check, that say more lines
+HELPERS = {
+    "one batch": ["_own_steps"],
+    "order of classes": ["_order_of"],
+    "sees its answer": ["_answer_within"],
+}  # of a check, that say more lines
 QUICK = ["data", "leaks", "weights move", "outputs and loss", "range of outputs", "dead units", "frozen layers"]
 
 
@@ -914,7 +930,7 @@ def test_what_few_batches_cannot_tell_is_said(check):
     assert finding.verdict == "not examined" and re.search("32 examples|fewer than 3", finding.found), finding
 
 
-def test_validation_without_a_scale_or_with_nan_is_not_ok():
+def test_validation_without_zoom_or_with_nan_is_not_ok():
     found = tokens()
     data = batched(found[:, :-1], found[:, 1:])
     finding = only(language_model(), data, "validation data", validation=data)
@@ -961,3 +977,324 @@ def test_a_step_of_ones_own_that_fills_in_values_that_are_not_finite_is_only_loo
     model = Own([keras.Input((8,)), layers.Dense(1)])
     model.compile("adam", "mse")
     assert only(model, batched(x, y), "finite values").verdict == "look"
+
+
+# Which examples there are
+
+
+def of_rows(call, *batches, loss="mse", width=1):
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.last = layers.Dense(8), layers.Dense(width)
+
+    Model.call = call
+    model = Model()
+    model.compile("adam", loss)
+    return model, list(batches)
+
+
+def against_a_table(self, x):
+    return tf.matmul(self.hidden(x["query"]), self.hidden(x["table"]), transpose_b=True)
+
+
+def pooled(self, x):
+    graph_of_node = tf.repeat(tf.range(tf.shape(x["lengths"])[0]), x["lengths"])
+    return self.last(tf.math.segment_mean(self.hidden(x["a_nodes"]), graph_of_node))
+
+
+def tempered(self, x):
+    return self.last(x["values"]) * x["zoom"]
+
+
+def queries():
+    draw = np.random.default_rng(0)
+    parts = [
+        {name: draw.normal(size=(n, 3)).astype("float32") for name, n in (("query", 8), ("table", 16))} for _ in "12345"
+    ]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return of_rows(against_a_table, *[(x, draw.integers(0, 16, 8)) for x in parts], loss=loss)
+
+
+def graphs():
+    draw, batches = np.random.default_rng(0), []
+    for _ in range(5):
+        lengths = draw.integers(3, 9, 8).astype("int32")
+        nodes = draw.normal(size=(lengths.sum(), 3)).astype("float32")
+        batches.append(({"a_nodes": nodes, "lengths": lengths}, draw.normal(size=(8, 1)).astype("float32")))
+    return of_rows(pooled, *batches)
+
+
+def with_a_scalar():
+    draw, batches = np.random.default_rng(0), []
+    for _ in range(5):
+        x = {"zoom": np.float32(0.5), "values": draw.normal(size=(8, 3)).astype("float32")}
+        batches.append((x, draw.normal(size=(8, 1)).astype("float32")))
+    return of_rows(tempered, *batches)
+
+
+@pytest.mark.parametrize("build", [queries, graphs, with_a_scalar])
+def test_tensors_with_other_rows_than_the_examples_are_no_fault(build):
+    model, data = build()
+    report = bt.preflight(model, data, checks=["data", "leaks", "loss", "pieces"], validation=data[:2], minutes=1)
+    found = {each.check: each for each in report.findings}
+    assert not any("It failed" in each.found for each in report.findings), report
+    wrong = {each.check for each in report.of("wrong")}
+    assert wrong <= {"validation apart"}, report
+    assert found["the model takes the batch"].found.startswith("8 examples a batch"), report
+    apart = {queries: "ok", graphs: "not examined", with_a_scalar: "ok"}[build]
+    assert found["examples apart"].verdict == apart, report
+    assert found["right in pieces"].verdict == ("ok" if build is with_a_scalar else "not examined"), report
+    if build is queries:
+        assert "Not replaced: inputs 'table' (16, 3)" in found["examples apart"].found, report
+
+
+# Padding
+
+
+def from_source_to_target(source, target, weight=None):
+    one, two = (keras.Input((12,), dtype="int32") for _ in range(2))
+    memory = layers.Embedding(20, 16)(one)
+    x = layers.Embedding(20, 16)(two)
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 8)(x, x, use_causal_mask=True)])
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 8)(x, memory)])
+    model = keras.Model([one, two], layers.Dense(20)(x))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    parts = ((source, target[:, :-1]), target[:, 1:], *([weight] if weight is not None else []))
+    return model, tf.data.Dataset.from_tensor_slices(parts).batch(16)
+
+
+def test_padding_of_a_source_is_not_that_of_the_targets():
+    source, target = padded_tokens(length=12), padded_tokens(length=13)[::-1].copy()
+    finding = only(*from_source_to_target(source, tokens(length=13)), "padding")
+    assert finding.verdict == "not examined" and "cannot be told" in finding.found, finding
+    finding = only(*from_source_to_target(source, target, (target[:, 1:] > 0).astype("float32")), "padding")
+    assert finding.verdict == "ok" and "inputs '1'" in finding.found, finding
+    finding = only(*from_source_to_target(source, target), "padding")
+    assert finding.verdict == "wrong" and "inputs '1'" in finding.found, finding
+
+
+def test_padding_behind_a_softmax_is_found():
+    found = padded_tokens(length=13)
+    model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 8), layers.Dense(20, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    finding = only(model, batched(found[:, :-1], found[:, 1:]), "padding")
+    assert finding.verdict == "wrong" and "% of the loss's gradient" in finding.found, finding
+
+
+def test_padding_counts_in_each_of_several_outputs():
+    found = padded_tokens(length=12)
+    inputs = keras.Input((12,), dtype="int32")
+    hidden = layers.Embedding(20, 8)(inputs)
+    whole = layers.Dense(2)(layers.GlobalAveragePooling1D()(hidden))
+    model = keras.Model(inputs, {"kind": layers.Dense(3)(hidden), "of_all": whole})
+    crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", {"kind": crossentropy, "of_all": crossentropy})
+    finding = only(model, batched(found, {"kind": found % 3, "of_all": found[:, 0] % 2}), "padding")
+    assert finding.verdict == "wrong", finding
+
+
+def test_of_several_targets_the_one_that_is_seen_is_named():
+    found = tokens()
+    inputs = keras.Input((12,), dtype="int32")
+    hidden = layers.Bidirectional(layers.GRU(8, return_sequences=True))(layers.Embedding(20, 8)(inputs))
+    model = keras.Model(inputs, {"next": layers.Dense(20)(hidden), "size": layers.Dense(1)(hidden[:, 0])})
+    model.compile("adam", {"next": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": "mse"})
+    finding = only(model, batched(found[:, :-1], {"next": found[:, 1:], "size": found[:, :1] / 20}), "sees its answer")
+    assert finding.verdict == "wrong" and "Targets 'next' at t" in finding.found, finding
+
+
+# Frozen
+
+
+def frozen_base(*more, weights=None):
+    base = keras.Sequential([keras.Input((8, 8, 3)), *more])
+    base.trainable = False
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), base, layers.GlobalAveragePooling2D(), layers.Dense(3, "softmax")]
+    )
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model, batched(np.random.default_rng(0).normal(size=(32, 8, 8, 3)).astype("float32"), np.arange(32) % 3)
+
+
+def convolution():
+    return layers.Conv2D(32, 3, use_bias=False)
+
+
+def test_frozen_convolutions_without_a_bias_are_seen_by_their_statistics_and_by_their_values():
+    finding = only(*frozen_base(convolution(), layers.BatchNormalization()), "frozen layers")
+    assert finding.verdict == "wrong" and "still as they were made" in finding.found, finding
+    finding = only(*frozen_base(convolution()), "frozen layers")
+    assert finding.verdict == "look" and "distributed as at the start" in finding.found, finding
+    model, data = frozen_base(convolution())
+    kernel = model.layers[0].layers[0].kernel
+    kernel.assign(np.random.default_rng(0).laplace(scale=0.1, size=kernel.shape))
+    assert only(model, data, "frozen layers").verdict == "ok"
+    finding = only(*frozen_base(layers.Conv2D(4, 1, use_bias=False)), "frozen layers")
+    assert finding.verdict == "not examined" and "cannot be told" in finding.found, finding
+
+
+def test_mobilenet_frozen_at_random_is_found():
+    base = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None, pooling="avg")
+    base.trainable = False
+    model = keras.Sequential([keras.Input((32, 32, 3)), base, layers.Dense(3, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    finding = only(model, batched(np.zeros((8, 32, 32, 3), "float32"), np.arange(8) % 3, size=4), "frozen layers")
+    assert finding.verdict == "wrong", finding
+
+
+# What is left as it was
+
+
+class Counts(layers.Layer):
+    """Has variables that no list of Keras knows."""
+
+    def build(self, shape):
+        self.calls = {"all": tf.Variable(0.0, trainable=False)}
+
+    def call(self, x):
+        self.calls["all"].assign_add(1.0)
+        return x * (1 + 0.01 * self.calls["all"])
+
+
+def stateful():
+    inputs = keras.Input((5, 3), batch_size=16)
+    model = keras.Model(inputs, layers.Dense(1)(layers.LSTM(4, stateful=True)(inputs)))
+    model.compile("adam", "mse")
+    draw = np.random.default_rng(0)
+    return model, batched(draw.normal(size=(64, 5, 3)).astype("float32"), draw.normal(size=(64, 1)).astype("float32"))
+
+
+def counting():
+    return dense(Counts(), layers.Dense(1), loss="mse"), batched(*numbers())
+
+
+STEPS_SEEN = tf.Variable(0.0)
+
+
+def by_a_variable_of_the_module():
+    class Net(keras.Sequential):
+        def train_step(self, data):
+            STEPS_SEEN.assign_add(1.0)
+            return super().train_step(data)
+
+    model = Net([keras.Input((8,)), layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model, batched(*numbers())
+
+
+@pytest.mark.parametrize("build", [stateful, counting, by_a_variable_of_the_module])
+def test_state_in_none_of_keras_lists_is_put_back(build):
+    def examine(model, data):
+        before = float(STEPS_SEEN)
+        assert not bt.preflight(model, data, checks=QUICK, minutes=0.5).failed
+        assert float(STEPS_SEEN) == before
+
+    weights, history = weights_after(lambda model, data: None, build)
+    others, other_history = weights_after(examine, build)
+    assert history == other_history
+    for one, other in zip(weights, others, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_stateful_model_is_the_same_in_evaluation_once_its_state_is_put_back():
+    finding = only(*stateful(), "evaluation")
+    assert finding.verdict == "ok" and "rnn_state" in finding.found, finding
+
+
+def test_variables_that_only_a_call_makes_are_named():
+    class Late(layers.Layer):
+        def call(self, x):
+            if tf.executing_eagerly() and not hasattr(self, "kept"):
+                self.kept = [tf.Variable(0.0, name="made_late")]
+            return x
+
+    report = bt.preflight(dense(Late(), layers.Dense(1), loss="mse"), batched(*numbers()), checks=["examples apart"])
+    (finding,) = report.of("look")
+    assert finding.check == "left as it was" and "made_late" in finding.found, report
+
+
+# Time
+
+
+def test_a_slow_check_takes_no_time_from_other_groups(monkeypatch):
+    begun = []
+
+    def slow(training):
+        begun.append(time.monotonic())
+        while True:
+            training.refuse_late()
+            time.sleep(0.05)
+
+    def quick(training):
+        training.refuse_late()
+        return {"verdict": "ok", "found": "Done."}
+
+    monkeypatch.setattr(room, "GROUPS", {"data": {"slow": slow}, "leaks": {"quick": quick}, "loss": {"last": quick}})
+    report = bt.preflight(*HEALTHY["regression"](), minutes=0.1)
+    assert [each.verdict for each in report.findings] == ["not examined", "ok", "ok"], report
+    assert "the time was over (minutes=0.1): give more minutes" in report.findings[0].found
+    assert len(begun) == 2 and begun[1] - begun[0] < 5 and report.seconds > 5.9, "again, with what others left"
+
+
+class Contrasts(keras.losses.Loss):
+    def __call__(self, labels, features, sample_weight=None):
+        features = tf.math.l2_normalize(features, 1)
+        scores = tf.matmul(features, features, transpose_b=True) / 0.1
+        same = tf.cast(labels[:, None] == labels[None], "float32")
+        return tf.reduce_mean(
+            tf.nn.softmax_cross_entropy_with_logits(same / tf.reduce_sum(same, 1, keepdims=True), scores)
+        )
+
+
+def test_of_a_loss_that_compares_examples_no_constant_is_the_measure():
+    model, data = dense(layers.Dense(16), loss=Contrasts()), batched(*table())
+    report = bt.preflight(model, data, checks=["start", "one batch"])
+    assert {each.verdict for each in report.findings} == {"ok"} and "no measure" in str(report), report
+    model, data = dense(layers.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(True)), batched(*table())
+    assert "best constant output has" in only(model, data, "start").found
+
+
+# Files
+
+
+@keras.saving.register_keras_serializable("unsaved")
+class Unsaved(layers.Layer):
+    def call(self, x):
+        return x
+
+    def get_config(self):
+        raise NotImplementedError("this layer has no settings to write")
+
+
+class UnsavedToo(Unsaved):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+
+    def save_own_variables(self, store):
+        raise RuntimeError("nor any weights")
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [(Unsaved, "look"), (UnsavedToo, "wrong")])
+def test_a_model_that_cannot_be_saved_is_a_finding(kind, verdict):
+    finding = only(dense(kind(), layers.Dense(1), loss="mse"), batched(*numbers()), "saved and loaded")
+    assert finding.verdict == verdict and "no settings to write" in finding.found, finding
+
+
+def test_weights_in_several_files_that_are_loaded_wrongly_are_found(monkeypatch):
+    load = keras.Model.load_weights
+
+    def mixed_up(self, path, **settings):
+        load(self, path, **settings)
+        self.weights[0].assign(2 * self.weights[0])
+
+    monkeypatch.setattr(keras.Model, "load_weights", mixed_up)
+    finding = only(*HEALTHY["classes"](), "saved and loaded")
+    assert finding.verdict == "wrong" and "several files" in finding.found and "1 of 4 weights" in finding.found, (
+        finding
+    )
+
+
+def test_activity_regularizers_are_means_over_examples():
+    model = dense(layers.Dense(8, activity_regularizer="l2"), layers.Dense(1), loss="mse")
+    assert only(model, batched(*numbers()), "right in pieces").verdict == "ok"
