@@ -32,7 +32,7 @@ class Own(keras.Model):
 
 
 def test_the_constructor_has_the_arguments_by_which_keras_tells_functional_models():
-    """Keras does not look into a wrapper, such as that of `Functional` in Keras 3.13, and neither may what we make."""
+    """Keras does not look into a wrapper, such as `functools.wraps` makes, and neither may what we make."""
 
     class Wrapped(layers.Layer):
         @functools.wraps(Own.__init__)
@@ -201,7 +201,7 @@ def test_a_loss_and_logs_of_its_own_mean_what_they_do_on_one_device(replicas, se
     for name, values in stock.items():
         assert mine[name] == pytest.approx(values, rel=1e-5), name
     for name, value in stock_evaluated.items():
-        assert float(evaluated[name]) == pytest.approx(float(value), rel=1e-5), name  # Keras 3.13 gives a tensor
+        assert float(evaluated[name]) == pytest.approx(float(value), rel=1e-5), name
     assert apart_of_weights(other, one) < 1e-6
 
 
