@@ -186,7 +186,6 @@ def padding(training):
     # Copies: Keras' losses would take what stands before a softmax or a sigmoid, and no gradient reaches the outputs
     copies = [with_mask(tf.identity(each), mask_of(each)) for each in keras.tree.flatten(outputs)]
     of_places = [each for each in copies if tuple(each.shape[:2]) == tokens.shape and each.dtype.is_floating]
-    training.refuse_own_step()
     with tf.GradientTape() as tape:
         tape.watch(of_places)
         loss = training.loss(keras.tree.pack_sequence_as(outputs, copies))
@@ -288,8 +287,12 @@ def _padded_input(training):
             sequences[name] = value.numpy()
     kinds = {name: tokens for name, tokens in sequences.items() if tokens.max() <= 1}  # as masks, and parts of a pair
     sequences = {name: tokens for name, tokens in sequences.items() if name not in kinds} or kinds
+    padded = {name: tokens for name, tokens in sequences.items() if _has_padding(tokens)}
+    if not padded:
+        return None, None
+    training.refuse_own_step()
     of_outputs = {tuple(each.shape[:2]) for each in keras.tree.flatten(training.outputs(training.x))}
-    padded = {name: tokens for name, tokens in sequences.items() if _has_padding(tokens) and tokens.shape in of_outputs}
+    padded = {name: tokens for name, tokens in padded.items() if tokens.shape in of_outputs}
     if not padded:
         return None, None
     beside = [np.asarray(each) for part in (training.y, training.weight) for _, each in named_parts(part, "")]

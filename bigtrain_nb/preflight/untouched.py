@@ -47,8 +47,12 @@ class State:
         return [getattr(each, "path", each.name) for each, _ in self._values if id(each) not in listed]
 
     def made_since(self):
-        """Return the names of variables that were made since: what they were before is not known."""
+        """Return the names of variables that were made since: what they were before is not known.
+
+        But for those of an optimizer, which a step that takes no other leaves as they were made.
+        """
         known = {id(variable) for variable, _ in self._values}
+        known |= {id(each) for optimizer in optimizers_of(self._model).values() for each in optimizer.variables}
         return [getattr(each, "path", each.name) for each in variables_of(self._model) if id(each) not in known]
 
 

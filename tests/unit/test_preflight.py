@@ -1233,7 +1233,7 @@ def test_a_slow_check_takes_no_time_from_other_groups(monkeypatch):
     monkeypatch.setattr(room, "GROUPS", {"data": {"slow": slow}, "leaks": {"quick": quick}, "loss": {"last": quick}})
     report = bt.preflight(*HEALTHY["regression"](), minutes=0.1)
     assert [each.verdict for each in report.findings] == ["not examined", "ok", "ok"], report
-    assert "the time was over (minutes=0.1): give more minutes" in report.findings[0].found
+    assert "he time was over (minutes=0.1): give more minutes" in report.findings[0].found, report
     assert len(begun) == 2 and begun[1] - begun[0] < 5 and report.seconds > 5.9, "again, with what others left"
 
 
