@@ -252,6 +252,20 @@ def test_fit_hands_on_an_epoch_as_numbers_of_steps_and_last_the_iterator_of_its_
     assert steps == [0, 0] and shapes == [(12, 6), (12, 1)]
 
 
+def test_weights_in_several_files_are_loaded_as_they_were_saved(tmp_path):
+    """Before Keras 3.15 some were not, without a word (keras PR 22739), which is why pyproject.toml asks for it."""
+    inputs = keras.Input((6,))
+    inner = keras.Sequential([layers.Dense(40), layers.BatchNormalization(), layers.Dense(6)], name="inner")
+    models = [keras.models.clone_model(keras.Model(inputs, layers.Dense(1)(inner(inner(inputs))))) for _ in range(2)]
+    for number, model in enumerate(models):
+        model.set_weights([number + np.random.normal(size=weight.shape) for weight in model.get_weights()])
+    models[0].save_weights(tmp_path / "a.weights.json", max_shard_size=1e-6)
+    assert len(list(tmp_path.glob("*.weights.h5"))) > 2
+    models[1].load_weights(tmp_path / "a.weights.json")
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        assert np.array_equal(one, other)
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_first_step_is_traced_twice(replicas):
     """Mended, the optimizer's variables are made before, and most of `Model.make_train_function` can be deleted."""
