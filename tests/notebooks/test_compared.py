@@ -5,7 +5,7 @@ from pathlib import Path
 import notebook_rules as rules
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-AT_LEAST = 21  # raise it with every cell that is marked; never lower it
+AT_LEAST = 100  # raise it with every cell that is marked; never lower it
 
 
 def test_cells_that_are_the_same_everywhere_are_compared():
