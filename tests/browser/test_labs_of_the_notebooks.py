@@ -33,6 +33,7 @@ def test_every_control_takes_keys_and_the_lab_runs(path, jupyter, page, artifact
     cells = page.evaluate(CELLS)
 
     controls = page.locator(CONTROLS)
+    assert controls.count() >= 2
     controls.first.focus()
     page.keyboard.press("Tab")
     active = page.evaluate(ACTIVE)
