@@ -470,3 +470,65 @@ def test_outputs_are_examined_once_for_batches_of_a_kind(settings, monkeypatch):
     model.evaluate(X, X[:, :4], batch_size=14, verbose=0)
     model.predict(X, batch_size=14, verbose=0)
     assert len(asked) == 4  # with training=False
+
+
+class Auxiliary(keras.Model):
+    """Has another output in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.spare = keras.layers.Dense(4), keras.layers.Dense(4)
+
+    def build(self, shape):
+        self.dense.build(shape)
+        self.spare.build(shape)
+
+    def call(self, x, training=False):
+        return [self.dense(x), self.spare(x)] if training else [self.dense(x)]
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return super().compute_loss(x, y, y_pred[0], sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return super().compute_metrics(x, y, y_pred[0], sample_weight)
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 4), (2, 1)])
+def test_a_model_with_an_output_for_training_alone_is_examined_in_training(replicas, micro_batches):
+    def trained(make, replicas=1):
+        keras.utils.set_random_seed(1)
+        with on(replicas):
+            model = make(Auxiliary())
+            model.compile("sgd", "mse", jit_compile=False)
+        model.fit(X, X[:, :4], batch_size=24, verbose=0)
+        return model
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*could not be examined")
+        model = trained(lambda model: bt.Model.of(model, micro_batches=micro_batches), replicas)
+    assert distance(model, trained(lambda model: model)) < 1e-5
+
+
+class OfShape(keras.Model):
+    """Returns what is known to have this shape, and no more of it."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.scale, self.known = self.add_weight((), "ones"), tf.TensorShape(shape)
+
+    def call(self, x):
+        return tf.raw_ops.PlaceholderWithDefault(input=x * self.scale, shape=self.known)
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 4), (2, 1)])
+def test_outputs_of_an_unknown_shape_are_said_to_be_unexamined(replicas, micro_batches):
+    with on(replicas):
+        model = bt.Model.of(OfShape([None, None]), micro_batches=micro_batches)
+        model.compile("sgd", lambda y, outputs: tf.reduce_mean((y - outputs) ** 2, -1), jit_compile=False)
+    with pytest.warns(UserWarning, match="outputs are of pairs .* could not be examined .it returns the shape"):
+        model.fit(X, X, batch_size=24, verbose=0)
+    with pytest.warns(UserWarning, match="could not be examined .it returns the shape <unknown> for 24 examples"):
+        divided_losses.refuse_outputs_of_pairs(OfShape(None), tf.constant(X), X, [tf.TensorShape(None)], training=True)
+    with pytest.warns(UserWarning, match="could not be examined .it has 2 in a step, and 1 where it is examined"):
+        shapes = [tf.TensorShape([24, 6])]
+        divided_losses.refuse_outputs_of_pairs(model, tf.constant(X), [tf.constant(X)] * 2, shapes, training=True)
