@@ -7,7 +7,7 @@ the loss. What a loss is, it shows when a step is traced: by what it returns, an
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from weakref import WeakKeyDictionary
+from weakref import finalize
 
 import numpy as np
 
@@ -30,12 +30,8 @@ MOST_NUMBERS = 2**24
 LABELS = ((-100, -1, 0, 1), (-1, 0, 1), (0, 1), (0.1, 0.4, 0.9))
 """Drawn as targets, the first of which a loss takes: those that are often left out come first."""
 
-_SHAPES = WeakKeyDictionary()
-"""Of a model, what it has returned for two lengths of each kind of batch."""
-
-
-_LOSSES = WeakKeyDictionary()
-"""Of a loss, what was found out of it for each kind of batch."""
+_KNOWN = {}
+"""By the id of a loss, or of a model, what was found out of it for each kind of batch; as long as it lives."""
 
 
 def share_left(share, y_pred, watched):
@@ -241,7 +237,7 @@ def _shapes_of_two_lengths(model, x, training):
     Nothing is computed. The second is twice the first, which is even, for models that take examples in pairs. A model
     is asked once for batches of a kind, however many pieces, replicas and steps there are.
     """
-    known = _SHAPES.setdefault(model, {})
+    known = _known(model)
     kind = training, repr(keras.tree.map_structure(lambda value: _of_length(value, None), x))
     if kind not in known:
         known[kind] = _asked_for_two_lengths(model, x, training)
@@ -288,9 +284,17 @@ class _NotExamined(Exception):
     """Raised where drawn numbers say nothing of a loss."""
 
 
+def _known(thing):
+    """Return what is known of a loss or model, by the kind of batch; it need not be hashable."""
+    if id(thing) not in _KNOWN:
+        _KNOWN[id(thing)] = {}
+        finalize(thing, _KNOWN.pop, id(thing))
+    return _KNOWN[id(thing)]
+
+
 def _known_of(share, loss):
     """Return "changes variables", or what `_of_drawn_numbers` does: of each loss and kind of batch found out once."""
-    known = _LOSSES.setdefault(loss.loss, {})
+    known = _known(loss.loss)
     arguments = tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), loss.arguments)
     kind = repr(arguments), loss.is_one_number, share.micro_batches > 1, share.reduction.replicas
     if kind not in known:

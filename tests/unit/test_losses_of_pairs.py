@@ -1,5 +1,6 @@
 """Losses and outputs of pairs of examples, losses with their own `__call__`, with state, and of unknown numbers."""
 
+import gc
 import warnings
 
 import numpy as np
@@ -258,6 +259,24 @@ def test_a_loss_is_examined_once_for_batches_of_a_kind(replicas, how):
         model.fit(X, CLASSES, batch_size=14, verbose=0)  # and a short batch
         drawn.append(calls.count(8))
     assert drawn[0] == drawn[1] <= 8  # as many examples are drawn
+
+
+def test_a_loss_that_is_compared_by_its_values_is_examined_and_forgotten_with_it():
+    class Compared(Loss):
+        def __eq__(self, other):
+            return self.get_config() == other.get_config()
+
+        def call(self, y, outputs):
+            return tf.reduce_mean(outputs**2, 1)
+
+    model = compiled(Compared, micro_batches=2)
+    fit(model)
+    key = id(model.loss)
+    assert divided_losses._KNOWN[key]
+    del model
+    keras.backend.clear_session()
+    gc.collect()
+    assert key not in divided_losses._KNOWN
 
 
 def focal(y, outputs):
