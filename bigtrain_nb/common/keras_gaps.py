@@ -242,8 +242,8 @@ class WatchedLoss:
         self.arguments = None  # the specs of what it was given
         self.shape = None
         self.is_one_number = False
-        self.keeps_state = False
         self.mask = None
+        self._operations = []  # that it has added to the graph
 
     def call(self, y_true, y_pred):
         """Return what the loss makes of targets and predictions: where it reduces by itself, what Keras adds up."""
@@ -262,28 +262,70 @@ class WatchedLoss:
         return self._noted(self.loss, y_true, y_pred, sample_weight)
 
     def changes_variables(self):
-        """Return whether it assigns to variables, other than those that random numbers of Keras come from."""
+        """Return whether it assigns to variables, not only to where random numbers of Keras are, or to tables.
+
+        It is traced where it has run eagerly.
+        """
         if tf.executing_eagerly():
-            graph = tf.function(self.call, autograph=False).get_concrete_function(*self.arguments).graph
-            return any(map(_changes_state, graph.get_operations()))
-        return self.keeps_state
+            self._operations = _traced(self.call, self.arguments).get_operations()
+        return any(map(_changes_state, operations_within(self._operations)))
+
+    def calls_python(self):
+        """Return whether it calls functions of Python in each step, of which nobody knows what they change."""
+        return any("PyFunc" in operation.type for operation in operations_within(self._operations))
 
     def _noted(self, compute, *arguments):
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         before = len(graph.get_operations()) if graph else 0
         values = compute(*arguments)
         self.arguments = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), arguments[:2])
-        self.keeps_state = bool(graph) and any(map(_changes_state, graph.get_operations()[before:]))
+        self._operations = graph.get_operations()[before:] if graph else []
         self.shape = values.shape
         return values
 
 
+def _traced(function, arguments):
+    return tf.function(function, autograph=False).get_concrete_function(*arguments).graph
+
+
+def operations_within(operations):
+    """Return operations of a graph, and those of all functions that they call, as branches of `tf.cond`."""
+    found, functions = list(operations), set()
+    for operation in found:  # which grows meanwhile
+        for value in operation.node_def.attr.values():
+            for called in [value.func, *value.list.func]:
+                function = operation.graph._get_function(called.name) if called.name else None
+                if function is not None and called.name not in functions:
+                    functions.add(called.name)
+                    found += function.graph.get_operations()
+    return found
+
+
 def _changes_state(operation):
-    """Return whether an operation assigns to a variable, other than the two integers of a `SeedGenerator`."""
+    """Return whether an operation assigns to a variable or table, other than the two integers of a `SeedGenerator`."""
     if "Assign" in operation.type and operation.type.endswith("VariableOp"):
         value = operation.inputs[1]
         return not (value.dtype.is_integer and value.shape == [2])
-    return operation.type.startswith("ResourceScatter")
+    return operation.type.startswith(("ResourceScatter", "ResourceStridedSliceAssign", "LookupTable")) and not (
+        operation.type.startswith(("LookupTableFind", "LookupTableSize", "LookupTableExport"))
+    )
+
+
+@contextmanager
+def captured_variables_kept(function, arguments):
+    """Give the variables that a function reads or assigns their values back, as the state of a `tf.random.Generator`.
+
+    There is no public way from what it captures to the variable.
+    """
+    with keras.StatelessScope():
+        captured = [handle for handle, _ in _traced(function, arguments).captures if handle.dtype == tf.resource]
+    kinds = [(handle, handle._handle_data.shape_and_type) for handle in captured]
+    values = [(h, tf.raw_ops.ReadVariableOp(resource=h, dtype=kind[0].dtype)) for h, kind in kinds if kind]
+    try:
+        yield
+    finally:
+        for handle, value in values:
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 @contextmanager
@@ -438,6 +480,11 @@ def device_of(tensor):
     return tensor.device or context.context().device_name or ""
 
 
+def outputs_of(model, x, training):
+    """Return what a model makes of a batch, called as Keras' steps call it."""
+    return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
 def mask_of(tensor):
     """Return the mask that a layer has put on what it made, as `Embedding(mask_zero=True)` does, or None."""
     return getattr(tensor, "_keras_mask", None)
@@ -475,6 +522,22 @@ def layers_that_add_losses(model):
     The public ``losses`` do not say whose they are, and hold those of weights too.
     """
     return [layer for layer in layers_within(model) if layer._losses]
+
+
+@contextmanager
+def attributes_kept(model):
+    """Put back what a call changes in attributes of layers, as tensors of its own graph, and the losses they added."""
+    layers = layers_within(model)
+    before = [(dict(vars(layer)), list(layer._losses), set(layer._loss_ids)) for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, (attributes, losses, ids) in zip(layers, before, strict=True):
+            for name in set(vars(layer)) - set(attributes):
+                del vars(layer)[name]
+            vars(layer).update(attributes)
+            layer._losses[:] = losses
+            layer._loss_ids.update(ids)
 
 
 def adds_a_mean_only(layer):

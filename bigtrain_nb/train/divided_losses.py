@@ -7,11 +7,19 @@ the loss. What a loss is, it shows when a step is traced: by what it returns, an
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from weakref import finalize
 
 import numpy as np
 
 from bigtrain_nb.common.batches import named_tensors
-from bigtrain_nb.common.keras_gaps import adds_a_mean_only, layers_that_add_losses, mask_of
+from bigtrain_nb.common.keras_gaps import (
+    adds_a_mean_only,
+    attributes_kept,
+    captured_variables_kept,
+    layers_that_add_losses,
+    mask_of,
+    outputs_of,
+)
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import first_sentence
 
@@ -21,6 +29,9 @@ MOST_NUMBERS = 2**24
 
 LABELS = ((-100, -1, 0, 1), (-1, 0, 1), (0, 1), (0.1, 0.4, 0.9))
 """Drawn as targets, the first of which a loss takes: those that are often left out come first."""
+
+_KNOWN = {}
+"""By the id of a loss, or of a model, what was found out of it for each kind of batch; as long as it lives."""
 
 
 def share_left(share, y_pred, watched):
@@ -53,11 +64,12 @@ def _is_only_loss(y_pred, watched):
     return len(watched) == 1 and len(tf.nest.flatten(y_pred)) == 1
 
 
-def check_losses(share, y_pred, sample_weight, watched):
+def check_losses(share, y_pred, sample_weight, watched, training):
     """Refuse, or warn of, losses of which the mean over pieces is not that of the batch; see `losses_watched`."""
     model, kind = share.reduction.model, share.loss_reduction
     x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
-    refuse_outputs_of_pairs(model, x, y_pred, [each.shape for one in watched for each in _predictions(one)])
+    shapes = [each.shape for one in watched for each in _predictions(one)]
+    refuse_outputs_of_pairs(model, x, y_pred, shapes, training)
     for loss in watched:
         _check_values(share, loss)
     if not watched and ("compute_loss" in vars(model) or type(model).compute_loss is not keras.Model.compute_loss):
@@ -110,24 +122,19 @@ def _check_values(share, loss):
         if loss.name.lower() == "circle":
             _warn_of_other_examples(model, loss)
         return
-    try:
-        keeps_state = loss.changes_variables()
-    except Exception as error:  # a function that runs eagerly only: it is not called with drawn numbers
-        _warn_of_unexamined(model, loss, first_sentence(error))
-        return
-    if keeps_state:
+    found, words = _known_of(share, loss)
+    if found == "changes variables":
         raise ValueError(
             f"{model.name}: {loss.name} changes variables of its own whenever it is called, and micro-batches and"
             " replicas would change them more often, each by a part of the batch. Change them in a callback or a layer,"
             " or leave out micro_batches and train on one device"
         )
-    if loss.reduces and len(loss.shape) > 0:
+    if found == "several numbers":
         raise ValueError(
             f"{model.name}: {loss.name} overrides __call__ and returns the shape {loss.shape}, where Keras takes one"
             " number: of several it adds up the gradients, and of micro-batches and replicas the mean is taken. Define"
             " call in its place and return one number for each example, or let __call__ return their mean"
         )
-    found, words = _of_drawn_numbers(share, loss)
     if found == "adds up":
         if share.loss_reduction != "sum":
             raise ValueError(
@@ -173,56 +180,100 @@ def _warn_of_unexamined(model, loss, why):
     )
 
 
-def refuse_outputs_of_pairs(model, x, y_pred, shapes):
-    """Raise ValueError for outputs, of these ``shapes``, of which another axis is as long as the batch.
+def refuse_outputs_of_pairs(model, x, y_pred, shapes, training):
+    """Raise ValueError for outputs, of these ``shapes``, of which another axis changes with the number of examples.
 
-    Outputs of micro-batches and replicas then are of fewer examples: scores of each pair of them, say.
+    Outputs of micro-batches and replicas then are of fewer examples: scores of each pair of them, say. So is refused
+    what has another first axis than a multiple of the examples; warned of is what cannot be compared.
     """
-    if not any(map(_may_be_of_pairs, shapes)):
+    outputs = tf.nest.flatten(y_pred)
+    asked = [len(outputs) == 1 or any(output.shape == shape for shape in shapes) for output in outputs]
+    if not shapes or not any(asked):
         return
-    length = (shapes[0][0] or 12) + 1
-    try:
-        of_length = _shapes_for(model, x, length)
-    except Exception as error:  # somebody's own model, which may take no such batch
-        _warn(
-            model,
-            f"whether its outputs are of pairs of examples could not be examined ({first_sentence(error)}). If they"
-            " are, leave out micro_batches and train on one device",
+    lengths, of_lengths = _shapes_of_two_lengths(model, x, training)
+    if isinstance(of_lengths, str):
+        _warn_of_unexamined_outputs(model, of_lengths)
+        return
+    few, many = of_lengths
+    if not len(few) == len(many) == len(outputs):
+        _warn_of_unexamined_outputs(model, f"it has {len(outputs)} in a step, and {len(few)} where it is examined")
+        return
+    sizes_are_known = all(value.shape[1:].is_fully_defined() for value in _tensors(x) if value.shape.rank != 0)
+    for one, other, is_asked in zip(few, many, asked, strict=True):
+        if not is_asked:
+            continue
+        if one.rank is None or one.rank != other.rank:
+            _warn_of_unexamined_outputs(model, f"it returns the shape {one} for {lengths[0]} examples")
+            continue
+        pairs = list(zip(one, other, strict=True))
+        if pairs and None not in pairs[0] and pairs[0][1] * lengths[0] != pairs[0][0] * lengths[1]:
+            what = "the first axis is no multiple of the examples"
+        elif any(size != size_of_more for size, size_of_more in pairs[1:]):
+            what = "another axis than the first changes with their number"
+        else:
+            if sizes_are_known and any(None in pair for pair in pairs):
+                _warn_of_unexamined_outputs(model, f"it returns the shape {one} for {lengths[0]} examples")
+            continue
+        names = " and ".join(name for name, _ in named_tensors((x,)))
+        raise ValueError(
+            f"{model.name}: for {lengths[0]} examples of {names} it returns the shape {one}, for {lengths[1]} {other}:"
+            f" {what}. Micro-batches and replicas have fewer examples, and one is compared with fewer. Leave out"
+            " micro_batches and work on one device; or make what has no row for each example, as a table, a weight or a"
+            " constant of the model"
         )
-        return
-    for output, other in zip(tf.nest.flatten(y_pred), of_length, strict=True):
-        axes = range(1, output.shape.rank or 0)
-        if output.shape.as_list() in [shape.as_list() for shape in shapes] and any(
-            output.shape[axis] != length and other[axis] == length for axis in axes
-        ):
-            names = [name for name, _ in named_tensors(x)]
-            raise ValueError(
-                f"{model.name}: for {length} examples of {' and '.join(names)} it returns the shape {other}, with a"
-                " second axis as long as the batch. Of micro-batches and replicas that is shorter, and an example is"
-                " compared with fewer. Leave out micro_batches and work on one device; or make what has no row for each"
-                " example, as a table, a weight or a constant of the model"
-            )
 
 
-def _may_be_of_pairs(shape):
-    return shape.rank is not None and any(size is None or size == shape[0] for size in shape[1:])
+def _warn_of_unexamined_outputs(model, why):
+    _warn(
+        model,
+        f"whether its outputs are of pairs of examples could not be examined ({why}). If they are, leave out"
+        " micro_batches and train on one device",
+    )
 
 
-def _shapes_for(model, x, length):
-    """Return the shapes of what a model returns for so many examples, of which nothing is computed."""
+def _shapes_of_two_lengths(model, x, training):
+    """Return two numbers of examples, and for each the shapes of what a model returns; or words why they are not known.
 
-    def longer(value):
-        if not isinstance(value, tf.Tensor):
-            return value if value is None else tf.type_spec_from_value(value)
-        return tf.TensorSpec([length, *value.shape[1:]] if value.shape.rank else value.shape, value.dtype)
+    Nothing is computed. The second is twice the first, which is even, for models that take examples in pairs. A model
+    is asked once for batches of a kind, however many pieces, replicas and steps there are.
+    """
+    known = _known(model)
+    kind = training, repr(keras.tree.map_structure(lambda value: _of_length(value, None), x))
+    if kind not in known:
+        known[kind] = _asked_for_two_lengths(model, x, training)
+    return known[kind]
+
+
+def _asked_for_two_lengths(model, x, training):
+    length = next((value.shape[0] for value in _tensors(x) if value.shape.rank), None) or 12
+    length *= 1 + length % 2
+    lengths = length, 2 * length
+    try:
+        return lengths, [_shapes_for(model, x, each, training) for each in lengths]
+    except Exception as error:  # somebody's own model, which may take no such batch
+        return lengths, first_sentence(error)
+
+
+def _tensors(x):
+    return [value for value in tf.nest.flatten(x) if isinstance(value, tf.Tensor)]
+
+
+def _of_length(value, length):
+    if not isinstance(value, tf.Tensor):
+        return value if value is None else tf.type_spec_from_value(value)
+    return tf.TensorSpec([length, *value.shape[1:]] if value.shape.rank else value.shape, value.dtype)
+
+
+def _shapes_for(model, x, length, training):
+    """Return the shapes of what a model returns for so many examples."""
 
     def traced(specs):
         with keras.StatelessScope():
-            graph = tf.function(lambda x: model(x), autograph=False).get_concrete_function(specs)
-        return [output.shape for output in tf.nest.flatten(graph.structured_outputs)]
+            call = tf.function(lambda x: outputs_of(model, x, training), autograph=False)
+            return [output.shape for output in tf.nest.flatten(call.get_concrete_function(specs).structured_outputs)]
 
-    with ThreadPoolExecutor(1) as thread:  # outside of graphs and strategies
-        return thread.submit(traced, keras.tree.map_structure(longer, x)).result()
+    with attributes_kept(model), ThreadPoolExecutor(1) as thread:  # outside of graphs and strategies
+        return thread.submit(traced, keras.tree.map_structure(lambda value: _of_length(value, length), x)).result()
 
 
 def _warn(model, words):
@@ -231,6 +282,37 @@ def _warn(model, words):
 
 class _NotExamined(Exception):
     """Raised where drawn numbers say nothing of a loss."""
+
+
+def _known(thing):
+    """Return what is known of a loss or model, by the kind of batch; it need not be hashable."""
+    if id(thing) not in _KNOWN:
+        _KNOWN[id(thing)] = {}
+        finalize(thing, _KNOWN.pop, id(thing))
+    return _KNOWN[id(thing)]
+
+
+def _known_of(share, loss):
+    """Return "changes variables", or what `_of_drawn_numbers` does: of each loss and kind of batch found out once."""
+    known = _known(loss.loss)
+    arguments = tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), loss.arguments)
+    kind = repr(arguments), loss.is_one_number, share.micro_batches > 1, share.reduction.replicas
+    if kind not in known:
+        known[kind] = _found_out(share, loss)
+    return known[kind]
+
+
+def _found_out(share, loss):
+    try:
+        if loss.changes_variables():
+            return "changes variables", None
+        if loss.calls_python():
+            return "not examined", "it calls functions of Python in a step, which may change something"
+    except Exception as error:  # a function that runs eagerly only: it is not called with drawn numbers
+        return "not examined", first_sentence(error)
+    if loss.reduces and len(loss.shape) > 0:
+        return "several numbers", None
+    return _of_drawn_numbers(share, loss)
 
 
 def _of_drawn_numbers(share, loss):
@@ -303,8 +385,7 @@ def _alone(call, *pieces):
     """Return what a loss gives for each piece outside of graphs and strategies, as in a thread of its own."""
 
     def values():
-        with keras.StatelessScope():  # random numbers of Keras go on as if none had been drawn
-            return [_values(call, piece) for piece in pieces]
+        return _values(call, *pieces)
 
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(values).result()
@@ -312,9 +393,12 @@ def _alone(call, *pieces):
 
 def _here(call, piece):
     """Return what a loss gives on this replica, which may ask how many there are."""
-    with tf.init_scope(), keras.StatelessScope():
-        return _values(call, piece)
+    with tf.init_scope():
+        return _values(call, piece)[0]
 
 
-def _values(call, piece):
-    return keras.ops.convert_to_numpy(call(*tf.nest.map_structure(tf.convert_to_tensor, piece)))
+def _values(call, *pieces):
+    """Return what a loss gives for each piece. Random numbers go on as if none had been drawn."""
+    given = [tf.nest.map_structure(tf.convert_to_tensor, piece) for piece in pieces]
+    with keras.StatelessScope(), captured_variables_kept(call, given[0]):
+        return [keras.ops.convert_to_numpy(call(*each)) for each in given]

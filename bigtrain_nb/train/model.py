@@ -46,6 +46,7 @@ from bigtrain_nb.common.keras_gaps import (
     logs_to_reduce,
     losses_of_one_device,
     losses_watched,
+    outputs_of,
     parts_of,
     steps_in_turn,
     synchronized_layers,
@@ -365,7 +366,7 @@ class Model(keras.Model):
             y_pred, loss, watched = self._outputs_and_loss(share, x, y, sample_weight, training=True)
             left = None
             if share.is_piece:
-                check_losses(share, y_pred, sample_weight, watched)
+                check_losses(share, y_pred, sample_weight, watched, training=True)
                 left = share_left(share, y_pred, watched)
             counts = share.part if left is None else left * tf.cast(share.part, left.dtype)
             loss = tf.math.multiply_no_nan(loss, tf.cast(counts * share.loss_factor, loss.dtype))
@@ -391,7 +392,7 @@ class Model(keras.Model):
 
     def _outputs_and_loss(self, share, x, y, sample_weight, training):
         """Return the outputs for a share, its loss, and what `losses_watched` says of those that were called."""
-        y_pred = self(x, training=training) if self._call_has_training_arg else self(x)  # as Keras' step
+        y_pred = outputs_of(self, x, training)
         with losses_watched(self) as watched, count_by_examples(self, share.examples, share.times):
             loss = super()._compute_loss(x, y, y_pred, sample_weight, training)
         return y_pred, as_scalar(loss), [one for one in watched if one.arguments is not None]
@@ -429,7 +430,7 @@ class Model(keras.Model):
             y_pred, loss, watched = self._outputs_and_loss(share, x, y, sample_weight, training=False)
             left = None
             if share.is_piece:
-                check_losses(share, y_pred, sample_weight, watched)
+                check_losses(share, y_pred, sample_weight, watched, training=False)
                 left = share_left(share, y_pred, watched)
             shown = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             names.update(shown)
@@ -461,7 +462,7 @@ class Model(keras.Model):
             outputs = super().predict_step(reduction.batch(data))
         if reduction.replicas > 1:
             x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-            refuse_outputs_of_pairs(self, x, outputs, [each.shape for each in tf.nest.flatten(outputs)])
+            refuse_outputs_of_pairs(self, x, outputs, [each.shape for each in tf.nest.flatten(outputs)], training=False)
         return outputs
 
     def _compute_loss(self, x=None, *args, **kwargs):

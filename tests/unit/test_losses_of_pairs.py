@@ -1,5 +1,6 @@
 """Losses and outputs of pairs of examples, losses with their own `__call__`, with state, and of unknown numbers."""
 
+import gc
 import warnings
 
 import numpy as np
@@ -8,6 +9,7 @@ from equal_models import distance, on
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train import divided_losses
 
 Loss = keras.losses.Loss
 DIVIDED = pytest.mark.parametrize("settings", [{"micro_batches": 4}, {}], ids=["micro-batches", "replicas"])
@@ -74,6 +76,79 @@ class CountsExamples(Loss):
     def call(self, y, outputs):
         self.seen.assign_add(1.0)
         return tf.reduce_mean(outputs**2, 1)
+
+
+class Counting(Loss):
+    """Counts in a variable of TensorFlow what it has seen, each kind in a function within the step."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count, self.seen = count, tf.Variable([0.0], trainable=False)
+
+    def call(self, y, outputs):
+        errors = tf.reduce_mean(outputs**2, 1)
+        self.count(self.seen, tf.reduce_mean(errors))
+        return errors
+
+
+COUNTS = {
+    "cond": lambda seen, size: tf.cond(size > -1, lambda: seen.assign_add([1.0]), lambda: seen * 1),
+    "while": lambda seen, size: tf.while_loop(lambda i: i < 1, lambda i: [i + tf.size(seen.assign_add([1.0]))], [0]),
+    "function": lambda seen, size: tf.function(lambda: seen.assign_add([1.0]))(),
+    "function in a branch": lambda seen, size: tf.cond(
+        size > -1, lambda: tf.function(lambda: seen.assign_add([1.0]))(), lambda: seen * 1
+    ),
+    "case": lambda seen, size: tf.switch_case(
+        tf.cast(size > -1, tf.int32), [lambda: seen * 1, lambda: seen.assign([1.0])]
+    ),
+    "slice": lambda seen, size: seen[:1].assign([1.0]),
+}
+
+
+@DIVIDED
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_loss_that_assigns_within_a_function_is_refused_and_not_called(count, eager, settings):
+    model = compiled(Counting(COUNTS[count]), **settings, run_eagerly=eager)
+    with pytest.raises(ValueError, match="Counting changes variables of its own whenever it is called"):
+        fit(model)
+    assert float(model.loss.seen[0]) == (1 if eager else 0)  # that of the step itself
+
+
+def test_a_loss_that_calls_python_is_not_called_with_drawn_numbers():
+    calls = []
+
+    def own(y, outputs):
+        def mean_square(outputs):
+            calls.append(len(outputs))
+            return tf.reduce_mean(outputs**2, 1)
+
+        return tf.ensure_shape(tf.py_function(mean_square, [outputs], tf.float32), outputs.shape[:1])
+
+    with pytest.warns(UserWarning, match="own could not be examined .*it calls functions of Python in a step"):
+        fit(compiled(own, micro_batches=2))
+    assert set(calls) == {12}
+
+
+def test_drawn_numbers_leave_a_generator_and_the_variables_of_a_loss_alone():
+    class Noisy(Loss):
+        def __init__(self):
+            super().__init__()
+            self.generator = tf.random.Generator.from_seed(1)
+            self.pair = tf.Variable([1, 2], trainable=False)  # as the state of a `SeedGenerator`
+
+        def call(self, y, outputs):
+            self.pair.assign(self.pair + 1)
+            return tf.reduce_mean((outputs + self.generator.normal(tf.shape(outputs))) ** 2, 1)
+
+    loss, other = Noisy(), tf.random.Generator.from_seed(1)
+    model = compiled(loss, 1, 2)
+    with pytest.warns(UserWarning, match="Noisy could not be examined .*it draws random numbers"):
+        fit(model)
+    assert loss.pair.numpy().tolist() == [3, 4]  # two micro-batches
+    for _ in range(2):
+        other.normal([12, 4])
+    assert loss.generator.state.numpy().tolist() == other.state.numpy().tolist()
 
 
 def compiled(loss, replicas=None, micro_batches=1, make=bt.Model, **how):
@@ -169,6 +244,41 @@ def test_drawn_numbers_leave_the_random_numbers_of_a_loss_alone():
     assert model.loss.seed.state.numpy()[1] == 2  # one for each micro-batch
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}])
+def test_a_loss_is_examined_once_for_batches_of_a_kind(replicas, how):
+    calls = []
+
+    def own(y, outputs):
+        calls.append(outputs.shape[0])
+        return tf.reduce_mean(outputs**2, 1)
+
+    model = compiled(own, replicas, 3, **how)
+    drawn = []
+    for _ in range(2):
+        model.fit(X, CLASSES, batch_size=14, verbose=0)  # and a short batch
+        drawn.append(calls.count(8))
+    assert drawn[0] == drawn[1] <= 8  # as many examples are drawn
+
+
+def test_a_loss_that_is_compared_by_its_values_is_examined_and_forgotten_with_it():
+    class Compared(Loss):
+        def __eq__(self, other):
+            return self.get_config() == other.get_config()
+
+        def call(self, y, outputs):
+            return tf.reduce_mean(outputs**2, 1)
+
+    model = compiled(Compared, micro_batches=2)
+    fit(model)
+    key = id(model.loss)
+    assert divided_losses._KNOWN[key]
+    del model
+    keras.backend.clear_session()
+    gc.collect()
+    assert key not in divided_losses._KNOWN
+
+
 def focal(y, outputs):
     logs = tf.gather(tf.nn.log_softmax(outputs), tf.cast(tf.reshape(y, [-1]), tf.int32), batch_dims=1)
     return -((1 - tf.exp(logs)) ** 2) * logs
@@ -242,7 +352,7 @@ def similarities(replicas, micro_batches, extra=False):
 @pytest.mark.parametrize("is_known", [True, False])
 def test_outputs_of_pairs_are_refused(replicas, micro_batches, is_known):
     data = tf.data.Dataset.from_tensor_slices((X, np.arange(24) % 4)).batch(24, drop_remainder=is_known)
-    said = r"it returns the shape \((\d+), \1\), with a second axis as long as the batch"
+    said = r"it returns the shape \((\d+), \1\), for \d+ \((\d+), \2\): another axis than the first changes with"
     with pytest.raises(ValueError, match=said):
         similarities(replicas, micro_batches).fit(data, verbose=0)
     if replicas > 1:
@@ -265,3 +375,179 @@ def test_as_many_classes_as_examples_and_sequences_of_any_length_are_let_through
     words = bt.Model(inputs, keras.layers.Dense(12)(inputs), micro_batches=2)
     words.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     words.fit(np.ones([24, 12, 6]), np.ones([24, 12], int), batch_size=24, verbose=0)
+
+
+class Retrieval(keras.Model):
+    """Scores of queries against what `rows` makes of passages and hard negatives."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.dense, self.rows = keras.layers.Dense(4), rows
+
+    def call(self, x, training=False):
+        return self.rows(self.dense(x["q"]), self.dense(x["p"]), self.dense(x["n"]), training)
+
+
+def against(q, rows):
+    return tf.matmul(q, rows, transpose_b=True)
+
+
+def both_views(q, p):
+    views = tf.concat([q, p], 0)
+    return tf.matmul(views, views, transpose_b=True)
+
+
+def others(q, p):
+    length = tf.shape(q)[0]
+    apart = tf.boolean_mask(against(q, p), ~tf.eye(length, dtype=bool))
+    return tf.ensure_shape(
+        tf.reshape(apart, [length, length - 1]), [q.shape[0], None if q.shape[0] is None else q.shape[0] - 1]
+    )
+
+
+def mean_of_all(q):
+    return tf.reduce_mean(q, 0, keepdims=True)
+
+
+OF_PAIRS = {
+    "(B, 2B)": lambda q, p, n, _: against(q, tf.concat([p, n], 0)),
+    "(2B, 2B)": lambda q, p, n, _: both_views(q, p),
+    "(B, B-1)": lambda q, p, n, _: others(q, p),
+    "(B*B, 1)": lambda q, p, n, _: tf.reshape(against(q, p), [-1, 1]),
+    "(1, 4)": lambda q, p, n, _: mean_of_all(q),
+}
+Q, P, N = RANDOM.normal(size=(3, 8, 6)).astype("float32")
+
+
+def retrieval(rows, loss, replicas=1, micro_batches=1, stock=False, **how):
+    keras.utils.set_random_seed(1)
+    with on(replicas):
+        model = Retrieval(rows) if stock else bt.Model.of(Retrieval(rows), micro_batches=micro_batches)
+        model.compile(keras.optimizers.SGD(0.1), loss, **{"jit_compile": False, **how})
+    return model
+
+
+def as_scores(y, outputs):
+    return tf.reduce_logsumexp(outputs, -1)
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("name", OF_PAIRS)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_outputs_of_which_an_axis_changes_with_the_batch_are_refused(name, replicas, micro_batches, is_known):
+    data = tf.data.Dataset.from_tensor_slices(({"q": Q, "p": P, "n": N}, np.arange(8)))
+    model = retrieval(OF_PAIRS[name], as_scores, replicas, micro_batches)
+    what = "the first axis is no multiple" if name in ("(B*B, 1)", "(1, 4)") else "another axis than the first changes"
+    with pytest.raises(ValueError, match=f"for [0-9]+ examples of x/n and x/p and x/q it returns .*{what}"):
+        model.fit(data.batch(8, drop_remainder=is_known), verbose=0)
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 2), (2, 1)])
+def test_words_of_all_sequences_in_one_axis_are_let_through(replicas, micro_batches):
+    def words(q, p, n, _):
+        return tf.reshape(tf.stack([q, p, n], 1), [-1, 4])
+
+    def loss(y, outputs):
+        return tf.reduce_mean(outputs**2, -1)
+
+    x = {"q": Q, "p": P, "n": N}
+    whole, model = retrieval(words, loss, stock=True), retrieval(words, loss, replicas, micro_batches)
+    due, found = (each.fit(x, np.arange(8), batch_size=8, verbose=0).history["loss"] for each in (whole, model))
+    assert found == pytest.approx(due, rel=1e-5)
+    assert distance(model, whole) < 1e-5
+
+
+def test_what_layers_add_and_keep_in_a_call_is_there_after_their_outputs_were_examined():
+    class Keeps(keras.layers.Layer):
+        def call(self, x):
+            self.kept = tf.reduce_mean(x)
+            self.add_loss(tf.reduce_sum(x**2))
+            return x
+
+    class Shows(keras.Model):
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            return {**super().compute_metrics(x, y, y_pred, sample_weight), "kept": self.get_layer("keeps").kept}
+
+    inputs = keras.Input((6,))
+    model = bt.Model.of(Shows(inputs, keras.layers.Dense(4)(Keeps(name="keeps")(inputs))), micro_batches=2)
+    model.compile("sgd", "mse", jit_compile=False)
+    with pytest.warns(UserWarning, match="keeps adds a loss by add_loss"):
+        logs = model.fit(X, X[:, :4], batch_size=24, verbose=0).history
+    assert logs["kept"] == pytest.approx([X.mean()], rel=1e-4)
+
+
+@pytest.mark.parametrize("settings", [{"micro_batches": 4}, {}, {"micro_batches": 3, "run_eagerly": True}])
+def test_outputs_are_examined_once_for_batches_of_a_kind(settings, monkeypatch):
+    asked = []
+    shapes_for = divided_losses._shapes_for
+    monkeypatch.setattr(divided_losses, "_shapes_for", lambda *given: asked.append(given) or shapes_for(*given))
+    model = compiled("mse", replicas=2, **settings)
+    for _ in range(2):
+        model.fit(X, X[:, :4], batch_size=14, epochs=2, verbose=0)  # and a short batch
+        model.make_train_function(force=True)
+    assert len(asked) == 2
+    model.evaluate(X, X[:, :4], batch_size=14, verbose=0)
+    model.predict(X, batch_size=14, verbose=0)
+    assert len(asked) == 4  # with training=False
+
+
+class Auxiliary(keras.Model):
+    """Has another output in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.spare = keras.layers.Dense(4), keras.layers.Dense(4)
+
+    def build(self, shape):
+        self.dense.build(shape)
+        self.spare.build(shape)
+
+    def call(self, x, training=False):
+        return [self.dense(x), self.spare(x)] if training else [self.dense(x)]
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return super().compute_loss(x, y, y_pred[0], sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return super().compute_metrics(x, y, y_pred[0], sample_weight)
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 4), (2, 1)])
+def test_a_model_with_an_output_for_training_alone_is_examined_in_training(replicas, micro_batches):
+    def trained(make, replicas=1):
+        keras.utils.set_random_seed(1)
+        with on(replicas):
+            model = make(Auxiliary())
+            model.compile("sgd", "mse", jit_compile=False)
+        model.fit(X, X[:, :4], batch_size=24, verbose=0)
+        return model
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*could not be examined")
+        model = trained(lambda model: bt.Model.of(model, micro_batches=micro_batches), replicas)
+    assert distance(model, trained(lambda model: model)) < 1e-5
+
+
+class OfShape(keras.Model):
+    """Returns what is known to have this shape, and no more of it."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.scale, self.known = self.add_weight((), "ones"), tf.TensorShape(shape)
+
+    def call(self, x):
+        return tf.raw_ops.PlaceholderWithDefault(input=x * self.scale, shape=self.known)
+
+
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 4), (2, 1)])
+def test_outputs_of_an_unknown_shape_are_said_to_be_unexamined(replicas, micro_batches):
+    with on(replicas):
+        model = bt.Model.of(OfShape([None, None]), micro_batches=micro_batches)
+        model.compile("sgd", lambda y, outputs: tf.reduce_mean((y - outputs) ** 2, -1), jit_compile=False)
+    with pytest.warns(UserWarning, match="outputs are of pairs .* could not be examined .it returns the shape"):
+        model.fit(X, X, batch_size=24, verbose=0)
+    with pytest.warns(UserWarning, match="could not be examined .it returns the shape <unknown> for 24 examples"):
+        divided_losses.refuse_outputs_of_pairs(OfShape(None), tf.constant(X), X, [tf.TensorShape(None)], training=True)
+    with pytest.warns(UserWarning, match="could not be examined .it has 2 in a step, and 1 where it is examined"):
+        shapes = [tf.TensorShape([24, 6])]
+        divided_losses.refuse_outputs_of_pairs(model, tf.constant(X), [tf.constant(X)] * 2, shapes, training=True)
