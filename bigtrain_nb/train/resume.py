@@ -132,7 +132,7 @@ class Resume(keras.callbacks.Callback):
         self._unlisted = unlisted_variables(model)
         more = {"unlisted": list(self._unlisted.values())} if self._unlisted else {}
         self._files = CheckpointFiles(folder, variables, state=self._state, **more)
-        self._looked_for_later_ones = False
+        self._has_done_a_step = False
         self._length = None  # batches in this epoch, where known
         self._before = 0  # steps of this epoch that were done when its dataset was opened
         self._first_batches = FirstBatches()
@@ -226,7 +226,7 @@ class Resume(keras.callbacks.Callback):
         numbers, ``tf.data.Dataset.range(steps).map(read)``, the numbers alone are skipped. So it is with `data`, too.
 
         The dataset is not read before: one that moves on with each pass, or a stream that is read once, loses nothing.
-        Whether it begins as before the restart is compared when it is read; the first `step_done` raises if it does not.
+        Whether it begins as before the restart is compared when it is read; the first `step_done` raises if not.
 
         Raises TypeError for what is no `tf.data.Dataset`, ValueError for one without end, with fewer batches than are
         done, or with another policy; with several workers it is shared out as `data` says.
@@ -285,6 +285,9 @@ class Resume(keras.callbacks.Callback):
                 f" called once: {ONE_FIT}"
             )
         before = self.step
+        if not self._has_done_a_step:
+            self._has_done_a_step = True
+            self._refuse_what_came_later()
         self._refuse_other_batches()
         self._warn_of_a_long_skip(before)
         self._state.step += whole_number("steps", steps, 0)
@@ -426,6 +429,7 @@ class Resume(keras.callbacks.Callback):
         self._state.epoch += 1
         self._state.step = self._before = 0
         self._first_batches.forget()
+        self._refuse_what_came_later()
         self._save(stop=self._preemption.came())
 
     @contextmanager
@@ -435,9 +439,6 @@ class Resume(keras.callbacks.Callback):
             yield
 
     def _refuse_what_came_later(self):
-        if self._looked_for_later_ones:
-            return
-        self._looked_for_later_ones = True
         known = {id(variable) for variable in self._unlisted.values()}
         later = [where for where, variable in unlisted_variables(self.model).items() if id(variable) not in known]
         if later:
@@ -538,7 +539,6 @@ class Resume(keras.callbacks.Callback):
 
     def _save(self, stop):
         """Save, and end the process if told to ``stop``; all workers must call it."""
-        self._refuse_what_came_later()
         self._state.gather_seeds()
         sets_seed = self._loop_sets_seed if self._callbacks is None else self._epochs.sets_seed
         self._state.global_seed = self._seed if self.step or not sets_seed else None
