@@ -58,9 +58,9 @@ class Resume(keras.callbacks.Callback):
     An epoch that is resumed must have the same order again, so ``make_epoch`` seeds it by the epoch's number, and the
     script starts with the same `keras.utils.set_random_seed`, if any. A checkpoint has TensorFlow's global seed and a
     summary of the epoch's first four batches, so that another order is refused; what a `map` changes at random in each
-    example is not. An order that is drawn at each call is refused at the start, where no shuffle tells where it comes
-    from: the first batches are read twice then. In a loop of your own, go through `epochs`, give each epoch's dataset
-    to `rest`, and call ``resume.step_done()`` after each step.
+    example is not. An order that ``make_epoch`` draws at each call is refused at the start, where no shuffle tells
+    where it comes from: the first batches are read twice then. In a loop of your own, go through `epochs`, give each
+    epoch's dataset to `rest`, and call ``resume.step_done()`` after each step.
 
     Going on in the middle of an epoch, what was trained before is read again, with all the work in the pipeline: hours,
     where that work is large and a million batches are done. It costs nothing where a batch is made from its number:
