@@ -32,6 +32,30 @@ _CHANGES = (*_DRAWS, "PyFunc", "EagerPyFunc", "ReadVariable", "Assign")
 """And those after which the same input may be another output."""
 
 
+def tensors_of(batch):
+    """Return the tensors of a batch, or their specs, without None and without what has no values."""
+    parts = tf.nest.flatten(batch, expand_composites=True)
+    return [part for part in parts if part is not None and part.dtype != tf.variant]
+
+
+def noting_first(dataset, count, note):
+    """Return the same dataset, which calls ``note(number, *arrays)`` with the arrays of each of its first batches."""
+
+    def called(number, *parts):
+        note(int(number), *parts)
+        return number
+
+    def note_the_first(number, batch):
+        tensors = tensors_of(batch)
+        noted = tf.cond(number < count, lambda: tf.numpy_function(called, [number, *tensors], tf.int64), lambda: number)
+        with tf.control_dependencies([noted]):
+            return tf.nest.map_structure(
+                lambda part: part if part is None else tf.identity(part), batch, expand_composites=True
+            )
+
+    return dataset.enumerate().map(note_the_first)
+
+
 def has_batches(source):
     return hasattr(source, "__iter__") or callable(getattr(source, "dataset", None))
 
@@ -150,6 +174,16 @@ def global_seed():
     return seed
 
 
+def calls_python(dataset):
+    """Return whether a dataset calls Python on the way, as a generator or a `map` does; True if that is not known."""
+    try:
+        graph = graph_of_dataset(dataset)
+    except (tf.errors.OpError, ValueError):
+        return True
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return any(node.op in ("PyFunc", "EagerPyFunc") for node in nodes)
+
+
 def changes_examples(dataset):
     """Return whether a `map` of a dataset calls Python, draws random numbers or reads variables.
 
@@ -223,10 +257,15 @@ def without_first(dataset, count):
     """
     if not count:
         return dataset
+    return skipping_numbers(dataset, count) or dataset.skip(count)
+
+
+def skipping_numbers(dataset, count):
+    """Return a dataset without its first elements where these are made from their numbers, None where they are not."""
     try:
         return _skipping_numbers(dataset, count)
     except (tf.errors.OpError, ValueError):
-        return dataset.skip(count)
+        return None
 
 
 def _skipping_numbers(dataset, count):

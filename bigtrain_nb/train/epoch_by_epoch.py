@@ -3,7 +3,7 @@
 `fit` opens its dataset anew in every epoch, and cannot be given another one.
 """
 
-from bigtrain_nb.common.passes import keeps_order, shuffles_of, without_first
+from bigtrain_nb.common.passes import global_seed, keeps_order, shuffles_of, without_first
 from bigtrain_nb.common.quiet import tf
 
 
@@ -12,13 +12,15 @@ class EpochByEpoch:
 
     ``length``: batches of an epoch, None if they are not known. A part of an epoch has fewer: the dataset tells the
     whole length all the same, for Keras takes that of the first epoch for all. An epoch that is given from its start is
-    given through ``noting``, a function from a dataset to one with the same batches.
+    given through ``noting``, a function from a dataset to one with the same batches. ``seed``: TensorFlow's global seed
+    when an epoch was made last; ``sets_seed``: whether ``make_epoch`` itself has changed it.
     """
 
     def __init__(self, make_epoch, epoch, length=None, noting=lambda dataset: dataset):
         self._make_epoch = make_epoch
         self._noting = noting
         self._last_shuffles = None, []
+        self.sets_seed = False
         first = self.made(epoch)
         self._spec = first.element_spec
         self.length = length_of(first)
@@ -60,7 +62,10 @@ class EpochByEpoch:
 
     def made(self, epoch):
         """Return the dataset of an epoch; raise as `Resume.data` does for one that cannot be had again."""
+        before = global_seed()
         made = self._make_epoch(epoch)
+        self.seed = global_seed()
+        self.sets_seed |= self.seed != before
         if not isinstance(made, tf.data.Dataset):
             raise TypeError(
                 f"make_epoch({epoch}) must return a tf.data.Dataset of batches, not {made!r:.99}; a Pipeline gives it"

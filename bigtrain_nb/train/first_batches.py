@@ -7,11 +7,20 @@ in the batches alone: the first few of each epoch are summed up in numbers, whic
 import math
 import zlib
 from collections import Counter
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 import numpy as np
 
-from bigtrain_nb.common.passes import changes_examples, global_seed, shuffles_of, uses_seed
+from bigtrain_nb.common.passes import (
+    calls_python,
+    changes_examples,
+    global_seed,
+    noting_first,
+    read_apart,
+    shuffles_of,
+    tensors_of,
+    uses_seed,
+)
 from bigtrain_nb.common.quiet import tf
 
 BATCHES = 4
@@ -21,6 +30,8 @@ COLUMNS = 65_536
 """And so many numbers of each."""
 BITS = 8
 """What a part must have at least to tell orders apart: two agree by chance once in 2 ** 8 times."""
+LARGEST = 1e100
+"""Larger numbers are taken for this one: their squares have no sum."""
 CLOSE = 0.05
 """Rows of real numbers are the same if they differ by less than this share of what rows differ by: what is rounded on
 the way may be another number on another CPU."""
@@ -35,52 +46,65 @@ class FirstBatches:
     number for each row."""
 
     def __init__(self):
-        self.found = []
+        self.forget()
+
+    @property
+    def found(self):
+        noted = dict(self._noted)  # while other threads read on
+        return [noted[number] for number in range(BATCHES) if set(range(number + 1)) <= set(noted)]
+
+    def forget(self):
+        self._noted = {}  # by the number of the batch: a dataset may be opened more than once
 
     def noting(self, dataset):
-        """Return the same dataset; each time it is opened, what was found begins anew."""
-        return dataset.enumerate().map(self._note_the_first)
+        """Return the same dataset; what was found of another one is forgotten."""
+        self.forget()
+        noted = self._noted
 
-    def _note_the_first(self, number, batch):
-        tensors = _tensors_of(batch)
+        def note(number, *parts):
+            noted[number] = [_numbers(part) for part in parts]
 
-        def note():
-            return tf.numpy_function(self._note, [number, *tensors], tf.int64)
-
-        noted = tf.cond(number < BATCHES, note, lambda: number)
-        with tf.control_dependencies([noted]):
-            return tf.nest.map_structure(
-                lambda part: part if part is None else tf.identity(part), batch, expand_composites=True
-            )
-
-    def _note(self, number, *parts):
-        if number == 0:
-            self.found = []
-        self.found.append([_numbers(part) for part in parts])
-        return number
+        return noting_first(dataset, BATCHES, note)
 
 
 def refuse_another_order(dataset, epoch, step, before, seed_before):
     """Raise ValueError if an epoch of which ``step`` batches are done does not begin as it did ``before``.
 
-    Also if its order depends on TensorFlow's global seed, and that is another one; where the seed was not noted, as in
-    checkpoints of earlier versions, it is None.
+    Also if its order depends on TensorFlow's global seed, as `refuse_another_seed` says. The dataset is read for that.
+    """
+    refuse_another_seed(dataset, epoch, seed_before)
+    if step and before and _differ(before, _first_of(dataset), dataset):
+        _refuse(epoch, step)
+
+
+def refuse_another_seed(dataset, epoch, seed_before):
+    """Raise ValueError if an order depends on TensorFlow's global seed, and that is another one than before.
+
+    ``seed_before`` is None where it does not matter, and in checkpoints of earlier versions.
     """
     seed = global_seed()
     if seed_before not in (None, seed) and uses_seed(dataset, seed):
         raise ValueError(
             f"the order of epoch {epoch} depends on TensorFlow's global seed, which is another one than before the"
             f" restart, {seed} and not {seed_before}, so this would not be that training's order: call"
-            f" keras.utils.set_random_seed({seed_before}) or tf.random.set_seed({seed_before}) before make_epoch is"
-            " called, as the first start did"
+            f" keras.utils.set_random_seed({seed_before}) or tf.random.set_seed({seed_before}) before the dataset is"
+            " made, as the first start did"
         )
-    if not (step and before) or not _differ(before, dataset):
-        return
+
+
+def refuse_other_batches(dataset, epoch, step, before, now):
+    """Raise it for what was read ``now`` of a dataset that cannot be read for that, as it would go on from there."""
+    count = min(step, len(before))
+    if count and now and _differ(before[:count], now, dataset, is_read_once=True):
+        _refuse(epoch, step)
+
+
+def _refuse(epoch, step):
     raise ValueError(
-        f"epoch {epoch} does not begin with the batches with which it began before the restart, when {step} of them"
-        f" were trained, so some examples would be trained twice and others never: {AN_ORDER}; the examples and the"
-        " batch size must be the same too. If that order cannot be had again, save the restored model by model.save,"
-        " and train it on in another folder"
+        f"this dataset of epoch {epoch} does not begin with the batches with which it began before the restart, when"
+        f" {step} of them were trained, so some examples would be trained twice and others never: {AN_ORDER}; the"
+        " examples and the batch size must be the same too. If that order cannot be had again, save the restored model"
+        " by model.save, and train it on in another folder"
     )
 
 
@@ -90,7 +114,10 @@ def refuse_an_order_of_each_call(make, epoch):
     Where a shuffle would have to fill its buffer, what its seeds say must do.
     """
     dataset = make(epoch)
-    if not shuffles_of(dataset) and _differ(_first_of(dataset), make(epoch)):
+    if shuffles_of(dataset):
+        return
+    first, second = _first_of(dataset), _first_of(make(epoch))
+    if len(first) != len(second) or _differ(first, second, dataset, lambda: _first_of_the_next(make, epoch)):
         raise ValueError(
             f"make_epoch({epoch}) returns other batches, or another order of them, each time that it is called, so"
             f" after a restart some examples would be trained twice in an epoch and others never: {AN_ORDER};"
@@ -98,24 +125,54 @@ def refuse_an_order_of_each_call(make, epoch):
         )
 
 
-def _differ(before, dataset):
-    """Tell whether a dataset begins otherwise than ``before``: None where chance on the way leaves that open."""
-    now = _first_of(dataset)
-    if _alike(before, now):
+def _differ(before, now, dataset, of_another_epoch=None, is_read_once=False):
+    """Tell whether a dataset begins ``now`` otherwise than ``before``: None where chance on the way leaves that open.
+
+    All parts of the batches must be the same. Only where a `map` or Python may change them, those are left out that are
+    another one each time that the same dataset is read.
+    """
+    if len(now) < len(before):
+        return True
+    parts = _by_part(before, now)
+    same = _same_parts(before, now)
+    if all(same):
         return False
-    if changes_examples(dataset) and _first_of(dataset) != now:
+    is_changed, is_python = changes_examples(dataset), calls_python(dataset)
+    if not (is_changed or is_python):
+        return True
+    tells = [_bits(part) >= BITS for part, _ in parts]
+    if is_python and is_read_once:
+        return None if is_changed or any(map(all, zip(same, tells, strict=True))) else True
+    lasts = _same_parts(_first_of(dataset), _first_of(dataset))
+    if any(each and not is_same for each, is_same in zip(lasts, same, strict=True)):
+        return True
+    if is_changed:
         return None
-    return True
+    # A generator changes examples by chance, or their order: what is the same in all epochs does not tell which.
+    fixed = _same_parts(now, of_another_epoch()) if of_another_epoch else []
+    fixed += [False] * (len(parts) - len(fixed))
+    of_epoch = [each and tell and not is_fixed for each, tell, is_fixed in zip(lasts, tells, fixed, strict=True)]
+    return None if any(of_epoch) else True
 
 
 def _first_of(dataset):
-    batches = dataset.take(BATCHES)
-    return [[_numbers(part.numpy()) for part in _tensors_of(batch)] for batch in batches]
+    """Return what is noted of the first batches, without moving on the dataset's shuffling."""
+    if any(memory is not None for _, memory in shuffles_of(dataset)):
+        dataset = read_apart(dataset)
+    return [[_numbers(part.numpy()) for part in tensors_of(batch)] for batch in dataset.take(BATCHES)]
 
 
-def _tensors_of(batch):
-    parts = tf.nest.flatten(batch, expand_composites=True)
-    return [part for part in parts if part is not None and part.dtype != tf.variant]
+def _first_of_the_next(make, epoch):
+    try:
+        return _first_of(make(epoch + 1))
+    except Exception:
+        return []  # there may be no such epoch; then no part is known to be the same in all of them
+
+
+def _by_part(before, now):
+    """Return of each part of the batches what it was and what it is, in as many batches as both have."""
+    count = min(len(before), len(now))
+    return list(zip(zip(*before[:count], strict=False), zip(*now[:count], strict=False), strict=False))
 
 
 def _numbers(part):
@@ -130,37 +187,32 @@ def _numbers(part):
     if not tf.as_dtype(part.dtype).is_floating:
         return [zlib.crc32(row.tobytes()) for row in rows]
     weights = np.random.default_rng(0).normal(size=rows.shape[1])
-    return [float(f"{number:.9g}") for number in np.nan_to_num(rows.astype("float64")) @ weights]
+    rows = np.clip(np.nan_to_num(rows.astype("float64"), nan=2.0, posinf=1.0, neginf=-1.0), -LARGEST, LARGEST)
+    return [float(f"{number:.9g}") for number in rows @ weights]
 
 
-def _alike(before, now):
-    """Tell whether these are the same batches. One part is enough of those that tell batches apart, as labels do: the
-    others may be changed by chance on the way."""
-    count = min(len(before), len(now))
-    parts = list(zip(zip(*before[:count], strict=False), zip(*now[:count], strict=False), strict=False))
-    telling = [(one, other) for one, other in parts if _bits(one) >= BITS]
-    if telling:
-        return any(_same(one, other) for one, other in telling)
-    return all(_same(one, other) for one, other in parts)
+def _same_parts(before, now):
+    return [_same(*part) for part in _by_part(before, now)]
 
 
 def _same(one, other):
     if [len(numbers) for numbers in one] != [len(numbers) for numbers in other]:
         return False
-    one, other = np.concatenate([*one, []]), np.concatenate([*other, []])
-    return bool(np.all(np.abs(one - other) <= _width(one)))
+    one, other = list(chain(*one)), list(chain(*other))
+    width = _width(one)
+    return all(abs(number - again) <= width for number, again in zip(one, other, strict=True))
 
 
 def _width(numbers):
     """Return by how much numbers may differ: checksums not at all."""
-    if np.all(numbers == np.round(numbers)):
+    if all(isinstance(number, int) for number in numbers):
         return 0.0
     return float(max(CLOSE * np.std(numbers), 1e-5 * np.max(np.abs(numbers))))
 
 
 def _bits(part):
     """Return by how many bits batches differ in this part: by none where all are the same, as positions are."""
-    width = _width(np.concatenate([*part, []]))
+    width = _width(list(chain(*part)))
     bits = 0.0
     for numbers in zip_longest(*part):  # those of one row, in each batch
         there = [number if width == 0 else round(number / width) for number in numbers if number is not None]

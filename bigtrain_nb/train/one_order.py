@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 
 from bigtrain_nb.common.keras_gaps import datasets_within
-from bigtrain_nb.common.passes import keeps_order, shuffles_of
+from bigtrain_nb.common.passes import keeps_order, noting_first, shuffles_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
 
@@ -57,22 +57,11 @@ class OneOrder:
             raise ValueError(f"this dataset shuffles without a seed, {_NO_ONE_ORDER}")
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = _POLICIES.DATA
-        return dataset.enumerate().map(self._note_the_first).with_options(options)
+        return noting_first(dataset, 1, self._note).with_options(options)
 
-    def _note_the_first(self, number, batch):
-        parts = [part for part in tf.nest.flatten(batch, expand_composites=True) if part.dtype != tf.variant]
-
-        def note():
-            return tf.numpy_function(self._note, parts, tf.int64)
-
-        noted = tf.cond(tf.equal(number, 0), note, lambda: tf.constant(0, tf.int64))
-        with tf.control_dependencies([noted]):
-            return tf.nest.map_structure(tf.identity, batch, expand_composites=True)
-
-    def _note(self, *parts):
+    def _note(self, _, *parts):
         number = 1
         for part in map(np.asarray, parts):
             content = part.tobytes() if part.dtype != object else b"\0".join(part.ravel().tolist())
             number = zlib.crc32(content, number)
         self._first = number
-        return np.int64(number)

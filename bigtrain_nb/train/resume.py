@@ -14,13 +14,19 @@ from functools import wraps
 from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
 from bigtrain_nb.common.keras_gaps import callbacks_in, layers_within
 from bigtrain_nb.common.layers import optimizers_of
-from bigtrain_nb.common.passes import global_seed, without_first
+from bigtrain_nb.common.passes import global_seed, skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
 from bigtrain_nb.train.callback_state import give_back, has_stopped, let_logs_go_on, plain, states_of
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch
-from bigtrain_nb.train.first_batches import FirstBatches, refuse_an_order_of_each_call, refuse_another_order
+from bigtrain_nb.train.first_batches import (
+    FirstBatches,
+    refuse_an_order_of_each_call,
+    refuse_another_order,
+    refuse_another_seed,
+    refuse_other_batches,
+)
 from bigtrain_nb.train.folder_owner import A_NOTEBOOK
 from bigtrain_nb.train.preemption import Preemption, leave
 from bigtrain_nb.train.train_state import TrainState
@@ -52,9 +58,9 @@ class Resume(keras.callbacks.Callback):
     An epoch that is resumed must have the same order again, so ``make_epoch`` seeds it by the epoch's number, and the
     script starts with the same `keras.utils.set_random_seed`, if any. A checkpoint has TensorFlow's global seed and a
     summary of the epoch's first four batches, so that another order is refused; what a `map` changes at random in each
-    example is not. An order that is drawn at each call is refused at the start, where no shuffle tells where it comes
-    from: the first batches are read twice then. In a loop of your own, go through `epochs`, give each epoch's dataset
-    to `rest`, and call ``resume.step_done()`` after each step.
+    example is not. An order that ``make_epoch`` draws at each call is refused at the start, where no shuffle tells
+    where it comes from: the first batches are read twice then. In a loop of your own, go through `epochs`, give each
+    epoch's dataset to `rest`, and call ``resume.step_done()`` after each step.
 
     Going on in the middle of an epoch, what was trained before is read again, with all the work in the pipeline: hours,
     where that work is large and a million batches are done. It costs nothing where a batch is made from its number:
@@ -126,10 +132,13 @@ class Resume(keras.callbacks.Callback):
         self._unlisted = unlisted_variables(model)
         more = {"unlisted": list(self._unlisted.values())} if self._unlisted else {}
         self._files = CheckpointFiles(folder, variables, state=self._state, **more)
-        self._looked_for_later_ones = False
+        self._has_done_a_step = False
         self._length = None  # batches in this epoch, where known
         self._before = 0  # steps of this epoch that were done when its dataset was opened
         self._first_batches = FirstBatches()
+        self._compare = None  # what a loop of one's own has skipped with what was trained before
+        self._seed = global_seed()  # TensorFlow's, when this epoch's dataset was made
+        self._loop_sets_seed = False  # for an epoch, so that it is not that of the next one
         self._looked_at_the_order = False  # of the epoch in which a restart goes on
         self._in_loop = False
         self._callbacks = None  # those of the `fit` that runs
@@ -165,6 +174,7 @@ class Resume(keras.callbacks.Callback):
                     yield self.epoch
                 finally:
                     self._in_loop = False
+                self._refuse_other_batches()
                 self._end_epoch()
 
     def data(self, make_epoch: Callable[[int], tf.data.Dataset]) -> tf.data.Dataset:
@@ -185,6 +195,10 @@ class Resume(keras.callbacks.Callback):
         """
         _refuse_scope_of_workers()
         function("make_epoch", make_epoch, "a function of an epoch's number", arguments=(0,))
+        self._epochs = self._or_all_raise(lambda: self._epochs_of(make_epoch))
+        return self._epochs.dataset
+
+    def _epochs_of(self, make_epoch):
         noting = self._first_batches.noting
         epochs = EpochByEpoch(make_epoch, self.epoch, self._state.length, noting)
         if epochs.length is None and self.step:
@@ -193,12 +207,16 @@ class Resume(keras.callbacks.Callback):
             if self.step < count + self.model.steps_per_execution:
                 self._state.step = min(self.step, count)  # the last execution was counted as if all steps were there
         self._refuse_fewer(epochs.length)
-        self._refuse_another_order(epochs.made)
+        if self.step or not self._looked_at_the_order:
+            self._looked_at_the_order = True
+            before = self._first_batches.found or self._state.first_batches
+            refuse_another_order(epochs.made(self.epoch), self.epoch, self.step, before, self._state.global_seed)
+            if not self.step:
+                refuse_an_order_of_each_call(epochs.made, self.epoch)
         epochs.turn_to(self.epoch, self.step)
         if self._several_workers:
             epochs.dataset = _sharded_by_batches(epochs.dataset)
-        self._epochs = epochs
-        return epochs.dataset
+        return epochs
 
     def rest(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Return what is left of this epoch, in a loop of your own: ``dataset`` without the first `step` batches.
@@ -207,25 +225,59 @@ class Resume(keras.callbacks.Callback):
         warning says so where more than a hundred took more than ten seconds. Only where batches are made from their
         numbers, ``tf.data.Dataset.range(steps).map(read)``, the numbers alone are skipped. So it is with `data`, too.
 
+        The dataset is not read before: one that moves on with each pass, or a stream that is read once, loses nothing.
+        Whether it begins as before the restart is compared when it is read; the first `step_done` raises if not.
+
         Raises TypeError for what is no `tf.data.Dataset`, ValueError for one without end, with fewer batches than are
         done, or with another policy; with several workers it is shared out as `data` says.
         """
         of_kind("dataset", dataset, tf.data.Dataset, "a tf.data.Dataset of batches; a Pipeline gives it by .dataset()")
+        return self._or_all_raise(lambda: self._left_of(dataset))
+
+    def _left_of(self, dataset):
         length = int(dataset.cardinality())
         if length == tf.data.INFINITE_CARDINALITY:
             raise ValueError("this dataset has no end, so no epochs: dataset.take(steps) makes one")
         self._length = length if length >= 0 else None
         self._refuse_fewer(self._length)
-        self._refuse_another_order(lambda _: dataset)
+        self._note_seed_of_loop(dataset)
         self._skips_since = time.monotonic() if self.step else None
         self._before = self.step
-        left = without_first(dataset, self.step) if self.step else self._first_batches.noting(dataset)
+        left = self._without_what_is_done(dataset) if self.step else self._first_batches.noting(dataset)
         return _sharded_by_batches(left) if self._several_workers else left
+
+    def _note_seed_of_loop(self, dataset):
+        refuse_another_seed(dataset, self.epoch, self._state.global_seed)
+        seed = global_seed()
+        self._loop_sets_seed |= seed != self._seed
+        self._seed = seed
+
+    def _without_what_is_done(self, dataset):
+        """Return what is left of a dataset, whose first batches are compared when they are read again.
+
+        It is not read before: another pass over it may have another order, and a stream no second one.
+        """
+        before = self._first_batches.found or self._state.first_batches
+        by_number = skipping_numbers(dataset, self.step)
+        if by_number:
+            refuse_another_order(dataset, self.epoch, self.step, before, None)
+            return by_number
+        again = FirstBatches()
+        read = again.noting(dataset)
+        self._compare = lambda: refuse_other_batches(dataset, self.epoch, self.step, before, again.found)
+        return read.skip(self.step)
+
+    def _refuse_other_batches(self):
+        """Raise ValueError, before a step is counted, if those that were skipped are others than those trained."""
+        compare, self._compare = self._compare, None
+        if compare:
+            self._or_all_raise(compare)
 
     def step_done(self, steps: int = 1) -> None:
         """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came.
 
-        Raises RuntimeError outside the loop over `epochs`, ValueError for what is no whole number of steps.
+        Raises RuntimeError outside the loop over `epochs`, ValueError for what is no whole number of steps, and in the
+        first step of a restart for a dataset that begins otherwise than before.
         """
         if not self._in_loop and self._callbacks is None:
             raise RuntimeError(
@@ -233,6 +285,10 @@ class Resume(keras.callbacks.Callback):
                 f" called once: {ONE_FIT}"
             )
         before = self.step
+        if not self._has_done_a_step:
+            self._has_done_a_step = True
+            self._refuse_what_came_later()
+        self._refuse_other_batches()
         self._warn_of_a_long_skip(before)
         self._state.step += whole_number("steps", steps, 0)
         if self.step == self._length:
@@ -292,7 +348,7 @@ class Resume(keras.callbacks.Callback):
             let_logs_go_on(callbacks, self.epoch)
         self._callbacks = callbacks
         self._length = self._epochs.length
-        self._epochs.turn_to(self.epoch)  # Keras may look at a batch before it begins
+        self._or_all_raise(lambda: self._epochs.turn_to(self.epoch))  # Keras may look at a batch before it begins
         try:
             with self._guarded():
                 result = own_fit(self.model, **given)
@@ -333,7 +389,8 @@ class Resume(keras.callbacks.Callback):
         if self.step and self._rate is not None:
             self.model.optimizer.learning_rate.assign(self._rate)  # a schedule by epochs has set it a second time
         self._skips_since = time.monotonic() if self.step else None
-        self._epochs.turn_to(epoch, self.step)
+        self._or_all_raise(lambda: self._epochs.turn_to(epoch, self.step))
+        self._seed = self._epochs.seed
         self._before = self.step
 
     def _note_epochs_that_are_done(self):
@@ -371,7 +428,8 @@ class Resume(keras.callbacks.Callback):
     def _end_epoch(self):
         self._state.epoch += 1
         self._state.step = self._before = 0
-        self._first_batches.found = []
+        self._first_batches.forget()
+        self._refuse_what_came_later()
         self._save(stop=self._preemption.came())
 
     @contextmanager
@@ -381,9 +439,6 @@ class Resume(keras.callbacks.Callback):
             yield
 
     def _refuse_what_came_later(self):
-        if self._looked_for_later_ones:
-            return
-        self._looked_for_later_ones = True
         known = {id(variable) for variable in self._unlisted.values()}
         later = [where for where, variable in unlisted_variables(self.model).items() if id(variable) not in known]
         if later:
@@ -393,20 +448,15 @@ class Resume(keras.callbacks.Callback):
                 " batch, before Resume"
             )
 
-    def _refuse_another_order(self, make):
-        """Raise ValueError, on all workers, where the order of this epoch is not what it was, or of each call."""
-        if self._looked_at_the_order and not self.step:
-            return
-        self._looked_at_the_order = True
-        state, problem = self._state, None
+    def _or_all_raise(self, action):
+        """Return what an action returns on this worker; where it fails on one worker, all raise, and none waits."""
+        result = problem = None
         try:
-            before = self._first_batches.found or state.first_batches
-            refuse_another_order(make(self.epoch), self.epoch, self.step, before, state.global_seed)
-            if not self.step:
-                refuse_an_order_of_each_call(make, self.epoch)
-        except ValueError as error:
+            result = action()
+        except Exception as error:
             problem = error
         self._answers(-1 if problem else 0, problem)
+        return result
 
     def _refuse_fewer(self, length):
         if length is not None and length < self.step:
@@ -489,9 +539,9 @@ class Resume(keras.callbacks.Callback):
 
     def _save(self, stop):
         """Save, and end the process if told to ``stop``; all workers must call it."""
-        self._refuse_what_came_later()
         self._state.gather_seeds()
-        self._state.global_seed = global_seed()
+        sets_seed = self._loop_sets_seed if self._callbacks is None else self._epochs.sets_seed
+        self._state.global_seed = self._seed if self.step or not sets_seed else None
         if not self._before:
             self._state.first_batches = self._first_batches.found
         if self._callbacks is not None:

@@ -5,7 +5,7 @@ functions there.
 """
 
 from functools import partial
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 
 from bigtrain_nb.common.keras_gaps import layers_within
 from bigtrain_nb.common.layers import optimizers_of
@@ -14,78 +14,143 @@ from bigtrain_nb.common.quiet import keras, tf
 _LONG = 10_000
 """A list with more elements is taken for data."""
 _OF_LIBRARIES = ("keras.", "tensorflow.", "numpy.", "bigtrain_nb.", "builtins.")
-_LEFT_OUT = (type, keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer, keras.callbacks.Callback)
-"""Layers are looked at each for itself; the others are none, or saved elsewhere."""
+_LEFT_OUT = (type, keras.callbacks.Callback)
+_LOOKED_INTO = (
+    keras.layers.Layer,
+    keras.random.SeedGenerator,
+    tf.Module,
+    tf.train.Checkpoint,
+    tf.train.ExponentialMovingAverage,
+)
+"""What has variables as attributes though it may be of a library."""
+_VARIABLES_AND_FUNCTIONS = (
+    FunctionType,
+    tf.types.experimental.PolymorphicFunction,
+    keras.Variable,
+    tf.Variable,
+)
+_NOT_FOLLOWED = ("_self_", "_inbound", "_outbound", "_compile_config", "_compile_metrics")
 
 
 def unlisted_variables(model):
     """Return {where: `tf.Variable`} of what a model, its layers and its losses hold beside those of Keras' lists.
 
-    In an order that is the same for the same model. Metrics and optimizers are left out.
+    In an order that is the same for the same model. The model's own metrics and optimizers are left out.
     """
     return _Search(model).found
 
 
 class _Search:
     def __init__(self, model):
+        layers = layers_within(model)
+        optimizers = optimizers_of(model).values()
         listed = [*model.variables, *model.metrics_variables]
-        for optimizer in optimizers_of(model).values():
+        for optimizer in optimizers:
             listed += optimizer.variables
-        self._seen = {id(variable) for variable in listed} | {id(_inside(variable)) for variable in listed}
-        self._kept = []  # so that no other object has the id of one that is gone
+        metrics = [metric for layer in layers for metric in vars(layer).get("_metrics", [])]
+        self._kept = [*listed, *map(_inside, listed), *layers, *optimizers, *model.metrics, *metrics]
+        self._seen = set(map(id, self._kept))  # kept, so that no other object has the id of one that is gone
         self.found = {}
-        for layer in layers_within(model):
-            self._look_into(layer, layer.name)
-            if not _is_of_a_library(layer):
-                for name, value in vars(type(layer)).items():
-                    if isinstance(value, FunctionType):
-                        self._look_at(value, f"{layer.name}.{name}")
+        for layer in layers:
+            self._follow([(value, (layer.name, name)) for value, name in _held_by(layer)])
 
-    def _look_into(self, thing, where):
-        for name, value in list(vars(thing).items()):
-            if not name.startswith(("_self_", "_inbound", "_outbound")):
-                self._look_at(value, f"{where}.{name}")
+    def _follow(self, found):
+        """Look at things and at what they hold, the first one with all that it holds first.
 
-    def _look_at(self, thing, where):
-        if thing is None or isinstance(thing, bool | int | float | str | bytes) or id(thing) in self._seen:
-            return
-        self._seen.add(id(thing))
-        self._kept.append(thing)
-        if isinstance(thing, keras.Variable):
-            self._look_at(_inside(thing), where)
-        elif isinstance(thing, tf.Variable):
-            self.found[where] = thing
-        elif isinstance(thing, tf.random.Generator):
-            self._look_at(thing.state, f"{where}.state")
-        elif isinstance(thing, dict):
-            if len(thing) <= _LONG:
-                for name, value in list(thing.items()):
-                    self._look_at(value, f"{where}[{name!r:.60}]")
-        elif isinstance(thing, list | tuple):
-            if len(thing) <= _LONG:
-                for number, value in enumerate(thing):
-                    self._look_at(value, f"{where}[{number}]")
-        elif isinstance(thing, partial):
-            self._look_at((thing.func, thing.args, thing.keywords), where)
-        elif isinstance(thing, MethodType):
-            self._look_at(thing.__self__, where)
-        elif isinstance(thing, FunctionType):
-            for name in thing.__code__.co_names:
-                if isinstance(thing.__globals__.get(name), keras.Variable | tf.Variable):
-                    self._look_at(thing.__globals__[name], f"{where}, {name}")
-            for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
-                try:
-                    self._look_at(cell.cell_contents, f"{where}, {name}")
-                except ValueError:
-                    pass  # a name that has no value yet
-        elif hasattr(thing, "__dict__") and not isinstance(thing, _LEFT_OUT) and not _is_of_a_library(thing):
-            self._look_into(thing, where)
+        Where they were found is a name, or a pair of where the holder was found and a name.
+        """
+        stack = found[::-1]
+        while stack:
+            thing, where = stack.pop()
+            if thing is None or isinstance(thing, bool | int | float | str | bytes) or id(thing) in self._seen:
+                continue
+            self._seen.add(id(thing))
+            self._kept.append(thing)
+            if isinstance(thing, tf.Variable):
+                text = _text(where)
+                self.found[f"{text}, the {len(self.found) + 1}th" if text in self.found else text] = thing
+            else:
+                stack += [(value, (where, name)) for value, name in _within(thing)][::-1]
+
+
+def _within(thing):
+    """Return what a thing holds, as pairs of that and how it is reached."""
+    if isinstance(thing, keras.Variable):
+        return [(_inside(thing), "")]
+    if isinstance(thing, tf.random.Generator):
+        return [(thing.state, ".state")]
+    if isinstance(thing, keras.metrics.Metric | keras.optimizers.Optimizer):
+        return [(variable, f".{variable.path}") for variable in thing.variables]
+    if isinstance(thing, dict):
+        return [(value, f"[{name!r:.60}]") for name, value in list(thing.items())] if len(thing) <= _LONG else []
+    if isinstance(thing, list | tuple):
+        return [(value, f"[{number}]") for number, value in enumerate(thing)] if len(thing) <= _LONG else []
+    if isinstance(thing, partial):
+        return [((thing.func, thing.args, thing.keywords), "")]
+    if isinstance(thing, MethodType):
+        return [(thing.__self__, ""), (thing.__func__, "")]
+    if isinstance(thing, tf.types.experimental.PolymorphicFunction):
+        return [(thing.python_function, "")]
+    if isinstance(thing, FunctionType):
+        return [*_globals_of(thing), *_enclosed_by(thing)]
+    is_own = hasattr(thing, "__dict__") and not isinstance(thing, _LEFT_OUT) and not _is_of_a_library(type(thing))
+    return _held_by(thing) if is_own or isinstance(thing, _LOOKED_INTO) else []
+
+
+def _held_by(thing):
+    """Return the attributes of an object, and the methods of its classes that are of one's own."""
+    held = [(value, f".{name}") for name, value in list(vars(thing).items()) if not name.startswith(_NOT_FOLLOWED)]
+    for kind in type(thing).__mro__:
+        if not _is_of_a_library(kind):
+            held += [(_function_of(value), f".{name}") for name, value in list(vars(kind).items())]
+    return [(value, name) for value, name in held if value is not None]
+
+
+def _function_of(attribute):
+    """Return the function of a method; of another attribute of a class what it is, if that is a variable."""
+    attribute = attribute.fget if isinstance(attribute, property) else attribute
+    attribute = getattr(attribute, "__func__", attribute)
+    return attribute if isinstance(attribute, _VARIABLES_AND_FUNCTIONS) else None
+
+
+def _globals_of(function):
+    """Return the variables and functions of its file that a function, or one that is defined in it, names."""
+    if _is_of_a_library(function):
+        return []
+    names, codes = [], [function.__code__]
+    while codes:
+        code = codes.pop()
+        names += code.co_names
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    named = [(function.__globals__.get(name), f", {name}") for name in dict.fromkeys(names)]
+    return [(value, name) for value, name in named if isinstance(value, _VARIABLES_AND_FUNCTIONS)]
+
+
+def _enclosed_by(function):
+    enclosed = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            enclosed.append((cell.cell_contents, f", {name}"))
+        except ValueError:
+            pass  # a name that has no value yet
+    return enclosed
 
 
 def _is_of_a_library(thing):
-    return f"{type(thing).__module__}.".startswith(_OF_LIBRARIES)
+    return f"{thing.__module__}.".startswith(_OF_LIBRARIES)
 
 
 def _inside(variable):
     """Return the variable of TensorFlow within one of Keras."""
     return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _text(where):
+    """Return where something was found; of a long way its two ends."""
+    names = []
+    while isinstance(where, tuple):
+        where, name = where
+        names.append(name)
+    names.append(where)
+    text = "".join(reversed(names))
+    return text if len(text) <= 400 else f"{text[:200]} ... {text[-200:]}"

@@ -4,10 +4,11 @@ import random
 
 import numpy as np
 import pytest
-from resume_runs import BATCH, EPOCHS, At, Crash, X, Y, crash, cut, model_of, train
+from resume_runs import BATCH, EPOCHS, At, Crash, X, Y, crash, cut, model_of, state, train
 
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train.first_batches import BATCHES, FirstBatches, refuse_another_order
+from bigtrain_nb.train.first_batches import BATCHES, FirstBatches, refuse_an_order_of_each_call, refuse_another_order
+from bigtrain_nb.train.one_order import OneOrder
 from bigtrain_nb.train.resume import Resume
 
 SLICES = tf.data.Dataset.from_tensor_slices
@@ -208,19 +209,22 @@ def test_real_numbers_that_another_cpu_rounds_otherwise_are_the_same():
             refuse_another_order(SLICES(values[::-1]).batch(6), 0, 3, found, None)
 
 
-def test_a_loop_of_ones_own_is_refused_too(tmp_path):
-    def loop(resume, dataset, last=100):
-        for _ in resume.epochs(EPOCHS):
-            for x, y in resume.rest(dataset()):
-                resume.model.train_on_batch(x, y)
-                resume.step_done()
-                if int(resume.model.optimizer.iterations) == last:
-                    raise Crash
+def loop(resume, dataset, last=100):
+    for _ in resume.epochs(EPOCHS):
+        for x, y in resume.rest(dataset()):
+            resume.model.train_on_batch(x, y)
+            resume.step_done()
+            if int(resume.model.optimizer.iterations) == last:
+                raise Crash
+    return state(resume.model)
 
+
+def test_a_loop_of_ones_own_is_refused_too(tmp_path):
     with pytest.raises(Crash):
         loop(Resume(tmp_path, model_of(), every=2), lambda: in_order(np.arange(49)), 5)
-    with pytest.raises(ValueError, match="epoch 0 does not begin with"):
-        loop(Resume(tmp_path, model_of()), lambda: in_order(np.arange(48, -1, -1)))
+    with pytest.raises(ValueError, match="this dataset of epoch 0 does not begin with"):
+        loop(Resume(tmp_path, model_of(), every=1), lambda: in_order(np.arange(48, -1, -1)))
+    assert Resume(tmp_path, model_of()).step == 4  # nothing of another order was saved
     loop(Resume(tmp_path, model_of()), lambda: in_order(np.arange(49)))
 
 
@@ -242,3 +246,156 @@ def test_checkpoints_that_have_no_first_batches_are_read(tmp_path, monkeypatch):
     resume = Resume(tmp_path, model_of())
     assert (resume.epoch, resume.step) == (0, 4)
     train(resume)
+
+
+def test_an_order_that_moves_on_with_each_pass_is_not_moved_on_by_the_check(tmp_path):
+    """One dataset for all epochs, as many loops of one's own have it."""
+
+    def made_once():
+        dataset = SLICES((X, Y)).shuffle(len(X), seed=1).batch(BATCH)
+        return lambda: dataset
+
+    whole = loop(Resume(tmp_path / "whole", model_of()), made_once())
+    with pytest.raises(Crash):
+        loop(Resume(tmp_path / "cut", model_of(), every=2), made_once(), 5)
+    assert loop(Resume(tmp_path / "cut", model_of()), made_once()) == whole
+    dataset = made_once()()
+    refuse_another_order(dataset, 0, 3, seen(made_once()()), None)
+    for one, other in zip(dataset, made_once()(), strict=True):
+        assert np.array_equal(one[0], other[0])
+
+
+def test_a_stream_that_is_read_once_loses_no_batch(tmp_path):
+    def opened(reverse=False):
+        stream = iter(list(zip(X, Y, strict=True))[:: -1 if reverse else 1] * EPOCHS)
+        dataset = tf.data.Dataset.from_generator(lambda: stream, output_signature=SIGNATURE).batch(BATCH)
+        return lambda: dataset.take(8)
+
+    whole = loop(Resume(tmp_path / "whole", model_of()), opened())
+    with pytest.raises(Crash):
+        loop(Resume(tmp_path / "cut", model_of(), every=2), opened(), 5)
+    with pytest.raises(ValueError, match="this dataset of epoch 0 does not begin with"):
+        loop(Resume(tmp_path / "cut", model_of()), opened(reverse=True))
+    resume = Resume(tmp_path / "cut", model_of())
+    left = [x for x, _ in resume.rest(opened()())]
+    assert np.array_equal(np.concatenate(left), X[4 * BATCH : 8 * BATCH])
+    assert loop(Resume(tmp_path / "again", model_of()), opened()) == whole
+
+
+def mixed_in_classes():
+    return np.stack([np.random.permutation(10) + 10 * one for one in range(4)], 1).ravel()
+
+
+def generated_images(order_of_pass, noise=0.0):
+    def pairs():
+        for example in order_of_pass():
+            yield IMAGES[example] + noise * np.random.normal(size=(8, 8, 3)), LABELS[example]
+
+    signature = tf.TensorSpec((8, 8, 3)), tf.TensorSpec((), tf.int64)
+    return tf.data.Dataset.from_generator(pairs, output_signature=signature).batch(6)
+
+
+def drawn():
+    return np.random.permutation(40)
+
+
+def in_pairs(order):
+    return SLICES((IMAGES[order], np.arange(40)[order]))
+
+
+ONE_PART_IS_THE_SAME = {
+    "classes in their order": lambda epoch: SLICES((IMAGES[mixed_in_classes()], mixed_in_classes() // 10)).batch(6),
+    "positions": lambda epoch: SLICES(IMAGES[drawn()]).batch(6).enumerate(),
+    "mirrored at random": lambda epoch: in_pairs(drawn()).map(mirrored_at_random).batch(6),
+}
+
+
+@pytest.mark.parametrize("make", ONE_PART_IS_THE_SAME.values(), ids=ONE_PART_IS_THE_SAME)
+def test_a_part_that_is_the_same_in_any_order_does_not_hide_another_order(make):
+    with pytest.raises(ValueError, match="or another order of them, each time that it is called"):
+        refuse_an_order_of_each_call(make, 0)
+    with pytest.raises(ValueError, match="epoch 0 does not begin with"):
+        refuse_another_order(make(0), 0, 3, seen(make(0)), None)
+
+
+def test_positions_do_not_hide_that_a_generator_draws_an_order_in_each_pass():
+    with pytest.raises(ValueError, match="or another order of them, each time that it is called"):
+        refuse_an_order_of_each_call(lambda epoch: generated_images(drawn).enumerate(), 0)
+
+
+def test_what_a_generator_changes_by_chance_is_left_out():
+    def make(epoch):
+        return generated_images(np.random.default_rng(epoch).permutation(40).tolist().copy, noise=9.0)
+
+    refuse_an_order_of_each_call(make, 0)
+    refuse_another_order(make(0), 0, 3, seen(make(0)), None)
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.nan, 1e300, -3e38])
+def test_masks_of_infinite_numbers_are_looked_at(value):
+    masks = np.where(np.tril(np.ones((40, 40))), 0, value)
+    refuse_an_order_of_each_call(lambda epoch: SLICES((X[:40], masks)).batch(6), 0)
+    refuse_another_order(SLICES((X[:40], masks)).batch(6), 0, 3, seen(SLICES((X[:40], masks)).batch(6)), None)
+    with pytest.raises(ValueError, match="each time that it is called"):
+        refuse_an_order_of_each_call(lambda epoch: SLICES(masks[drawn()]).batch(6), 0)
+
+
+def test_a_dataset_of_no_batches_is_another_one():
+    numbers = iter([40, 0])
+    with pytest.raises(ValueError, match="each time that it is called"):
+        refuse_an_order_of_each_call(lambda epoch: SLICES(LABELS[: next(numbers)]).batch(6), 0)
+    with pytest.raises(ValueError, match="epoch 0 does not begin with"):
+        refuse_another_order(SLICES(LABELS[:0]).batch(6), 0, 3, seen(SLICES(LABELS).batch(6)), None)
+
+
+@pytest.mark.parametrize("crash_after", [5, 10], ids=["in an epoch", "behind an epoch"])
+@pytest.mark.parametrize("how", ["fit", "a loop"])
+def test_a_global_seed_that_is_set_for_each_epoch_can_be_had_again(how, crash_after, tmp_path):
+    def make_epoch(epoch):
+        tf.random.set_seed(100 + epoch)
+        return SLICES((X, Y)).shuffle(49, seed=epoch, reshuffle_each_iteration=False).batch(BATCH)
+
+    def trained(folder, last=100):
+        resume = Resume(folder, model_of(), every=2)
+        if how == "a loop":
+            return loop(resume, lambda: make_epoch(resume.epoch), last)
+        return train(resume, At(last, crash), epoch_of=make_epoch)
+
+    whole = trained(tmp_path / "whole")
+    with pytest.raises(Crash):
+        trained(tmp_path / "cut", crash_after)
+    assert trained(tmp_path / "cut") == whole
+
+
+@pytest.mark.parametrize("error", [TypeError("no"), tf.errors.NotFoundError(None, None, "no"), KeyError("no")])
+def test_every_error_of_make_epoch_is_told_to_the_other_workers(error, tmp_path):
+    def broken(epoch):
+        raise error
+
+    def broken_later(epoch):
+        return broken(epoch) if epoch else in_order(np.arange(49))
+
+    told = []
+    resume = Resume(tmp_path, model_of())
+    answers = Resume._answers
+    resume._answers = lambda number, *more: told.append(number) or answers(resume, number, *more)
+    with pytest.raises(type(error)):
+        resume.data(broken)
+    assert told == [-1]
+    with pytest.raises(type(error)):
+        train(resume, epoch_of=broken_later)
+    assert told[-1] == -1 and told.count(-1) == 2
+
+
+def test_a_dataset_that_is_open_twice_is_noted_as_if_once():
+    first = FirstBatches()
+    noting = first.noting(SLICES(LABELS).batch(6))
+    for one, other in zip(noting, noting, strict=True):
+        assert np.array_equal(one, other)
+    assert first.found == seen(SLICES(LABELS).batch(6))
+
+
+def test_workers_compare_batches_with_a_part_that_is_none():
+    order = OneOrder(tf.distribute.get_strategy())
+    batches = list(order.by_batches(UNDISTURBED["None"]().batch(6)))
+    assert batches[0][1] is None and order._first

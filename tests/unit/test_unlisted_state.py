@@ -98,7 +98,122 @@ def test_what_is_made_after_resume_is_refused_by_name(tmp_path):
     model.compile("sgd", "mse")
     late.total = None
     with pytest.raises(ValueError, match="late.total: in none of Keras' lists of variables, and made after Resume"):
-        train(Resume(tmp_path, model, every=2), epoch_of=epoch_of)
+        train(Resume(tmp_path, model, every=None), epoch_of=epoch_of)
+    assert int(model.optimizer.iterations) == 1
+
+
+class Node:
+    def __init__(self, following, value=None):
+        self.following, self.value = following, value
+
+
+def chain(length, value):
+    node = None
+    for number in range(length):
+        node = Node(node, None if number else value)
+    return node
+
+
+class Holder:
+    def __init__(self, **held):
+        vars(self).update(held)
+
+
+def built_layer():
+    layer = keras.layers.Dense(2)
+    layer.build((None, 3))
+    return layer
+
+
+def averages():
+    average = tf.train.ExponentialMovingAverage(0.9)
+    average.apply([tf.Variable(1.0)])
+    return average
+
+
+def a_module():
+    module = tf.Module()
+    module.total = tf.Variable(0.0)
+    return module
+
+
+def momentum():
+    optimizer = keras.optimizers.SGD(momentum=0.9)
+    optimizer.build([keras.Variable([1.0])])
+    return optimizer
+
+
+def a_function_of_tensorflow():
+    total = tf.Variable(0.0)
+    return tf.function(lambda: total.assign_add(1.0))
+
+
+HELD = {
+    "a long chain": (lambda: chain(3000, tf.Variable(0.0)), 1),
+    "long ways": (lambda: chain(300, [tf.Variable(0.0), [tf.Variable(0.0)]]), 2),
+    "a layer": (built_layer, 2),
+    "a metric": (keras.metrics.Mean, 2),
+    "an optimizer": (momentum, 3),
+    "averages": (averages, 1),
+    "a module": (a_module, 1),
+    "a seed": (lambda: keras.random.SeedGenerator(1), 1),
+    "a function": (a_function_of_tensorflow, 1),
+}
+
+
+@pytest.mark.parametrize(("make", "count"), HELD.values(), ids=HELD)
+def test_what_hangs_in_an_object_of_ones_own_is_found(make, count):
+    model = model_of()
+    model.layers[1].helper = Holder(held=make())
+    assert len(unlisted_variables(model)) == count
+
+
+def test_what_is_in_keras_lists_is_not_found_again_in_an_object():
+    model = model_of(metrics=["mae", keras.metrics.MeanSquaredError()])
+    model.layers[1].helper = Holder(held=[model, model.optimizer, model.layers, model.metrics])
+    assert unlisted_variables(model) == {}
+    model.fit(X, Y, verbose=0)
+    assert unlisted_variables(model) == {}
+
+
+class Counting:
+    def count(self):
+        return counted.assign_add(0.1)
+
+
+def add_to_counted():
+    return counted.assign_add(0.1)
+
+
+class ByBaseClass(Counting, keras.layers.Layer):
+    def call(self, x):
+        return x + self.count()
+
+
+class ByFunctionInside(keras.layers.Layer):
+    def call(self, x):
+        def added(x):
+            return x + counted.assign_add(0.1)
+
+        return added(x)
+
+
+class ByFunctionOfTheFile(keras.layers.Layer):
+    def call(self, x):
+        return x + add_to_counted()
+
+
+class ByFunctionOfTensorFlow(keras.layers.Layer):
+    @tf.function
+    def call(self, x):
+        return x + counted.assign_add(0.1)
+
+
+@pytest.mark.parametrize("layer", [ByBaseClass, ByFunctionInside, ByFunctionOfTheFile, ByFunctionOfTensorFlow])
+def test_a_variable_of_the_file_is_found_by_whatever_names_it(layer):
+    model = keras.Sequential([keras.Input((5,)), layer(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert list(map(id, unlisted_variables(model).values())) == [id(counted)]
 
 
 def test_a_checkpoint_that_has_no_such_state_is_read(tmp_path, monkeypatch, capsys):
