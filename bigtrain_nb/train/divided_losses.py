@@ -264,6 +264,7 @@ def _of_length(value, length):
     return tf.TensorSpec([length, *value.shape[1:]] if value.shape.rank else value.shape, value.dtype)
 
 
+@tf.autograph.experimental.do_not_convert  # a tf.function around the step would convert the thread, and warn
 def _shapes_for(model, x, length, training):
     """Return the shapes of what a model returns for so many examples."""
 
@@ -381,6 +382,7 @@ def _joined(*pieces):
     return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *pieces)
 
 
+@tf.autograph.experimental.do_not_convert
 def _alone(call, *pieces):
     """Return what a loss gives for each piece outside of graphs and strategies, as in a thread of its own."""
 

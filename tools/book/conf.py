@@ -26,7 +26,7 @@ sys.path.append(str(NOTEBOOKS))  # where an exercise finds its script
 project = html_title = "Training large models with TensorFlow 2"
 extensions = ["myst_nb", "sphinx.ext.autodoc"]
 root_doc = "README"
-exclude_patterns = [".ipynb_checkpoints"]
+exclude_patterns = [".ipynb_checkpoints", "scripts/*/README.md"]
 autodoc_inherit_docstrings = False  # those of Keras are not written for Sphinx
 nb_execution_mode = "off"
 nb_merge_streams = True
