@@ -22,7 +22,6 @@ from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import seconds_of_others
 from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.sources import is_source
-from bigtrain_nb.common.words import amount
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure.race import Race, looks
@@ -77,9 +76,9 @@ class Clock:
     @property
     def words(self):
         """The expectation: "about 9 s, up to 26 s where it is close"."""
-        words = f"about {amount(self.total, 's')}"
+        words = f"about {_seconds(self.total)}"
         if self.longest > self.seconds:
-            words += f", up to {amount(self.total - self.seconds + self.longest, 's')} where it is close"
+            words += f", up to {_seconds(self.total - self.seconds + self.longest)} where it is close"
         return words if self.overhead is not None else f"{words}, and building and warming up"
 
     def hear(self, words):
@@ -94,6 +93,10 @@ class Clock:
         is_other = not self._announced / 1.2 < self.total < 1.2 * self._announced
         self._announced = self.total if is_other else self._announced
         return is_other
+
+
+def _seconds(value):
+    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
 
 
 class Lab:

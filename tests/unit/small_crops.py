@@ -9,7 +9,8 @@ AUTOTUNE = "AUTOTUNE"
 
 
 def pipeline(data, **settings):
-    return Pipeline(data=data, **{"image_size": SIZE, "batch": BATCH, **settings})
+    size = {} if "parse" in settings else {"image_size": SIZE}
+    return Pipeline(data=data, **{**size, "batch": BATCH, **settings})
 
 
 def sizes(dataset):

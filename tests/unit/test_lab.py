@@ -178,7 +178,7 @@ class TestClock:
 
     def test_it_learns_from_the_first_round(self):
         clock = Clock(None, 0.5, 2.0)
-        assert clock.words == "about 500 ms, up to 2.00 s where it is close, and building and warming up"
+        assert clock.words == "about 0.5 s, up to 2 s where it is close, and building and warming up"
         time.sleep(0.3)
         assert not clock.hear("warming up run 1")
         clock.hear("round 1 of about 3, about 0.50 s")
