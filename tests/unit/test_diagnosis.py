@@ -288,10 +288,12 @@ def from_python():
 )
 def test_stages_in_python_take_turns_and_are_not_promised_more_cores(make, stage):
     found = diagnose(make().prefetch(2).batch(16), seconds=0.8)
-    assert [one.name for one in found.stages if one.in_python] == [stage]
+    (python,) = [one for one in found.stages if one.in_python]
+    assert python.name == stage
     words = " ".join(found.words())
     assert f"{stage}: calls of Python take turns" in words and "by a tf.data service" in words
-    assert found.ceiling <= 1.3 * found.rate or found.ceiling <= found.binding.rate * 1.01
+    one_core = 1e6 / python.microseconds  # calls one after the other, however many run at once
+    assert found.ceiling <= 1.01 * max(found.rate, one_core)
     assert not any(one.in_python for one in diagnose(tf.data.Dataset.range(1000).batch(10), seconds=0.3).stages)
 
 
