@@ -8,8 +8,8 @@ from budget_steps import Case, peak_of
 from report import add_arguments, facts, finish, in_words, table
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.plan.plans import PROCESS
 from bigtrain_nb.common.words import amount
-from bigtrain_nb.plan.plans import PROCESS
 
 CASES = [
     Case("conv net", 256),

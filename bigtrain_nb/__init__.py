@@ -29,25 +29,22 @@ _HOME = {
     "train.resume": ("Resume",),
     "train.schedules": ("scaled_rate", "warmup_cosine"),
     "train.loss_scale": ("LossScaleHistory",),
-    "plan.peak_memory": ("peak_memory",),
-    "plan.plans": ("plan_step",),
-    "plan.clusters": ("plan_cluster",),
-    "plan.transformer": ("SIZES", "Transformer"),
-    "plan.accelerators": ("ACCELERATORS",),
-    "plan.communication": ("all_reduce_seconds",),
-    "parallel.recompute": ("recompute",),
-    "parallel.attention": ("chunk_attention",),
-    "parallel.fused": ("fuse_attention",),
-    "parallel.masks": ("segment_mask",),
-    "watch.profile": ("profile",),
-    "watch.meter": ("Meter",),
-    "watch.overflow": ("find_overflow",),
-    "preflight.preflight": ("preflight",),
+    "advanced.plan.peak_memory": ("peak_memory",),
+    "advanced.plan.plans": ("plan_step",),
+    "advanced.plan.clusters": ("plan_cluster",),
+    "advanced.plan.transformer": ("SIZES", "Transformer"),
+    "advanced.plan.accelerators": ("ACCELERATORS",),
+    "advanced.plan.communication": ("all_reduce_seconds",),
+    "advanced.parallel.recompute": ("recompute",),
+    "advanced.parallel.attention": ("chunk_attention",),
+    "advanced.parallel.fused": ("fuse_attention",),
+    "advanced.parallel.masks": ("segment_mask",),
+    "advanced.watch.profile": ("profile",),
+    "advanced.watch.meter": ("Meter",),
+    "advanced.watch.overflow": ("find_overflow",),
+    "advanced.preflight.preflight": ("preflight",),
     "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
 }
-# A room and a function are both called so. Python writes a room's name here when it is first imported, which is now
-import_module("bigtrain_nb.preflight")
-del globals()["preflight"]
 
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -16,7 +16,7 @@ import pytest
 from nbval.plugin import IPyNbCell
 from notebook_rules import cell_seconds
 
-from bigtrain_nb.common.patience import VARIABLE
+from bigtrain_nb.common.time_scale import VARIABLE
 
 SLICE_SECONDS = 0.5
 PATIENCE = "0.5"

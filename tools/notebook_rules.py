@@ -13,7 +13,7 @@ from pathlib import Path
 
 import nbformat
 
-from bigtrain_nb.common.patience import patience
+from bigtrain_nb.common.time_scale import patience
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_METADATA = ("exercise", "tags")

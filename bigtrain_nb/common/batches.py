@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import in_place_of, synchronized_layers
+from bigtrain_nb.common.keras_compat import in_place_of, synchronized_layers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits, sum_over_replicas
 

@@ -8,7 +8,7 @@ with `clone_model`, is of its own class again. A pickle and a deep copy of it ke
 import inspect
 from functools import cache, partial
 
-from bigtrain_nb.common.keras_gaps import bytes_of_file, known_as, layers_within, object_of_file
+from bigtrain_nb.common.keras_compat import bytes_of_file, known_as, layers_within, object_of_file
 from bigtrain_nb.common.layers import Listed
 from bigtrain_nb.common.quiet import keras
 

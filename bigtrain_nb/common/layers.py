@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.keras_gaps import layers_within, mask_of, scopes_of_call, with_mask, within_scopes
+from bigtrain_nb.common.keras_compat import layers_within, mask_of, scopes_of_call, with_mask, within_scopes
 from bigtrain_nb.common.quiet import keras, tf
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import count
 from weakref import WeakKeyDictionary
 
-from bigtrain_nb.common.keras_gaps import all_gather_rows, launcher_here
+from bigtrain_nb.common.keras_compat import all_gather_rows, launcher_here
 from bigtrain_nb.common.quiet import tf
 
 OWN_GROUPS = 1_000_000_000

@@ -15,9 +15,9 @@ import psutil
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.hardware import core_limit, usable_cores
 from bigtrain_nb.common.passes import graph_of_dataset
-from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.time_scale import patient
 from bigtrain_nb.data.pipeline import Pipeline
 from bigtrain_nb.measure.source import Source
 

@@ -20,8 +20,8 @@ from bigtrain_nb.common.cards import Card
 from bigtrain_nb.common.checks import as_path, positive
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import seconds_of_others
-from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.sources import is_source
+from bigtrain_nb.common.time_scale import patient
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
 from bigtrain_nb.measure.race import Race, looks

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.progress import Progress
+from bigtrain_nb.common.time_scale import patient
 from bigtrain_nb.common.words import interval
 from bigtrain_nb.measure.intervals import CONFIDENCE
 from bigtrain_nb.measure.results import Comparison, Result

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 
 from bigtrain_nb.common.checks import of_kind, positive, takes
 from bigtrain_nb.common.hardware import core_limit, seconds_of_others, usable_cores
-from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.progress import Progress
+from bigtrain_nb.common.time_scale import patient
 from bigtrain_nb.common.words import amount, number
 from bigtrain_nb.measure import source
 from bigtrain_nb.measure.results import Comparison, Result

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bigtrain_nb.common.checks import of_kind
-from bigtrain_nb.common.patience import patient
 from bigtrain_nb.common.progress import Progress
+from bigtrain_nb.common.time_scale import patient
 from bigtrain_nb.common.words import number
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.measure.source import Source

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from bigtrain_nb.common.keras_gaps import STATE_OF_CALLBACKS
+from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS
 from bigtrain_nb.common.quiet import keras, tf
 
 

@@ -5,8 +5,8 @@ TensorFlow's `Checkpoint` does the work; a checkpoint gets its final name when i
 
 import os
 
+from bigtrain_nb.advanced.parallel.shards import Unsharded, unsharded
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.parallel.shards import Unsharded, unsharded
 from bigtrain_nb.train.folder_owner import FolderOwner
 
 _REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of a save that was cut short

@@ -1,7 +1,7 @@
 """Several devices on any machine, GPUs or parts of one CPU, and a strategy that trains on them."""
 
 from bigtrain_nb.common.checks import whole_number
-from bigtrain_nb.common.keras_gaps import mirrored_with_groups_of_its_own
+from bigtrain_nb.common.keras_compat import mirrored_with_groups_of_its_own
 from bigtrain_nb.common.quiet import hear_of_16_bits, tf
 
 MOST = 256

@@ -9,7 +9,7 @@ from typing import Unpack
 
 import bigtrain_nb.train.small_models  # noqa: F401  (Keras finds the layers of ours when they have been imported)
 from bigtrain_nb.common.checks import as_path, of_kind, switch
-from bigtrain_nb.common.keras_gaps import SafeModeScope
+from bigtrain_nb.common.keras_compat import SafeModeScope
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
 from bigtrain_nb.train.settings import Settings, naming_settings

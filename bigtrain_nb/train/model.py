@@ -20,6 +20,19 @@ from difflib import get_close_matches
 from functools import partial, wraps
 from typing import Any, Self, TypeVar, Unpack
 
+from bigtrain_nb.advanced.parallel.fully_shard import FullyShardedMean, shard_layers
+from bigtrain_nb.advanced.parallel.reduction import Mean
+from bigtrain_nb.advanced.parallel.sharded import ShardedMean
+from bigtrain_nb.advanced.parallel.shards import (
+    build_sharded,
+    freeze_as_weights,
+    give_whole_weights,
+    is_shard,
+    save_together,
+    taken_optimizer,
+    unsharded,
+    whole_weights,
+)
 from bigtrain_nb.common import in_place
 from bigtrain_nb.common.batches import (
     checked_datasets,
@@ -31,7 +44,7 @@ from bigtrain_nb.common.batches import (
 )
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.files import write_once
-from bigtrain_nb.common.keras_gaps import (
+from bigtrain_nb.common.keras_compat import (
     Functional,
     after,
     already_reduced,
@@ -54,24 +67,11 @@ from bigtrain_nb.common.keras_gaps import (
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers, sum_over_replicas
-from bigtrain_nb.parallel.fully_shard import FullyShardedMean, shard_layers
-from bigtrain_nb.parallel.reduction import Mean
-from bigtrain_nb.parallel.sharded import ShardedMean
-from bigtrain_nb.parallel.shards import (
-    build_sharded,
-    freeze_as_weights,
-    give_whole_weights,
-    is_shard,
-    save_together,
-    taken_optimizer,
-    unsharded,
-    whole_weights,
-)
-from bigtrain_nb.train.divided_losses import check_losses, refuse_outputs_of_pairs, share_left
+from bigtrain_nb.train.data_order import OneOrder
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
+from bigtrain_nb.train.loss_reduction import check_losses, refuse_outputs_of_pairs, share_left
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.train.one_order import OneOrder
-from bigtrain_nb.train.one_program import steps_in_one_program
+from bigtrain_nb.train.multi_step import steps_in_one_program
 from bigtrain_nb.train.settings import SETTINGS, Settings, checked, naming_settings
 
 _Method = TypeVar("_Method", bound=Callable)
@@ -138,10 +138,10 @@ class Model(keras.Model):
 
     Raises TypeError for an unknown argument, for layers that are chosen by anything else than those three, and for a
     `train_step` or `test_step` of your own that passes by what was asked for; ValueError for bad values, for settings
-    that do not go together (bigtrain_nb/parallel/__init__.py has the table), in `compile` for an optimizer that cannot
-    be sharded, in training for one that accumulates by itself, for losses whose reductions cannot be weighed together,
-    for losses that add up and do not say so, for batches whose tensors do not share the first axis, with scalars or
-    None on several replicas, for stateful RNNs and batches that are not dense in micro-batches, for
+    that do not go together (bigtrain_nb/advanced/parallel/__init__.py has the table), in `compile` for an optimizer
+    that cannot be sharded, in training for one that accumulates by itself, for losses whose reductions cannot be
+    weighed together, for losses that add up and do not say so, for batches whose tensors do not share the first axis,
+    with scalars or None on several replicas, for stateful RNNs and batches that are not dense in micro-batches, for
     synchronized `BatchNormalization` in micro-batches on several replicas, for `SpectralNormalization` in pieces, for
     `SwapEMAWeights` with ``shard_optimizer``, and in `train_on_batch` and `test_on_batch` on several replicas for
     losses that are sums.

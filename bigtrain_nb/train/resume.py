@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import wraps
 
 from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
-from bigtrain_nb.common.keras_gaps import callbacks_in, layers_within
+from bigtrain_nb.common.keras_compat import callbacks_in, layers_within
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import global_seed, skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypedDict
 
+from bigtrain_nb.advanced.parallel.shards import is_shard
 from bigtrain_nb.common.checks import one_of, switch, whole_number
 from bigtrain_nb.common.layers import Listed, refuse_choice
-from bigtrain_nb.parallel.shards import is_shard
 
 
 class Settings(TypedDict, total=False):

@@ -2,10 +2,10 @@
 
 from functools import partial
 
+from bigtrain_nb.advanced.parallel.attention import chunk_attention as in_chunks
+from bigtrain_nb.advanced.parallel.recompute import recompute as recomputed
 from bigtrain_nb.common.checks import one_of, share, switch, whole_number
 from bigtrain_nb.common.quiet import keras
-from bigtrain_nb.parallel.attention import chunk_attention as in_chunks
-from bigtrain_nb.parallel.recompute import recompute as recomputed
 from bigtrain_nb.train.model import Model
 
 GROUPS = 8

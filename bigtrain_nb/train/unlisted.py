@@ -7,7 +7,7 @@ functions there.
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 
-from bigtrain_nb.common.keras_gaps import layers_within
+from bigtrain_nb.common.keras_compat import layers_within
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 

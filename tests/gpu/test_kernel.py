@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.parallel import cudnn
+from bigtrain_nb.advanced.parallel.masks import Said
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.parallel import cudnn
-from bigtrain_nb.parallel.masks import Said
 
 BATCH, LENGTH = 3, 256
 

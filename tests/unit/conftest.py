@@ -12,8 +12,8 @@ from small_crops import COUNT, TESTS, examples, pipeline
 
 from bigtrain_nb import photo_crops
 from bigtrain_nb.common import progress
-from bigtrain_nb.common.patience import VARIABLE
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.time_scale import VARIABLE
 from bigtrain_nb.lab.lab import Lab
 from bigtrain_nb.measure import rounds, source
 from bigtrain_nb.workbook import record, workbook

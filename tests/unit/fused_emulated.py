@@ -2,8 +2,8 @@
 
 import pytest
 
+from bigtrain_nb.advanced.parallel import cudnn, fused
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.parallel import cudnn, fused
 
 
 def kernel(query, key, value, bias, operands, settings):

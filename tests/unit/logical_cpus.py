@@ -9,7 +9,7 @@ from unittest import mock
 
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": "-1"}
 with mock.patch.dict(os.environ, NO_GPUS):  # TensorFlow looks once; notebooks that are tested after these see theirs
-    from bigtrain_nb.common.keras_gaps import mirrored_with_groups_of_its_own
+    from bigtrain_nb.common.keras_compat import mirrored_with_groups_of_its_own
     from bigtrain_nb.common.quiet import tf
 
 CPUS = [f"CPU:{i}" for i in range(8)]

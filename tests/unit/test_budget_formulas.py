@@ -2,8 +2,8 @@
 
 import pytest
 
-from bigtrain_nb.plan.breakdown import Breakdown, Line
-from bigtrain_nb.plan.communication import all_reduce_seconds
+from bigtrain_nb.advanced.plan.breakdown import Breakdown, Line
+from bigtrain_nb.advanced.plan.communication import all_reduce_seconds
 
 
 def test_a_breakdown_adds_up_and_shows_itself():

@@ -2,9 +2,9 @@
 
 import pytest
 
+from bigtrain_nb.advanced.plan.graph import Graph
+from bigtrain_nb.advanced.plan.peak import peak_of
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.plan.graph import Graph
-from bigtrain_nb.plan.peak import peak_of
 
 KIB = 1024  # float32 [256]
 NUMBER = 4  # float32 or int32

@@ -7,11 +7,11 @@ import pytest
 from logical_cpus import mirrored
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.plan.parallelism import SLOTS
+from bigtrain_nb.advanced.plan.plans import plan_step
+from bigtrain_nb.advanced.plan.step import Step
+from bigtrain_nb.advanced.plan.transformer import Transformer
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.plan.parallelism import SLOTS
-from bigtrain_nb.plan.plans import plan_step
-from bigtrain_nb.plan.step import Step
-from bigtrain_nb.plan.transformer import Transformer
 
 B = 32
 SUMS = 144

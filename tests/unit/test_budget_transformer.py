@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from bigtrain_nb.advanced.plan import clusters, communication, parallelism
+from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
+from bigtrain_nb.advanced.plan.clusters import plan_cluster
+from bigtrain_nb.advanced.plan.communication import NETWORK_LATENCY, NODE_LATENCY, Group
+from bigtrain_nb.advanced.plan.parallelism import Layout
+from bigtrain_nb.advanced.plan.transformer import SIZES, Transformer
 from bigtrain_nb.common.words import amount
-from bigtrain_nb.plan import clusters, communication, parallelism
-from bigtrain_nb.plan.accelerators import ACCELERATORS
-from bigtrain_nb.plan.clusters import plan_cluster
-from bigtrain_nb.plan.communication import NETWORK_LATENCY, NODE_LATENCY, Group
-from bigtrain_nb.plan.parallelism import Layout
-from bigtrain_nb.plan.transformer import SIZES, Transformer
 from bigtrain_nb.series import published
 
 SMALL = Transformer(layers=2, width=128, heads=4, vocabulary=256, length=128, tied=False)

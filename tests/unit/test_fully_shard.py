@@ -10,11 +10,11 @@ from equal_models import EQUAL, batches, distance, examples, on, precision, redu
 from equal_models import apart_of_weights as apart  # absolutely: the bias of a key moves by rounding only
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.parallel.recompute import Recomputed
+from bigtrain_nb.advanced.parallel.shards import Unsharded, is_shard
+from bigtrain_nb.advanced.plan.graph import before
 from bigtrain_nb.common import replicas
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.parallel.recompute import Recomputed
-from bigtrain_nb.parallel.shards import Unsharded, is_shard
-from bigtrain_nb.plan.graph import before
 
 layers = keras.layers
 X, Y = examples(60)

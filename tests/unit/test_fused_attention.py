@@ -15,9 +15,9 @@ from equal_models import precision
 from tiers import in_two_tiers
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.parallel import cudnn
+from bigtrain_nb.advanced.parallel.masks import said_by
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.parallel import cudnn
-from bigtrain_nb.parallel.masks import said_by
 
 layers = keras.layers
 

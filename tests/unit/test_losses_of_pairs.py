@@ -9,7 +9,7 @@ from equal_models import distance, on
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.train import divided_losses
+from bigtrain_nb.train import loss_reduction
 
 Loss = keras.losses.Loss
 DIVIDED = pytest.mark.parametrize("settings", [{"micro_batches": 4}, {}], ids=["micro-batches", "replicas"])
@@ -272,11 +272,11 @@ def test_a_loss_that_is_compared_by_its_values_is_examined_and_forgotten_with_it
     model = compiled(Compared, micro_batches=2)
     fit(model)
     key = id(model.loss)
-    assert divided_losses._KNOWN[key]
+    assert loss_reduction._KNOWN[key]
     del model
     keras.backend.clear_session()
     gc.collect()
-    assert key not in divided_losses._KNOWN
+    assert key not in loss_reduction._KNOWN
 
 
 def focal(y, outputs):
@@ -479,8 +479,8 @@ def test_what_layers_add_and_keep_in_a_call_is_there_after_their_outputs_were_ex
 @pytest.mark.parametrize("settings", [{"micro_batches": 4}, {}, {"micro_batches": 3, "run_eagerly": True}])
 def test_outputs_are_examined_once_for_batches_of_a_kind(settings, monkeypatch):
     asked = []
-    shapes_for = divided_losses._shapes_for
-    monkeypatch.setattr(divided_losses, "_shapes_for", lambda *given: asked.append(given) or shapes_for(*given))
+    shapes_for = loss_reduction._shapes_for
+    monkeypatch.setattr(loss_reduction, "_shapes_for", lambda *given: asked.append(given) or shapes_for(*given))
     model = compiled("mse", replicas=2, **settings)
     for _ in range(2):
         model.fit(X, X[:, :4], batch_size=14, epochs=2, verbose=0)  # and a short batch
@@ -547,7 +547,7 @@ def test_outputs_of_an_unknown_shape_are_said_to_be_unexamined(replicas, micro_b
     with pytest.warns(UserWarning, match="outputs are of pairs .* could not be examined .it returns the shape"):
         model.fit(X, X, batch_size=24, verbose=0)
     with pytest.warns(UserWarning, match="could not be examined .it returns the shape <unknown> for 24 examples"):
-        divided_losses.refuse_outputs_of_pairs(OfShape(None), tf.constant(X), X, [tf.TensorShape(None)], training=True)
+        loss_reduction.refuse_outputs_of_pairs(OfShape(None), tf.constant(X), X, [tf.TensorShape(None)], training=True)
     with pytest.warns(UserWarning, match="could not be examined .it has 2 in a step, and 1 where it is examined"):
         shapes = [tf.TensorShape([24, 6])]
-        divided_losses.refuse_outputs_of_pairs(model, tf.constant(X), [tf.constant(X)] * 2, shapes, training=True)
+        loss_reduction.refuse_outputs_of_pairs(model, tf.constant(X), [tf.constant(X)] * 2, shapes, training=True)

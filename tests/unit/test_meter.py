@@ -9,10 +9,10 @@ from equal_models import batches, examples, on
 from tiers import in_two_tiers
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.keras_gaps import tracings_of
+from bigtrain_nb.advanced.plan import utilization
+from bigtrain_nb.advanced.watch import meter as module
+from bigtrain_nb.common.keras_compat import tracings_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.plan import utilization
-from bigtrain_nb.watch import meter as module
 
 STEP = 0.0625  # seconds that an execution takes, so that a round has four
 

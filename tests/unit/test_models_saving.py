@@ -12,7 +12,7 @@ from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.in_place import own_class
-from bigtrain_nb.common.keras_gaps import Functional
+from bigtrain_nb.common.keras_compat import Functional
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers

@@ -21,7 +21,7 @@ ROWS = [
 ]
 CODE = re.compile(r"`([^`]+)`")
 # Rows whose first cell is no line of Python: each has a test of its own below.
-IN_TWO_WORKERS = ["the same, \"for pipeline parallelism\"", "`model.fit(dataset)` in two workers of it"]
+IN_TWO_WORKERS = ['the same, "for pipeline parallelism"', "`model.fit(dataset)` in two workers of it"]
 MIRRORED = "`gradient_accumulation_steps=4` and `fit` under `MirroredStrategy`"
 LINES = [row for row in ROWS if row[0] not in [*IN_TWO_WORKERS, MIRRORED]]
 SAID = {  # what a row that raises nothing says, in what it became

@@ -7,8 +7,8 @@ import pytest
 from resume_runs import BATCH, EPOCHS, At, Crash, X, Y, crash, cut, model_of, state, train
 
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.train.data_order import OneOrder
 from bigtrain_nb.train.first_batches import BATCHES, FirstBatches, refuse_an_order_of_each_call, refuse_another_order
-from bigtrain_nb.train.one_order import OneOrder
 from bigtrain_nb.train.resume import Resume
 
 SLICES = tf.data.Dataset.from_tensor_slices

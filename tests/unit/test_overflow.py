@@ -5,8 +5,8 @@ import pytest
 from equal_models import TwoNetworks, examples, precision
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.watch.watched_step import values_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.watch.watched_step import values_of
 
 layers = keras.layers
 BATCH = examples(12)

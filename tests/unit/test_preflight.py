@@ -26,12 +26,12 @@ from trainings import (
 )
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.preflight import memory
+from bigtrain_nb.advanced.preflight import preflight as room
+from bigtrain_nb.advanced.preflight.__main__ import main
+from bigtrain_nb.advanced.preflight.loss import best_constant
+from bigtrain_nb.advanced.preflight.training import Training
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.preflight import memory
-from bigtrain_nb.preflight import preflight as room
-from bigtrain_nb.preflight.__main__ import main
-from bigtrain_nb.preflight.loss import best_constant
-from bigtrain_nb.preflight.training import Training
 
 layers = keras.layers
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -239,7 +239,7 @@ def test_the_exit_code_of_the_command_tells(tmp_path, capsys):
 
 
 def test_the_name_is_the_function_whatever_is_imported_first():
-    assert callable(bt.preflight) and bt.preflight.__module__ == "bigtrain_nb.preflight.preflight"
+    assert callable(bt.preflight) and bt.preflight.__module__ == "bigtrain_nb.advanced.preflight.preflight"
 
 
 def test_causality_is_seen_in_a_language_model_of_ours():

@@ -8,8 +8,8 @@ from tiers import in_two_tiers
 from trainings import HEALTHY
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.preflight import loss
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.preflight import loss
 
 layers = keras.layers
 WITHOUT_PROCESSES = ["data", "leaks", "loss", "pieces", "precision", "stopped and resumed"]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.products import flops_by_place
+from bigtrain_nb.advanced.preflight import products
+from bigtrain_nb.common.matmul_precision import flops_by_place
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.preflight import products
 
 layers = keras.layers
 

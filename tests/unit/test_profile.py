@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.watch import trace
+from bigtrain_nb.advanced.watch.profile import Profile
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.watch import trace
-from bigtrain_nb.watch.profile import Profile
 
 STEPS = 6
 

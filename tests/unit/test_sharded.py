@@ -19,7 +19,7 @@ from equal_models import (
 )
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.keras_gaps import innermost
+from bigtrain_nb.common.keras_compat import innermost
 from bigtrain_nb.common.quiet import keras
 
 optimizers = keras.optimizers

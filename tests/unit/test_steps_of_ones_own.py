@@ -7,8 +7,8 @@ import pytest
 from equal_models import distance, examples, on, precision, values_on_replicas
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.preflight.training import Training
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.preflight.training import Training
 
 layers = keras.layers
 X, Y = examples(28)

@@ -24,7 +24,7 @@ from equal_models import (
     views,
 )
 
-from bigtrain_nb.common.keras_gaps import (
+from bigtrain_nb.common.keras_compat import (
     STATE_OF_CALLBACKS,
     examples_counted,
     is_undecayed,
@@ -78,12 +78,12 @@ def test_functional_takes_any_argument():
 
 
 def test_functional_is_not_exported():
-    """Then take `Functional` from there in keras_gaps.py."""
+    """Then take `Functional` from there in keras_compat.py."""
     assert not any(hasattr(place, "Functional") for place in (keras, keras.models))
 
 
 def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched_off(monkeypatch):
-    """If another method does, `keras_gaps.already_reduced` must switch off that one; if none does, delete it."""
+    """If another method does, `keras_compat.already_reduced` must switch off that one; if none does, delete it."""
     calls = []
     reduce = keras.optimizers.SGD._all_reduce_sum_gradients
     monkeypatch.setattr(
@@ -97,7 +97,7 @@ def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched
 
 
 def test_an_optimizer_decides_on_weight_decay_in_private_and_its_config_does_not_hold_it():
-    """If others decide, `keras_gaps.is_undecayed` must ask those; held by the config, `same_weight_decay` can go."""
+    """If others decide, `keras_compat.is_undecayed` must ask those; held by the config, `same_weight_decay` can go."""
     optimizer = keras.optimizers.AdamW(weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     bias, kernel, other = (keras.Variable([1.0], name=name) for name in ("bias", "kernel", "other"))
@@ -159,13 +159,13 @@ def test_kerashubs_byte_pairs_split_words_in_tf_data_only():
 
 
 def test_clipping_comes_before_the_reduction():
-    """Mended, replicas do not change the result, and `keras_gaps.already_reduced` can be deleted if scaling is too."""
+    """Fixed, replicas do not change the result; `keras_compat.already_reduced` can go if scaling is fixed too."""
     clipped = partial(SGD, global_clipnorm=0.05)
     assert distance(trained(stock, DATA, clipped, 2), trained(stock, DATA, clipped)) > 1e-4
 
 
 def test_statistics_of_batch_normalisation_differ_between_replicas():
-    """Mended, delete `keras_gaps.moving_statistics` and what `Mean.reduce` does with it."""
+    """Mended, delete `keras_compat.moving_statistics` and what `Mean.reduce` does with it."""
 
     def build():
         inputs = keras.Input((6,))
@@ -187,7 +187,7 @@ def test_repeated_rows_of_an_embedding_are_squared_apart(optimizer):
 
 
 def test_the_end_of_a_dataset_of_unknown_size_counts_a_step_and_decays_the_weights():
-    """Mended, delete `keras_gaps.after`."""
+    """Mended, delete `keras_compat.after`."""
     unknown = DATA.filter(lambda *_: True)
     decaying = partial(keras.optimizers.AdamW, 0.01, weight_decay=1.0, epsilon=1e-4)
     models = [trained(stock, data, decaying, epochs=3) for data in (DATA, unknown)]
@@ -196,7 +196,7 @@ def test_the_end_of_a_dataset_of_unknown_size_counts_a_step_and_decays_the_weigh
 
 
 def test_on_two_replicas_keras_divides_its_own_losses_but_not_what_a_compute_loss_adds():
-    """Mended, delete `keras_gaps.losses_of_one_device`."""
+    """Mended, delete `keras_compat.losses_of_one_device`."""
 
     class Thousand(keras.Model):
         def __init__(self):
@@ -224,13 +224,13 @@ def test_two_replicas_write_into_the_array_that_a_generator_yields():
 
 
 def test_steps_in_a_loop_cannot_talk_by_collectives():
-    """keras issue 19246 is like it. Mended, delete `keras_gaps.steps_in_turn`."""
+    """keras issue 19246 is like it. Mended, delete `keras_compat.steps_in_turn`."""
     with reducing("by collectives"), pytest.raises(tf.errors.InvalidArgumentError, match="value for placeholder"):
         trained(stock, DATA, SGD, 2, steps_per_execution=2)
 
 
 def test_losses_of_single_outputs_count_a_short_batch_like_a_full_one():
-    """Mended, delete `keras_gaps.count_by_examples` and `Model._compute_loss`."""
+    """Mended, delete `keras_compat.count_by_examples` and `Model._compute_loss`."""
     inputs = keras.Input((6,))
     model = keras.Model(inputs, [layers.Dense(1, name=name)(inputs) for name in ("a", "b")])
     model.compile(keras.optimizers.SGD(0.0), ["mse", "mse"], metrics=["mse", "mse"])
@@ -273,13 +273,13 @@ def test_the_first_step_is_traced_twice(replicas):
 
 
 def test_a_copy_of_a_tensor_loses_its_mask():
-    """Mended, delete `keras_gaps.with_mask`."""
+    """Mended, delete `keras_compat.with_mask`."""
     embedded = layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 0]]))
     assert embedded._keras_mask is not None and not hasattr(tf.identity(embedded), "_keras_mask")
 
 
 def test_a_symbolic_output_has_its_mask_in_a_private_attribute():
-    """If it is elsewhere, `keras_gaps.mask_of` must look there; if a public function tells, use that."""
+    """If it is elsewhere, `keras_compat.mask_of` must look there; if a public function tells, use that."""
     tokens = keras.Input((2,))
     assert mask_of(layers.Embedding(5, 4, mask_zero=True)(tokens)) is not None
     assert mask_of(layers.Embedding(5, 4)(tokens)) is None
@@ -320,7 +320,7 @@ def test_distillation_by_default_compares_logits_as_if_they_were_probabilities()
 
 
 def test_a_class_that_is_made_at_run_time_is_named_by_itself_in_files_and_can_be_named_as_another_in_private_only():
-    """If `get_registered_name` looks elsewhere, `keras_gaps.known_as` must write there."""
+    """If `get_registered_name` looks elsewhere, `keras_compat.known_as` must write there."""
     made = type("Dense", (layers.Dense,), {"__module__": layers.Dense.__module__})
     stock = keras.saving.serialize_keras_object(layers.Dense(2, name="a"))
     assert keras.saving.serialize_keras_object(made(2, name="a")) != stock
@@ -362,7 +362,7 @@ def test_keras_computes_attention_in_a_method_that_can_be_overridden_and_has_no_
 
 
 def test_the_tracker_of_the_loss_counts_examples_and_no_public_name_is_sure_to_find_it():
-    """If there is one, take it in `keras_gaps.examples_counted`."""
+    """If there is one, take it in `keras_compat.examples_counted`."""
     model = stock()
     model.compile("sgd", "mse")
     model.fit(DATA, verbose=0)
@@ -371,7 +371,7 @@ def test_the_tracker_of_the_loss_counts_examples_and_no_public_name_is_sure_to_f
 
 
 def test_what_fit_calls_does_not_say_how_often_it_was_traced():
-    """If it does, delete `keras_gaps.tracings_of`."""
+    """If it does, delete `keras_compat.tracings_of`."""
     model = stock()
     model.compile("sgd", "mse")
     model.make_train_function()
@@ -424,10 +424,10 @@ def test_fit_takes_the_length_of_the_epoch_that_came_first_for_all():
 
 
 def test_a_custom_call_has_no_public_name():
-    """Once `tf.raw_ops` has it, `keras_gaps.custom_call` can take it from there."""
+    """Once `tf.raw_ops` has it, `keras_compat.custom_call` can take it from there."""
     assert not hasattr(tf.raw_ops, "XlaCustomCallV2")
 
 
 def test_a_program_for_each_shape_is_warned_of():
-    """Mended, `keras_gaps.traced_for_each_shape` need not set a private name."""
+    """Mended, `keras_compat.traced_for_each_shape` need not set a private name."""
     assert tf.function(lambda x: x)._omit_frequent_tracing_warning is False

@@ -17,20 +17,23 @@ ROOT = Path(bt.__file__).parent
 X, Y = examples(16)
 MEAN = {
     "train/model",
-    "train/divided_losses",
-    "parallel/reduction",
+    "train/loss_reduction",
+    "advanced/parallel/reduction",
     "common/batches",
     "common/replicas",
-    "common/keras_gaps",
+    "common/keras_compat",
 }
 WAYS = {  # settings, and the files that other ways do not pass
     "mean": ({}, set()),
-    "sharded": ({"shard_optimizer": True}, {"parallel/sharded", "parallel/shards", "common/in_place"}),
+    "sharded": (
+        {"shard_optimizer": True},
+        {"advanced/parallel/sharded", "advanced/parallel/shards", "common/in_place"},
+    ),
     "fully sharded": (
         {"fully_shard": "wide"},
-        {"parallel/fully_shard", "parallel/shards", "common/layers"},
+        {"advanced/parallel/fully_shard", "advanced/parallel/shards", "common/layers"},
     ),
-    "recomputed": ({"recompute": True}, {"parallel/recompute", "common/layers"}),
+    "recomputed": ({"recompute": True}, {"advanced/parallel/recompute", "common/layers"}),
 }
 
 

@@ -2,7 +2,7 @@
 
 Stock Keras cannot: `fit` raises on every worker, first where it builds the model from a batch, and without that step
 where it reduces the logs (keras issue 20585). `test_stock_keras_still_raises` fails once that is mended:
-`Model._maybe_symbolic_build` and `keras_gaps.logs_to_reduce` can then be deleted.
+`Model._maybe_symbolic_build` and `keras_compat.logs_to_reduce` can then be deleted.
 """
 
 import json

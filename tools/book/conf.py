@@ -17,7 +17,7 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from nbformat.v4 import new_markdown_cell
 
-import bigtrain_nb.parallel
+import bigtrain_nb.advanced.parallel
 from bigtrain_nb.workbook.exercises import registry
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
@@ -118,7 +118,7 @@ def what_it_takes(line):
         directive = f".. autofunction:: bigtrain_nb.{name}"
     else:
         directive = f".. autodata:: bigtrain_nb.{bigtrain_nb._MODULE_OF[name]}.{name}\n   :no-value:"
-    together = inspect.getdoc(bigtrain_nb.parallel).partition("\n\n")[2] if name == "Model" else ""
+    together = inspect.getdoc(bigtrain_nb.advanced.parallel).partition("\n\n")[2] if name == "Model" else ""
     return f"```{{eval-rst}}\n{directive}\n```\n{together}\n"
 
 

@@ -1,0 +1,313 @@
+"""Attention that works on some rows of the queries at a time, so that the table of scores is never whole."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bigtrain_nb.common.checks import of_kind, whole_number
+from bigtrain_nb.common.in_place import become, own_class
+from bigtrain_nb.common.keras_compat import layers_within, scopes_of_call, within_scopes
+from bigtrain_nb.common.layers import layers_chosen
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import at_least_32_bits
+
+_ROW_OFFSETS = ("cache_update_index", "start_index")
+"""Names of arguments that say which place in the text the first row of the queries has."""
+
+_UNDERSTOOD = {"attention_mask", "training", "return_attention_scores", "use_causal_mask", *_ROW_OFFSETS}
+
+_SEED_STEP = 1_000_003
+"""The seed of a chunk is so much larger than that of the one before. (Within a seed, Keras counts the draws.)"""
+
+
+def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None, *, chunks: int) -> Any:
+    """Let attention layers of a model compute ``chunks`` blocks of query rows, one after the other; return ``model``.
+
+    A layer compares every place in a text of length L with every other: [batch, heads, L, L] scores, which the backward
+    pass needs again. In chunks only [batch, heads, L / chunks, L] of them exist at a time, and the backward pass
+    computes them again, so that memory grows with L and not with its square (Rabe & Staats 2021, "Self-attention Does
+    Not Need O(n²) Memory"). It costs the scores' operations once more. Outputs and gradients are those of the layer in
+    one piece, within rounding; dropout of the scores draws another mask for each chunk, the same in both passes.
+
+    With ``chunks=1`` the scores are whole, but only those of one layer at a time: selective recomputation (Korthikanti
+    et al. 2022, "Reducing Activation Recomputation in Large Transformer Models").
+
+    ``layers`` as in `bigtrain_nb.recompute`; by default all attention layers of ``model``, which may be one itself.
+    They are changed in place and stay what they are; do it before the first `fit`. Taken are `MultiHeadAttention` and
+    `GroupQueryAttention` of Keras, and those layers of KerasHub that compute their attention by a method like theirs.
+    Keras' causal masks are made by rows, too; KerasHub's decoders make masks of [batch, L, L] booleans by themselves.
+
+    `fuse_attention` saves the same memory, and on a GPU most of the time too, but for dropout of the scores.
+
+    Raises ValueError for ``chunks`` that is not a whole number of at least 1, for a model without attention, and for
+    layers that cannot be taken, by name, or that `fuse_attention` has; in a call, for scores that are to be returned.
+    TypeError as `recompute`.
+
+    Example::
+
+        model = bt.gpt(length=64, width=32, layers=1)
+        bt.chunk_attention(model, chunks=8)
+    """
+    of_kind("model", model, keras.layers.Layer, "a Keras model or layer")
+    chunks = whole_number("chunks", chunks, 1)
+    chosen = attention_layers(model) if layers is None else layers_chosen(model, layers)
+    refuse(model, chosen)
+    for layer in chosen:
+        refuse_twice(layer, "chunks")
+    for layer in chosen:
+        become(layer, ChunkedAttention, chunks=chunks)
+    return model
+
+
+class ChunkedAttention:
+    """What a layer becomes."""
+
+    way = "chunks"
+
+    def state_in_place(self):
+        return {"chunks": self.chunks}
+
+    def rows_of_a_chunk(self, length):
+        """Return how many rows of so many queries are computed at a time; both may be tensors."""
+        return -(-length // self.chunks)  # rounded up
+
+    def _compute_attention_mask(self, *args, use_causal_mask=False, **kwargs):
+        """Return the mask of Keras' own layers, the causal one as a word: Keras only hands it on."""
+        mask = super()._compute_attention_mask(*args, use_causal_mask=False, **kwargs)
+        return MaskOfRows(mask, use_causal_mask)
+
+    def _compute_attention(self, *args, **kwargs):
+        own = super()._compute_attention
+        given = inspect.signature(own).bind(*args, **kwargs)
+        given.apply_defaults()
+        _refuse_call(self, given.arguments)
+        return _ChunkedCall(self, own, given.arguments).outputs()
+
+
+@dataclass
+class MaskOfRows:
+    """Which keys a query sees: ``given`` [..., L or 1, keys] of booleans or numbers to add, and whether none later."""
+
+    given: object
+    is_causal: bool
+    said: object = None  # see masks.py
+
+    def of_rows(self, start, count, keys):
+        mask = self.given
+        if mask is not None and mask.shape[-2] != 1:
+            mask = _rows(mask, start, count, axis=mask.shape.rank - 2)
+        if not self.is_causal:
+            return mask
+        causal = (start + tf.range(count))[None, :, None] >= tf.range(keys)
+        return causal if mask is None else tf.cast(mask, "bool") & causal
+
+
+class _ChunkedCall:
+    """One call of a layer's ``own`` method for attention, computed for some rows of the queries at a time.
+
+    The ``arguments`` of the call are by name, the first three query, key and value: [batch, places, heads, size].
+    """
+
+    def __init__(self, layer, own, arguments):
+        self._own = own
+        self._arguments = arguments
+        self._names = list(arguments)[:3]
+        query, key, _ = (arguments[name] for name in self._names)
+        self._keys = key.shape[1] or tf.shape(key)[1]
+        self._mask = arguments.get("attention_mask")
+        if not isinstance(self._mask, MaskOfRows):
+            self._mask = MaskOfRows(self._mask, arguments.get("use_causal_mask", False))
+
+        # Chunks of one size, and the rest of the rows in one that is smaller; all numbers where lengths are known
+        length = query.shape[1] or tf.shape(query)[1]
+        self._size = layer.rows_of_a_chunk(length)
+        self._count = length // self._size
+        self._rest = length - self._count * self._size
+        self._has_rest = not isinstance(self._rest, int) or self._rest > 0
+
+        self._scopes = scopes_of_call()
+        self._seeds = _seeds(layer)
+        self._states = [tf.identity(seed.value) for seed in self._seeds]  # before the call
+        self._returns_scores = None  # known when a chunk has been traced
+
+    def outputs(self):
+        """Return what the layer's own method returns, without scores."""
+
+        @tf.custom_gradient
+        def run(query, key, value):
+            def gradient(upstream, *_, variables=()):
+                of_inputs, of_weights = self._backward(upstream, query, key, value, list(variables))
+                return (of_inputs, of_weights) if variables else of_inputs
+
+            outputs, draws = self._forward(query, key, value)
+            return (outputs, *draws), gradient
+
+        outputs, *draws = run(*(self._arguments[name] for name in self._names))
+        for seed, state, drawn in zip(self._seeds, self._states, draws, strict=True):
+            seed.assign(state + drawn)  # once, as if there had been one chunk
+        return (outputs, None) if self._returns_scores else outputs
+
+    def _forward(self, query, key, value):
+        """Return the outputs for all rows, and by how much one chunk has moved the state of each seed."""
+
+        def add_chunk(number, chunks, *_):
+            outputs, draws = self._attend(_rows(query, number * self._size, self._size), key, value, number, self._size)
+            return number + 1, chunks.write(number, tf.cast(outputs, query.dtype)), *draws
+
+        chunks = tf.TensorArray(query.dtype, self._count)
+        _, chunks, *draws = _loop(self._count, add_chunk, chunks, *self._states)
+        outputs = _joined(chunks, query, self._count * self._size)
+        if self._has_rest:
+            rows = _rows(query, self._count * self._size, self._rest)
+            last, draws = self._attend(rows, key, value, self._count, self._rest)
+            outputs = tf.concat([outputs, tf.cast(last, query.dtype)], axis=1)
+        return outputs, draws
+
+    def _backward(self, upstream, query, key, value, weights):
+        """Return the gradients of query, key and value, and of the ``weights`` that the layer uses between them.
+
+        Those of the query are joined as the outputs are; all others are summed over the chunks, in 32 bits.
+        """
+        # Not before the upstream gradient is there: the first chunk needs only these, and would run in the forward pass
+        with tf.control_dependencies([upstream]):
+            query, key, value = tf.identity(query), tf.identity(key), tf.identity(value)
+        summed = [key, value, *weights]
+
+        def gradients(number, count):
+            rows = _rows(query, number * self._size, count)
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch([rows, *summed])
+                outputs, _ = self._attend(rows, key, value, number, count)
+            of_outputs = tf.cast(_rows(upstream, number * self._size, count), outputs.dtype)
+            found = tape.gradient(outputs, [rows, *summed], of_outputs, tf.UnconnectedGradients.ZERO)
+            return found[0], [tf.cast(one, at_least_32_bits(one.dtype)) for one in found[1:]]
+
+        def add_chunk(number, chunks, *sums):
+            of_rows, others = gradients(number, self._size)
+            return number + 1, chunks.write(number, of_rows), *map(tf.add, sums, others)
+
+        chunks = tf.TensorArray(query.dtype, self._count)
+        zeros = [tf.zeros_like(one, at_least_32_bits(one.dtype)) for one in summed]
+        _, chunks, *sums = _loop(self._count, add_chunk, chunks, *zeros)
+        of_query = _joined(chunks, query, self._count * self._size)
+        if self._has_rest:
+            with tf.control_dependencies([of_query]):
+                of_rows, others = gradients(self._count, self._rest)
+            of_query = tf.concat([of_query, of_rows], axis=1)
+            sums = [*map(tf.add, sums, others)]
+        of_summed = [tf.cast(total, one.dtype) for total, one in zip(sums, summed, strict=True)]
+        return [of_query, *of_summed[:2]], of_summed[2:]
+
+    def _attend(self, query, key, value, number, count):
+        """Return the outputs for ``count`` rows of the queries, those of chunk ``number``, and what its seeds moved."""
+        start = number * self._size
+        now = {**self._arguments, **dict(zip(self._names, (query, key, value), strict=True))}
+        if "attention_mask" in now:
+            now["attention_mask"] = self._mask.of_rows(start, count, self._keys)
+        if "use_causal_mask" in now:
+            now["use_causal_mask"] = False  # it is in the mask of the rows
+        for name in _ROW_OFFSETS:
+            if name in now:
+                now[name] = start if now[name] is None else start + now[name]
+
+        states = [state + tf.stack([tf.cast(number, state.dtype) * _SEED_STEP, 0]) for state in self._states]
+        values = list(zip(self._seeds, states, strict=True))
+        with within_scopes(self._scopes), keras.StatelessScope(values) as scope:
+            outputs = self._own(**now)
+        draws = [scope.get_current_value(seed) - state for seed, state in values]
+        self._returns_scores = isinstance(outputs, tuple)
+        return outputs[0] if isinstance(outputs, tuple) else outputs, draws
+
+
+def _loop(count, body, *start):
+    return tf.while_loop(lambda number, *_: number < count, body, (0, *start), parallel_iterations=1)
+
+
+def _rows(tensor, start, count, axis=1):
+    """Return places ``start`` to ``start + count`` along an axis."""
+    begin = [0] * tensor.shape.rank
+    size = [-1 if length is None else length for length in tensor.shape]
+    begin[axis], size[axis] = start, count
+    return tf.slice(tensor, begin, size)
+
+
+def _joined(chunks, query, count):
+    """Return outputs [batch, count, ...] of chunks, a `tf.TensorArray` of [batch, count / chunks, ...]."""
+    stacked = chunks.stack()  # [chunks, batch, rows, ...]
+    order = [1, 0, *range(2, stacked.shape.rank)]
+    shape = [-1 if length is None else length for length in [query.shape[0], None, *stacked.shape[3:]]]
+    if not isinstance(count, int):
+        return tf.reshape(tf.transpose(stacked, order), [tf.shape(query)[0], count, *shape[2:]])
+    shape[1] = count
+    return tf.reshape(tf.transpose(stacked, order), shape)
+
+
+def _seeds(layer):
+    """Return the states of a layer's random numbers: its variables that are no weights, int64 [2]."""
+    weights = {id(variable) for variable in layer.weights}
+    return [variable for variable in layer.variables if id(variable) not in weights]
+
+
+# Refused
+
+
+def attention_layers(model):
+    """Return the layers within a model that compute attention, whether they can be taken or not."""
+    return [layer for layer in layers_within(model) if _has_method(layer) or _is_written_out(layer)]
+
+
+def _has_method(layer):
+    return hasattr(layer, "_compute_attention")
+
+
+def _is_written_out(layer):
+    """Return whether a layer computes attention where nobody can reach it, as Bloom's and Falcon's in KerasHub do."""
+    looks_like_it = "Attention" in own_class(layer).__name__ and isinstance(layer, keras.layers.Layer)
+    return looks_like_it and not any(_has_method(inner) for inner in layers_within(layer))
+
+
+def refuse(model, chosen):
+    """Raise ValueError if no layer is chosen, or one whose attention cannot be computed otherwise."""
+    if not chosen:
+        raise ValueError(f"{model.name} has no attention layer")
+    for layer in chosen:
+        kind = own_class(layer).__name__
+        if not _has_method(layer):
+            raise ValueError(
+                f"{layer.name} ({kind}) is no attention layer whose attention can be reached, so it cannot be computed"
+                " in chunks: leave it out with layers=, a function, a regular expression or a list"
+            )
+        parameters = inspect.signature(own_class(layer)._compute_attention).parameters.values()
+        others = list(parameters)[4:]  # after self, query, key and value
+        unknown = [one.name for one in others if one.name not in _UNDERSTOOD and one.kind != one.VAR_KEYWORD]
+        if unknown:
+            raise ValueError(
+                f"{layer.name} ({kind}) computes attention from {', '.join(unknown)} too, which may depend on the place"
+                " of a row, so it cannot be computed in chunks: leave it out with layers="
+            )
+
+
+def refuse_twice(layer, way):
+    """Raise ValueError for a layer that has been told another ``way`` to compute."""
+    if isinstance(layer, ChunkedAttention) and layer.way != way:
+        raise ValueError(
+            f"{layer.name} computes its attention by {layer.way} already, and not by {way} too: leave it out with"
+            " layers=, or one of bt.chunk_attention and bt.fuse_attention, which computes in chunks of 512 rows where"
+            " there is no kernel"
+        )
+
+
+def asks_for_scores(layer, arguments):
+    return arguments.get("return_attention_scores") or getattr(layer, "_return_attention_scores", False)
+
+
+def _refuse_call(layer, arguments):
+    query = next(iter(arguments.values()))
+    if asks_for_scores(layer, arguments):
+        raise ValueError(f"{layer.name}: the scores are never whole in chunks, so they cannot be returned")
+    if query.shape.rank != 4:
+        raise ValueError(
+            f"{layer.name}: chunks are of one axis of places, [batch, places, heads, size], and the queries have the"
+            f" shape {query.shape}: leave the layer out with layers="
+        )

@@ -1,0 +1,245 @@
+"""Layers of whose weights each replica keeps a shard: stage 3 of ZeRO, in PyTorch `fully_shard`.
+
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models". Of each weight of such
+a layer, of its gradient and of its slots a replica keeps 1/N. The shards of all replicas are gathered before the layer
+runs, forward and once more backward; in the backward pass its gradients are reduce-scattered. Between the two only the
+layer's inputs are kept, as with `recompute`. Each replica computes on its own share of the batch.
+
+A layer is gathered when its inputs are there, in the backward pass when the gradients of its outputs are. So one layer
+is whole at a time, or two while the gradients of the first are on their way. None is gathered ahead: what a link takes
+to send a layer is not hidden behind the layer before.
+
+A step sends 1.5 times what an all-reduce of the gradients does, in each micro-batch: two gatherings and a
+reduce-scatter. Where GPUs all-reduce in its place (`sum_into_shards` says when) it is twice as much. Weights travel in
+their own type, which is float32 under a mixed policy too; gradients in ``reduce_dtype``.
+"""
+
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+
+from bigtrain_nb.advanced.parallel.recompute import is_computed_again
+from bigtrain_nb.advanced.parallel.reduction import Mean, assign_means, over_valid_places
+from bigtrain_nb.advanced.parallel.shards import (
+    OptimizerOfShards,
+    finish_gradients,
+    is_shard,
+    refuse_to_shard,
+    shard_weights,
+    show_whole_weights,
+)
+from bigtrain_nb.common.in_place import made_class
+from bigtrain_nb.common.keras_compat import layers_directly_in, layers_within, moving_statistics, own_weights_to_train
+from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_nested
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.replicas import (
+    at_least_32_bits,
+    join_shards,
+    on_replicas,
+    sum_into_shards,
+    sum_over_replicas,
+)
+
+_here = threading.local()  # replicas of one process are threads
+
+
+# Sharding
+
+
+def shard_layers(model, layers, unmade=None):
+    """Give each of N replicas 1/N of the weights of some built layers of a model; `layers_chosen` says which.
+
+    What is sharded already stays so. Their values are those that they have, or those of ``unmade`` variables. Raises
+    ValueError for layers that cannot be sharded.
+    """
+    chosen = [layer for layer in layers_chosen(model, layers, "fully_shard") if not isinstance(layer, FullySharded)]
+    for layer in chosen:
+        _refuse(model, layer, chosen)
+    refuse_nested(chosen, "fully_shard")
+    sharded = {}  # the weights and shards of each inner layer, which two of the chosen ones may share
+    with model.distribute_strategy.scope():
+        for layer in chosen:
+            pairs = []
+            for inner in layers_within(layer):
+                if id(inner) not in sharded:
+                    sharded[id(inner)] = shard_weights(inner, unmade)
+                pairs += sharded[id(inner)]
+            object.__setattr__(layer, "_weights_and_shards", pairs)  # Keras tracks an ordinary attribute
+            layer.__class__ = made_class((FullySharded, type(layer)), own=type(layer))
+    for layer in layers_within(model)[1:]:
+        show_whole_weights(layer)
+
+
+def _refuse(model, layer, chosen):
+    """Raise ValueError for a layer that cannot be sharded, or not without another one."""
+    if not layer.built:
+        raise ValueError(f"{layer.name} has no weights yet to shard: call the model once, or build it, first")
+    inside = {id(inner) for each in chosen for inner in layers_within(each)}
+    for inner in layers_within(layer):
+        if is_computed_again(inner):
+            raise ValueError(
+                f"{inner.name} is recomputed or sharded already, and fully_shard recomputes by itself: leave out"
+                " bt.recompute"
+            )
+        refuse_to_shard(own_weights_to_train(inner))
+    for outside in layers_within(model):
+        if id(outside) not in inside:
+            for inner in layers_directly_in(outside):
+                if id(inner) in inside and not any(inner is one for one in chosen):
+                    raise ValueError(
+                        f"{inner.name}, inside {layer.name}, is shared with {outside.name}, which fully_shard does not"
+                        " choose: choose both or neither"
+                    )
+
+
+# Computing
+
+
+class FullySharded:
+    """What a layer becomes. On replicas it gathers its weights; elsewhere they show themselves whole, one by one."""
+
+    is_computed_again = True
+
+    def call(self, *args, **kwargs):
+        if on_replicas():
+            return call_as_function(self, super().call, args, kwargs, self._gathered)
+        return super().call(*args, **kwargs)
+
+    def _gathered(self, run):
+        """Return ``run`` with the weights gathered, forward and backward; gradients are summed over the replicas."""
+        weights = [weight for weight, _ in self._weights_and_shards]
+        shards = [shard for _, shard in self._weights_and_shards]
+        trains = [shard.trainable for shard in shards]
+        reduce_dtype = getattr(_here, "reduce_dtype", None)
+        if reduce_dtype is None:
+            raise ValueError(
+                f"the weights of {self.name} are sharded over the replicas, and a keras.Model does not know how to"
+                " train them: use fit, evaluate and predict of bt.Model.of(model)"
+            )
+
+        def gathered(parts, first):
+            """Return the whole weights, gathered only when the tensors ``first`` are there: one layer at a time."""
+            with tf.control_dependencies(first):
+                return join_shards([tf.identity(part) for part in parts], [weight.shape for weight in weights])
+
+        def computed(values, tensors):
+            return run(*tensors, values=list(zip(weights, values, strict=True)))
+
+        @tf.custom_gradient
+        def block(*inputs):
+            parts, tensors = inputs[: len(shards)], inputs[len(shards) :]
+
+            def backward(*upstream, variables=()):
+                begun = [gradient for gradient in upstream if gradient is not None]
+                with tf.control_dependencies(begun):
+                    tensors_again = [tf.identity(tensor) for tensor in tensors]
+                values = gathered(parts, begun)
+                watched = [value for value, does in zip(values, trains, strict=True) if does]
+                with tf.GradientTape() as tape:
+                    tape.watch([*watched, *tensors_again])
+                    outputs = tf.nest.flatten(computed(values, tensors_again))
+                    with_gradient = [
+                        (output, gradient)
+                        for output, gradient in zip(outputs, upstream, strict=True)
+                        if gradient is not None and output.dtype.is_floating
+                    ]
+                of_values, of_tensors, of_variables = tape.gradient(
+                    [output for output, _ in with_gradient],
+                    [watched, tensors_again, list(variables)],
+                    [gradient for _, gradient in with_gradient],
+                )
+                with_shapes = [
+                    None if gradient is None else tf.reshape(gradient, value.shape)  # which the tape may not know
+                    for gradient, value in zip(of_values, watched, strict=True)
+                ]
+                of_trained = iter(_own_sums(with_shapes, reduce_dtype))
+                of_inputs = [*(next(of_trained) if does else None for does in trains), *of_tensors]
+                return (of_inputs, of_variables) if variables else of_inputs
+
+            return computed(gathered(parts, tensors), tensors), backward
+
+        return lambda *tensors: block(*[shard.value for shard in shards], *tensors)
+
+
+def _own_sums(gradients, reduce_dtype):
+    """Return this replica's shards of the sums of gradients over the replicas; None where no replica has one."""
+    places = [place for place, gradient in enumerate(gradients) if gradient is not None]
+    sent = []
+    for place in places:
+        dtype = gradients[place].dtype
+        sent.append(tf.cast(gradients[place], tf.bfloat16 if reduce_dtype == "bfloat16" else at_least_32_bits(dtype)))
+    sums = [None] * len(gradients)
+    for place, own in zip(places, sum_into_shards(sent), strict=True):
+        sums[place] = tf.cast(own, gradients[place].dtype)
+    return sums
+
+
+# Reducing
+
+
+class FullyShardedMean(Mean):
+    """The mean over the replicas, where the gradients of sharded layers are summed already in the backward pass."""
+
+    optimizer_class = OptimizerOfShards
+    talks_in_forward = True
+
+    @classmethod
+    def asked_for(cls, model):
+        return f"fully_shard={model.fully_shard!r}" if is_fully_sharded(model) else None
+
+    @contextmanager
+    def at_work(self):
+        _here.reduce_dtype = self.model.reduce_dtype
+        try:
+            yield
+        finally:
+            _here.reduce_dtype = None
+
+    def share(self, data, training):
+        """Return a share that training multiplies by what part of the batch it is: the replicas' sum is the mean."""
+        share = super().share(data, training)
+        if not training:
+            return share
+        _refuse_statistics_of_no_examples(self.model, share.examples)
+        return replace(share, part=tf.math.divide_no_nan(share.weight, sum_over_replicas(tf.identity(share.weight))))
+
+    def reduce(self, step, share):
+        are_shards = dict(zip(step["gradients"], self.are_shards(step["gradients"]), strict=True))
+        dtype = self.model.reduce_dtype
+        whole = {
+            index: tf.cast(gradient, at_least_32_bits(gradient.dtype) if dtype == "float32" else dtype)
+            for index, gradient in step["gradients"].items()
+            if not are_shards[index]
+        }
+        statistics = moving_statistics(self.model)
+        of_statistics = [tf.math.multiply_no_nan(tf.cast(one.value, tf.float32), share.part) for one in statistics]
+        others = {name: value for name, value in step.items() if name != "gradients"}
+        sums = sum_over_replicas({**others, "share": share.part, "statistics": of_statistics, "whole": whole})
+        assign_means(statistics, sums["statistics"], sums["share"])
+        gradients = {
+            index: own if are_shards[index] else tf.cast(sums["whole"][index], own.dtype)
+            for index, own in step["gradients"].items()
+        }
+        return over_valid_places({**{name: sums[name] for name in others}, "gradients": gradients})
+
+    def are_shards(self, gradients):
+        return [is_shard(self.model.trainable_variables[index]) for index in gradients]
+
+    def finish(self, gradients):
+        return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
+
+
+def _refuse_statistics_of_no_examples(model, examples):
+    """Raise, when the step runs, where a replica has fewer examples than micro-batches and normalizes over them."""
+    if moving_statistics(model):
+        tf.debugging.assert_greater_equal(
+            examples,
+            model.micro_batches,
+            f"fully_shard runs every layer in each of micro_batches={model.micro_batches} on every replica, and one of"
+            " them has fewer examples: BatchNormalization over no examples gives NaN. Give larger batches, leave out a"
+            " short last one by batch(..., drop_remainder=True), or use GroupNormalization",
+        )
+
+
+def is_fully_sharded(model):
+    return any(isinstance(layer, FullySharded) for layer in layers_within(model))

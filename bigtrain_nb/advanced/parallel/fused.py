@@ -1,0 +1,260 @@
+"""Attention as one kernel that never writes the scores, on NVIDIA GPUs; in chunks of rows elsewhere."""
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bigtrain_nb.advanced.parallel import cudnn
+from bigtrain_nb.advanced.parallel.attention import (
+    ChunkedAttention,
+    MaskOfRows,
+    asks_for_scores,
+    attention_layers,
+    refuse,
+    refuse_twice,
+)
+from bigtrain_nb.advanced.parallel.masks import KERAS_OWN_WAY, all_of, let_masks_tell, said_by
+from bigtrain_nb.common.checks import of_kind
+from bigtrain_nb.common.in_place import become, own_class
+from bigtrain_nb.common.keras_compat import device_of
+from bigtrain_nb.common.layers import layers_chosen
+from bigtrain_nb.common.quiet import keras, tf
+
+_ROWS = 512
+"""Rows of queries in a chunk, where attention is computed in chunks."""
+
+
+def fuse_attention(model: Any, layers: str | Callable | Sequence | None = None) -> Any:
+    """Let attention layers of a model compute by one kernel, flash attention, on NVIDIA GPUs; return ``model``.
+
+    The kernel is cuDNN's. It keeps the scores, [batch, heads, L, L], on the chip (Dao et al. 2022, "FlashAttention"),
+    so that memory grows with L and not with its square, and it is several times as fast where L is long. It takes
+    bfloat16 and float16, heads of at most 128 numbers in steps of 8, on GPUs of compute capability 8.0 (A100) or
+    newer, in functions that XLA compiles, as Keras does by itself on a GPU (``jit_compile="auto"``), and in all others.
+
+    Elsewhere (a CPU, an older GPU, float32) and for a call that the kernel does not take, attention is computed in
+    chunks of 512 rows, as `chunk_attention` does: the same outputs and gradients within rounding, and the same growth
+    of memory. What keeps the kernel away is printed here, and warned of once where only a call can show it.
+
+    ``layers`` as in `chunk_attention`. Taken are `MultiHeadAttention` and `GroupQueryAttention` of Keras, and the
+    attention of GPT-2's, BERT's, BART's, ViT's, Llama's, Mistral's, Qwen's, Phi-3's and Gemma's kind in KerasHub. They
+    are changed in place and stay what they are; files stay Keras' own. Do it before the first `fit`.
+
+    Masks are taken as what they say: causal, a window, padding anywhere, segments (`segment_mask`); any other table is
+    added to the scores. `generate` with its cache stays Keras' own. Where a place is padding, outputs mean nothing.
+
+    A step has to know the shape of its batch: give a dataset by ``batch(..., drop_remainder=True)``, or train a
+    `bigtrain_nb.Model`, which compiles each shape by itself.
+
+    Raises ValueError for a model without attention, and for layers that cannot be taken, by name: with dropout of the
+    scores (the kernel would draw the same mask in each step), with a soft cap, sinks or a bias of positions, or in the
+    chunks of `chunk_attention`.
+
+    Example::
+
+        model = bt.fuse_attention(bt.gpt(length=64, width=32, layers=1))
+    """
+    of_kind("model", model, keras.layers.Layer, "a Keras model or layer")
+    chosen = attention_layers(model) if layers is None else layers_chosen(model, layers)
+    refuse(model, chosen)
+    for layer in chosen:
+        refuse_twice(layer, "one kernel")
+        if reason := _why_never(layer):
+            raise ValueError(
+                f"{layer.name} ({own_class(layer).__name__}) cannot be computed by one kernel: {reason}. Leave it out"
+                " with layers=, a function, a regular expression or a list; bt.chunk_attention saves its memory, too"
+            )
+    for layer in chosen:
+        become(layer, FusedAttention)
+    let_masks_tell(model)
+    reason = why_not_here() or _why_not_in(chosen[0].compute_dtype)
+    way = f"in chunks of rows, for {reason}" if reason else "by one kernel"
+    print(f"Attention is computed {way}", flush=True)
+    return model
+
+
+class FusedAttention(ChunkedAttention):
+    """What a layer becomes."""
+
+    way = "one kernel"
+
+    def state_in_place(self):
+        return {}
+
+    def rows_of_a_chunk(self, length):
+        return min(_ROWS, length) if isinstance(length, int) else tf.minimum(_ROWS, length)
+
+    def _compute_attention_mask(self, query, value, value_mask=None, key_mask=None, attention_mask=None, **others):
+        """Return the mask of Keras' own layers, with what it says. Rows of queries that are no tokens do not matter."""
+        given = {"value_mask": value_mask, "key_mask": key_mask, "attention_mask": attention_mask}
+        mask = super()._compute_attention_mask(query, value, **given, **others)
+        inner = said_by(attention_mask)
+        mask.said = replace(
+            inner,
+            is_causal=mask.is_causal or inner.is_causal,
+            keys=all_of(value_mask, key_mask, inner.keys),
+            window=_kind_of(self).window(self),
+        )
+        return mask
+
+    def _compute_attention(self, *args, **kwargs):
+        own = super(ChunkedAttention, self)._compute_attention
+        bound = inspect.signature(own).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        query, key, value = list(given.values())[:3]
+        said = _said_by_call(self, given)
+        if _may_be_of_a_cache(said, given.get("attention_mask"), query, key):
+            return own(*args, **kwargs)
+        away = why_not_here() or _why_not_in(query.dtype) or _why_not_on(query)
+        reason = None if away else _why_not_for(query, key, value, said)
+        if away or reason or asks_for_scores(self, given) or query.shape.rank != 4:
+            if reason:
+                warnings.warn(f"{self.name} is computed in chunks of rows, not by one kernel: {reason}", stacklevel=2)
+            return super()._compute_attention(*args, **kwargs)
+        kind = _kind_of(self)
+        out = cudnn.attention(query, key, value, float(kind.scale(self)), said)
+        return (out, None) if kind.returns_scores else out
+
+
+def _may_be_of_a_cache(said, mask, query, key):
+    if isinstance(mask, MaskOfRows):  # of Keras' own layers, which have no cache
+        return False
+    return said is KERAS_OWN_WAY or (said.table is not None and query.shape[1] != key.shape[1])
+
+
+def _said_by_call(layer, given):
+    mask = given.get("attention_mask")
+    said = getattr(mask, "said", None) or said_by(mask)
+    if said is KERAS_OWN_WAY:
+        return said
+    window = _kind_of(layer).window(layer)
+    return replace(
+        said,
+        is_causal=said.is_causal or bool(given.get("use_causal_mask")),
+        window=said.window if window is None else window,
+    )
+
+
+# The layers that are known
+
+
+@dataclass
+class _Kind:
+    """How a kind of layers computes: functions of the layer."""
+
+    scale: Callable
+    dropout: Callable
+    window: Callable = lambda layer: None
+    refused: Callable = lambda layer: None
+    returns_scores: bool = False
+
+
+_LIKE_LLAMA = {"Llama", "Mistral", "Mixtral", "Qwen", "Qwen3", "Phi3"}
+
+
+def _kind_of(layer):
+    if isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention):
+        of_keras = own_class(layer)._compute_attention in (
+            keras.layers.MultiHeadAttention._compute_attention,
+            keras.layers.GroupQueryAttention._compute_attention,
+        )
+        return _KERAS if of_keras else None  # else of somebody's own, or with positions of its own inside
+    name = own_class(layer).__name__
+    if name == "CachedGemmaAttention":
+        return _GEMMA
+    if hasattr(layer, "_inv_norm_factor") and name.removesuffix("Attention").removeprefix("Cached") in _LIKE_LLAMA:
+        return _LLAMA
+    return None
+
+
+def _scale_of_keras(layer):
+    is_multi_head = isinstance(layer, keras.layers.MultiHeadAttention)
+    return layer._inverse_sqrt_key_dim if is_multi_head else layer._inverse_sqrt_head_dim
+
+
+def _scale_of_gemma(layer):
+    size = layer.head_dim if layer.query_head_dim_normalize else layer.hidden_dim // layer.num_query_heads
+    return 1 / math.sqrt(size)
+
+
+_KERAS = _Kind(
+    scale=_scale_of_keras,
+    dropout=lambda layer: getattr(layer, "_dropout", None) or getattr(layer, "dropout", 0),
+    window=lambda layer: getattr(layer, "_sliding_window", None) or getattr(layer, "sliding_window", None),
+    returns_scores=True,
+)
+_GEMMA = _Kind(
+    scale=_scale_of_gemma,
+    dropout=lambda layer: layer.dropout,
+    window=lambda layer: layer.sliding_window_size if layer.use_sliding_window_attention else None,
+    refused=lambda layer: layer.logit_soft_cap and f"its scores have a soft cap, logit_soft_cap={layer.logit_soft_cap}",
+)
+_LLAMA = _Kind(
+    scale=lambda layer: layer._inv_norm_factor,
+    dropout=lambda layer: 0,  # theirs is of the outputs, after the method that is replaced
+    refused=lambda layer: (
+        getattr(layer, "use_sliding_window_attention", getattr(layer, "sliding_window_size", None))
+        and "KerasHub applies its sliding window in one of its two ways only"
+    ),
+)
+
+
+def _why_never(layer):
+    kind = _kind_of(layer)
+    if kind is None:
+        return "its attention is not known to be softmax(scale * query · key) · value"
+    if dropout := kind.dropout(layer):
+        return (
+            f"dropout={dropout} is of its scores, and the kernel would draw the same mask in every step: build the"
+            " model with dropout=0"
+        )
+    return kind.refused(layer) or None
+
+
+# Why the kernel is not taken
+
+
+def why_not_here():
+    """Return in words what this machine lacks, or None."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return "there is no NVIDIA GPU"
+    capability = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability", (0, 0))
+    if capability < cudnn.SMALLEST_CAPABILITY:
+        return f"the kernel needs compute capability 8.0 or newer, and this GPU has {'.'.join(map(str, capability))}"
+    return None
+
+
+def _why_not_in(dtype):
+    name = tf.as_dtype(dtype).name
+    if name in cudnn.TYPES:
+        return None
+    return f'the kernel takes 16 bits, and this is {name}: keras.config.set_dtype_policy("mixed_bfloat16")'
+
+
+def _why_not_on(query):
+    return "this runs on a CPU" if "CPU" in device_of(query).upper() else None
+
+
+def _why_not_for(query, key, value, said):
+    if not (query.shape.is_fully_defined() and key.shape.is_fully_defined()):
+        return f"its shapes must be known, and this is {query.shape}: batch(..., drop_remainder=True), or a bt.Model"
+    if key.shape != value.shape or query.shape[3] % 8 or query.shape[3] > cudnn.LARGEST_HEAD:
+        return f"it takes heads of at most {cudnn.LARGEST_HEAD} numbers in steps of 8, and these have {query.shape[3]}"
+    if said.is_causal and query.shape[1] != key.shape[1]:
+        return f"its mask is causal, and there are {query.shape[1]} queries and {key.shape[1]} keys"
+    if said.window is not None and said.window < key.shape[1] and not said.is_causal:
+        return f"its window of {said.window} is to both sides"
+    if said.table is not None and query.shape[1] != key.shape[1]:
+        return f"a mask that is a table is not tried with {query.shape[1]} queries and {key.shape[1]} keys"
+    if said.table is not None and (query.shape[1] % 2 or key.shape[1] % 2):
+        return f"a mask that is a table takes even lengths, and these are {query.shape[1]} and {key.shape[1]}"
+    if said.table is not None and said.table.shape.rank != 3:
+        return f"a mask that is a table is [batch, queries, keys], and this is {said.table.shape}"
+    if said.segments is not None and (said.table is not None or said.keys is not None or said.window is not None):
+        return "segments together with padding, a window or another table are not tried: places of no segment are 0"
+    return None

@@ -1,0 +1,76 @@
+"""Layers that keep only their inputs for the backward pass, and compute the rest again there."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bigtrain_nb.common.checks import of_kind
+from bigtrain_nb.common.in_place import become
+from bigtrain_nb.common.keras_compat import layers_within
+from bigtrain_nb.common.layers import call_as_function, layers_chosen
+from bigtrain_nb.common.quiet import keras, tf
+
+
+def recompute(model: Any, layers: str | Callable | Sequence | None = None) -> Any:
+    """Let layers of a model be computed again in the backward pass: less memory, more time, the same results.
+
+    Between the forward and the backward pass only the inputs of such a layer are kept. The backward pass runs it again,
+    with the same dropout masks and batch statistics as before, which is about a third more operations if a whole
+    network is recomputed (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Choose the blocks of a
+    deep model: one layer around all of them saves nothing, for then all of it is alive again in the backward pass.
+
+    ``layers`` is a regular expression for whole names, a function of a layer, or a list of layers of ``model``. Without
+    it ``model`` itself is meant, a layer or a model that serves as a block: ``x = bt.recompute(block)(x)``.
+
+    The layers are changed in place and stay what they are; returns ``model``. Do it before the first `fit`. Every model
+    that shares such a layer recomputes it. It works in a stock `keras.Model` and in loops of your own, under
+    strategies, in micro-batches, with mixed precision and with XLA. A clone, and a model that is loaded from a file,
+    recompute nothing until told to; so does a copy of a model that is no `bigtrain_nb.Model`.
+
+    Random numbers are those of Keras (`keras.random`, `Dropout`), and state that of Keras variables: TensorFlow's own
+    random operations and `tf.Variable` are not seen, and would be drawn and changed twice.
+
+    Keras' own `RematScope` raises in `fit` (keras issue 21207); it and a plain `tf.recompute_grad` draw another dropout
+    mask in the backward pass, which gives a wrong gradient without an error.
+
+    Raises ValueError if no layer is found, with the names that repeat; for a layer inside another that is recomputed;
+    in a call, for a layer that assigns its own trainable weights, as `SpectralNormalization` does. TypeError for what
+    is no model or layer, and for ``layers`` of another kind.
+
+    Example::
+
+        blocks = [keras.layers.Dense(8, "relu", name=f"block_{n}") for n in range(4)]
+        model = keras.Sequential([keras.Input((8,)), *blocks])
+        bt.recompute(model, "block_[1-3]")
+    """
+    of_kind("model", model, keras.layers.Layer, "a Keras model or layer")
+    chosen = [model] if layers is None else layers_chosen(model, layers)
+    _refuse_one_inside_another(model, chosen)
+    for layer in chosen:
+        if not is_computed_again(layer):
+            become(layer, Recomputed)
+    return model
+
+
+class Recomputed:
+    """What a layer becomes."""
+
+    is_computed_again = True
+
+    def call(self, *args, **kwargs):
+        return call_as_function(self, super().call, args, kwargs, tf.recompute_grad)
+
+
+def _refuse_one_inside_another(model, chosen):
+    already = [layer for layer in layers_within(model) if is_computed_again(layer)]
+    for outer in [*already, *chosen]:
+        for inner in layers_within(outer)[1:]:
+            if is_computed_again(inner) or any(inner is one for one in chosen):
+                raise ValueError(
+                    f"{inner.name} is inside {outer.name}, and both are to be recomputed: its layers would be computed"
+                    " three times. Choose the inner or the outer one"
+                )
+
+
+def is_computed_again(layer):
+    """Return whether a layer computes again already, also one that is fully sharded."""
+    return getattr(layer, "is_computed_again", False)

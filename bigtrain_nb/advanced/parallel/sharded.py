@@ -1,0 +1,91 @@
+"""The state of the optimizer in shards: each replica updates its shard of the weights, then the shards are gathered.
+
+Stage 1 of ZeRO: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models". The
+gradients are reduce-scattered, which together with the gathering sends as much as an all-reduce. (Where GPUs all-reduce
+in its place, `sum_into_shards` says when, a step sends one and a half times as much.) Clipping and the finite check of
+loss scaling then need one number of each replica for each weight.
+
+Stage 2 would keep only a shard of the sum of gradients, too. That is a reduction after each micro-batch, for which all
+replicas would need as many of them. Stage 3, `fully_shard`, keeps only a shard of the weights, and gathers those of
+each layer before its forward and its backward pass.
+"""
+
+from bigtrain_nb.advanced.parallel.reduction import Mean
+from bigtrain_nb.advanced.parallel.shards import OptimizerOfShards, finish_gradients, mark_shard, own_shard
+from bigtrain_nb.common.keras_compat import is_undecayed, leave_undecayed
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import join_shards, on_each_replica, sum_into_shards
+
+
+class ShardedOptimizer(OptimizerOfShards):
+    """What an optimizer becomes: of its state each of N replicas keeps 1/N.
+
+    It must be given each replica's shards of the gradients, clipped by the norms of the whole weights. It shows and
+    saves the whole state; its config is what it was.
+    """
+
+    def build(self, variables):
+        if self.built:
+            return
+        shards = [_shard_of(weight, f"shard{index}_of_{weight.name}") for index, weight in enumerate(variables)]
+        # Keras tracks any other attribute that holds variables
+        object.__setattr__(self, "_weights_and_shards", list(zip(variables, shards, strict=True)))
+        leave_undecayed(self, [shard for weight, shard in self._weights_and_shards if is_undecayed(self, weight)])
+        super().build(shards)
+
+    def apply(self, grads, trainable_variables):
+        self.build(trainable_variables)
+        for weight, shard in self._weights_and_shards:
+            shard.assign(own_shard(weight.value))
+        super().apply(grads, self._shards_of(trainable_variables))  # as if the shards were all there is
+        self._gather_weights()
+
+    def finalize_variable_values(self, var_list):
+        if self.use_ema:
+            super().finalize_variable_values(self._shards_of(var_list))
+            strategy = var_list[0].value.distribute_strategy  # `fit` may be called outside of its scope
+            on_each_replica(strategy, self._gather_weights)()
+
+    def _shards_of(self, weights):
+        shard_of = {id(weight): shard for weight, shard in self._weights_and_shards}
+        for weight in weights:
+            if id(weight) not in shard_of:
+                raise ValueError(f"{weight.path} became trainable after `compile`: compile the model again")
+        return [shard_of[id(weight)] for weight in weights]
+
+    def _gather_weights(self):
+        """Give each weight its new value: the shards of all replicas, joined."""
+        shards = [shard.value for _, shard in self._weights_and_shards]
+        values = join_shards(shards, [weight.shape for weight, _ in self._weights_and_shards])
+        for (weight, _), value in zip(self._weights_and_shards, values, strict=True):
+            weight.assign(weight.constraint(value) if weight.constraint else value)
+
+
+class ShardedMean(Mean):
+    """The mean over the replicas, of which each keeps its shards, for an optimizer whose state is in shards."""
+
+    optimizer_class = ShardedOptimizer
+
+    @classmethod
+    def asked_for(cls, model):
+        return "shard_optimizer=True" if model.shard_optimizer else None
+
+    @staticmethod
+    def sum_gradients(gradients):
+        """Return this replica's shards of the sums of the replicas' gradients, {index: gradient}."""
+        return dict(zip(gradients, sum_into_shards(list(gradients.values())), strict=True))
+
+    def are_shards(self, gradients):
+        return [True] * len(gradients)
+
+    def finish(self, gradients):
+        return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
+
+
+def _shard_of(weight, name):
+    """Return a variable for the numbers of a weight that one replica has charge of: 1/N of them, in one row."""
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    size = -(-weight.value.shape.num_elements() // replicas)  # rounded up
+    shard = keras.Variable("zeros", shape=[size], dtype=weight.dtype, name=name)
+    mark_shard(shard, weight.shape)
+    return shard

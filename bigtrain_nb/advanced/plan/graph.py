@@ -1,0 +1,213 @@
+"""What TensorFlow does in a training step, read from its graph: which operations, on what, and how often.
+
+The graph is what `tf.function` and the gradient tape make of a model, before TensorFlow's own optimizer fuses some of
+it. Nothing is computed: shapes are enough.
+"""
+
+import re
+from collections import Counter
+from functools import cached_property
+from graphlib import TopologicalSorter
+
+from bigtrain_nb.common.keras_compat import function_graph
+from bigtrain_nb.common.operations import LOOPS, WRITES, flops, is_sized, number_of_bytes
+from bigtrain_nb.common.quiet import tf
+
+CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
+UNSEEN = LOOPS | CALLS | {"If", "StatelessIf", "Case", "StatelessCase", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
+"""Do work that does not stand in their own graph, or in one that is not looked into."""
+
+FOLDED_FROM = 2**25
+"""Bytes from which on Grappler was seen to fold zeros: 34 MiB in `conv_net` were, 32 MiB and less were not."""
+COPIES = 4
+"""Of a folded constant, beside the one that the step reads: seen as 4.1 and 4.4 with TensorFlow 2.21 (gpt's masks)."""
+
+
+class Operation:
+    """One node of a graph.
+
+    ``layer``: the Keras layer it belongs to; ``times``: how often a step runs it; ``flops``: of one run, too few unless
+    ``is_sized``. A loop or a call runs its ``body``, a `Graph`, in ``rounds``.
+    """
+
+    def __init__(self, node, backward, layers, times):
+        self.node = node
+        self.kind = node.type
+        self.backward = backward
+        self.layer = _layer_of(node.name, layers)
+        self.times = times
+        self.flops = flops(node)
+        self.is_sized = is_sized(node)
+        self.body = None
+        self.rounds = _rounds(node)
+        if self.rounds is not None:
+            body = function_graph(node, "body" if self.kind in LOOPS else "f")
+            first_backward = 0 if backward else len(body.get_operations())
+            self.body = Graph(body, body.outputs, first_backward, layers, times * self.rounds)
+
+
+class Graph:
+    """The nodes of a `tf.Graph` that its results need, in orders in which TensorFlow may start them.
+
+    ``nodes``: on one thread; ``side_by_side``: on two, which run branches at the same time.
+    ``first_backward``: how many nodes there were when the tape was asked for gradients. ``layers``: names of the Keras
+    layers. ``times``: how often a step runs it.
+    """
+
+    def __init__(self, graph, results, first_backward=0, layers=(), times=1):
+        self.inputs = [tensor.name for tensor in graph.inputs]
+        self.results = [tensor.name for tensor in results]
+        self.readers = Counter(self.results)
+        self.read_backward = set()
+        self.nodes = []
+        backward = set(graph.get_operations()[first_backward:])
+        needed = _needed(graph, results)
+        for node in _in_running_order(needed, threads=1):
+            op = Operation(node, node in backward, layers, times)
+            self.nodes.append(op)
+            read = [tensor.name for tensor in node.inputs]
+            self.readers.update(read)
+            if op.backward:
+                self.read_backward.update(read)
+        ops = {op.node: op for op in self.nodes}
+        self.side_by_side = [ops[node] for node in _in_running_order(needed, threads=2)]
+
+    @cached_property
+    def operations(self):
+        """All nodes, those of loops and calls in place of the node that runs them."""
+        found = []
+        for op in self.nodes:
+            found += op.body.operations if op.body else [op]
+        return found
+
+    @property
+    def unseen(self):
+        """Kinds of nodes whose work is not counted, or not all of it.
+
+        Those that run Python or graphs which could not be looked into, and those on tensors of unknown size, as all
+        that reads what `tf.boolean_mask` leaves.
+        """
+        return sorted({op.kind for op in self.operations if op.kind in UNSEEN or not op.is_sized})
+
+    @property
+    def folded(self):
+        """Bytes that TensorFlow's Grappler holds for good where all shapes are known beforehand.
+
+        Its memory optimizer (memory_optimizer.cc, SchedulingPass) makes a large sum of more than two tensors a
+        temporary variable, and its constant folding makes that one's first value, zeros, a constant of full size.
+        And it folds what depends on no input, such as masks, into the graph's definition, of which `COPIES` stay.
+        """
+        largest_sum = 0
+        constants = {}
+        changing = set()
+        for op in self.nodes:
+            inputs = op.node.inputs
+            fixed = [tensor for tensor in inputs if tensor.op not in changing]
+            if op.kind == "AddN" and len(inputs) > 2:
+                largest_sum = max(largest_sum, number_of_bytes(inputs[0]))
+            if op.kind == "Placeholder" or op.node.op_def.is_stateful or len(fixed) < len(inputs):
+                changing.add(op.node)
+                for tensor in fixed:
+                    if tensor.op.type != "Const":
+                        constants[tensor.name] = number_of_bytes(tensor)
+        zeros = largest_sum if largest_sum > FOLDED_FROM else 0
+        return zeros + COPIES * sum(constants.values())
+
+
+def _rounds(node):
+    """Return how often a loop or a call runs its body; None for a loop of which only the run knows, and for the rest.
+
+    A loop counts up in whole numbers while its condition, i < n, holds.
+    """
+    if node.type in CALLS:
+        return 1
+    if node.type not in LOOPS:
+        return None
+    condition, body = function_graph(node, "cond"), function_graph(node, "body")
+    places = {inner.name: place for place, inner in enumerate(condition.inputs)}
+    rounds = []
+    for comparison in condition.get_operations():
+        if comparison.type != "Less" or not comparison.inputs[0].dtype.is_integer:
+            continue
+        counter, limit = comparison.inputs
+        place = places.get(counter.name)
+        step = None if place is None else _added_in_a_round(body, place)
+        if step is None:
+            continue
+        start = tf.get_static_value(node.inputs[place])
+        if limit.name in places:
+            outside = places[limit.name]
+            if _made_in_a_round(body, outside) is not body.inputs[outside]:
+                continue  # the limit moves
+            limit = node.inputs[outside]
+        # the gradient of a loop runs as often as that did
+        end = _rounds(limit.op) if limit.op.type in LOOPS else tf.get_static_value(limit)
+        if start is not None and end is not None:
+            rounds.append(max(0, -(-(int(end) - int(start)) // step)))
+    return min(rounds, default=None)
+
+
+def _added_in_a_round(body, place):
+    """Return the positive whole number that a loop's body adds to the variable at a place; None for all else."""
+    after = _made_in_a_round(body, place)
+    if after.op.type not in ("Add", "AddV2"):
+        return None
+    added = [tensor for tensor in after.op.inputs if tensor is not body.inputs[place]]
+    step = tf.get_static_value(added[0]) if len(added) == 1 else None
+    return int(step) if step is not None and step > 0 else None
+
+
+def _made_in_a_round(body, place):
+    """Return what a loop's body makes of the variable at a place: its own input where that stays as it is."""
+    after = body.outputs[place]
+    while after.op.type == "Identity":
+        after = after.op.inputs[0]
+    return after
+
+
+def _layer_of(name, layers):
+    """Return the layer that a node's name speaks of: "gradient_tape/gpt/dense_1/MatMul" -> "dense_1"."""
+    for part in name.split("/"):
+        for candidate in (part, re.sub(r"_\d+$", "", part)):
+            if candidate in layers:
+                return candidate
+    return "the rest"
+
+
+def _needed(graph, results):
+    """Return {node: those before it} of the nodes that results or variables depend on."""
+    needed = {}
+    left = [tensor.op for tensor in results]
+    left += [node for node in graph.get_operations() if node.type in WRITES]
+    while left:
+        node = left.pop()
+        if node not in needed:
+            needed[node] = before(node)
+            left += needed[node]
+    return {node: needed[node] for node in graph.get_operations() if node in needed}
+
+
+def _in_running_order(needed, threads):
+    """Return the nodes as TensorFlow's executor tends to run them on so many threads, one node each in turn.
+
+    What has become ready last comes first: a thread goes on with what its last node made ready, so that the updates of
+    variables run nearly one by one. A thread that has nothing left takes what has waited longest.
+    """
+    sorter = TopologicalSorter(needed)
+    sorter.prepare()
+    ready = [[] for _ in range(threads)]
+    order = []
+    ready[0] += reversed(sorter.get_ready())
+    while sorter.is_active():
+        for own in ready:
+            longest = max(ready, key=len)
+            if own or longest:
+                order.append(own.pop() if own else longest.pop(0))
+                sorter.done(order[-1])
+                own += reversed(sorter.get_ready())
+    return order
+
+
+def before(node):
+    """Return the nodes that must run before one."""
+    return [tensor.op for tensor in node.inputs] + list(node.control_inputs)

@@ -1,0 +1,165 @@
+"""The peak of memory: the nodes of a `Graph` run in turn without computing, and how long their tensors live."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from bigtrain_nb.advanced.plan.fully_sharded import IN_ONE_PIECE
+from bigtrain_nb.common.operations import ALIASES, IN_PLACE, number_of_bytes
+
+OUTSIDE = {"ReadVariableOp", "Placeholder"}
+"""What their outputs show lives outside of the run."""
+PUT = {"TensorListPushBack", "TensorListSetItem"}
+TAKE = {"TensorListPopBack", "TensorListGetItem"}
+SMALL = 2**18
+"""Bytes up to which TensorFlow on CPUs calls malloc (mkl_cpu_allocator.h)."""
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory that tensors share, or a list of tensors (``items``). ``readers``: reads and holds that are to come."""
+
+    size: int
+    label: tuple = ("work", "")  # kind, layer
+    readers: int = 0
+    items: list = field(default_factory=list)
+
+
+def peak_of(graph):
+    """Return the `Peak` of the fuller one of the two orders in which the nodes may run."""
+    return max((Peak(graph, side_by_side) for side_by_side in (False, True)), key=lambda peak: peak.total)
+
+
+class Peak:
+    """What a `Graph` takes at its fullest moment, without variables and inputs, its branches ``side_by_side`` or not.
+
+    ``fullest``: {(kind of buffer, layer): bytes}; ``at``: the node that runs then; ``largest``: bytes of a buffer;
+    ``small``: bytes of those that are no larger than `SMALL`, at most; ``course``: bytes while each node runs, in turn.
+    """
+
+    def __init__(self, graph, side_by_side):
+        self.graph = graph
+        self.side_by_side = side_by_side
+        self.alive = Counter()
+        self.fullest = Counter()
+        self.at = ""
+        self.largest = 0
+        self.small = self._small_alive = 0
+        self.course = []
+        self._run(graph, {})
+        self.total = self.fullest.total()
+
+    @property
+    def kinds(self):
+        """Bytes by kind of buffer."""
+        kinds = Counter()
+        for (kind, _), size in self.fullest.items():
+            kinds[kind] += size
+        return kinds
+
+    def _run(self, graph, buffers):
+        """Run a graph on {name of an input: `Buffer`}; return the buffers of its results, each held once."""
+        for name, buffer in buffers.items():
+            buffer.readers += graph.readers[name]
+        for op in graph.side_by_side if self.side_by_side else graph.nodes:
+            outputs = op.node.outputs
+            if op.kind == "Placeholder" and outputs[0].name in buffers:
+                continue
+            inputs = [buffers[tensor.name] for tensor in op.node.inputs]
+            if op.body:
+                made = self._rounds(op, inputs)
+            else:
+                made = [self._output(op, tensor, graph, inputs) for tensor in outputs]
+            for tensor, buffer in zip(outputs, made, strict=True):
+                buffers[tensor.name] = buffer
+                buffer.readers += graph.readers[tensor.name]
+            self.course.append(self.alive.total())
+            if self.course[-1] > self.fullest.total():
+                self.fullest = self.alive.copy()
+                self.at = op.node.name
+            self._release(inputs + made)
+        return [buffers[name] for name in graph.results]
+
+    def _rounds(self, op, carried):
+        """Run a body again and again on what it has returned; return that, each buffer held once."""
+        for buffer in carried:
+            buffer.readers += 1
+        for _ in range(op.rounds):
+            made = self._run(op.body, dict(zip(op.body.inputs, carried, strict=True)))
+            self._release(carried)
+            carried = made
+        return carried
+
+    def _output(self, op, tensor, graph, inputs):
+        """Return the buffer of an output, held once: one of an input, one that an input leaves, or a fresh one."""
+        kind = "work"
+        if graph is self.graph and tensor.name in graph.results:
+            kind = "gradients"
+        elif IN_ONE_PIECE in op.node.name:
+            kind = "layer in one piece"
+        elif op.kind == "Cast" and op.node.inputs[0].op.type == "ReadVariableOp":
+            kind = "cast copies"
+        elif tensor.name in graph.read_backward and not op.backward:
+            kind = "activations"
+
+        buffer = self._handed_on(op, tensor.value_index, inputs)
+        if buffer is None:
+            buffer = self._left_over(op, tensor, inputs) or self._fresh(op, tensor)
+            self._label(buffer, kind, op.layer)
+        elif buffer.label[0] == "work":
+            self._label(buffer, kind, buffer.label[1])
+        buffer.readers += 1
+        return buffer
+
+    def _handed_on(self, op, place, inputs):
+        """Return the buffer of an input, or of a tensor in a list, that an output is another name of; or None."""
+        if op.kind in ALIASES and place < len(inputs):
+            return inputs[place]
+        if op.kind in PUT:
+            held, item = inputs[0], inputs[-1]
+            if not op.backward:
+                self._label(item, "activations", op.layer)
+            item.readers += 1
+            held.items.append(item)
+            return held
+        if op.kind in TAKE:
+            held = inputs[0]
+            if place < len(op.node.outputs) - 1 or not held.items:
+                return held
+            item = held.items[0]
+            if op.kind == "TensorListPopBack":
+                item = held.items.pop()
+                item.readers -= 1
+            return item
+        return None
+
+    def _left_over(self, op, tensor, inputs):
+        """Return the buffer of an input that nothing else needs, if the operation can write its result over it."""
+        if op.kind in IN_PLACE:
+            for given, buffer in zip(op.node.inputs, inputs, strict=True):
+                fits = given.dtype == tensor.dtype and given.shape == tensor.shape
+                if fits and buffer.size and buffer.readers == 1:
+                    return buffer
+        return None
+
+    def _fresh(self, op, tensor):
+        buffer = Buffer(0 if op.kind in OUTSIDE else number_of_bytes(tensor))
+        self.alive[buffer.label] += buffer.size
+        self.largest = max(self.largest, buffer.size)
+        if buffer.size <= SMALL:
+            self._small_alive += buffer.size
+            self.small = max(self.small, self._small_alive)
+        return buffer
+
+    def _label(self, buffer, kind, layer):
+        self.alive[buffer.label] -= buffer.size
+        buffer.label = kind, layer
+        self.alive[buffer.label] += buffer.size
+
+    def _release(self, buffers):
+        for buffer in buffers:
+            buffer.readers -= 1
+            if buffer.readers == 0:
+                self.alive[buffer.label] -= buffer.size
+                if buffer.size <= SMALL:
+                    self._small_alive -= buffer.size
+                self._release(buffer.items)

@@ -1,0 +1,238 @@
+"""`plan_step`: what one training step of a Keras model will take, from its graph."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
+from bigtrain_nb.advanced.plan.breakdown import Breakdown, Line, Plan
+from bigtrain_nb.advanced.plan.peak import peak_of
+from bigtrain_nb.advanced.plan.step import Step
+from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.words import amount
+
+IDLE = 1.25
+"""What lies idle between tensors in TensorFlow's best-fit allocator (bfc_allocator.cc), in tensors of the largest size:
+it takes the smallest free chunk that is large enough and splits it only if that is twice as large. Chosen on the
+networks of benchmarks/budget.py, which need from 0.2 to 8."""
+IDLE_SMALL = 0.25
+"""What lies idle beside tensors below 256 KiB, as a part of them: on CPUs they come from malloc, of which each thread
+keeps memory (mkl_cpu_allocator.h). Chosen on GRUs and LSTMs."""
+
+PROCESS, NODE = 20 * 2**20, 29 * 2**10
+"""Bytes of main memory that TensorFlow takes for threads and libraries, and for each node that it traces, optimizes and
+runs: steps of one example took 71 MiB with 1,900 nodes, 88 with 2,660 and 226 with 7,160 (TensorFlow 2.21). That is for
+`bt.Model`; where TensorFlow traces a step twice, as stock Keras', 95 to 327."""
+IN_A_LOOP = 3
+"""How often a node counts in the body of a loop, of which TensorFlow keeps functions too. Chosen on GRUs and LSTMs."""
+SLICES = 1.15
+"""With four slices 12 to 19 % more."""
+
+
+@dataclass(frozen=True, repr=False)
+class StepPlan(Plan):
+    """What a training step will take on each device. ``memory`` and ``activations`` in bytes, ``flops``.
+
+    ``activations``: by layer, at the fullest moment. ``communication_volume``: bytes that a device sends. ``room``:
+    bytes of a device, None unless it was named. ``unseen``: kinds of operations of which not all work is counted.
+    ``runtime``: bytes of main memory that the process takes beside the tensors, on a CPU to be added to ``peak``. Where
+    one process has several replicas it is that for each, but for 20 MiB, which it takes once. ``memory_course``: bytes
+    of activations, gradients and work while each operation of the forward and backward pass of one slice runs, in turn.
+    """
+
+    title: str
+    memory: Breakdown
+    activations: Breakdown
+    flops: Breakdown
+    communication_volume: Breakdown
+    room: float | None
+    runtime: float
+    unseen: list[str]
+    memory_course: list[float]
+
+    @property
+    def peak(self) -> float:
+        """Bytes of memory at the fullest moment of the step, without what the runtime itself takes."""
+        return self.memory.total
+
+    def words(self):
+        if self.unseen:
+            yield f"Not looked into, or of no known size, so more is needed: {', '.join(self.unseen)}."
+        of_room = f", {self.peak / self.room:.0%} of the device" if self.room else ""
+        yield f"{self.title}: {amount(self.peak, 'bytes')} of memory{of_room}, {amount(self.flops.total, 'FLOP')}."
+
+
+def plan_step(
+    model: Any,
+    batch: Any,
+    *,
+    optimizer: Any = None,
+    policy: str | None = None,
+    loss: Any = None,
+    micro_batches: int | None = None,
+    shard_optimizer: bool | None = None,
+    fully_shard: str | Callable | Sequence | None = None,
+    reduce_dtype: str | None = None,
+    on: str | None = None,
+    devices: int | None = None,
+    waiting: int = 1,
+) -> StepPlan:
+    """Predict memory, operations and bytes sent of one training step of a Keras model; return a `StepPlan`.
+
+    How long a step takes is measured, not planned: `bt.throughput(step)`.
+
+    - ``model``: a built Keras model, or a function without arguments that returns one, called under ``policy``;
+    - ``batch``: the whole batch: a number of examples, or where the model does not tell its shapes one batch (x, y), or
+      a dataset as for `bt.profile`, of which the first batch is taken;
+    - ``optimizer``, ``loss``: default: those of the model (else AdamW, sparse cross-entropy);
+    - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``: as of `bt.Model`; default: the model's;
+    - ``on``: the name of an accelerator, of `bt.ACCELERATORS`: the plan says how full its memory is, and counts no
+      constants that only CPUs fold;
+    - ``devices``: replicas that share the batch, default: those of the model's strategy; ``waiting``: batches that the
+      input pipeline holds ready.
+
+    With ``shard_optimizer`` what is sent is what an all-reduce and a gathering send; workers on CPUs reduce-scatter and
+    send a third less. With ``fully_shard`` each micro-batch gathers the weights of the chosen layers twice and
+    reduce-scatters their gradients once: 1.5 times what an all-reduce sends (Rajbhandari et al. 2020, section 7.2).
+    GPUs send a third more, for they all-reduce.
+
+    ``flops`` counts products of matrices and convolutions, two for each multiply-add, as published figures do.
+
+    Each device holds: all weights and slots, or its shards of them, its share of the batch, and at the fullest moment
+    of the traced graph what the backward pass still needs; what `bt.recompute` computes again is alive for one block at
+    a time, and so is what a layer of ``fully_shard`` gathers and computes again. What the process takes beside it
+    (tracing, graphs) is the plan's ``runtime``. benchmarks/README.md says how far off predictions were.
+
+    Not in the plan is what workers take to talk to each other, which lives in main memory: the gradients joined into
+    one message and split again, the buffers in which gRPC sends and receives that, which the process keeps, and the
+    operations of the collectives. Each of two workers on CPUs that trained a GPT of 73 MiB of weights on eight examples
+    took 1,037 MiB where 546 were planned: 340 more for buffers, 91 for the message and 60 for operations. With
+    ``shard_optimizer`` it was 1,048 for 509; with ``fully_shard``, where most messages are of one layer, 589 for 386;
+    with next to no weights 213 for 169.
+
+    Raises ValueError for settings that make no sense, for a model that is not built, is tensor-parallel or has layers
+    that are sharded already, for an optimizer that cannot be sharded, and where it is called in a strategy's scope;
+    TypeError for no Keras model, for one with a `train_step` of its own, of which the plan would know nothing, and for
+    what is no batch. Whether the layers can be sharded, `compile` tells.
+
+    Example::
+
+        plan = bt.plan_step(bt.conv_net(image_size=16), batch=64, on="A100 80 GB")
+        print(plan.peak, plan.room, plan.flops.total)
+        print(plan.memory.explain())
+    """
+    whole_number("waiting", waiting, 0)
+    if on is not None:
+        one_of("on", on, tuple(ACCELERATORS))
+    settings = {
+        "micro_batches": micro_batches,
+        "shard_optimizer": shard_optimizer,
+        "fully_shard": fully_shard,
+        "reduce_dtype": reduce_dtype,
+    }
+    step = Step(model, batch, optimizer, policy, loss, devices, **settings)
+    return plan_of(step, on, waiting)
+
+
+def plan_of(step, on=None, waiting=1):
+    """Return the `StepPlan` of a traced `Step`."""
+    title = f"A step of {step.examples} examples"
+    if step.devices > 1:
+        title += f" on each of {step.devices} devices"
+    if step.slices > 1:
+        title += f" in {step.slices} slices of {step.slice_examples}"
+    gradients = peak_of(step.gradients)
+    layers = []
+    for (kind, layer), size in gradients.fullest.most_common():
+        if kind == "activations" and size:
+            layers.append(Line(layer, size))
+    return StepPlan(
+        title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
+        memory=_memory(step, gradients, waiting, of_gpu=on is not None or bool(tf.config.list_logical_devices("GPU"))),
+        activations=Breakdown("Activations by layer", "bytes", layers),
+        flops=_flops(step),
+        communication_volume=_communication_volume(step),
+        room=ACCELERATORS[on].memory if on else None,
+        runtime=PROCESS + NODE * _nodes(step),
+        unseen=step.gradients.unseen,
+        memory_course=gradients.course,
+    )
+
+
+def _nodes(step):
+    """Return how many nodes TensorFlow keeps for a step."""
+    nodes = IN_A_LOOP * len(step.gradients.operations) - (IN_A_LOOP - 1) * len(step.gradients.nodes)
+    if step.slices > 1:
+        nodes *= SLICES if step.in_a_loop else step.slices
+    return nodes + len(step.update.operations)
+
+
+_HOW = {
+    "weights": "all variables of the model, or the replica's shards of those that are fully sharded",
+    "optimizer slots": "all variables of the optimizer, or the replica's shards of them",
+    "weight shards": "what a sharded optimizer updates, beside the weights",
+    "input": "the batch, those that wait, and a slice where the batch is cut",
+    "gradients": "of a slice, and the sums over slices in float32, old ones beside new ones",
+    "cast copies": "weights in the layers' own precision",
+    "layer in one piece": "weights of a fully sharded layer as they are gathered, gradients as they are reduced",
+    "activations": "what the backward pass reads of what the forward pass made",
+    "work": "what operations hand on and write over, and what bt.recompute or fully_shard makes again",
+    "folded": "what Grappler keeps on a CPU if it knows the batch's size: not after batch(n) without drop_remainder",
+    "idle": f"between tensors in the allocator: {IDLE:g} x the largest tensor, {IDLE_SMALL:g} x those below 256 KiB",
+}
+"""The parts of a step's memory in the order in which they are shown."""
+
+
+def _memory(step, gradients, waiting, of_gpu):
+    """Return the breakdown of the fuller one of two moments: within the gradients of a slice, or in the update."""
+    moment = gradients.kinds
+    if step.slices > 1:
+        sums = 2 if step.in_a_loop else 1  # of the slices before and, in a loop, those that it returns
+        moment["gradients"] += sums * step.sums
+    fullest = gradients
+    total_how = f"most at {gradients.at}"
+    update = peak_of(step.update)
+    if step.applied + update.total > moment.total():
+        moment = Counter(gradients=step.applied, work=update.total)
+        fullest = update
+        total_how = "most when weights are updated"
+    parts = {
+        "weights": step.weights,
+        "optimizer slots": step.slots,
+        "weight shards": step.shards,
+        "input": step.batch * (1 + waiting) + step.slice,
+        **moment,
+        "folded": 0 if of_gpu else step.folded,  # GPUs keep none: measured, see benchmarks/README.md
+        "idle": IDLE * fullest.largest + IDLE_SMALL * fullest.small,
+    }
+    lines = [Line(name, parts[name], how) for name, how in _HOW.items() if parts.get(name)]
+    return Breakdown("Memory of a step", "bytes", lines, total_how=total_how)
+
+
+def _flops(step):
+    forward, both = Counter(), Counter()
+    for op in step.gradients.operations:
+        if op.flops:
+            count = step.examples / step.slice_examples * op.times * op.flops
+            both[op.layer] += count
+            forward[op.layer] += 0 if op.backward else count
+    lines = [Line(layer, count, f"forward {amount(forward[layer], 'FLOP')}") for layer, count in both.most_common()]
+    times = f"{both.total() / max(1, forward.total()):.2f} times the forward pass (rule of thumb: 3)"
+    return Breakdown("Operations of a step, forward and backward", "FLOP", lines, total_how=times)
+
+
+def _communication_volume(step):
+    """Return a `Breakdown` of the bytes that a device sends in a step, as `all_reduce_seconds` counts."""
+    devices, settings = step.devices, step.settings
+    ring = (devices - 1) / devices  # of a reduce-scatter or an all-gather; an all-reduce is both
+    lines = [Line("gradients", 2 * ring * step.sent, f"2({devices}-1)/{devices} x {amount(step.sent, 'bytes')}")]
+    for what, times, size in (("gathered weights", 2, step.gathered), ("scattered gradients", 1, step.scattered)):
+        if size:
+            how = f"{step.slices} x {times}({devices}-1)/{devices} x {amount(size, 'bytes')} of fully sharded layers"
+            lines.append(Line(what, step.slices * times * ring * size, how))
+    if settings["shard_optimizer"]:
+        how = f"({devices}-1)/{devices} x {amount(step.trainable, 'bytes')}, gathered from their shards"
+        lines.append(Line("weights", ring * step.trainable, how))
+    return Breakdown("Sent by a device in a step", "bytes", lines)

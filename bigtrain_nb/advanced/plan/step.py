@@ -1,0 +1,346 @@
+"""A training step of a Keras model as graphs: one of the gradients of a slice, one of the optimizer's update."""
+
+import math
+from functools import partial
+from numbers import Number
+
+from bigtrain_nb.advanced.parallel.fully_shard import is_fully_sharded
+from bigtrain_nb.advanced.parallel.shards import refuse_unless_elementwise
+from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, layers_to_shard
+from bigtrain_nb.advanced.plan.graph import Graph
+from bigtrain_nb.common.checks import function, of_kind, whole_number
+from bigtrain_nb.common.keras_compat import innermost, weights_to_train
+from bigtrain_nb.common.operations import number_of_bytes
+from bigtrain_nb.common.passes import as_fit_gives, loss_as_fit_asks, passes
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import at_least_32_bits
+from bigtrain_nb.train.model import Model, overriding
+from bigtrain_nb.train.settings import SETTINGS, checked
+
+
+class Step:
+    """What each of ``devices`` does in a step of ``examples`` examples in ``slices`` of ``slice_examples``.
+
+    It is traced and not run. ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update.
+    ``settings``: {name: value} of those of `bt.Model`; ``in_a_loop``: whether slices are run by a loop.
+    Bytes of ``weights``: all variables of the model, of fully sharded layers its shards; ``trainable``: those that
+    train; ``sums``: of their gradients, dense and in 32 bits; ``applied``: the gradients that the update gets;
+    ``sent``: the gradients as they travel; ``gathered`` and ``scattered``: whole weights and gradients of fully sharded
+    layers as they travel; ``slots``: all variables of the optimizer; ``shards``: what a sharded optimizer updates
+    beside the weights;
+    ``batch``, ``slice``: one batch and one slice of it, inputs and targets, 0 where the batch is not cut; ``folded``:
+    constants that Grappler keeps.
+
+    The arguments are those of `plan_step`. Building the optimizer's variables takes their memory for a moment.
+    """
+
+    def __init__(self, model, batch, optimizer=None, policy=None, loss=None, devices=None, **settings):
+        if tf.distribute.in_cross_replica_context():
+            raise ValueError("a step is planned for one replica: call plan_step outside of the strategy's scope")
+        model = _built(model, policy)
+        _refuse_other_steps(model)
+        if devices is None:
+            devices = model.distribute_strategy.num_replicas_in_sync
+        self.devices = whole_number("devices", devices, 1)
+        self.settings = _settings(model, settings, self.devices)
+        if optimizer is not None:
+            of_kind(
+                "optimizer", optimizer, str | keras.optimizers.Optimizer, "the name of an optimizer, or one of Keras"
+            )
+        layers = []
+        if self.devices > 1 and self.settings["fully_shard"] is not None:
+            layers = layers_to_shard(model, self.settings["fully_shard"])
+        optimizer = _fresh(optimizer or getattr(model, "optimizer", None) or "adamw")
+        if layers or self.settings["shard_optimizer"]:
+            refuse_unless_elementwise(optimizer)
+        sharded = {id(weight): weight for layer in layers for weight in weights_to_train(layer)}
+        shards = {key: _shard(weight, self.devices) for key, weight in sharded.items()}
+        variables = [shards.get(id(one), one) for one in model.trainable_variables]
+        has_own_loss = loss is None and type(model).compute_loss is not keras.Model.compute_loss
+        loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        loss_of = partial(_own_value, model) if has_own_loss else partial(_value, model, loss)
+
+        # A replica's share of the batch, and a slice of that
+        specs = _specs_of_a_batch(model, batch, loss)
+        self.examples = -(-_examples(specs) // self.devices)
+        self.slice_examples = -(-self.examples // self.settings["micro_batches"])
+        self.slices = -(-self.examples // self.slice_examples)
+        cut = self.slices > 1
+        self.in_a_loop = cut and not layers  # else written out: replicas cannot talk within a loop
+        slice_specs = _resized(specs, self.slice_examples)
+        self.batch = _size(_resized(specs, self.examples))
+        self.slice = _size(slice_specs) if cut else 0
+
+        # Gradients of a slice
+        reduce_dtype = self.settings["reduce_dtype"]
+        with fully_sharded(layers, shards, self.devices, reduce_dtype):
+            self.gradients, gradients = _gradients(model, variables, slice_specs, loss_of)
+        summed = {place: tf.TensorSpec(one.shape, at_least_32_bits(one.dtype)) for place, one in enumerate(variables)}
+        if cut or self.settings["shard_optimizer"]:  # sums are dense
+            gradients = summed
+        self.sums = _size(summed)
+        self.applied = _size(gradients)
+        self.folded = 0 if cut or self.devices > 1 else self.gradients.folded  # no size is known there beforehand
+        whole = [one for one in model.trainable_variables if id(one) not in sharded]
+        trained = [weight for weight in sharded.values() if weight.trainable]
+        self.sent = sum(_bytes_on_the_way(one, reduce_dtype) for one in whole)
+        self.scattered = sum(_bytes_on_the_way(one, reduce_dtype) for one in trained)
+        self.gathered = sum(_bytes_on_the_way(one, "float32") for one in sharded.values())
+
+        # The update
+        updated = variables
+        if self.settings["shard_optimizer"]:
+            updated = [_shard(one, self.devices) for one in variables]
+            of_shards = enumerate(updated)
+            gradients = {place: tf.TensorSpec(one.shape, at_least_32_bits(one.dtype)) for place, one in of_shards}
+        elif any(isinstance(one.value, tf.distribute.DistributedValues) for one in variables):  # a replica's to write
+            updated = [_stand_in(one, one.shape) for one in variables]
+        optimizer.build(updated)
+        self.update = _update(optimizer, updated, gradients)
+        self.optimizer = type(optimizer).__name__
+        self.policies = sorted({layer.dtype_policy.name for layer in model.layers})
+
+        self.weights = _size([shards.get(id(one), one) for one in model.variables])
+        self.trainable = _size(variables)
+        self.slots = _size(optimizer.variables)
+        self.shards = _size(updated) if self.settings["shard_optimizer"] else 0
+
+
+def _built(model, policy):
+    """Return the model, which has weights to train; call a function for it under the policy."""
+    if callable(model) and not isinstance(model, keras.layers.Layer):
+        function("model", model, "a Keras model, or a function without arguments that builds one", arguments=[])
+        before = keras.mixed_precision.dtype_policy()
+        try:
+            keras.mixed_precision.set_dtype_policy(policy or before)
+            model = model()
+        finally:
+            keras.mixed_precision.set_dtype_policy(before)
+    elif isinstance(model, keras.Model) and policy is not None:
+        raise ValueError(
+            f"policy={policy!r}: a built model has its policy already; give the function that builds it instead"
+        )
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"expected a Keras model, not {type(model).__name__}")
+    if not model.trainable_variables:
+        raise ValueError(f"{model.name} has no weights to train yet: give it a keras.Input, or call it once on a batch")
+    return model
+
+
+def _refuse_other_steps(model):
+    """Raise TypeError or ValueError for a model that does something else in a step than what is traced here."""
+    kind = overriding(model)
+    if kind:
+        raise TypeError(
+            f"{kind.__name__} has a train_step of its own, and a plan is of one forward pass, one backward pass and"
+            " one update: plan the Keras models that it is made of, or measure a step by bt.peak_memory and"
+            " bt.throughput. A loss of your own is planned if it stands in compute_loss(x, y, y_pred, sample_weight)"
+        )
+    if is_fully_sharded(model):
+        raise ValueError(
+            f"the layers of {model.name} are sharded over the replicas already: plan the model as it was before, by the"
+            " function that builds it and outside of the strategy's scope, with devices=2, say, and fully_shard"
+        )
+
+
+def _settings(model, given, devices):
+    """Return the settings of `bt.Model` for this step: those that are given, else the model's."""
+    settings = {name: getattr(model, name) if isinstance(model, Model) else SETTINGS[name] for name in SETTINGS}
+    settings = checked(None, settings | {name: value for name, value in given.items() if value is not None})
+    if settings["fully_shard"] is not None:
+        if settings["shard_optimizer"] and devices > 1:
+            raise ValueError(
+                f"fully_shard={settings['fully_shard']!r} and shard_optimizer=True do not go together: leave out one"
+            )
+        if given.get("fully_shard") is not None and devices == 1:
+            raise ValueError("fully_shard needs several devices to share the weights: give devices=2 or more")
+    if settings["shard_optimizer"] and devices == 1:
+        raise ValueError("shard_optimizer=True needs several devices to share the state: give devices=2 or more")
+    return settings
+
+
+# The batch
+
+
+def _specs_of_a_batch(model, batch, loss):
+    """Return (inputs, targets, sample weights) of a batch, each with shapes and types; None for what there is not."""
+    if isinstance(batch, Number):
+        return _specs_of_examples(model, batch, loss)
+    parts = keras.utils.unpack_x_y_sample_weight(_one_batch(model, batch))
+    if any(value is not None and not len(getattr(value, "shape", ())) for value in keras.tree.flatten(parts)):
+        raise _no_batch(batch)
+    return parts
+
+
+def _one_batch(model, batch):
+    """Return one batch: the given one, or the first of a dataset, as `fit` gives it to the model."""
+    if isinstance(batch, tuple):
+        return batch
+    source = batch.dataset() if callable(getattr(batch, "dataset", None)) else batch
+    if isinstance(source, dict | str) or hasattr(source, "shape") or not hasattr(source, "__iter__"):
+        raise _no_batch(batch)
+    for first in passes(as_fit_gives(model, source))():  # a plan does not change the order in which `fit` trains
+        return first
+    raise ValueError("the dataset yielded no batch")
+
+
+def _no_batch(batch):
+    return TypeError(
+        "batch must be a number of examples, one batch (x, y) of arrays or tensors, or a dataset of batches, not"
+        f" {batch!r:.99}"
+    )
+
+
+def _specs_of_examples(model, examples, loss):
+    """Return inputs and targets of so many examples as `tf.TensorSpec`."""
+    examples = whole_number("batch", examples, 1)
+    if not getattr(model, "inputs", None) or any(None in tensor.shape[1:] for tensor in model.inputs):
+        raise ValueError(
+            f"{model.name} does not tell its input shapes: give batch=(x, y), one batch of your dataset, or the dataset"
+        )
+    is_sequential = isinstance(model, keras.Sequential)  # which may have no `input` and `output`
+    targets = []
+    for one, output in zip(
+        _losses(model, loss, model.outputs if is_sequential else model.output), model.outputs, strict=True
+    ):
+        if "sparse" in getattr(one, "__name__", type(one).__name__).lower():
+            targets.append(tf.TensorSpec(output.shape[:-1], "int64"))
+        else:
+            targets.append(tf.TensorSpec(output.shape, "float32"))
+    inputs = model.inputs[0] if is_sequential else model.input
+    return _resized((inputs, targets, None), examples)
+
+
+def _examples(specs):
+    return keras.tree.flatten(specs)[0].shape[0]
+
+
+def _resized(specs, examples):
+    """Return `tf.TensorSpec` of tensors, of so many examples."""
+
+    def resized(value):
+        return None if value is None else tf.TensorSpec((examples, *value.shape[1:]), value.dtype)
+
+    return keras.tree.map_structure(resized, specs)
+
+
+# Gradients
+
+
+def _gradients(model, variables, specs, loss_of):
+    """Return the `Graph` of a slice's gradients of some variables, and {variable's index: spec of its gradient}."""
+    forward = []
+
+    def gradients(x, y, sample_weight):
+        with tf.GradientTape() as tape:
+            value = loss_of(x, y, model(x, training=True), sample_weight)
+        forward.extend(value.graph.get_operations())
+        found = tape.gradient(value, variables)
+        return {index: gradient for index, gradient in enumerate(found) if gradient is not None}
+
+    traced = tf.function(gradients, autograph=False).get_concrete_function(*specs)
+    if not traced.outputs:
+        raise ValueError(
+            f"the loss depends on no weight of {model.name}: nothing is trained, or the batch has no targets"
+        )
+    graph = Graph(traced.graph, traced.outputs, len(forward), _layer_names(model))
+    return graph, tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)
+
+
+def _value(model, loss, x, y, outputs, sample_weight):
+    """Return the loss, summed over outputs, with what layers add to it; weights of examples change no size."""
+    total = tf.constant(0.0)
+    for added in model.losses:
+        total += tf.cast(added, "float32")
+    if y is None:
+        return total
+    losses = _losses(model, loss, outputs)
+    for one, target, output in zip(losses, _targets(model, y, outputs), keras.tree.flatten(outputs), strict=True):
+        if one is not None:
+            total += tf.reduce_mean(tf.cast(one(_as_outputs(target, output), output), "float32"))
+    return total
+
+
+def _targets(model, y, outputs):
+    """Return the target of each output, in their order; a dictionary of targets tells by the names of outputs."""
+    names = getattr(model, "output_names", None) or []
+    if isinstance(y, dict) and isinstance(outputs, list | tuple) and set(y) == set(names):
+        return [y[name] for name in names]
+    return keras.tree.flatten(y)
+
+
+def _as_outputs(target, output):
+    """Return targets [...] as [..., 1] beside outputs [..., 1], as Keras does before it calls a loss."""
+    if output.shape.rank == target.shape.rank + 1 and output.shape[-1] == 1:
+        return target[..., None]
+    return target
+
+
+def _own_value(model, x, y, outputs, sample_weight):
+    """Return the loss of a model that works it out in its own `compute_loss`."""
+    return loss_as_fit_asks(model, x, y, outputs, sample_weight, training=True)
+
+
+def _losses(model, loss, outputs):
+    """Return a loss for each output, None where it has none; one that is given alone is that of all."""
+    if isinstance(loss, dict):
+        names = sorted(outputs) if isinstance(outputs, dict) else getattr(model, "output_names", [])
+        if unknown := set(loss) - set(names):
+            raise ValueError(f"loss names {sorted(unknown)}, and the outputs of {model.name} are {names}")
+        loss = [loss.get(name) for name in names]
+    if not isinstance(loss, list | tuple):
+        loss = [loss] * len(keras.tree.flatten(outputs))
+    return [keras.losses.get(one) for one in loss]
+
+
+def _layer_names(model):
+    """Return the names of the layers that are no models themselves."""
+    names = set()
+    for layer in model.layers:
+        names |= _layer_names(layer) if isinstance(layer, keras.Model) else {layer.name}
+    return names
+
+
+# The update
+
+
+def _fresh(optimizer):
+    """Return a fresh optimizer of that kind, without loss scaling."""
+    if optimizer == "momentum":
+        optimizer = keras.optimizers.SGD(momentum=0.9)
+    optimizer = innermost(keras.optimizers.get(optimizer))
+    return type(optimizer).from_config(optimizer.get_config())
+
+
+def _update(optimizer, variables, specs):
+    """Return the `Graph` of the optimizer's update from gradients of these specs."""
+    chosen = [variables[index] for index in specs]
+
+    def apply(*gradients):
+        optimizer.apply(list(gradients), chosen)
+
+    return Graph(tf.function(apply, autograph=False).get_concrete_function(*specs.values()).graph, [])
+
+
+def _shard(variable, replicas):
+    """Return a variable as large as what each replica updates of a weight whose state is sharded: a row of numbers."""
+    return _stand_in(variable, [-(-math.prod(variable.shape) // replicas)])
+
+
+def _stand_in(variable, shape):
+    return keras.Variable("zeros", shape=shape, dtype=variable.dtype, name=variable.path.replace("/", "_"))
+
+
+# Bytes
+
+
+def _bytes_on_the_way(variable, reduce_dtype):
+    """Return the bytes of a variable's gradient as it travels: in 32 bits or more, or as the setting says."""
+    size = max(4, tf.as_dtype(variable.dtype).size) if reduce_dtype == "float32" else tf.as_dtype(reduce_dtype).size
+    return size * math.prod(variable.shape)
+
+
+def _size(values):
+    """Return the bytes of variables or specs."""
+    flat = [value for value in tf.nest.flatten(values, expand_composites=True) if value is not None]
+    return sum(number_of_bytes(tf.TensorSpec(value.shape, value.dtype)) for value in flat)

@@ -1,0 +1,80 @@
+"""``python -m bigtrain_nb.advanced.preflight train.py:build``: examine a training from a shell or in CI.
+
+``build`` returns (model, data), or (model, data, validation). Exit code: 0, 1 where something is wrong, 2 for a command
+that cannot be run.
+"""
+
+import argparse
+import sys
+import traceback
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from bigtrain_nb.advanced.preflight.preflight import GROUPS, preflight
+
+
+def main(words):
+    """Run the words of a command line; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bigtrain_nb.advanced.preflight",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("training", metavar="TRAIN.py:build", help="a script, and a function in it without arguments")
+    parser.add_argument("--minutes", type=float, default=3, help="after which no check begins (default: 3)")
+    parser.add_argument("--checks", nargs="+", help=f"some of {', '.join(GROUPS)}, or single lines (default: all)")
+    parser.add_argument("--html", type=Path, metavar="PAGE.html", help="write the report as a page")
+    chosen = parser.parse_args(words)
+    try:
+        model, data, *validation = _build(chosen.training)
+    except _NoTraining as error:
+        parser.error(str(error))
+    except (Exception, SystemExit):  # a script raises what it likes
+        traceback.print_exc()
+        parser.error(f"{chosen.training} raised what stands above")
+    try:
+        report = preflight(
+            model,
+            data,
+            validation=validation[0] if validation else None,
+            minutes=chosen.minutes,
+            checks=chosen.checks,
+        )
+    except (ValueError, TypeError, OSError) as error:
+        parser.error(str(error))
+    except Exception:  # so does a dataset, when it is read
+        traceback.print_exc()
+        parser.error(f"{chosen.training} raised what stands above")
+    print(report)
+    if chosen.html:
+        chosen.html.write_text(report.html(), encoding="utf-8")
+    return int(report.failed)
+
+
+class _NoTraining(Exception):
+    """What stands on the command line names no training."""
+
+
+def _build(words):
+    """Return what the function returns that ``script.py:function`` names."""
+    script, _, function = words.rpartition(":")
+    if not script:
+        raise _NoTraining(f"{words!r} must be a script and a function in it, as train.py:build")
+    if not Path(script).is_file():
+        raise _NoTraining(f"there is no script {script!r}")
+    sys.path.insert(0, str(Path(script).parent.resolve()))  # as if it were run
+    spec = spec_from_file_location(Path(script).stem, script)
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    build = getattr(module, function, None)
+    if not callable(build):
+        raise _NoTraining(f"{script} has no function {function!r}")
+    built = build()
+    if not isinstance(built, tuple) or len(built) not in (2, 3):
+        raise _NoTraining(f"{words}() must return (model, data) or (model, data, validation), not {built!r:.99}")
+    return built
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,211 @@
+"""Checks of the features: do they come by their names, normalized, counted, and is none the answer in disguise?"""
+
+import math
+
+import numpy as np
+
+from bigtrain_nb.advanced.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.advanced.preflight.training import named_parts
+from bigtrain_nb.common.keras_compat import Functional, layers_within
+from bigtrain_nb.common.quiet import keras, tf
+
+LEAST_EXAMPLES = 40
+"""From fewer a threshold may divide the classes by chance."""
+MOST_FEATURES = 500
+BY_THRESHOLD = 0.99
+"""Share of examples of which a threshold in one feature gives the target."""
+COMMON = 0.9
+"""Share of the most frequent class: over it a threshold says little."""
+CORRELATED = 0.9999
+
+
+def by_name(training):
+    """Do features of a dictionary reach the inputs that have their names?"""
+    model, x = training.model, training.x
+    if not isinstance(x, dict) or not isinstance(model, Functional):
+        return None
+    expected = list(model.input) if isinstance(model.input, dict) else [each.name for each in model.inputs]
+    missing = [name for name in expected if name not in x]
+    if missing:
+        raise NotExamined(f"the batch has no feature of the name {', '.join(map(repr, missing))}")
+    unused = [name for name in x if name not in expected]
+    if isinstance(model.input, dict):
+        named = {name: x[name] for name in expected}
+        given, right = (keras.tree.flatten(training.outputs_again(one)) for one in (x, named))
+        if any(np.any(np.asarray(one) != np.asarray(two)) for one, two in zip(given, right, strict=True)):
+            order = ", ".join(map(repr, x))
+            return wrong(
+                f"The {len(x)} features of the {type(x).__name__} come in the order {order}, and reach the inputs"
+                f" {', '.join(map(repr, expected))} by their place and not by their names: outputs differ from those of"
+                " a dictionary in the order of the inputs.",
+                "Give a plain dictionary: data.map(lambda x, y: (dict(x), y)), or with these names in the order of the"
+                " inputs.",
+            )
+    if unused:
+        return look(
+            f"{len(unused)} of {len(x)} features have no input of their name, and are not used:"
+            f" {', '.join(map(repr, unused[:5]))}. Inputs are {', '.join(map(repr, expected[:8]))}.",
+            "Leave them out of the dataset, or give the model an input of that name.",
+        )
+    return ok(f"All {len(x)} features have an input of their name.")
+
+
+def normalized(training):
+    """Was each `Normalization` layer adapted?"""
+    found = [layer for layer in layers_within(training.model) if isinstance(layer, keras.layers.Normalization)]
+    if not found:
+        return None
+    for layer in found:
+        mean = getattr(layer, "adapt_mean", None)
+        if mean is not None and not np.any(mean.numpy()) and np.all(layer.adapt_variance.numpy() == 1):
+            return wrong(
+                f"{layer.name} was never adapted: its mean is 0 and its variance 1, as they were made, so that it"
+                " changes nothing.",
+                f"Call {layer.name}.adapt(the inputs of training) before fit, or give it mean= and variance=.",
+            )
+    return ok(f"Normalization layers: {len(found)}, all of them adapted, or made with a mean and a variance.")
+
+
+def weights(training):
+    """Do sample weights let the examples count?"""
+    if training.weight is None:
+        return None
+    all_zero, negative = [], 0
+    for place, batch in enumerate(training.batches):
+        _, _, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        values = [np.asarray(each) for each in keras.tree.flatten(weight) if each is not None]
+        negative += sum(int((each < 0).sum()) for each in values)
+        if values and not any(np.any(each) for each in values):
+            all_zero.append(place)
+    count = len(training.batches)
+    if len(all_zero) == count or 0 in all_zero:
+        training.no_loss = "all sample weights of the first batch are 0, so that its loss is"
+    if len(all_zero) == count:
+        return wrong(
+            f"All sample weights of {count} batches are 0: no example counts, and nothing can be learned.",
+            "Look at the function that makes them; a mask is 1 where a place counts.",
+        )
+    if negative:
+        return look(
+            f"{negative:,} sample weights are below 0: the loss of these examples is made larger, not smaller.",
+            "Give weights of 0 or more.",
+        )
+    if all_zero:
+        return look(
+            f"All sample weights are 0 in {len(all_zero)} of {count} batches, batch {all_zero[0]} the first.",
+            "Leave out examples that do not count, or shuffle them among the others.",
+        )
+    return ok(f"In each of {count} batches some sample weights are above 0.")
+
+
+def answer_in_a_feature(training):
+    """Is a target one of the features, or on which side of a threshold one is?"""
+    if training.y is None:
+        return None
+    named = [dict(named_parts(keras.utils.unpack_x_y_sample_weight(batch)[1], "targets")) for batch in training.batches]
+    looked_at, reasons = [], []
+    for name in named[0]:
+        try:
+            found, count = _answer(training, [np.asarray(batch[name]) for batch in named if name in batch], name)
+        except NotExamined as reason:
+            reasons.append(f"{name}: {reason}")
+            continue
+        if found:
+            return found
+        looked_at.append(f"None of {count} features gives the {name} by a threshold or a factor.")
+    if not looked_at:
+        raise NotExamined("; ".join(reasons))
+    return ok(" ".join([*looked_at, *(f"Not examined: {reason}." for reason in reasons)]))
+
+
+def _answer(training, batches, name):
+    """Return what is found of one tensor of targets, None for nothing, and the number of features looked at."""
+    if len({each.shape[1:] for each in batches}) > 1 or not batches[0].ndim:
+        raise NotExamined("they are not one number for each example")
+    y = np.concatenate(batches)
+    y = y.argmax(-1) if y.ndim == 2 and y.shape[1] > 1 and set(np.unique(y)) <= {0, 1} else y
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.ndim != 1 or y.dtype.kind not in "biuf":
+        raise NotExamined("they are not one number for each example")
+    if len(y) < LEAST_EXAMPLES:
+        raise NotExamined(f"of {len(y)} examples a threshold may divide the classes by chance")
+    if not np.isfinite(y).all():
+        raise NotExamined("they are not finite")
+    classes, shares = np.unique(y, return_counts=True)
+    is_class = len(classes) <= max(2, len(y) // 10)
+    most = shares.max() / len(y)
+    if most > COMMON:
+        raise NotExamined(f"{most:.0%} of the examples have the same, so that a threshold says little")
+    count = 0
+    for feature, values in _columns(training):
+        if len(values) != len(y):
+            continue  # not a row for each example
+        count += 1
+        if not is_class and _correlation(values, y) > CORRELATED:
+            words = f"{feature} is the {name}, up to a factor and a constant (correlation over {CORRELATED:.2%})"
+            return _is_answer(words), count
+        if is_class and len(np.unique(values)) > 1:
+            share = _share_by_threshold(values, y, classes)
+            if share >= BY_THRESHOLD:
+                words = f"{feature} alone gives the {name} of {share:.0%} of {len(y):,} examples by a threshold; the"
+                return _is_answer(f"{words} most frequent class has {most:.0%}"), count
+    if not count:
+        raise NotExamined("no input is one number, or a row of numbers, for each example")
+    return None, count
+
+
+def _is_answer(found):
+    return look(
+        f"{found}.",
+        "If it is known only after the fact, as a date of payment or the target under another name, leave it out; if"
+        " the task is so easy, a threshold will do.",
+    )
+
+
+def _columns(training):
+    """Yield each feature that is a number for each example: its name, and its values over all batches."""
+    inputs = [keras.utils.unpack_x_y_sample_weight(batch)[0] for batch in training.batches]
+    yielded = 0
+    for name, first in named_parts(inputs[0], "input"):
+        if first.dtype == tf.string or len(first.shape) not in (1, 2):
+            continue
+        of_batches = [np.asarray(dict(named_parts(each, "input")).get(name), "float64") for each in inputs]
+        if len({each.shape[1:] for each in of_batches}) > 1:
+            continue  # as sequences, each batch as long as its longest
+        values = np.concatenate(of_batches)
+        for column in range(values.shape[1] if values.ndim == 2 else 1):
+            if yielded == MOST_FEATURES:
+                return
+            yielded += 1
+            where = f"Feature {column} of the {name}" if values.ndim == 2 and values.shape[1] > 1 else f"The {name}"
+            yield where, values[:, column] if values.ndim == 2 else values
+
+
+def _share_by_threshold(values, y, classes):
+    """Return the largest share of examples that a threshold gives right; for several classes, that intervals do."""
+    order = np.argsort(values, kind="stable")
+    values, y = values[order], y[order]
+    last_of_its_value = np.append(values[1:] != values[:-1], True)
+    if len(classes) == 2:
+        above = np.cumsum(y == classes[1])
+        below = np.arange(1, len(y) + 1) - above
+        right = np.maximum(below + above[-1] - above, above + below[-1] - below)
+        return right[last_of_its_value].max() / len(y)
+    changes = int(np.sum((y[1:] != y[:-1]) & last_of_its_value[:-1]))
+    mixed = np.any((y[1:] != y[:-1]) & ~last_of_its_value[:-1])
+    return 1.0 if changes == len(classes) - 1 and not mixed else 0.0
+
+
+def _correlation(one, two):
+    if one.std() == 0 or two.std() == 0 or not np.isfinite(one).all():
+        return 0.0
+    found = abs(float(np.corrcoef(one, two)[0, 1]))
+    return found if math.isfinite(found) else 0.0
+
+
+CHECKS = {
+    "inputs by name": by_name,
+    "normalization": normalized,
+    "sample weights": weights,
+    "answer in a feature": answer_in_a_feature,
+}

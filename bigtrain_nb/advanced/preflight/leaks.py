@@ -1,0 +1,362 @@
+"""Checks for leaks: an output that depends on what it must not. Inputs are changed, and outputs compared.
+
+That works with integers, dictionaries and layers of NumPy too, and sees what goes through an argmax, where gradients
+would not.
+"""
+
+import numpy as np
+
+from bigtrain_nb.advanced.preflight.report import LOOK, OK, WRONG, NotExamined, look, ok, wrong
+from bigtrain_nb.advanced.preflight.training import change_of, named_parts
+from bigtrain_nb.common.keras_compat import calls_seen, layers_and_operations, layers_within, mask_of, with_mask
+from bigtrain_nb.common.quiet import keras, tf
+
+LEAK = 1e-4
+LEAK_16_BITS = 2e-2
+"""Of the largest output. 44 healthy models gave exactly 0; in 16 bits another order of sums may be seen."""
+SAME_TOKENS = 0.95
+"""Share of targets that are inputs at another place: by chance a few are."""
+OF_TRAINING = (
+    keras.layers.Dropout,
+    keras.layers.AlphaDropout,
+    keras.layers.GaussianDropout,
+    keras.layers.GaussianNoise,
+)
+"""Layers that are to do nothing in evaluation."""
+FURTHEST = 4
+"""Places by which targets are looked for among the inputs."""
+GRADIENT_OF_PADDING = 1e-6
+"""Share of the loss's gradient at padded places; healthy models gave exactly 0."""
+
+
+def across_examples(training):
+    """Do outputs of an example depend on other examples of the batch?"""
+    if training.has_own_step:
+        raise NotExamined("the model has a train_step of its own, which may call its parts in any way")
+    examples = training.examples
+    if examples < 4:
+        raise NotExamined(f"the batch has only {examples} examples")
+
+    # Whole numbers beside tensors with other rows may say which of these belong to which example, as lengths of graphs
+    kept = training.without_rows
+    x = keras.tree.map_structure(lambda value: _with_other_ends(training, value, keeps_counts=bool(kept)), training.x)
+    if all(one is two for one, two in zip(*map(keras.tree.flatten, (x, training.x)), strict=True)):
+        words = f"which rows belong to which example cannot be told: {kept}" if kept else "all examples are the same"
+        raise NotExamined(words)
+    training.refuse_random_outputs()
+    before = keras.tree.flatten(training.outputs_again(training.x))
+    after = keras.tree.flatten(training.outputs_again(x))
+    if any(len(output.shape) == 0 or output.shape[0] != examples for output in before):
+        raise NotExamined("the outputs have no row for each example")
+    largest = 0.0
+    for one, two in zip(before, after, strict=True):
+        one, two = one[1:-1], two[1:-1]
+        if len(one.shape) == 2 and one.shape[1] == examples:  # each example beside each other: as in contrastive losses
+            one, two = one[:, 1:-1], two[:, 1:-1]
+        largest = max(largest, change_of(one, two))
+    if largest > _threshold(training.model):
+        return wrong(
+            f"Outputs of examples 1 to {examples - 2} change by {largest:.1%} when examples 0 and {examples - 1} are"
+            " replaced, though nothing trains: examples are mixed.",
+            "Look for a reshape, a mean or a softmax along axis 0. A reshape must keep it: (-1, ...) in front, and"
+            " transpose before you join other axes.",
+            "11",
+        )
+    left_out = f" Not replaced: {kept}." if kept else ""
+    return ok(f"Outputs of an example do not change in evaluation when others are replaced.{left_out}")
+
+
+def _with_other_ends(training, value, keeps_counts):
+    """Return a tensor of inputs with its first and last example replaced; itself where that changes nothing."""
+    if not training.has_rows(value) or (keeps_counts and not value.dtype.is_floating):
+        return value
+    rows = value.numpy()
+    other = rows.copy()
+    other[0], other[-1] = rows[len(rows) // 2], rows[1]
+    if value.dtype.is_floating:
+        other[[0, -1]] += 0.1 * (rows.std() or 1)
+    return value if np.array_equal(other, rows) else tf.constant(other, value.dtype)
+
+
+def its_answer(training):
+    """Are the targets among the inputs that an output may see?"""
+    found = [
+        _answer_within(training, name, y)
+        for name, y in named_parts(training.y, "targets")
+        if len(y.shape) >= 2 and y.shape[1] >= 4 and y.dtype != tf.string
+    ]
+    found = [each for each in found if each]
+    return next((each for verdict in (WRONG, LOOK, OK) for each in found if each["verdict"] == verdict), None)
+
+
+def _answer_within(training, targets, y):
+    """Say whether one tensor of targets is among the inputs; None if it is not."""
+    inputs = keras.tree.flatten(training.x)
+    counted = _counted(training, y.shape)
+    answer = None
+    for place, value in enumerate(inputs):
+        if value is None or value.shape[:2] != y.shape[:2] or len(value.shape) != len(y.shape):
+            continue
+        if value.dtype == tf.string:
+            continue
+        for offset in range(FURTHEST + 1):
+            share = _share_equal(value.numpy(), y.numpy(), counted, offset)
+            if share >= SAME_TOKENS:
+                answer = value, place, offset, share
+                break
+    if answer is None:
+        return None
+    value, place, offset, share = answer
+    name = next(name for name, each in named_parts(training.x, "inputs") if each is value)
+    targets = f"T{targets[1:]}"
+    seen = _sees_later(training, inputs, place)
+    threshold = _threshold(training.model)
+    if offset == 1 and seen > threshold:
+        return wrong(
+            f"{targets} at t are the {name} at t+1 ({share:.0%}), and outputs at t change by {seen:.0%} when the {name}"
+            " after t change: it sees its answer. The loss will fall, and the model will be useless.",
+            "Let nothing see later places: use_causal_mask=True in attention, padding='causal' in Conv1D, no"
+            " Bidirectional.",
+            "11",
+        )
+    if offset == 0 and seen <= threshold:
+        return wrong(
+            f"{targets} at t are the {name} at t ({share:.0%}) of a causal model: it learns to copy.",
+            "Shift them: inputs are tokens[:, :-1], targets tokens[:, 1:].",
+        )
+    if offset >= 2 and y.dtype.is_floating:
+        return look(
+            f"{targets} at t are the {name} at t+{offset} ({share:.0%}), as in a forecast {offset} steps ahead.",
+            "If one step was meant, shift once: in the dataset, or in the model, and not in both.",
+            "10",
+        )
+    if offset >= 2:
+        return wrong(
+            f"{targets} at t are the {name} at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
+            "Shift once: in the dataset, or in the model, and not in both.",
+            "10",
+        )
+    if seen <= threshold:
+        return ok(
+            f"{targets} at t are the {name} at t+{offset}, and outputs at t do not change with what comes after t."
+        )
+    return ok(
+        f"{targets} at t are the {name} at t, and outputs at t change by {seen:.0%} with what comes after t, as in an"
+        " autoencoder."
+    )
+
+
+def evaluation(training):
+    """Do outputs in evaluation depend on random numbers?"""
+    if training.has_own_step:
+        raise NotExamined("the model has a train_step of its own, which may call its parts in any way")
+    acting = set()
+
+    def note(layer, call, inputs, *args, **kwargs):
+        outputs = call(inputs, *args, **kwargs)
+        is_same_kind = tf.is_tensor(inputs) and tf.is_tensor(outputs) and inputs.shape == outputs.shape
+        if is_same_kind and np.any(np.asarray(inputs) != np.asarray(outputs)):
+            acting.add(layer.name)
+        return outputs
+
+    with calls_seen([layer for layer in layers_within(training.model) if isinstance(layer, OF_TRAINING)], note):
+        before = keras.tree.flatten(training.outputs(training.x))
+        moved = training.state.put_back_but_random()
+        after = keras.tree.flatten(training.outputs(training.x))
+    change = max(map(change_of, before, after), default=0.0)
+    if change <= _threshold(training.model):
+        state = f", once {', '.join(moved[:4])} are put back, which a call in evaluation changes" if moved else ""
+        return ok(f"The same batch gives the same outputs twice in evaluation{state}.")
+    named = f" {', '.join(sorted(acting)[:4])} drops or adds noise with training=False too." if acting else ""
+    return look(
+        f"The same batch in evaluation gives outputs that differ by {change:.0%} from one call to the next.{named}",
+        "Hand training on to dropout and noise, and write no training=True in call; tf.nn.dropout does not know when"
+        " it is evaluation. If you mean it, as in Monte Carlo dropout or a VAE, leave it.",
+    )
+
+
+def padding(training):
+    """Does padding count in the loss?"""
+    name, tokens = _padded_input(training)
+    if tokens is None:
+        return None
+    where = "" if name == "inputs" else f" of {name}"
+    padded = _padded(tokens)
+    outputs = training.outputs(training.x)
+    # Copies: Keras' losses would take what stands before a softmax or a sigmoid, and no gradient reaches the outputs
+    copies = [with_mask(tf.identity(each), mask_of(each)) for each in keras.tree.flatten(outputs)]
+    of_places = [each for each in copies if tuple(each.shape[:2]) == tokens.shape and each.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch(of_places)
+        loss = training.loss(keras.tree.pack_sequence_as(outputs, copies))
+    gradients = [each for each in tape.gradient(loss, of_places) if each is not None]
+    if not gradients:
+        raise NotExamined("no gradient of the loss reaches the outputs: it is taken of something else")
+    shares = []
+    for gradient in gradients:
+        sizes = tf.reduce_sum(tf.abs(tf.cast(gradient, tf.float32)), range(2, len(gradient.shape))).numpy()
+        shares.append(sizes[padded].sum() / max(sizes.sum(), 1e-30))
+    share = max(shares)
+    if share > GRADIENT_OF_PADDING:
+        if (tokens[~padded] == 0).any():
+            return look(
+                f"{padded.mean():.0%} of the places{where} are 0 at the ends of rows, and give {share:.0%} of the"
+                " loss's gradient. 0 stands elsewhere too, so it may be a symbol like others.",
+                "If it is padding there, give a sample_weight that is 0 at padding.",
+                "11",
+            )
+        lost = _mask_lost_at(training)
+        behind = f" A layer makes a mask, but it is lost behind {lost}." if lost else ""
+        return wrong(
+            f"{padded.mean():.0%} of the places{where} are padding (0), and give {share:.0%} of the loss's gradient:"
+            f" padding is trained.{behind}",
+            "Give a sample_weight that is 0 at padding. It is not lost on the way, as masks are at x + layer(x).",
+            "11",
+        )
+    return ok(f"{padded.mean():.0%} of the places{where} are padding, and give nothing to the loss.")
+
+
+def _threshold(model):
+    return (
+        LEAK
+        if model.compute_dtype == "float32"
+        and all(layer.compute_dtype in ("float32", None) for layer in layers_within(model))
+        else LEAK_16_BITS
+    )
+
+
+def _counted(training, shape):
+    counted = np.ones(shape[:2], bool)
+    weight = training.weight
+    if weight is not None and not keras.tree.is_nested(weight) and weight.shape[:2] == shape[:2]:
+        counted = weight.numpy().reshape([*shape[:2], -1]).any(-1)
+    return counted
+
+
+def _share_equal(x, y, counted, offset):
+    """Return the share of counted places t at which y[t] is x[t + offset], of those that are not padding."""
+    length = y.shape[1] - offset
+    x, y, counted = x[:, offset:], y[:, :length], counted[:, :length]
+    if y.dtype.kind == "f" and x.dtype.kind == "f":
+        equal = np.isclose(x, y, rtol=1e-4, atol=1e-6)
+    else:
+        equal = x == y
+        if y.ndim == 2:
+            counted = counted & (y != 0)
+    equal = equal.reshape(*equal.shape[:2], -1).all(-1)
+    constant = counted.any() and len(np.unique(y[counted])) < 3  # all places alike are equal at any offset
+    return 0.0 if constant or not counted.any() else float(equal[counted].mean())
+
+
+def _sees_later(training, inputs, place):
+    """Return how much outputs before the middle change when the inputs from the middle on change."""
+    value = inputs[place].numpy()
+    middle = value.shape[1] // 2
+    other = value.copy()
+    other[:, middle:] = np.roll(value, 1, 0)[:, middle:] if len(value) > 1 else value[:, middle:][:, ::-1]
+    if value.dtype.kind == "f":
+        other[:, middle:] += value.std()
+    else:  # not to 0, which may be padding and make another mask
+        highest = max(1, int(value.max()))
+        other[:, middle:] = np.where(value[:, middle:] > 0, value[:, middle:] % highest + 1, value[:, middle:])
+    changed = list(inputs)
+    changed[place] = tf.constant(other, inputs[place].dtype)
+    training.refuse_random_outputs()
+    before = training.outputs_again(training.x)
+    after = training.outputs_again(keras.tree.pack_sequence_as(training.x, changed))
+    pairs = zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True)
+    of_steps = [
+        change_of(one[:, :middle], two[:, :middle])
+        for one, two in pairs
+        if len(one.shape) > 1 and one.shape[1] == value.shape[1]
+    ]
+    if not of_steps:
+        raise NotExamined("the outputs have no row for each place of a sequence")
+    return max(of_steps)
+
+
+def _padded_input(training):
+    """Return the name and the tokens [examples, length] of the padded input that the outputs stand for; None if none.
+
+    Of several sequences, as a source and what is written of it, that is the one that is padded where the targets are,
+    or their sample weights are 0. Raises NotExamined where that cannot be told.
+    """
+    sequences = {}
+    for name, value in named_parts(training.x, "inputs"):
+        if value.dtype.is_integer and len(value.shape) == 2 and value.shape[1] > 2 and training.has_rows(value):
+            sequences[name] = value.numpy()
+    kinds = {name: tokens for name, tokens in sequences.items() if tokens.max() <= 1}  # as masks, and parts of a pair
+    sequences = {name: tokens for name, tokens in sequences.items() if name not in kinds} or kinds
+    padded = {name: tokens for name, tokens in sequences.items() if _has_padding(tokens)}
+    if not padded:
+        return None, None
+    training.refuse_own_step()
+    of_outputs = {tuple(each.shape[:2]) for each in keras.tree.flatten(training.outputs(training.x))}
+    padded = {name: tokens for name, tokens in padded.items() if tokens.shape in of_outputs}
+    if not padded:
+        return None, None
+    beside = [np.asarray(each) for part in (training.y, training.weight) for _, each in named_parts(part, "")]
+    for name, tokens in padded.items():
+        if len(sequences) == 1 or any(_is_padded_like(each, tokens) for each in beside if each.ndim > 1):
+            return name, tokens
+    raise NotExamined(f"whether outputs stand for what is padded in {' or '.join(padded)} cannot be told")
+
+
+def _has_padding(tokens):
+    return (_padded(tokens).sum(1) >= 2).sum() >= min(2, len(tokens)) and (tokens != 0).any()
+
+
+def _is_padded_like(targets, tokens):
+    """Return whether nearly all rows of targets or weights end with those of tokens, or one place before."""
+    targets = targets.reshape([*targets.shape[:2], -1]).max(-1)
+    if targets.shape != tokens.shape:
+        return False
+    targets = np.where(targets < 0, 0, targets)  # a class that is not counted, as -1 and -100
+    later = _padded(targets).sum(1) - _padded(tokens).sum(1)
+    return ((later == 0) | (later == 1)).mean() >= SAME_TOKENS
+
+
+def _padded(tokens):
+    """Return where zeros stand with nothing but zeros after them, or before them: at the end of a row, or its start."""
+    at_end = np.flip(np.cumsum(np.flip(tokens != 0, 1), 1), 1) == 0
+    at_start = np.cumsum(tokens != 0, 1) == 0
+    return at_end if at_end.sum() >= at_start.sum() else at_start
+
+
+def _mask_lost_at(training):
+    """Return the name of the first operation that gets a mask and hands none on; "" if there is no mask at all.
+
+    Keras drops masks at ``x + layer(x)``, and where a layer without supports_masking stands between.
+    """
+    calls = []
+    around = []
+
+    def note(layer, call, *args, **kwargs):
+        given = [each for each in keras.tree.flatten((args, kwargs)) if tf.is_tensor(each)]
+        rows = [each for each in given if each.dtype.is_floating and len(each.shape) >= 3]
+        if rows and not around:  # what a layer calls inside it, it may give its mask in other ways
+            calls.append((layer.name, any(mask_of(each) is not None for each in rows)))
+        if not isinstance(layer, keras.Model):
+            around.append(layer)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            if not isinstance(layer, keras.Model):
+                around.pop()
+
+    called = [each for each in layers_and_operations(training.model) if each is not training.model]
+    with calls_seen(called, note):
+        training.outputs(training.x)
+    for (before, has), (name, has_next) in zip(calls, calls[1:], strict=False):
+        if has and not has_next:
+            return f"{before}, so that {name} gets none"
+    makes_one = any(getattr(layer, "mask_zero", False) for layer in layers_within(training.model))
+    return calls[0][0] if makes_one and calls and not calls[0][1] else ""
+
+
+CHECKS = {
+    "examples apart": across_examples,
+    "sees its answer": its_answer,
+    "evaluation": evaluation,
+    "padding": padding,
+}

@@ -1,0 +1,677 @@
+"""Checks of the loss: does it fit the outputs, where does it start, and does it fall on one batch?
+
+The yardstick for any loss is that of the best constant output: what a model reaches that does not look at its inputs.
+"""
+
+import math
+import time
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.stats import ks_2samp
+
+from bigtrain_nb.advanced.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.advanced.preflight.training import TooLate, named_parts
+from bigtrain_nb.common.keras_compat import (
+    calls_seen,
+    innermost,
+    layers_within,
+    mask_of,
+    own_weights_to_train,
+    with_mask,
+)
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import number
+
+SUM_OF_PROBABILITIES = 0.02
+"""By which the sum of outputs may differ from 1; 16 bits round."""
+DRAWS = 4
+"""Of random heavy weights: with one draw a regression may look like probabilities by chance."""
+OUTSIDE = 0.02
+"""Share of targets that no output can reach."""
+CALLS_FOR_CONSTANT = 40
+"""Of the loss. From the mean of the targets, or as a softmax, it takes some ten."""
+STEPS = 200
+SHARE_OF_TIME = 0.5
+"""Of the time that is left to a check, for the steps on one batch, and for the best constant output."""
+FALLS_TO = 0.6
+"""Of the loss of the best constant: below it the model has seen its inputs. Healthy trainings do it in 200 steps."""
+FALLS = 0.9
+"""Of its start, for a loss that compares examples, of which nobody knows how far it can fall."""
+NO_MEASURE = "It compares the examples of a batch, so that the best constant output is no measure."
+GRADIENT_DIFFERS = 1e-3
+"""Of its largest value: what the gradient of an example changes by in a loss that compares examples."""
+RISES = 2
+"""Times its start. Of 44 healthy trainings the most was 1.01; sick ones gave 2.76 and more."""
+RUNS_AWAY = 1000
+"""Times the start, or times 1: losses of two networks that play against each other rise too, but not so far."""
+SCALE = 2.5
+SCALE_FALLS = 3
+"""Inputs are of the wrong scale if the loss starts over 2.5 times that of the best constant, and standardised inputs
+bring it down by 3. Healthy trainings start at 1.0 to 2.9 constants, so the first alone says little."""
+LOSS_OF_RAW_TARGETS = 1000
+"""Times the spread of targets by which the loss of a regression may start: a mean of 30 deviations."""
+DEAD = 1.0
+MANY_DEAD = 0.5
+"""Shares of a layer's units that are 0 for all examples: nothing passes; or half of its width is paid for in vain."""
+LARGE = 100
+"""Deviation of what is added to a weight to bring units back that are dead."""
+FROZEN = 0.01
+"""Share of the model's weights in frozen layers that are as they were made."""
+_CONSTANTS = {"bias": (0, 1), "beta": 0, "gamma": 1, "moving_mean": 0, "moving_variance": 1}
+"""What is not drawn at random when a layer is made; in the bias of an LSTM a part is 1."""
+_CONSTANTS_WORDS = "biases or statistics are"
+LEAST_DRAWN = 500
+MOST_COMPARED = 20_000
+BY_CHANCE = 0.01
+"""Values of a weight, at least and at most, that are set beside those of its initializer, and how likely these are to
+look so different by chance."""
+
+
+def logits(training):
+    """Do loss and outputs agree on whether outputs are probabilities?"""
+    found = None
+    for pair in training.pairs():
+        if not (pair.is_sparse or pair.is_categorical or pair.is_binary):
+            continue
+        found = True
+        draws = _draws(training, pair)
+        unit = all((draw >= 0).all() and (draw <= 1).all() for draw in draws)
+        simplex = unit and all((np.abs(draw.sum(-1) - 1) < SUM_OF_PROBABILITIES).mean() > 0.98 for draw in draws)
+        probabilities = simplex if not pair.is_binary else unit
+        if pair.is_binary and pair.from_logits and not any((draw > 0).any() and (draw < 1).any() for draw in draws):
+            probabilities = False
+        least, most = float(min(draw.min() for draw in draws)), float(max(draw.max() for draw in draws))
+        if probabilities and pair.from_logits:
+            return wrong(
+                f"{pair.words()}The loss takes logits (from_logits=True), and the outputs are probabilities already"
+                f" ({least:.3g} to {most:.3g}): the gradient of a second softmax is small, and training slow.",
+                "Leave out the softmax or sigmoid of the last layer, or from_logits=True.",
+                "04",
+            )
+        if not probabilities and not pair.from_logits:
+            return wrong(
+                f"{pair.words()}The loss takes probabilities, and the outputs are none ({least:.3g} to"
+                f" {most:.3g}): it cuts them off, and there the gradient is 0 or wrong.",
+                "Give the loss from_logits=True, or the last layer a softmax (one class) or a sigmoid (yes or no).",
+                "04",
+            )
+        if pair.is_binary and pair.outputs.shape[-1] > 1 and simplex and _one_hot(pair.y.numpy()) is False:
+            return wrong(
+                f"{pair.words()}Targets name several classes at once, and a softmax shares 1 among all.",
+                "Take a sigmoid in the last layer.",
+            )
+        if (pair.is_sparse or pair.is_categorical) and pair.outputs.shape[-1] == 1:
+            return wrong(
+                f"{pair.words()}There is one output, and a crossentropy over one class is always 0.",
+                "Take binary_crossentropy, or a unit for each class.",
+            )
+    return ok("Outputs are what the loss takes.") if found else None
+
+
+def output_range(training):
+    """Can outputs reach the targets of a regression?"""
+    for pair in training.pairs():
+        if not pair.kind or pair.is_sparse or pair.is_categorical or pair.is_binary or pair.y.dtype == tf.string:
+            continue
+        if pair.kind in ("ctc", "circle") or "hinge" in pair.kind or "similarity" in pair.kind:
+            continue
+        draws = np.concatenate([draw.ravel() for draw in _draws(training, pair)])
+        y = pair.y.numpy()[pair.counted()]
+        for least, most, kinds in ((0, 1, "a sigmoid or a softmax"), (-1, 1, "a tanh"), (0, math.inf, "a relu")):
+            if draws.min() >= least and draws.max() <= most:
+                outside = ((y < least - 1e-6) | (y > most + 1e-6)).mean()
+                if outside > OUTSIDE:
+                    return wrong(
+                        f"{pair.words()}No output can leave {least} to {most}, and {outside:.0%} of the targets are"
+                        f" outside ({number(float(y.min()))} to {number(float(y.max()))}): the last layer ends in"
+                        f" {kinds}.",
+                        "Leave out the activation of the last layer, or scale the targets into its range.",
+                    )
+                break
+    return None
+
+
+def start(training):
+    """Where does the loss start, beside that of the best constant output?"""
+    training.refuse_own_step()
+    try:
+        first = float(training.loss_of(training.first))
+    except NotExamined:
+        if training.no_outputs is None:
+            raise
+        return training.spoilt_outputs()
+    if not math.isfinite(first):
+        return wrong(
+            f"The loss of the first batch is {first} before a step is done.",
+            "bt.find_overflow(model, data) names the first layer that gives it.",
+            "11",
+        )
+    if compares_examples(training):
+        return ok(f"The loss starts at {number(first)}. {NO_MEASURE}")
+    constant = best_constant(training)
+    highest = max(SCALE * constant, constant + 2)
+    if first <= highest:
+        return ok(f"The loss starts at {number(first)}; the best constant output has {number(constant)}.")
+    standard = _loss_of_standard_inputs(training)
+    if standard is not None and (first - constant) > SCALE_FALLS * abs(standard - constant) and standard < first / 2:
+        return wrong(
+            f"The loss starts at {number(first)}, the best constant output has {number(constant)}, and with inputs of"
+            f" mean 0 and deviation 1 it starts at {number(standard)}: {_largest_input(training)} of the wrong scale.",
+            "Standardise the inputs: a Normalization layer, or Rescaling(1 / 255) for images.",
+        )
+    for value in keras.tree.flatten(training.y) if training.y is not None else []:
+        values = tf.cast(value, tf.float32).numpy() if value.dtype.is_floating else np.zeros(1)
+        if first > LOSS_OF_RAW_TARGETS * max(constant, 1e-12) and abs(values).max() > 30:
+            return look(
+                f"The loss starts at {number(first)}, and the best constant output has {number(constant)}: targets have"
+                f" mean {number(float(values.mean()))}, far from 0, where outputs start.",
+                "Standardise the targets, or start the last bias at their mean.",
+            )
+    return look(
+        f"The loss starts at {number(first)}, and the best constant output has {number(constant)}.",
+        "Start nearer: smaller initial weights in the last layer, its bias at the mean of the targets.",
+    )
+
+
+def gradient(training):
+    """Does each weight that trains get a gradient?"""
+    training.refuse_own_step()
+    weights = training.model.trainable_variables
+    if not weights:
+        return wrong("Nothing trains: no layer has a weight that is not frozen.", "Set trainable=True.", "06")
+    silent = set(range(len(weights)))
+    for batch in training.batches[:2]:
+        loss, gradients = training.gradients(batch, training=True)
+        if not math.isfinite(loss):
+            raise NotExamined("the loss is not finite")
+        silent -= {place for place, each in gradients.items() if np.any(each.numpy() != 0)}
+    silent = _still_silent_after_a_step(training, silent) if silent else silent
+    if not silent:
+        return ok(f"All {len(weights)} weights that train get a gradient.")
+    wholly_dead = _dead_layers(training)[0]
+    if wholly_dead:
+        raise NotExamined(f"{len(silent)} weights get none, for all units of {wholly_dead[0]} are dead")
+    training.refuse_random_outputs()
+    before = training.outputs_again(training.x)
+    with_loss = _places_with_a_loss(training, before)
+
+    def moving(deviation):
+        return [
+            place for place in sorted(silent) if _moves_outputs(training, weights[place], before, with_loss, deviation)
+        ]
+
+    used = moving(1)
+    flat = [] if used else moving(LARGE)
+    names = ", ".join(weights[place].path for place in (used or flat or sorted(silent))[:4])
+    if used:
+        return wrong(
+            f"{len(used)} of {len(weights)} weights get no gradient, though outputs depend on them: {names}.",
+            "Look for stop_gradient, argmax, round, a cast to whole numbers or NumPy between them and the loss.",
+            "11",
+        )
+    if flat:
+        return wrong(
+            f"{len(silent)} of {len(weights)} weights get no gradient, and only a large change of {names} changes the"
+            " outputs: units are dead (0 behind a relu) or saturated for all examples.",
+            "Look at biases and initial weights, and at the scale of the inputs; gelu and leaky_relu do not die.",
+            "11",
+        )
+    return look(
+        f"{len(silent)} of {len(weights)} weights get no gradient, and no output with a loss depends on them: {names}.",
+        "Use these layers in call, or leave them out.",
+    )
+
+
+def dead(training):
+    """Are relu units 0 for all examples?"""
+    training.refuse_own_step()
+    wholly, halves, count = _dead_layers(training)
+    if not count:
+        return None
+    if wholly:
+        return wrong(
+            f"All units of {', '.join(wholly[:4])} are 0 for all examples: behind it nothing can be learned.",
+            "Look at its bias and initial weights, and at the scale of what comes in; relu after relu6, gelu or"
+            " leaky_relu pass something on.",
+            "11",
+        )
+    if halves:
+        return look(
+            f"More than half of the units are 0 for all examples in {', '.join(halves[:4])}.",
+            "Smaller steps or he_normal initial weights; gelu and leaky_relu do not die.",
+            "11",
+        )
+    return ok(f"Relu layers: {count}. In each of them most units are above 0 for some example.")
+
+
+def frozen(training):
+    """Are layers frozen that have never been trained?
+
+    A bias that is still 0, or batch statistics of mean 0 and variance 1, show that. Without them the values are
+    set beside what the layer's initializer draws, which tells less.
+    """
+    if any(getattr(layer, "lora_enabled", False) for layer in layers_within(training.model)):
+        return None  # frozen on purpose
+    whole = sum(math.prod(weight.shape) for weight in training.model.weights) or 1
+    found = {"as made": [], "as drawn": [], "trained": [], "unknown": []}
+    for layer in layers_within(training.model):
+        if not layer.trainable and own_weights_to_train(layer):
+            found[_how_it_is(layer)].append(layer)
+    if not any(found.values()):
+        return ok("No layer is frozen.")
+    suspect = [*found["as made"], *found["as drawn"], *([] if found["trained"] else found["unknown"])]
+    share = sum(map(_size, suspect)) / whole
+    names = ", ".join(layer.name for layer in suspect[:4])
+    advice = "Set trainable=True before compile, or load the weights that were to be kept."
+    if found["as made"] and share > FROZEN:
+        words = f"{names}: frozen, with {share:.0%} of the weights, and {_CONSTANTS_WORDS} still as they were made: no"
+        words += " training has been there."
+        if training.has_own_step:
+            return look(words, f"Right for a network that train_step moves, as a mean teacher. Else: {advice}", "06")
+        return wrong(words, advice, "06")
+    if found["as drawn"] and share > FROZEN:
+        words = f"{names}: frozen, with {share:.0%} of the weights, which are distributed as at the start."
+        return look(words, f"If no training has been there: {advice}", "06")
+    unknown = sum(map(_size, found["unknown"])) / whole
+    if unknown > FROZEN:
+        names = ", ".join(layer.name for layer in found["unknown"][:4])
+        raise NotExamined(f"whether {names}, which are frozen, were ever trained cannot be told from their weights")
+    return ok(f"Frozen layers: {sum(map(len, found.values()))}, with weights that are not as they were made.")
+
+
+def _how_it_is(layer):
+    """Return whether the weights of a layer are "as made", "as drawn", "trained" or "unknown"."""
+    constants = [(getattr(layer, name, None), values) for name, values in _CONSTANTS.items()]
+    constants = [np.isin(each.numpy(), values) for each, values in constants if isinstance(each, keras.Variable)]
+    if constants:
+        return "as made" if all(each.all() for each in constants) else "trained"
+    initializers = [each for name, each in vars(layer).items() if name.endswith("_initializer")]
+    initializers = [each for each in initializers if "seed" in getattr(each, "get_config", dict)()]
+    large = [each for each in own_weights_to_train(layer) if math.prod(each.shape) >= LEAST_DRAWN]
+    if not initializers or not large:
+        return "unknown"
+    alike = all(any(_is_drawn_by(initializer, each) for initializer in initializers) for each in large)
+    return "as drawn" if alike else "trained"
+
+
+def _is_drawn_by(initializer, weight):
+    """Return whether values are distributed as an initializer draws them, by the test of Kolmogorov and Smirnov."""
+    again = type(initializer).from_config({**initializer.get_config(), "seed": 1})
+    try:
+        drawn = np.asarray(again(weight.shape))
+    except ValueError:
+        return False  # of another rank than this initializer is for
+    return ks_2samp(np.ravel(weight.numpy())[:MOST_COMPARED], np.ravel(drawn)[:MOST_COMPARED]).pvalue > BY_CHANCE
+
+
+def _size(layer):
+    return sum(math.prod(weight.shape) for weight in own_weights_to_train(layer))
+
+
+def one_batch(training):
+    """Does the loss fall on one batch, with the optimizer as it is, and is its rate too large?"""
+    if training.has_own_step:
+        return _own_steps(training)
+    loss = float(training.loss_of(training.first))
+    if not math.isfinite(loss) or not training.model.trainable_variables:
+        raise NotExamined("the loss is not finite, or nothing trains")
+    compares = compares_examples(training)
+    constant = loss if compares else best_constant(training)
+    if constant < 0:
+        return _of_any_sign(training, loss)
+    if _stands_still(training):
+        return look(
+            f"The schedule's rate is {0:g} now and {STEPS} steps later: it has run to its end, and steps do nothing.",
+            "Compile the model anew, or give the schedule more steps.",
+            "02",
+        )
+    losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
+    training.state.put_back()
+    rate = float(innermost(training.model.optimizer).learning_rate)
+    highest = max(losses) if all(map(math.isfinite, losses)) else math.inf
+    scheduled = not isinstance(innermost(training.model.optimizer).learning_rate, keras.Variable)
+    if highest > RISES * losses[0]:
+        found = f"One batch, {len(losses)} steps at a rate of {rate:.3g}: the loss rises from {number(losses[0])} to"
+        found += f" {highest:.3g}."
+        if scheduled and _runs_away(losses[0], highest):
+            return wrong(found, "Try a tenth of the schedule's rates, or a longer warm-up.", "02")
+        if scheduled:
+            return look(found, "Try a tenth of the schedule's rates.", "02")
+        for slower_rate in (rate / 10, rate / 100, rate / 1000):
+            slower = _steps_at(training, slower_rate, constant)
+            if max(slower) <= 1.2 * slower[0] and min(slower) < 0.9 * slower[0]:
+                return wrong(
+                    f"{found} At {slower_rate:.3g} it falls to {number(min(slower))} without rising.",
+                    "The rate is too large: take that one, or warm up.",
+                    "02",
+                )
+        if _runs_away(losses[0], highest):
+            return wrong(found, "A smaller rate does not help: look at the other lines first, and clip the gradients.")
+        return look(found, "A smaller rate does not help: look at the other lines first.")
+    words = f"One batch, {len(losses)} steps: the loss falls from {number(losses[0])} to {number(min(losses))}"
+    if compares:
+        words = f"{words}. {NO_MEASURE}"
+        if min(losses) <= FALLS * losses[0]:
+            return ok(words)
+    else:
+        words += f"; the best constant output has {number(constant)}."
+    if min(losses) <= FALLS_TO * constant:
+        return ok(words)
+    if len(losses) < STEPS:
+        raise TooLate(
+            f"there was time for {len(losses)} steps, in which the loss fell from {number(losses[0])} to"
+            f" {number(min(losses))}; up to {STEPS} can be needed, so give more minutes"
+        )
+    faster = [] if scheduled else _steps_at(training, 10 * rate, constant)
+    if faster and all(map(math.isfinite, faster)) and min(faster) <= FALLS_TO * constant:
+        return look(
+            words, f"At a rate of {10 * rate:.3g} it falls to {number(min(faster))}: the rate may be small.", "02"
+        )
+    return look(
+        words,
+        "A model that cannot learn one batch will not learn many: look at the other lines, at the rate (a warm-up"
+        " starts at 0), at noise from dropout, and whether the targets follow from the inputs at all.",
+    )
+
+
+def compares_examples(training):
+    """Return whether the loss of an example depends on the outputs of others, as those of contrasts and ranks do.
+
+    Shown by the gradient at the first example's outputs, when the outputs of the others go from one to the next.
+    """
+    if training.known_to_compare is None:
+        training.known_to_compare = _compares_examples(training)
+    return training.known_to_compare
+
+
+def _compares_examples(training):
+    outputs = training.outputs(training.x)
+    flat = keras.tree.flatten(outputs)
+    if training.examples < 3 or not all(map(training.has_rows, flat)):
+        return False
+    gradients = []
+    for shift in (0, 1):
+        training.state.put_back()  # with the same random numbers
+        given = [with_mask(tf.concat([each[:1], tf.roll(each[1:], shift, 0)], 0), mask_of(each)) for each in flat]
+        with tf.GradientTape() as tape:
+            numbers = [each for each in given if each.dtype.is_floating]
+            tape.watch(numbers)
+            loss = training.loss(keras.tree.pack_sequence_as(outputs, given))
+        gradients.append([each for each in tape.gradient(loss, numbers) if each is not None])
+    pairs = [(one[0], two[0]) for one, two in zip(*gradients, strict=True)]
+    sizes = [np.abs(np.asarray(tf.cast(each, tf.float32))).max(initial=0) for pair in pairs for each in pair]
+    changes = [np.abs(np.asarray(tf.cast(one - two, tf.float32))).max(initial=0) for one, two in pairs]
+    return max(changes, default=0.0) > GRADIENT_DIFFERS * max(sizes, default=0.0)
+
+
+def _of_any_sign(training, start):
+    """Say only whether a loss that can be below 0 runs away on one batch."""
+    losses = _steps(training, SHARE_OF_TIME * training.seconds_left, -math.inf)
+    if _runs_away(start, max(losses)):
+        return _ran_away("the loss", start, max(losses), len(losses))
+    raise NotExamined("the loss can be below 0, so that no share of it tells how much was learned")
+
+
+def _runs_away(start, highest):
+    return not highest <= RUNS_AWAY * max(abs(start), 1.0)
+
+
+def _ran_away(name, start, highest, steps):
+    return wrong(
+        f"In {steps} steps on one batch {name} goes from {number(start)} to {number(highest)}.",
+        "Take a smaller rate, clip the gradients (global_clipnorm=1.0), and look at the scale of the inputs.",
+        "02",
+    )
+
+
+def _stands_still(training):
+    """Tell whether a schedule has run to a rate of 0."""
+    optimizer = innermost(training.model.optimizer)
+    if isinstance(optimizer.learning_rate, keras.Variable):
+        return False
+    rates = [float(optimizer.learning_rate)]
+    optimizer.iterations.assign_add(STEPS)
+    rates.append(float(optimizer.learning_rate))
+    training.state.put_back()
+    return not any(rates)
+
+
+def best_constant(training):
+    """Return the loss of the best output that is the same for all examples and places, found through the loss itself.
+
+    It is sought by L-BFGS, as logits where outputs are probabilities, from the mean of the targets on else.
+    """
+    training.refuse_own_step()
+    if training.known_constant is not None:
+        return training.known_constant
+    outputs = training.outputs(training.x)
+    flat = keras.tree.flatten(outputs)
+    targets = keras.tree.flatten(training.y) if training.y is not None else []
+    draws = _draws_of_all(training)
+    makers = []
+    for place, output in enumerate(flat):
+        target = targets[place] if len(targets) == len(flat) else None
+        makers.append(_constant_like(output, target, draws.get(place, [tf.cast(output, tf.float64).numpy()])))
+    sizes = [width for width, _ in makers]
+    until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
+    calls = 0
+
+    def loss_and_gradient(numbers):
+        nonlocal calls
+        if time.monotonic() > until:
+            raise TooLate(f"in {calls} calls of the loss its best constant output was not found: give more minutes")
+        calls += 1
+        with tf.GradientTape() as tape:
+            vectors = tf.split(tf.constant(numbers, tf.float32), sizes)
+            tape.watch(vectors)
+            constants = [make(vector) for (_, make), vector in zip(makers, vectors, strict=True)]
+            loss = training.loss(keras.tree.pack_sequence_as(outputs, constants))
+        gradients = tape.gradient(loss, vectors, unconnected_gradients="zero")
+        return float(loss), np.concatenate(gradients).astype("float64")
+
+    start_at = np.zeros(sum(sizes))
+    found = minimize(loss_and_gradient, start_at, jac=True, method="L-BFGS-B", options={"maxfun": CALLS_FOR_CONSTANT})
+    training.known_constant = float(found.fun)
+    return training.known_constant
+
+
+def _constant_like(output, target, draws):
+    """Return how many numbers make an output that is the same for all examples, and the function that makes it."""
+    width = output.shape[-1] if len(output.shape) > 1 else 1
+    unit = all((draw >= 0).all() and (draw <= 1).all() for draw in draws)
+    simplex = unit and width > 1 and all(np.abs(draw.sum(-1) - 1).max() < SUM_OF_PROBABILITIES for draw in draws)
+    mean, spread = np.zeros(width, "float32"), 1.0
+    if not unit and target is not None and target.shape == output.shape:
+        y = tf.cast(target, tf.float32).numpy().reshape(-1, width)
+        mean, spread = np.nan_to_num(y.mean(0)), float(np.nan_to_num(y.std())) or 1.0
+
+    def make(vector):
+        if simplex:
+            vector = tf.nn.softmax(vector)
+        elif unit:
+            vector = tf.sigmoid(vector)
+        else:
+            vector = mean + spread * vector
+        if len(output.shape) == 1:
+            vector = vector[0]
+        constant = tf.cast(tf.broadcast_to(vector, output.shape), output.dtype)
+        return with_mask(constant, mask_of(output))  # where that is 0 the loss does not count
+
+    return width, make
+
+
+def _draws_of_all(training):
+    """Return the `_draws` of each output by its place; none where the loss is the model's own affair."""
+    try:
+        return {pair.place: _draws(training, pair) for pair in training.pairs()}
+    except NotExamined:
+        return {}
+
+
+def _draws(training, pair):
+    """Return the output of a `Pair` under some random heavy draws of all weights, as arrays of float64."""
+    weights = training.model.trainable_variables
+    before = [weight.numpy() for weight in weights]
+    random = np.random.default_rng(0)
+    draws = [tf.cast(pair.outputs, tf.float64).numpy()]
+    try:
+        for _ in range(DRAWS):
+            for weight, value in zip(weights, before, strict=True):
+                spread = 2 / math.sqrt(max(1, value.shape[0])) if value.ndim > 1 else 1.0
+                weight.assign(random.normal(0, spread, value.shape))
+            output = keras.tree.flatten(training.outputs(training.x, is_trial=True))[pair.place]
+            drawn = tf.cast(output, tf.float64).numpy()
+            if np.isfinite(drawn).all():
+                draws.append(drawn)
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(value)
+    return draws
+
+
+def _one_hot(y):
+    if y.ndim < 2:
+        return None
+    sums = y.sum(-1)
+    return bool(np.allclose(sums, 1)) if set(np.unique(y)) <= {0, 1} else None
+
+
+def _loss_of_standard_inputs(training):
+    """Return the loss of the first batch with each floating input at mean 0 and deviation 1; None if there is none."""
+    changed = False
+
+    def standard(value):
+        nonlocal changed
+        if value is None or not (value.dtype.is_floating or value.dtype == tf.uint8):
+            return value
+        changed = True
+        values = tf.cast(value, tf.float32)
+        deviation = tf.math.reduce_std(values, 0 if len(value.shape) == 2 else None)
+        mean = tf.reduce_mean(values, 0 if len(value.shape) == 2 else None)
+        return (values - mean) / tf.maximum(deviation, 1e-6)
+
+    x = keras.tree.map_structure(standard, training.x)
+    if not changed:
+        return None
+    return float(training.loss(training.outputs(x), x, training.y, training.weight))
+
+
+def _largest_input(training):
+    """Return in words which input has the largest numbers."""
+    sizes = {}
+    for name, value in named_parts(training.x, "inputs"):
+        if value.dtype.is_floating or value.dtype == tf.uint8:
+            sizes[name] = float(tf.sqrt(tf.reduce_mean(tf.square(tf.cast(value, tf.float32)))))
+    if len(sizes) == 1:
+        return f"{next(iter(sizes))} are"
+    largest = max(sizes, key=sizes.get)
+    return f"{largest} (root mean square {number(sizes[largest])}, the largest of {len(sizes)}) are"
+
+
+def _still_silent_after_a_step(training, silent):
+    """Return those without a gradient after some steps too: what starts at 0, as LoRA's, gets its gradient later."""
+    for _ in range(3 * training.steps_of_an_update):
+        training.step(training.first)
+    _, gradients = training.gradients(training.first, training=True)
+    training.state.put_back()
+    return silent - {place for place, each in gradients.items() if np.any(each.numpy() != 0)}
+
+
+def _moves_outputs(training, weight, before, places, deviation):
+    """Return whether outputs at ``places`` change when random numbers of this deviation are added to a weight."""
+    training.state.put_back()
+    value = weight.numpy()
+    weight.assign(value + np.random.default_rng(0).normal(0, deviation, value.shape).astype(value.dtype))
+    after = training.outputs(training.x, is_trial=True)
+    weight.assign(value)
+    pairs = zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True)
+    return any(np.any(np.asarray(one) != np.asarray(two)) for place, (one, two) in enumerate(pairs) if place in places)
+
+
+def _places_with_a_loss(training, outputs):
+    """Return which of the outputs, flattened, have a loss; all where that cannot be told."""
+    try:
+        return {pair.place for pair in training.pairs()}
+    except NotExamined:
+        return set(range(len(keras.tree.flatten(outputs))))
+
+
+def _dead_layers(training):
+    """Return names of relu layers that are 0 for all examples of four batches, of those half of it, and a count."""
+    alive, names = {}, {}
+
+    def note(layer, call, *args, **kwargs):
+        output = call(*args, **kwargs)
+        if tf.is_tensor(output) and len(output.shape) > 1:
+            above = tf.reduce_any(output > 0, range(len(output.shape) - 1)).numpy()
+            place = id(layer), above.shape  # one layer may stand at several widths
+            names[place] = layer.path or layer.name
+            alive[place] = alive.get(place, False) | above
+        return output
+
+    with calls_seen([layer for layer in layers_within(training.model) if _is_relu(layer)], note):
+        for batch in training.batches[:4]:
+            training.outputs(keras.utils.unpack_x_y_sample_weight(batch)[0])
+    dead_share = {place: 1 - float(np.mean(units)) for place, units in alive.items()}
+    wholly = [names[place] for place, share in dead_share.items() if share >= DEAD]
+    halves = [names[place] for place, share in dead_share.items() if MANY_DEAD < share < DEAD]
+    return wholly, halves, len(dead_share)
+
+
+def _is_relu(layer):
+    is_layer = isinstance(layer, keras.layers.ReLU) and not getattr(layer, "negative_slope", 0)
+    return is_layer or getattr(layer, "activation", None) is keras.activations.relu
+
+
+def _steps(training, seconds, enough):
+    """Return the loss of one batch in each of at most `STEPS` steps on it; it ends where it is ``enough``."""
+    until = None
+    losses = []
+    while len(losses) < STEPS:
+        losses.append(training.loss_of_step(training.first))
+        if not math.isfinite(losses[-1]) or losses[-1] <= enough or (until and time.monotonic() > until):
+            break
+        until = until or time.monotonic() + seconds  # the first step also makes what later ones find
+    return losses
+
+
+def _steps_at(training, rate, constant):
+    innermost(training.model.optimizer).learning_rate = rate
+    losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
+    training.state.put_back()
+    return losses
+
+
+def _own_steps(training):
+    """Take some steps of a `train_step` of somebody's own on one batch, and look at the numbers that it returns."""
+    training.refuse_failing()
+    until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
+    logs = []
+    while len(logs) < 20 and time.monotonic() < until:
+        given = training.step(training.first, anew=False)
+        logs.append({name: float(tf.reduce_mean(tf.cast(value, tf.float32))) for name, value in given.items()})
+        bad = [name for name, value in logs[-1].items() if not math.isfinite(value)]
+        if bad:
+            return wrong(
+                f"{bad[0]} is {logs[-1][bad[0]]} after {len(logs)} steps of your train_step on one batch.",
+                "bt.find_overflow(model, data) names the first layer that gives it.",
+                "11",
+            )
+    for name in logs[-1]:
+        highest = max(one[name] for one in logs)
+        if "loss" in name and _runs_away(logs[0][name], highest):
+            return _ran_away(f"{name} of your train_step", logs[0][name], highest, len(logs))
+    shown = ", ".join(f"{name} {number(logs[0][name])} to {number(logs[-1][name])}" for name in logs[-1])
+    return ok(f"{len(logs)} steps of your train_step on one batch are finite: {shown}.")
+
+
+CHECKS = {
+    "outputs and loss": logits,
+    "range of outputs": output_range,
+    "start": start,
+    "dead units": dead,
+    "gradients": gradient,
+    "frozen layers": frozen,
+    "one batch": one_batch,
+}

@@ -1,0 +1,54 @@
+"""How full is the device's memory while steps of `fit` run?"""
+
+from bigtrain_nb.advanced.preflight.report import NotExamined, TrainingRaises, look, ok
+from bigtrain_nb.advanced.preflight.training import words_of
+from bigtrain_nb.common.hardware import gpu_memory, memory_limit, peak_resident, start_peak_anew
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.words import amount
+
+NEAR = 0.85
+"""Of the memory that there is: a longer batch, validation or another program may take the rest."""
+STEPS = 3
+
+
+def memory(training):
+    """Measure the peak while traced steps run on the first batch, with all that this process holds already."""
+    training.refuse_failing()
+    if training.no_loss is not None:
+        raise NotExamined(training.no_loss)
+    gpu = "GPU:0" if tf.config.list_logical_devices("GPU") else None
+    has = gpu_memory() if gpu else memory_limit()
+    if has is None:
+        raise NotExamined("how much memory the device has is not known")
+    counts_anew = start_peak_anew()
+    if gpu:
+        tf.config.experimental.reset_memory_stats(gpu)
+    _take_steps(training)
+    peak = tf.config.experimental.get_memory_info(gpu)["peak"] if gpu else peak_resident()
+    words = f"{amount(peak, 'bytes')} at most, of the {amount(has, 'bytes')} of {'the GPU' if gpu else 'this machine'},"
+    words += f" while {STEPS} steps ran" if gpu or counts_anew else " since this process began"
+    words += "." if gpu else ", with all that this process holds."
+    if peak > NEAR * has:
+        return look(
+            f"{words} That is {peak / has:.0%} of it.",
+            "bt.plan_step(model, batch, micro_batches=4) tells beforehand what a setting would leave.",
+            "05",
+        )
+    return ok(words, "05")
+
+
+def _take_steps(training):
+    """Take steps as `fit` does, traced; the model's own traced function stays as it was."""
+    model = training.model
+    before = model.train_function
+    model.make_train_function(force=True)
+    train, model.train_function = model.train_function, before
+    batches = iter(tf.data.Dataset.from_tensors(training.first).repeat())
+    try:
+        for _ in range(STEPS):
+            train(batches)
+    except Exception as error:
+        raise TrainingRaises(words_of(error)) from error
+
+
+CHECKS = {"memory": memory}

@@ -1,0 +1,169 @@
+"""Is a batch right in pieces, as micro-batches and replicas compute it?
+
+The gradients of slices are set beside that of the whole batch.
+"""
+
+import numpy as np
+
+from bigtrain_nb.advanced.preflight.report import NotExamined, look, ok
+from bigtrain_nb.common.batches import ignored_class, loss_reduction
+from bigtrain_nb.common.keras_compat import layers_that_add_losses, layers_within, losses_watched, mask_of
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import first_sentence
+
+TIMES_REORDERED = 10
+LEAST = 1e-4
+"""A difference counts over 10 times that of the same batch in another order, which only rounds otherwise, and 1e-4.
+Healthy models gave 1e-7, and 3e-3 to 7e-3 in bfloat16."""
+
+COUNTED_RIGHT = "A bt.Model counts that right, in micro-batches and on several replicas; Keras' own step may not."
+
+MOST_BY_ROUNDING = 0.02
+"""Of another order of the batch; more is no rounding."""
+
+
+def gradient(training):
+    """Is the gradient of the whole batch the mean of those of its slices, weighed by their examples?"""
+    training.refuse_own_step()
+    examples = training.examples
+    if examples < 4:
+        raise NotExamined(f"the batch has only {examples} examples")
+    if not training.model.trainable_variables:
+        raise NotExamined("nothing trains")
+    if training.without_rows:
+        raise NotExamined(
+            f"the batch cannot be cut: which rows of {training.without_rows} belong to which of the {examples} examples"
+            " cannot be told"
+        )
+
+    def rows(which):
+        return keras.tree.map_structure(
+            lambda value: tf.gather(value, which) if training.has_rows(value) else value, training.first
+        )
+
+    _, whole = training.gradients(training.first)
+    order = np.random.default_rng(0).permutation(examples)
+    _, reordered = training.gradients(rows(order))
+    size = examples // 3
+    try:
+        _, of_first = training.gradients(rows(np.arange(size)))
+        _, of_rest = training.gradients(rows(np.arange(size, examples)))
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        return look(
+            f"The model takes {examples} examples and fails with {size} or {examples - size}: {first_sentence(error)}",
+            "Write no size of the batch into the model, as in a reshape: micro-batches, replicas and a last batch that"
+            " is not full have fewer examples.",
+            "05",
+        )
+    share = size / examples
+    places = whole.keys() | of_first.keys() | of_rest.keys()
+    pieces = {place: share * of_first.get(place, 0) + (1 - share) * of_rest.get(place, 0) for place in places}
+    rounding = _distance(reordered, whole)
+    apart = _distance(pieces, whole)
+    if rounding > MOST_BY_ROUNDING:
+        raise NotExamined(
+            f"the gradient changes by {rounding:.1%} when the batch is put in another order: there are random numbers,"
+            " or the loss compares examples by their place"
+        )
+    statistics = [
+        each.name for each in layers_within(training.model) if isinstance(each, keras.layers.BatchNormalization)
+    ]
+    known = f" {statistics[0]} takes its statistics of each piece, as it is meant." if statistics else ""
+    if apart <= max(TIMES_REORDERED * rounding, LEAST):
+        return ok(
+            f"The gradient of slices of {size} and {examples - size} examples is that of the whole batch, within"
+            f" {max(apart, 1e-9):.0e}.{known}",
+            "05",
+        )
+    places = whole.keys() | of_first.keys() | of_rest.keys()
+    added = {place: of_first.get(place, 0) + of_rest.get(place, 0) for place in places}
+    if _distance(added, whole) <= max(TIMES_REORDERED * rounding, LEAST):
+        return look(
+            f"The gradients of slices of {size} and {examples - size} examples add up to that of the whole batch:"
+            f" {_cause_of_sum(training)}{known}",
+            COUNTED_RIGHT
+            if _reduction(training) == "sum"
+            else "Let the loss return one number for each example, and leave the mean to Keras.",
+            "05",
+        )
+    cause, is_counted_right = _cause(training)
+    advice = "With micro-batches or several replicas it is another training: keep the batch whole, or change the loss."
+    if is_counted_right:
+        advice = COUNTED_RIGHT
+    return look(
+        f"The gradient of slices of {size} and {examples - size} examples differs from that of the whole batch by"
+        f" {apart:.1%}: {cause}{known}",
+        advice,
+        "05",
+    )
+
+
+def _cause_of_sum(training):
+    """Return in words why the losses of pieces add up."""
+    if _reduction(training) == "sum":
+        return 'the reduction of the loss is "sum".'
+    numbers = [loss.name for loss in _watched(training) if loss.is_one_number]
+    name = numbers[0] if numbers else "the loss"
+    return (
+        f"{name} divides by a number that does not depend on the examples it is given, as by that of the global batch,"
+        " or by none. bt.Model takes the mean of the pieces, and so a part of the gradient."
+    )
+
+
+def _reduction(training):
+    """Return the reduction that all losses share, "" if they have none in common."""
+    try:
+        return loss_reduction(training.model.loss)
+    except ValueError:
+        return ""
+
+
+def _watched(training):
+    """Return what the losses of `compile` return for the first batch."""
+    with losses_watched(training.model) as watched:
+        training.loss_of(training.first)
+    return watched
+
+
+def _cause(training):
+    """Return in words why a loss is not the mean over pieces, and whether a `bt.Model` counts it right."""
+    if any(mask_of(each) is not None for each in keras.tree.flatten(training.outputs(training.x))):
+        words = "a masked loss is a mean over valid places, of which the slices have other numbers."
+        return words, len(_watched(training)) == 1
+    if ignored_class(training.model.loss) is not None:
+        return "the loss ignores a class, and is the mean over the other places.", True
+    if _reduction(training) == "mean_with_sample_weight":
+        return "the loss divides by the sum of the sample weights.", True
+    for loss in _watched(training):
+        if loss.mask is not None:
+            return f"{loss.name} leaves out places, and is the mean over the others, as many in no two slices.", False
+        if loss.is_one_number:
+            words = (
+                f"{loss.name} returns one number for a batch, and not one for each example: as a mean over places of"
+                " which the slices have other numbers, or over all examples at once."
+            )
+            return words, False
+    adding = [layer.name for layer in layers_that_add_losses(training.model)]
+    if adding:
+        words = f"{adding[0]} adds a loss, by add_loss or a regularizer of its own, that is no mean over examples."
+        return words, False
+    words = "the loss is no mean over examples, as those that compare examples are, or examples are mixed in the model."
+    return words, False
+
+
+def _distance(one, two):
+    """Return the norm of the difference of two sets of gradients, as a share of the norm of the second."""
+    difference = {place: _wide(one, place) - _wide(two, place) for place in one.keys() | two.keys()}
+    return (_square(difference) / max(_square(two), 1e-30)) ** 0.5
+
+
+def _square(gradients):
+    """Return the squared norm of all gradients together."""
+    return sum(float(tf.reduce_sum(tf.square(_wide(gradients, place)))) for place in gradients)
+
+
+def _wide(gradients, place):
+    return tf.cast(gradients.get(place, 0.0), tf.float64)
+
+
+CHECKS = {"right in pieces": gradient}

@@ -1,0 +1,22 @@
+"""Do the products of matrices compute in the 16 bits of the policy? Those that do not take longer on a GPU."""
+
+from bigtrain_nb.advanced.preflight.report import look, ok
+from bigtrain_nb.common.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
+from bigtrain_nb.common.quiet import keras
+from bigtrain_nb.common.words import number
+
+
+def products(training):
+    """Are the products of the forward pass in the policy's 16 bits? Read from the graph; nothing is computed."""
+    sixteen = sixteen_bits_of(training.model)
+    if sixteen is None:
+        return None
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(training.first)
+    shares = shares_in_32_bits(training.model, x)
+    found, advice = said_of(shares, sixteen)
+    if not found:
+        return ok(f"Products compute in {sixteen}, {number(100 * (1 - shares.total()))}% of their FLOPs.", "07")
+    return look(found, advice, "07")
+
+
+CHECKS = {"products": products}

@@ -1,0 +1,258 @@
+"""Does the model survive: is what is saved the same elsewhere, and does a training go on where it was stopped?"""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from bigtrain_nb.advanced.preflight.report import NotExamined, TrainingRaises, look, ok, wrong
+from bigtrain_nb.advanced.preflight.training import change_of
+from bigtrain_nb.advanced.preflight.untouched import variables_of
+from bigtrain_nb.common.passes import passes
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import amount, first_sentence
+from bigtrain_nb.train.resume import Resume
+
+SAVED_DIFFERS = 1e-4
+"""Of the largest output: what is loaded computes the same, in the same order."""
+ON_ANOTHER_DEVICE = 2e-2
+"""The same where this process has a GPU, which rounds products to ten bits: the other process has none."""
+LEAST_SECONDS = 15
+"""Left, for a process of its own, which first loads TensorFlow."""
+SHARDS = 3
+"""Files that the weights are saved in, about: fewer where one weight is large."""
+STOPPED_AFTER, STEPS = 2, 4
+STRANGER = """
+import pickle
+import sys
+
+sys.modules["bigtrain_nb"] = None  # it cannot be imported
+import keras
+import numpy as np
+
+model = keras.models.load_model(sys.argv[1])
+with open(sys.argv[2], "rb") as file:
+    inputs = pickle.load(file)
+outputs = keras.tree.flatten(model(inputs, training=False))
+np.savez(sys.argv[3], *[keras.ops.convert_to_numpy(keras.ops.cast(each, "float32")) for each in outputs])
+"""
+
+
+def saved(training):
+    """Does stock Keras load what the model saves, in a process without us, and does that give the same outputs?"""
+    training.refuse_own_step()
+    before = keras.tree.flatten(training.outputs(training.x))
+    training.state.put_back_but_random()
+    again = keras.tree.flatten(training.outputs(training.x))
+    training.state.put_back()
+    if _largest_change(before, again) > SAVED_DIFFERS:
+        raise NotExamined("outputs are random, so that those of the loaded model cannot be compared")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        try:
+            training.model.save(path)
+        except Exception as error:  # get_config of somebody's own raises what it likes
+            return _not_saved(training.model, folder, error)
+        words = f"Saved, {amount(os.path.getsize(path), 'bytes')}, and loaded"
+        try:
+            loaded = keras.models.load_model(path)
+            change = _largest_change(before, keras.tree.flatten(loaded(training.x, training=False)))
+        except Exception as error:  # classes of somebody's own raise what they like
+            return _not_loaded(error)
+        if change > SAVED_DIFFERS:
+            return _differs(words, change)
+        unlike = _unlike_in_shards(training.model, loaded, folder)
+        if unlike:
+            return wrong(
+                f"Saved in several files with max_shard_size, and loaded, {len(unlike)} of {len(loaded.weights)}"
+                f" weights differ: {unlike[0]}.",
+                "Save them in one file, and use Keras 3.15 or newer.",
+            )
+        if training.seconds_left < LEAST_SECONDS:
+            return ok(f"{words}, it gives the same outputs. There was no time for a new process.", "14")
+        try:
+            after = _outputs_elsewhere(training, folder)
+        except subprocess.TimeoutExpired:
+            return ok(f"{words}, it gives the same outputs. A new process had too little time.", "14")
+        except RuntimeError as error:
+            return _not_loaded(error)
+    words += " by stock Keras in a process without us"
+    change = _largest_change(before, after)
+    if change > (ON_ANOTHER_DEVICE if tf.config.list_logical_devices("GPU") else SAVED_DIFFERS):
+        return _differs(words, change)
+    return ok(f"{words}, it gives the same outputs; so do weights in several files.", "14")
+
+
+def _not_saved(model, folder, error):
+    """Say what can be saved of a model that cannot be saved whole."""
+    words = f"The model cannot be saved: {first_sentence(error)}"
+    advice = "Give classes of your own get_config, and arguments that Keras can write; or"
+    try:
+        model.save_weights(os.path.join(folder, "model.weights.h5"))
+    except Exception as of_weights:  # so may save_own_variables
+        return wrong(f"{words} Nor can its weights: {first_sentence(of_weights)}", f"{advice} look at its variables.")
+    return look(
+        f"{words} ModelCheckpoint would end fit with it. Its weights alone can be saved.",
+        f"{advice} save weights only: ModelCheckpoint(..., save_weights_only=True), bt.Resume.",
+    )
+
+
+def _unlike_in_shards(model, loaded, folder):
+    """Return the paths of weights that differ once they were saved in several files and loaded from them."""
+    sizes = [weight.numpy().nbytes for weight in model.weights]
+    if len(sizes) < 2:
+        return []
+    path = os.path.join(folder, "shards.weights.json")
+    model.save_weights(path, max_shard_size=1.01 * max(*sizes, sum(sizes) / SHARDS) / 2**30)
+    for weight in loaded.weights:
+        weight.assign(tf.zeros_like(weight))
+    loaded.load_weights(path)
+    pairs = zip(model.weights, loaded.weights, strict=True)
+    return [one.path for one, other in pairs if not np.array_equal(one.numpy(), other.numpy(), equal_nan=True)]
+
+
+def _not_loaded(error):
+    return look(
+        f"Keras alone cannot load what is saved: {first_sentence(error)}",
+        "Put classes of your own into a module, register them with keras.saving.register_keras_serializable, give them"
+        " get_config, and import the module before you load. For one who has no such module: model.export(folder).",
+        "14",
+    )
+
+
+def _differs(words, change):
+    return wrong(
+        f"{words}, the model gives outputs that differ by {change:.1%}.",
+        "Look for weights in plain lists or dictionaries of tensors, and values that get_config leaves out.",
+    )
+
+
+def _outputs_elsewhere(training, folder):
+    """Return the outputs of the model that stock Keras loads in another process, on its CPU.
+
+    Raises RuntimeError with what is raised there, subprocess.TimeoutExpired when the time is over.
+    """
+    inputs, outputs = os.path.join(folder, "inputs"), os.path.join(folder, "outputs.npz")
+    with open(inputs, "wb") as file:
+        pickle.dump(keras.tree.map_structure(lambda value: value.numpy(), training.x), file)
+    paths = os.pathsep.join(filter(None, sys.path))
+    no_gpu = {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, os.path.join(folder, "model.keras"), inputs, outputs],
+        env={**os.environ, "PYTHONPATH": paths, **no_gpu},
+        capture_output=True,
+        text=True,
+        timeout=max(1.0, training.seconds_left),
+    )
+    if done.returncode:
+        raised = re.findall(r"^[\w.]*(?:Error|Exception): .*", done.stderr, re.MULTILINE)
+        raise RuntimeError(raised[0] if raised else f"it ended with {done.returncode}")  # the first one is the cause
+    with np.load(outputs) as found:
+        return list(found.values())
+
+
+def _largest_change(outputs, others):
+    return max((change_of(one, two) for one, two in zip(outputs, others, strict=True)), default=0.0)
+
+
+def resumed(training):
+    """Stopped, and gone on from the checkpoint of `bt.Resume`: are weights, slots and seeds equal to the bit?"""
+    training.refuse_failing()
+    if training.no_loss is not None:
+        raise NotExamined(training.no_loss)
+    batches = (STEPS * training.batches)[:STEPS]
+    undisturbed = _trained(training, batches)
+    unlike = _unequal(undisturbed, _trained(training, batches))
+    if unlike:
+        return look(
+            f"Two trainings of {STEPS} steps from the same start differ in {len(unlike)} of {len(undisturbed)}"
+            f" variables, {unlike[0]} first: so will one that is stopped and resumed.",
+            "Look for random numbers without a keras.random.SeedGenerator and for state that is no variable of Keras."
+            " On GPUs call tf.config.experimental.enable_op_determinism().",
+            "11",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        for last in (STOPPED_AFTER, STEPS):
+            training.state.put_back()
+            try:
+                _go_on(training, Resume(folder, training.model, every=1), batches[:last])
+            except (NotExamined, TrainingRaises):
+                raise
+            except Exception as error:
+                return look(
+                    f"bt.Resume does not take this training: {first_sentence(error)}",
+                    "What it names is not kept when the training is stopped and resumed.",
+                    "11",
+                )
+    unequal = _unequal(undisturbed, _values(training.model))
+    apart = training.state.in_no_list()
+    stopped = f"Stopped after {STOPPED_AFTER} of {STEPS} steps and resumed by bt.Resume,"
+    if unequal and apart:
+        return look(
+            f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
+            f" stopped: {apart[0]} is in no list of Keras, and so in no checkpoint.",
+            "Make it by add_weight; or stop only where it begins anew, as the states of a stateful RNN at reset_state.",
+            "11",
+        )
+    if unequal:
+        return wrong(
+            f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
+            f" stopped: {unequal[0]}.",
+            "Look for what changes in a step and is no variable of Keras: attributes, tf.Variable in plain lists.",
+            "11",
+        )
+    if not _begins_alike(training):
+        return look(
+            f"{stopped} all {len(undisturbed)} variables are equal to the bit. But the dataset has other batches, or"
+            " another order, in each pass: the data will not go on where they were.",
+            "Make the dataset anew for each epoch, with shuffle(..., seed=epoch, reshuffle_each_iteration=False).",
+            "03",
+        )
+    return ok(f"{stopped} all {len(undisturbed)} variables are equal to the bit.", "11")
+
+
+def _trained(training, batches):
+    """Return the values of all variables after steps from the start."""
+    training.state.put_back()
+    for batch in batches:
+        training.step(batch)
+    return _values(training.model)
+
+
+def _go_on(training, resume, batches):
+    """Train from where ``resume`` is to the last of the batches."""
+    for _ in resume.epochs(1):
+        for batch in batches[resume.step :]:
+            training.step(batch)
+            resume.step_done()
+        return
+
+
+def _values(model):
+    """Return path and value of all variables but those of metrics, by their identity."""
+    of_metrics = {id(each) for each in model.metrics_variables}
+    return {
+        id(each): (getattr(each, "path", each.name), each.numpy())
+        for each in variables_of(model)
+        if id(each) not in of_metrics
+    }
+
+
+def _unequal(one, other):
+    """Return the paths of the variables of ``one`` that have another value in ``other``, which may have more."""
+    return [path for key, (path, value) in one.items() if not np.array_equal(value, other[key][1], equal_nan=True)]
+
+
+def _begins_alike(training):
+    """Return whether two passes over the dataset begin with the same batch."""
+    start = passes(training.data)
+    one, two = (keras.tree.flatten(next(iter(start()), None)) for _ in range(2))
+    pairs = zip(one, two, strict=False)
+    return all(one is None or np.array_equal(np.asarray(one), np.asarray(two)) for one, two in pairs)
+
+
+CHECKS = {"saved and loaded": saved, "stopped and resumed": resumed}

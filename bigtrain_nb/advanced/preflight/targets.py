@@ -1,0 +1,258 @@
+"""Are the targets what the loss takes: in its range, and of the shape of the outputs?
+
+What cannot be asked of a loss, as the range of one of somebody's own, is said not to be examined.
+"""
+
+import math
+import time
+
+import numpy as np
+
+from bigtrain_nb.advanced.preflight.report import NotExamined, ok, wrong
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import number
+
+SHARE_FOR_BATCHES = 0.05
+"""Of the time that is left, for all batches that were read, after the first."""
+RANGES = {
+    "poisson": (0, math.inf),
+    "meansquaredlogarithmicerror": (0, math.inf),
+    "kldivergence": (0, 1),
+    "binarycrossentropy": (0, 1),
+    "binaryfocalcrossentropy": (0, 1),
+    "categoricalcrossentropy": (0, 1),
+    "categoricalfocalcrossentropy": (0, 1),
+    "dice": (0, 1),
+    "tversky": (0, 1),
+    "hinge": (-1, 1),
+    "squaredhinge": (-1, 1),
+    "categoricalhinge": (0, 1),
+}
+"""Of targets, by the loss; other losses of Keras take any number."""
+GRADIENT_DIFFERS = 1e-4
+"""Of its largest value: what a gradient changes by where the loss compares an output with other examples' targets."""
+
+
+def labels(training):
+    """Are the targets in the range that the loss takes, and of the shape of the outputs?"""
+    if training.y is None:
+        return None
+    training.refuse_own_step()
+    found = _each_with_each(training)
+    if found:
+        training.no_loss = "the targets are wrong, so that the loss says nothing"
+        return found
+    pairs = training.pairs()  # raises where there is no loss to examine
+    until = time.monotonic() + SHARE_FOR_BATCHES * training.seconds_left
+    examined = 0
+    for place in range(len(training.batches)):
+        if place and time.monotonic() > until:
+            break
+        try:
+            found = wrong_targets(training, place)
+        except FailingInputs as error:
+            raise NotExamined(str(error)) from error
+        if found and place == 0:
+            training.no_loss = "the targets are wrong, so that the loss says nothing"
+            return found
+        if found:
+            return {**found, "found": f"Batch {place} of {len(training.batches)}: {found['found']}"}
+        examined += 1
+    unknown = [f"{pair.words()}which targets {pair.loss_name} takes is not known here" for pair in pairs if _asks(pair)]
+    if len(unknown) == len(pairs):
+        raise NotExamined("; ".join(unknown))
+    known = " and ".join(dict.fromkeys(f"{pair.words()}{_taken_by(pair)}" for pair in pairs if not _asks(pair)))
+    not_known = "".join(f" Not examined: {words}." for words in unknown)
+    return ok(f"Targets of {examined} of {len(training.batches)} batches: {known}.{not_known}")
+
+
+class FailingInputs(Exception):
+    """Raised where the model does not take the inputs of a batch, so that its targets have no outputs beside them."""
+
+
+def wrong_targets(training, place):
+    """Return what is wrong with the targets of a batch; None if nothing is, or they belong to a loss of one's own."""
+    if training.has_own_step or training.y is None or training.model.loss is None:
+        return None
+    try:
+        pairs = training.pairs(training.batches[place])
+    except NotExamined:
+        raise
+    except Exception as error:
+        raise FailingInputs(f"the model does not take the inputs of batch {place}") from error
+    return next(filter(None, map(_wrong_in, pairs)), None)
+
+
+def _asks(pair):
+    """Return whether only the loss itself knows which targets it takes."""
+    return pair.kind in ("", "circle")
+
+
+def _taken_by(pair):
+    """Return in words what the targets were found to be."""
+    if pair.is_sparse:
+        return f"labels are classes from 0 to {pair.outputs.shape[-1] - 1}"
+    if pair.kind == "ctc":
+        return (
+            f"labels are from 1 to {pair.outputs.shape[-1] - 1}, with zeros at the end only, and no longer than outputs"
+        )
+    if pair.kind in RANGES:
+        least, most = RANGES[pair.kind]
+        return f"of the shape of the outputs, and {_range(least, most)}"
+    return f"of the shape of the outputs; {pair.loss_name} takes any number"
+
+
+def _range(least, most):
+    return f"{least} or more" if most == math.inf else f"in {least} to {most}"
+
+
+def _wrong_in(pair):
+    if pair.is_sparse:
+        return _wrong_labels(pair)
+    if pair.kind == "ctc":
+        return _wrong_labels_of_ctc(pair)
+    if _asks(pair):
+        return None
+    y, outputs = pair.y.numpy(), pair.outputs
+    counted = pair.counted()
+    if _squeezed(y.shape) != _squeezed(outputs.shape):
+        return wrong(
+            f"{pair.words()}Targets {y.shape} and outputs {tuple(outputs.shape)} differ in shape, so that {pair.kind}"
+            " compares each target with several outputs.",
+            "Give both the same shape; for whole numbers as labels take a loss with sparse_ in its name.",
+        )
+    least, most = RANGES.get(pair.kind, (-math.inf, math.inf))
+    bad = counted & ((y < least) | (y > most)) if pair.kind in RANGES else np.zeros(1, bool)
+    if bad.any():
+        takes = "probabilities" if (least, most) == (0, 1) else f"numbers {_range(least, most)}"
+        return wrong(
+            f"{pair.words()}{bad.mean():.0%} of the targets are not {_range(least, most)} ({number(y.min())} to"
+            f" {number(y.max())}), and {pair.kind} takes {takes}.",
+            "Scale the targets, or take a loss for numbers, as mse.",
+        )
+    if pair.is_categorical and y.ndim > 1:
+        sums = y.sum(-1)[counted.all(-1)]
+        bad = np.abs(sums - 1) > 0.02
+        if y.ndim > 2:
+            bad &= sums != 0  # a place without a class, which counts nothing
+        if bad.any():
+            return wrong(
+                f"{pair.words()}The targets of {bad.mean():.0%} of the examples do not add up to 1, and"
+                f" {pair.kind} takes one class of each example.",
+                "For several classes at once take binary_crossentropy; else make the targets one-hot.",
+            )
+    return None
+
+
+def _wrong_labels(pair):
+    y, classes = pair.y.numpy(), pair.outputs.shape[-1]
+    ignored = pair.setting.get("ignore_class")
+    looked_up = np.ones(y.shape, bool) if ignored is None else y != ignored
+    bad = looked_up & ((y < 0) | (y >= classes) | (y != np.floor(y)))
+    if not bad.any():
+        return None
+    advice = "Let the last layer have a unit for each class, and number the classes from 0. Where there is no"
+    advice += " label, give the loss ignore_class=-1 and the label -1."
+    if not (bad & pair.counted()).any():
+        advice = "A sample weight of 0 does not help, for the loss looks the label up first, and raises. Give a"
+        advice += " class that there is, as 0, where the weight is 0; or ignore_class=-1 to the loss."
+    return wrong(
+        f"{pair.words()}{bad.sum():,} of {looked_up.sum():,} labels are no class of 0 to {classes - 1}: there"
+        f" are labels from {y[looked_up].min():g} to {y[looked_up].max():g}.",
+        advice,
+    )
+
+
+def _wrong_labels_of_ctc(pair):
+    """Say where labels are no class, where a blank is among them, and where outputs are too few for them."""
+    y, (_, steps, classes) = pair.y.numpy(), pair.outputs.shape
+    bad = (y < 0) | (y >= classes) | (y != np.floor(y))
+    if bad.any():
+        return wrong(
+            f"{pair.words()}{bad.sum():,} of {bad.size:,} labels are no class of 1 to {classes - 1}, nor the 0 that"
+            f" fills up: there are labels from {y.min():g} to {y.max():g}. CTC counts them without an error.",
+            "Number the classes from 1 to one less than the units of the last layer, and fill up with 0, not -1.",
+        )
+    is_label = y != 0
+    behind_a_blank = is_label[:, 1:] & ~is_label[:, :-1]
+    if behind_a_blank.any():
+        return wrong(
+            f"{pair.words()}{behind_a_blank.any(-1).sum():,} of {len(y):,} rows have a 0 before a label: to CTC 0 is"
+            " the blank, and it counts as many labels from the start as are not 0, so that the last are lost.",
+            "Number the classes from 1, and fill up with 0 at the end only.",
+        )
+    needed = is_label.sum(-1) + ((y[:, 1:] == y[:, :-1]) & is_label[:, 1:]).sum(-1)  # a blank between equal ones
+    if (needed > steps).any():
+        return wrong(
+            f"{pair.words()}{(needed > steps).sum():,} of {len(y):,} rows have labels that need up to {needed.max()}"
+            f" outputs, and there are {steps}: no path leads through them, and the loss is infinite.",
+            "Let the model keep more steps (smaller strides), or take out these examples.",
+        )
+    return None
+
+
+def _each_with_each(training):
+    """Return what is wrong where targets (n,) and outputs (n, 1) are broadcast to (n, n).
+
+    Losses of Keras make both alike first; one of somebody's own may not. It is shown by giving the targets the shape of
+    the outputs: a loss that then looks at each example by itself, and did not before, was not meant to compare them.
+    """
+    outputs = training.outputs(training.x)
+    of_outputs, targets = keras.tree.flatten(outputs), keras.tree.flatten(training.y)
+    if len(of_outputs) != len(targets) or training.examples < 3:
+        return None
+    for place, (target, output) in enumerate(zip(targets, of_outputs, strict=True)):
+        differ = target.shape != output.shape and _squeezed(target.shape) == _squeezed(output.shape)
+        if not differ or target.dtype == tf.string:
+            continue
+        alike = tf.reshape(target, output.shape)
+        if not _sees_others(training, outputs, place, alike) and _sees_others(training, outputs, place, target):
+            shape = tuple(target.shape)
+            return wrong(
+                f"Targets {shape} and outputs {tuple(output.shape)} are broadcast: the loss compares each output with"
+                f" the targets of all {training.examples} examples. With targets of {tuple(output.shape)} each has its"
+                " own.",
+                "Give both the same shape: y[:, None] in the dataset, or keras.ops.squeeze(y_pred, -1) in the loss.",
+            )
+    return None
+
+
+def _sees_others(training, outputs, place, target):
+    """Return whether the gradient at the first example's output changes when others have other targets.
+
+    That is tried with the model's own outputs, and with some between the least and the largest target.
+    """
+    targets, own = keras.tree.flatten(training.y), keras.tree.flatten(outputs)[place]
+    values = target.numpy()
+    least, most = values.min(), values.max()
+    drawn = np.random.default_rng(0).uniform(float(least), float(most), own.shape)
+    for given in (own, tf.constant(drawn.astype("float32"))):
+        gradients = []
+        for other in (least, most):
+            changed = np.concatenate([values[:1], np.full_like(values[1:], other)])
+            targets[place] = tf.constant(changed, target.dtype)
+            flat = keras.tree.flatten(outputs)
+            flat[place] = tf.identity(tf.cast(given, flat[place].dtype))
+            with tf.GradientTape() as tape:
+                tape.watch(flat[place])
+                loss = training.loss(
+                    keras.tree.pack_sequence_as(outputs, flat),
+                    training.x,
+                    keras.tree.pack_sequence_as(training.y, targets),
+                    training.weight,
+                )
+            gradients.append(tape.gradient(loss, flat[place]))
+        if any(each is None for each in gradients):
+            return False
+        one, two = (tf.cast(each[0], tf.float32).numpy() for each in gradients)
+        if np.abs(one - two).max() > GRADIENT_DIFFERS * max(np.abs(one).max(), np.abs(two).max(), 1e-30):
+            return True
+    return False
+
+
+def _squeezed(shape):
+    shape = tuple(shape)
+    return shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
+
+
+CHECKS = {"targets": labels}

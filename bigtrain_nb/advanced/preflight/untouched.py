@@ -1,0 +1,164 @@
+"""What `preflight` leaves as it was: a model with all that belongs to it, and random numbers."""
+
+import random
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
+
+import numpy as np
+
+from bigtrain_nb.common.keras_compat import in_place_of, random_numbers_of_keras_kept
+from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.quiet import keras, tf
+
+_VARIABLES = (keras.Variable, tf.Variable)
+_LIBRARIES = ("keras", "tensorflow", "numpy", "builtins", "bigtrain_nb")
+_RANDOM = ("seed_generator_state", "StateVar")
+"""What variables of random numbers are called in Keras and TensorFlow."""
+
+
+class State:
+    """The values of all variables of a model, its optimizers and metrics, in the host's memory.
+
+    Those that stand in none of Keras' lists too, as the states of a stateful RNN and a `tf.Variable` in an attribute.
+    """
+
+    def __init__(self, model):
+        self._model = model
+        self._values = [(variable, variable.numpy()) for variable in variables_of(model)]
+
+    def put_back(self):
+        for variable, value in self._values:
+            variable.assign(value)
+
+    def put_back_but_random(self):
+        """Put back all but random numbers; return the names of what had changed."""
+        moved = []
+        for variable, value in self._values:
+            name = getattr(variable, "path", variable.name)
+            if not any(word in name for word in _RANDOM) and not np.array_equal(variable.numpy(), value):
+                variable.assign(value)
+                moved.append(name)
+        return moved
+
+    def in_no_list(self):
+        """Return the names of variables that neither the model nor its optimizers list, so that nothing saves them."""
+        listed = {id(each) for each in _listed(self._model)}
+        return [getattr(each, "path", each.name) for each, _ in self._values if id(each) not in listed]
+
+    def made_since(self):
+        """Return the names of variables that were made since: what they were before is not known.
+
+        But for those of an optimizer, which a step that takes no other leaves as they were made.
+        """
+        known = {id(variable) for variable, _ in self._values}
+        known |= {id(each) for optimizer in optimizers_of(self._model).values() for each in optimizer.variables}
+        return [getattr(each, "path", each.name) for each in variables_of(self._model) if id(each) not in known]
+
+
+def variables_of(model):
+    """Return the variables of a model, its optimizers and metrics, and all that its attributes lead to.
+
+    Also by lists and dictionaries in them, by functions and what these enclose or name, and by attributes of classes
+    that are not of Keras or TensorFlow.
+    """
+    found = {id(each): each for each in _listed(model)}
+    seen, waiting = {}, [model]
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen[id(thing)] = thing  # which keeps it, and so its id
+        if isinstance(thing, _VARIABLES):
+            if not isinstance(thing, keras.Variable) or thing._value is not None:
+                found.setdefault(id(thing), thing)
+        else:
+            waiting += _led_to_by(thing)
+    held = {id(each._value) for each in found.values() if isinstance(each, keras.Variable)}
+    return [each for each in found.values() if id(each) not in held]
+
+
+def _listed(model):
+    """Return the variables that Keras lists, of the model, its metrics and its optimizers."""
+    of_optimizers = [each for optimizer in optimizers_of(model).values() for each in optimizer.variables]
+    return [*model.variables, *model.metrics_variables, *of_optimizers]
+
+
+def _led_to_by(thing):
+    """Return what an object holds, and the variables that functions and classes of somebody's own name."""
+    if isinstance(thing, dict):
+        return list(thing.values())
+    if isinstance(thing, list | tuple | set | frozenset):
+        return list(thing)
+    if isinstance(thing, partial):
+        return [thing.func, *thing.args, *thing.keywords.values()]
+    if isinstance(thing, MethodType):
+        return [thing.__self__, thing.__func__]
+    if isinstance(thing, FunctionType):
+        return [*(cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)), *_named_by(thing)]
+    if isinstance(thing, type | ModuleType) or _library_of(type(thing)) in ("tensorflow", "numpy", "builtins"):
+        return []
+    of_classes = [value for each in type(thing).__mro__ if not _library_of(each) for value in vars(each).values()]
+    return [
+        *getattr(thing, "__dict__", {}).values(),
+        *(each for each in of_classes if isinstance(each, _VARIABLES)),
+        *(each for value in of_classes if isinstance(value, FunctionType) for each in _named_by(value)),
+    ]
+
+
+def _named_by(function):
+    """Return the variables that a function of somebody's own has from its module."""
+    if _library_of(function):
+        return []
+    named = (function.__globals__.get(name) for name in function.__code__.co_names)
+    return [each for each in named if isinstance(each, _VARIABLES)]
+
+
+def _library_of(thing):
+    """Return the library of a class or function; "" for those of somebody's own."""
+    name = (thing.__module__ or "").partition(".")[0]
+    return name if name in _LIBRARIES else ""
+
+
+def _is_filled(cell):
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def left_as_it_was(model):
+    """Give the `State` of a built model, and put it back in the end, with the random numbers of all libraries."""
+    state = State(model)
+    own_fit = vars(model).get("fit")  # a `Resume` that is tried here puts itself there
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with random_numbers_of_keras_kept():
+        try:
+            yield state
+        finally:
+            state.put_back()
+            vars(model).pop("fit", None)
+            if own_fit is not None:
+                vars(model)["fit"] = own_fit
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+
+
+def build_optimizers(model, batch):
+    """Make the variables of the optimizers of a `train_step` of one's own: for which weights, only a step shows."""
+    if all(optimizer.built for optimizer in optimizers_of(model).values()):
+        return
+    weights_of = []
+    with left_as_it_was(model), ExitStack() as stack:
+        for optimizer in optimizers_of(model).values():
+
+            def note(gradients, trainable_variables=None, optimizer=optimizer):
+                weights_of.append((optimizer, list(trainable_variables)))
+
+            stack.enter_context(in_place_of(optimizer, "apply", note))
+        model.train_step(batch)
+    for optimizer, weights in weights_of:
+        if not optimizer.built:
+            optimizer.build(weights)

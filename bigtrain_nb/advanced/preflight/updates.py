@@ -1,0 +1,160 @@
+"""Do the steps change the weights, and do they go as far as they would with weights in float32?
+
+A step that is small beside its weight is rounded away; so is what an optimizer keeps in 16 bits, as Adam's beta_2.
+"""
+
+import math
+from contextlib import ExitStack
+
+import numpy as np
+
+from bigtrain_nb.advanced.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.common.keras_compat import in_place_of, innermost, same_weight_decay
+from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import number
+
+STEPS = 4
+MOST_STEPS = 20
+"""Loss scaling skips its first steps where gradients overflow, and a warm-up starts at a rate of 0."""
+FAR_OFF = 2
+OFF = 1.1
+"""Times as far, or as near, as in float32. Healthy trainings in bfloat16 with SGD gave 0.97 to 1.01."""
+
+
+def moves(training):
+    """How many weights change, to the bit, in some steps, and how far do they go beside those in float32?"""
+    weights = training.model.trainable_variables
+    if not weights:
+        return None  # which "gradients" says
+    if training.no_loss is not None:
+        raise NotExamined(training.no_loss)
+    if not training.has_own_step:
+        training.outputs(training.x)  # raises where they are NaN already
+    steps, changed, unscaled = _taken(training)
+    spoilt = next((weight.path for weight in weights if not np.isfinite(_wide(weight)).all()), None)
+    training.state.put_back()
+    kinds = " and ".join(sorted({weight.dtype for weight in weights}))
+    if spoilt:
+        return wrong(
+            f"After {steps} steps {spoilt} is not finite, with weights in {kinds}.",
+            "Keep weights in float32: the policy mixed_bfloat16 computes in 16 bits all the same. If they are,"
+            " bt.find_overflow(model, data) names the first layer that is not finite.",
+            "04",
+        )
+    if unscaled:
+        return wrong(
+            f"train_step never calls optimizer.scale_loss, and the optimizer divides the gradients by"
+            f" {number(unscaled)}: a step goes 1/{number(unscaled)} as far.",
+            "Take the gradients of self.optimizer.scale_loss(loss).",
+            "04",
+        )
+    if not changed:
+        rate = float(innermost(training.model.optimizer).learning_rate) if training.model.optimizer else math.nan
+        words = f"Not one of {_count(weights):,} weights changes in {steps} steps, at a rate of {rate:.3g}."
+        if rate == 0:
+            return look(
+                words, "If the schedule warms up, it starts late; if it has run to its end, begin it anew.", "02"
+            )
+        if not training.has_own_step and not _has_gradients(training):
+            return None  # which "gradients" says
+        return wrong(
+            words,
+            "Keep weights in float32: with weights in bfloat16, beta_2=0.999 of Adam is 1, and small steps are"
+            " rounded away. The policy mixed_bfloat16 computes in 16 bits, and keeps weights in float32.",
+            "04",
+        )
+    words = f"In {steps} steps {changed:.0%} of the weights change, in {kinds}."
+    if all(weight.dtype in ("float32", "float64") for weight in weights) or training.has_own_step:
+        return ok(words)
+    return _beside_float32(training, words)
+
+
+def _taken(training):
+    """Take steps until weights have moved; return how many, the share that changed, and a scale that was not used."""
+    weights = training.model.trainable_variables
+    before = [weight.numpy() for weight in weights]
+    scaling = [one for one in optimizers_of(training.model).values() if _scales(one)]
+    called = []
+
+    def noting(scale_loss):
+        def noted(loss):
+            called.append(True)
+            return scale_loss(loss)
+
+        return noted
+
+    changed = 0.0
+    with ExitStack() as stack:
+        for optimizer in scaling:
+            stack.enter_context(in_place_of(optimizer, "scale_loss", noting(optimizer.scale_loss)))
+        for step in range(1, training.steps_of_an_update * MOST_STEPS + 1):
+            training.step(training.batches[step % len(training.batches)])
+            changed = _share_unlike(before, weights)
+            if step >= STEPS and changed:
+                break
+    unscaled = float(scaling[0].dynamic_scale) if scaling and not called else None
+    return step, changed, unscaled
+
+
+def _beside_float32(training, words):
+    """Say how far the first step goes beside that of the same optimizer with weights and state in float32."""
+    weights, optimizer = training.model.trainable_variables, innermost(training.model.optimizer)
+    _, gradients = training.gradients(training.first, training=True)
+    training.state.put_back()
+    before = [_wide(weight) for weight in weights]
+    copies = [keras.Variable(weight.numpy().astype("float32"), dtype="float32") for weight in weights]
+    exact = type(optimizer).from_config(optimizer.get_config())
+    same_weight_decay(exact, optimizer)
+    exact.build(copies)
+    for copy, variable in zip(exact.variables, optimizer.variables, strict=True):
+        copy.assign(tf.cast(variable.value, copy.dtype))
+    pairs = [(tf.cast(gradient, tf.float32), copies[place]) for place, gradient in gradients.items()]
+    exact.apply_gradients(pairs)
+    training.step(training.first)
+    far = _distance(before, weights)
+    far_in_float32 = _distance(before, copies)
+    training.state.put_back()
+    if not far_in_float32:
+        return ok(words)
+    ratio = far / far_in_float32
+    words = f"{words} The first step goes {ratio:.3g} times as far as with weights and state in float32."
+    if not 1 / FAR_OFF < ratio < FAR_OFF:
+        return wrong(
+            words,
+            "Keep weights in float32, by the policy mixed_bfloat16 or mixed_float16 in place of bfloat16 or float16.",
+            "04",
+        )
+    if not 1 / OFF < ratio < OFF:
+        return look(words, "Keep weights in float32, by a policy whose name begins with mixed_.", "04")
+    return ok(words)
+
+
+def _scales(optimizer):
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def _has_gradients(training):
+    _, gradients = training.gradients(training.first, training=True)
+    training.state.put_back()
+    return any(np.any(_wide(gradient) != 0) for gradient in gradients.values())
+
+
+def _share_unlike(before, weights):
+    unlike = sum(int(np.sum(old != weight.numpy())) for old, weight in zip(before, weights, strict=True))
+    return unlike / max(1, _count(weights))
+
+
+def _count(weights):
+    return sum(math.prod(weight.shape) for weight in weights)
+
+
+def _distance(before, weights):
+    return math.sqrt(sum(float(np.sum((_wide(one) - old) ** 2)) for old, one in zip(before, weights, strict=True)))
+
+
+def _wide(value):
+    return np.asarray(tf.cast(tf.convert_to_tensor(value), tf.float64))
+
+
+CHECKS = {"weights move": moves}

@@ -1,0 +1,359 @@
+"""How fast is it inside `fit`? A callback that counts, and leaves out what is no training."""
+
+import math
+import time
+from contextlib import ExitStack
+from functools import partial
+
+from bigtrain_nb.advanced.plan.utilization import accelerator_here, flops_of_an_example
+from bigtrain_nb.common.at_rest import wait_for_gpus
+from bigtrain_nb.common.cards import Shown, note, stacked
+from bigtrain_nb.common.checks import switch
+from bigtrain_nb.common.keras_compat import examples_counted, in_place_of, layers_within, tracings_of
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import amount, interval, number
+from bigtrain_nb.measure.results import Result
+from bigtrain_nb.train.model import Model, overriding
+
+ROUND = 0.25
+"""Seconds of training in a round, at least."""
+
+_now = time.perf_counter
+
+
+class Meter(Shown, keras.callbacks.Callback):
+    """A Keras callback that measures inside `fit`: examples/s, tokens/s, MFU, and how noisy gradients are.
+
+    For any Keras model that trains by Keras' step or by that of `bt.Model`, with any of its settings. Several calls of
+    `fit` with one meter add up. One worker of several measures itself, and takes the others to see as many examples.
+
+    - ``result``: examples/s as a `Result` that `.save` and `.figure` take, and `bt.load` reads. A round has at least
+      0.25 s of training, and the devices have done all work at both of its ends. Examples are those that the steps have
+      seen. What Keras and other callbacks do between batches counts; validation, the first execution and each in which
+      something was traced do not. Nor does what callbacks behind the meter do between epochs, so put the meter first.
+      ``first_seconds`` is the time from the begin of the first `fit` to the end of its first execution. It was measured
+      alone, not in turns with others: a ratio of two such results is no `bt.compare`, and its name says "not paired".
+    - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of forward and backward pass, as `bt.plan_step` counts
+      them, without what is recomputed, over what the devices can do at most (Chowdhery et al. 2022, "PaLM"). None where
+      the plan does not know the FLOPs, as those of an LSTM by cuDNN, or `bt.ACCELERATORS` the device, as for CPUs.
+    - ``examples_per_second``: the median of ``result``, or None; it may be asked for at any time.
+    - ``tokens_per_second``: the same in tokens, where the model has an embedding and its input is whole numbers
+      [batch, length]; padding counts. None for others, and where the length differs from batch to batch.
+
+    With ``gradients=True``, for `bt.Model`, over the steps of the last epoch:
+
+    - ``gradient_norm``: the mean of the global gradient's norm, before clipping.
+    - ``noise_scale``: the simple gradient noise scale ``tr(Σ) / |G|²``, in examples: the batch at which the noise of
+      the gradient is as large as the gradient (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training",
+      appendix A.1). Both are estimated without bias in each step, from the gradients of micro-batches and of replicas,
+      and their means are divided. NaN where the mean of ``|G|²`` comes out at zero or below: more steps would tell.
+
+    The step goes on to compute them in later calls of `fit`, until `compile`.
+
+    At the end of an epoch the numbers go into ``logs`` by these names, NaN where they are not known yet. Callbacks that
+    come after the meter show them, as TensorBoard's does, and so does the history.
+
+    The weights that come out are the same, to the bit, as without a meter. Asked for, `result` raises ValueError where
+    there is no round yet, or where steps of somebody's own count no examples, or count batches. `fit` raises TypeError
+    for ``gradients=True`` and a model that is no `bt.Model`; ValueError for one whose batch stays in one piece, where
+    micro-batches or replicas make several, and for losses that are sums.
+
+    Example::
+
+        model = bt.Model.of(keras.Sequential([keras.layers.Dense(1)]), micro_batches=2)
+        model.compile("sgd", "mse")
+        meter = bt.Meter(gradients=True)
+        model.fit(tf.ones([8192, 8]), tf.ones([8192, 1]), batch_size=8, verbose=0, callbacks=[meter])
+        print(meter)
+    """
+
+    def __init__(self, *, gradients: bool = False):
+        super().__init__()
+        self._gradients = switch("gradients", gradients)
+        self._rounds = []  # (examples of this process, seconds)
+        self._examples, self._seconds = 0.0, 0.0  # of the round that is not complete
+        self._since = None  # the moment from which on that goes on; None in a pause
+        self._last = None  # the end of the last execution: an interrupted `fit` tells no other
+        self._base = None  # what the counter of examples said then
+        self._counts_batches = False
+        self._of_all = None  # how many examples all processes have seen for one of this
+        self._first_seconds = None
+        self._tokens = None  # in an example
+        self._busy_seconds = None  # that all devices need for an example at their peak
+        self._sums = None  # of `GradientNoise`
+
+    # What it found
+
+    @property
+    def result(self) -> Result:
+        """Examples/s inside `fit`, of all workers together."""
+        if not self._rounds and self._since is not None:
+            self._collect(self._last)
+        rounds = self._rounds
+        if not rounds and self._seconds > 0:
+            rounds = [(self._examples, self._seconds)]  # better than nothing
+        if not rounds:
+            raise ValueError(
+                f"there is no round yet: train for {ROUND} s or more after the first execution, which does not count"
+            )
+        examples = sum(count for count, _ in rounds)
+        if examples == 0 or self._counts_batches:
+            what = "batches, not the examples" if self._counts_batches else "no examples"
+            raise ValueError(
+                f"the train_step of {type(self.model).__name__} counts {what}; that of Keras counts them in the tracker"
+                " of its loss. Override compute_loss in its place, or give the tracker of the loss"
+                " update_state(loss, sample_weight=the number of examples). (Batches of one example count right, if the"
+                " dataset says so: batch(1, drop_remainder=True).)"
+            )
+        return Result(
+            name=f"{self.model.name} in fit, not paired",
+            rounds=tuple(self._of_all * count / seconds for count, seconds in rounds),
+            unit="examples/s",
+            first_seconds=self._first_seconds,
+            examples=round(self._of_all * examples),
+            seconds=sum(seconds for _, seconds in rounds),
+            note="" if self._rounds else f"less than {ROUND} s of training",
+        )
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization."""
+        rate = self.examples_per_second
+        return rate * self._busy_seconds if rate and self._busy_seconds else None
+
+    @property
+    def examples_per_second(self) -> float | None:
+        """The median of `result`; None as long as that raises."""
+        try:
+            return self.result.median
+        except ValueError:
+            return None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """`examples_per_second` times the length of an example; None where the data are no tokens."""
+        rate = self.examples_per_second
+        return rate * self._tokens if rate and self._tokens else None
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """The mean norm of the global gradient; None without ``gradients=True``, or before a step."""
+        if self._sums is None or self._sums[4] == 0:
+            return None
+        return float(self._sums[3] / self._sums[4])
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale, in examples; None without ``gradients=True``, or before a step."""
+        if self._sums is None or self._sums[2] == 0:
+            return None
+        covariance, true_square = self._sums[:2]
+        return float(covariance / true_square) if true_square > 0 else math.nan
+
+    def _told(self):
+        """Return what goes into the logs of each epoch alike, by name; NaN for what is not known yet."""
+        names = ["examples_per_second"]
+        if self._tokens:
+            names.append("tokens_per_second")
+        if self._busy_seconds:
+            names.append("mfu")
+        if self._gradients:
+            names += ["gradient_norm", "noise_scale"]
+        values = {name: getattr(self, name) for name in names}
+        return {name: math.nan if value is None else value for name, value in values.items()}
+
+    def _card(self):
+        if self._first_seconds is None:
+            return note("Meter", "nothing is measured yet: give it to fit(..., callbacks=[meter])")
+        try:
+            result = self.result
+        except ValueError as error:
+            return note("Meter", f"nothing is measured yet: {error}")
+        few = f", {result.note}" if result.note else ""
+        rounds = f"{len(result.rounds)} rounds, inside fit, not paired{few}"
+        notes = [note("examples/s", f"{interval(result)} ({rounds})")]
+        if self.tokens_per_second is not None:
+            notes.append(note("tokens/s", number(self.tokens_per_second)))
+        if self.mfu is not None:
+            notes.append(note("MFU", f"{self.mfu:.1%} of what {accelerator_here().name} can do"))
+        if self.gradient_norm is not None:
+            notes.append(note("norm of the gradient", number(self.gradient_norm)))
+        noise = self.noise_scale
+        if noise is not None:
+            words = "not known: more steps would tell" if math.isnan(noise) else amount(noise, "examples")
+            notes.append(note("gradient noise scale", words))
+        return stacked(*notes)
+
+    # In `fit`
+
+    def set_model(self, model):
+        """Keras calls this before it makes what `fit` calls for an execution."""
+        super().set_model(model)
+        if self._gradients:
+            if not isinstance(model, Model):
+                raise TypeError(
+                    f"gradients=True looks at micro-batches and replicas, which {type(model).__name__} does not tell"
+                    " apart: train bt.Model.of(model), or leave out gradients"
+                )
+            self._noise = model.measure_gradients()
+
+    def on_train_begin(self, logs=None):
+        model = self.model
+        before = getattr(model.train_function, "__self__", None)
+        if isinstance(before, Meter):  # whose `fit` was interrupted
+            before._leave()
+        replicas, here = model.distribute_strategy.num_replicas_in_sync, len(examples_counted(model))
+        self._of_all = replicas / here
+        self._since = None
+        self._history = model.history  # each `fit` has one of its own
+        self._began = _now()
+        self._train_function = model.train_function
+        self._tracings = tracings_of(model.train_function)
+        self._hooked = ExitStack()
+        reset = partial(self._count_and_reset, model.reset_metrics)
+        self._hooked.enter_context(in_place_of(model, "reset_metrics", reset))
+        model.train_function = self._execute
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self._gradients:
+            self._noise.restart()
+
+    def on_test_begin(self, logs=None):
+        self._pause()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._pause()
+        if self._gradients:
+            self._sums = self._noise.sums()
+        if logs is not None:
+            logs.update(self._told())
+
+    def on_train_end(self, logs=None):
+        self._leave()
+
+    def _leave(self):
+        self._since = None
+        if self.model.train_function == self._execute:
+            self.model.train_function = self._train_function
+        self._hooked.close()
+
+    def _is_left(self):
+        """Tell whether the `fit` that was measured is over, which one that was interrupted says to nobody."""
+        is_over = self.model.history is not self._history
+        if is_over:
+            self._leave()
+        return is_over
+
+    def _execute(self, iterator):
+        """What `fit` calls for an execution."""
+        if self._is_left():
+            return self._train_function(iterator)
+        self._resume()
+        traced = self._tracings()
+        try:
+            logs = self._train_function(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise
+        except BaseException:
+            self._leave()
+            raise
+        self._last = _now()
+        if self._first_seconds is None:
+            self._first_seconds = self._last - self._began
+            self._look_at(iterator)
+            self._drop()
+        elif self._tracings() != traced:
+            self._drop()
+        elif self._seconds + self._last - self._since >= ROUND:
+            self._collect()
+            self._rounds.append((self._examples, self._seconds))
+            self._examples, self._seconds = 0.0, 0.0
+        return logs
+
+    # The round that is not complete
+
+    def _resume(self):
+        """Go on with it, after a pause or after the metrics were reset."""
+        if self._since is None:
+            wait_for_gpus()
+            self._base, self._since = sum(examples_counted(self.model)), _now()
+        elif self._base is None:
+            self._base = sum(examples_counted(self.model))
+
+    def _collect(self, until=None):
+        """Add what was done since it went on, now or ``until`` then."""
+        wait_for_gpus()
+        now = _now() if until is None else max(until, self._since)
+        self._seconds += now - self._since
+        self._since = now
+        self._count()
+        self._base = sum(examples_counted(self.model))
+
+    def _count(self):
+        if self._base is not None:
+            self._examples += sum(examples_counted(self.model)) - self._base
+            self._base = None
+
+    def _pause(self):
+        if self._since is not None:
+            self._collect()
+            self._since = None
+
+    def _drop(self):
+        self._examples, self._seconds = 0.0, 0.0
+        self._since = None
+
+    def _count_and_reset(self, reset):
+        """What `model.reset_metrics` does meanwhile: the counter of examples is one of them."""
+        if not self._is_left() and self._since is not None:
+            self._count()
+        reset()
+
+    # What else it must know
+
+    def _look_at(self, iterator):
+        """Note from a batch's shapes how many tokens and FLOPs an example has."""
+        model, spec, device = self.model, getattr(iterator, "element_spec", None), accelerator_here()
+        self._counts_batches = _counts_batches(model, spec)
+        self._tokens = tokens_of_an_example(model, spec)
+        if device is not None:
+            try:
+                peak = device.flops(model.dtype_policy.name) * model.distribute_strategy.num_replicas_in_sync
+                self._busy_seconds = flops_of_an_example(model, _one_example(spec)) / peak
+            except (TypeError, ValueError):
+                self._busy_seconds = None  # no model that the plan knows, or no type that the device has
+
+
+def _counts_batches(model, spec):
+    """Tell whether steps of somebody's own count batches, as one may see after the first execution."""
+    sizes = {one.shape[0] for one in _specs_of_inputs(spec) if one.shape.rank}
+    counted = max(examples_counted(model))
+    return overriding(model) is not None and 0 < counted <= model.steps_per_execution and sizes != {1}
+
+
+def tokens_of_an_example(model, spec):
+    """Return how long a model's input of tokens is; None if it has none, or one of any length."""
+    if not any(isinstance(layer, keras.layers.Embedding) for layer in layers_within(model)):
+        return None
+    shapes = [one.shape for one in _specs_of_inputs(spec) if one.dtype.is_integer]
+    for one in getattr(model, "inputs", None) or []:
+        if tf.as_dtype(one.dtype).is_integer:
+            shapes.append(one.shape)
+    return next((shape[1] for shape in shapes if len(shape) == 2 and shape[1] is not None and shape[1] > 1), None)
+
+
+def _specs_of_inputs(spec):
+    """Return the `tf.TensorSpec`s of what goes into the model, of a batch's; under a strategy those of a replica."""
+    if not isinstance(spec, tuple) or not spec:
+        return []
+    inputs = tf.nest.flatten(spec[0], expand_composites=True)
+    return [one for one in inputs if isinstance(one, tf.TensorSpec) and one.shape.rank is not None]
+
+
+def _one_example(spec):
+    """Return a batch of one example for `flops_of_an_example`: its specs, or where they do not tell, its number."""
+    parts = tf.nest.flatten(spec)
+    told = parts and all(isinstance(one, tf.TensorSpec) and one.shape[1:].is_fully_defined() for one in parts)
+    if not told:
+        return 1
+    return tf.nest.map_structure(lambda one: tf.TensorSpec([1, *one.shape[1:]], one.dtype), spec)

@@ -1,0 +1,240 @@
+"""Where did the NaN come from? The first layer that gives a value that is not finite, with what went in."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bigtrain_nb.advanced.watch.watched_step import ARRIVES, Look, Values, WatchedStep, is_floating, values_of
+from bigtrain_nb.common.cards import Shown, table
+from bigtrain_nb.common.keras_compat import layers_within, path_within
+from bigtrain_nb.common.passes import as_fit_gives, as_tensor, has_batches, passes
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import number
+from bigtrain_nb.train.loss_scale import scale_of
+
+LEAST_SCALE = 2.0**-14
+"""What overflows at this loss scale too, is no matter of the scale."""
+
+
+@dataclass(frozen=True, repr=False)
+class Overflow(Shown):
+    """What `find_overflow` found.
+
+    - ``layer``: the name of the layer, its path where several layers have that name, or "loss", or of the batch
+      "inputs", "targets", "sample weights".
+    - ``where``: "forward" or "backward"; "batch" where that is not finite before anything is computed.
+    - ``dtype``: in which the first value that is not finite was computed.
+    - ``values``: {what went in and what came out: its `Values`}.
+    - ``scale``: the loss scale; None without loss scaling. finite_from: the largest loss scale, by halves, at which the
+      step is finite; None if there is none.
+    """
+
+    layer: str
+    where: str
+    dtype: str
+    values: dict[str, Values]
+    scale: float | None = None
+    finite_from: float | None = None
+    remark: str = ""
+
+    @property
+    def handled(self) -> bool:
+        """Whether loss scaling gets over it: it skips the step and halves the scale until gradients are finite."""
+        return self.finite_from is not None
+
+    def words(self) -> list[str]:
+        """The finding as a list of plain sentences."""
+        found = {
+            "batch": f"The {self.layer} of the batch hold values that are not finite.",
+            "forward": f"{self.layer} is the first whose result is not finite: forward, in {self.dtype}.",
+            "backward": f"{self.layer} is the first whose gradient is not finite: backward, in {self.dtype}.",
+        }
+        words = [found[self.where], self.remark]
+        if self.where in ("forward", "backward"):
+            words.append(f"The largest number of {self.dtype} is {float(tf.as_dtype(self.dtype).max):.6g}.")
+        if self.handled:
+            words.append(
+                f"Loss scaling handles it: at a scale of {number(self.finite_from)} the step is finite. Now it is"
+                f" {number(self.scale)}, and each step that is skipped halves it."
+            )
+        elif self.scale is not None:
+            words.append(f"Loss scaling does not help: it is not finite at a scale of {LEAST_SCALE:.1g} either.")
+        return [sentence for sentence in words if sentence]
+
+    def _card(self):
+        rows = [[name, values.dtype, str(values)] for name, values in self.values.items()]
+        return table("\n".join(self.words()), ["", "dtype", "values"], rows)
+
+
+def find_overflow(model: keras.Model, batch: Any) -> Overflow | None:
+    """Return the `Overflow` that says which layer first gives a value that is not finite; None for a healthy step.
+
+    One training step of a compiled ``model`` is run on ``batch``, which is what a dataset for `fit` yields: (inputs,
+    targets), (inputs, targets, sample weights), or inputs alone for a model that needs no targets. Of a dataset, or of
+    what has `.dataset()`, it is the first batch, of a KerasHub task behind its preprocessor. The step is the model's
+    own, in its dtype policy and its micro-batches, but eager and without the update. It is healthy if the loss and all
+    gradients are finite: a layer may give infinities on purpose, as masks do. The model, its optimizers, seeds and
+    statistics stay as they are, and the shuffling of a `tf.data.Dataset` is not moved on.
+
+    With loss scaling some more steps tell whether a smaller scale makes the gradients finite.
+
+    Functional, Sequential and subclassed models, also nested, also with a `train_step` of their own whose optimizers
+    are attributes of the model. What goes wrong between the layers in a model's own `call` is found at the next layer,
+    and in a layer's own `call` at that layer. A step takes several times as long as in `fit`.
+
+    Raises TypeError for what is no Keras model and for what is no batch, ValueError for a model that is not compiled,
+    has several replicas or needs targets that are not there.
+
+    Example::
+
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, "exponential", name="too_much")])
+        model.compile("sgd", "mse")
+        print(bt.find_overflow(model, (1000 * tf.ones([4, 8]), tf.ones([4, 1]))))
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"find_overflow takes a compiled Keras model, not {type(model).__name__}")
+    if not model.compiled:
+        raise ValueError(f"{model.name} is not compiled: the backward pass starts at the loss that compile(...) sets")
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        raise ValueError(f"{model.name} has several replicas: build it without the strategy, and give one's batch")
+    data = _batch_of(as_fit_gives(model, batch))
+    inputs, targets, _ = keras.utils.unpack_x_y_sample_weight(data)
+    if not model.built and type(model).call is not keras.Model.call:
+        model(inputs)
+
+    try:
+        step = WatchedStep(model, data)
+    except (AttributeError, TypeError, ValueError) as error:  # Keras 3.16 asks missing targets for their shape
+        if targets is None:
+            raise ValueError(
+                f"a step of {model.name} on inputs alone fails ({type(error).__name__}: {error!s:.199}); if it needs"
+                " targets, give (inputs, targets), or a dataset that yields them"
+            ) from error
+        raise
+    if step.is_healthy:
+        return None
+    found = _in_the_batch(data)
+    if found:
+        return found
+    scale = finite_from = None
+    if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
+        scale = scale_of(model.optimizer)
+        finite_from = _finite_from(model, data, scale)
+    return _first(model, step, scale, finite_from)
+
+
+def _batch_of(given):
+    """Return a batch, or the first batch of a dataset, as tensors."""
+    batch = next(passes(given)(), None) if _is_dataset(given) else given
+    if batch is None and given is not None:
+        raise ValueError("the dataset yielded no batch")
+    try:
+        data = keras.tree.map_structure(as_tensor, batch)
+        has_examples = all(value is None or value.shape.rank != 0 for value in keras.tree.flatten(data))
+        inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    except (TypeError, ValueError):
+        inputs = None
+    if inputs is None or not has_examples:
+        raise TypeError(
+            "find_overflow takes a batch of arrays or dense tensors, (inputs, targets), (inputs, targets, sample"
+            f" weights) or inputs alone, or a dataset of such batches, not {batch!r:.99}"
+        )
+    return data
+
+
+def _is_dataset(given):
+    is_list_of_batches = isinstance(given, list) and given and isinstance(given[0], tuple)
+    is_array = hasattr(given, "__array__") or tf.is_tensor(given)
+    is_batch = is_array or isinstance(given, tuple | list | dict | str | bytes)
+    return is_list_of_batches or (has_batches(given) and not is_batch)
+
+
+def _in_the_batch(data):
+    parts = keras.utils.unpack_x_y_sample_weight(data)
+    for name, part in zip(("inputs", "targets", "sample weights"), parts, strict=True):
+        for value in filter(is_floating, keras.tree.flatten(part)):
+            values = values_of(value)
+            if not values.finite:
+                return Overflow(name, "batch", values.dtype, {name: values})
+
+
+def _weights(model, layer):
+    """Return {name of a weight of a layer's own: its `Values`}."""
+    owners = _owners(model)
+    own = [variable for variable in layer.weights if owners[id(variable)] is layer and is_floating(variable.value)]
+    return {variable.name: values_of(variable.value) for variable in own}
+
+
+def _owners(model):
+    """Return {id of a weight: the innermost layer that has it}."""
+    owners = {}
+    for layer in layers_within(model):  # each before those inside it
+        owners.update({id(variable): layer for variable in layer.weights})
+    return owners
+
+
+def _finite_from(model, data, scale):
+    """Return the largest of scale, scale / 2, scale / 4, ... with which a step is healthy; None if there is none."""
+    if not WatchedStep(model, data, LEAST_SCALE).is_healthy:
+        return None
+    while scale > LEAST_SCALE and not WatchedStep(model, data, scale).is_healthy:
+        scale /= 2
+    return scale
+
+
+def _first(model, step, scale, finite_from):
+    """Return the `Overflow` of a step that is not healthy."""
+    where = "backward" if all(values.finite for values in step.losses) else "forward"
+    looks = [look for look in _with_weights(model, step) if not look.values.finite]
+    found = next((look for look in looks if look.is_backward == (where == "backward")), None)
+    if found is None:
+        loss = next((values for values in step.losses if not values.finite), step.losses[0])
+        return Overflow("loss", where, loss.dtype, {"loss": loss}, scale, finite_from, "All layers are finite.")
+
+    layer, remark = _blame(found, _names_in(model))
+    values = {}
+    for look in step.looks:
+        if look.call is found.call:
+            values.setdefault(look.where, look.values)
+    if isinstance(found.call.layer, keras.layers.Layer):
+        values.update(_weights(model, found.call.layer))
+    values[found.where] = found.values
+    return Overflow(layer, where, found.values.dtype, values, scale, finite_from, remark)
+
+
+def _with_weights(model, step):
+    """Return all looks, those at a weight's gradient too: it is computed when the gradient has arrived at its layer."""
+    owners = _owners(model)
+    looks = list(step.looks)
+    for gradient, variable in reversed(step.gradients):
+        layer = owners[id(variable)]
+        arrived = [place for place, look in enumerate(looks) if look.where == ARRIVES and look.call.layer is layer]
+        if arrived:
+            values = replace(values_of(gradient), dtype=layer.compute_dtype)
+            looks.insert(arrived[-1] + 1, Look(f"gradient of {variable.name}", looks[arrived[-1]].call, values))
+    return looks
+
+
+def _names_in(model):
+    """Return a function that names a layer of a model: by its path where others inside of it have the same name."""
+    counts = Counter(layer.name for layer in layers_within(model))
+
+    def name_of(layer):
+        return path_within(model, layer) or layer.name if counts[layer.name] > 1 else layer.name
+
+    return name_of
+
+
+def _blame(look, name_of):
+    """Return the name of the layer that a value comes from, and what is to be said of it."""
+    layer = look.call.layer
+    caller = look.call.caller
+    if look.where not in ("input", ARRIVES):
+        return name_of(layer), ""
+    if caller is None and look.where == "input":
+        place = f"{name_of(layer)}, in {look.values.dtype}"
+        return "inputs", f"The batch is finite, but not when it comes to {place}: a cast, or code of the step."
+    if caller is None:
+        return "loss", "The gradient of the loss itself is not finite."
+    between = f"It happens next to {name_of(layer)}: a cast, a sum of branches, or code of {name_of(caller.layer)}."
+    return name_of(layer if isinstance(caller.layer, keras.Model) else caller.layer), between

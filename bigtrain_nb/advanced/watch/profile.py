@@ -1,0 +1,258 @@
+"""Where does a step's time go? Some steps under TensorFlow's profiler, between others without it."""
+
+import os
+import tempfile
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bigtrain_nb.advanced.watch import trace
+from bigtrain_nb.common.at_rest import wait_for_gpus
+from bigtrain_nb.common.cards import Shown, note, stacked, table
+from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
+from bigtrain_nb.common.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
+from bigtrain_nb.common.passes import as_fit_gives, batches_of, has_batches
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import amount, quantity
+from bigtrain_nb.train.model import overriding
+
+WARM_UP = 3
+"""Steps that do not count: the first traces and compiles, and those after a pause find full buffers."""
+OTHERS = "others"
+NO_OPERATION = "no operation"
+ROWS, KINDS = 10, 3
+"""Shown one by one: so many layers and operations, and in a picture so many kinds of operations."""
+SEEN = 0.005
+"""Share of a step below which a layer has no bar of its own in a picture: nobody would see it."""
+
+
+@dataclass(frozen=True, repr=False)
+class Profile(Shown):
+    """Where the time of a step goes, as `profile` found it.
+
+    parts: {(place, layer, operation): share of the wall time}, adds up to 1. steps: how many were profiled.
+    seconds, plain_seconds: of a step with and without the profiler. operations: how many a step runs, on the host
+    and, as kernels and copies, on accelerators.
+    folder: `tensorboard --logdir` shows it. products: of a model with a policy of 16 bits, which products of matrices
+    compute in 32, with their share of the FLOPs and what to do; "" where that is under 5 %.
+    """
+
+    parts: dict
+    steps: int
+    seconds: float
+    plain_seconds: float
+    operations: float
+    folder: str
+    products: str = ""
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """{kind of operation: share of a step}, with "input", "between operations" and "Python", adds up to 1."""
+        return self._by("operation")
+
+    @property
+    def layers(self) -> dict[str, float]:
+        """{layer: share of a step}, with the same three, adds up to 1. The optimizer stands there by its name."""
+        return self._by("layer")
+
+    @property
+    def places(self) -> dict[str, float]:
+        """{"CPU", "GPU:0", ...: share of a step}, with the same three, adds up to 1."""
+        return self._by("place")
+
+    def _by(self, what):
+        shares = Counter({"input": 0.0})
+        for part, share in self.parts.items():
+            shares[getattr(part, what)] += share
+        return dict(shares.most_common())
+
+    def words(self) -> list[str]:
+        """The finding as a list of plain sentences."""
+        mean = amount(self.seconds / max(1, self.operations), "s")
+        return [
+            f"A step takes {amount(self.seconds, 's')}, of which {self.shares['input']:.0%} is waiting for input.",
+            f"Without the profiler it takes {amount(self.plain_seconds, 's')}: the profiler makes it"
+            f" {quantity(self.seconds / self.plain_seconds, 'x')} as long.",
+            f"It runs {self.operations:,.0f} operations, one every {mean}.",
+            *([self.products] if self.products else []),
+        ]
+
+    def _card(self):
+        notes = [note(sentence, "") for sentence in self.words()]
+        tables = []
+        for name, shares in (("where", self.places), ("operation", self.shares), ("layer", self.layers)):
+            rows = []
+            for row, share in _largest(shares, ROWS).items():
+                rows.append([row, f"{share:.1%}", amount(share * self.seconds, "s")])
+            tables.append(table("", [name, "share", "in a step"], rows))
+        return stacked(*notes, *tables)
+
+    def figure(self) -> Any:
+        """Return a figure: a bar for each layer that can be seen, cut by the kinds of operations that take most."""
+        from bigtrain_nb.plots import stacked_figure
+
+        seen = [layer for layer, share in _largest(self.layers, ROWS).items() if share >= SEEN]
+        layers = dict.fromkeys([*seen, OTHERS])
+        kinds = _largest({kind: share for kind, share in self.shares.items() if kind not in trace.IDLE}, KINDS)
+        rows = {layer: Counter() for layer in layers}
+        for part, share in self.parts.items():
+            layer = part.layer if part.layer in layers else OTHERS
+            kind = part.operation if part.operation in kinds else OTHERS
+            if part.operation in trace.IDLE:
+                kind = NO_OPERATION
+            rows[layer][kind] += share * self.seconds
+        rows = {layer: parts for layer, parts in rows.items() if parts}
+        return stacked_figure(rows, "s", "time in a step")
+
+
+def _largest(shares, count):
+    """Return the largest of {name: share}, the rest as one."""
+    largest = dict(list(shares.items())[:count])
+    rest = sum(shares.values()) - sum(largest.values())
+    return {**largest, OTHERS: rest} if len(shares) > count else largest
+
+
+def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os.PathLike | None = None) -> Profile:
+    """Profile ``steps`` training steps and return a `Profile`: where their time goes.
+
+    ``step`` is one of
+
+    - a function without arguments that takes a step, such as `lambda: train_step(batch)`, without ``dataset``;
+    - a function of a batch: each step gets the next batch of ``dataset``, whole, as `step(batch)`;
+    - a compiled Keras model, which trains on ``dataset`` as in `fit`: the weights change. Compiled with
+      `steps_per_execution=n`, it takes n batches at a call, and a "step" here is all n of them;
+    - a dataset alone, of which each step takes a batch: the operations are those of the pipeline.
+
+    ``dataset`` is an iterable of batches or has `.dataset()`, as for `throughput`; one that ends starts again. That of
+    a model is a `tf.data.Dataset`.
+    ``folder`` is where the trace is kept for TensorBoard (its profile page needs the package xprof); default: a new
+    temporary folder, which is yours to delete.
+
+    A share is a part of the wall time. At each moment the time is given to what runs then: on an accelerator; if
+    nothing does, operations on the host; if none runs, waiting for a batch; if nobody waits, "between operations" where
+    TensorFlow was called, and "Python" where it was not. What runs side by side gets equal parts, so shares add up
+    to 1. Work of the pipeline that the model does not wait for is not in them. Operations of XLA have no layers. Where
+    TensorFlow sees GPUs and the trace has none of their work, a warning says what to do: shares are the host's then.
+
+    The steps are those in the middle of as many without the profiler, which tell how much it slows them. It writes
+    down each operation, some microseconds each, so shares of many small operations are too large.
+
+    Raises TypeError for another kind of ``step`` or ``dataset``, ValueError for ``steps`` that is no whole number of at
+    least 1, for a model that is not compiled and for a dataset that yields nothing.
+
+    Example::
+
+        matrix = tf.ones([256, 256])
+        found = bt.profile(lambda: tf.matmul(matrix, matrix), steps=5)
+        print(found.shares, found.seconds)
+    """
+    steps = whole_number("steps", steps, 1)
+    if folder is not None:
+        as_path("folder", folder)
+    is_dataset = dataset is None and has_batches(step)
+    take = _step_function(step, dataset)
+    place = str(folder or tempfile.mkdtemp(prefix="bigtrain-profile-"))
+    plain = _seconds(take, -(-steps // 2))
+    with tf.profiler.experimental.Profile(place):
+        _seconds(take, steps)
+    plain += _seconds(take, steps // 2)
+
+    newest = max(Path(place).glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+    parts, operations, seconds = trace.divide(trace.read(newest), steps_are_input=is_dataset)
+    _warn_of_unseen_gpus(parts, is_dataset)
+    return Profile(parts, steps, seconds, plain / steps, operations, place, _products_of(step, dataset))
+
+
+def _products_of(step, dataset):
+    """Return what to know of the products of a model with a policy of 16 bits; "" of all else.
+
+    A model with a step of its own need not have a forward pass.
+    """
+    if not isinstance(step, keras.Model) or overriding(step):
+        return ""
+    sixteen = sixteen_bits_of(step)
+    if sixteen is None:
+        return ""
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(batches_of(as_fit_gives(step, dataset)))))
+    return " ".join(said_of(shares_in_32_bits(step, x), sixteen)).strip()
+
+
+def _warn_of_unseen_gpus(parts, is_dataset):
+    gpus = tf.config.get_visible_devices("GPU")
+    if gpus and not is_dataset and not any(part.place.startswith("GPU") for part in parts):
+        warnings.warn(
+            f"the trace has no work of the {len(gpus)} GPUs that TensorFlow sees: all shares are the host's. Most often"
+            " this user may not read the GPU's counters (NVIDIA: NVreg_RestrictProfilingToAdminUsers=0, or be root), or"
+            " CUPTI is missing (pip install 'tensorflow[and-cuda]'); or nothing of this step runs on a GPU",
+            stacklevel=3,
+        )
+
+
+def _step_function(step, dataset):
+    """Return a function without arguments that takes one step."""
+    if dataset is None and has_batches(step):
+        return _next_of(step)
+    if has_batches(step) or not callable(step):
+        raise TypeError(f"profile takes a step function, a compiled Keras model or a dataset, not {step!r:.99}")
+    is_model = isinstance(step, keras.Model)
+    if dataset is None and is_model:
+        raise TypeError(f"profile needs the dataset that {step.name} trains on: profile(model, dataset)")
+    if dataset is None:
+        return function("step", step, "a function without arguments, or of a batch of a dataset", arguments=[])
+    if not is_model:
+        if not has_batches(dataset):
+            raise TypeError(f"dataset={dataset!r:.99} must be an iterable of batches, or have .dataset()")
+        function("step", step, "a function of a batch of the dataset", arguments=[None])
+        next_batch = _next_of(dataset)
+        return lambda: step(next_batch())
+    if not step.compiled:
+        raise ValueError(f"{step.name} is not compiled: a step of it needs the loss and the optimizer of compile(...)")
+    given = batches_of(as_fit_gives(step, dataset))
+    batches = of_kind("dataset", given, tf.data.Dataset, "the tf.data.Dataset that the model trains on")
+    iterator = iter(step.distribute_strategy.experimental_distribute_dataset(batches.repeat()))
+    step.make_train_function()
+
+    def take():
+        try:
+            step.train_function(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):  # what repeats ends only where it is empty
+            raise ValueError("the dataset yielded no batch") from None
+
+    return take
+
+
+def _next_of(source):
+    """Return a function that gives the next batch, again from the start where they end."""
+    batches = _for_ever(batches_of(source))
+
+    def next_batch():
+        with tf.profiler.experimental.Trace(trace.INPUT):
+            return next(batches)
+
+    return next_batch
+
+
+def _for_ever(batches):
+    while True:
+        batch = None
+        for batch in batches:
+            yield batch
+        if batch is None:
+            raise ValueError("the dataset yielded no batch")
+
+
+def _seconds(take, steps):
+    """Take some steps that do not count, then so many; return how long the latter took."""
+    for _ in range(WARM_UP):
+        take()
+    wait_for_gpus()
+    began = time.perf_counter()
+    for number_of_step in range(steps):
+        with tf.profiler.experimental.Trace(trace.STEP, step_num=number_of_step, _r=1):
+            take()
+            if number_of_step == steps - 1:
+                wait_for_gpus()
+    return time.perf_counter() - began

@@ -1,0 +1,193 @@
+"""A training step with a look at what goes into each layer and what comes out of it, forward and backward.
+
+The step is the model's own `train_step`, run eagerly. What goes through a layer passes an identity, whose gradient is
+what arrives there in the backward pass. What gradients are taken of is a loss. The optimizers are kept from updating,
+and all that a step changes is put back.
+"""
+
+import math
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from bigtrain_nb.common.keras_compat import (
+    calls_seen,
+    in_place_of,
+    layers_and_operations,
+    mask_of,
+    weights_built_for,
+    with_mask,
+)
+from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import number
+
+ARRIVES = "gradient that arrives"
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a tensor holds: the least and the largest of its finite values, and how many of ``size`` are not finite."""
+
+    dtype: str
+    least: float
+    largest: float
+    size: int
+    infinite: int
+    nan: int
+
+    @property
+    def finite(self):
+        return self.infinite == self.nan == 0
+
+    def __str__(self):
+        words = "no finite value"
+        if self.infinite + self.nan < self.size:
+            words = f"{number(self.least)} to {number(self.largest)}"
+        if self.infinite:
+            words += f", {self.infinite:,} of {self.size:,} infinite"
+        if self.nan:
+            words += f", {self.nan:,} of {self.size:,} NaN"
+        return words
+
+
+def values_of(tensor):
+    """Return the `Values` of a floating tensor."""
+    values = tf.convert_to_tensor(tensor).numpy()
+    values = values.astype(np.promote_types(values.dtype, np.float32))
+    finite = values[np.isfinite(values)]
+    ends = float(finite.min(initial=math.inf)), float(finite.max(initial=-math.inf))
+    return Values(tensor.dtype.name, *ends, values.size, int(np.isinf(values).sum()), int(np.isnan(values).sum()))
+
+
+def is_floating(value):
+    return tf.is_tensor(value) and not isinstance(value, keras.Variable) and value.dtype.is_floating
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a ``layer``, by the ``caller``, which is another call, or None for the model itself."""
+
+    layer: object
+    caller: object
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen at a call: ``where`` is "input", "output", or in the backward pass a gradient."""
+
+    where: str
+    call: Call
+    values: Values
+
+    @property
+    def is_backward(self):
+        return self.where.startswith("gradient")
+
+
+class WatchedStep:
+    """One training step of a compiled model on a batch of tensors, at a loss scale (None: as the optimizer has it).
+
+    ``looks``: in the order of time. ``losses``: `Values`, before they are scaled, one for each micro-batch, or for each
+    loss of a `train_step` of somebody's own. ``gradients``: pairs of what the optimizers were given, gradient and
+    variable.
+
+    Raises ValueError for a step that takes no gradient.
+    """
+
+    def __init__(self, model, data, scale=None):
+        self.looks = []
+        self.losses = []
+        self.gradients = []
+        self.scale = scale
+        self._running = []
+        self._scaled_losses = []
+        with ExitStack() as stack:
+            stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
+            tf.config.run_functions_eagerly(True)
+            # Seeds, moving statistics and metrics are put back; metrics that were not there yet start from nothing.
+            for variable in [*model.non_trainable_variables, *model.metrics_variables]:
+                stack.callback(variable.assign, tf.identity(variable.value))
+            stack.callback(model.reset_metrics)
+            for optimizer in optimizers_of(model).values():
+                stack.enter_context(in_place_of(optimizer, "apply", partial(self._apply, optimizer)))
+                stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
+            stack.enter_context(calls_seen(layers_and_operations(model), self._call))
+            stack.enter_context(self._losses_seen())
+            model.train_step(data)
+        if not self.losses:
+            raise ValueError(
+                f"the train_step of {model.name} takes no gradient with tf.GradientTape, so there is no backward pass"
+                " to look at"
+            )
+
+    @property
+    def is_healthy(self):
+        """Whether the loss and all that the optimizer was given are finite."""
+        given = [values_of(gradient) for gradient, _ in self.gradients]
+        return all(values.finite for values in self.losses + given)
+
+    def _apply(self, optimizer, gradients, trainable_variables=None):
+        for gradient, variable in zip(gradients, trainable_variables or weights_built_for(optimizer), strict=True):
+            if gradient is not None:
+                self.gradients.append((gradient, variable))
+
+    def _scaled(self, scale_loss):
+        def look_and_scale(loss):
+            self.losses.append(values_of(loss))
+            scaled = scale_loss(loss) if self.scale is None else loss * tf.cast(self.scale, loss.dtype)
+            self._scaled_losses.append(scaled)
+            return scaled
+
+        return look_and_scale
+
+    @contextmanager
+    def _losses_seen(self):
+        """Look at what gradients are taken of, for a step of somebody's own may compute its losses as it likes."""
+        gradient = tf.GradientTape.gradient
+
+        def look_and_differentiate(tape, target, sources, output_gradients=None, *args, **kwargs):
+            if output_gradients is None:  # else it goes on with a backward pass, as a recomputed layer does
+                for loss in filter(is_floating, keras.tree.flatten(target)):
+                    if not any(loss is seen for seen in self._scaled_losses):
+                        self.losses.append(values_of(loss))
+            return gradient(tape, target, sources, output_gradients, *args, **kwargs)
+
+        tf.GradientTape.gradient = look_and_differentiate
+        try:
+            yield
+        finally:
+            tf.GradientTape.gradient = gradient
+
+    def _call(self, layer, call, *args, **kwargs):
+        if not tf.executing_eagerly():  # Keras infers shapes
+            return call(*args, **kwargs)
+        this = Call(layer, self._running[-1] if self._running else None)
+        args, kwargs = self._look_at((args, kwargs), this, "input", "gradient that leaves")
+        self._running.append(this)
+        try:
+            outputs = call(*args, **kwargs)
+        finally:
+            self._running.pop()
+        return self._look_at(outputs, this, "output", ARRIVES)
+
+    def _look_at(self, structure, call, forward, backward):
+        """Look at each floating tensor of a structure, now and when its gradient comes; return the same tensors."""
+
+        @tf.custom_gradient
+        def seen(tensor):
+            def gradient_seen(gradient):
+                self.looks.append(Look(backward, call, values_of(gradient)))
+                return gradient
+
+            return tf.identity(tensor), gradient_seen
+
+        def look(value):
+            if not is_floating(value):
+                return value
+            self.looks.append(Look(forward, call, values_of(value)))
+            return with_mask(seen(value), mask_of(value))
+
+        return keras.tree.map_structure(look, structure)

@@ -1,0 +1,67 @@
+"""What several workers read: all the same batches in the same order, of which each keeps its share."""
+
+import zlib
+
+import numpy as np
+
+from bigtrain_nb.common.keras_compat import datasets_within
+from bigtrain_nb.common.passes import keeps_order, noting_first, shuffles_of
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.replicas import all_gather
+
+_POLICIES = tf.data.experimental.AutoShardPolicy
+_NO_ONE_ORDER = (
+    "so workers do not have one order: some examples would train twice in an epoch, and others never. Give shuffle a"
+    " seed, dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and"
+    " shuffle=True call keras.utils.set_random_seed(1) before fit"
+)
+
+
+class OneOrder:
+    """Lets each worker of a strategy read all of a dataset and keep its share of every batch.
+
+    TensorFlow would share out files where there are some: global batches of other examples, and workers that run out of
+    them. Each worker makes its own order, so a shuffle by chance is refused, and the first batches are compared before
+    any is trained on. A dataset with an AutoShardPolicy of its own, FILE, HINT or OFF, is left as it is.
+    """
+
+    def __init__(self, strategy):
+        self._strategy = strategy
+        self._gather = all_gather(strategy, tf.identity)
+        self._first = 0  # a number that stands for the batch that was read first, 0 for none
+
+    def start(self):
+        """Forget the first batch of an earlier `fit`."""
+        self._first = 0
+
+    def refuse_unlike_orders(self):
+        """Raise ValueError where the workers have read other first batches. All must ask."""
+        firsts = self._gather(tf.constant(self._first, tf.int64)).tolist()
+        if len(set(firsts)) > 1:
+            raise ValueError(
+                f"{len(firsts)} replicas have read {len(set(firsts))} different first batches, {_NO_ONE_ORDER}"
+            )
+
+    def by_batches(self, dataset):
+        if dataset.options().experimental_distribute.auto_shard_policy not in (_POLICIES.AUTO, _POLICIES.DATA):
+            return dataset
+        known = [getattr(one, "order_is_known", False) for one in datasets_within(dataset)]
+        order_is_known = any(known)  # of `EpochByEpoch`, which has looked at each epoch
+        if not order_is_known and not keeps_order(dataset):
+            raise ValueError(
+                "this dataset has deterministic=False and hands out what is ready first, so workers do not have one"
+                " order: some examples would train twice in an epoch, and others never. Leave deterministic out, or let"
+                " each worker read files of its own, by AutoShardPolicy.FILE"
+            )
+        if not order_is_known and any(seeds == (0, 0) for seeds, _ in shuffles_of(dataset)):
+            raise ValueError(f"this dataset shuffles without a seed, {_NO_ONE_ORDER}")
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = _POLICIES.DATA
+        return noting_first(dataset, 1, self._note).with_options(options)
+
+    def _note(self, _, *parts):
+        number = 1
+        for part in map(np.asarray, parts):
+            content = part.tobytes() if part.dtype != object else b"\0".join(part.ravel().tolist())
+            number = zlib.crc32(content, number)
+        self._first = number

@@ -1,0 +1,406 @@
+"""Is the loss of a batch the mean of those of its pieces, which are micro-batches and the shares of replicas?
+
+Where a mask leaves out places, it is by their number. Where it cannot be, that is refused or warned of by the name of
+the loss. What a loss is, it shows when a step is traced: by what it returns, and by what it makes of drawn numbers.
+"""
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from weakref import finalize
+
+import numpy as np
+
+from bigtrain_nb.common.batches import named_tensors
+from bigtrain_nb.common.keras_compat import (
+    adds_a_mean_only,
+    attributes_kept,
+    captured_variables_kept,
+    layers_that_add_losses,
+    mask_of,
+    outputs_of,
+)
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import first_sentence
+
+MOST_EXAMPLES = 8
+MOST_NUMBERS = 2**24
+"""Drawn for a piece; of larger outputs fewer examples, or none."""
+
+LABELS = ((-100, -1, 0, 1), (-1, 0, 1), (0, 1), (0.1, 0.4, 0.9))
+"""Drawn as targets, the first of which a loss takes: those that are often left out come first."""
+
+_KNOWN = {}
+"""By the id of a loss, or of a model, what was found out of it for each kind of batch; as long as it lives."""
+
+
+def share_left(share, y_pred, watched):
+    """Return how much of the weight of a `Share` is left by the mask of its loss, a scalar of 0 to 1.
+
+    The sum over pieces of their losses by weight and what is left, divided by that of these, is then the loss of the
+    batch. It is None without a mask, where losses are sums, and for several outputs, each with places of its own.
+    """
+    if not _is_only_loss(y_pred, watched) or share.loss_reduction == "sum":
+        return None
+    if watched[0].reduces and watched[0].is_one_number:  # it does not ask for masks
+        return None
+    (output,) = tf.nest.flatten(y_pred)
+    masks = [mask for mask in (mask_of(output), watched[0].mask) if mask is not None]
+    if not masks:
+        return None
+    left = tf.cast(masks[0], tf.float32)
+    for mask in masks[1:]:
+        left *= tf.cast(mask, tf.float32)
+    counted = tf.ones_like(left) if share.places is None else tf.cast(share.places, tf.float32)
+    if counted.shape.rank > left.shape.rank:
+        counted = tf.squeeze(counted, -1)
+    while counted.shape.rank < left.shape.rank:
+        counted = counted[..., None]
+    counted *= tf.ones_like(left)
+    return tf.math.divide_no_nan(tf.reduce_sum(counted * left), tf.reduce_sum(counted))
+
+
+def _is_only_loss(y_pred, watched):
+    return len(watched) == 1 and len(tf.nest.flatten(y_pred)) == 1
+
+
+def check_losses(share, y_pred, sample_weight, watched, training):
+    """Refuse, or warn of, losses of which the mean over pieces is not that of the batch; see `losses_watched`."""
+    model, kind = share.reduction.model, share.loss_reduction
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
+    shapes = [each.shape for one in watched for each in _predictions(one)]
+    refuse_outputs_of_pairs(model, x, y_pred, shapes, training)
+    for loss in watched:
+        _check_values(share, loss)
+    if not watched and ("compute_loss" in vars(model) or type(model).compute_loss is not keras.Model.compute_loss):
+        _warn(
+            model,
+            "its own compute_loss is taken of each micro-batch and replica. If it is a mean over the examples that it"
+            " is given, of which none is compared with others, the mean of these is the loss of the batch. If it adds"
+            " up, as what is divided by the global batch, that mean is only a part: divide by the number of examples in"
+            " y instead. If it compares examples, leave out micro_batches and train on one device",
+        )
+    layers = layers_that_add_losses(model) if model.losses else []
+    adding = [layer.name for layer in layers if not adds_a_mean_only(layer)]
+    if adding:
+        _warn(
+            model,
+            f"{', '.join(adding)} {'adds a loss' if len(adding) == 1 else 'add losses'} by add_loss or"
+            " activity_regularizer. A step takes the mean of those of micro-batches and replicas: right for a mean over"
+            " examples, but of a sum over them it is only a part",
+        )
+    if kind == "sum" and share.micro_batches > 1 and model.losses:
+        raise ValueError(
+            'with the reduction "sum", micro_batches would count regularisers and add_loss once for each of them: use'
+            ' "sum_over_batch_size"'
+        )
+    if kind == "sum" or not watched or _is_only_loss(y_pred, watched):
+        return
+    ignoring = [loss.name for loss in watched if loss.mask is not None]
+    masked = any(mask_of(output) is not None for output in tf.nest.flatten(y_pred))
+    if not ignoring and (not masked or (kind == "mean_with_sample_weight" and sample_weight is not None)):
+        return
+    what = f"{ignoring[0]} leaves out places" if ignoring else "its outputs have a mask"
+    _warn(
+        model,
+        f"{what}, and there are several, so the loss of a micro-batch or a replica's share is the mean over its valid"
+        " places, and the step's is the mean of those by examples, not over the valid places of the whole batch. For"
+        ' that, give all losses reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
+    )
+
+
+def _predictions(loss):
+    return [each for each in tf.nest.flatten(loss.arguments[1]) if each.shape.rank]
+
+
+def _check_values(share, loss):
+    """Refuse a loss that adds up where the mean is taken, of pairs, or with state; warn of one that is not one number
+    for each example, or that cannot be examined.
+    """
+    model = share.reduction.model
+    if not loss.is_one_number and not loss.is_own:
+        if loss.name.lower() == "circle":
+            _warn_of_other_examples(model, loss)
+        return
+    found, words = _known_of(share, loss)
+    if found == "changes variables":
+        raise ValueError(
+            f"{model.name}: {loss.name} changes variables of its own whenever it is called, and micro-batches and"
+            " replicas would change them more often, each by a part of the batch. Change them in a callback or a layer,"
+            " or leave out micro_batches and train on one device"
+        )
+    if found == "several numbers":
+        raise ValueError(
+            f"{model.name}: {loss.name} overrides __call__ and returns the shape {loss.shape}, where Keras takes one"
+            " number: of several it adds up the gradients, and of micro-batches and replicas the mean is taken. Define"
+            " call in its place and return one number for each example, or let __call__ return their mean"
+        )
+    if found == "adds up":
+        if share.loss_reduction != "sum":
+            raise ValueError(
+                f"{model.name}: {loss.name} adds up: of more examples it is as much larger, as a sum is, or what is"
+                " divided by the global batch. Of micro-batches and replicas the mean is taken, which is a part of it."
+                " Let it return one number for each example, and Keras takes their mean; or say that it is a sum: make"
+                ' it a keras.losses.Loss with reduction="sum"'
+            )
+    elif found == "pairs":
+        raise ValueError(
+            f"{model.name}: {loss.name} returns the shape {words}: numbers for pairs of examples, of which"
+            " micro-batches and replicas have only those within them, so their mean is not that of the batch. If pairs"
+            " are not meant, give targets the shape of the outputs: (N,) against (N, 1) makes (N, N). If they are,"
+            " leave out micro_batches and train on one device"
+        )
+    elif found == "depends on others":
+        _warn_of_other_examples(model, loss)
+    elif loss.is_one_number or found == "one number":
+        _warn(
+            model,
+            f"{loss.name} is one number for a batch, not one for each example, so it is taken of each micro-batch and"
+            " replica. The mean of these is the loss of the batch only if the number is a mean over the examples it was"
+            " given. Return one number for each example, give it an axis if it has one, or leave out micro_batches and"
+            " train on one device",
+        )
+    elif found == "not examined":
+        _warn_of_unexamined(model, loss, words)
+
+
+def _warn_of_other_examples(model, loss):
+    _warn(
+        model,
+        f"{loss.name} of an example depends on the others in the batch, and of a micro-batch or a replica's share these"
+        " are fewer. Leave out micro_batches and train on one device, or take no other example into it",
+    )
+
+
+def _warn_of_unexamined(model, loss, why):
+    _warn(
+        model,
+        f"{loss.name} could not be examined with drawn numbers ({why}). Its mean over micro-batches and replicas is"
+        " that of the batch if it returns one number for each example, which depends on no other example",
+    )
+
+
+def refuse_outputs_of_pairs(model, x, y_pred, shapes, training):
+    """Raise ValueError for outputs, of these ``shapes``, of which another axis changes with the number of examples.
+
+    Outputs of micro-batches and replicas then are of fewer examples: scores of each pair of them, say. So is refused
+    what has another first axis than a multiple of the examples; warned of is what cannot be compared.
+    """
+    outputs = tf.nest.flatten(y_pred)
+    asked = [len(outputs) == 1 or any(output.shape == shape for shape in shapes) for output in outputs]
+    if not shapes or not any(asked):
+        return
+    lengths, of_lengths = _shapes_of_two_lengths(model, x, training)
+    if isinstance(of_lengths, str):
+        _warn_of_unexamined_outputs(model, of_lengths)
+        return
+    few, many = of_lengths
+    if not len(few) == len(many) == len(outputs):
+        _warn_of_unexamined_outputs(model, f"it has {len(outputs)} in a step, and {len(few)} where it is examined")
+        return
+    sizes_are_known = all(value.shape[1:].is_fully_defined() for value in _tensors(x) if value.shape.rank != 0)
+    for one, other, is_asked in zip(few, many, asked, strict=True):
+        if not is_asked:
+            continue
+        if one.rank is None or one.rank != other.rank:
+            _warn_of_unexamined_outputs(model, f"it returns the shape {one} for {lengths[0]} examples")
+            continue
+        pairs = list(zip(one, other, strict=True))
+        if pairs and None not in pairs[0] and pairs[0][1] * lengths[0] != pairs[0][0] * lengths[1]:
+            what = "the first axis is no multiple of the examples"
+        elif any(size != size_of_more for size, size_of_more in pairs[1:]):
+            what = "another axis than the first changes with their number"
+        else:
+            if sizes_are_known and any(None in pair for pair in pairs):
+                _warn_of_unexamined_outputs(model, f"it returns the shape {one} for {lengths[0]} examples")
+            continue
+        names = " and ".join(name for name, _ in named_tensors((x,)))
+        raise ValueError(
+            f"{model.name}: for {lengths[0]} examples of {names} it returns the shape {one}, for {lengths[1]} {other}:"
+            f" {what}. Micro-batches and replicas have fewer examples, and one is compared with fewer. Leave out"
+            " micro_batches and work on one device; or make what has no row for each example, as a table, a weight or a"
+            " constant of the model"
+        )
+
+
+def _warn_of_unexamined_outputs(model, why):
+    _warn(
+        model,
+        f"whether its outputs are of pairs of examples could not be examined ({why}). If they are, leave out"
+        " micro_batches and train on one device",
+    )
+
+
+def _shapes_of_two_lengths(model, x, training):
+    """Return two numbers of examples, and for each the shapes of what a model returns; or words why they are not known.
+
+    Nothing is computed. The second is twice the first, which is even, for models that take examples in pairs. A model
+    is asked once for batches of a kind, however many pieces, replicas and steps there are.
+    """
+    known = _known(model)
+    kind = training, repr(keras.tree.map_structure(lambda value: _of_length(value, None), x))
+    if kind not in known:
+        known[kind] = _asked_for_two_lengths(model, x, training)
+    return known[kind]
+
+
+def _asked_for_two_lengths(model, x, training):
+    length = next((value.shape[0] for value in _tensors(x) if value.shape.rank), None) or 12
+    length *= 1 + length % 2
+    lengths = length, 2 * length
+    try:
+        return lengths, [_shapes_for(model, x, each, training) for each in lengths]
+    except Exception as error:  # somebody's own model, which may take no such batch
+        return lengths, first_sentence(error)
+
+
+def _tensors(x):
+    return [value for value in tf.nest.flatten(x) if isinstance(value, tf.Tensor)]
+
+
+def _of_length(value, length):
+    if not isinstance(value, tf.Tensor):
+        return value if value is None else tf.type_spec_from_value(value)
+    return tf.TensorSpec([length, *value.shape[1:]] if value.shape.rank else value.shape, value.dtype)
+
+
+@tf.autograph.experimental.do_not_convert  # a tf.function around the step would convert the thread, and warn
+def _shapes_for(model, x, length, training):
+    """Return the shapes of what a model returns for so many examples."""
+
+    def traced(specs):
+        with keras.StatelessScope():
+            call = tf.function(lambda x: outputs_of(model, x, training), autograph=False)
+            return [output.shape for output in tf.nest.flatten(call.get_concrete_function(specs).structured_outputs)]
+
+    with attributes_kept(model), ThreadPoolExecutor(1) as thread:  # outside of graphs and strategies
+        return thread.submit(traced, keras.tree.map_structure(lambda value: _of_length(value, length), x)).result()
+
+
+def _warn(model, words):
+    warnings.warn(f"{model.name}: {words}", stacklevel=3)
+
+
+class _NotExamined(Exception):
+    """Raised where drawn numbers say nothing of a loss."""
+
+
+def _known(thing):
+    """Return what is known of a loss or model, by the kind of batch; it need not be hashable."""
+    if id(thing) not in _KNOWN:
+        _KNOWN[id(thing)] = {}
+        finalize(thing, _KNOWN.pop, id(thing))
+    return _KNOWN[id(thing)]
+
+
+def _known_of(share, loss):
+    """Return "changes variables", or what `_of_drawn_numbers` does: of each loss and kind of batch found out once."""
+    known = _known(loss.loss)
+    arguments = tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), loss.arguments)
+    kind = repr(arguments), loss.is_one_number, share.micro_batches > 1, share.reduction.replicas
+    if kind not in known:
+        known[kind] = _found_out(share, loss)
+    return known[kind]
+
+
+def _found_out(share, loss):
+    try:
+        if loss.changes_variables():
+            return "changes variables", None
+        if loss.calls_python():
+            return "not examined", "it calls functions of Python in a step, which may change something"
+    except Exception as error:  # a function that runs eagerly only: it is not called with drawn numbers
+        return "not examined", first_sentence(error)
+    if loss.reduces and len(loss.shape) > 0:
+        return "several numbers", None
+    return _of_drawn_numbers(share, loss)
+
+
+def _of_drawn_numbers(share, loss):
+    """Return what a loss makes of drawn numbers, and words for it: "adds up", "pairs" and the shape, "one number",
+    "depends on others", "mean", "each" for one number for each example; "not examined" and why.
+    """
+    why = None
+    for labels in LABELS:
+        try:
+            return _compared(share, loss, labels)
+        except Exception as error:  # somebody's own function, of numbers that it may not know
+            why = why or error
+    return "not examined", first_sentence(why)
+
+
+def _compared(share, loss, labels):
+    """Return what the values of two pieces, and of both together, say of a loss, and words for it."""
+    piece, other = _drawn(loss.arguments, labels, seed=1), _drawn(loss.arguments, labels[-1:], seed=2)
+    of_piece, again, of_other, together, doubled = _alone(
+        loss.call, piece, piece, other, _joined(piece, other), _joined(piece, piece)
+    )
+    if not all(np.isfinite(each).all() for each in (of_piece, of_other, together)):
+        raise _NotExamined("it is not finite")
+    if of_piece.shape != again.shape or not _equal(of_piece, again):
+        raise _NotExamined("it draws random numbers")
+    if doubled.size > 2 * of_piece.size:
+        return "pairs", f"{of_piece.shape} for {len(tf.nest.flatten(piece)[0])} examples"
+    if of_piece.ndim and len(together) == 2 * len(of_piece):
+        return ("each" if _equal(together[: len(of_piece)], of_piece) else "depends on others"), None
+    here = _here(loss.call, piece)
+    pairs = []
+    if share.micro_batches > 1:
+        pairs.append((_here(loss.call, _joined(piece, piece)), 2))
+    replicas = share.reduction.replicas
+    if replicas > 1:
+        pairs.append((_alone(loss.call, _joined(*[piece] * replicas))[0], replicas))
+    if of_piece.ndim == 0 and all(_equal(whole, count * here) for whole, count in pairs) and np.any(here):
+        return "adds up", None
+    is_mean = of_piece.ndim == 0 and _equal(together, (of_piece + of_other) / 2)
+    return ("mean" if is_mean else "one number"), None
+
+
+def _equal(one, other):
+    return np.allclose(one, other, rtol=1e-4, atol=1e-7)
+
+
+def _drawn(arguments, labels, seed):
+    """Return targets, of ``labels``, and predictions of some examples."""
+    random = np.random.default_rng(seed)
+    most = max(int(np.prod([size or 3 for size in each.shape[1:]])) for each in tf.nest.flatten(arguments))
+    examples = min(MOST_EXAMPLES, MOST_NUMBERS // most)
+    if examples == 0:
+        raise _NotExamined(f"one example has {most:,} elements")
+
+    def drawn(from_shape, spec):
+        shape = [examples, *[size or 3 for size in spec.shape[1:]]]
+        return from_shape(shape).astype(spec.dtype.as_numpy_dtype)
+
+    targets = partial(drawn, lambda shape: random.choice(labels, shape))
+    predictions = partial(drawn, lambda shape: random.uniform(0.1, 0.9, shape))
+    y_true, y_pred = arguments
+    return tf.nest.map_structure(targets, y_true), tf.nest.map_structure(predictions, y_pred)
+
+
+def _joined(*pieces):
+    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *pieces)
+
+
+@tf.autograph.experimental.do_not_convert
+def _alone(call, *pieces):
+    """Return what a loss gives for each piece outside of graphs and strategies, as in a thread of its own."""
+
+    def values():
+        return _values(call, *pieces)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(values).result()
+
+
+def _here(call, piece):
+    """Return what a loss gives on this replica, which may ask how many there are."""
+    with tf.init_scope():
+        return _values(call, piece)[0]
+
+
+def _values(call, *pieces):
+    """Return what a loss gives for each piece. Random numbers go on as if none had been drawn."""
+    given = [tf.nest.map_structure(tf.convert_to_tensor, piece) for piece in pieces]
+    with keras.StatelessScope(), captured_variables_kept(call, given[0]):
+        return [keras.ops.convert_to_numpy(call(*each)) for each in given]

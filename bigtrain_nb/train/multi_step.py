@@ -1,0 +1,109 @@
+"""Several steps of training as one program of XLA, so that a GPU does not wait for Python between them."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+from bigtrain_nb.common.keras_compat import build_as_fit_does, converting_optionals, traced_for_each_shape
+from bigtrain_nb.common.quiet import keras, tf
+
+
+def steps_in_one_program(model, step, trains):
+    """Return what `fit` or `evaluate` calls for one execution of ``steps_per_execution`` steps: one program, a loop.
+
+    To launch a program costs XLA some 20 to 50 µs for each variable that it takes, milliseconds for a large model.
+    Keras' own ``steps_per_execution`` launches one program a step; here a program takes the batches stacked, and its
+    loop as many steps as there are. A batch of another shape, as a short last one, is a program of its own. Shapes are
+    numbers when a step is traced, which a fused kernel asks for. The logs are those of the last step, as in Keras.
+    """
+    one_step = traced_for_each_shape(step)
+    converted = converting_optionals(model, lambda batch: batch)
+
+    @traced_for_each_shape
+    def several_steps(batches, count):
+        """Take the first ``count`` of batches that are stacked."""
+
+        def one_of_them(number, _):
+            return number + 1, one_step(_unstacked(batches, number))
+
+        spec = one_step.get_concrete_function(_unstacked(batches, 0))
+        zeros = tf.nest.map_structure(lambda log: tf.zeros(log.shape, log.dtype), spec.structured_outputs)
+        _, logs = tf.while_loop(lambda number, _: number < count, one_of_them, (0, zeros), parallel_iterations=1)
+        return logs
+
+    compiled = set()
+
+    def run(program, batches, *count):
+        kind = program, tuple(map(str, _shapes(batches)))
+        if kind in compiled:
+            return program(batches, *count)
+        compiled.add(kind)
+        with said_if_it_takes_long("XLA compiles the step"):
+            return program(batches, *count)
+
+    def execution(iterator):
+        next_ones = zip(range(model.steps_per_execution), iterator, strict=False)
+        batches = [converted(batch) for _, batch in next_ones]
+        if not batches:
+            raise StopIteration
+        if not compiled:
+            build_as_fit_does(model, batches[0], trains)  # else variables are made when a program is traced
+        logs = None
+        for alike in _runs_of_one_shape(batches):
+            if model.steps_per_execution == 1 or len(alike) == 1 and len(batches) > 1:
+                logs = run(one_step, alike[0])
+            else:
+                rest = [alike[-1]] * (model.steps_per_execution - len(alike))  # for one program whatever their number
+                logs = run(several_steps, _stacked(alike + rest), tf.constant(len(alike)))
+        return logs
+
+    return execution
+
+
+@contextmanager
+def said_if_it_takes_long(words, seconds=5.0):
+    """Print for how long something has been going on, after so many seconds, twice as many and so on, and its end."""
+    began, ended, said = time.monotonic(), threading.Event(), []
+
+    def tell():
+        wait = seconds
+        while not ended.wait(began + wait - time.monotonic()):
+            print(f"{words}: {wait:.0f} s so far", flush=True)
+            said.append(wait)
+            wait *= 2
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+        if said:
+            print(f"{words}: {time.monotonic() - began:.0f} s in all", flush=True)
+
+
+def _stacked(batches):
+    def stacked(*values):
+        return None if values[0] is None else tf.stack(values)
+
+    return keras.tree.map_structure(stacked, *batches)
+
+
+def _unstacked(batches, number):
+    return keras.tree.map_structure(lambda stack: None if stack is None else stack[number], batches)
+
+
+def _runs_of_one_shape(batches):
+    """Return lists of batches that follow each other and have the same shapes."""
+    runs = []
+    for batch in batches:
+        if runs and _shapes(batch) == _shapes(runs[-1][0]):
+            runs[-1].append(batch)
+        else:
+            runs.append([batch])
+    return runs
+
+
+def _shapes(batch):
+    return [(tuple(value.shape), value.dtype) for value in keras.tree.flatten(batch) if value is not None]

@@ -1,0 +1,66 @@
+"""BIGTRAIN_NB_PATIENCE: everything measures so many times as long, and cells may take so long."""
+
+import notebook_rules as rules
+import pytest
+from clocks import Source
+from nbformat.v4 import new_code_cell
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.time_scale import patience
+
+
+@pytest.fixture
+def say(monkeypatch):
+    return lambda value: monkeypatch.setenv("BIGTRAIN_NB_PATIENCE", value)
+
+
+def seconds_of_each(clock):
+    """What each way to measure took, of 8 s."""
+
+    def build(name):
+        return Source(clock, 0.01)
+
+    alone = bt.throughput(build(0), seconds=8).seconds
+    compared = bt.compare({"a": lambda: build(0), "b": lambda: build(0)}, seconds=8).seconds
+    raced = bt.race(build, seconds=8, name=["a", "b"])
+    return alone, compared, sum(result.seconds for result in raced.results.values())
+
+
+def test_all_that_measures_takes_so_many_times_as_long(clock, say):
+    once = seconds_of_each(clock)
+    for times in (3, 0.5):
+        say(str(times))
+        assert seconds_of_each(clock) == pytest.approx([times * one for one in once], rel=0.35)
+
+
+def test_the_lab_and_the_diagnosis_have_it_too(clock, say, monkeypatch):
+    say("3")
+    told = []
+    lab = bt.Lab(lambda batch: Source(clock, 0.01), seconds=2, batch=[1, 2])
+    monkeypatch.setattr(lab, "_tell", lambda job, words: told.append(words))
+    lab.run(batch=1)
+    assert "about 6 s" in told[0]
+    pulled = []
+    monkeypatch.setattr("bigtrain_nb.data.diagnose._pull", lambda reader, times, seconds: pulled.append(seconds) or 1)
+    bt.diagnose(bt.tf.data.Dataset.range(100).batch(10), seconds=2)
+    assert sum(pulled) == pytest.approx(6)
+
+
+def test_a_cell_may_take_as_much_longer_and_never_less(say):
+    cell = new_code_cell(metadata={"tags": ["timeout=120"]})
+    for said, times in {"": 1, "3": 3, "0.5": 1}.items():
+        say(said)
+        assert rules.cell_seconds(cell) == 120 * times and rules.cell_seconds(new_code_cell()) == 60 * times
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "nan", "inf", "much"])
+def test_what_is_no_patience_is_refused_in_words(say, said):
+    say(said)
+    with pytest.raises(ValueError, match=f"BIGTRAIN_NB_PATIENCE={said} must be a positive, finite number: with 3 all"):
+        bt.throughput([[0] * 8])
+
+
+def test_it_is_read_at_each_measurement(say):
+    assert patience() == 1
+    say(" 2.5 ")
+    assert patience() == 2.5
