@@ -29,7 +29,7 @@ _HOME = {
     "train.resume": ("Resume",),
     "train.schedules": ("scaled_rate", "warmup_cosine"),
     "train.loss_scale": ("LossScaleHistory",),
-    "advanced.plan.peak_memory": ("peak_memory",),
+    "launch.peak_memory": ("peak_memory",),
     "advanced.plan.plans": ("plan_step",),
     "advanced.plan.clusters": ("plan_cluster",),
     "advanced.plan.transformer": ("SIZES", "Transformer"),

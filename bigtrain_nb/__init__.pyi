@@ -29,7 +29,7 @@ from bigtrain_nb.train.resume import Resume as Resume
 from bigtrain_nb.train.schedules import scaled_rate as scaled_rate
 from bigtrain_nb.train.schedules import warmup_cosine as warmup_cosine
 from bigtrain_nb.train.loss_scale import LossScaleHistory as LossScaleHistory
-from bigtrain_nb.advanced.plan.peak_memory import peak_memory as peak_memory
+from bigtrain_nb.launch.peak_memory import peak_memory as peak_memory
 from bigtrain_nb.advanced.plan.plans import plan_step as plan_step
 from bigtrain_nb.advanced.plan.clusters import plan_cluster as plan_cluster
 from bigtrain_nb.advanced.plan.transformer import SIZES as SIZES

@@ -22,7 +22,7 @@ _DISTRIBUTE = "experimental_distribute_dataset"
 class Share:
     """A replica's share of a batch, or a micro-batch of it, with its facts: each is asked for once in a step.
 
-    ``reduction``: what the replicas do together, a `Mean` of parallel/reduction.py. ``micro_batches``: into how many at
+    ``reduction``: what the replicas do together, a `Mean` of train/reduction.py. ``micro_batches``: into how many at
     most the share is cut. ``examples``: their number, an int where it is known and else an int32 scalar. ``part``: what
     part of the mean over all pieces its loss is.
 

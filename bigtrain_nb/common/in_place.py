@@ -87,16 +87,16 @@ def reduce_with_changes(thing):
     for index, part in enumerate(parts):
         state = part.state_in_place() if hasattr(part, "state_in_place") else {}
         state = {name: _Places.of(value, parts) for name, value in state.items()}
-        if state or _what_it_became(part):
-            changes.append((index, _what_it_became(part), state))
+        if state or what_it_became(part):
+            changes.append((index, what_it_became(part), state))
     return _with_changes, (own_class(thing), bytes_of_file(thing), changes)
 
 
 def _with_changes(own, file, changes):
     thing = object_of_file(own, file)
     parts = _parts(thing)
-    for index, what_it_became, state in changes:
-        for ours in what_it_became:
+    for index, classes, state in changes:
+        for ours in classes:
             become(parts[index], ours)
         for name, value in state.items():
             setattr(parts[index], name, [parts[place] for place in value] if isinstance(value, _Places) else value)
@@ -118,7 +118,7 @@ def _parts(thing):
     return layers_within(thing) if isinstance(thing, keras.layers.Layer) else [thing]
 
 
-def _what_it_became(thing):
+def what_it_became(thing):
     """Return the classes of ours that a thing has become, the first one first."""
     found = []
     kind = type(thing)

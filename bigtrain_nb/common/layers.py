@@ -1,4 +1,4 @@
-"""What a model has: its optimizers; its layers, chosen by a setting and called as functions of what they compute on."""
+"""What a model has: optimizers, steps of its own, layers; these chosen by a setting and called as functions."""
 
 import re
 from collections import Counter
@@ -11,6 +11,18 @@ from bigtrain_nb.common.quiet import keras, tf
 def optimizers_of(model):
     """Return by name the optimizers that a model has as attributes: that of `compile`, and those of its own steps."""
     return {name: each for name, each in vars(model).items() if isinstance(each, keras.optimizers.Optimizer)}
+
+
+def overriding(model, name="train_step", behind=None):
+    """Return the class that overrides a method of `keras.Model`, a step say, and is not ours; None if nobody does.
+
+    Ours is the class that ``stands_for_keras``, `Model`. ``behind``: only classes that come after this one, whose own
+    method calls theirs by ``super()``.
+    """
+    kinds = type(model).__mro__
+    behind_it = kinds[kinds.index(behind) + 1 :] if behind else kinds
+    first = next(kind for kind in behind_it if "stands_for_keras" not in vars(kind) and name in vars(kind))
+    return None if vars(first)[name] is getattr(keras.Model, name) else first
 
 
 class Listed:

@@ -1,4 +1,4 @@
-"""What the replicas of a strategy do together: the same function each, the values of all, their sum and mean."""
+"""What the replicas of a strategy do together: the same function each, the values, sums and means of all, wholes."""
 
 import math
 from functools import partial
@@ -256,3 +256,31 @@ def mean_over_replicas(values, weight, gradient_dtype="float32", sum_gradients=s
 def at_least_32_bits(dtype):
     dtype = tf.as_dtype(dtype)
     return tf.float32 if dtype.size < 4 else dtype
+
+
+# Variables of which each replica has a shard, for those who know no more. Each carries its ``whole``, with a name, a
+# path, a dtype and a shape; `numpy()` gives all numbers and `assign(value)` takes them. All workers must ask.
+
+
+def is_shard(variable):
+    return hasattr(variable, "whole")
+
+
+def whole_of(variable):
+    """Return a variable; in place of a shard, what shows the shards of all replicas as one variable."""
+    return getattr(variable, "whole", variable)
+
+
+def whole_weights(layer):
+    """Return the weights of a layer as NumPy arrays, whole."""
+    return [whole_of(variable).numpy() for variable in layer.weights]
+
+
+def give_whole_weights(layer, weights):
+    """Give each of the ``layer.weights`` a value; each replica takes its shard of those that are sharded."""
+    wholes = [whole_of(variable) for variable in layer.weights]
+    shapes = [tuple(whole.shape) for whole in wholes]
+    if [tuple(value.shape) for value in weights] != shapes:
+        raise ValueError(f"set_weights of {layer.name} takes arrays of these shapes: {shapes}")
+    for whole, value in zip(wholes, weights, strict=True):
+        whole.assign(value)

@@ -11,10 +11,11 @@ from equal_models import apart_of_weights as apart  # absolutely: the bias of a 
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.parallel.recompute import Recomputed
-from bigtrain_nb.advanced.parallel.shards import Unsharded, is_shard
+from bigtrain_nb.advanced.parallel.shards import Unsharded
 from bigtrain_nb.advanced.plan.graph import before
 from bigtrain_nb.common import replicas
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import is_shard
 
 layers = keras.layers
 X, Y = examples(60)
@@ -296,6 +297,16 @@ def test_what_is_sharded_stays_so_and_is_not_computed_a_third_time():
             bt.recompute(model, "dense_.*")
         with pytest.raises(ValueError, match="sharded already and stay so"):
             bt.Model.of(model, fully_shard=None)
+
+
+def test_shards_of_the_optimizer_become_shards_of_layers_with_its_state():
+    with on(2):
+        model = bt.Model.of(dense(), shard_optimizer=True)
+        model.compile(adamw(), "mse")
+        model.fit(UNEVEN, verbose=0, shuffle=False)
+        model.shard_optimizer, model.fully_shard = False, BLOCKS
+        model.fit(UNEVEN, verbose=0, shuffle=False)
+    assert distance(model, alone()) < EQUAL
 
 
 def test_an_embedding_and_a_gpt_are_sharded():

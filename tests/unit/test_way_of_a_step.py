@@ -18,7 +18,7 @@ X, Y = examples(16)
 MEAN = {
     "train/model",
     "train/loss_reduction",
-    "advanced/parallel/reduction",
+    "train/reduction",
     "common/batches",
     "common/replicas",
     "common/keras_compat",

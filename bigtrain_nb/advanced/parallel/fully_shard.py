@@ -19,11 +19,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from bigtrain_nb.advanced.parallel.recompute import is_computed_again
-from bigtrain_nb.advanced.parallel.reduction import Mean, assign_means, over_valid_places
 from bigtrain_nb.advanced.parallel.shards import (
-    OptimizerOfShards,
-    finish_gradients,
-    is_shard,
+    MeanOfShards,
+    build_sharded,
+    freeze_as_weights,
     refuse_to_shard,
     shard_weights,
     show_whole_weights,
@@ -34,11 +33,13 @@ from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_ne
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import (
     at_least_32_bits,
+    is_shard,
     join_shards,
     on_replicas,
     sum_into_shards,
     sum_over_replicas,
 )
+from bigtrain_nb.train.reduction import assign_means, over_valid_places
 
 _here = threading.local()  # replicas of one process are threads
 
@@ -49,8 +50,8 @@ _here = threading.local()  # replicas of one process are threads
 def shard_layers(model, layers, unmade=None):
     """Give each of N replicas 1/N of the weights of some built layers of a model; `layers_chosen` says which.
 
-    What is sharded already stays so. Their values are those that they have, or those of ``unmade`` variables. Raises
-    ValueError for layers that cannot be sharded.
+    What is sharded already stays so. Their values are those that they have, or those of ``unmade`` variables. Returns
+    whether there was one to shard. Raises ValueError for layers that cannot be sharded.
     """
     chosen = [layer for layer in layers_chosen(model, layers, "fully_shard") if not isinstance(layer, FullySharded)]
     for layer in chosen:
@@ -68,6 +69,7 @@ def shard_layers(model, layers, unmade=None):
             layer.__class__ = made_class((FullySharded, type(layer)), own=type(layer))
     for layer in layers_within(model)[1:]:
         show_whole_weights(layer)
+    return bool(chosen)
 
 
 def _refuse(model, layer, chosen):
@@ -177,15 +179,29 @@ def _own_sums(gradients, reduce_dtype):
 # Reducing
 
 
-class FullyShardedMean(Mean):
+class FullyShardedMean(MeanOfShards):
     """The mean over the replicas, where the gradients of sharded layers are summed already in the backward pass."""
 
-    optimizer_class = OptimizerOfShards
     talks_in_forward = True
 
     @classmethod
     def asked_for(cls, model):
-        return f"fully_shard={model.fully_shard!r}" if is_fully_sharded(model) else None
+        there = model.built and model.distribute_strategy.num_replicas_in_sync > 1
+        return f"fully_shard={model.fully_shard!r}" if there or is_fully_sharded(model) else None
+
+    @staticmethod
+    def build(build, layers):
+        """Return the model that ``build()`` makes, some layers of which are sharded before they have weights."""
+        if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+            return build()
+        return build_sharded(build, lambda model, unmade: shard_layers(model, layers, unmade))
+
+    @staticmethod
+    def prepare(model):
+        if model.built and model.fully_shard is not None and shard_layers(model, model.fully_shard):
+            model.train_function = model.test_function = model.predict_function = None  # which know whole weights only
+        for layer in layers_within(model):
+            freeze_as_weights(layer)
 
     @contextmanager
     def at_work(self):
@@ -224,9 +240,6 @@ class FullyShardedMean(Mean):
 
     def are_shards(self, gradients):
         return [is_shard(self.model.trainable_variables[index]) for index in gradients]
-
-    def finish(self, gradients):
-        return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
 
 
 def _refuse_statistics_of_no_examples(model, examples):

@@ -1,9 +1,9 @@
 """Variables of which each replica has a shard: shown, saved and loaded whole, and updated by optimizers that can do so.
 
 A variable of a strategy is the same on all replicas only because its gradient is averaged over them. That of a shard is
-not, so each replica keeps a value of its own. A shard is a Keras variable with one axis and one more attribute,
-``unsharded_shape``: it is a part of the whole's numbers in a row. If the number of replicas does not divide these, the
-last shard ends in zeros.
+not, so each replica keeps a value of its own. A shard is a Keras variable with one axis, a part of the whole's numbers
+in a row, and knows the ``unsharded_shape``. If the number of replicas does not divide these, the last shard ends in
+zeros.
 """
 
 import math
@@ -14,7 +14,7 @@ import zlib
 from functools import partial
 
 from bigtrain_nb.common.files import write_once
-from bigtrain_nb.common.in_place import become, own_class
+from bigtrain_nb.common.in_place import own_class
 from bigtrain_nb.common.keras_compat import (
     UnmadeVariables,
     infers_shapes,
@@ -25,20 +25,23 @@ from bigtrain_nb.common.keras_compat import (
     let_stand_for,
     own_weights_to_train,
     same_path,
-    same_weight_decay,
     value_from,
 )
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
     all_gather,
     gather_over_replicas,
+    give_whole_weights,
     in_rows,
+    is_shard,
     on_each_replica,
     on_replicas,
     several_workers,
-    sum_over_replicas,
     value_of_first,
+    whole_of,
+    whole_weights,
 )
+from bigtrain_nb.train.reduction import Mean, square_norms
 
 ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
 """The optimizers of Keras that treat each number of a weight by itself, so that any part of it can be updated alone."""
@@ -47,11 +50,16 @@ SECONDS_TO_GATHER = 120
 """So long a worker that reads or saves a variable waits for the others to do so, too."""
 
 
-def is_shard(variable):
-    return hasattr(variable, "unsharded_shape")
+class Shard(keras.Variable):
+    """What a variable becomes of which each replica has a part."""
+
+    @property
+    def whole(self):
+        return Unsharded(self)
 
 
 def mark_shard(variable, unsharded_shape):
+    variable.__class__ = Shard
     variable.unsharded_shape = tuple(unsharded_shape)
 
 
@@ -59,11 +67,6 @@ def own_shard(tensor):
     """Return this replica's shard of a tensor that is as large as the whole of a variable."""
     context = tf.distribute.get_replica_context()
     return in_rows(tensor, context.num_replicas_in_sync)[context.replica_id_in_sync_group]
-
-
-def unsharded(variable):
-    """Return a variable; in place of a shard, what shows the shards of all replicas as one variable."""
-    return Unsharded(variable) if is_shard(variable) else variable
 
 
 class Unsharded:
@@ -111,20 +114,6 @@ def show_whole_weights(layer):
     """Let a layer give whole weights in `get_weights`, and take them in `set_weights`."""
     layer.get_weights = partial(whole_weights, layer)
     layer.set_weights = partial(give_whole_weights, layer)
-
-
-def whole_weights(layer):
-    return [unsharded(variable).numpy() for variable in layer.weights]
-
-
-def give_whole_weights(layer, weights):
-    """Give each of the ``layer.weights`` a value; each replica takes its shard of those that are sharded."""
-    wholes = [unsharded(variable) for variable in layer.weights]
-    shapes = [tuple(whole.shape) for whole in wholes]
-    if [tuple(value.shape) for value in weights] != shapes:
-        raise ValueError(f"set_weights of {layer.name} takes arrays of these shapes: {shapes}")
-    for whole, value in zip(wholes, weights, strict=True):
-        whole.assign(value)
 
 
 def save_together(strategy, path, save):
@@ -233,7 +222,7 @@ def _shard_of(weight, unmade):
             value = unmade.take(weight)
         if several_workers(strategy):
             value = value_of_first(strategy, value)
-    Unsharded(shard).assign(value)
+    shard.whole.assign(value)
     return shard
 
 
@@ -248,7 +237,7 @@ def _shown(weight, shard, *_, **__):
         return tf.zeros(weight.shape, shard.dtype)
     strategy = shard.value.distribute_strategy
     if tf.executing_eagerly():
-        return tf.convert_to_tensor(Unsharded(shard).numpy())
+        return tf.convert_to_tensor(shard.whole.numpy())
     if several_workers(strategy):
         raise ValueError(
             f"{weight.path} is sharded over the workers, so a function of one worker cannot read it: use fit, evaluate"
@@ -278,7 +267,7 @@ def _save_whole(layer, pairs):
         finally:
             let_stand_for(layer, pairs)
         for weight, shard in pairs:
-            Unsharded(shard).assign(scope.get_current_value(weight))
+            shard.whole.assign(scope.get_current_value(weight))
 
     layer.save_own_variables = save_own_variables
     layer.load_own_variables = load_own_variables
@@ -303,38 +292,7 @@ class OptimizerOfShards:
 
     @property
     def variables(self):
-        return [unsharded(variable) for variable in super().variables]
-
-
-def taken_optimizer(optimizer, wanted, weights):
-    """Return an optimizer with the class ``wanted`` in place, `OptimizerOfShards` or one derived from it; None: stock.
-
-    A stock optimizer without state is changed in place. One that has state, or another class of ours, is copied
-    together with its state, of ``weights``.
-
-    Raises ValueError for an optimizer that does not treat each number by itself.
-    """
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer.inner_optimizer = taken_optimizer(optimizer.inner_optimizer, wanted, weights)
-        return optimizer
-    if wanted is not None:
-        refuse_unless_elementwise(optimizer)
-    is_stock = not isinstance(optimizer, OptimizerOfShards)
-    has_class = is_stock if wanted is None else isinstance(optimizer, wanted)
-    if has_class:
-        return optimizer
-    if is_stock and not optimizer.built:
-        return become(optimizer, wanted)
-
-    copied = own_class(optimizer).from_config(optimizer.get_config())
-    same_weight_decay(copied, optimizer)
-    if wanted is not None:
-        become(copied, wanted)
-    if optimizer.built:
-        copied.build(weights)
-        for variable, with_value in zip(copied.variables, optimizer.variables, strict=True):
-            variable.assign(with_value.numpy())
-    return copied
+        return [whole_of(variable) for variable in super().variables]
 
 
 def refuse_unless_elementwise(optimizer):
@@ -344,18 +302,6 @@ def refuse_unless_elementwise(optimizer):
             f"{stock.__name__} is not known to treat each number of a weight by itself, so it cannot update a part of"
             f" one, as with shard_optimizer=True or fully_shard: use one of {', '.join(ELEMENTWISE)}"
         )
-
-
-def square_norms(gradients, are_shards=None):
-    """Return the squared norms of gradients, {index: float32 scalar}; those of shards are summed over the replicas.
-
-    ``are_shards`` says of each gradient whether it is a replica's shard; None for the norms of what this replica has.
-    """
-    if not gradients:  # every layer is frozen
-        return {}
-    own = tf.stack([tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32))) for gradient in gradients.values()])
-    squares = tf.where(are_shards, sum_over_replicas(own), own) if are_shards and any(are_shards) else own
-    return dict(zip(gradients, tf.unstack(squares, len(gradients)), strict=True))
 
 
 def finish_gradients(gradients, are_shards, optimizer):
@@ -378,3 +324,19 @@ def finish_gradients(gradients, are_shards, optimizer):
         factors *= tf.minimum(1.0, tf.math.divide_no_nan(limit, norms))
     pairs = zip(gradients.items(), tf.unstack(factors), strict=True)
     return {index: gradient * tf.cast(factor, gradient.dtype) for (index, gradient), factor in pairs}
+
+
+class MeanOfShards(Mean):
+    """The mean over the replicas, of whose optimizer's state, and of some of whose weights, each has shards."""
+
+    optimizer_class = OptimizerOfShards
+    refuse_optimizer = staticmethod(refuse_unless_elementwise)
+
+    def finish(self, gradients):
+        return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
+
+    def save(self, path, save):
+        if several_workers(self.model.distribute_strategy):
+            save_together(self.model.distribute_strategy, path, save)
+        else:
+            super().save(path, save)

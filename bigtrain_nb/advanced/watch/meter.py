@@ -10,10 +10,11 @@ from bigtrain_nb.common.at_rest import wait_for_gpus
 from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.checks import switch
 from bigtrain_nb.common.keras_compat import examples_counted, in_place_of, layers_within, tracings_of
+from bigtrain_nb.common.layers import overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.measure.results import Result
-from bigtrain_nb.train.model import Model, overriding
+from bigtrain_nb.train.model import Model
 
 ROUND = 0.25
 """Seconds of training in a round, at least."""

@@ -1,7 +1,7 @@
 """What replicas do with their gradients: a model has one reduction, chosen in `compile` and when it is built.
 
-`Mean` is that of an ordinary model. The others derive from it, each in a file of its own: `ShardedMean` and
-`FullyShardedMean`. A step is handed to `reduce` as one replica has computed it:
+`Mean` is that of an ordinary model. The others derive from it, and `train/settings.py` names those that a setting
+needs. A step is handed to `reduce` as one replica has computed it:
 {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and "left", of
 `share_left`, where a mask leaves out places; with it comes the replica's `Share` of the batch. What comes back is
 applied by the optimizer. A variable that the loss does not depend on is not in it.
@@ -10,8 +10,10 @@ applied by the optimizer. A variable that the loss does not depend on is not in 
 from contextlib import nullcontext
 
 from bigtrain_nb.common.batches import share_of
-from bigtrain_nb.common.keras_compat import moving_statistics
-from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.files import write_once
+from bigtrain_nb.common.in_place import become, own_class, what_it_became
+from bigtrain_nb.common.keras_compat import innermost, moving_statistics, same_weight_decay
+from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import mean_over_replicas, own_copy, sum_over_replicas
 
 
@@ -22,7 +24,10 @@ class Mean:
     """
 
     optimizer_class = None
-    """The class that the optimizer is given in place; None for one that stays what it is."""
+    """The class of ours that the optimizer is given in place; None for one that stays what it is."""
+
+    refuse_optimizer = staticmethod(lambda optimizer: None)
+    """A function of the optimizer that raises ValueError for one that cannot have that class."""
 
     talks_in_forward = False
     """Whether replicas talk to each other within a layer: then all must run the same micro-batches, not in a loop."""
@@ -40,7 +45,27 @@ class Mean:
 
     @classmethod
     def asked_for(cls, model):
-        """Return the setting or layers for which a model needs this reduction, in words for an error; else None."""
+        """Return the setting for which a model needs this reduction, in words for an error; None where it does not."""
+
+    # Before a step
+
+    @staticmethod
+    def prepare(model):
+        """Make of the layers of a model what the setting says; called again whenever `fit` begins."""
+
+    def take_optimizer(self):
+        """Give the model's optimizer the `optimizer_class` in place, or take away that of another reduction."""
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is None:  # a `compile` of somebody's own may give none
+            return
+        self.refuse_optimizer(innermost(optimizer))
+        with self.model.distribute_strategy.scope():
+            self.model.optimizer = _of_class(optimizer, self.optimizer_class, self.model.trainable_variables)
+
+    def refuse_callbacks(self, callbacks):
+        """Raise ValueError for a callback that the reduction does not go with."""
+
+    # In a step
 
     def batch(self, data):
         """Return the data that a replica computes on."""
@@ -67,6 +92,50 @@ class Mean:
     def finish(self, gradients):
         """Return the gradients that the optimizer gets, which clips by the norms of what it is given."""
         return gradients
+
+    # After it
+
+    def save(self, path, save):
+        """Call ``save(path)``, on one worker or all, so that one whole file takes the place of what is there."""
+        write_once(path, save)
+
+
+def _of_class(optimizer, wanted, weights):
+    """Return an optimizer with the class ``wanted`` in place, and no other of ours; None for a stock one.
+
+    A stock optimizer without state is changed in place. One that has state, or another class of ours, is copied
+    together with its state, of ``weights``.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.inner_optimizer = _of_class(optimizer.inner_optimizer, wanted, weights)
+        return optimizer
+    before = what_it_became(optimizer)
+    if before == ([wanted] if wanted else []):
+        return optimizer
+    if not before and not optimizer.built:
+        return become(optimizer, wanted)
+
+    copied = own_class(optimizer).from_config(optimizer.get_config())
+    same_weight_decay(copied, optimizer)
+    if wanted is not None:
+        become(copied, wanted)
+    if optimizer.built:
+        copied.build(weights)
+        for variable, with_value in zip(copied.variables, optimizer.variables, strict=True):
+            variable.assign(with_value.numpy())
+    return copied
+
+
+def square_norms(gradients, are_shards=None):
+    """Return the squared norms of gradients, {index: float32 scalar}; those of shards are summed over the replicas.
+
+    ``are_shards`` says of each gradient whether it is a replica's shard; None for the norms of what this replica has.
+    """
+    if not gradients:  # every layer is frozen
+        return {}
+    own = tf.stack([tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32))) for gradient in gradients.values()])
+    squares = tf.where(are_shards, sum_over_replicas(own), own) if are_shards and any(are_shards) else own
+    return dict(zip(gradients, tf.unstack(squares, len(gradients)), strict=True))
 
 
 def assign_means(statistics, means, total):
