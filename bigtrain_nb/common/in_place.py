@@ -8,9 +8,14 @@ with `clone_model`, is of its own class again. A pickle and a deep copy of it ke
 import inspect
 from functools import cache, partial
 
-from bigtrain_nb.common.keras_compat import bytes_of_file, known_as, layers_within, object_of_file
+from bigtrain_nb.common.keras_compat import layers_within
 from bigtrain_nb.common.layers import Listed
 from bigtrain_nb.common.quiet import keras
+
+# isort: split
+from keras.src import api_export
+from keras.src.saving import object_registration
+from keras.src.saving.keras_saveable import KerasSaveable
 
 
 def become(thing, ours, **state):
@@ -127,3 +132,21 @@ def what_it_became(thing):
             found.insert(0, kind._class_of_ours)
         kind = kind._class_before
     return found
+
+
+def known_as(made, own):  # private: Keras
+    """Let files name a class that is made at run time as they name ``own``; Keras looks up the very class."""
+    object_registration.GLOBAL_CUSTOM_NAMES[made] = keras.saving.get_registered_name(own)
+    if name := api_export.get_name_from_symbol(own):
+        api_export.REGISTERED_OBJS_TO_NAMES[made] = name
+
+
+def bytes_of_file(thing):  # private: Keras
+    """Return a layer or model as Keras pickles it, without the class that reads it: pickle could not find that."""
+    _, (file,) = KerasSaveable.__reduce__(thing)
+    return file
+
+
+def object_of_file(own, file):  # private: Keras
+    """Return the layer or model of class ``own`` that `bytes_of_file` has written."""
+    return own._unpickle_model(file)

@@ -4,7 +4,6 @@ import zlib
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import datasets_within
 from bigtrain_nb.common.passes import keeps_order, noting_first, shuffles_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
@@ -65,3 +64,8 @@ class OneOrder:
             content = part.tobytes() if part.dtype != object else b"\0".join(part.ravel().tolist())
             number = zlib.crc32(content, number)
         self._first = number
+
+
+def datasets_within(dataset):  # private: Keras
+    """Return a dataset and all that it was made from; there is no public way to ask."""
+    return [dataset, *(one for each in dataset._inputs() for one in datasets_within(each))]

@@ -6,6 +6,7 @@ the loss. What a loss is, it shows when a step is traced: by what it returns, an
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from weakref import finalize
 
@@ -13,8 +14,6 @@ import numpy as np
 
 from bigtrain_nb.common.batches import named_tensors
 from bigtrain_nb.common.keras_compat import (
-    adds_a_mean_only,
-    attributes_kept,
     captured_variables_kept,
     layers_that_add_losses,
     mask_of,
@@ -404,3 +403,25 @@ def _values(call, *pieces):
     given = [tf.nest.map_structure(tf.convert_to_tensor, piece) for piece in pieces]
     with keras.StatelessScope(), captured_variables_kept(call, given[0]):
         return [keras.ops.convert_to_numpy(call(*each)) for each in given]
+
+
+@contextmanager
+def attributes_kept(model):  # private: Keras
+    """Put back what a call changes in attributes of layers, as tensors of its own graph, and the losses they added."""
+    layers = list(model._flatten_layers())
+    before = [(dict(vars(layer)), list(layer._losses), set(layer._loss_ids)) for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, (attributes, losses, ids) in zip(layers, before, strict=True):
+            for name in set(vars(layer)) - set(attributes):
+                del vars(layer)[name]
+            vars(layer).update(attributes)
+            layer._losses[:] = losses
+            layer._loss_ids.update(ids)
+
+
+def adds_a_mean_only(layer):  # private: Keras
+    """Return whether all that a layer has added is a regularizer of Keras of its outputs, a mean over the examples."""
+    kinds = keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2
+    return len(layer._losses) == 1 and type(layer.activity_regularizer) in kinds

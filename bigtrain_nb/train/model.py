@@ -46,11 +46,11 @@ from bigtrain_nb.common.keras_compat import (
     losses_of_one_device,
     losses_watched,
     outputs_of,
+    overriding,
     parts_of,
-    steps_in_turn,
     synchronized_layers,
 )
-from bigtrain_nb.common.layers import optimizers_of, overriding
+from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
     all_gather,
@@ -65,8 +65,9 @@ from bigtrain_nb.train.data_order import OneOrder
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_reduction import check_losses, refuse_outputs_of_pairs, share_left
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.train.multi_step import steps_in_one_program
-from bigtrain_nb.train.settings import SETTINGS, Settings, checked, naming_settings, reduction_class, reduction_for
+from bigtrain_nb.train.multi_step import steps_in_one_program, steps_in_turn
+from bigtrain_nb.train.reduction import reduction_class, reduction_for
+from bigtrain_nb.train.settings import SETTINGS, Settings, checked, naming_settings
 
 _Method = TypeVar("_Method", bound=Callable)
 

@@ -8,13 +8,36 @@ applied by the optimizer. A variable that the loss does not depend on is not in 
 """
 
 from contextlib import nullcontext
+from importlib import import_module
 
 from bigtrain_nb.common.batches import share_of
 from bigtrain_nb.common.files import write_once
 from bigtrain_nb.common.in_place import become, own_class, what_it_became
 from bigtrain_nb.common.keras_compat import innermost, moving_statistics, same_weight_decay
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import mean_over_replicas, own_copy, sum_over_replicas
+from bigtrain_nb.common.replicas import is_shard, mean_over_replicas, own_copy, sum_over_replicas
+from bigtrain_nb.train.settings import REDUCTIONS, SETTINGS
+
+
+def reduction_for(model):
+    """Return the class of the one reduction that a model asks for, `Mean` if none; raise ValueError for two."""
+    given = [name for name in REDUCTIONS if getattr(model, name) != SETTINGS[name]]
+    if "fully_shard" not in given and any(map(is_shard, model.weights)):  # in a part of it that was a model of its own
+        given.append("fully_shard")
+    words = {kind: kind.asked_for(model) for kind in map(reduction_class, given)}
+    asked = [kind for kind in words if words[kind]]
+    if len(asked) > 1:
+        raise ValueError(
+            f"{words[asked[0]]} and {words[asked[1]]} do not go together, for each decides by itself what the replicas"
+            " do with their gradients: leave out one of them"
+        )
+    return asked[0] if asked else Mean
+
+
+def reduction_class(name):
+    """Return the class of the reduction that a setting needs."""
+    module, kind = REDUCTIONS[name]
+    return getattr(import_module(module), kind)
 
 
 class Mean:

@@ -3,13 +3,11 @@
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from typing import TypedDict
 
 from bigtrain_nb.common.checks import one_of, switch, whole_number
 from bigtrain_nb.common.layers import Listed, refuse_choice
 from bigtrain_nb.common.replicas import is_shard
-from bigtrain_nb.train.reduction import Mean
 
 
 class Settings(TypedDict, total=False):
@@ -37,7 +35,7 @@ def _shard_optimizer(model, value):
 def _fully_shard(model, value):
     if value is not None:
         refuse_choice(value, "fully_shard")
-    elif getattr(model, "fully_shard", None) is not None and _has_shards(model):
+    elif getattr(model, "fully_shard", None) is not None and any(map(is_shard, model.weights)):
         raise ValueError("fully_shard=None: the layers of this model are sharded already and stay so; build it again")
     return Listed(value) if isinstance(value, list | tuple) else value
 
@@ -55,35 +53,11 @@ _EACH = {  # (default, what gives the value that is kept, or raises ValueError o
 SETTINGS = {name: default for name, (default, _) in _EACH.items()}
 """The arguments of `Model` that `keras.Model` does not have, and their defaults."""
 
-_REDUCTIONS = {  # what a setting needs in the place of `Mean`: module and class, loaded when it is given
+REDUCTIONS = {
     "shard_optimizer": ("bigtrain_nb.advanced.parallel.sharded", "ShardedMean"),
     "fully_shard": ("bigtrain_nb.advanced.parallel.fully_shard", "FullyShardedMean"),
 }
-
-
-def reduction_class(name):
-    """Return the class of the reduction that a setting needs."""
-    module, kind = _REDUCTIONS[name]
-    return getattr(import_module(module), kind)
-
-
-def reduction_for(model):
-    """Return the class of the one reduction that a model asks for, `Mean` if none; raise ValueError for two."""
-    given = [name for name in _REDUCTIONS if getattr(model, name) != SETTINGS[name]]
-    if _has_shards(model) and "fully_shard" not in given:  # in a part of it that was a model of its own
-        given.append("fully_shard")
-    words = {kind: kind.asked_for(model) for kind in map(reduction_class, given)}
-    asked = [kind for kind in words if words[kind]]
-    if len(asked) > 1:
-        raise ValueError(
-            f"{words[asked[0]]} and {words[asked[1]]} do not go together, for each decides by itself what the replicas"
-            " do with their gradients: leave out one of them"
-        )
-    return asked[0] if asked else Mean
-
-
-def _has_shards(model):
-    return any(is_shard(weight) for weight in model.weights)
+"""What a setting needs in the place of `Mean`: module and class, which are loaded when it is given."""
 
 
 def checked(model, settings):

@@ -10,6 +10,7 @@ from equal_models import EQUAL, batches, distance, examples, on, precision, redu
 from equal_models import apart_of_weights as apart  # absolutely: the bias of a key moves by rounding only
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.parallel import shards
 from bigtrain_nb.advanced.parallel.recompute import Recomputed
 from bigtrain_nb.advanced.parallel.shards import Unsharded
 from bigtrain_nb.advanced.plan.graph import before
@@ -178,9 +179,14 @@ def test_outside_of_replicas_the_weights_show_themselves_whole():
     np.testing.assert_allclose(copy.deepcopy(model)(X[:3]).numpy(), before, rtol=1e-6)
 
 
+def not_on_cpus(monkeypatch):
+    for module in (replicas, shards):
+        monkeypatch.setattr(module, "on_cpus", lambda strategy: False)
+
+
 @pytest.mark.usefixtures("each_reduction")
 def test_the_way_of_gpus_gives_the_same(monkeypatch):
-    monkeypatch.setattr(replicas, "on_cpus", lambda strategy: False)
+    not_on_cpus(monkeypatch)
     assert distance(trained(2, fully_shard=BLOCKS), alone()) < EQUAL
 
 
@@ -202,7 +208,7 @@ def waits_for(operation):
 
 def test_a_layer_is_gathered_when_the_one_before_it_is_computed(monkeypatch):
     """Forward and backward, so that one is whole at a time."""
-    monkeypatch.setattr(replicas, "on_cpus", lambda strategy: False)
+    not_on_cpus(monkeypatch)
     with reducing("by collectives"):
         model = trained(2, data=batches([16], X, Y), epochs=1, fully_shard=BLOCKS)
 

@@ -18,27 +18,20 @@ import threading
 from contextlib import contextmanager
 from dataclasses import replace
 
+from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.advanced.parallel.recompute import is_computed_again
-from bigtrain_nb.advanced.parallel.shards import (
-    MeanOfShards,
+from bigtrain_nb.advanced.parallel.sharded_weights import (
     build_sharded,
-    freeze_as_weights,
     refuse_to_shard,
     shard_weights,
     show_whole_weights,
 )
+from bigtrain_nb.advanced.parallel.shards import MeanOfShards, join_shards, on_replicas, sum_into_shards
+from bigtrain_nb.advanced.shared.layers import layers_directly_in
 from bigtrain_nb.common.in_place import made_class
-from bigtrain_nb.common.keras_compat import layers_directly_in, layers_within, moving_statistics, own_weights_to_train
-from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_nested
-from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.common.replicas import (
-    at_least_32_bits,
-    is_shard,
-    join_shards,
-    on_replicas,
-    sum_into_shards,
-    sum_over_replicas,
-)
+from bigtrain_nb.common.keras_compat import layers_within, moving_statistics, own_weights_to_train
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import at_least_32_bits, is_shard, sum_over_replicas
 from bigtrain_nb.train.reduction import assign_means, over_valid_places
 
 _here = threading.local()  # replicas of one process are threads
@@ -54,6 +47,8 @@ def shard_layers(model, layers, unmade=None):
     whether there was one to shard. Raises ValueError for layers that cannot be sharded.
     """
     chosen = [layer for layer in layers_chosen(model, layers, "fully_shard") if not isinstance(layer, FullySharded)]
+    if not chosen:
+        return False
     for layer in chosen:
         _refuse(model, layer, chosen)
     refuse_nested(chosen, "fully_shard")
@@ -69,7 +64,7 @@ def shard_layers(model, layers, unmade=None):
             layer.__class__ = made_class((FullySharded, type(layer)), own=type(layer))
     for layer in layers_within(model)[1:]:
         show_whole_weights(layer)
-    return bool(chosen)
+    return True
 
 
 def _refuse(model, layer, chosen):
@@ -92,6 +87,15 @@ def _refuse(model, layer, chosen):
                         f"{inner.name}, inside {layer.name}, is shared with {outside.name}, which fully_shard does not"
                         " choose: choose both or neither"
                     )
+
+
+def freeze_as_weights(layer):
+    """Freeze shards of weights that were frozen since they were sharded, as LoRA freezes a kernel of a layer."""
+    attributes = [one for one in vars(layer).values() if isinstance(one, keras.Variable) and not is_shard(one)]
+    frozen = {weight.path for weight in attributes if not weight.trainable}
+    for shard in own_weights_to_train(layer):
+        if is_shard(shard) and shard.path in frozen:
+            shard.trainable = False
 
 
 # Computing

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from bigtrain_nb.advanced.plan.fully_sharded import IN_ONE_PIECE
-from bigtrain_nb.common.operations import ALIASES, IN_PLACE, number_of_bytes
+from bigtrain_nb.advanced.shared.operations import ALIASES, IN_PLACE, number_of_bytes
 
 OUTSIDE = {"ReadVariableOp", "Placeholder"}
 """What their outputs show lives outside of the run."""

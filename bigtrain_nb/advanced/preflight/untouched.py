@@ -7,9 +7,14 @@ from types import FunctionType, MethodType, ModuleType
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import in_place_of, random_numbers_of_keras_kept
+from bigtrain_nb.common.keras_compat import in_place_of
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
+
+# isort: split
+from keras.src.backend.common import global_state
+from tensorflow.python.eager import context
+from tensorflow.python.ops import stateful_random_ops
 
 _VARIABLES = (keras.Variable, tf.Variable)
 _LIBRARIES = ("keras", "tensorflow", "numpy", "builtins", "bigtrain_nb")
@@ -162,3 +167,30 @@ def build_optimizers(model, batch):
     for optimizer, weights in weights_of:
         if not optimizer.built:
             optimizer.build(weights)
+
+
+@contextmanager
+def random_numbers_of_keras_kept():  # private: Keras
+    """Put back where the random numbers of TensorFlow and Keras go on that are drawn without a seed of one's own.
+
+    There is no public way to ask where `tf.random.set_seed` and `keras.utils.set_random_seed` have come to.
+    """
+    drawn = getattr(context.context(), "_rng", None)  # which is there once a seed was set
+    place = drawn and drawn.getstate()
+    generator = stateful_random_ops.global_generator
+    states = []
+    if generator is not None:
+        states.append((generator.state, generator.state.numpy()))
+    of_keras = global_state.get_global_attribute("global_seed_generator")
+    if of_keras is not None:
+        states.append((of_keras.state, of_keras.state.numpy()))
+    try:
+        yield
+    finally:
+        if drawn and drawn.getstate() != place:
+            drawn.setstate(place)
+            context.context().clear_kernel_cache()  # kernels of the seeds that come again would go on from theirs
+        for variable, value in states:
+            variable.assign(value)
+        stateful_random_ops.global_generator = generator
+        global_state.set_global_attribute("global_seed_generator", of_keras)
