@@ -13,6 +13,7 @@ from bigtrain_nb.common.quiet import keras, tf
 from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # `load_model` has it; alone not exported
+from tensorflow.compiler.tf2xla.python import xla
 
 
 def innermost(optimizer):
@@ -379,3 +380,11 @@ def callbacks_in(callbacks):
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks.callbacks
     return keras.tree.flatten(callbacks) if callbacks else []
+
+
+def custom_call(target, operands, results, config):
+    """Emit a custom call of XLA, and return tensors of the specs in ``results``; ``config`` is for the target to read.
+
+    `tf.raw_ops` leaves the operation out.
+    """
+    return xla.custom_call_v2(target, operands, results, config)

@@ -1,24 +1,33 @@
-"""The arrows between the rooms of bigtrain_nb, held in all imports, those inside functions too."""
+"""The arrows between shelves and rooms of bigtrain_nb, held in all imports, those inside functions too."""
 
 import ast
 import re
 from graphlib import TopologicalSorter
+from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 
+import pytest
+
+from bigtrain_nb.train.settings import REDUCTIONS
+
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(r"^\| `(\w+)` \| .* \|([^|]*)\|$", re.MULTILINE)
-ROOMS = {  # which others a room may use, as CONTRIBUTING.md says
-    room: set(re.findall(r"`(\w+)`", others))
-    for room, others in ROW.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
-}
+SHELVES = "helper", "workbook", "advanced", "series"
+ROW = re.compile(rf"^\| ({'|'.join(SHELVES)}) \| `(\w+)` \| .* \|([^|]*)\|$", re.MULTILINE)
+ROWS = ROW.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+ROOMS = {room: set(re.findall(r"`(\w+)`", others)) for _, room, others in ROWS}  # which others a room may use
 ROOMS["unpack"] = {"common", "workbook"}
+HELPER = {room for shelf, room, _ in ROWS if shelf == "helper"}
 MODULES = {}
 for path in ROOT.glob("bigtrain_nb/**/*.py"):
     parts = path.relative_to(ROOT).with_suffix("").parts
     MODULES[".".join(parts).removesuffix(".__init__")] = path
 del MODULES["bigtrain_nb.advanced"]  # no more than a docstring
 del MODULES["bigtrain_nb"]  # which names all rooms, and loads them when they are asked for
-FINDS_EXERCISES = "bigtrain_nb.workbook.exercises"  # in the series, by name
+FIND_BY_NAME = {
+    "bigtrain_nb.workbook.exercises",  # those of the series
+    "bigtrain_nb.train.reduction",  # what a setting needs
+}
 
 
 def imported(module):
@@ -41,6 +50,42 @@ def used(module):
 def room(module):
     _, first, *rest = module.split(".")
     return rest[0] if first == "advanced" and rest else first
+
+
+def test_the_helper_is_listed_first_and_each_room_once():
+    assert [shelf for shelf, _ in groupby(shelf for shelf, *_ in ROWS)] == list(SHELVES)
+    assert len(ROWS) + 1 == len(ROOMS)
+    assert {room(module) for module in MODULES} == set(ROOMS)
+
+
+def test_the_helper_uses_nothing_above_it():
+    wrong = []
+    for module in MODULES:
+        if room(module) in HELPER:
+            wrong += [f"{module} uses {other}" for other in used(module) if room(other) not in HELPER]
+    assert sorted(wrong) == []
+
+
+def test_the_helper_names_nothing_above_it_but_the_reductions_of_settings():
+    above = re.compile(r"bigtrain_nb\.(\w+)[\w.]*")
+    named = set()
+    for module, path in MODULES.items():
+        if room(module) in HELPER:
+            texts = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if is_text(node)]
+            found = [match for text in texts for match in above.finditer(text)]
+            named |= {match[0] for match in found if f"bigtrain_nb.{match[1]}" in MODULES and match[1] not in HELPER}
+            named |= {match[0] for match in found if match[1] == "advanced"}
+    assert named == {module for module, _ in REDUCTIONS.values()}
+
+
+@pytest.mark.parametrize("setting", REDUCTIONS)
+def test_a_setting_names_a_reduction_that_is_there(setting):
+    module, name = REDUCTIONS[setting]
+    assert room(module) == "parallel" and hasattr(import_module(module), name)
+
+
+def is_text(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def test_each_room_uses_only_what_stands_below_it():
@@ -69,7 +114,7 @@ def test_imports_name_a_module_of_the_package_and_none_beside_the_notebooks():
         of_the_series = room(module) == "series"
         for name in imported(module):
             top, _, rest = name.partition(".")
-            by_name = top == "importlib" and rest in ("", "import_module") and module != FINDS_EXERCISES
+            by_name = top == "importlib" and rest in ("", "import_module") and module not in FIND_BY_NAME
             of_the_face = top == "bigtrain_nb" and "." not in rest and name not in MODULES
             beside = top == "scripts"
             if by_name or top == "" or ((of_the_face or beside) and not of_the_series):

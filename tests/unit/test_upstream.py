@@ -420,7 +420,7 @@ def test_fit_takes_the_length_of_the_epoch_that_came_first_for_all():
 
 
 def test_a_custom_call_has_no_public_name():
-    """Once `tf.raw_ops` has it, `custom_call` can take it from there."""
+    """Once `tf.raw_ops` has it, `keras_compat.custom_call` can take it from there."""
     assert not hasattr(tf.raw_ops, "XlaCustomCallV2")
 
 

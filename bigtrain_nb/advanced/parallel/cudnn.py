@@ -9,11 +9,8 @@ import json
 import math
 from dataclasses import dataclass
 
-from bigtrain_nb.common.keras_compat import traced_for_each_shape
+from bigtrain_nb.common.keras_compat import custom_call, traced_for_each_shape
 from bigtrain_nb.common.quiet import tf
-
-# isort: split
-from tensorflow.compiler.tf2xla.python import xla
 
 TYPES = {"bfloat16": "BF16", "float16": "F16"}
 """The types that the kernel takes, by the names that XLA has for them."""
@@ -278,11 +275,3 @@ def packed_operands(segments, most, query_shape, key_shape):
 
     lengths = tf.reshape(lengths, [batch, most])
     return [lengths, lengths, offsets(query_shape), offsets(key_shape)]
-
-
-def custom_call(target, operands, results, config):  # private: Keras
-    """Emit a custom call of XLA, and return tensors of the specs in ``results``; ``config`` is for the target to read.
-
-    `tf.raw_ops` leaves the operation out.
-    """
-    return xla.custom_call_v2(target, operands, results, config)
