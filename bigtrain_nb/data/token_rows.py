@@ -30,7 +30,7 @@ class TokenRows:
     became another one when it was stored, and nothing shows it.
 
     ``len(rows)`` is the number of rows, ``rows.padding`` the share of their places that holds no token,
-    ``rows.most_segments`` the largest number of segments in a row.
+    ``rows.max_segments`` the largest number of segments in a row.
     ``rows[numbers]``, of a whole number or an array of them [rows], is a dictionary of int32 [rows, length]:
 
     - "tokens", 0 where there is none;
@@ -75,7 +75,7 @@ class TokenRows:
         return 1 - len(self.tokens) / places if places else 0.0
 
     @property
-    def most_segments(self) -> int:
+    def max_segments(self) -> int:
         return int(np.diff(self._first).max(initial=0))
 
     def __getitem__(self, numbers: Any) -> dict[str, np.ndarray]:

@@ -73,11 +73,11 @@ def _what(run):
 
 
 def answer(race):
-    """Who is the fastest, and of the others that are still in: who is as fast, for all that is known, and who is not.
+    """Who is the fastest, and of the others that remain: who is as fast, for all that is known, and who is not.
 
     A race that has ended early cannot exclude all that are slower; but what lies apart is not called alike.
     """
-    first, *others = race.still_in
+    first, *others = race.remaining
     leader = race.results[first]
     alike = [name for name in others if race.results[name].high >= leader.low]
     behind = [name for name in others if name not in alike]
@@ -90,10 +90,10 @@ def answer(race):
 
 
 def standings(race):
-    """Who is still in, and who has left."""
+    """Who remains, and who was eliminated."""
     rows = []
     for name, result in race.results.items():
-        state = f"left after {race.left[name]} rounds" if name in race.left else "still in"
+        state = f"eliminated after {race.eliminated[name]} rounds" if name in race.eliminated else "remaining"
         rows.append([(name,), describe(race.settings[name]), (number(result.median),), (state,)])
     unit = race.results[race.names[0]].unit
     return cards.table("", ["run", "settings", (unit,), "the race"], rows)

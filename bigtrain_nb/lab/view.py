@@ -24,7 +24,7 @@ class View:
         self.run = self._button("Run", "Measure these settings", self._start)
         self.run.button_style = "primary"
         self.stop = self._button("Stop", "End the run that is going on; nothing of it is kept", self._stop)
-        self.more = self._button("Go on", "Measure the last run longer, where it is too close to call", self._go_on)
+        self.more = self._button("Go on", "Measure the last run longer, where it is too close to call", self._extend)
         self.progress = widgets.FloatProgress(max=1.0, description="Progress", **LOOK)
         self.happens = widgets.HTML()
 
@@ -61,7 +61,7 @@ class View:
         for button in (self.run, self.sweep, self.race):
             button.disabled = not idle
         self.stop.disabled = idle
-        self.more.disabled = not (idle and lab.can_go_on)
+        self.more.disabled = not (idle and lab.can_extend)
         self.export.disabled = not lab.runs
         if idle:
             self.tell(0.0, "", "")
@@ -119,8 +119,8 @@ class View:
     def _sweep(self):
         self._begin(self.lab.start, self.swept.value)
 
-    def _go_on(self):
-        self._begin(self.lab.start_to_go_on)
+    def _extend(self):
+        self._begin(self.lab.start_to_extend)
 
     def _race(self):
         self._begin(self.lab.start, runs.ALL)

@@ -1,6 +1,6 @@
-"""A source: batches that are read on and on, or a step that is called again and again. It is warmed up, then visited.
+"""A source: batches that are read on and on, or a step that is called again and again. It is warmed up, then measured.
 
-No TensorFlow is imported here; where somebody else has loaded it, a visit waits for its GPUs.
+No TensorFlow is imported here; where somebody else has loaded it, a measurement window waits for its GPUs.
 """
 
 import math
@@ -103,11 +103,12 @@ class Source:
                 return
             before = rate
 
-    def visit(self, seconds, batches):
-        """Return examples and seconds of one visit; of an iterator, once it is at rest and its buffers are empty."""
+    def measure_window(self, seconds, batches):
+        """Return examples and seconds of one measurement window; of an iterator, once it is at rest and its buffers are
+        empty."""
         if not self.is_step:
             let_rest(self.progress.tick)
-            self._run_dry()
+            self._drain()
         examples, _, took = self.run(seconds, batches)
         return examples, took
 
@@ -118,10 +119,10 @@ class Source:
         self.ended.clear()
         threading.Thread(target=iterators.clear, name="letting go").start()
 
-    def _run_dry(self):
+    def _drain(self):
         """Take what lies ready: for 0.1 s, and until a pull waited for half as long as a batch takes.
 
-        How long that is, the warm-up has said. A visit must not say it: one that took batches which lay ready would
+        How long that is, the warm-up has said. A window must not say it: one that took batches which lay ready would
         make the next one believe that it was dry.
         """
         began = now()

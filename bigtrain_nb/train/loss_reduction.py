@@ -35,7 +35,7 @@ _KNOWN = {}
 
 
 def share_left(share, y_pred, watched):
-    """Return how much of the weight of a `Share` is left by the mask of its loss, a scalar of 0 to 1.
+    """Return how much of the weight of a `ReplicaBatch` is left by the mask of its loss, a scalar of 0 to 1.
 
     The sum over pieces of their losses by weight and what is left, divided by that of these, is then the loss of the
     batch. It is None without a mask, where losses are sums, and for several outputs, each with places of its own.

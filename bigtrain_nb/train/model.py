@@ -327,7 +327,7 @@ class Model(keras.Model):
         return logs_to_reduce(logs, self.distribute_strategy)
 
     def _share_of_batch(self, data, training):
-        """Return the `Share` of this replica, with what each function of a step asks of it.
+        """Return the `ReplicaBatch` of this replica, with what each function of a step asks of it.
 
         Variables that sums start from, and the losses to track, are made before; with a strategy, Keras did so already.
         """
@@ -439,7 +439,7 @@ class Model(keras.Model):
             found = {"loss": loss, "logs": logs}
             return found if left is None else {**found, "left": left}
 
-        if not share.is_piece or share.reduction.talks_in_forward or assigned_together(self):
+        if not share.is_piece or share.reduction.communicates_in_forward or assigned_together(self):
             found = of_share()
         elif tf.executing_eagerly() and int(share.examples):
             found = of_share()

@@ -4,7 +4,7 @@ from bigtrain_nb.common.checks import positive, whole_number
 from bigtrain_nb.common.quiet import keras
 
 
-def scaled_rate(rate: float, batch: int, base_batch: int) -> float:
+def scaled_learning_rate(rate: float, batch: int, base_batch: int) -> float:
     """Return ``rate``, good for ``base_batch`` examples a step, scaled to ``batch``: rate * batch / base_batch.
 
     The linear rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD", found for SGD with momentum, together with a
@@ -12,7 +12,7 @@ def scaled_rate(rate: float, batch: int, base_batch: int) -> float:
 
     Example::
 
-        print(bt.scaled_rate(0.1, batch=1024, base_batch=256))  # 0.4
+        print(bt.scaled_learning_rate(0.1, batch=1024, base_batch=256))  # 0.4
     """
     return positive("rate", rate) * whole_number("batch", batch, 1) / whole_number("base_batch", base_batch, 1)
 

@@ -78,11 +78,11 @@ def found_in(crops, parse=quick_parse, finish=quick_finish, **settings):
 
 def assert_binds(found, name, measured):
     """The slow stage binds, it takes about what its calls took, and without it everything would be much faster."""
-    assert found.binding.name.startswith(name), str(found)
-    assert 0.5 * measured[0] < found.binding.microseconds < 10 * measured[0]
-    assert 0.2 * found.rate < found.binding.rate < 10 * found.rate
-    assert found.next_best > 3 * found.rate
-    assert f"{found.binding.name} binds" in str(found)
+    assert found.bottleneck.name.startswith(name), str(found)
+    assert 0.5 * measured[0] < found.bottleneck.microseconds < 10 * measured[0]
+    assert 0.2 * found.rate < found.bottleneck.rate < 10 * found.rate
+    assert found.rate_without_bottleneck > 3 * found.rate
+    assert f"{found.bottleneck.name} binds" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def numbers(count=64):
 def test_a_slow_stage_of_a_foreign_dataset_binds():
     dataset = numbers(4).interleave(lambda i: numbers(50).map(slowly), cycle_length=2).batch(8)
     found = diagnose(dataset, seconds=SECONDS)
-    assert found.binding.name.startswith("map"), str(found)
-    others = [stage.microseconds for stage in found.stages if stage is not found.binding]
-    assert found.binding.microseconds > 2 * max(others, default=0), str(found)
-    assert found.next_best > 2 * found.rate
+    assert found.bottleneck.name.startswith("map"), str(found)
+    others = [stage.microseconds for stage in found.stages if stage is not found.bottleneck]
+    assert found.bottleneck.microseconds > 2 * max(others, default=0), str(found)
+    assert found.rate_without_bottleneck > 2 * found.rate
 
 
 def test_autotune_tells_what_it_chose(crops):
@@ -143,7 +143,7 @@ def doubled(value):
 def test_stages_are_numbered_as_the_pipeline_is_written_though_small_ones_are_not_shown(dataset, name):
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
-    assert diagnose(dataset.with_options(options), seconds=SECONDS).binding.name == name
+    assert diagnose(dataset.with_options(options), seconds=SECONDS).bottleneck.name == name
 
 
 def test_the_maps_of_a_pipeline_are_called_by_what_they_do(crops, monkeypatch):

@@ -182,7 +182,7 @@ def test_the_noise_of_a_step_lengthens_no_warm_up(clock):
 def test_a_visit_does_not_say_how_long_a_batch_takes(clock):
     made = Measured(Source(clock, lambda batch: 0.05 if batch < 200 else 0.001), "source", Progress(None))
     made.warm_up(10)
-    made.visit(0.25, 300)
+    made.measure_window(0.25, 300)
     assert made.batch_seconds == pytest.approx(0.05)
 
 

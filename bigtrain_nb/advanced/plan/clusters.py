@@ -29,9 +29,10 @@ AS_FAST = 1.1
 class ClusterPlan(cards.Shown):
     """What a training step of a `Transformer` takes on many devices.
 
-    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``sent``: what a device sends. ``time``: the
-    parts of a step as pairs of seconds (lowest, highest), of sending what does not hide behind computing; ``seconds``
-    of a step, ``tokens_per_second`` of all devices and ``mfu`` are such pairs too. ``tokens``: of all in a step.
+    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``communication_volume``: what a device sends.
+    ``time``: the parts of a step as pairs of seconds (lowest, highest), of communication only what does not overlap
+    with compute; ``seconds`` of a step, ``tokens_per_second`` of all devices and ``mfu`` are such pairs too.
+    ``tokens``: of all in a step. ``unsupported``: what bigtrain_nb does not have of it.
     """
 
     model: Transformer
@@ -39,7 +40,7 @@ class ClusterPlan(cards.Shown):
     layout: Layout
     memory: Breakdown
     flops: Breakdown
-    sent: list[Sent]
+    communication_volume: list[Sent]
     time: dict[str, tuple[float, float]]
     tokens: int
     policy: str
@@ -49,7 +50,7 @@ class ClusterPlan(cards.Shown):
 
     @property
     def fits(self) -> bool:
-        """Whether the memory suffices, with a tenth left to the runtime. Not whether bigtrain_nb has it: see `here`."""
+        """Whether the memory suffices, with a tenth left to the runtime; see also `unsupported`."""
         return self.memory.total <= USABLE * self.device.memory
 
     @property
@@ -70,7 +71,7 @@ class ClusterPlan(cards.Shown):
         return lowest / self.layout.devices, highest / self.layout.devices
 
     @property
-    def here(self) -> list[str]:
+    def unsupported(self) -> list[str]:
         """What bigtrain_nb does not have of it, or does with more bytes; a list of words, empty for neither."""
         stage = self.layout.zero_stage if self.layout.data_parallel_size > 1 else 0
         whole = amount(4 * self.model.weights, "bytes")
@@ -91,10 +92,10 @@ class ClusterPlan(cards.Shown):
         ]
         return [words for holds, words in cases if holds]
 
-    def training(self, tokens: float, price_an_hour: float | None = None) -> cards.Card:
+    def training(self, tokens: float, price_per_hour: float | None = None) -> cards.Card:
         """A table: what so many ``tokens`` take in hours and cost, without failures and what is tried before.
 
-        ``price_an_hour``: of one device, in the reader's money. Raises ValueError for numbers that are not above 0.
+        ``price_per_hour``: of one device, in the reader's money. Raises ValueError for numbers that are not above 0.
         """
         seconds = [positive("tokens", tokens, "tokens") / rate for rate in reversed(self.tokens_per_second)]
         hours = [each / 3600 * self.layout.devices for each in seconds]
@@ -104,8 +105,8 @@ class ClusterPlan(cards.Shown):
             ["time", _range(seconds, "s")],
             ["hours of devices", " to ".join(map(number, hours))],
         ]
-        if price_an_hour is not None:
-            price = positive("price_an_hour", price_an_hour, "an hour")
+        if price_per_hour is not None:
+            price = positive("price_per_hour", price_per_hour, "an hour")
             rows.append(["cost", " to ".join(number(each * price) for each in hours)])
         return cards.table("A training", ["what", "amount"], rows)
 
@@ -118,8 +119,8 @@ class ClusterPlan(cards.Shown):
         low, high = self.mfu
         rate = f"{_range(self.tokens_per_second, 'tokens')}/s in all, MFU {low:.0%} to {high:.0%}"
         yield f"{_range(self.seconds, 's')} a step of {amount(self.tokens, 'tokens')}: {rate}."
-        if self.here:
-            yield f"bigtrain_nb does not have, or has in another way: {'; '.join(self.here)}."
+        if self.unsupported:
+            yield f"bigtrain_nb does not have, or has in another way: {'; '.join(self.unsupported)}."
 
     def _card(self):
         notes = [cards.note(words, "") for words in self.words()]
@@ -127,7 +128,7 @@ class ClusterPlan(cards.Shown):
 
     def _steps(self):
         how = {"computing": f"{amount(self.flops.total, 'FLOP')}; {self.device.source}"}
-        for one in self.sent:
+        for one in self.communication_volume:
             least, most = HIDDEN[one.kind]
             how[one.kind] = f"{amount(one.seconds, 's')}, {least:.0%} to {most:.0%} of it hidden; {one.how}"
         how["a step"] = "together"
@@ -177,7 +178,7 @@ def plan_cluster(
 
         plan = bt.plan_cluster(bt.SIZES["7 B"], batch=512, on="H100", devices=16)
         print(plan.layout, plan.memory.total, plan.seconds, plan.tokens_per_second)
-        print(plan.training(tokens=140e9, price_an_hour=2.5))
+        print(plan.training(tokens=140e9, price_per_hour=2.5))
     """
     if not isinstance(model, Transformer):
         raise TypeError(f"plan_cluster takes a bt.Transformer(layers, width, heads, ...), not {type(model).__name__}")
@@ -247,7 +248,7 @@ def _plan(model, device, layout, batch, micro_batches, network, settings):
     flops = model.flops(batch, recompute)
     messages = sent(model, layout, share, BYTES_OF[policy], recompute, slices, device, network)
 
-    busy = 1 - layout.waiting(model.layers, slices)
+    busy = 1 - layout.bubble_fraction(model.layers, slices)
     fullest = layout.layers_of_a_stage(model.layers) * layout.pipeline_parallel_size / model.layers
     shared = fullest * share * layout.data_parallel_size / batch / layout.devices / busy  # of what all compute
     computing = tuple(shared * _seconds(flops, device, policy, best) for best in (1, 0))

@@ -81,7 +81,7 @@ class Graph:
         return found
 
     @property
-    def unseen(self):
+    def uncounted_ops(self):
         """Kinds of nodes whose work is not counted, or not all of it.
 
         Those that run Python or graphs which could not be looked into, and those on tensors of unknown size, as all

@@ -81,7 +81,7 @@ class Layout:
             return 1
         return max(1, self.layers_of_a_stage(layers) // 2)
 
-    def waiting(self, layers, slices):
+    def bubble_fraction(self, layers, slices):
         """The share of a step in which a stage of p waits, with m micro-batches and v runs: (p-1)/(vm+p-1).
 
         Huang et al. 2019 (GPipe); with runs, Narayanan et al. 2021.
@@ -114,7 +114,12 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     number = BYTES_OF[policy]
     lines = []
     weights = layout.weights_of_a_stage(model)
-    state = {"weights": (4, 1), "16-bit copies": (number, 3), "gradients": (4, 2), "slots": (4 * SLOTS[optimizer], 1)}
+    state = {
+        "weights": (4, 1),
+        "16-bit copies": (number, 3),
+        "gradients": (4, 2),
+        "optimizer state": (4 * SLOTS[optimizer], 1),
+    }
     if layout.pipeline_parallel_size > 1:
         state["gradients"] = (4, 3)  # whole until the last micro-batch
     if policy == "float32":

@@ -17,8 +17,8 @@ def flops_of_an_example(model, batch=1):
     step = Step(model, batch, "sgd", devices=1, micro_batches=1, shard_optimizer=False)
     if any(op.kind.startswith("CudnnRNN") for op in step.gradients.operations):
         raise ValueError(f"the FLOPs of {model.name} are not known: products are within an operation of cuDNN")
-    if step.gradients.unseen:
-        kinds = ", ".join(step.gradients.unseen)
+    if step.gradients.uncounted_ops:
+        kinds = ", ".join(step.gradients.uncounted_ops)
         raise ValueError(f"the FLOPs of {model.name} are not known: not looked into, or of no known size, is {kinds}")
     forward = sum(op.times * op.flops for op in step.gradients.operations if not op.backward)
     both = sum(op.times * op.flops for op in step.gradients.operations)

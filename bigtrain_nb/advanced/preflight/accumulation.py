@@ -5,7 +5,7 @@ The gradients of slices are set beside that of the whole batch.
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import NotExamined, look, ok
+from bigtrain_nb.advanced.preflight.report import Skipped, ok, warning
 from bigtrain_nb.common.batches import ignored_class, loss_reduction
 from bigtrain_nb.common.keras_compat import layers_that_add_losses, layers_within, losses_watched, mask_of
 from bigtrain_nb.common.quiet import keras, tf
@@ -27,11 +27,11 @@ def gradient(training):
     training.refuse_own_step()
     examples = training.examples
     if examples < 4:
-        raise NotExamined(f"the batch has only {examples} examples")
+        raise Skipped(f"the batch has only {examples} examples")
     if not training.model.trainable_variables:
-        raise NotExamined("nothing trains")
+        raise Skipped("nothing trains")
     if training.without_rows:
-        raise NotExamined(
+        raise Skipped(
             f"the batch cannot be cut: which rows of {training.without_rows} belong to which of the {examples} examples"
             " cannot be told"
         )
@@ -49,7 +49,7 @@ def gradient(training):
         _, of_first = training.gradients(rows(np.arange(size)))
         _, of_rest = training.gradients(rows(np.arange(size, examples)))
     except (ValueError, tf.errors.InvalidArgumentError) as error:
-        return look(
+        return warning(
             f"The model takes {examples} examples and fails with {size} or {examples - size}: {first_sentence(error)}",
             "Write no size of the batch into the model, as in a reshape: micro-batches, replicas and a last batch that"
             " is not full have fewer examples.",
@@ -61,7 +61,7 @@ def gradient(training):
     rounding = _distance(reordered, whole)
     apart = _distance(pieces, whole)
     if rounding > MOST_BY_ROUNDING:
-        raise NotExamined(
+        raise Skipped(
             f"the gradient changes by {rounding:.1%} when the batch is put in another order: there are random numbers,"
             " or the loss compares examples by their place"
         )
@@ -78,7 +78,7 @@ def gradient(training):
     places = whole.keys() | of_first.keys() | of_rest.keys()
     added = {place: of_first.get(place, 0) + of_rest.get(place, 0) for place in places}
     if _distance(added, whole) <= max(TIMES_REORDERED * rounding, LEAST):
-        return look(
+        return warning(
             f"The gradients of slices of {size} and {examples - size} examples add up to that of the whole batch:"
             f" {_cause_of_sum(training)}{known}",
             COUNTED_RIGHT
@@ -90,7 +90,7 @@ def gradient(training):
     advice = "With micro-batches or several replicas it is another training: keep the batch whole, or change the loss."
     if is_counted_right:
         advice = COUNTED_RIGHT
-    return look(
+    return warning(
         f"The gradient of slices of {size} and {examples - size} examples differs from that of the whole batch by"
         f" {apart:.1%}: {cause}{known}",
         advice,
@@ -166,4 +166,4 @@ def _wide(gradients, place):
     return tf.cast(gradients.get(place, 0.0), tf.float64)
 
 
-CHECKS = {"right in pieces": gradient}
+CHECKS = {"micro-batches": gradient}
