@@ -103,7 +103,7 @@ class Lab:
     """Controls for the choices of a function, whose pipelines or steps are measured and compared.
 
     `build(**settings)` returns an iterable of batches, a step function, or an object with `.dataset()`. Each choice
-    is a list, a range of whole numbers, or True or False. `seconds` is the time to measure one run: a first run alone,
+    is a list, a range of integers, or True or False. `seconds` is the time to measure one run: a first run alone,
     a later one beside the run before it, for up to four times as long while the two are too close to call (see
     `compare`). `extend` measures the last run longer. A step function is built once: the last four that were built are
     used again where their settings come again.
@@ -177,7 +177,7 @@ class Lab:
         """Measure those of the last run or sweep for so many seconds more; wait for the results, each a `Run`.
 
         By default as long again as they took so far. After a race: those that are still in, or the two that were in
-        last, take turns as in a sweep. Raises RuntimeError after a first run, where there is nothing to go on with.
+        last, take turns as in a sweep. Raises RuntimeError after a first run, where there is nothing to extend.
         """
         return self._measure_on(*self._begin_to_extend(seconds))
 
@@ -281,7 +281,7 @@ class Lab:
             if self._job:
                 raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
             if not self.can_extend:
-                raise RuntimeError("there is nothing to go on with: run something beside another run first")
+                raise RuntimeError("nothing to extend: measure a second run first")
             comparison = self.runs[-1].comparison
             self._is_race = False
             names = comparison.names
@@ -350,7 +350,7 @@ class Lab:
         """Hold the machine while the job measures; end the job with a word where that fails."""
         try:
             while not _machine.acquire(timeout=0.05):
-                self._tell(job, "Waiting for an earlier run to let go of the machine.")
+                self._tell(job, "Waiting for another run to finish.")
             try:
                 yield
             finally:

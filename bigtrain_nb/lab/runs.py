@@ -117,10 +117,12 @@ def table(runs):
         rows.append([(run.name,), *values, (rate,), _verdict(run), _beside(run)])
     closing = [f"All with {describe(common)}."] if common else []
     if any(run.against for run in shown):
-        closing.append("Compare rates within a line: these took turns. From line to line the machine may have changed.")
+        closing.append(
+            "Compare rates within a line: these were interleaved. From line to line the machine may have changed."
+        )
     closing += [f"{run.name}: {run.result.note}." for run in shown if run.result.note]
     closing += [f"{shown[-1].name}: {words}." for words in _of_the_machine(shown[-1])]
-    head = [("run",), *differing, *noted, (unit or "rate",), "verdict", "in turns with"]
+    head = [("run",), *differing, *noted, (unit or "rate",), "verdict", "interleaved with"]
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     caption = f"The last {SHOWN} of {count}" if len(runs) > SHOWN else count
     card = cards.table(caption, head, rows, "\n".join(closing))
@@ -238,10 +240,10 @@ def checked_notes(notes, settings):
     for name, value in notes.items():
         if not isinstance(name, str) or name in settings or name in {"run", *MEASURED, *RATIO}:
             what = "a setting" if name in settings else "another column"
-            wrong = f"is the name of {what}: rename it" if isinstance(name, str) else "must be a text"
+            wrong = f"is the name of {what}: rename it" if isinstance(name, str) else "must be a string"
             raise ValueError(f"notes returned the column {name!r}, which {wrong}")
         if not isinstance(value, str | Real):
-            raise TypeError(f"notes returned {name}={value!r:.99}, expected a number or a text")
+            raise TypeError(f"notes returned {name}={value!r:.99}, expected a number or a string")
     return dict(notes)
 
 

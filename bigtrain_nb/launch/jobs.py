@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bigtrain_nb.common import beside, cards
 from bigtrain_nb.common.cards import Shown
-from bigtrain_nb.common.checks import not_negative, of_kind, positive, whole_number
+from bigtrain_nb.common.checks import integer, not_negative, of_kind, positive
 from bigtrain_nb.common.hardware import nvidia_gpus
 from bigtrain_nb.launch import supervisor, worker_main
 
@@ -69,10 +69,10 @@ def run_workers(
         job = bt.run_workers("import os; print(os.environ['TF_CONFIG'])", workers=2)
         print(job.wait())  # [0, 0]
     """
-    restarts = whole_number("restarts", restarts, 0)
+    restarts = integer("restarts", restarts, 0)
     if isinstance(workers, list | tuple):
         raise ValueError(f"workers={workers!r} must be one number: to go on with fewer, call run_workers again")
-    workers = whole_number("workers", workers, 1, MOST_PROCESSES)
+    workers = integer("workers", workers, 1, MOST_PROCESSES)
     not_negative("grace_period", grace_period, "seconds")
     if timeout is not None:
         positive("timeout", timeout, "seconds")
@@ -80,7 +80,7 @@ def run_workers(
     of_kind("arguments", arguments, list | tuple, 'a list, like ["--steps", 100]')
     of_kind("env", env, Mapping | None, "a dictionary {name of a variable: value}")
     if gpus_per_worker is not None:
-        whole_number("gpus_per_worker", gpus_per_worker, 0)
+        integer("gpus_per_worker", gpus_per_worker, 0)
     script, source = _script(script_or_code)
     shares, gpus_in_words = _shares_of_gpus(workers, gpus_per_worker)
     tasks = [{"name": f"worker {index}", "environment": dict(shares[index])} for index in range(workers)]

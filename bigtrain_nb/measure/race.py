@@ -61,8 +61,8 @@ class Race(Comparison):
             for choice, value in chosen.items():
                 if json.loads(json.dumps(value, default=repr)) != value:
                     raise ValueError(
-                        f"{choice}={value!r} cannot be saved, only None, True, False, numbers, texts and lists of them:"
-                        " let the race choose between names, and build look up what they stand for"
+                        f"{choice}={value!r} cannot be saved, only None, True, False, numbers, strings and lists of"
+                        " them: let the race choose between names, and build look up what they stand for"
                     )
         return {**super().to_dict(), "settings": self.settings, "eliminated": self.eliminated}
 

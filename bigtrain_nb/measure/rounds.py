@@ -91,7 +91,7 @@ def check_factories(factories):
     if len(factories) < 2:
         raise ValueError(f"expected at least two sources to compare, not {len(factories)}")
     for name, factory in factories.items():
-        of_kind("the name of a source", name, str, "a text")
+        of_kind("the name of a source", name, str, "a string")
         if not callable(factory) or not takes(factory):
             raise TypeError(
                 f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r:.99}: it is"

@@ -141,7 +141,7 @@ class Source:
             self.pass_is_empty = False
             return examples_in(batch, self.name)
         if self.pass_is_empty:
-            again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
+            again = " a second time: give a function, or an iterable that starts a new pass" if self.passes else ""
             raise ValueError(f"{self.name} yielded no batch{again}")
         self.passes += 1
         self.ended.append(self.iterator)
@@ -155,8 +155,8 @@ class Source:
         done = self.made()
         if _is_read_later(done):
             raise TypeError(
-                f"{self.name} is a function that returns {done!r:.99}, and a call of it reads nothing: give what it"
-                " returns, or a function that does a step"
+                f"{self.name} is a function that returns {done!r:.99}; calling it does no work: pass its return"
+                " value, or a function that does a step"
             )
         is_count = isinstance(done, Integral) and not isinstance(done, bool)
         unit = "examples/s" if is_count else "steps/s"

@@ -40,7 +40,7 @@ def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progr
         batches = tf.data.Dataset.range(10_000).batch(100)
         print(bt.throughput(batches, seconds=0.5))
     """
-    of_kind("name", name, str, "a text")
+    of_kind("name", name, str, "a string")
     seconds = scaled_seconds(seconds)
     with Progress(progress) as told:
         made = Source(source, name, told)

@@ -24,7 +24,7 @@ OF_MEMORY = {
     "optimizer": (PURPLE, 0.95),
     "activations": (PREDICTED, 0.95),
     "activations: blocks": (PREDICTED, 0.95),
-    "activations: the block in work": (PREDICTED, 0.7),
+    "activations: current block": (PREDICTED, 0.7),
     "activations: logits": (PREDICTED, 0.45),
     "workspace": (INK, 0.45),
     "fragments": (INK, 0.45),

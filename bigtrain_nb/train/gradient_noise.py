@@ -119,8 +119,8 @@ def refuse_unmeasurable(model):
     asked = type(reduction).asked_for(model)
     where = f"with {asked}, " if asked else ""
     raise ValueError(
-        "gradients=True compares the gradient of a batch with those of its pieces, and"
-        f" {where}micro_batches=1 leaves it in one piece: set model.micro_batches = 2 or more"
+        "gradients=True compares the gradient of a batch with those of its micro-batches, and"
+        f" {where}micro_batches=1 does not split it: set model.micro_batches = 2 or more"
         f"{'' if reduction.communicates_in_forward else ', or train on several replicas'}"
     )
 

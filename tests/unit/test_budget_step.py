@@ -74,7 +74,7 @@ def test_rounds_of_a_loop_follow_from_its_start_and_step(start, step, rounds):
 @pytest.mark.parametrize(
     ("first", "limit", "after"),
     [(0.0, 0.5, lambda e, limit: (e + 0.1, limit)), (0, 10, lambda i, limit: (i + 1, limit - 1))],
-    ids=["no whole numbers", "a limit that moves"],
+    ids=["no integers", "a limit that moves"],
 )
 def test_a_loop_of_which_only_the_run_knows_the_rounds_is_not_seen(first, limit, after):
     class Loop(layers.Layer):
@@ -260,7 +260,7 @@ def test_settings_of_a_compiled_model_are_taken():
     model = bt.conv_net(micro_batches=4)
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), CLASSES)
     plan = plan_step(model, 64)
-    assert "4 slices of 16" in plan.title and "SGD" in plan.title
+    assert "4 micro-batches of 16" in plan.title and "SGD" in plan.title
     assert not model.optimizer.built  # it is left alone
 
 
@@ -333,7 +333,7 @@ def test_of_fully_sharded_layers_one_at_a_time_is_in_one_piece():
     model = network(*stack, shape=(SIDE,))
     plan = plan_step(model, 2, loss="mse", optimizer="sgd", devices=2, fully_shard=r"block_\d", prefetched=0)
     assert plan.memory["weights"] == 4 * MATRIX / 2
-    assert plan.memory["layer in one piece"] == pytest.approx(2 * MATRIX, abs=32)  # and some numbers that say how
+    assert plan.memory["unsharded layer"] == pytest.approx(2 * MATRIX, abs=32)  # and some numbers that say how
     assert plan.memory["gradients"] == 3 * MATRIX / 2
     assert plan.memory["workspace"] < 1.1 * MATRIX / 2  # the layer's own shards, and a few numbers
 
@@ -394,7 +394,7 @@ def test_layers_that_are_sharded_already_are_refused():
 
 @pytest.mark.parametrize("settings", [{"shard_optimizer": True}, {"fully_shard": "first"}], ids=["state", "weights"])
 def test_an_optimizer_that_compile_refuses_to_shard_is_refused(dense, settings):
-    words = "Lamb is not known to treat each number of a weight by itself"
+    words = "Lamb is not known to update each element of a weight independently"
     with mirrored(2).scope():
         model = bt.Model.of(network(layers.Dense(24, name="first"), layers.Dense(5)), **settings)
         with pytest.raises(ValueError, match=words) as of_compile:
@@ -457,7 +457,7 @@ def test_a_model_with_a_step_of_its_own_is_refused():
     inputs = keras.Input([16])
     outputs = layers.Dense(3)(inputs)
     for model in (Five(inputs, outputs), bt.Model.of(Five(inputs, outputs))):
-        with pytest.raises(TypeError, match="Five has a train_step of its own, .* one update: plan .* bt.peak_memory"):
+        with pytest.raises(TypeError, match="Five has a custom train_step, .* one update: plan .* bt.peak_memory"):
             plan_step(model, B)
 
 
@@ -520,7 +520,7 @@ def test_targets_by_name_go_to_a_list_of_outputs():
         ({"fully_shard": "first"}, "fully_shard needs several devices"),
         ({"fully_shard": "frist", "devices": 2}, "fully_shard='frist' chooses none of"),
         ({"fully_shard": "first|seq.*", "devices": 2}, "first is inside seq.*, and fully_shard chooses both"),
-        ({"fully_shard": "first", "shard_optimizer": True, "devices": 2}, "shard_optimizer=True do not go together"),
+        ({"fully_shard": "first", "shard_optimizer": True, "devices": 2}, "shard_optimizer=True cannot be combined"),
         ({"shard_optimizer": "yes", "devices": 2}, "shard_optimizer='yes' must be True or False"),
         ({"reduce_dtype": "float16"}, "reduce_dtype='float16' must be one of float32, bfloat16"),
     ],

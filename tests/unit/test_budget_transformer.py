@@ -167,12 +167,12 @@ def test_bytes_of_a_weight(policy, optimizer, bytes_each):
 def test_memory_adds_logits_the_block_in_work_and_fragments():
     parts = memory(SMALL, Layout(), 3).parts
     one = SMALL.activations_of_a_layer(3)
-    assert parts["activations: blocks"] == 2 * one and parts["activations: the block in work"] == 2 * one
+    assert parts["activations: blocks"] == 2 * one and parts["activations: current block"] == 2 * one
     assert parts["activations: logits"] == 8 * 3 * 128 * 256
     assert parts["fragments"] == pytest.approx(0.05 * (sum(parts.values()) - parts["fragments"]))
     shared = memory(SMALL, Layout(2), 3).parts
     assert shared["activations: blocks"] == one
-    assert shared["activations: the block in work"] == one + 3 * 2 * 3 * 128 * 128
+    assert shared["activations: current block"] == one + 3 * 2 * 3 * 128 * 128
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,9 @@ def test_memory_adds_logits_the_block_in_work_and_fragments():
         ({"on": "V100"}, "on='V100' must be one of A100 40 GB"),
         ({"optimizer": "adamm"}, "optimizer='adamm' must be one of"),
         ({"recompute": "attention"}, "recompute='attention' must be one of none, selective, everything"),
-        ({"zero_stage": 4}, "zero_stage=4 must be a whole number of at least 0 and at most 3"),
+        ({"zero_stage": 4}, "zero_stage=4 must be an integer of at least 0 and at most 3"),
         ({"tensor_parallel": 5}, "tensor_parallel=5 must divide the 12 heads"),
-        ({"pipeline_parallel": 13}, "pipeline_parallel=13 must be a whole number of at least 1 and at most 12"),
+        ({"pipeline_parallel": 13}, "pipeline_parallel=13 must be an integer of at least 1 and at most 12"),
         ({"devices": 16, **AS_SAID}, "fit in no layout on devices=16 H100: take more .* a sequence for each copy"),
         ({"devices": 6, **AS_SAID, "tensor_parallel": 4}, "tensor_parallel x pipeline_parallel must divide"),
         ({"network": 0}, "network=0 must be a positive"),
@@ -199,10 +199,10 @@ def test_a_cluster_refuses_bad_settings(settings, words):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: SMALL.flops(0), "batch=0 must be a whole number of at least 1"),
+        (lambda: SMALL.flops(0), "batch=0 must be an integer of at least 1"),
         (lambda: SMALL.activations_of_a_layer(8, recompute="some"), "recompute='some' must be one of none, selective"),
         (lambda: replace(LLAMA, key_value_heads=3), "heads=8 must be a multiple of key_value_heads=3"),
-        (lambda: replace(LLAMA, hidden=0), "hidden=0 must be a whole number of at least 1"),
+        (lambda: replace(LLAMA, hidden=0), "hidden=0 must be an integer of at least 1"),
         (lambda: replace(LLAMA, gated=1), "gated=1 must be True or False"),
         (lambda: replace(LLAMA, width=65), "width=65 must be a multiple of heads=8"),
     ],

@@ -262,7 +262,7 @@ def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(
         compare({"a": lambda: Source(clock, 0.01), "b": [[1, 2]]}, seconds=1)
     with pytest.raises(ValueError, match="expected at least two sources to compare, not 1"):
         compare({"a": list}, seconds=1)
-    with pytest.raises(TypeError, match="the name of a source=1 must be a text"):
+    with pytest.raises(TypeError, match="the name of a source=1 must be a string"):
         compare({1: list, 2: list}, seconds=1)
     assert clock.now == 0
 

@@ -33,7 +33,7 @@ def test_controls_start_at_the_first_choice():
     ("given", "message"),
     [
         ({"batch": 64}, "batch=64 is not among the choices: expected one of 4, 32, 320"),
-        ({"workers": 9}, "workers=9 is not among the choices: expected a whole number from 1 to 4"),
+        ({"workers": 9}, "workers=9 is not among the choices: expected an integer from 1 to 4"),
         ({"prefetchh": 2}, "unknown setting 'prefetchh': expected one of batch, prefetch, cache"),
     ],
 )
@@ -194,7 +194,7 @@ class TestGoingOn:
         lab.run()
         assert not lab.can_extend
         for call in (lab.extend, lab.start_to_extend):
-            with pytest.raises(RuntimeError, match="nothing to go on with"):
+            with pytest.raises(RuntimeError, match="nothing to extend"):
                 call()
         assert not lab.running
 
@@ -278,7 +278,7 @@ class TestShown:
         table, picture = lab.table(), lab.picture()
         assert "All with prefetch=0 cache=False workers=1." in str(table) and "2 runs" in str(table)
         assert table.html.count('scope="row"') == 2 and "<caption" in table.html
-        assert "run    batch  examples/s  verdict       in turns with" in str(table)
+        assert "run    batch  examples/s  verdict       interleaved with" in str(table)
         assert "run 2  320    320         80.0x faster  run 1: 4.00" in str(table)
         assert picture.data.startswith(b"\x89PNG")
         assert "batch=320 (run 1: 4)" in repr(picture) and "against run 1: 80.0x (" in repr(picture)
@@ -366,8 +366,8 @@ class TestNotes:
             ({"batch": 1}, ValueError, "the column 'batch', which is the name of a setting"),
             ({"verdict": 1}, ValueError, "the column 'verdict', which is the name of another column"),
             ({"run": 1}, ValueError, "the column 'run', which is"),
-            ({3: 1}, ValueError, "the column 3, which must be a text"),
-            ({"MiB": [1]}, TypeError, r"notes returned MiB=\[1\], expected a number or a text"),
+            ({3: 1}, ValueError, "the column 3, which must be a string"),
+            ({"MiB": [1]}, TypeError, r"notes returned MiB=\[1\], expected a number or a string"),
             (312, TypeError, "notes must return a dictionary, as {'MiB': 312}, not 312"),
         ],
     )

@@ -149,7 +149,7 @@ def test_in_a_terminal_a_line_says_what_happens_and_is_gone_at_the_end(clock, ca
 
 
 def test_a_generator_that_ends_says_what_to_give_instead(clock):
-    with pytest.raises(ValueError, match="source yielded no batch a second time: .*an iterable that starts anew"):
+    with pytest.raises(ValueError, match="source yielded no batch a second time: .*an iterable that starts a new pass"):
         throughput(iter(Source(clock, 0.01, [32] * 5)), seconds=10)
 
 

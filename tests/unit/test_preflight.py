@@ -190,7 +190,7 @@ def test_the_best_constant_output_has_the_entropy_of_the_labels():
     model = dense(layers.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     finding = only(model, batched(x, y, size=128), "start")
     shares = np.bincount(y) / len(y)
-    said = float(re.search(r"best constant output has (\d+\.\d+)", finding.message)[1])
+    said = float(re.search(r"best constant predictor scores (\d+\.\d+)", finding.message)[1])
     assert said == pytest.approx(-(shares * np.log(shares)).sum(), rel=0.02)
 
 
@@ -359,7 +359,7 @@ def test_a_class_that_no_new_process_knows_is_to_be_looked_at():
 def test_stopped_and_resumed_it_is_equal_to_the_bit():
     model, data = HEALTHY["dropout"]()
     finding = only(model, data, "stopped and resumed", minutes=0.5)
-    assert finding.verdict == "ok" and "equal to the bit" in finding.message, finding
+    assert finding.verdict == "ok" and "bitwise identical" in finding.message, finding
     finding = only(model, data.shuffle(8), "stopped and resumed", minutes=0.5)
     assert finding.verdict == "warning" and "another order, in each pass" in finding.message, finding
 
@@ -573,7 +573,7 @@ def over_places_above_0(y, outputs):
 
 
 PIECES = {
-    by_the_global_batch: "add up to that of the whole batch: by_the_global_batch divides by a number",
+    by_the_global_batch: "add up to that of the full batch: by_the_global_batch divides by a number",
     over_places_above_0: r"differs from that of .*%: over_places_above_0 returns one number for a batch",
     "dice": "dice returns one number for a batch",
     keras.losses.MeanSquaredError("sum"): r'add up .* the reduction of the loss is "sum"\.',
@@ -590,7 +590,7 @@ def test_a_loss_that_is_no_mean_over_examples_is_named_with_its_cause(loss):
 def test_a_mean_over_examples_is_right_in_pieces():
     model, data = dense(layers.Dense(1), loss="mse"), batched(*numbers())
     finding = only(model, data, "micro-batches")
-    assert finding.verdict == "ok" and "of 5 and 11 examples is that of the whole batch" in finding.message, finding
+    assert finding.verdict == "ok" and "of 5 and 11 examples equals that of the full batch" in finding.message, finding
 
 
 def test_of_a_masked_loss_it_says_who_counts_it_right():
@@ -607,7 +607,7 @@ def test_of_two_losses_it_names_the_one_that_ignores_a_class():
     model.compile("sgd", {"kind": kind, "size": "mse"})
     data = batched(x, {"kind": np.arange(len(x)) ** 2 % 3, "size": y})
     finding = only(model, data, "micro-batches")
-    assert "SparseCategoricalCrossentropy leaves out places" in finding.message, finding
+    assert "SparseCategoricalCrossentropy leaves out positions" in finding.message, finding
 
 
 @pytest.mark.parametrize("name", ["update_that_raises", "own_step_that_raises", "tokens_out_of_range_in_batch_2"])
@@ -742,7 +742,7 @@ def test_a_schedule_that_has_run_to_its_end_is_said_before_steps_are_wasted():
 def test_validation_within_a_training_that_repeats_itself_is_found(times):
     model, data, validation = FAULTY["validation_within_training"][0]()
     finding = only(model, data.repeat(times), "train/validation overlap", validation=validation)
-    assert finding.verdict == "error" and "by chance: 0%" in finding.message, finding
+    assert finding.verdict == "error" and "at random: 0%" in finding.message, finding
 
 
 def test_what_takes_a_share_of_the_time_comes_last():
@@ -1266,7 +1266,7 @@ def test_of_a_loss_that_compares_examples_no_constant_is_the_measure():
     report = bt.preflight(model, data, checks=["start", "overfit one batch"])
     assert {each.verdict for each in report.findings} == {"ok"} and "no measure" in str(report), report
     model, data = dense(layers.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(True)), batched(*table())
-    assert "best constant output has" in only(model, data, "start").message
+    assert "best constant predictor scores" in only(model, data, "start").message
 
 
 # Files

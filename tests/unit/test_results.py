@@ -55,7 +55,9 @@ def test_what_is_far_apart_is_not_called_close(median, words):
 
 def test_what_was_loaded_cannot_go_on(tmp_path, comparison):
     comparison.save(tmp_path / "saved.json")
-    with pytest.raises(RuntimeError, match="only what bt.compare returned in this process can go on; compare .* again"):
+    with pytest.raises(
+        RuntimeError, match="only what bt.compare returned in this process can be extended; compare .* again"
+    ):
         bt.load(tmp_path / "saved.json").extend(5)
 
 

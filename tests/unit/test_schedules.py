@@ -21,7 +21,7 @@ def test_the_rate_rises_straight_to_the_peak_and_falls_like_half_a_cosine_to_zer
 
 def test_the_rate_grows_as_the_batch_does():
     assert scaled_learning_rate(0.1, 8192, 256) == pytest.approx(3.2)
-    with pytest.raises(ValueError, match="batch=0 must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="batch=0 must be an integer of at least 1"):
         scaled_learning_rate(0.1, 0, 32)
 
 

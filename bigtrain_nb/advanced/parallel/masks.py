@@ -8,7 +8,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.checks import integer
 from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_compat import layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
@@ -122,7 +122,7 @@ def segment_mask(segments: Any, most: int | None = None) -> Any:
     takes the segments themselves, and the table is never made; its work space grows with ``most``. A batch with a row
     of more comes out as NaN. Without it the kernel takes the table.
 
-    Raises ValueError for ``most`` that is not a whole number of at least 1.
+    Raises ValueError for ``most`` that is not an integer of at least 1.
 
     Example::
 
@@ -131,7 +131,7 @@ def segment_mask(segments: Any, most: int | None = None) -> Any:
         mask = bt.segment_mask(segments, most=5)
         y = keras.layers.MultiHeadAttention(2, 16)(x, x, attention_mask=mask, use_causal_mask=True)
     """
-    return SegmentMask(None if most is None else whole_number("most", most, 1))(segments)
+    return SegmentMask(None if most is None else integer("most", most, 1))(segments)
 
 
 @keras.saving.register_keras_serializable("bigtrain_nb")

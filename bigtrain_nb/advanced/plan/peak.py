@@ -95,7 +95,7 @@ class Peak:
         if graph is self.graph and tensor.name in graph.results:
             kind = "gradients"
         elif IN_ONE_PIECE in op.node.name:
-            kind = "layer in one piece"
+            kind = "unsharded layer"
         elif op.kind == "Cast" and op.node.inputs[0].op.type == "ReadVariableOp":
             kind = "cast copies"
         elif tensor.name in graph.read_backward and not op.backward:

@@ -9,7 +9,7 @@ from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
 from bigtrain_nb.advanced.plan.breakdown import Breakdown, Line, Plan
 from bigtrain_nb.advanced.plan.peak import peak_of
 from bigtrain_nb.advanced.plan.step import Step
-from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.checks import integer, one_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import amount
 
@@ -60,7 +60,7 @@ class StepPlan(Plan):
 
     def words(self):
         if self.uncounted_ops:
-            yield f"Not looked into, or of no known size, so more is needed: {', '.join(self.uncounted_ops)}."
+            yield f"Operations not counted, or of unknown size, so more is needed: {', '.join(self.uncounted_ops)}."
         of_room = f", {self.peak / self.device_memory:.0%} of the device" if self.device_memory else ""
         yield f"{self.title}: {amount(self.peak, 'bytes')} of memory{of_room}, {amount(self.flops.total, 'FLOP')}."
 
@@ -124,7 +124,7 @@ def plan_step(
         print(plan.peak, plan.device_memory, plan.flops.total)
         print(plan.memory.explain())
     """
-    whole_number("prefetched", prefetched, 0)
+    integer("prefetched", prefetched, 0)
     if on is not None:
         one_of("on", on, tuple(ACCELERATORS))
     settings = {
@@ -143,7 +143,7 @@ def plan_of(step, on=None, prefetched=1):
     if step.devices > 1:
         title += f" on each of {step.devices} devices"
     if step.slices > 1:
-        title += f" in {step.slices} slices of {step.slice_examples}"
+        title += f" in {step.slices} micro-batches of {step.slice_examples}"
     gradients = peak_of(step.gradients)
     layers = []
     for (kind, layer), size in gradients.fullest.most_common():
@@ -175,14 +175,14 @@ def _nodes(step):
 _HOW = {
     "weights": "all variables of the model, or the replica's shards of those that are fully sharded",
     "optimizer state": "all variables of the optimizer, or the replica's shards of them",
-    "weight shards": "what a sharded optimizer updates, beside the weights",
-    "input": "the batch, those that wait, and a slice where the batch is cut",
-    "gradients": "of a slice, and the sums over slices in float32, old ones beside new ones",
+    "weight shards": "what a sharded optimizer updates, in addition to the weights",
+    "input": "the batch, prefetched ones, and a micro-batch where the batch is split",
+    "gradients": "of a micro-batch, and their sums in float32, old and new ones",
     "cast copies": "weights in the layers' own precision",
-    "layer in one piece": "weights of a fully sharded layer as they are gathered, gradients as they are reduced",
+    "unsharded layer": "weights of a fully sharded layer as they are gathered, gradients as they are reduced",
     "activations": "what the backward pass reads of what the forward pass made",
-    "workspace": "what operations hand on and write over, and what bt.recompute or fully_shard makes again",
-    "constants": "what Grappler keeps on a CPU if it knows the batch's size: not after batch(n) without drop_remainder",
+    "workspace": "temporary tensors, and what bt.recompute or fully_shard recomputes",
+    "constants": "what Grappler folds on a CPU if it knows the batch's size: not after batch(n) without drop_remainder",
     "allocator overhead": f"free between tensors: {IDLE:g} x the largest tensor, {IDLE_SMALL:g} x those below 256 KiB",
 }
 """The parts of a step's memory in the order in which they are shown."""
@@ -238,4 +238,4 @@ def _communication_volume(step):
     if settings["shard_optimizer"]:
         how = f"({devices}-1)/{devices} x {amount(step.trainable, 'bytes')}, gathered from their shards"
         lines.append(Line("weights", ring * step.trainable, how))
-    return Breakdown("Sent by a device in a step", "bytes", lines)
+    return Breakdown("Communication volume of a device in a step", "bytes", lines)

@@ -32,8 +32,8 @@ def gradient(training):
         raise Skipped("nothing trains")
     if training.without_rows:
         raise Skipped(
-            f"the batch cannot be cut: which rows of {training.without_rows} belong to which of the {examples} examples"
-            " cannot be told"
+            f"the batch cannot be split: which rows of {training.without_rows} belong to which of the {examples}"
+            " examples cannot be told"
         )
 
     def rows(which):
@@ -63,50 +63,50 @@ def gradient(training):
     if rounding > MOST_BY_ROUNDING:
         raise Skipped(
             f"the gradient changes by {rounding:.1%} when the batch is put in another order: there are random numbers,"
-            " or the loss compares examples by their place"
+            " or the loss compares examples by their position"
         )
     statistics = [
         each.name for each in layers_within(training.model) if isinstance(each, keras.layers.BatchNormalization)
     ]
-    known = f" {statistics[0]} takes its statistics of each piece, as it is meant." if statistics else ""
+    known = f" {statistics[0]} computes its statistics per micro-batch, as intended." if statistics else ""
     if apart <= max(TIMES_REORDERED * rounding, LEAST):
         return ok(
-            f"The gradient of slices of {size} and {examples - size} examples is that of the whole batch, within"
-            f" {max(apart, 1e-9):.0e}.{known}",
+            f"The gradient of micro-batches of {size} and {examples - size} examples equals that of the full batch,"
+            f" within {max(apart, 1e-9):.0e}.{known}",
             "05",
         )
     places = whole.keys() | of_first.keys() | of_rest.keys()
     added = {place: of_first.get(place, 0) + of_rest.get(place, 0) for place in places}
     if _distance(added, whole) <= max(TIMES_REORDERED * rounding, LEAST):
         return warning(
-            f"The gradients of slices of {size} and {examples - size} examples add up to that of the whole batch:"
-            f" {_cause_of_sum(training)}{known}",
+            f"The gradients of micro-batches of {size} and {examples - size} examples add up to that of the full"
+            f" batch: {_cause_of_sum(training)}{known}",
             COUNTED_RIGHT
             if _reduction(training) == "sum"
             else "Let the loss return one number for each example, and leave the mean to Keras.",
             "05",
         )
     cause, is_counted_right = _cause(training)
-    advice = "With micro-batches or several replicas it is another training: keep the batch whole, or change the loss."
+    advice = "Micro-batches or replicas would change the training: do not split the batch, or change the loss."
     if is_counted_right:
         advice = COUNTED_RIGHT
     return warning(
-        f"The gradient of slices of {size} and {examples - size} examples differs from that of the whole batch by"
-        f" {apart:.1%}: {cause}{known}",
+        f"The gradient of micro-batches of {size} and {examples - size} examples differs from that of the full batch"
+        f" by {apart:.1%}: {cause}{known}",
         advice,
         "05",
     )
 
 
 def _cause_of_sum(training):
-    """Return in words why the losses of pieces add up."""
+    """Return in words why the losses of micro-batches add up."""
     if _reduction(training) == "sum":
         return 'the reduction of the loss is "sum".'
     numbers = [loss.name for loss in _watched(training) if loss.is_one_number]
     name = numbers[0] if numbers else "the loss"
     return (
         f"{name} divides by a number that does not depend on the examples it is given, as by that of the global batch,"
-        " or by none. bt.Model takes the mean of the pieces, and so a part of the gradient."
+        " or by none. bt.Model takes the mean over micro-batches, and so a fraction of the gradient."
     )
 
 
@@ -126,21 +126,22 @@ def _watched(training):
 
 
 def _cause(training):
-    """Return in words why a loss is not the mean over pieces, and whether a `bt.Model` counts it right."""
+    """Return in words why a loss is not the mean over micro-batches, and whether a `bt.Model` counts it right."""
     if any(mask_of(each) is not None for each in keras.tree.flatten(training.outputs(training.x))):
-        words = "a masked loss is a mean over valid places, of which the slices have other numbers."
+        words = "a masked loss is a mean over valid positions, whose number differs between micro-batches."
         return words, len(_watched(training)) == 1
     if ignored_class(training.model.loss) is not None:
-        return "the loss ignores a class, and is the mean over the other places.", True
+        return "the loss ignores a class, and is the mean over the other positions.", True
     if _reduction(training) == "mean_with_sample_weight":
         return "the loss divides by the sum of the sample weights.", True
     for loss in _watched(training):
         if loss.mask is not None:
-            return f"{loss.name} leaves out places, and is the mean over the others, as many in no two slices.", False
+            words = f"{loss.name} leaves out positions: it is a mean over a number that differs between micro-batches."
+            return words, False
         if loss.is_one_number:
             words = (
-                f"{loss.name} returns one number for a batch, and not one for each example: as a mean over places of"
-                " which the slices have other numbers, or over all examples at once."
+                f"{loss.name} returns one number for a batch, and not one for each example: as a mean over"
+                " positions whose number differs between micro-batches, or over all examples at once."
             )
             return words, False
     adding = [layer.name for layer in layers_that_add_losses(training.model)]

@@ -90,7 +90,7 @@ def saved(training):
 def _not_saved(model, folder, error):
     """Say what can be saved of a model that cannot be saved whole."""
     words = f"The model cannot be saved: {first_sentence(error)}"
-    advice = "Give classes of your own get_config, and arguments that Keras can write; or"
+    advice = "Give custom classes get_config, and arguments that Keras can write; or"
     try:
         model.save_weights(os.path.join(folder, "model.weights.h5"))
     except Exception as of_weights:  # so may save_own_variables
@@ -118,7 +118,7 @@ def _unlike_in_shards(model, loaded, folder):
 def _not_loaded(error):
     return warning(
         f"Keras alone cannot load what is saved: {first_sentence(error)}",
-        "Put classes of your own into a module, register them with keras.saving.register_keras_serializable, give them"
+        "Put custom classes into a module, register them with keras.saving.register_keras_serializable, give them"
         " get_config, and import the module before you load. For one who has no such module: model.export(folder).",
         "14",
     )
@@ -160,7 +160,7 @@ def _largest_change(outputs, others):
 
 
 def resumed(training):
-    """Stopped, and gone on from the checkpoint of `bt.Resume`: are weights, slots and seeds equal to the bit?"""
+    """Stopped, and gone on from the checkpoint of `bt.Resume`: are weights, slots and seeds bitwise identical?"""
     training.refuse_failing()
     if training.no_loss is not None:
         raise Skipped(training.no_loss)
@@ -195,7 +195,7 @@ def resumed(training):
         return warning(
             f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
             f" stopped: {apart[0]} is in no list of Keras, and so in no checkpoint.",
-            "Make it by add_weight; or stop only where it begins anew, as the states of a stateful RNN at reset_state.",
+            "Make it by add_weight; or stop only where it restarts, as the states of a stateful RNN at reset_state.",
             "11",
         )
     if unequal:
@@ -207,12 +207,12 @@ def resumed(training):
         )
     if not _begins_alike(training):
         return warning(
-            f"{stopped} all {len(undisturbed)} variables are equal to the bit. But the dataset has other batches, or"
+            f"{stopped} all {len(undisturbed)} variables are bitwise identical. But the dataset has other batches, or"
             " another order, in each pass: the data will not go on where they were.",
-            "Make the dataset anew for each epoch, with shuffle(..., seed=epoch, reshuffle_each_iteration=False).",
+            "Make a new dataset for each epoch, with shuffle(..., seed=epoch, reshuffle_each_iteration=False).",
             "03",
         )
-    return ok(f"{stopped} all {len(undisturbed)} variables are equal to the bit.", "11")
+    return ok(f"{stopped} all {len(undisturbed)} variables are bitwise identical.", "11")
 
 
 def _trained(training, batches):

@@ -292,7 +292,7 @@ def second_pass(training):
         return failure(
             f"The dataset gave {len(training.batches)} batches once and is empty when it is read again: from the second"
             " epoch on there is nothing to train on.",
-            "Give from_generator a function that starts anew, and no iterator that has been started.",
+            "Give from_generator a function that starts a new pass, not an iterator that was already started.",
         )
     return ok("The dataset begins again when it is read again.")
 
@@ -355,7 +355,7 @@ def validation_apart(training):
     if training.validation is None:
         return None  # the line before says so
     if _never_ends(training.data):
-        raise Skipped("the training repeats its data for ever, and so each of its examples: leave out repeat()")
+        raise Skipped("the training repeats its data forever, and so each of its examples: leave out repeat()")
     if training.without_rows:
         raise Skipped(f"which rows belong to an example cannot be told: {training.without_rows}")
     seconds = max(1, SHARE_FOR_EXAMPLES * training.seconds_left)
@@ -373,13 +373,13 @@ def validation_apart(training):
     words = f"{share:.0%} of {len(theirs):,} examples of validation are among the {read:,} of training that were read"
     if share > by_chance + AMONG_TRAINING:
         return failure(
-            f"{words} (by chance: {by_chance:.0%}): the loss of validation does not tell what the model does with new"
+            f"{words} (at random: {by_chance:.0%}): the loss of validation does not tell what the model does with new"
             " ones.",
-            "Divide the examples once, before you shuffle: behind shuffle(), take() and skip() divide them anew in each"
-            " epoch, unless it has reshuffle_each_iteration=False.",
+            "Divide the examples once, before you shuffle: behind shuffle(), take() and skip() divide them differently"
+            " in each epoch, unless it has reshuffle_each_iteration=False.",
             "11",
         )
-    return ok(f"{words}{f' (by chance: {by_chance:.0%})' if by_chance >= 0.01 else ''}.")
+    return ok(f"{words}{f' (at random: {by_chance:.0%})' if by_chance >= 0.01 else ''}.")
 
 
 def _inputs_of(batches, seconds):

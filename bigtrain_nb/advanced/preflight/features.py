@@ -10,7 +10,7 @@ from bigtrain_nb.common.keras_compat import Functional, layers_within
 from bigtrain_nb.common.quiet import keras, tf
 
 LEAST_EXAMPLES = 40
-"""From fewer a threshold may divide the classes by chance."""
+"""From fewer a threshold may divide the classes at random."""
 MOST_FEATURES = 500
 BY_THRESHOLD = 0.99
 """Share of examples of which a threshold in one feature gives the target."""
@@ -128,7 +128,7 @@ def _answer(training, batches, name):
     if y.ndim != 1 or y.dtype.kind not in "biuf":
         raise Skipped("they are not one number for each example")
     if len(y) < LEAST_EXAMPLES:
-        raise Skipped(f"of {len(y)} examples a threshold may divide the classes by chance")
+        raise Skipped(f"of {len(y)} examples a threshold may divide the classes at random")
     if not np.isfinite(y).all():
         raise Skipped("they are not finite")
     classes, shares = np.unique(y, return_counts=True)

@@ -32,7 +32,7 @@ GRADIENT_OF_PADDING = 1e-6
 def across_examples(training):
     """Do outputs of an example depend on other examples of the batch?"""
     if training.has_own_step:
-        raise Skipped("the model has a train_step of its own, which may call its parts in any way")
+        raise Skipped("the model has a custom train_step, which may call its parts in any way")
     examples = training.examples
     if examples < 4:
         raise Skipped(f"the batch has only {examples} examples")
@@ -114,9 +114,8 @@ def _answer_within(training, targets, y):
     if offset == 1 and seen > threshold:
         return failure(
             f"{targets} at t are the {name} at t+1 ({share:.0%}), and outputs at t change by {seen:.0%} when the {name}"
-            " after t change: it sees its answer. The loss will fall, and the model will be useless.",
-            "Let nothing see later places: use_causal_mask=True in attention, padding='causal' in Conv1D, no"
-            " Bidirectional.",
+            " after t change: label leakage. The loss will fall, and the model will be useless.",
+            "Hide later positions: use_causal_mask=True in attention, padding='causal' in Conv1D, no Bidirectional.",
             "11",
         )
     if offset == 0 and seen <= threshold:
@@ -149,7 +148,7 @@ def _answer_within(training, targets, y):
 def evaluation(training):
     """Do outputs in evaluation depend on random numbers?"""
     if training.has_own_step:
-        raise Skipped("the model has a train_step of its own, which may call its parts in any way")
+        raise Skipped("the model has a custom train_step, which may call its parts in any way")
     acting = set()
 
     def note(layer, call, inputs, *args, **kwargs):
@@ -200,20 +199,20 @@ def padding(training):
     if share > GRADIENT_OF_PADDING:
         if (tokens[~padded] == 0).any():
             return warning(
-                f"{padded.mean():.0%} of the places{where} are 0 at the ends of rows, and give {share:.0%} of the"
-                " loss's gradient. 0 stands elsewhere too, so it may be a symbol like others.",
+                f"{padded.mean():.0%} of the positions{where} are 0 at the ends of rows, and give {share:.0%} of the"
+                " loss's gradient. 0 occurs elsewhere too, so it may be a symbol like others.",
                 "If it is padding there, give a sample_weight that is 0 at padding.",
                 "11",
             )
         lost = _mask_lost_at(training)
         behind = f" A layer makes a mask, but it is lost behind {lost}." if lost else ""
         return failure(
-            f"{padded.mean():.0%} of the places{where} are padding (0), and give {share:.0%} of the loss's gradient:"
+            f"{padded.mean():.0%} of the positions{where} are padding (0), and give {share:.0%} of the loss's gradient:"
             f" padding is trained.{behind}",
             "Give a sample_weight that is 0 at padding. It is not lost on the way, as masks are at x + layer(x).",
             "11",
         )
-    return ok(f"{padded.mean():.0%} of the places{where} are padding, and give nothing to the loss.")
+    return ok(f"{padded.mean():.0%} of the positions{where} are padding, and give nothing to the loss.")
 
 
 def _threshold(model):

@@ -1,6 +1,6 @@
 """Checks of the loss: does it fit the outputs, where does it start, and does it fall on one batch?
 
-The yardstick for any loss is that of the best constant output: what a model reaches that does not look at its inputs.
+The yardstick for any loss is that of the best constant predictor: what a model reaches that ignores its inputs.
 """
 
 import math
@@ -33,12 +33,12 @@ CALLS_FOR_CONSTANT = 40
 """Of the loss. From the mean of the targets, or as a softmax, it takes some ten."""
 STEPS = 200
 SHARE_OF_TIME = 0.5
-"""Of the time that is left to a check, for the steps on one batch, and for the best constant output."""
+"""Of the time that is left to a check, for the steps on one batch, and for the best constant predictor."""
 FALLS_TO = 0.6
 """Of the loss of the best constant: below it the model has seen its inputs. Healthy trainings do it in 200 steps."""
 FALLS = 0.9
 """Of its start, for a loss that compares examples, of which nobody knows how far it can fall."""
-NO_MEASURE = "It compares the examples of a batch, so that the best constant output is no measure."
+NO_MEASURE = "It compares the examples of a batch, so that the best constant predictor is no reference."
 GRADIENT_DIFFERS = 1e-3
 """Of its largest value: what the gradient of an example changes by in a loss that compares examples."""
 RISES = 2
@@ -84,15 +84,15 @@ def logits(training):
         least, most = float(min(draw.min() for draw in draws)), float(max(draw.max() for draw in draws))
         if probabilities and pair.from_logits:
             return failure(
-                f"{pair.words()}The loss takes logits (from_logits=True), and the outputs are probabilities already"
+                f"{pair.words()}The loss expects logits (from_logits=True), but the outputs are already probabilities"
                 f" ({least:.3g} to {most:.3g}): the gradient of a second softmax is small, and training slow.",
                 "Leave out the softmax or sigmoid of the last layer, or from_logits=True.",
                 "04",
             )
         if not probabilities and not pair.from_logits:
             return failure(
-                f"{pair.words()}The loss takes probabilities, and the outputs are none ({least:.3g} to"
-                f" {most:.3g}): it cuts them off, and there the gradient is 0 or wrong.",
+                f"{pair.words()}The loss expects probabilities, but the outputs are not ({least:.3g} to"
+                f" {most:.3g}): it clips them, and the gradient there is 0 or wrong.",
                 "Give the loss from_logits=True, or the last layer a softmax (one class) or a sigmoid (yes or no).",
                 "04",
             )
@@ -133,7 +133,7 @@ def output_range(training):
 
 
 def start(training):
-    """Where does the loss start, beside that of the best constant output?"""
+    """Where does the loss start, beside that of the best constant predictor?"""
     training.refuse_own_step()
     try:
         first = float(training.loss_of(training.first))
@@ -152,24 +152,25 @@ def start(training):
     constant = best_constant(training)
     highest = max(SCALE * constant, constant + 2)
     if first <= highest:
-        return ok(f"The loss starts at {number(first)}; the best constant output has {number(constant)}.")
+        return ok(f"The loss starts at {number(first)}; the best constant predictor scores {number(constant)}.")
     standard = _loss_of_standard_inputs(training)
     if standard is not None and (first - constant) > SCALE_FALLS * abs(standard - constant) and standard < first / 2:
         return failure(
-            f"The loss starts at {number(first)}, the best constant output has {number(constant)}, and with inputs of"
-            f" mean 0 and deviation 1 it starts at {number(standard)}: {_largest_input(training)} of the wrong scale.",
-            "Standardise the inputs: a Normalization layer, or Rescaling(1 / 255) for images.",
+            f"The loss starts at {number(first)}, the best constant predictor scores {number(constant)}, and with"
+            f" inputs of mean 0 and deviation 1 it starts at {number(standard)}: {_largest_input(training)} of the"
+            " wrong scale.",
+            "Standardize the inputs: a Normalization layer, or Rescaling(1 / 255) for images.",
         )
     for value in keras.tree.flatten(training.y) if training.y is not None else []:
         values = tf.cast(value, tf.float32).numpy() if value.dtype.is_floating else np.zeros(1)
         if first > LOSS_OF_RAW_TARGETS * max(constant, 1e-12) and abs(values).max() > 30:
             return warning(
-                f"The loss starts at {number(first)}, and the best constant output has {number(constant)}: targets have"
-                f" mean {number(float(values.mean()))}, far from 0, where outputs start.",
-                "Standardise the targets, or start the last bias at their mean.",
+                f"The loss starts at {number(first)}, and the best constant predictor scores {number(constant)}:"
+                f" targets have mean {number(float(values.mean()))}, far from 0, where outputs start.",
+                "Standardize the targets, or start the last bias at their mean.",
             )
     return warning(
-        f"The loss starts at {number(first)}, and the best constant output has {number(constant)}.",
+        f"The loss starts at {number(first)}, and the best constant predictor scores {number(constant)}.",
         "Start nearer: smaller initial weights in the last layer, its bias at the mean of the targets.",
     )
 
@@ -207,7 +208,7 @@ def gradient(training):
     if used:
         return failure(
             f"{len(used)} of {len(weights)} weights get no gradient, though outputs depend on them: {names}.",
-            "Look for stop_gradient, argmax, round, a cast to whole numbers or NumPy between them and the loss.",
+            "Look for stop_gradient, argmax, round, a cast to integers or NumPy between them and the loss.",
             "11",
         )
     if flat:
@@ -323,7 +324,7 @@ def one_batch(training):
     if _stands_still(training):
         return warning(
             f"The schedule's rate is {0:g} now and {STEPS} steps later: it has run to its end, and steps do nothing.",
-            "Compile the model anew, or give the schedule more steps.",
+            "Compile the model again, or give the schedule more steps.",
             "02",
         )
     losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
@@ -357,7 +358,7 @@ def one_batch(training):
         if min(losses) <= FALLS * losses[0]:
             return ok(words)
     else:
-        words += f"; the best constant output has {number(constant)}."
+        words += f"; the best constant predictor scores {number(constant)}."
     if min(losses) <= FALLS_TO * constant:
         return ok(words)
     if len(losses) < STEPS:
@@ -462,7 +463,7 @@ def best_constant(training):
     def loss_and_gradient(numbers):
         nonlocal calls
         if time.monotonic() > until:
-            raise TooLate(f"in {calls} calls of the loss its best constant output was not found: give more minutes")
+            raise TooLate(f"in {calls} calls of the loss its best constant predictor was not found: give more minutes")
         calls += 1
         with tf.GradientTape() as tape:
             vectors = tf.split(tf.constant(numbers, tf.float32), sizes)

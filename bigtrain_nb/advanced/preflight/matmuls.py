@@ -15,7 +15,7 @@ def products(training):
     shares = shares_in_32_bits(training.model, x)
     found, advice = said_of(shares, sixteen)
     if not found:
-        return ok(f"Products compute in {sixteen}, {number(100 * (1 - shares.total()))}% of their FLOPs.", "07")
+        return ok(f"Matmuls compute in {sixteen}, {number(100 * (1 - shares.total()))}% of their FLOPs.", "07")
     return warning(found, advice, "07")
 
 

@@ -55,7 +55,7 @@ RUNS = "the model takes the batch"
 _EMPTY = Finding(
     RUNS,
     ERROR,
-    "Nothing to take: the dataset gives no batch, or batches without an example: fit would train nothing.",
+    "The dataset yields no examples: fit would train nothing.",
     "Look at next(iter(data)), at the paths of its files, at filter, take and skip, and at batch(..."
     ", drop_remainder=True) of fewer examples than a batch.",
 )
@@ -129,7 +129,7 @@ def preflight(
 
 def _left_changed(names):
     found = f"{', '.join(names[:4])} were made by the first call of the model, and keep what was left there."
-    return {"check": "left as it was", **warning(found, "Build the model anew before fit, or make them in build().")}
+    return {"check": "left as it was", **warning(found, "Rebuild the model before fit, or make them in build().")}
 
 
 def _refuse(model, checks):
@@ -217,7 +217,7 @@ def _examined(training, check):
             warnings.simplefilter("ignore")  # Keras' on a step that is only tried: what it is about has a line
             return check(training), False
     except TrainingRaises as error:
-        return failure(f"A step of the training raises: {error}", "fit would end with it: mend this first."), False
+        return failure(f"A step of the training raises: {error}", "fit would raise it too; fix this first."), False
     except Skipped as reason:
         return {"verdict": SKIPPED, "message": _sentence(reason)}, isinstance(reason, TooLate)
     except Exception as error:

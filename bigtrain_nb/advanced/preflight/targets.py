@@ -119,7 +119,7 @@ def _wrong_in(pair):
         return failure(
             f"{pair.words()}Targets {y.shape} and outputs {tuple(outputs.shape)} differ in shape, so that {pair.kind}"
             " compares each target with several outputs.",
-            "Give both the same shape; for whole numbers as labels take a loss with sparse_ in its name.",
+            "Give both the same shape; for integers as labels take a loss with sparse_ in its name.",
         )
     least, most = RANGES.get(pair.kind, (-math.inf, math.inf))
     bad = counted & ((y < least) | (y > most)) if pair.kind in RANGES else np.zeros(1, bool)

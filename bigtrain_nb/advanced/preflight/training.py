@@ -40,8 +40,8 @@ class Training:
     refuses the first batch; ``unread``: of that with which the dataset ended after ``batches``. ``no_loss`` and
     ``no_outputs``: why the loss and the outputs of the first batch say nothing, once a check has found that, so that
     one cause is one line. ``ends_after_a_pass``: whether a second pass reads nothing, once that was found.
-    ``known_constant``: the loss of the best constant output, once it was sought; ``known_to_compare``: whether the loss
-    compares examples.
+    ``known_constant``: the loss of the best constant predictor, once it was sought; ``known_to_compare``: whether the
+    loss compares examples.
     """
 
     def __init__(self, model, data, validation, minutes):
@@ -72,7 +72,7 @@ class Training:
         self.fails_with = None
         self.no_loss = None
         self.no_outputs = None
-        self.said_spoilt = False
+        self.said_nonfinite = False
         self.said_failing = False
         self.chosen = ()
         self.ends_after_a_pass = False
@@ -118,7 +118,7 @@ class Training:
 
     def refuse_own_step(self):
         if self.has_own_step:
-            raise Skipped(f"{type(self.model).__name__} has a train_step of its own, whose loss only it knows")
+            raise Skipped(f"{type(self.model).__name__} has a custom train_step, whose loss only it knows")
 
     def outputs(self, x, training=False, is_trial=False):
         """Return what the model gives for inputs, as its step would call it; ``is_trial``: with other weights."""
@@ -136,12 +136,12 @@ class Training:
 
     def nonfinite_outputs(self):
         """Return what is wrong with outputs that are NaN, once: one cause is one line."""
-        if self.said_spoilt:
+        if self.said_nonfinite:
             return None
-        self.said_spoilt = True
+        self.said_nonfinite = True
         return failure(
-            "Outputs of the first batch are NaN after 0 steps, though the batch is finite. What compares outputs"
-            " is not examined.",
+            "Outputs of the first batch are NaN after 0 steps, though the batch is finite. Checks that compare"
+            " outputs are skipped.",
             "bt.find_overflow(model, data) names the first layer that gives it; look at the weights that were loaded.",
             "11",
         )

@@ -54,7 +54,7 @@ def moves(training):
         words = f"Not one of {_count(weights):,} weights changes in {steps} steps, at a rate of {rate:.3g}."
         if rate == 0:
             return warning(
-                words, "If the schedule warms up, it starts late; if it has run to its end, begin it anew.", "02"
+                words, "If the schedule warms up, it starts late; if it has run to its end, restart it.", "02"
             )
         if not training.has_own_step and not _has_gradients(training):
             return None  # which "gradients" says
