@@ -234,7 +234,7 @@ def order(training):
             raise Skipped("; ".join(reasons))
         return None  # no targets are classes
     worst = next((each for verdict in (ERROR, WARNING) for each in found if each["verdict"] == verdict), None)
-    return worst or ok("".join(f"{each['found']} " for each in found).strip())
+    return worst or ok("".join(f"{each['message']} " for each in found).strip())
 
 
 def _order_of(labels, where):

@@ -115,7 +115,7 @@ def answer_in_a_feature(training):
         looked_at.append(f"None of {count} features gives the {name} by a threshold or a factor.")
     if not looked_at:
         raise Skipped("; ".join(reasons))
-    return ok(" ".join([*looked_at, *(f"Not examined: {reason}." for reason in reasons)]))
+    return ok(" ".join([*looked_at, *(f"Skipped: {reason}." for reason in reasons)]))
 
 
 def _answer(training, batches, name):

@@ -62,7 +62,7 @@ def labels(training):
     if len(unknown) == len(pairs):
         raise Skipped("; ".join(unknown))
     known = " and ".join(dict.fromkeys(f"{pair.words()}{_taken_by(pair)}" for pair in pairs if not _asks(pair)))
-    not_known = "".join(f" Not examined: {words}." for words in unknown)
+    not_known = "".join(f" Skipped: {words}." for words in unknown)
     return ok(f"Targets of {examined} of {len(training.batches)} batches: {known}.{not_known}")
 
 
