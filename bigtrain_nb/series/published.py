@@ -90,7 +90,9 @@ FULLY_SHARDED = (
     ),
     Run("Llama 3.1 8 B, 8 H100", TITAN, _8, {"batch": 16, "devices": 8, **_HALF}, 6667, 77.0, "memory"),
     Run("Llama 3.1 8 B, 8 H100, float8", TITAN, _8, {"batch": 16, "devices": 8, **_HALF, **_FLOAT_8}, 8532, 76.8),
-    Run("Llama 3.1 8 B, 128 H100", TITAN, _8, {"batch": 256, "devices": 128, **_HALF}, 6514, 62.0, "memory, hidden"),
+    Run(
+        "Llama 3.1 8 B, 128 H100", TITAN, _8, {"batch": 256, "devices": 128, **_HALF}, 6514, 62.0, "memory, overlapped"
+    ),
     Run(
         *("Llama 3.1 8 B, 128 H100, float8", TITAN, _8, {"batch": 256, "devices": 128, **_HALF, **_FLOAT_8}),
         *(8380, 61.8, "Hopper, 8 bits"),
@@ -148,7 +150,7 @@ SEVERAL_CUTS = (
             {"batch": 96, "devices": 64, "tensor_parallel": 8, **_HALF},
             4378,
         ),
-        differs="products of a model this small, cut in eight, are small",
+        differs="matmuls of a model this small, split in eight, are small",
     ),
     Run(
         "Llama 3 70 B, 256 H100, 8 a layer",
@@ -269,4 +271,4 @@ def compare(runs=RUNS):
         rates = [f"{run.rate:,.0f}", f"{lowest:,.0f} to {highest:,.0f}", "yes" if run.holds else "no"]
         rows.append([run.name, *rates, *memory, run.chose, run.differs, run.source])
     head = ["run", "tokens/s a device", "planned", "held", "GiB", "planned", "ratio", "chose", "what differs", "source"]
-    return cards.table("Published runs beside their plans", head, rows)
+    return cards.table("Published runs compared with their plans", head, rows)

@@ -11,7 +11,7 @@ from bigtrain_nb.common.replicas import all_gather
 
 _POLICIES = tf.data.experimental.AutoShardPolicy
 _NO_ONE_ORDER = (
-    "so workers do not have one order: some examples would train twice in an epoch, and others never. Give shuffle a"
+    "so workers disagree on the order: some examples would train twice in an epoch, and others never. Give shuffle a"
     " seed, dataset.shuffle(n, seed=1), and a generator a seed that all workers have; with NumPy arrays and"
     " shuffle=True call keras.utils.set_random_seed(1) before fit"
 )
@@ -49,9 +49,9 @@ class OneOrder:
         order_is_known = any(known)  # of `EpochByEpoch`, which has looked at each epoch
         if not order_is_known and not keeps_order(dataset):
             raise ValueError(
-                "this dataset has deterministic=False and hands out what is ready first, so workers do not have one"
-                " order: some examples would train twice in an epoch, and others never. Leave deterministic out, or let"
-                " each worker read files of its own, by AutoShardPolicy.FILE"
+                "this dataset has deterministic=False and yields elements in nondeterministic order, so workers"
+                " disagree: some examples would train twice in an epoch, and others never. Leave deterministic out, or"
+                " let each worker read files of its own, by AutoShardPolicy.FILE"
             )
         if not order_is_known and any(seeds == (0, 0) for seeds, _ in shuffles_of(dataset)):
             raise ValueError(f"this dataset shuffles without a seed, {_NO_ONE_ORDER}")

@@ -72,7 +72,7 @@ class EpochByEpoch:
                 " by .dataset()"
             )
         if int(made.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("the dataset of make_epoch has no end, so no epochs: dataset.take(steps) makes one")
+            raise ValueError("the dataset of make_epoch is infinite; use dataset.take(steps)")
         self._refuse_order_of_chance(epoch, made)
         return made
 
@@ -80,8 +80,8 @@ class EpochByEpoch:
         """Raise ValueError where another call of ``make_epoch``, as after a restart, gives another order."""
         if not keeps_order(made):
             raise ValueError(
-                f"the dataset of make_epoch({epoch}) has deterministic=False and hands out what is ready first, so it"
-                " has another order after a restart: leave deterministic out"
+                f"the dataset of make_epoch({epoch}) has deterministic=False and yields elements in nondeterministic"
+                " order, which differs after a restart: leave deterministic out"
             )
         found = shuffles_of(made)
         before, shuffles_before = self._last_shuffles

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import wraps
 
-from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
+from bigtrain_nb.common.checks import as_path, function, integer, of_kind
 from bigtrain_nb.common.keras_compat import callbacks_in, layers_within
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import global_seed, skipping_numbers
@@ -115,7 +115,7 @@ class Resume(keras.callbacks.Callback):
                 " and would find none: take another name"
             )
         of_kind("model", model, keras.Model, "the Keras model to train, as in Resume(folder, model)")
-        self._every = None if every is None else whole_number("every", every, 1)
+        self._every = None if every is None else integer("every", every, 1)
         _refuse_scope_of_workers()
         _refuse_what_is_not_ready(model)
         _build_optimizer(model)
@@ -165,7 +165,7 @@ class Resume(keras.callbacks.Callback):
 
         After the loop's body an epoch is done, and saved. In this loop SIGTERM is heard.
         """
-        count = whole_number("count", count, 1)
+        count = integer("count", count, 1)
         with self._guarded():
             while self.epoch < count:
                 self._length = None
@@ -237,7 +237,7 @@ class Resume(keras.callbacks.Callback):
     def _left_of(self, dataset):
         length = int(dataset.cardinality())
         if length == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("this dataset has no end, so no epochs: dataset.take(steps) makes one")
+            raise ValueError("this dataset is infinite; use dataset.take(steps)")
         self._length = length if length >= 0 else None
         self._refuse_fewer(self._length)
         self._note_seed_of_loop(dataset)
@@ -276,12 +276,12 @@ class Resume(keras.callbacks.Callback):
     def step_done(self, steps: int = 1) -> None:
         """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came.
 
-        Raises RuntimeError outside the loop over `epochs`, ValueError for what is no whole number of steps, and in the
-        first step of a restart for a dataset that begins otherwise than before.
+        Raises RuntimeError outside the loop over `epochs`, ValueError for a number of steps that is no integer, and in
+        the first step of a restart for a dataset that begins otherwise than before.
         """
         if not self._in_loop and self._callbacks is None:
             raise RuntimeError(
-                "a loop of your own trains inside `for epoch in resume.epochs(count):`, which counts the epochs; fit is"
+                "a custom loop trains inside `for epoch in resume.epochs(count):`, which counts the epochs; fit is"
                 f" called once: {ONE_FIT}"
             )
         before = self.step
@@ -290,7 +290,7 @@ class Resume(keras.callbacks.Callback):
             self._refuse_what_came_later()
         self._refuse_other_batches()
         self._warn_of_a_long_skip(before)
-        self._state.step += whole_number("steps", steps, 0)
+        self._state.step += integer("steps", steps, 0)
         if self.step == self._length:
             return  # the epoch's end saves
         stop = self._preemption.came_by_now()
@@ -503,7 +503,7 @@ class Resume(keras.callbacks.Callback):
         return number
 
     def _answers(self, number, problem=None):
-        """Return the whole numbers that all replicas give, -1 where there is a problem: then all raise."""
+        """Return the integers that all replicas give, -1 where there is a problem: then all raise."""
         numbers = self._ask(tf.constant([number, 0], tf.float32))[:, 0].astype(int).tolist()
         if problem:
             raise problem
@@ -578,8 +578,8 @@ def _by_name(fit, args, kwargs):
 def _refuse_scope_of_workers():
     if tf.distribute.has_strategy() and several_workers(tf.distribute.get_strategy()):
         raise RuntimeError(
-            "Resume stands within strategy.scope(), where a variable is made on all workers at once, and to save only"
-            " the first one makes some: build and compile the model in the scope, call Resume and fit outside of it"
+            "Resume is called within strategy.scope(), where a variable is made on all workers at once, and to save"
+            " only the first one makes some: build and compile the model in the scope, call Resume and fit outside"
         )
 
 
