@@ -210,9 +210,9 @@ class Resume(keras.callbacks.Callback):
         if self.step or not self._looked_at_the_order:
             self._looked_at_the_order = True
             before = self._first_batches.found or self._state.first_batches
-            refuse_another_order(epochs.made(self.epoch), self.epoch, self.step, before, self._state.global_seed)
+            refuse_another_order(epochs.first, self.epoch, self.step, before, self._state.global_seed)
             if not self.step:
-                refuse_an_order_of_each_call(epochs.made, self.epoch)
+                refuse_an_order_of_each_call(epochs.first, epochs.made, self.epoch)
         epochs.turn_to(self.epoch, self.step)
         if self._several_workers:
             epochs.dataset = _sharded_by_batches(epochs.dataset)
