@@ -90,13 +90,13 @@ class Resume(keras.callbacks.Callback):
     but each replica draws its own numbers in Dropout, and takes the statistics of its own part of the batch in
     BatchNormalization.
 
-    ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
-    ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the
-    state of callbacks that are not Keras', random numbers that are not from Keras' seed generators or an attribute's
-    `tf.random.Generator`. The last bit may
-    differ on GPUs, where sums are made in any order, unless `tf.config.experimental.enable_op_determinism()` was
-    called; and from Keras 3.16 on, if an epoch ends with a short batch: Keras traces it apart, and goes on with another
-    graph.
+    ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names: a second one
+    is refused on the same host, and takes the folder over from another host, where the first raises at its next save.
+    The property ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a
+    restart, the state of callbacks that are not Keras', random numbers that are not from Keras' seed generators or an
+    attribute's `tf.random.Generator`. The last bit may differ on GPUs, where sums are made in any order, unless
+    `tf.config.experimental.enable_op_determinism()` was called; and from Keras 3.16 on, if an epoch ends with a short
+    batch: Keras traces it apart, and goes on with another graph.
 
     Raises ValueError for bad settings, a model that is not built or not compiled, an optimizer beside that of `compile`
     that is not built, a checkpoint of another model, and in `fit` for another dataset than that of
