@@ -17,7 +17,14 @@ from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import global_seed, skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
-from bigtrain_nb.train.callback_state import give_back, has_stopped, let_logs_go_on, plain, states_of
+from bigtrain_nb.train.callback_state import (
+    best_weights_are_lost,
+    give_back,
+    has_stopped,
+    let_logs_go_on,
+    plain,
+    states_of,
+)
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch
 from bigtrain_nb.train.first_batches import (
@@ -51,9 +58,10 @@ class Resume(keras.callbacks.Callback):
     example, with ``resume.data(make_epoch)`` and ``initial_epoch=resume.epoch``. Optimizers that a model has as
     attributes beside that of `compile`, as a GAN does, are saved too, and variables that Keras does not list: the
     states of stateful RNNs, and those that layers and losses of your own have as attributes. So is what callbacks of
-    Keras know: for how long `EarlyStopping` (with its best weights) and `ReduceLROnPlateau` have waited, what was best
-    for `ModelCheckpoint`, the rows of `CSVLogger`, the epochs of `History`. A training that `EarlyStopping` has ended
-    stays ended.
+    Keras know: for how long `EarlyStopping` and `ReduceLROnPlateau` have waited, what was best for `ModelCheckpoint`,
+    the rows of `CSVLogger`, the epochs of `History`. A training that `EarlyStopping` has ended stays ended. The best
+    weights of ``EarlyStopping(restore_best_weights=True)`` are not in a checkpoint: after a restart it looks for the
+    best among the epochs that follow, and prints so; ``ModelCheckpoint(path, save_best_only=True)`` keeps the best.
 
     An epoch that is resumed must have the same order again, so ``make_epoch`` seeds it by the epoch's number, and the
     script starts with the same `keras.utils.set_random_seed`, if any. A checkpoint has TensorFlow's global seed and a
@@ -82,13 +90,13 @@ class Resume(keras.callbacks.Callback):
     but each replica draws its own numbers in Dropout, and takes the statistics of its own part of the batch in
     BatchNormalization.
 
-    ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
-    ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the
-    state of callbacks that are not Keras', random numbers that are not from Keras' seed generators or an attribute's
-    `tf.random.Generator`. The last bit may
-    differ on GPUs, where sums are made in any order, unless `tf.config.experimental.enable_op_determinism()` was
-    called; and from Keras 3.16 on, if an epoch ends with a short batch: Keras traces it apart, and goes on with another
-    graph.
+    ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names: a second one
+    is refused on the same host, and takes the folder over from another host, where the first raises at its next save.
+    The property ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a
+    restart, the state of callbacks that are not Keras', random numbers that are not from Keras' seed generators or an
+    attribute's `tf.random.Generator`. The last bit may differ on GPUs, where sums are made in any order, unless
+    `tf.config.experimental.enable_op_determinism()` was called; and from Keras 3.16 on, if an epoch ends with a short
+    batch: Keras traces it apart, and goes on with another graph.
 
     Raises ValueError for bad settings, a model that is not built or not compiled, an optimizer beside that of `compile`
     that is not built, a checkpoint of another model, and in `fit` for another dataset than that of
@@ -344,6 +352,12 @@ class Resume(keras.callbacks.Callback):
         if has_stopped(callbacks, self._state.callbacks):
             print(f"EarlyStopping has ended this training after {self.epoch} epochs: nothing is left to do", flush=True)
             given["epochs"] = self.epoch
+        if best_weights_are_lost(callbacks, self._state.callbacks):
+            print(
+                "EarlyStopping(restore_best_weights=True): no checkpoint has the best weights, so that \"best\" begins"
+                f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best",
+                flush=True,
+            )
         if self.epoch or self.step:
             let_logs_go_on(callbacks, self.epoch)
         self._callbacks = callbacks
