@@ -3,7 +3,7 @@
 `Mean` is that of an ordinary model. The others derive from it, and `train/settings.py` names those that a setting
 needs. A step is handed to `reduce` as one replica has computed it:
 {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and "left", of
-`share_left`, where a mask leaves out places; with it comes the replica's `Share` of the batch. What comes back is
+`share_left`, where a mask leaves out places; with it comes the replica's `ReplicaBatch`. What comes back is
 applied by the optimizer. A variable that the loss does not depend on is not in it.
 """
 
@@ -28,8 +28,8 @@ def reduction_for(model):
     asked = [kind for kind in words if words[kind]]
     if len(asked) > 1:
         raise ValueError(
-            f"{words[asked[0]]} and {words[asked[1]]} do not go together, for each decides by itself what the replicas"
-            " do with their gradients: leave out one of them"
+            f"{words[asked[0]]} and {words[asked[1]]} cannot be combined; each defines its own gradient reduction:"
+            " leave out one of them"
         )
     return asked[0] if asked else Mean
 
@@ -52,7 +52,7 @@ class Mean:
     refuse_optimizer = staticmethod(lambda optimizer: None)
     """A function of the optimizer that raises ValueError for one that cannot have that class."""
 
-    talks_in_forward = False
+    communicates_in_forward = False
     """Whether replicas talk to each other within a layer: then all must run the same micro-batches, not in a loop."""
 
     sum_gradients = staticmethod(sum_over_replicas)
@@ -95,7 +95,7 @@ class Mean:
         return data if self.replicas == 1 else own_copy(data)
 
     def share(self, data, training):
-        """Return what a replica computes on as its `Share` of the global batch."""
+        """Return what a replica computes on as its `ReplicaBatch` of the global batch."""
         return share_of(self.batch(data), self, self.model.micro_batches if training else 1)
 
     def reduce(self, step, share):

@@ -186,7 +186,7 @@ def _own_sums(gradients, reduce_dtype):
 class FullyShardedMean(MeanOfShards):
     """The mean over the replicas, where the gradients of sharded layers are summed already in the backward pass."""
 
-    talks_in_forward = True
+    communicates_in_forward = True
 
     @classmethod
     def asked_for(cls, model):

@@ -58,8 +58,8 @@ def refuse_to_shard(weights):
             raise ValueError(f"{weight.path} is sharded already: shard a layer in one way only")
         if weight.regularizer or weight.constraint:
             raise ValueError(
-                f"{weight.path} has a regularizer or a constraint, which would see a shard where it needs the whole:"
-                " leave it out (the optimizer's weight_decay works), or do not shard this layer"
+                f"{weight.path} has a regularizer or a constraint, which would see a shard where it needs the full"
+                " weight: leave it out (the optimizer's weight_decay works), or do not shard this layer"
             )
 
 

@@ -307,8 +307,8 @@ def refuse_unless_elementwise(optimizer):
     stock = own_class(optimizer)
     if stock not in [getattr(keras.optimizers, name) for name in ELEMENTWISE]:
         raise ValueError(
-            f"{stock.__name__} is not known to treat each number of a weight by itself, so it cannot update a part of"
-            f" one, as with shard_optimizer=True or fully_shard: use one of {', '.join(ELEMENTWISE)}"
+            f"{stock.__name__} is not known to update each element of a weight independently, so it cannot update a"
+            f" part of one, as with shard_optimizer=True or fully_shard: use one of {', '.join(ELEMENTWISE)}"
         )
 
 
