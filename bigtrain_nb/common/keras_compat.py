@@ -205,7 +205,7 @@ def _traced(function, arguments):
 
 
 @contextmanager
-def captured_variables_kept(function, arguments):  # private: Keras
+def captured_variables_kept(function, arguments):
     """Give the variables that a function reads or assigns their values back, as the state of a `tf.random.Generator`.
 
     There is no public way from what it captures to the variable.

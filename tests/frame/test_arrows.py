@@ -67,14 +67,12 @@ def test_the_helper_uses_nothing_above_it():
 
 
 def test_the_helper_names_nothing_above_it_but_the_reductions_of_settings():
-    above = re.compile(r"bigtrain_nb\.(\w+)[\w.]*")
+    above = re.compile(rf"bigtrain_nb\.(?:advanced|{'|'.join(set(ROOMS) - HELPER - {'unpack'})})[\w.]*")
     named = set()
     for module, path in MODULES.items():
         if room(module) in HELPER:
             texts = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if is_text(node)]
-            found = [match for text in texts for match in above.finditer(text)]
-            named |= {match[0] for match in found if f"bigtrain_nb.{match[1]}" in MODULES and match[1] not in HELPER}
-            named |= {match[0] for match in found if match[1] == "advanced"}
+            named.update(*(above.findall(text) for text in texts))
     assert named == {module for module, _ in REDUCTIONS.values()}
 
 

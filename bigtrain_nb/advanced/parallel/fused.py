@@ -177,7 +177,7 @@ def _kind_of(layer):
 
 def _scale_of_keras(layer):
     is_multi_head = isinstance(layer, keras.layers.MultiHeadAttention)
-    return layer._inverse_sqrt_key_dim if is_multi_head else layer._inverse_sqrt_head_dim
+    return layer._inverse_sqrt_key_dim if is_multi_head else layer._inverse_sqrt_head_dim  # private: Keras
 
 
 def _scale_of_gemma(layer):

@@ -15,7 +15,7 @@ def calls_seen(layers, around):
         yield
 
 
-def layers_directly_in(layer):
+def layers_directly_in(layer):  # private: Keras
     """Return the layers that a layer or model calls itself, without those inside them."""
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
