@@ -87,6 +87,8 @@ _LLAMA_13 = bt.Transformer(40, 5120, 40, hidden=13_824, **_LLAMA_2)
 _LLAMA_34 = bt.Transformer(48, 8192, 64, hidden=22_016, key_value_heads=8, **_LLAMA_2)
 _LLAMA_70 = bt.Transformer(80, 8192, 64, hidden=28_672, key_value_heads=8, **_LLAMA_2)
 _LLAMA_65 = replace(_LLAMA_34, layers=80, key_value_heads=None, length=2048)
+_LLAMA_7_SHORT, _LLAMA_13_SHORT = (replace(model, length=2048) for model in (_LLAMA_7, _LLAMA_13))
+_LLAMA_33 = bt.Transformer(60, 6656, 52, hidden=17_920, **{**_LLAMA_2, "length": 2048})
 _NEMOTRON = {"vocabulary": 256_000, "length": 4096, "tied": False, "key_value_heads": 8}
 _NEMOTRON_15, _NEMOTRON_340 = (
     bt.Transformer(layers, width, heads, **_NEMOTRON) for layers, width, heads in ((32, 6144, 48), (96, 18_432, 96))
@@ -171,10 +173,18 @@ SIXTEEN_BITS = (
         *("MPT 30 B, 8 A100", MOSAIC, _MPT_30, 8, 504, 916, {"on": "A100 80 GB", "micro_batches": 21}, _ALL),
         reports="MFU and HFU",
     ),
-    _run(
-        *("LLaMA 65 B, 2048 A100", "Touvron et al. 2023, section 2.4", _LLAMA_65, 2048, 2048, 380),
-        *(_NONE, {"on": "A100 80 GB"}, _cut(8)),
-        differs="its layout is not said: TP 8 is assumed",
+    *(
+        _run(
+            *(f"LLaMA {size} B, 2048 A100", "Touvron et al. 2023, section 2.4 and table 15", model, 2048, 2048, rate),
+            *(_NONE, {"on": "A100 80 GB"}, _cut(tensor)),
+            differs="by its GPU-hours; devices are said for 65 B alone; TP as in the files of the published weights",
+        )
+        for size, model, rate, tensor in (
+            (7, _LLAMA_7_SHORT, 1e12 / 82_432 / 3600, 1),
+            (13, _LLAMA_13_SHORT, 1e12 / 135_168 / 3600, 2),
+            (33, _LLAMA_33, 1.4e12 / 530_432 / 3600, 4),
+            (65, _LLAMA_65, 380, 8),
+        )
     ),
     _run(
         *("Llama 3.1 8 B, 8 H100, NeMo", f"{DGXC} v25.02, llama3.1/README_8b.md", _8, 8, 128, 82_028 / 8),

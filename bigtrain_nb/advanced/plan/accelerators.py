@@ -80,9 +80,9 @@ medium as Hopper: no dense training in 16 bits was found."""
 _BLACKWELL_ULTRA = {"efficiency": (0.40, 0.57, 0.70), "speedup_8": FLOAT_8, "network": 50e9}
 """Of GB300, published in float8 only: from those runs by the median pair, and so much less as NVIDIA's own runs on H100
 are faster than the typical ones."""
-_AMPERE = {"efficiency": (0.50, 0.66, 0.65), "mfu": (None, (0.50, 0.67), (0.36, 0.55)), "network": 25e9}
-"""Small: 0.39 to 0.62 (MosaicML, 0.1 to 2.7 B). Medium: 0.54 to 0.77 (MosaicML, IBM). Large: 0.49 to 0.75 (MosaicML,
-Meta, IBM). 200 Gbit/s each, as in DGX A100."""
+_AMPERE = {"efficiency": (0.50, 0.60, 0.62), "mfu": (None, (0.46, 0.67), (0.36, 0.55)), "network": 25e9}
+"""Small: 0.39 to 0.62 (MosaicML, 0.1 to 2.7 B). Medium: 0.46 to 0.53 (Meta's LLaMA), 0.54 to 0.77 (MosaicML), 0.73
+(IBM). Large: 0.5 to 0.6 (Meta), 0.49 to 0.75 (MosaicML), 0.7 to 0.75 (IBM). 200 Gbit/s each, as in DGX A100."""
 _V5P = {"efficiency": (0.78, 0.78, 0.78), "mfu": (None, None, (0.67, 0.67))}
 _V6E = {"efficiency": (0.52, 0.52, 0.54), "mfu": (None, (0.45, 0.45), (0.50, 0.50))}
 _V7 = {"efficiency": (0.67, 0.67, 0.67), "mfu": (None, None, (0.56, 0.57))}
