@@ -35,10 +35,10 @@ AS_FAST = 1.1
 class ClusterPlan(cards.Shown):
     """What a training step of a `Transformer` takes on many devices.
 
-    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``sent``: what a device sends. ``time``: the
-    typical seconds of each part of a step, communication without what overlaps with computing. `typical_seconds` of a
-    step and `typical_mfu` are single numbers; ``seconds``, ``tokens_per_second`` of all devices and ``mfu`` are pairs
-    (low, high), 1.25 times less and more. ``tokens``: of all in a step.
+    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``sent``: what a device sends.
+    ``time``: the typical seconds of each part of a step, communication without what overlaps with computing.
+    ``typical_seconds`` of a step and ``typical_mfu`` are single numbers; ``seconds``, ``tokens_per_second`` of all
+    devices and ``mfu`` are pairs (low, high), 1.25 times less and more. ``tokens``: of all in a step.
     """
 
     model: Transformer
@@ -276,9 +276,9 @@ def plan_cluster(
             fastest = min(plan.typical_seconds for plan in fitting)
             return next(plan for plan in fitting if plan.typical_seconds <= AS_FAST * fastest)
     raise ValueError(
-        f"{amount(model.weights, 'weights')} in batches of {batch} fit in no layout on devices={devices or 'any'} {on}:"
-        " take more devices, which tensor_parallel x pipeline_parallel x shard_size must divide, a sequence for each"
-        ' replica, recompute="everything", shorter sequences or a larger device'
+        f"{amount(model.weights, 'weights')} in batches of {batch} fit in no layout on devices={devices or 'any'}"
+        f" {on}: take more devices, which tensor_parallel x pipeline_parallel x shard_size must divide, a sequence for"
+        ' each data-parallel replica, recompute="everything", shorter sequences or a larger device'
     )
 
 

@@ -101,7 +101,8 @@ def sent(model, layout, batch, number, recompute, slices, device, network, optim
     if across.size > 1:
         size += 2 * 4 * weights / d * (across.size - 1) / across.size
         seconds += 2 * across.gather_seconds(4 * weights / d)
-        how += f"; 2 x 4 bytes x {amount(weights / d, 'weights')} x ({across.size} - 1)/{across.size}, {across.words}"
+        shard = amount(weights / d, "weights")
+        how += f"; 2 x 4 bytes x {shard} x ({across.size} - 1)/{across.size}, {across.words}"
     found = [Sent("data", size, seconds, how)]
 
     output = number * batch * model.length * model.width
