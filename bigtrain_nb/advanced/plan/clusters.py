@@ -11,7 +11,7 @@ from bigtrain_nb.advanced.plan.goodput import Goodput
 from bigtrain_nb.advanced.plan.parallelism import BYTES_OF, SLOTS, Layout, memory
 from bigtrain_nb.advanced.plan.transformer import RECOMPUTE, Transformer
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import not_negative, one_of, positive, whole_number
+from bigtrain_nb.common.checks import integer, not_negative, one_of, positive
 from bigtrain_nb.common.words import amount, number
 
 USABLE = 0.9
@@ -35,7 +35,7 @@ AS_FAST = 1.1
 class ClusterPlan(cards.Shown):
     """What a training step of a `Transformer` takes on many devices.
 
-    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``sent``: what a device sends.
+    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``communication_volume``: what a device sends.
     ``time``: the typical seconds of each part of a step, communication without what overlaps with computing.
     ``typical_seconds`` of a step and ``typical_mfu`` are single numbers; ``seconds``, ``tokens_per_second`` of all
     devices and ``mfu`` are pairs (low, high), 1.25 times less and more. ``tokens``: of all in a step.
@@ -46,7 +46,7 @@ class ClusterPlan(cards.Shown):
     layout: Layout
     memory: Breakdown
     flops: Breakdown
-    sent: list[Sent]
+    communication_volume: list[Sent]
     time: dict[str, float]
     tokens: int
     policy: str
@@ -56,7 +56,7 @@ class ClusterPlan(cards.Shown):
 
     @property
     def fits(self) -> bool:
-        """Whether the memory suffices, with a tenth left to the runtime. Not whether bigtrain_nb has it: see `here`."""
+        """Whether the memory suffices, with a tenth left to the runtime; see also `unsupported`."""
         return self.memory.total <= USABLE * self.device.memory
 
     @property
@@ -88,21 +88,21 @@ class ClusterPlan(cards.Shown):
         return self.typical_mfu * self.flops.total / self.model.flops(self.tokens // self.model.length).total
 
     @property
-    def here(self) -> list[str]:
+    def unsupported(self) -> list[str]:
         """What bigtrain_nb does not have of it, or does with more bytes; a list of words, empty for neither."""
         stage = self.layout.zero_stage if self.layout.data_parallel_size > 1 else 0
         whole = amount(4 * self.model.weights, "bytes")
         others = amount((8 + 4 * SLOTS[self.optimizer]) * self.model.weights_outside_of_layers, "bytes")
-        gathers = "gathers in 32 bits, and no block ahead: twice the bytes, and none of it hidden"
+        gathers = "gathers in 32 bits and prefetches no block: twice the bytes, none of it overlapped"
         if self.policy == "float32":
-            gathers = "gathers no block ahead: none of it is hidden"
+            gathers = "prefetches no block: none of it is overlapped"
         kinds = self.layout.sizes
         cuts = [kind for kind in kinds if kind != "data"]
         cases = [
             (bool(cuts), f"{' and '.join(cuts)} parallelism: by hand in notebook 09"),
-            (stage == 1, f"shard_optimizer=True keeps the float32 weights whole, {whole} on each device"),
+            (stage == 1, f"shard_optimizer=True keeps full float32 weights, {whole} on each device"),
             (stage == 2, "ZeRO stage 2: it has stages 1 and 3"),
-            (stage == 3, f"fully_shard=... leaves what is outside of the blocks whole, {others} on each device"),
+            (stage == 3, f"fully_shard=... does not shard what is outside of the blocks, {others} on each device"),
             (stage == 3, gathers),
             (stage == 3 and self.recompute != "everything", 'fully_shard=... needs recompute="everything"'),
             (self.policy == "float8", "float8"),
@@ -112,7 +112,7 @@ class ClusterPlan(cards.Shown):
     def training(
         self,
         tokens: float,
-        price_an_hour: float | None = None,
+        price_per_hour: float | None = None,
         *,
         spares: float = 0.0,
         evaluation: float = 0.01,
@@ -122,7 +122,7 @@ class ClusterPlan(cards.Shown):
 
         Each number is yours to set; without figures of your own cluster the defaults are examples:
 
-        - ``price_an_hour``: of one device, in your money; ``spares``: devices held ready, as a share of those in use;
+        - ``price_per_hour``: of one device, in your money; ``spares``: devices held ready, as a share of those in use;
         - ``evaluation``: tokens evaluated for each token trained, forward only, which takes a third of the FLOPs;
         - ``mtbf_hours``: of one device, default 50,700 (Llama 3); ``checkpoint_seconds``, default 60;
           ``interval_seconds`` between checkpoints, default the best; ``restart_seconds``, default 600.
@@ -148,8 +148,8 @@ class ClusterPlan(cards.Shown):
             ["device-hours", f"about {number(hours)}, with {spares:.0%} spares"],
             ["inference", f"{amount(3 * tokens, 'tokens')} served take as many FLOPs as the training"],
         ]
-        if price_an_hour is not None:
-            price = positive("price_an_hour", price_an_hour, "an hour")
+        if price_per_hour is not None:
+            price = positive("price_per_hour", price_per_hour, "an hour")
             rows.insert(-1, ["cost", f"about {number(hours * price)}"])
         return cards.table("A training", ["what", "amount"], rows)
 
@@ -157,7 +157,7 @@ class ClusterPlan(cards.Shown):
         full = f"{self.memory.total / self.device.memory:.0%} of the memory of each {self.device.name} is full"
         sizes = f"{amount(self.memory.total, 'bytes')} of {amount(self.device.memory, 'bytes')}"
         yield f"{full}, {sizes}." if self.fits else f"{full}, {sizes}: that does not fit."
-        weights, again = amount(self.model.weights, "weights"), f"recompute={self.recompute!r}"
+        weights, again = amount(self.model.weights, "parameters"), f"recompute={self.recompute!r}"
         yield f"{weights} on {self.layout.devices} x {self.device.name}: {self.layout}; {again}."
         size = _size_class(self.model)
         seen = self.device.mfu[size]
@@ -171,8 +171,8 @@ class ClusterPlan(cards.Shown):
         tokens = amount(self.tokens, "tokens")
         rate = amount(self.tokens / self.typical_seconds, "tokens")
         yield f"About {amount(self.typical_seconds, 's')} a step of {tokens}: {rate}/s in all."
-        if self.here:
-            yield f"bigtrain_nb does not have, or has in another way: {'; '.join(self.here)}."
+        if self.unsupported:
+            yield f"Not supported by bigtrain_nb, or implemented differently: {'; '.join(self.unsupported)}."
 
     def _card(self):
         notes = [cards.note(words, "") for words in self.words()]
@@ -182,7 +182,7 @@ class ClusterPlan(cards.Shown):
         how = {"computing": f"{amount(self.flops.total, 'FLOP')}; {self.device.source}"}
         if self.optimizer == "muon":
             how["orthogonalization"] = "five steps of Newton-Schulz on whole matrices"
-        for one in self.sent:
+        for one in self.communication_volume:
             overlap = f"{amount(one.seconds, 's')}, {HIDDEN[one.kind]:.0%} of it overlapped; {one.how}"
             how[one.kind] = "; ".join(filter(None, (how.get(one.kind), overlap)))
         rows = [[name, amount(value, "s"), how.get(name, "")] for name, value in self.time.items()]
@@ -236,24 +236,24 @@ def plan_cluster(
 
         plan = bt.plan_cluster(bt.SIZES["7 B"], batch=512, on="H100", devices=16)
         print(plan.layout, plan.memory.total, plan.seconds, plan.tokens_per_second)
-        print(plan.training(tokens=140e9, price_an_hour=2.5))
+        print(plan.training(tokens=140e9, price_per_hour=2.5))
     """
     if not isinstance(model, Transformer):
         raise TypeError(f"plan_cluster takes a bt.Transformer(layers, width, heads, ...), not {type(model).__name__}")
-    batch = whole_number("batch", batch, 1)
+    batch = integer("batch", batch, 1)
     device = ACCELERATORS[one_of("on", on, [name for name, one in ACCELERATORS.items() if one.efficiency])]
     one_of("policy", policy, BYTES_OF)
     if policy == "float8" and device.flops_8 is None:
         raise ValueError(f"policy='float8' is no faster on {on}: use mixed_bfloat16")
     one_of("optimizer", optimizer, SLOTS)
-    whole_number("zero_stage", zero_stage, 0, 3)
+    integer("zero_stage", zero_stage, 0, 3)
     network = device.network if network is None else positive("network", network, "bytes/s")
     if devices_per_node is not None:
-        device = replace(device, node=whole_number("devices_per_node", devices_per_node, 1))
+        device = replace(device, node=integer("devices_per_node", devices_per_node, 1))
     counts = {"devices": devices, "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel}
     for name, value in {**counts, "micro_batches": micro_batches, "shard_size": shard_size}.items():
         if value is not None:
-            whole_number(name, value, 1, model.layers if name == "pipeline_parallel" else 2**20)
+            integer(name, value, 1, model.layers if name == "pipeline_parallel" else 2**20)
     heads = _fewest_heads(model)
     if tensor_parallel and heads % tensor_parallel:
         kind = "heads of keys and values" if model.key_value_heads else "heads"
@@ -276,7 +276,7 @@ def plan_cluster(
             fastest = min(plan.typical_seconds for plan in fitting)
             return next(plan for plan in fitting if plan.typical_seconds <= AS_FAST * fastest)
     raise ValueError(
-        f"{amount(model.weights, 'weights')} in batches of {batch} fit in no layout on devices={devices or 'any'}"
+        f"{amount(model.weights, 'parameters')} in batches of {batch} fit in no layout on devices={devices or 'any'}"
         f" {on}: take more devices, which tensor_parallel x pipeline_parallel x shard_size must divide, a sequence for"
         ' each data-parallel replica, recompute="everything", shorter sequences or a larger device'
     )
@@ -319,7 +319,7 @@ def _plan(model, device, layout, batch, micro_batches, network, settings):
     flops = model.flops(batch, recompute)
     messages = sent(model, layout, share, BYTES_OF[policy], recompute, slices, device, network, settings["optimizer"])
 
-    busy = 1 - layout.waiting(model.layers, slices)
+    busy = 1 - layout.bubble_fraction(model.layers, slices)
     fullest = layout.layers_of_a_stage(model.layers) * layout.pipeline_parallel_size / model.layers
     shared = fullest * share * layout.data_parallel_size / batch / layout.devices / busy  # of what all compute
     own = _size_class(model, layout.tensor_parallel_size)
