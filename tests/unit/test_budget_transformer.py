@@ -201,6 +201,22 @@ def test_a_cluster_refuses_bad_settings(settings, words):
 
 
 @pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"mtbf_hours": 0}, "mtbf_hours=0 must be a positive, finite number of hours of a device between failures"),
+        ({"checkpoint_seconds": -1}, "checkpoint_seconds=-1 must be a positive"),
+        ({"interval_seconds": 0}, "interval_seconds=0 must be a positive"),
+        ({"restart_seconds": -1}, "restart_seconds=-1 must be a finite number of seconds, 0 or more"),
+        ({"spares": -0.1}, "spares=-0.1 must be a finite number of devices for each in use, 0 or more"),
+        ({"evaluation": -1}, "evaluation=-1 must be a finite number of tokens"),
+    ],
+)
+def test_a_training_refuses_bad_settings(settings, words):
+    with pytest.raises(ValueError, match=words):
+        plan_cluster(SIZES["7 B"], 64, devices=8).training(1e9, **settings)
+
+
+@pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: SMALL.flops(0), "batch=0 must be an integer of at least 1"),
@@ -255,6 +271,8 @@ def test_nothing_falls_off_a_cliff_where_groups_of_nodes_share_the_state():
     assert min(best.values()) > 0.9 * max(best.values())
     alone = plan_cluster(SIZES["7 B"], 2 * 8192, devices=8192, shard_size=8192, **AS_SAID)
     assert alone.typical_mfu < 0.5 * best[8192] and "hybrid sharding" in str(plan.layout)
+    racks = plan_cluster(SIZES["7 B"], 2 * 8192, on="GB200 NVL72", devices=8192)
+    assert racks.layout.sizes == {"data": 8192} and racks.layout.sharers % 64 == 0
 
 
 def test_hybrid_sharding_by_hand():

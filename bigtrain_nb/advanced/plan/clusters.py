@@ -2,6 +2,7 @@
 
 import bisect
 import itertools
+import math
 from dataclasses import dataclass, replace
 
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS, SIZE_LIMITS, Accelerator
@@ -130,10 +131,8 @@ class ClusterPlan(cards.Shown):
         Experiments before the training are not in it. Raises ValueError for numbers that are not above 0.
         """
         seconds = positive("tokens", tokens, "tokens") * self.typical_seconds / self.tokens
-        spares, evaluation = (
-            not_negative("spares", spares, "as a share"),
-            not_negative("evaluation", evaluation, "tokens"),
-        )
+        spares = not_negative("spares", spares, "devices for each in use")
+        evaluation = not_negative("evaluation", evaluation, "tokens for each trained on")
         running = Goodput(self.layout.devices, **goodput)
         wall = seconds * (1 + evaluation / 3) / running.share
         ends = " to ".join(amount(each, "s") for each in (wall / SPREAD, wall * SPREAD))
@@ -183,7 +182,7 @@ class ClusterPlan(cards.Shown):
         if self.optimizer == "muon":
             how["orthogonalization"] = "five steps of Newton-Schulz on whole matrices"
         for one in self.communication_volume:
-            overlap = f"{amount(one.seconds, 's')}, {HIDDEN[one.kind]:.0%} of it overlapped; {one.how}"
+            overlap = f"{amount(one.seconds, 's')}, up to {HIDDEN[one.kind]:.0%} of it overlapped; {one.how}"
             how[one.kind] = "; ".join(filter(None, (how.get(one.kind), overlap)))
         rows = [[name, amount(value, "s"), how.get(name, "")] for name, value in self.time.items()]
         rows.append(["a step", amount(self.typical_seconds, "s"), "together"])
@@ -299,8 +298,8 @@ def _layouts(model, device, batch, devices, sizes, zero_stage):
             continue
         if shard:
             groups = [shard]
-        else:  # all, or whole nodes, from the most on
-            node = max(1, device.node // t)
+        else:  # all, or whole nodes, from the most on; of a rack of 72 the 64 that divide other numbers
+            node = 2 ** int(math.log2(max(1, device.node // t)))
             groups = [copies, *(n * node for n in reversed(powers) if n * node < copies and zero_stage)]
         for group in groups:
             if copies % group == 0:
