@@ -11,13 +11,11 @@ def test_a_word_of_our_own_occurs_no_more_often_than_before(word):
     for area, counts in words.found(word).items():
         most = word["at_most"].get(area, 0)
         where = [f"{path}: {count}" for path, count in sorted(counts.items()) if count]
-        assert counts.total() <= most, (
-            f"{counts.total()} times {word['pattern']} in {area}, allowed are {most}: say \"{word['use']}\" ({where})"
-        )
+        told = f"{word['pattern']} in {area}: {counts.total()} times, allowed are {most}. Say: {word['use']}. {where}"
+        assert counts.total() <= most, told
 
 
 def test_each_notebook_has_the_terms_that_a_reader_would_search_for():
     not_yet = SETTINGS["not_yet"]
     for number, terms in words.missing(SETTINGS["required"]).items():
         assert set(terms) <= set(not_yet.get(number, [])), f"{number} must have {terms}"
-
