@@ -385,4 +385,4 @@ def compare(runs=RUNS):
         rows.append([run.name, *rates, *utilization, *memory, run.differs, run.source])
     head = ["run", "tokens/s per device", "planned", "inside", "MFU", "HFU", "source reports"]
     head += ["GiB", "planned", "ratio", "what differs", "source"]
-    return cards.table("Published runs beside their plans", head, rows)
+    return cards.table("Published runs compared with their plans", head, rows)
