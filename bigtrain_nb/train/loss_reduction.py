@@ -65,7 +65,7 @@ def _is_only_loss(y_pred, watched):
 
 def check_losses(share, y_pred, sample_weight, watched, training):
     """Refuse, or warn of, losses of which the mean over pieces is not that of the batch; see `losses_watched`."""
-    model, kind = share.reduction.model, share.loss_reduction
+    model, kind = share.model, share.loss_reduction
     x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
     shapes = [each.shape for one in watched for each in _predictions(one)]
     refuse_outputs_of_pairs(model, x, y_pred, shapes, training)
@@ -116,7 +116,7 @@ def _check_values(share, loss):
     """Refuse a loss that adds up where the mean is taken, of pairs, or with state; warn of one that is not one number
     for each example, or that cannot be examined.
     """
-    model = share.reduction.model
+    model = share.model
     if not loss.is_one_number and not loss.is_own:
         if loss.name.lower() == "circle":
             _warn_of_other_examples(model, loss)

@@ -25,11 +25,11 @@ class Buffer:
 
 
 def peak_of(graph):
-    """Return the `Peak` of the fuller one of the two orders in which the nodes may run."""
-    return max((Peak(graph, side_by_side) for side_by_side in (False, True)), key=lambda peak: peak.total)
+    """Return the `PlannedPeak` of the fuller one of the two orders in which the nodes may run."""
+    return max((PlannedPeak(graph, side_by_side) for side_by_side in (False, True)), key=lambda peak: peak.total)
 
 
-class Peak:
+class PlannedPeak:
     """What a `Graph` takes at its fullest moment, without variables and inputs, its branches ``side_by_side`` or not.
 
     ``fullest``: {(kind of buffer, layer): bytes}; ``at``: the node that runs then; ``largest``: bytes of a buffer;

@@ -18,7 +18,7 @@ from bigtrain_nb.train.model import Model
 from bigtrain_nb.train.settings import SETTINGS, checked
 
 
-class Step:
+class PlannedStep:
     """What each of ``devices`` does in a step of ``examples`` examples in ``slices`` of ``slice_examples``.
 
     It is traced and not run. ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update.

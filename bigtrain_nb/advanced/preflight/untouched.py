@@ -22,7 +22,7 @@ _RANDOM = ("seed_generator_state", "StateVar")
 """What variables of random numbers are called in Keras and TensorFlow."""
 
 
-class State:
+class KeptState:
     """The values of all variables of a model, its optimizers and metrics, in the host's memory.
 
     Those that stand in none of Keras' lists too, as the states of a stateful RNN and a `tf.Variable` in an attribute.
@@ -135,8 +135,8 @@ def _is_filled(cell):
 
 @contextmanager
 def left_as_it_was(model):
-    """Give the `State` of a built model, and put it back in the end, with the random numbers of all libraries."""
-    state = State(model)
+    """Give the `KeptState` of a built model, and put it back in the end, with the random numbers of all libraries."""
+    state = KeptState(model)
     own_fit = vars(model).get("fit")  # a `Resume` that is tried here puts itself there
     of_python, of_numpy = random.getstate(), np.random.get_state()
     with random_numbers_of_keras_kept():
