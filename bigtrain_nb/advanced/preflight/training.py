@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure
+from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, loss_as_fit_asks, passes
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_compat import mask_of, overriding, parts_of
 from bigtrain_nb.common.layers import optimizers_of
-from bigtrain_nb.common.passes import as_tensor, batches_of, loss_as_fit_asks, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
 

@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bigtrain_nb.advanced.shared.fit_data import as_fit_gives, as_tensor, has_batches, passes
 from bigtrain_nb.advanced.shared.layers import layers_directly_in
 from bigtrain_nb.advanced.watch.watched_step import ARRIVES, Look, Values, WatchedStep, is_floating, values_of
 from bigtrain_nb.common.cards import Shown, table
 from bigtrain_nb.common.keras_compat import layers_within
-from bigtrain_nb.common.passes import as_fit_gives, as_tensor, has_batches, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.loss_scale import scale_of
