@@ -11,7 +11,7 @@ from tiers import in_two_tiers
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.plan import utilization
 from bigtrain_nb.advanced.watch import meter as module
-from bigtrain_nb.common.keras_compat import tracings_of
+from bigtrain_nb.advanced.watch.meter import tracings_of
 from bigtrain_nb.common.quiet import keras, tf
 
 STEP = 0.0625  # seconds that an execution takes, so that a round has four
