@@ -60,7 +60,8 @@ def test_the_fault_of_a_sick_training_is_named_with_a_number_and_what_to_do(name
     model, data, *validation = build()
     report = bt.preflight(model, data, validation=validation[0] if validation else None, checks=[cause])
     assert [finding.check for finding in report.of("error")] == [cause], report
-    assert report.failed and report.of("error")[0].advice and re.search(r"\d|Nothing|no examples", report.of("error")[0].message)
+    (error,) = report.of("error")
+    assert report.failed and error.advice and re.search(r"\d|Nothing|no examples", error.message)
 
 
 @pytest.mark.parametrize("name", HEALTHY)
