@@ -733,8 +733,8 @@ def _warn_of_idle_settings(model):
     if isinstance(outer, keras.Model) and outer is not model:
         warnings.warn(
             f"{model.name} is called in a step of {outer.name}, where its setting {' and '.join(idle)} does nothing:"
-            " settings are those of the model whose fit is called. Give them to that model, if it has no train_step of"
-            " its own; else leave them out",
+            " settings are those of the model whose fit is called. Give them to that model, if it has no custom"
+            " train_step; else leave them out",
             stacklevel=3,
         )
 
@@ -763,7 +763,7 @@ def _refuse_hidden_steps(model, settings):
         kind = overriding(model, name, behind=Model if isinstance(model, Model) else None)
         if asked and kind:
             raise TypeError(
-                f"{kind.__name__} has a {name} of its own, which knows nothing of {asked}: {_in_place_of_a_step(model)}"
+                f"{kind.__name__} has a custom {name}, which knows nothing of {asked}: {_in_place_of_a_step(model)}"
             )
 
 

@@ -289,7 +289,7 @@ def test_mfu_is_not_told_where_work_is_not_looked_into():
 
     model = keras.Sequential([keras.Input((6,)), Chooses(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="FLOPs of .* are not known: not looked into"):
+    with pytest.raises(ValueError, match="FLOPs of .* are not known: not counted"):
         utilization.flops_of_an_example(model)
 
 
