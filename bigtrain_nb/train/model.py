@@ -43,7 +43,7 @@ from bigtrain_nb.common.batches import (
     sum_over_micro_batches,
 )
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.files import write_once
+from bigtrain_nb.common.files import write_beside
 from bigtrain_nb.common.keras_compat import (
     Functional,
     after,
@@ -609,13 +609,16 @@ class Model(keras.Model):
             super().set_weights(weights)
 
     def save(self, filepath, overwrite=True, zipped=None, **kwargs):
-        """Save as `keras.Model.save`, beside the old file and then in its place; workers save one whole file."""
+        """Save as `keras.Model.save`, beside the old file and then in its place.
+
+        Of several workers the chief writes; the others do not wait for it.
+        """
         if zipped is not None:
             kwargs["zipped"] = zipped
         self._save_once(super().save, filepath, overwrite, kwargs)
 
     def save_weights(self, filepath, overwrite=True, max_shard_size=None):
-        """Save as `keras.Model.save_weights`, beside the old file and then in its place."""
+        """Save as `keras.Model.save_weights`, beside the old file and then in its place, as `save` does."""
         kwargs = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
         self._save_once(super().save_weights, filepath, overwrite, kwargs)
 
@@ -631,8 +634,8 @@ class Model(keras.Model):
             save(filepath, overwrite, **kwargs)  # to a store that shows whole objects only, or asks the user first
         elif several and self.replica_reduction.optimizer_class is not None:
             save_together(self.distribute_strategy, filepath, lambda path: save(path, **kwargs))
-        else:
-            write_once(filepath, lambda path: save(path, **kwargs))
+        elif self.distribute_strategy.extended.should_checkpoint:
+            write_beside(filepath, lambda path: save(path, **kwargs))
 
 
 for _name, _default in SETTINGS.items():  # of a model that another constructor has made

@@ -13,7 +13,7 @@ import tempfile
 import zlib
 from functools import partial
 
-from bigtrain_nb.common.files import write_once
+from bigtrain_nb.common.files import write_beside
 from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_compat import (
     UnmadeVariables,
@@ -147,7 +147,7 @@ def save_together(strategy, path, save):
     problem = None
     try:
         if first_of_this_path == mine:
-            write_once(path, save)
+            write_beside(path, save)
         else:
             with tempfile.TemporaryDirectory() as folder:
                 save(os.path.join(folder, os.path.basename(path)))
