@@ -413,7 +413,7 @@ class Lab:
             raise
 
     def _remember(self, settings, source):
-        """Keep the source for its notes, until the job ends, in the place of one that was built before."""
+        """Keep the source for its notes, until the job ends, in place of one that was built before."""
         if self.notes:
             self._sources = [each for each in self._sources if each[0] != settings] + [(settings, source)]
         return source
