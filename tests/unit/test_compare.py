@@ -40,7 +40,7 @@ def test_rounds_are_exact_where_nothing_disturbs(clock, kind):
     assert both.ratio("b", "a").verdict == "slower" and both.notes == () and both.is_clear
 
 
-def test_the_first_look_that_is_clear_is_the_last(clock):
+def test_the_first_check_that_is_clear_is_the_last(clock):
     far = compare(steps(clock, 0.01, 0.02), seconds=4)
     assert 2 <= far.seconds < 2.3 and far.error == 0.005
     near = compare(steps(clock, 0.01, 0.0102), seconds=4)
@@ -142,7 +142,7 @@ def test_two_alike_are_seldom_called_different_and_a_true_difference_is_told(clo
     assert wrong <= 4 and told >= 50
 
 
-def test_going_on_adds_rounds_and_pays_for_the_look(clock):
+def test_extending_adds_rounds_and_pays_for_the_check(clock):
     both = compare(steps(clock, 0.01, 0.0104), seconds=1)
     ratio = both.ratio("a", "b")
     assert ratio.verdict == "unclear" and ratio.advice
