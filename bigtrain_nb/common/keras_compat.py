@@ -1,8 +1,8 @@
 """What is needed of Keras and TensorFlow, and they offer no public way to.
 
-Private names that only one other file needs stand there, marked ``# private: Keras``; so do those that our classes
+Private names that only one other file needs are there, marked ``# private: Keras``; so do those that our classes
 override or read of what they derive from. tests/frame/test_private_names.py counts them, and
-tests/unit/test_upstream.py fails when Keras mends one of them, and says what can then be deleted.
+tests/unit/test_upstream.py fails when Keras fixes one of them, and says what can then be deleted.
 """
 
 from contextlib import ExitStack, contextmanager

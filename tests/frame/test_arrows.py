@@ -54,7 +54,7 @@ def room(module):
     return rest[0] if first == "advanced" and rest else first
 
 
-def test_the_helper_is_listed_first_and_each_room_once():
+def test_the_helper_is_listed_first_and_each_package_once():
     assert [shelf for shelf, _ in groupby(shelf for shelf, *_ in ROWS)] == list(SHELVES)
     assert len(ROWS) + 1 == len(ROOMS)
     assert {room(module) for module in MODULES} == set(ROOMS)
@@ -88,7 +88,7 @@ def is_text(node):
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def test_each_room_uses_only_what_stands_below_it():
+def test_each_package_uses_only_what_stands_below_it():
     wrong = []
     for module in MODULES:
         allowed = ROOMS[room(module)] | {room(module)}
@@ -105,7 +105,7 @@ STAYS = {  # of the helper, though only what is advanced uses it today
 }
 
 
-def test_what_only_advanced_rooms_use_is_not_in_the_helper():
+def test_what_only_advanced_packages_use_is_not_in_the_helper():
     users = {}
     for module in MODULES:
         for name in imported(module):
@@ -128,7 +128,7 @@ def test_what_only_advanced_rooms_use_is_not_in_the_helper():
     assert above == set(STAYS)
 
 
-def test_each_room_uses_what_it_may():
+def test_each_package_uses_what_it_may():
     used_by = {name: set() for name in ROOMS}
     for module in MODULES:
         used_by[room(module)] |= {room(other) for other in used(module)}

@@ -132,7 +132,7 @@ def test_micro_batches_cut_activations_and_add_sums():
 
 @pytest.mark.more("what TensorFlow itself does")
 def test_tensorflow_still_keeps_what_it_folds(cpu_memory):
-    """When this fails, TensorFlow was mended: then `Graph.folded` can go."""
+    """When this fails, TensorFlow was fixed: then `Graph.folded` can go."""
     assert plan_step(bt.conv_net(), SUMS).memory["constants"] == pytest.approx(SUM_BYTES, rel=0.01)
     before = cpu_memory()["current"]
     train(bt.conv_net, SUMS)
@@ -573,7 +573,7 @@ class InPython(layers.Layer):
 @pytest.mark.parametrize(
     ("layer", "kinds"), [(Halved, {"StatelessWhile"}), (Chosen, {"MatMul"}), (InPython, {"EagerPyFunc", "MatMul"})]
 )
-def test_what_is_not_looked_into_is_said_first(layer, kinds):
+def test_what_is_not_counted_is_said_first(layer, kinds):
     def mean(_, outputs):
         return tf.reduce_mean(outputs)
 

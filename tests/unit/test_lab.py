@@ -193,7 +193,7 @@ class TestClock:
 
 @quick
 class TestGoingOn:
-    def test_after_a_first_run_there_is_nothing_to_go_on_with(self, lab):
+    def test_after_a_first_run_there_is_nothing_to_extend(self, lab):
         lab.run()
         assert not lab.can_extend
         for call in (lab.extend, lab.start_to_extend):
@@ -201,7 +201,7 @@ class TestGoingOn:
                 call()
         assert not lab.running
 
-    def test_after_a_race_those_still_in_are_compared_or_the_best_two(self):
+    def test_after_a_race_those_that_remain_are_compared_or_the_best_two(self):
         lab = Lab(lambda n: lambda: n, seconds=SECONDS, n=[1, 7, 9])
         race = lab.race()
         assert race.remaining == ["run 3"] and lab.can_extend

@@ -53,7 +53,7 @@ def test_what_is_far_apart_is_not_called_close(median, words):
     assert str(Ratio("a", "b", median, 0.3, 80.0)).endswith(f"): too {words} to call")
 
 
-def test_what_was_loaded_cannot_go_on(tmp_path, comparison):
+def test_what_was_loaded_cannot_be_extended(tmp_path, comparison):
     comparison.save(tmp_path / "saved.json")
     with pytest.raises(
         RuntimeError, match="only what bt.compare returned in this process can be extended; compare .* again"

@@ -1,4 +1,4 @@
-"""Faults of stock Keras that `bt.Model` is for, or works around: each test fails when its fault is mended.
+"""Faults of stock Keras that `bt.Model` is for, or works around: each test fails when its fault is fixed.
 
 Its name or docstring then says what can be deleted. Two more, with real workers, are in tests/workers.
 """
@@ -406,7 +406,7 @@ def test_callbacks_keep_what_they_know_in_attributes_and_have_no_way_to_hand_it_
 
 
 def test_fit_takes_the_length_of_the_epoch_that_came_first_for_all():
-    """`Resume.data` need not tell the length of a whole epoch, nor end one by StopIteration, once this is mended."""
+    """`Resume.data` need not tell the length of a whole epoch, nor end one by StopIteration, once this is fixed."""
     lengths = iter([2, 5])
     data = tf.data.Dataset.from_generator(
         lambda: ((np.ones((1, 1)), np.ones((1, 1))) for _ in range(next(lengths))),

@@ -1,4 +1,4 @@
-"""Small trainings, sick and healthy, for `bt.preflight`: each builds one and returns (model, data[, validation]).
+"""Small trainings, faulty and healthy, for `bt.preflight`: each builds one and returns (model, data[, validation]).
 
 FAULTY: {name: (function, the check that is to say "error")}; HEALTHY: {name: function}. Those that no test
 examines are in benchmarks/more_trainings.py.

@@ -36,7 +36,7 @@ NO_MEASURE = "It compares the examples of a batch, so that the best constant pre
 GRADIENT_DIFFERS = 1e-3
 """Of its largest value: what the gradient of an example changes by in a loss that compares examples."""
 RISES = 2
-"""Times its start. Of 44 healthy trainings the most was 1.01; sick ones gave 2.76 and more."""
+"""Times its start. Of 44 healthy trainings the most was 1.01; faulty ones gave 2.76 and more."""
 RUNS_AWAY = 1000
 """Times the start, or times 1: losses of two networks that play against each other rise too, but not so far."""
 SCALE = 2.5
