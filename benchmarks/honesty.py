@@ -85,7 +85,7 @@ SOURCES = {
 
 
 def measured(build, pieces):
-    """Return for each piece the logarithms of the rates of two alike, and the noise of these windows, [2, rounds, 2]."""
+    """Return for each piece the log rates of two alike, and the noise of these windows, [2, rounds, 2]."""
     found = []
     for _ in range(pieces):
         rounds = Rounds({"a": build, "b": build}, SECONDS)
