@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,15 @@ def test_a_comparison_pairs_the_rounds(comparison):
 def two(rates, instances=(), seconds=1.5):
     results = {"slow": result("slow", [100.0] * len(rates)), "fast": result("fast", rates)}
     return Comparison(results, 0.025, instances, seconds, extend_with=print).ratio("fast", "slow")
+
+
+def test_quiet_rounds_have_a_narrower_ratio_and_a_file_keeps_that(tmp_path, comparison):
+    quiet = replace(comparison, results={name: replace(one, noise=0.01) for name, one in comparison.results.items()})
+    ratio, of_quiet = comparison.ratio("fast", "slow"), quiet.ratio("fast", "slow")
+    assert ratio.low < of_quiet.low < 2 < of_quiet.high < ratio.high and of_quiet.high < 1.15 * 2
+    assert not comparison.is_tight
+    quiet.save(tmp_path / "quiet.json")
+    assert bt.load(tmp_path / "quiet.json").ratio("fast", "slow") == of_quiet
 
 
 def test_a_single_round_has_no_interval():
