@@ -11,8 +11,6 @@ Read it from the top: how a model is made or taken, how it chooses its reduction
 import inspect
 import math
 import os
-import sys
-import warnings
 import zlib
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
@@ -279,10 +277,6 @@ class Model(keras.Model):
         return self._reduction or self.choose_reduction()
 
     # A step
-
-    def __call__(self, *args, **kwargs):
-        _warn_of_idle_settings(self)
-        return super().__call__(*args, **kwargs)
 
     def train_step(self, data):
         """Train on one replica's share of the global batch; return the metrics."""
@@ -720,26 +714,6 @@ def _asked_for(model, settings):
             return f"{name}={value!r}"
     replicas = model.distribute_strategy.num_replicas_in_sync
     return f"{replicas} replicas" if replicas > 1 else None
-
-
-OF_A_STEP = [name for name in SETTINGS if name != "fully_shard"]  # which its layers do
-"""The settings that do nothing in the step of another model."""
-
-
-def _warn_of_idle_settings(model):
-    """Warn where a model with settings of a step is called in the `train_step` of another, which does not know them."""
-    idle = [f"{name}={getattr(model, name)!r}" for name in OF_A_STEP if getattr(model, name) != SETTINGS[name]]
-    frame = sys._getframe(1) if idle else None
-    while frame is not None and frame.f_code.co_name != "train_step":
-        frame = frame.f_back
-    outer = frame.f_locals.get("self") if frame else None
-    if isinstance(outer, keras.Model) and outer is not model:
-        warnings.warn(
-            f"{model.name} is called in a step of {outer.name}, where its setting {' and '.join(idle)} does nothing:"
-            " settings are those of the model whose fit is called. Give them to that model, if it has no custom"
-            " train_step; else leave them out",
-            stacklevel=3,
-        )
 
 
 _IN_PLACE_OF_A_STEP = (

@@ -1,5 +1,6 @@
 """Counting and timing on a clock that only moves when a batch is taken; sources, batches and progress."""
 
+import time
 from itertools import chain, repeat
 from types import SimpleNamespace
 
@@ -140,12 +141,15 @@ def test_without_a_function_a_script_that_writes_to_a_file_shows_nothing(clock, 
     assert capsys.readouterr() == ("", "")
 
 
-def test_in_a_terminal_a_line_says_what_happens_and_is_gone_at_the_end(clock, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    compare(pair(clock, 0.01, 0.02), seconds=4)
-    line = capsys.readouterr().err
-    assert "warming up a" in line and "round 2 of about " in line
-    assert line.endswith("\r" + " " * 99 + "\r")
+def test_in_a_terminal_a_bar_says_what_happens_and_is_gone_at_the_end(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with Progress(None) as told:
+        told.say(0.0, "warming up a")
+        time.sleep(1.1)
+        told.say(0.5, "round 2 of about 4")
+    shown = capsys.readouterr()
+    assert " 50 %" in shown.out and "round 2 of about 4" in shown.out and shown.err == ""
+    assert shown.out.split("\r")[-2].strip() == shown.out.split("\r")[-1] == ""
 
 
 def test_a_generator_that_ends_says_what_to_give_instead(clock):
