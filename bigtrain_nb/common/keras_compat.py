@@ -8,7 +8,7 @@ tests/unit/test_upstream.py fails when Keras mends one of them, and says what ca
 
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from types import FunctionType
 
@@ -733,6 +733,12 @@ def custom_call(target, operands, results, config):
     `tf.raw_ops` leaves the operation out.
     """
     return xla.custom_call_v2(target, operands, results, config)
+
+
+@cache  # else each eager call compiles again
+def compiled_custom_call(target, results, config):
+    """Return a function of tensors that is one custom call, compiled by XLA also where nothing around it is."""
+    return traced_for_each_shape(lambda *operands: custom_call(target, operands, results, config))
 
 
 # What callbacks of Keras know of a training: a restart gives it back to them
