@@ -90,7 +90,9 @@ FULLY_SHARDED = (
     ),
     Run("Llama 3.1 8 B, 8 H100", TITAN, _8, {"batch": 16, "devices": 8, **_HALF}, 6667, 77.0, "memory"),
     Run("Llama 3.1 8 B, 8 H100, float8", TITAN, _8, {"batch": 16, "devices": 8, **_HALF, **_FLOAT_8}, 8532, 76.8),
-    Run("Llama 3.1 8 B, 128 H100", TITAN, _8, {"batch": 256, "devices": 128, **_HALF}, 6514, 62.0, "memory, hidden"),
+    Run(
+        "Llama 3.1 8 B, 128 H100", TITAN, _8, {"batch": 256, "devices": 128, **_HALF}, 6514, 62.0, "memory, overlapped"
+    ),
     Run(
         *("Llama 3.1 8 B, 128 H100, float8", TITAN, _8, {"batch": 256, "devices": 128, **_HALF, **_FLOAT_8}),
         *(8380, 61.8, "Hopper, 8 bits"),
@@ -148,7 +150,7 @@ SEVERAL_CUTS = (
             {"batch": 96, "devices": 64, "tensor_parallel": 8, **_HALF},
             4378,
         ),
-        differs="products of a model this small, cut in eight, are small",
+        differs="matmuls of a model this small, split in eight, are small",
     ),
     Run(
         "Llama 3 70 B, 256 H100, 8 a layer",
@@ -165,7 +167,7 @@ SEVERAL_CUTS = (
         *("LLaMA 65 B, 2048 A100", "Touvron et al. 2023, section 2.4", _LLAMA_65),
         *({"on": "A100 80 GB", "batch": 2048, "devices": 2048, "tensor_parallel": 8, "recompute": "none"}, 380),
         chose="Ampere",
-        differs="its layout is not said: 8 a layer are assumed",
+        differs="its layout is not given: 8 per layer are assumed",
     ),
 )
 _CUT = {"tensor_parallel": 8, "pipeline_parallel": 8, "recompute": "everything", **_FLOAT_8}
@@ -173,12 +175,12 @@ _OF_META = {"batch": 2048, "tensor_parallel": 8, "pipeline_parallel": 16, "recom
 PIPELINES = (
     Run(
         *("Llama 3.1 405 B, 512 H100, float8, 1F1B", TITAN, _405, {"batch": 256, "devices": 512, **_CUT}, 100, 82.5),
-        differs="one run of layers a stage: a stage waits for 18 % of the step, where a plan has runs of two layers",
+        differs="one virtual stage per stage: the bubble is 18 % of the step; a plan has virtual stages of two layers",
     ),
     Run(
         *("Llama 3.1 405 B, 512 H100, float8, interleaved", TITAN, _405, {"batch": 256, "devices": 512, **_CUT}),
         *(128, 72.7),
-        differs="runs of more than two layers, or few: its waiting is not said",
+        differs="virtual stages of more than two layers, or few: its bubble is not given",
     ),
     Run("Llama 3 405 B, 8192 H100", META, _405, {"devices": 8192, **_OF_META}, _by_mfu(_405, 0.43)),
     Run("Llama 3 405 B, 16,384 H100", META, _405, {"devices": 16_384, **_OF_META}, _by_mfu(_405, 0.41)),
@@ -205,7 +207,7 @@ TPUS = (
         *("Llama 2 70 B, 512 TPU v5p", "MaxText, docs/reference/models/tiering.md", _LLAMA_70),
         *({"on": "TPU v5p", "batch": 2048, "devices": 512, "recompute": "selective"}, 692),
         chose="TPU v5p",
-        differs="how many sequences, and what runs again, is not said",
+        differs="how many sequences, and what is recomputed, is not given",
     ),
     Run(
         *("Llama 3.1 70 B, 256 TPU v6e", GOOGLE, _70),
@@ -268,5 +270,5 @@ def compare(runs=RUNS):
             memory = [f"{run.memory:g}", f"{run.memory * run.memory_ratio:.0f}", f"{run.memory_ratio:.2f}"]
         rates = [f"{run.rate:,.0f}", f"{lowest:,.0f} to {highest:,.0f}", "yes" if run.holds else "no"]
         rows.append([run.name, *rates, *memory, run.chose, run.differs, run.source])
-    head = ["run", "tokens/s a device", "planned", "held", "GiB", "planned", "ratio", "chose", "what differs", "source"]
-    return cards.table("Published runs beside their plans", head, rows)
+    head = ["run", "tokens/s per device", "planned", "held", "GiB", "planned", "ratio", "chose", "what differs", "source"]
+    return cards.table("Published runs compared with their plans", head, rows)

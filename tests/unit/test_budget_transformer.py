@@ -86,8 +86,8 @@ def test_the_first_stage_keeps_several_micro_batches():
 def test_runs_of_two_layers_as_in_the_recipes_and_what_a_stage_waits():
     assert Layout(pipeline_parallel_size=8).runs(80, 32) == 5 and Layout(pipeline_parallel_size=8).runs(126, 32) == 8
     assert Layout(pipeline_parallel_size=8).runs(80, 7) == 1 and Layout().runs(80, 32) == 1
-    assert Layout(pipeline_parallel_size=8).waiting(80, 32) == pytest.approx(7 / (5 * 32 + 7))
-    assert Layout().waiting(80, 32) == 0
+    assert Layout(pipeline_parallel_size=8).bubble_fraction(80, 32) == pytest.approx(7 / (5 * 32 + 7))
+    assert Layout().bubble_fraction(80, 32) == 0
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ N = 8
 @pytest.mark.parametrize(("stage", "bytes_each"), [(0, 18), (1, 6 + 12 / N), (2, 2 + 16 / N), (3, 16 / N)])
 def test_stages_of_zero_leave_what_the_paper_says_and_gradients_have_32_bits(stage, bytes_each):
     states = memory(SMALL, Layout(1, 1, N, stage)).parts
-    left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "slots"))
+    left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "optimizer state"))
     assert left / SMALL.weights == pytest.approx(bytes_each)
     assert ("gathered" in states) == (stage == 3)
 
@@ -160,19 +160,19 @@ def test_what_stage_3_has_in_one_piece():
 )
 def test_bytes_of_a_weight(policy, optimizer, bytes_each):
     states = memory(SMALL, Layout(), policy=policy, optimizer=optimizer).parts
-    left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "slots"))
+    left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "optimizer state"))
     assert left == bytes_each * SMALL.weights
 
 
 def test_memory_adds_logits_the_block_in_work_and_fragments():
     parts = memory(SMALL, Layout(), 3).parts
     one = SMALL.activations_of_a_layer(3)
-    assert parts["activations: blocks"] == 2 * one and parts["activations: the block in work"] == 2 * one
+    assert parts["activations: blocks"] == 2 * one and parts["activations: current block"] == 2 * one
     assert parts["activations: logits"] == 8 * 3 * 128 * 256
     assert parts["fragments"] == pytest.approx(0.05 * (sum(parts.values()) - parts["fragments"]))
     shared = memory(SMALL, Layout(2), 3).parts
     assert shared["activations: blocks"] == one
-    assert shared["activations: the block in work"] == one + 3 * 2 * 3 * 128 * 128
+    assert shared["activations: current block"] == one + 3 * 2 * 3 * 128 * 128
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,9 @@ def test_memory_adds_logits_the_block_in_work_and_fragments():
         ({"on": "V100"}, "on='V100' must be one of A100 40 GB"),
         ({"optimizer": "adamm"}, "optimizer='adamm' must be one of"),
         ({"recompute": "attention"}, "recompute='attention' must be one of none, selective, everything"),
-        ({"zero_stage": 4}, "zero_stage=4 must be a whole number of at least 0 and at most 3"),
+        ({"zero_stage": 4}, "zero_stage=4 must be an integer of at least 0 and at most 3"),
         ({"tensor_parallel": 5}, "tensor_parallel=5 must divide the 12 heads"),
-        ({"pipeline_parallel": 13}, "pipeline_parallel=13 must be a whole number of at least 1 and at most 12"),
+        ({"pipeline_parallel": 13}, "pipeline_parallel=13 must be an integer of at least 1 and at most 12"),
         ({"devices": 16, **AS_SAID}, "fit in no layout on devices=16 H100: take more .* a sequence for each copy"),
         ({"devices": 6, **AS_SAID, "tensor_parallel": 4}, "tensor_parallel x pipeline_parallel must divide"),
         ({"network": 0}, "network=0 must be a positive"),
@@ -199,10 +199,10 @@ def test_a_cluster_refuses_bad_settings(settings, words):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: SMALL.flops(0), "batch=0 must be a whole number of at least 1"),
+        (lambda: SMALL.flops(0), "batch=0 must be an integer of at least 1"),
         (lambda: SMALL.activations_of_a_layer(8, recompute="some"), "recompute='some' must be one of none, selective"),
         (lambda: replace(LLAMA, key_value_heads=3), "heads=8 must be a multiple of key_value_heads=3"),
-        (lambda: replace(LLAMA, hidden=0), "hidden=0 must be a whole number of at least 1"),
+        (lambda: replace(LLAMA, hidden=0), "hidden=0 must be an integer of at least 1"),
         (lambda: replace(LLAMA, gated=1), "gated=1 must be True or False"),
         (lambda: replace(LLAMA, width=65), "width=65 must be a multiple of heads=8"),
     ],
@@ -257,7 +257,7 @@ def test_a_step_is_a_range_that_adds_up():
     plan = plan_cluster(SIZES["7 B"], 64, devices=16, **AS_SAID)
     flops = SIZES["7 B"].flops(64).total / 16 / 989e12
     assert plan.time["computing"] == pytest.approx((flops / 0.585, flops / 0.37))
-    (data,) = plan.sent
+    (data,) = plan.communication_volume
     assert plan.seconds == pytest.approx((flops / 0.585, flops / 0.37 + 0.25 * data.seconds / clusters.LINK))
     lowest, highest = plan.tokens_per_second
     assert lowest == pytest.approx(64 * 2048 / plan.seconds[1]) and lowest < highest
@@ -271,7 +271,7 @@ def test_devices_wait_for_those_with_a_sequence_more():
 
 def test_no_more_hides_than_there_is_computing():
     plan = plan_cluster(SIZES["7 B"], 64, devices=64, network=1e8, **AS_SAID)
-    (data,) = plan.sent
+    (data,) = plan.communication_volume
     least, most = plan.time["data"]
     hidden = data.seconds - least, data.seconds / clusters.LINK - most
     assert hidden == pytest.approx(plan.time["computing"])
@@ -302,13 +302,13 @@ def test_more_micro_batches_are_taken_where_memory_asks_for_them():
 
 def test_what_is_not_here_is_said_apart_and_changes_no_number():
     plan = plan_cluster(SMALL, 8, devices=8, tensor_parallel=2, pipeline_parallel=2, recompute="none")
-    assert plan.here[0].startswith("tensor and pipeline parallelism: ")
-    assert any('needs recompute="everything"' in words for words in plan.here)
+    assert plan.unsupported[0].startswith("tensor and pipeline parallelism: ")
+    assert any('needs recompute="everything"' in words for words in plan.unsupported)
     whole = plan_cluster(SMALL, 8, devices=8, **AS_SAID, zero_stage=0)
-    assert whole.here == [] and "bigtrain_nb" not in repr(whole)
-    assert "stages 1 and 3" in plan_cluster(SMALL, 8, devices=8, **AS_SAID, zero_stage=2).here[0]
-    assert "32 bits" in " ".join(plan_cluster(SMALL, 8, devices=8, **AS_SAID).here)
-    plain = plan_cluster(SMALL, 8, devices=8, **AS_SAID, policy="float32", optimizer="sgd").here
+    assert whole.unsupported == [] and "bigtrain_nb" not in repr(whole)
+    assert "stages 1 and 3" in plan_cluster(SMALL, 8, devices=8, **AS_SAID, zero_stage=2).unsupported[0]
+    assert "32 bits" in " ".join(plan_cluster(SMALL, 8, devices=8, **AS_SAID).unsupported)
+    plain = plan_cluster(SMALL, 8, devices=8, **AS_SAID, policy="float32", optimizer="sgd").unsupported
     assert amount(8 * SMALL.weights_outside_of_layers, "bytes") in plain[0] and "32 bits" not in " ".join(plain)
 
 
@@ -321,7 +321,7 @@ def test_tensor_parallelism_shares_whole_heads_of_keys_and_values():
 def test_a_training_says_tokens_hours_and_money():
     plan = plan_cluster(SIZES["7 B"], 512, devices=16)
     lowest, highest = plan.tokens_per_second
-    table = str(plan.training(140e9, price_an_hour=2.5))
+    table = str(plan.training(140e9, price_per_hour=2.5))
     hours = 140e9 / highest / 3600 * 16
     assert "21.3 a weight (best for the FLOPs: 20" in table and f"{float(f'{hours:.3g}'):,.0f} to" in table
     assert f"{float(f'{hours * 2.5:.3g}'):,.0f} to" in table

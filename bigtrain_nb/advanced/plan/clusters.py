@@ -9,7 +9,7 @@ from bigtrain_nb.advanced.plan.communication import Sent, sent
 from bigtrain_nb.advanced.plan.parallelism import BYTES_OF, SLOTS, Layout, memory
 from bigtrain_nb.advanced.plan.transformer import RECOMPUTE, Transformer
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import one_of, positive, whole_number
+from bigtrain_nb.common.checks import integer, one_of, positive
 from bigtrain_nb.common.words import amount, number
 
 USABLE = 0.9
@@ -29,9 +29,10 @@ AS_FAST = 1.1
 class ClusterPlan(cards.Shown):
     """What a training step of a `Transformer` takes on many devices.
 
-    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``sent``: what a device sends. ``time``: the
-    parts of a step as pairs of seconds (lowest, highest), of sending what does not hide behind computing; ``seconds``
-    of a step, ``tokens_per_second`` of all devices and ``mfu`` are such pairs too. ``tokens``: of all in a step.
+    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``communication_volume``: what a device sends.
+    ``time``: the parts of a step as pairs of seconds (lowest, highest), of communication only what does not overlap
+    with compute; ``seconds`` of a step, ``tokens_per_second`` of all devices and ``mfu`` are such pairs too.
+    ``tokens``: of all in a step. ``unsupported``: what bigtrain_nb does not have of it.
     """
 
     model: Transformer
@@ -39,7 +40,7 @@ class ClusterPlan(cards.Shown):
     layout: Layout
     memory: Breakdown
     flops: Breakdown
-    sent: list[Sent]
+    communication_volume: list[Sent]
     time: dict[str, tuple[float, float]]
     tokens: int
     policy: str
@@ -49,7 +50,7 @@ class ClusterPlan(cards.Shown):
 
     @property
     def fits(self) -> bool:
-        """Whether the memory suffices, with a tenth left to the runtime. Not whether bigtrain_nb has it: see `here`."""
+        """Whether the memory suffices, with a tenth left to the runtime; see also `unsupported`."""
         return self.memory.total <= USABLE * self.device.memory
 
     @property
@@ -70,42 +71,42 @@ class ClusterPlan(cards.Shown):
         return lowest / self.layout.devices, highest / self.layout.devices
 
     @property
-    def here(self) -> list[str]:
+    def unsupported(self) -> list[str]:
         """What bigtrain_nb does not have of it, or does with more bytes; a list of words, empty for neither."""
         stage = self.layout.zero_stage if self.layout.data_parallel_size > 1 else 0
         whole = amount(4 * self.model.weights, "bytes")
         others = amount((8 + 4 * SLOTS[self.optimizer]) * self.model.weights_outside_of_layers, "bytes")
-        gathers = "gathers in 32 bits, and no block ahead: twice the bytes, and none of it hidden"
+        gathers = "gathers in 32 bits and prefetches no block: twice the bytes, none of it overlapped"
         if self.policy == "float32":
-            gathers = "gathers no block ahead: none of it is hidden"
+            gathers = "prefetches no block: none of it is overlapped"
         kinds = self.layout.sizes
         cuts = [kind for kind in kinds if kind != "data"]
         cases = [
             (bool(cuts), f"{' and '.join(cuts)} parallelism: by hand in notebook 09"),
-            (stage == 1, f"shard_optimizer=True keeps the float32 weights whole, {whole} on each device"),
+            (stage == 1, f"shard_optimizer=True keeps full float32 weights, {whole} on each device"),
             (stage == 2, "ZeRO stage 2: it has stages 1 and 3"),
-            (stage == 3, f"fully_shard=... leaves what is outside of the blocks whole, {others} on each device"),
+            (stage == 3, f"fully_shard=... does not shard what is outside of the blocks, {others} on each device"),
             (stage == 3, gathers),
             (stage == 3 and self.recompute != "everything", 'fully_shard=... needs recompute="everything"'),
             (self.policy == "float8", "float8"),
         ]
         return [words for holds, words in cases if holds]
 
-    def training(self, tokens: float, price_an_hour: float | None = None) -> cards.Card:
+    def training(self, tokens: float, price_per_hour: float | None = None) -> cards.Card:
         """A table: what so many ``tokens`` take in hours and cost, without failures and what is tried before.
 
-        ``price_an_hour``: of one device, in the reader's money. Raises ValueError for numbers that are not above 0.
+        ``price_per_hour``: of one device, in the reader's money. Raises ValueError for numbers that are not above 0.
         """
         seconds = [positive("tokens", tokens, "tokens") / rate for rate in reversed(self.tokens_per_second)]
         hours = [each / 3600 * self.layout.devices for each in seconds]
-        of_a_weight = f"{number(tokens / self.model.weights)} a weight (best for the FLOPs: 20, Hoffmann et al. 2022)"
+        of_a_weight = f"{number(tokens / self.model.weights)} per parameter (compute-optimal: 20, Hoffmann et al. 2022)"
         rows = [
             ["tokens", f"{amount(tokens, 'tokens')}, {of_a_weight}"],
             ["time", _range(seconds, "s")],
-            ["hours of devices", " to ".join(map(number, hours))],
+            ["device hours", " to ".join(map(number, hours))],
         ]
-        if price_an_hour is not None:
-            price = positive("price_an_hour", price_an_hour, "an hour")
+        if price_per_hour is not None:
+            price = positive("price_per_hour", price_per_hour, "an hour")
             rows.append(["cost", " to ".join(number(each * price) for each in hours)])
         return cards.table("A training", ["what", "amount"], rows)
 
@@ -113,13 +114,13 @@ class ClusterPlan(cards.Shown):
         full = f"{self.memory.total / self.device.memory:.0%} of the memory of each {self.device.name} is full"
         sizes = f"{amount(self.memory.total, 'bytes')} of {amount(self.device.memory, 'bytes')}"
         yield f"{full}, {sizes}." if self.fits else f"{full}, {sizes}: that does not fit."
-        weights, again = amount(self.model.weights, "weights"), f"recompute={self.recompute!r}"
+        weights, again = amount(self.model.weights, "parameters"), f"recompute={self.recompute!r}"
         yield f"{weights} on {self.layout.devices} x {self.device.name}: {self.layout}; {again}."
         low, high = self.mfu
         rate = f"{_range(self.tokens_per_second, 'tokens')}/s in all, MFU {low:.0%} to {high:.0%}"
         yield f"{_range(self.seconds, 's')} a step of {amount(self.tokens, 'tokens')}: {rate}."
-        if self.here:
-            yield f"bigtrain_nb does not have, or has in another way: {'; '.join(self.here)}."
+        if self.unsupported:
+            yield f"Not supported by bigtrain_nb, or implemented differently: {'; '.join(self.unsupported)}."
 
     def _card(self):
         notes = [cards.note(words, "") for words in self.words()]
@@ -127,9 +128,9 @@ class ClusterPlan(cards.Shown):
 
     def _steps(self):
         how = {"computing": f"{amount(self.flops.total, 'FLOP')}; {self.device.source}"}
-        for one in self.sent:
+        for one in self.communication_volume:
             least, most = HIDDEN[one.kind]
-            how[one.kind] = f"{amount(one.seconds, 's')}, {least:.0%} to {most:.0%} of it hidden; {one.how}"
+            how[one.kind] = f"{amount(one.seconds, 's')}, {least:.0%} to {most:.0%} of it overlapped; {one.how}"
         how["a step"] = "together"
         parts = {**self.time, "a step": self.seconds}
         rows = [[name, *(amount(value, "s") for value in pair), how[name]] for name, pair in parts.items()]
@@ -177,22 +178,22 @@ def plan_cluster(
 
         plan = bt.plan_cluster(bt.SIZES["7 B"], batch=512, on="H100", devices=16)
         print(plan.layout, plan.memory.total, plan.seconds, plan.tokens_per_second)
-        print(plan.training(tokens=140e9, price_an_hour=2.5))
+        print(plan.training(tokens=140e9, price_per_hour=2.5))
     """
     if not isinstance(model, Transformer):
         raise TypeError(f"plan_cluster takes a bt.Transformer(layers, width, heads, ...), not {type(model).__name__}")
-    batch = whole_number("batch", batch, 1)
+    batch = integer("batch", batch, 1)
     device = ACCELERATORS[one_of("on", on, [name for name, one in ACCELERATORS.items() if one.efficiency])]
     one_of("policy", policy, BYTES_OF)
     if policy == "float8" and device.flops_8 is None:
         raise ValueError(f"policy='float8' is no faster on {on}: use mixed_bfloat16")
     one_of("optimizer", optimizer, SLOTS)
-    whole_number("zero_stage", zero_stage, 0, 3)
+    integer("zero_stage", zero_stage, 0, 3)
     network = device.network if network is None else positive("network", network, "bytes/s")
     counts = {"devices": devices, "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel}
     for name, value in {**counts, "micro_batches": micro_batches}.items():
         if value is not None:
-            whole_number(name, value, 1, model.layers if name == "pipeline_parallel" else 2**20)
+            integer(name, value, 1, model.layers if name == "pipeline_parallel" else 2**20)
     heads = _fewest_heads(model)
     if tensor_parallel and heads % tensor_parallel:
         kind = "heads of keys and values" if model.key_value_heads else "heads"
@@ -214,9 +215,9 @@ def plan_cluster(
             fastest = min(plan.seconds[1] for plan in fitting)
             return next(plan for plan in fitting if plan.seconds[1] <= AS_FAST * fastest)
     raise ValueError(
-        f"{amount(model.weights, 'weights')} in batches of {batch} fit in no layout on devices={devices or 'any'} {on}:"
-        " take more devices, which tensor_parallel x pipeline_parallel must divide, a sequence for each copy of the"
-        ' model, recompute="everything", shorter sequences or a larger device'
+        f"{amount(model.weights, 'parameters')} in batches of {batch} fit in no layout on devices={devices or 'any'}"
+        f" {on}: take more devices, which tensor_parallel x pipeline_parallel must divide, a sequence for each"
+        ' data-parallel replica, recompute="everything", shorter sequences or a larger device'
     )
 
 
@@ -247,7 +248,7 @@ def _plan(model, device, layout, batch, micro_batches, network, settings):
     flops = model.flops(batch, recompute)
     messages = sent(model, layout, share, BYTES_OF[policy], recompute, slices, device, network)
 
-    busy = 1 - layout.waiting(model.layers, slices)
+    busy = 1 - layout.bubble_fraction(model.layers, slices)
     fullest = layout.layers_of_a_stage(model.layers) * layout.pipeline_parallel_size / model.layers
     shared = fullest * share * layout.data_parallel_size / batch / layout.devices / busy  # of what all compute
     computing = tuple(shared * _seconds(flops, device, policy, best) for best in (1, 0))

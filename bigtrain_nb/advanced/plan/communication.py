@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from bigtrain_nb.common.checks import not_negative, positive, whole_number
+from bigtrain_nb.common.checks import integer, not_negative, positive
 from bigtrain_nb.common.words import amount
 
 NODE_LATENCY = 3.4e-6
@@ -62,7 +62,7 @@ class Group:
     def words(self):
         if self.nodes == 1:
             return f"within the node at {amount(self.link, 'B/s')}"
-        return f"between {self.nodes} nodes by {self.near} cards of {amount(self.card, 'B/s')} each"
+        return f"between {self.nodes} nodes by {self.near} NICs of {amount(self.card, 'B/s')} each"
 
 
 def sent(model, layout, batch, number, recompute, slices, device, network):
@@ -92,7 +92,7 @@ def sent(model, layout, batch, number, recompute, slices, device, network):
     size = (4 * scatters + gathered * gathers) * weights * (d - 1) / d
     seconds = groups["data"].gather_seconds(4 * weights / parts) * scatters * parts
     seconds += groups["data"].gather_seconds(gathered * weights / parts) * gathers * parts
-    how = f"({scatters} x 4 + {gathers} x {gathered}) bytes x {amount(weights, 'weights')} x ({d} - 1)/{d}"
+    how = f"({scatters} x 4 + {gathers} x {gathered}) bytes x {amount(weights, 'parameters')} x ({d} - 1)/{d}"
     found = [Sent("data", size, seconds, f"{how}, {groups['data'].words}")]
 
     output = number * batch * model.length * model.width
@@ -121,7 +121,7 @@ def all_reduce_seconds(size: float, devices: int, bandwidth: float, latency: flo
 
         print(bt.all_reduce_seconds(1e9, devices=8, bandwidth=25e9))  # 0.07
     """
-    whole_number("devices", devices, 1)
+    integer("devices", devices, 1)
     not_negative("size", size, "bytes")
     not_negative("latency", latency, "seconds")
     positive("bandwidth", bandwidth, "bytes/s")

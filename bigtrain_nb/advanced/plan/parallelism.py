@@ -81,7 +81,7 @@ class Layout:
             return 1
         return max(1, self.layers_of_a_stage(layers) // 2)
 
-    def waiting(self, layers, slices):
+    def bubble_fraction(self, layers, slices):
         """The share of a step in which a stage of p waits, with m micro-batches and v runs: (p-1)/(vm+p-1).
 
         Huang et al. 2019 (GPipe); with runs, Narayanan et al. 2021.
@@ -114,7 +114,12 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     number = BYTES_OF[policy]
     lines = []
     weights = layout.weights_of_a_stage(model)
-    state = {"weights": (4, 1), "16-bit copies": (number, 3), "gradients": (4, 2), "slots": (4 * SLOTS[optimizer], 1)}
+    state = {
+        "weights": (4, 1),
+        "16-bit copies": (number, 3),
+        "gradients": (4, 2),
+        "optimizer state": (4 * SLOTS[optimizer], 1),
+    }
     if layout.pipeline_parallel_size > 1:
         state["gradients"] = (4, 3)  # whole until the last micro-batch
     if policy == "float32":
@@ -123,7 +128,7 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
         del state["16-bit copies"]
     for name, (size, divided_from) in state.items():
         sharers = d if stage >= divided_from else 1
-        how = f"{amount(weights, 'weights')} x {size} bytes / {sharers}"
+        how = f"{amount(weights, 'parameters')} x {size} bytes / {sharers}"
         lines.append(Line(name, size * weights / sharers, how))
     if stage == 3:
         lines.append(_gathered(model, layout, weights, number))
@@ -134,7 +139,7 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     one = model.activations_of_a_layer(batch, "none", number) / t
     whole = 3 * number * batch * model.length * model.width if t > 1 else 0
     how = f"2 x {amount(one, 'bytes')}, with gradients, and {amount(whole, 'bytes')} of all devices that share it"
-    lines.append(Line("activations: the block in work", 2 * one + whole, how))
+    lines.append(Line("activations: current block", 2 * one + whole, how))
     logits = batch * model.length * model.vocabulary / t
     lines.append(Line("activations: logits", LOGITS * logits, f"{LOGITS} bytes x {amount(logits, 'logits')}"))
     used = sum(line.value for line in lines)
@@ -145,8 +150,8 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
 def _gathered(model, layout, weights, number):
     """Return the line of what stage 3 has in one piece for a moment, or with a pipeline for a step."""
     if layout.pipeline_parallel_size > 1:
-        return Line("gathered", (number + 4) * weights, f"{amount(weights, 'weights')} x ({number} + 4) bytes")
+        return Line("gathered", (number + 4) * weights, f"{amount(weights, 'parameters')} x ({number} + 4) bytes")
     block = model.weights_of_a_layer / layout.tensor_parallel_size
     others = model.weights_outside_of_layers / layout.tensor_parallel_size
-    how = f"{amount(block, 'weights')} x (2 x {number} + 4) bytes, and {amount(others, 'weights')} x {number}"
+    how = f"{amount(block, 'parameters')} x (2 x {number} + 4) bytes, and {amount(others, 'parameters')} x {number}"
     return Line("gathered", (2 * number + 4) * block + number * others, how)
