@@ -99,9 +99,9 @@ class Model(keras.Model):
     - ``reduce_dtype="bfloat16"``: gradients travel between replicas in half the bytes.
 
     The gradient that is applied is the mean over the global batch, however unevenly it splits. So are metrics whose
-    variables are sums and counts, as all of Keras: replicas add up what they have counted. A metric of your own that
+    variables are sums and counts, as all of Keras: replicas add up what they have counted. A custom metric that
     keeps a mean in a variable shows a sum of means there; let it keep a sum and a count. What
-    `compute_loss` of your own returns is taken as on one device: as the mean over the examples that it was given, and
+    a custom `compute_loss` returns is taken as on one device: as the mean over the examples that it was given, and
     `fit` warns of it where there are several pieces. These differ from stock Keras on one device:
 
     - layers with batch statistics, random numbers or losses of their own, as those that balance experts, see a

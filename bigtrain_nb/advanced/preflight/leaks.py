@@ -270,7 +270,7 @@ def _sees_later(training, inputs, place):
         if len(one.shape) > 1 and one.shape[1] == value.shape[1]
     ]
     if not of_steps:
-        raise Skipped("the outputs have no row for each place of a sequence")
+        raise Skipped("the outputs have no row for each position of a sequence")
     return max(of_steps)
 
 
