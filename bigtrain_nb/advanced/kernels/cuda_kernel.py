@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bigtrain_nb.advanced.kernels import host
-from bigtrain_nb.common.checks import of_kind, whole_number
+from bigtrain_nb.common.checks import integer, of_kind
 from bigtrain_nb.common.keras_compat import compiled_custom_call
 from bigtrain_nb.common.quiet import tf
 
@@ -137,10 +137,10 @@ class CudaKernel:
                 " drop_remainder=True) or a bt.Model, and compute_output_shape in a layer"
             )
         results = tuple(of_kind("results", one, tf.TensorSpec, "a list of tf.TensorSpec") for one in now(self.results))
-        whole_number("number of results", len(results), 1)
+        integer("number of results", len(results), 1)
         grid = _three("grid", now(self.grid), (2**31 - 1, 65535, 65535))
         block = _three("block", now(self.block), (1024, 1024, 64))
-        threads = whole_number("threads of a block", math.prod(block), 1, 1024)
+        threads = integer("threads of a block", math.prod(block), 1, 1024)
         macros = {**(now(self.macros) or {}), "THREADS": threads}
         parameters = _parameters(self.source, self.name, macros, [*operands, *results])
         macros = tuple(sorted((key, str(value)) for key, value in macros.items()))
@@ -149,8 +149,8 @@ class CudaKernel:
 
 def _three(name, value, most):
     value = value if isinstance(value, tuple | list) else (value,)
-    whole_number(f"length of {name}", len(value), 1, 3)
-    return tuple(whole_number(name, one, 1, limit) for one, limit in zip((*value, 1, 1), most, strict=False))
+    integer(f"length of {name}", len(value), 1, 3)
+    return tuple(integer(name, one, 1, limit) for one, limit in zip((*value, 1, 1), most, strict=False))
 
 
 def _parameters(source, name, macros, tensors):
