@@ -1,4 +1,4 @@
-"""Kernels of `bt.cuda_kernel` on a GPU: the launch, exactness, training, time beside plain operations."""
+"""Kernels of `bt.cuda_kernel` on a GPU: the launch, exactness, training, time compared with plain operations."""
 
 import os
 import subprocess

@@ -156,9 +156,9 @@ def _register(name, function):
     except AttributeError:
         raise ImportError(f"TensorFlow {tf.__version__} does not export XLA's registry of custom calls") from None
     find.restype, put.restype = ctypes.c_void_p, None
-    buffers = [ctypes.create_string_buffer(one.encode()) for one in (name, "Host")]
-    # std::string: where its characters are, how many, and room for short ones
-    strings = [(ctypes.c_size_t * 4)(ctypes.addressof(one), len(one) - 1) for one in buffers]
+    letters = [ctypes.create_string_buffer(one.encode()) for one in (name, "Host")]
+    # std::string: where its characters are, how many, and buffer for short ones
+    strings = [(ctypes.c_size_t * 4)(ctypes.addressof(one), len(one) - 1) for one in letters]
     put(ctypes.c_void_p(find()), strings[0], ctypes.cast(function, ctypes.c_void_p), strings[1])
 
 
@@ -180,18 +180,18 @@ def check(launch, operands):
 def _run(launch, operands, backwards, fill):
     """Return the results of one launch; refuse writes anywhere else. ``fill`` says what memory holds before."""
     arrays = [*operands, *(np.empty(one.shape, one.dtype.as_numpy_dtype) for one in launch.results)]
-    # Each memory of its own kind, so that what is copied from beside one tensor to beside another shows
-    rooms = [np.full(one.nbytes + 2 * AROUND, fill ^ number, np.uint8) for number, one in enumerate(arrays)]
-    for room, one in zip(rooms, operands, strict=False):
-        room[AROUND:-AROUND] = np.frombuffer(one.tobytes(), np.uint8)
-    before = [room.copy() for room in rooms]
-    pointers = (ctypes.c_void_p * len(rooms))(*(room.ctypes.data + AROUND for room in rooms))
+    # Each with its own fill, so that copying from around one tensor to around another is detected
+    buffers = [np.full(one.nbytes + 2 * AROUND, fill ^ number, np.uint8) for number, one in enumerate(arrays)]
+    for buffer, one in zip(buffers, operands, strict=False):
+        buffer[AROUND:-AROUND] = np.frombuffer(one.tobytes(), np.uint8)
+    before = [buffer.copy() for buffer in buffers]
+    pointers = (ctypes.c_void_p * len(buffers))(*(buffer.ctypes.data + AROUND for buffer in buffers))
     _library(launch).launch(pointers, backwards, fill)
-    for number, (name, old, new) in enumerate(zip(launch.parameters, before, rooms, strict=True)):
+    for number, (name, old, new) in enumerate(zip(launch.parameters, before, buffers, strict=True)):
         if number >= len(operands):
             old[AROUND:-AROUND] = new[AROUND:-AROUND]
         if not np.array_equal(old, new):
             where = "to or around its operand" if number < len(operands) else "outside its result"
             raise ValueError(f"{launch.name} writes {where} {name}")
-    parts = [room[AROUND:-AROUND].view(one.dtype).reshape(one.shape) for room, one in zip(rooms, arrays, strict=True)]
-    return parts[len(operands) :]
+    pairs = list(zip(buffers, arrays, strict=True))[len(operands) :]
+    return [buffer[AROUND:-AROUND].view(one.dtype).reshape(one.shape) for buffer, one in pairs]
