@@ -96,7 +96,7 @@ def both_passes(function):
 
 def far(found, right):
     found, right = (np.asarray(tf.cast(one, "float64")) for one in (found, right))
-    return float(np.linalg.norm(found - right) / np.linalg.norm(right))
+    return float(np.linalg.norm(found - right) / max(np.linalg.norm(right), 1e-30))
 
 
 class Recurrent(keras.layers.Layer):
@@ -119,12 +119,13 @@ class Recurrent(keras.layers.Layer):
         return self.function(a, (1 - a) * tf.tanh(new))
 
 
-def trained(function, of=keras.Model, shape=(16, 8), batch=4, examples=30, drop_remainder=False, **compiled):
+def trained(function, of=None, shape=(16, 8), batch=4, examples=30, drop_remainder=False, **compiled):
     """Return the losses of two epochs."""
     keras.utils.set_random_seed(1)
     inputs = keras.Input(shape)
     h = Recurrent(16, function)(inputs)
-    model = of(keras.Model(inputs, keras.layers.Dense(1, "sigmoid", dtype="float32")(h[:, -1])))
+    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid", dtype="float32")(h[:, -1]))
+    model = of(model) if of else model
     x = np.random.default_rng(1).normal(size=(examples, *shape)).astype("float32")
     y = (x.sum(axis=(1, 2)) > 0).astype("float32")[:, None]
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch, drop_remainder=drop_remainder)
