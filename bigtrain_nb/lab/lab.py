@@ -176,7 +176,7 @@ class Lab:
     def extend(self, seconds: float | None = None) -> list[Run]:
         """Measure those of the last run or sweep for so many seconds more; wait for the results, each a `Run`.
 
-        By default as long again as they took so far. After a race: those that are still in, or the two that were in
+        By default as long again as they took so far. After a race: those that remain, or the two that were in
         last, take turns as in a sweep. Raises RuntimeError after a first run, where there is nothing to extend.
         """
         return self._measure_on(*self._begin_to_extend(seconds))

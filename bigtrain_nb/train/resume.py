@@ -354,7 +354,7 @@ class Resume(keras.callbacks.Callback):
             given["epochs"] = self.epoch
         if best_weights_are_lost(callbacks, self._state.callbacks):
             print(
-                "EarlyStopping(restore_best_weights=True): no checkpoint has the best weights, so that \"best\" begins"
+                'EarlyStopping(restore_best_weights=True): no checkpoint has the best weights, so that "best" begins'
                 f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best",
                 flush=True,
             )

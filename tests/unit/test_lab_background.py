@@ -33,7 +33,7 @@ class TestBackground:
         assert time.monotonic() - began < 5
         assert not lab.running and lab.status == "Stopped; the runs are as they were."
         lab.start()
-        until(lambda: lab.status.startswith("Waiting for an earlier run"))
+        until(lambda: lab.status.startswith("Waiting for another run"))
         assert gate.calls == 1
         gate.opened.set()
         until(lambda: not background_threads())
@@ -44,7 +44,7 @@ class TestBackground:
         other.start()
         assert gate.reached.wait(10)
         lab.start()
-        until(lambda: lab.status.startswith("Waiting for an earlier run"))
+        until(lambda: lab.status.startswith("Waiting for another run"))
         gate.opened.set()
         finish(lab)
         assert not other.running and len(lab.runs) == len(other.runs) == 1

@@ -11,7 +11,7 @@ from tiers import in_two_tiers
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.plan import utilization
 from bigtrain_nb.advanced.watch import meter as module
-from bigtrain_nb.common.keras_compat import tracings_of
+from bigtrain_nb.advanced.watch.meter import tracings_of
 from bigtrain_nb.common.quiet import keras, tf
 
 STEP = 0.0625  # seconds that an execution takes, so that a round has four
@@ -289,7 +289,7 @@ def test_mfu_is_not_told_where_work_is_not_looked_into():
 
     model = keras.Sequential([keras.Input((6,)), Chooses(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="FLOPs of .* are not known: not looked into"):
+    with pytest.raises(ValueError, match="FLOPs of .* are not known: not counted"):
         utilization.flops_of_an_example(model)
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from bigtrain_nb.advanced.kernels import host
+from bigtrain_nb.advanced.shared.custom_calls import compiled_custom_call
 from bigtrain_nb.common.checks import integer, of_kind
-from bigtrain_nb.common.keras_compat import compiled_custom_call
 from bigtrain_nb.common.quiet import tf
 
 TARGET = "__gpu$xla.gpu.ptx"

@@ -9,7 +9,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from bigtrain_nb.common.keras_compat import compiled_custom_call
+from bigtrain_nb.advanced.shared.custom_calls import compiled_custom_call
 from bigtrain_nb.common.quiet import tf
 
 TYPES = {"bfloat16": "BF16", "float16": "F16"}

@@ -121,7 +121,7 @@ class ClusterPlan(cards.Shown):
     ) -> cards.Card:
         """A table: what a training on so many ``tokens`` takes in time, devices and money, failures counted.
 
-        Each number is yours to set; without figures of your own cluster the defaults are examples:
+        Each number is yours to set; the defaults are examples for a cluster whose figures you do not know:
 
         - ``price_per_hour``: of one device, in your money; ``spares``: devices held ready, as a share of those in use;
         - ``evaluation``: tokens evaluated for each token trained, forward only, which takes a third of the FLOPs;
