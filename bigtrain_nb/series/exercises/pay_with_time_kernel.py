@@ -1,5 +1,6 @@
 """Exercise of notebook 07 about a custom CUDA kernel: the backward pass of a recurrence."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -76,6 +77,10 @@ def _check_recurrence_backward(answer):
         except (ValueError, TypeError) as error:
             raise Wrong(f"{told}: {error}") from error
         expect(len(found), 2, f"results {told}")
+        grid = operation.grid(a, h, upstream) if callable(operation.grid) else operation.grid
+        blocks, enough = math.prod(np.ravel(grid)), shape[0] * math.ceil(shape[2] / threads)
+        if blocks > enough:
+            raise Wrong(f"{told}: {blocks} blocks are launched, and {enough} are enough")
         for name, one, right in zip(("a", "x"), found, expected, strict=True):
             if one.shape != shape or not np.allclose(one, right, atol=1e-4):
                 raise Wrong(f"the gradient of {name} {told} is {one.ravel()[:3]}..., expected {right.ravel()[:3]}...")
@@ -104,6 +109,11 @@ def _takes_h_of_the_same_time(threads):
 @_check_recurrence_backward.refuses("the gradient of a with 4 threads")
 def _forgets_a_on_the_way_back(threads):
     return _changed(threads, "later = now * a[at]", "later = now")
+
+
+@_check_recurrence_backward.refuses("12 blocks are launched, and 4 are enough")
+def _a_block_for_each_channel(threads):
+    return replace(recurrence_backward(threads), grid=lambda a, h, upstream: (a.shape[2], a.shape[0]))
 
 
 @_check_recurrence_backward.refuses("does not compile: kernel.cu")
