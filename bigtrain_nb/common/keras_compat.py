@@ -166,14 +166,14 @@ class WatchedLoss:
         return self.loss(y_true, y_pred, None) if self.reduces else self._of_examples(y_true, y_pred)
 
     def watched(self, y_true, y_pred):
-        """Stand in the place of its `call`."""
+        """Stand in place of its `call`."""
         values = self._noted(self._of_examples, y_true, y_pred)
         self.is_one_number = len(values.shape) == 0
         self.mask = mask_of(values)
         return values
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        """Stand in the place of a loss that reduces by itself, perhaps what its `call` has returned."""
+        """Stand in place of a loss that reduces by itself, perhaps what its `call` has returned."""
         self.is_one_number = True
         return self._noted(self.loss, y_true, y_pred, sample_weight)
 

@@ -583,13 +583,16 @@ class Model(keras.Model):
             super().set_weights(weights)
 
     def save(self, filepath, overwrite=True, zipped=None, **kwargs):
-        """Save as `keras.Model.save`, beside the old file and then in its place; workers save one whole file."""
+        """Save as `keras.Model.save`, beside the old file and then in its place.
+
+        Of several workers the chief writes; the others do not wait for it.
+        """
         if zipped is not None:
             kwargs["zipped"] = zipped
         self._save_once(super().save, filepath, overwrite, kwargs)
 
     def save_weights(self, filepath, overwrite=True, max_shard_size=None):
-        """Save as `keras.Model.save_weights`, beside the old file and then in its place."""
+        """Save as `keras.Model.save_weights`, beside the old file and then in its place, as `save` does."""
         kwargs = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
         self._save_once(super().save_weights, filepath, overwrite, kwargs)
 

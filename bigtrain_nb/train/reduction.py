@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from importlib import import_module
 
 from bigtrain_nb.common.batches import share_of
-from bigtrain_nb.common.files import write_once
+from bigtrain_nb.common.files import write_beside
 from bigtrain_nb.common.in_place import become, own_class, what_it_became
 from bigtrain_nb.common.keras_compat import innermost, moving_statistics, same_weight_decay
 from bigtrain_nb.common.quiet import keras, tf
@@ -119,8 +119,9 @@ class Mean:
     # After it
 
     def save(self, path, save):
-        """Call ``save(path)``, on one worker or all, so that one whole file takes the place of what is there."""
-        write_once(path, save)
+        """Call ``save``, on the chief or on all workers, so that one whole file takes the place of what is there."""
+        if self.model.distribute_strategy.extended.should_checkpoint:
+            write_beside(path, save)
 
 
 def _of_class(optimizer, wanted, weights):

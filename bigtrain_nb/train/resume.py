@@ -322,7 +322,7 @@ class Resume(keras.callbacks.Callback):
     # In `fit`
 
     def _in_place_of_fit(self, model):
-        """Return what stands in the place of a model's `fit`, which Keras gives no callback before and after it."""
+        """Return what stands in place of a model's `fit`, which Keras gives no callback before and after it."""
 
         @wraps(model.fit)
         def fit(*args, **kwargs):

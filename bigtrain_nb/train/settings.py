@@ -57,7 +57,7 @@ REDUCTIONS = {
     "shard_optimizer": ("bigtrain_nb.advanced.parallel.sharded", "ShardedMean"),
     "fully_shard": ("bigtrain_nb.advanced.parallel.fully_shard", "FullyShardedMean"),
 }
-"""What a setting needs in the place of `Mean`: module and class, which are loaded when it is given."""
+"""What a setting needs in place of `Mean`: module and class, which are loaded when it is given."""
 
 
 def checked(model, settings):

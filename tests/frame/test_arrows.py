@@ -1,4 +1,4 @@
-"""The arrows between shelves and rooms of bigtrain_nb, held in all imports, those inside functions too."""
+"""The arrows between layers and packages of bigtrain_nb, held in all imports, those inside functions too."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SHELVES = "helper", "workbook", "advanced", "series"
 ROW = re.compile(rf"^\| ({'|'.join(SHELVES)}) \| `(\w+)` \| .* \|([^|]*)\|$", re.MULTILINE)
 ROWS = ROW.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
-ROOMS = {room: set(re.findall(r"`(\w+)`", others)) for _, room, others in ROWS}  # which others a room may use
+ROOMS = {room: set(re.findall(r"`(\w+)`", others)) for _, room, others in ROWS}  # which others a package may use
 ROOMS["unpack"] = {"common", "workbook"}
 HELPER = {room for shelf, room, _ in ROWS if shelf == "helper"}
 ADVANCED = {room for shelf, room, _ in ROWS if shelf == "advanced"}
@@ -25,7 +25,7 @@ for path in ROOT.glob("bigtrain_nb/**/*.py"):
     parts = path.relative_to(ROOT).with_suffix("").parts
     MODULES[".".join(parts).removesuffix(".__init__")] = path
 del MODULES["bigtrain_nb.advanced"]  # no more than a docstring
-del MODULES["bigtrain_nb"]  # which names all rooms, and loads them when they are asked for
+del MODULES["bigtrain_nb"]  # which names all packages, and loads them when they are asked for
 FIND_BY_NAME = {
     "bigtrain_nb.workbook.exercises",  # those of the series
     "bigtrain_nb.train.reduction",  # what a setting needs
@@ -98,10 +98,10 @@ def test_each_room_uses_only_what_stands_below_it():
 
 STAYS = {  # of the helper, though only what is advanced uses it today
     "custom_call": "notebook 07 has it from there",
-    "gpu_memory": "beside the other questions to nvidia-smi",
-    "own_weights_to_train": "beside layers_within",
+    "gpu_memory": "next to the other questions to nvidia-smi",
+    "own_weights_to_train": "next to layers_within",
     "stacked_figure": "notebooks 06 and 08 have it from there",
-    "with_mask": "beside mask_of",
+    "with_mask": "next to mask_of",
 }
 
 

@@ -1,6 +1,6 @@
 """What cells and scripts of notebooks import from inside the package: that is public, meant to be so or not.
 
-What only one notebook needs stands in `bigtrain_nb.series`, which cells import from as they like. The rest is listed
+What only one notebook needs is in `bigtrain_nb.series`, which cells import from as they like. The rest is listed
 here, and the list may only become shorter: make a name one of ``bt.``, or move it to the series.
 """
 

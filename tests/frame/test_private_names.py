@@ -1,7 +1,7 @@
-"""Private names of Keras and TensorFlow stand where they are looked for: a release may change each of them.
+"""Private names of Keras and TensorFlow are where they are looked for: a release may change each of them.
 
-They are in `common/keras_compat.py`; in functions and classes that are marked ``# private: Keras``, beside the one file
-that needs them; and in classes that override or read what they derive from.
+They are in `common/keras_compat.py`; in functions and classes that are marked ``# private: Keras``, next to the one
+file that needs them; and in classes that override or read what they derive from.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""The helper that a reader meets stays small, and so does the package: who adds takes out, or moves it up a shelf."""
+"""The helper that a reader meets stays small, and so does the package: who adds takes out, or moves it up a layer."""
 
 from pathlib import Path
 
@@ -25,5 +25,5 @@ def test_it_does_not_grow(name):
     found, most = lines(name), SIZES[name]
     assert found <= most, (
         f"the {name} has {found:,} lines, of which {most:,} are allowed and the aim is {AIMS[name]:,}: take something"
-        " out, or move it up a shelf"
+        " out, or move it up a layer"
     )

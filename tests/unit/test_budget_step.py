@@ -140,7 +140,7 @@ def test_tensorflow_still_keeps_what_it_folds(cpu_memory):
 
 
 def test_nothing_is_folded_where_no_size_is_known_beforehand():
-    """Not in micro-batches, and not on several replicas, whose shares may be empty and so stand in a loop."""
+    """Not in micro-batches, and not on several replicas, whose shares may be empty and so are in a loop."""
     model = bt.conv_net()
     for settings in ({"devices": 2}, {"micro_batches": 2}):
         plan = plan_step(model, 2 * SUMS, **settings)

@@ -186,6 +186,9 @@ class TestClock:
         assert clock.hear("round 2 of about 3: run 1 17 examples/s"), "three rounds take 1.2 s"
         assert 1.4 < clock.total < 2.4 and clock.words.startswith("about 1.") and "building" not in clock.words
         assert not clock.hear("round 2 of about 3: run 1 17 examples/s")
+        before = clock.total
+        clock.hear("round 9 of about 9: run 1 17 examples/s")
+        assert clock.total < before, "the first round was slow"
 
 
 @quick

@@ -95,6 +95,17 @@ class TestErrors:
         finish(lab)
         assert len(lab.runs) == 2 and capfd.readouterr() == ("", "")
 
+    def test_of_a_long_error_both_ends_are_shown_line_by_line(self):
+        def fails():
+            raise RuntimeError("the first line\n" + "more\n" * 1000 + "the last line")
+
+        lab = Lab(fails)
+        view = shown(lab)
+        lab.start()
+        finish(lab)
+        assert "RuntimeError: the first line\n" in lab.status and lab.status.endswith("more\nthe last line")
+        assert len(lab.status) < 700 and "white-space: pre-line" in view.status.value
+
     def test_after_an_interrupt_the_lab_is_usable(self):
         errors = [KeyboardInterrupt]
 

@@ -95,6 +95,7 @@ def test_where_luck_has_most_of_the_width_no_more_seconds_are_advised():
 def test_a_result_says_its_median_interval_and_note():
     assert result().median == 100 and (result().low, result().high) == (90, 110)
     assert str(result(note="mind the gap")) == "a: 100 (90.0 to 110) examples/s (mind the gap)"
+    assert str(result(rounds=[90, 100, 110])) == "a: 100 (3 rounds: 90.0 to 110) examples/s"
     assert str(result(rounds=[9.999] * 6)) == "a: 10.0 examples/s"
 
 

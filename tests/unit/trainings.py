@@ -1,7 +1,7 @@
 """Small trainings, sick and healthy, for `bt.preflight`: each builds one and returns (model, data[, validation]).
 
 FAULTY: {name: (function, the check that is to say "error")}; HEALTHY: {name: function}. Those that no test
-examines stand in more_trainings.py.
+examines are in benchmarks/more_trainings.py.
 """
 
 from collections import OrderedDict

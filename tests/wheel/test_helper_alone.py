@@ -1,4 +1,4 @@
-"""The helper stands alone: tests of it pass in a wheel that was built without what stands above it."""
+"""The helper works alone: its tests pass in a wheel that was built without the layers above it."""
 
 import os
 import shutil

@@ -132,7 +132,7 @@ def test_both_save_to_one_path_and_every_file_is_whole(found, folder):
     for result in found:
         assert result["files"] == [True] * len(result["files"])
     assert len(found[0]["files"]) == 2 * (2 * 5 + 1)
-    assert not list(folder.rglob(".part-of-*"))
+    assert not list(folder.rglob(".*part-of-*"))
 
 
 def test_stock_keras_still_raises(found):

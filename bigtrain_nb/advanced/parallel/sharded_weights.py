@@ -1,4 +1,4 @@
-"""Shards in the place of a layer's weights: in what it trains, shows, saves and loads."""
+"""Shards in place of a layer's weights: in what it trains, shows, saves and loads."""
 
 import math
 from functools import partial
@@ -106,7 +106,7 @@ def _shown(weight, shard, *_, **__):
 
 
 def _save_whole(layer, pairs):
-    """Let a layer save and load as ever, with whole weights in the place of shards."""
+    """Let a layer save and load as ever, with whole weights in place of shards."""
     save, load = layer.save_own_variables, layer.load_own_variables
     back = [(shard, weight) for weight, shard in pairs]
 

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 from weakref import WeakKeyDictionary
 
-from bigtrain_nb.common.files import write_once
+from bigtrain_nb.common.files import write_beside
 from bigtrain_nb.common.in_place import own_class
 from bigtrain_nb.common.keras_compat import innermost
 from bigtrain_nb.common.quiet import keras, tf
@@ -129,7 +129,7 @@ def save_together(strategy, path, save):
     problem = None
     try:
         if first_of_this_path == mine:
-            write_once(path, save)
+            write_beside(path, save)
         else:
             with tempfile.TemporaryDirectory() as folder:
                 save(os.path.join(folder, os.path.basename(path)))

@@ -1,1 +1,1 @@
-"""What several of the advanced rooms use."""
+"""What several of the advanced packages use."""
