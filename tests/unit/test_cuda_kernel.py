@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from logical_cpus import mirrored
 from recurrence import TEXT, both_passes, by_doubling, expected, far, kernel, numbers, recurrence, trained
+from tiers import in_two_tiers
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.kernels import cuda_kernel as module
@@ -140,10 +141,12 @@ WAYS = {
     "bt.Model, micro-batches": {"of": lambda model: bt.Model.of(model, micro_batches=2), "examples": 32},
     "bt.Model, three steps in one program": {"of": bt.Model.of, "examples": 30, "steps_per_execution": 3},
 }
+SHARPEST = ["keras.Model", "bt.Model, three steps in one program"]
+EVERY_WAY = pytest.mark.more("every way in which fit runs a step")
 
 
 @by_gpp
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", in_two_tiers(WAYS, SHARPEST, EVERY_WAY))
 def test_trains_as_plain_operations_do(way):
     np.testing.assert_allclose(trained(recurrence, **WAYS[way]), trained(by_doubling, **WAYS[way]), rtol=1e-4)
 
