@@ -43,6 +43,7 @@ _HOME = {
     "advanced.parallel.attention": ("chunk_attention",),
     "advanced.parallel.fused": ("fuse_attention",),
     "advanced.parallel.masks": ("segment_mask",),
+    "advanced.kernels.cuda_kernel": ("cuda_kernel",),
     "advanced.watch.profile": ("profile",),
     "advanced.watch.meter": ("Meter",),
     "advanced.watch.overflow": ("find_overflow",),

@@ -46,6 +46,7 @@ from bigtrain_nb.advanced.parallel.recompute import recompute as recompute
 from bigtrain_nb.advanced.parallel.attention import chunk_attention as chunk_attention
 from bigtrain_nb.advanced.parallel.fused import fuse_attention as fuse_attention
 from bigtrain_nb.advanced.parallel.masks import segment_mask as segment_mask
+from bigtrain_nb.advanced.kernels.cuda_kernel import cuda_kernel as cuda_kernel
 from bigtrain_nb.advanced.watch.profile import profile as profile
 from bigtrain_nb.advanced.watch.meter import Meter as Meter
 from bigtrain_nb.advanced.watch.overflow import find_overflow as find_overflow
