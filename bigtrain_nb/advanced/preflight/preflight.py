@@ -14,7 +14,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from bigtrain_nb.advanced.preflight import data as of_data
-from bigtrain_nb.advanced.preflight import features, leaks, memory, pieces, products, survival, updates
+from bigtrain_nb.advanced.preflight import features, growth, leaks, memory, pieces, products, survival, updates
 from bigtrain_nb.advanced.preflight import loss as of_loss
 from bigtrain_nb.advanced.preflight.report import (
     NOT_EXAMINED,
@@ -39,12 +39,12 @@ GROUPS = {
     "loss": of_loss.CHECKS,
     "pieces": pieces.CHECKS,
     "precision": {**updates.CHECKS, **products.CHECKS},
-    "memory": memory.CHECKS,
+    "memory": {**memory.CHECKS, **growth.CHECKS},
     "survival": survival.CHECKS,
 }
 
 
-LAST = ("one batch", "validation apart", "memory", "stopped and resumed", "saved and loaded")
+LAST = ("one batch", "validation apart", "memory", "memory over passes", "stopped and resumed", "saved and loaded")
 """What takes a share of the time that is left: on a slow machine the quick checks have run by then."""
 SHARES = {"one batch": 3}
 """Of the time: as many as other single checks of the last, and groups, have together."""
