@@ -1401,7 +1401,7 @@ def walks(columns=1, length=18):
     return np.cumsum(np.random.default_rng(0).normal(size=(64, length, columns)), 1).astype("float32")
 
 
-ANSWERS = {
+COPIES = {
     "a scaled copy": lambda x: (x[:, :16], 3 * x[:, 1:17] - 2, {}),
     "a column": lambda x: (x[:, :16], x[:, 1:17, 1:2], {}),
     "a scaled column": lambda x: (x[:, :16], 0.1 * x[:, 1:17, 1:2] + 4, {}),
@@ -1409,9 +1409,9 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", COPIES)
 def test_an_answer_that_is_seen_is_found_as_a_copy_too(name):
-    x, y, _ = ANSWERS[name](walks(1 if name == "a scaled copy" else 3))
+    x, y, _ = COPIES[name](walks(1 if name == "a scaled copy" else 3))
     widths = [each.shape[-1] for each in (x if isinstance(x, tuple) else (x,))]
     assert only(of_sequences(False, widths), batched(x, y), "sees its answer").verdict == "wrong"
     assert only(of_sequences(True, widths), batched(x, y), "sees its answer").verdict == "ok"
