@@ -26,9 +26,10 @@ LEAST_STEPS = 3
 SHARE_OF_TIME = 0.2
 """Of the time that is left, for each pass."""
 GROWS = 8 * 2**20
-"""Bytes that the second and the third pass must both add. Of healthy trainings the second added up to a few MiB, and
-the third less than half of that: allocators keep what they may use again."""
+"""Bytes that the second and the third pass must both add. Of small healthy trainings the second added at most 0.44 MiB,
+and the third 0.05 MiB (CPU, November 2026); allocators keep more for large ones, which they may use again."""
 STEADY = 0.5
+"""Of what the second pass adds, the least that the third must add: what dies out is no leak."""
 _CACHE = type(tf.data.Dataset.range(1).cache())
 _KEEPING = list, dict, set, deque
 _TRACED = type(tf.function(lambda: None))
