@@ -388,3 +388,8 @@ def custom_call(target, operands, results, config):
     `tf.raw_ops` leaves the operation out.
     """
     return xla.custom_call_v2(target, operands, results, config)
+
+
+def datasets_within(dataset):
+    """Return a dataset and all that it was made from; there is no public way to ask."""
+    return [dataset, *(one for each in dataset._inputs() for one in datasets_within(each))]

@@ -136,6 +136,19 @@ def test_each_package_uses_what_it_may():
     assert {name: others for name, others in unused.items() if others} == {}
 
 
+def test_what_is_imported_is_there():
+    """Also inside functions, and after another branch has moved it."""
+    wrong = []
+    for module in MODULES:
+        for name in imported(module):
+            home, _, own = name.rpartition(".")
+            if name.startswith("bigtrain_nb.") and name not in MODULES and home != "bigtrain_nb":
+                text = MODULES[home].read_text(encoding="utf-8") if home in MODULES else ""
+                if not re.search(rf"\b{own}\b", text):
+                    wrong.append(f"{module} imports {name}")
+    assert wrong == []
+
+
 def test_no_modules_use_each_other_in_a_circle():
     TopologicalSorter({module: used(module) for module in MODULES}).prepare()
 

@@ -83,6 +83,11 @@ print(type(bt.load_model(sys.argv[3])).__name__, bt.load_model(sys.argv[3], micr
 """
 
 
+def test_all_names_loaded_leave_the_cpu_to_be_split():
+    done = python("import bigtrain_nb as bt; [getattr(bt, name) for name in bt.__all__]; print(len(bt.devices(3)))")
+    assert done.stdout == "3\n", done.stderr
+
+
 def test_an_import_changes_nothing_of_keras():
     assert python(UNTOUCHED).stdout == "as it was\n"
 

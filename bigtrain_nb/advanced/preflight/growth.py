@@ -15,9 +15,9 @@ from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failu
 from bigtrain_nb.advanced.preflight.training import words_of
 from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, passes
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
+from bigtrain_nb.common.keras_compat import datasets_within
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount
-from bigtrain_nb.train.data_order import datasets_within
 
 PASSES = 3
 MOST_STEPS = 12
@@ -30,7 +30,6 @@ GROWS = 8 * 2**20
 and the third 0.05 MiB (CPU, November 2026); allocators keep more for large ones, which they may use again."""
 STEADY = 0.5
 """Of what the second pass adds, the least that the third must add: what dies out is no leak."""
-_CACHE = type(tf.data.Dataset.range(1).cache())
 _KEEPING = list, dict, set, deque
 _TRACED = type(tf.function(lambda: None))
 
@@ -83,7 +82,7 @@ def _caches_without_end(source):
     if not isinstance(source, tf.data.Dataset):
         return False
     endless = [one for one in datasets_within(source) if int(one.cardinality()) == tf.data.INFINITE_CARDINALITY]
-    return source in endless and any(isinstance(one, _CACHE) for one in endless)
+    return source in endless and any(isinstance(one, type(source.cache())) for one in endless)
 
 
 def _trained_passes(training, source):
