@@ -63,7 +63,7 @@ AFTER = r"""
 }
 namespace host {
 void run() { HOST_KERNEL(HOST_ARGUMENTS); stop(DONE); }
-void extend()
+void go_on()
 {
     if (_setjmp(scheduler)) return;
     if (current->state == NEW) setcontext(&current->context);
@@ -88,7 +88,7 @@ void block(bool backwards)
             current = fibers + i;
             if (current->state == DONE) continue;
             threadIdx = place(i, blockDim);
-            extend();
+            go_on();
             left -= current->state == DONE;
         }
 }
