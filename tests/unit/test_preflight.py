@@ -1329,10 +1329,10 @@ def test_a_step_that_fails_is_said_where_its_targets_cannot_be_examined():
     model.compile("adam", {"pair": [Raising(), Raising()]})
     report = bt.preflight(model, batched(x, {"pair": (x[:, :1], x[:, 1:2])}), checks=["data"])
     (failing,) = report.of("error")
-    assert failing.check == "the model takes the batch" and "no such loss" in failing.found
+    assert failing.check == "the model takes the batch" and "no such loss" in failing.message
 
 
-def test_targets_whose_order_was_not_examined_are_named_beside_the_others():
+def test_targets_whose_order_was_skipped_are_named_with_the_others():
     x, classes = table(64)
     inputs = keras.Input((8,))
     model = keras.Model(inputs, {name: layers.Dense(3, "softmax")(inputs) for name in ("many", "one")})
@@ -1370,7 +1370,7 @@ def test_a_column_of_another_scale_is_seen_though_the_whole_is_alike():
     other = x.copy()
     other[:, 5] *= 1e-3
     found = compared_with((other, y))
-    assert found.verdict == "warning" and "Column 5 of the inputs" in found.found
+    assert found.verdict == "warning" and "Column 5 of the inputs" in found.message
     assert compared_with((x[::-1].copy(), y[::-1].copy())).verdict == "ok"
 
 
@@ -1378,7 +1378,7 @@ def test_training_data_that_go_on_changing_are_not_called_another_scale():
     x = (np.arange(960)[:, None] / 100 + np.random.default_rng(0).normal(size=(960, 8))).astype("float32")
     y = np.arange(960, dtype="int32") % 3
     found = compared_with((x[720:] + 20, y[720:]), (x, y))
-    assert found.verdict == "warning" and "go on changing" in found.found
+    assert found.verdict == "warning" and "go on changing" in found.message
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
@@ -1394,12 +1394,12 @@ def test_a_one_hot_copy_of_the_classes_among_the_features_is_seen():
     copied = np.concatenate([x, np.eye(3, dtype="float32")[y] * 5 - 1], 1)
     model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy", width=11)
     found = only(model, batched(copied, y), "target leakage")
-    assert found.verdict == "warning" and "one-hot copy" in found.found
-    beside = keras.Input((8,)), keras.Input((3,))
-    model = keras.Model(beside, layers.Dense(3, "softmax")(layers.Concatenate()(beside)))
+    assert found.verdict == "warning" and "one-hot copy" in found.message
+    both = keras.Input((8,)), keras.Input((3,))
+    model = keras.Model(both, layers.Dense(3, "softmax")(layers.Concatenate()(both)))
     model.compile("adam", "sparse_categorical_crossentropy")
     found = only(model, batched((x, np.eye(3, dtype="float32")[y]), y), "target leakage")
-    assert found.verdict == "warning" and "one-hot copy" in found.found
+    assert found.verdict == "warning" and "one-hot copy" in found.message
 
 
 def of_sequences(causal, widths=(1,), outputs=1, loss="mse"):
@@ -1435,7 +1435,7 @@ def test_an_answer_that_is_seen_is_found_as_a_copy_too(name):
 def test_a_line_through_the_input_is_no_copy_that_is_wrong():
     x = walks()[:, :16]
     found = only(of_sequences(True), batched(x, 2 * x + 1), "label leakage")
-    assert found.verdict == "warning" and "up to a factor and a constant" in found.found
+    assert found.verdict == "warning" and "up to a factor and a constant" in found.message
 
 
 def test_an_answer_in_one_hot_targets_is_seen():
@@ -1452,9 +1452,9 @@ def test_an_answer_in_one_hot_targets_is_seen():
 def test_the_targets_as_a_second_input_are_looked_at():
     x = walks(2)[:, :16]
     found = only(of_sequences(False, (1, 1)), batched((x[..., :1], x[..., 1:]), x[..., 1:]), "label leakage")
-    assert found.verdict == "warning" and "beside other inputs" in found.found
+    assert found.verdict == "warning" and "next to other inputs" in found.message
     found = only(of_sequences(False, (1,)), batched(x[..., :1], x[..., :1]), "label leakage")
-    assert found.verdict == "ok" and "autoencoder" in found.found
+    assert found.verdict == "ok" and "autoencoder" in found.message
 
 
 class Listing(keras.Model):
@@ -1481,7 +1481,7 @@ OVER_PASSES = "memory over passes"
 def test_a_list_that_keeps_a_tensor_of_each_step_is_named():
     found = only(listing(), batched(*table()), OVER_PASSES)
     assert found.verdict == "warning" and re.search(
-        r"'losses_of_steps' grows by 1 elements a step, of EagerTensor", found.found
+        r"'losses_of_steps' grows by 1 elements a step, of EagerTensor", found.message
     )
     assert only(listing(keeps="the last"), batched(*table()), OVER_PASSES).verdict == "ok"
 
@@ -1498,7 +1498,7 @@ def test_what_a_function_of_the_dataset_keeps_is_named():
 
     model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
     found = only(model, batched(*table()).map(mapped), OVER_PASSES)
-    assert found.verdict == "warning" and "of ndarray" in found.found
+    assert found.verdict == "warning" and "of ndarray" in found.message
 
 
 def test_memory_that_no_list_keeps_is_seen():
@@ -1513,7 +1513,7 @@ def test_memory_that_no_list_keeps_is_seen():
 
     model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
     found = only(model, batched(*table()).map(mapped), OVER_PASSES)
-    assert found.verdict == "warning" and "MiB and" in found.found
+    assert found.verdict == "warning" and "MiB and" in found.message
 
 
 @pytest.mark.parametrize("name", ["cached_and_repeated", "sequences_of_any_length", "eagerly", "dropout"])
