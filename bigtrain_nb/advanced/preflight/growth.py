@@ -13,11 +13,11 @@ import psutil
 from bigtrain_nb.advanced.preflight.memory import train_function_of
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, ok, warning
 from bigtrain_nb.advanced.preflight.training import words_of
-from bigtrain_nb.common.keras_compat import datasets_within
-from bigtrain_nb.common.operations import number_of_bytes
-from bigtrain_nb.common.passes import as_tensor, batches_of, passes
+from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, passes
+from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount
+from bigtrain_nb.train.data_order import datasets_within
 
 PASSES = 3
 MOST_STEPS = 12
