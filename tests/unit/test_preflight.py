@@ -1332,7 +1332,7 @@ def test_a_step_that_fails_is_said_where_its_targets_cannot_be_examined():
     assert failing.check == "the model takes the batch" and "no such loss" in failing.message
 
 
-def test_targets_whose_order_was_not_examined_are_named_beside_the_others():
+def test_targets_whose_order_was_skipped_are_named_with_the_others():
     x, classes = table(64)
     inputs = keras.Input((8,))
     model = keras.Model(inputs, {name: layers.Dense(3, "softmax")(inputs) for name in ("many", "one")})
@@ -1395,8 +1395,8 @@ def test_a_one_hot_copy_of_the_classes_among_the_features_is_seen():
     model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy", width=11)
     found = only(model, batched(copied, y), "target leakage")
     assert found.verdict == "warning" and "one-hot copy" in found.message
-    beside = keras.Input((8,)), keras.Input((3,))
-    model = keras.Model(beside, layers.Dense(3, "softmax")(layers.Concatenate()(beside)))
+    both = keras.Input((8,)), keras.Input((3,))
+    model = keras.Model(both, layers.Dense(3, "softmax")(layers.Concatenate()(both)))
     model.compile("adam", "sparse_categorical_crossentropy")
     found = only(model, batched((x, np.eye(3, dtype="float32")[y]), y), "target leakage")
     assert found.verdict == "warning" and "one-hot copy" in found.message
@@ -1452,7 +1452,7 @@ def test_an_answer_in_one_hot_targets_is_seen():
 def test_the_targets_as_a_second_input_are_looked_at():
     x = walks(2)[:, :16]
     found = only(of_sequences(False, (1, 1)), batched((x[..., :1], x[..., 1:]), x[..., 1:]), "label leakage")
-    assert found.verdict == "warning" and "beside other inputs" in found.message
+    assert found.verdict == "warning" and "next to other inputs" in found.message
     found = only(of_sequences(False, (1,)), batched(x[..., :1], x[..., :1]), "label leakage")
     assert found.verdict == "ok" and "autoencoder" in found.message
 

@@ -126,8 +126,8 @@ def _tracings(seen, steps):
         f"The second and the third pass of {steps} steps each trace functions again, {added[0]} and {added[1]} times"
     )
     advice = (
-        "Make no tf.function within a step, and give it tensors in the place of numbers of Python: each new number is"
-        " traced anew, and all are kept."
+        "Make no tf.function within a step, and pass tensors instead of Python numbers: each new number is"
+        " traced again, and all are kept."
     )
     if min(added) >= steps:
         return failure(f"{words}: the time of a step and the memory grow with each.", advice, "11")

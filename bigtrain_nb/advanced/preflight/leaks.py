@@ -135,7 +135,7 @@ def _answer_within(training, targets, y):
         )
     if offset == 0 and (len(inputs) > 1 or copy):
         return warning(
-            f"{targets} at t are the {name} at t ({share:.0%}), beside other inputs, and outputs at t change by"
+            f"{targets} at t are the {name} at t ({share:.0%}), next to other inputs, and outputs at t change by"
             f" {seen:.0%} with what comes after t.",
             "If it is no autoencoder, the answer is given: leave this input out.",
             "11",
