@@ -4,6 +4,8 @@ import sys
 import threading
 import time
 
+from tqdm.auto import tqdm
+
 from bigtrain_nb.common.checks import function
 
 OFTEN = 0.1
@@ -28,12 +30,14 @@ class Progress:
         self._last = -OFTEN
 
     def __enter__(self):
-        if self.told is None:
-            self._bar = _bar()
+        if self.told is None and threading.current_thread() is threading.main_thread():
+            disable = False if "ipykernel" in sys.modules else None  # a script that writes to a file shows none
+            form = {"bar_format": "{percentage:3.0f} %{bar} {desc}", "mininterval": 0, "miniters": 0}
+            self._bar = tqdm(total=1, delay=1, leave=False, file=sys.stdout, disable=disable, **form)
         return self
 
     def __exit__(self, *error):
-        if self._bar:
+        if self._bar is not None:
             self._bar.close()
             self._bar = None
 
@@ -44,62 +48,11 @@ class Progress:
 
     def tick(self):
         """Tell the last news again, if there was a pause before: what is told can so stop it between two batches."""
-        if self.told and now() - self._last >= OFTEN:
+        tell = self.told or (self._show if self._bar is not None else None)
+        if tell and now() - self._last >= OFTEN:
             self._last = now()
-            self.told(*self._news)
-        elif self._bar and self._bar.shown != self._news and now() - self._last >= OFTEN:
-            self._last = now()
-            self._bar.show(*self._news)
+            tell(*self._news)
 
-
-def _bar():
-    """Return what shows progress in this notebook or terminal, or None: a script that writes to a file shows none."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
-    if shell is not None and hasattr(shell, "kernel"):
-        try:
-            import ipywidgets
-        except ImportError:
-            return None
-        return _Widget(ipywidgets)
-    return _Line() if sys.stderr is not None and sys.stderr.isatty() else None
-
-
-class _Widget:
-    """A bar and a line of words in a notebook."""
-
-    def __init__(self, ipywidgets):
-        from IPython.display import display
-
-        self.shown = None
-        self.bar = ipywidgets.FloatProgress(max=1.0)
-        self.words = ipywidgets.Label()
-        self.box = ipywidgets.HBox([self.bar, self.words])
-        display(self.box)
-
-    def show(self, fraction, words):
-        self.shown = (fraction, words)
-        self.bar.value = fraction
-        self.words.value = words
-
-    def close(self):
-        for part in (self.box, self.bar, self.words):
-            part.close()
-
-
-class _Line:
-    """A line in a terminal that is written over."""
-
-    shown = None
-
-    def show(self, fraction, words):
-        self.shown = (fraction, words)
-        self._write(f"{100 * fraction:3.0f} %  {words}"[:99])
-
-    def close(self):
-        self._write("")
-
-    def _write(self, line):
-        sys.stderr.write(f"\r{line:99}\r")
-        sys.stderr.flush()
+    def _show(self, fraction, words):
+        self._bar.set_description_str(words, refresh=False)
+        self._bar.update(fraction - self._bar.n)

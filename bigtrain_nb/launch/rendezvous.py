@@ -41,8 +41,8 @@ ALL_ADDRESSES = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.ha
 to_the_chief = []  # this worker's connection, open until the process ends
 
 
-def come_together(how, found, runs, seconds):
-    """Return the `ClusterSpec` of all tasks, and what ``how(spec, runs, deadline)`` gives, such as `meet`.
+def come_together(found, runs, seconds):
+    """Return the `ClusterSpec` of all tasks, once they have met.
 
     ``found`` is this task's `ClusterSpec` or `Place`, ``runs`` what it runs, by `what_runs`; the `Deadline` lasts for
     ``seconds``. Sets TF_CONFIG. Raises RuntimeError that names this task's port if it is taken.
@@ -52,7 +52,8 @@ def come_together(how, found, runs, seconds):
     os.environ["TF_CONFIG"] = spec.tf_config
     try:
         socket.create_server(("", spec.port)).close()  # where TensorFlow will listen
-        return spec, how(spec, runs, deadline)
+        meet(spec, runs, deadline)
+        return spec
     except OSError as error:
         raise RuntimeError(
             f"port {spec.port} of this task ({spec.source}) cannot be used: {error.strerror}; end the process that"

@@ -1,19 +1,17 @@
 """The strategy for wherever this process runs: one device, several, or one of several workers."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from bigtrain_nb.common.checks import positive
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.launch.cluster_spec import cluster_spec, why_alone
-from bigtrain_nb.launch.rendezvous import come_together, meet
+from bigtrain_nb.launch.rendezvous import come_together
 from bigtrain_nb.launch.same_run import what_runs
 from bigtrain_nb.train.devices import mirrored_over
 
 
 def strategy(
     timeout: float = 600,
-    communication_options: Any = None,
     may_differ: Sequence[str] = (),
 ) -> tf.distribute.Strategy:
     """Return the `tf.distribute` strategy for where this process runs, and print which it is and why.
@@ -25,8 +23,7 @@ def strategy(
 
     With several GPUs: a `MirroredStrategy` over them. Otherwise TensorFlow's default for one device. Call it before
     TensorFlow runs anything. On the CPU each worker is one device. Workers with GPUs sum their gradients by NCCL, and
-    others by a ring of TensorFlow's own over gRPC; the printed line says which. ``communication_options``, a
-    `tf.distribute.experimental.CommunicationOptions`, chooses another way.
+    others by a ring of TensorFlow's own over gRPC; the printed line says which.
 
     When they meet, the tasks compare what they run: the script and the modules beside it that are loaded by now,
     arguments, versions, Keras' settings, and the number of GPUs. ``may_differ`` has the arguments for which each task
@@ -47,8 +44,8 @@ def strategy(
     if found is None:
         return _alone()
     gpus = tf.config.get_visible_devices("GPU")
-    spec, _ = come_together(meet, found, what_runs(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
-    options = communication_options or _options_for(gpus)
+    spec = come_together(found, what_runs(may_differ) | {"the number of GPUs": len(gpus)}, timeout)
+    options = _options_for(gpus)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     chief = ", the chief" if spec.rank == 0 else ""
     role = (

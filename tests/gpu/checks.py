@@ -253,11 +253,11 @@ def an_error_in_one_replica_neither_hangs_nor_poisons():
 
 
 ALL_REDUCE = """
-import os, time, bigtrain_nb as bt
+import os, time
 from bigtrain_nb import tf
 ways = tf.distribute.experimental.CommunicationImplementation
 options = tf.distribute.experimental.CommunicationOptions(implementation=ways[os.environ["WAY"]])
-strategy = bt.strategy(communication_options=options)
+strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 value = tf.ones([2**24])
 
 def summed():

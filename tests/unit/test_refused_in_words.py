@@ -1,6 +1,5 @@
 """What cannot be done is refused before it is tried, in words that say what to do instead."""
 
-import warnings
 
 import numpy as np
 import pytest
@@ -92,43 +91,3 @@ def test_a_meter_that_was_given_says_why_it_knows_nothing():
     assert "give it to fit(..., callbacks=[meter])" in str(meter)
     model.fit(X, Y, batch_size=2, epochs=2, verbose=0, callbacks=[meter])
     assert "give it to fit" not in str(meter) and "the train_step of Counting counts no examples" in str(meter)
-
-
-class Both(keras.Model):
-    """Two networks in a step of its own, as in a GAN."""
-
-    def __init__(self, first, second):
-        super().__init__()
-        self.first, self.second = first, second
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((self.second(self.first(x, training=True), training=True) - y) ** 2)
-        weights = self.trainable_variables
-        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
-        return {"loss": loss}
-
-
-def part(name, **settings):
-    return bt.Model.of(keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)], name=name), **settings)
-
-
-def test_settings_of_a_part_inside_another_model_say_that_they_do_nothing():
-    given = {"batch_size": 4, "verbose": 0}
-    models = [
-        Both(part("generator", micro_batches=4), part("other")),
-        keras.Sequential([part("inner", micro_batches=4)]),
-    ]
-    for model, name in zip(models, ("generator", "inner"), strict=True):
-        model.compile("sgd", "mse")
-        with pytest.warns(
-            UserWarning, match=f"{name} is called in a step of {model.name}, where its setting micro_batches=4 does"
-        ):
-            model.fit(np.ones((4, 2)), np.ones((4, 2)), **given)
-    quiet = [Both(part("generator"), part("other")), part("itself", micro_batches=4)]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", ".*does nothing")
-        for model in quiet:
-            model.compile("sgd", "mse")
-            model.fit(np.ones((4, 2)), np.ones((4, 2)), **given)

@@ -205,14 +205,18 @@ def test_a_task_that_meets_the_others_hands_its_cluster_to_tensorflow(monkeypatc
     monkeypatch.setenv("TF_CONFIG", "")  # so that what is set here does not stay for other tests
     (spec,) = specs(1)
 
-    def how(*given):
-        assert os.environ["TF_CONFIG"] == spec.tf_config
-        return given
+    met = []
 
-    whom, (met, runs, deadline) = rendezvous.come_together(how, spec, {"keras": "3"}, 7.0)
-    assert (whom, met, runs, deadline.seconds) == (spec, spec, {"keras": "3"}, 7.0)
+    def note(*given):
+        assert os.environ["TF_CONFIG"] == spec.tf_config
+        met.append(given)
+
+    monkeypatch.setattr(rendezvous, "meet", note)
+    assert rendezvous.come_together(spec, {"keras": "3"}, 7.0) == spec
+    [(whom, runs, deadline)] = met
+    assert (whom, runs, deadline.seconds) == (spec, {"keras": "3"}, 7.0)
     with create_server(("", spec.port)), pytest.raises(RuntimeError, match=f"^port {spec.port} of this task"):
-        rendezvous.come_together(how, spec, {}, 7.0)
+        rendezvous.come_together(spec, {}, 7.0)
 
 
 def test_one_that_says_nothing_says_half_a_line_or_too_much_is_heard_out_until_then_only():
@@ -286,7 +290,7 @@ def test_tasks_that_have_told_where_they_are_are_compared_by_what_they_run(pool,
     met = []
     for place, rate in zip(places(2), ("0.1", "0.2"), strict=True):
         runs = {"argument --rate": rate, "file train.py": rate, "keras": f"3.{rate}"}
-        met.append(pool.submit(rendezvous.come_together, rendezvous.meet, place, runs, SECONDS))
+        met.append(pool.submit(rendezvous.come_together, place, runs, SECONDS))
     said = refused(*met)
     for what in ("argument --rate is '0.2', the chief's is '0.1'", "file train.py is", "keras is '3.0.2'"):
         assert what in said

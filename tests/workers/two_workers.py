@@ -8,6 +8,7 @@ import numpy as np
 
 import bigtrain_nb as bt
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import all_gather
 from bigtrain_nb.train.model import Model
 
 BATCH = 16
@@ -215,6 +216,7 @@ def files(strategy):
             model.save(f"{folder}/model.h5")
             model.save_weights(f"{folder}/model.weights.h5")
             expected = weights(model)
+            all_gather(strategy, tf.identity)(tf.constant(0))  # the chief has written
             for name in ("best.keras", "model.keras", "model.h5", "best.weights.h5", "model.weights.h5"):
                 if name.endswith(".weights.h5"):
                     loaded = net(tf.distribute.get_strategy(), "float32", sgd)
@@ -223,6 +225,7 @@ def files(strategy):
                     loaded = keras.saving.load_model(f"{folder}/{name}", compile=False)
                 whole.append(weights(loaded) == expected)
         model.fit(data, epochs=3, verbose=0, shuffle=False, callbacks=callbacks[2:])
+        all_gather(strategy, tf.identity)(tf.constant(0))
         loaded = net(tf.distribute.get_strategy(), "float32", sgd)
         loaded.load_weights(f"{folder}/backup/latest.weights.h5")
         whole.append(weights(loaded) == weights(model))

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure
+from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, loss_as_fit_asks, passes
+from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.keras_compat import mask_of, parts_of
+from bigtrain_nb.common.keras_compat import mask_of, overriding, parts_of
 from bigtrain_nb.common.layers import optimizers_of
-from bigtrain_nb.common.operations import number_of_bytes
-from bigtrain_nb.common.passes import as_tensor, batches_of, loss_as_fit_asks, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
-from bigtrain_nb.train.model import overriding
 
 MOST_BATCHES = 40
 """That are read; from fewer, the order of classes cannot be told."""
@@ -36,12 +35,11 @@ class Training:
     """A compiled model and the batches of tensors that it trains on, ``batches``; ``first`` is what most checks use.
 
     ``x``, ``y``, ``weight`` are the parts of the first, ``examples`` the number of its examples. ``state``: the model's
-    `State` to put back. ``chosen``: the names of the checks. ``fails_with``: words of the error with which the model
-    refuses the first batch; ``unread``: of that with which the dataset ended after ``batches``. ``no_loss`` and
-    ``no_outputs``: why the loss and the outputs of the first batch say nothing, once a check has found that, so that
-    one cause is one line. ``ends_after_a_pass``: whether a second pass reads nothing, once that was found.
-    ``known_constant``: the loss of the best constant predictor, once it was sought; ``known_to_compare``: whether the
-    loss compares examples.
+    `KeptState`. ``chosen``: the names of the checks. ``fails_with``: words of the error with which the model refuses
+    the first batch; ``unread``: of that with which the dataset ended after ``batches``. ``no_loss`` and ``no_outputs``:
+    why the loss and the outputs of the first batch say nothing, once a check has found that, so that one cause is one
+    line. ``ends_after_a_pass``: whether a second pass reads nothing, once that was found. ``known_constant``: the loss
+    of the best constant predictor, once it was sought; ``known_to_compare``: whether the loss compares examples.
     """
 
     def __init__(self, model, data, validation, minutes):
