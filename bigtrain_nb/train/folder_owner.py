@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.words import cause
 
 FILE = "owner.json"
 A_NOTEBOOK = "a notebook"
@@ -100,13 +101,18 @@ class FolderOwner:
         )
 
     def _read(self):
-        """Return the note that stands in the folder, None for none and for one that is being written."""
+        """Return the note that stands in the folder, None for none and for one that is being written.
+
+        Raises OSError where it cannot be read, so that nobody knows who uses the folder.
+        """
         try:
             with tf.io.gfile.GFile(self._path) as file:
                 note = json.loads(file.read())
             return note if self._note.keys() <= note.keys() else None
-        except (tf.errors.OpError, OSError, ValueError, AttributeError):
+        except (tf.errors.NotFoundError, ValueError, AttributeError):
             return None
+        except tf.errors.OpError as error:
+            raise OSError(f"{self._path}, which says who uses the folder, cannot be read: {cause(error)}") from None
 
     def _write(self):
         with tf.io.gfile.GFile(f"{self._path}.part", "w") as file:

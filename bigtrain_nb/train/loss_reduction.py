@@ -248,7 +248,7 @@ def _asked_for_two_lengths(model, x, training):
     length *= 1 + length % 2
     lengths = length, 2 * length
     try:
-        return lengths, [_shapes_for(model, x, each, training) for each in lengths]
+        return lengths, _shapes_for(model, x, lengths, training)
     except Exception as error:  # somebody's own model, which may take no such batch
         return lengths, first_sentence(error)
 
@@ -264,16 +264,17 @@ def _of_length(value, length):
 
 
 @tf.autograph.experimental.do_not_convert  # a tf.function around the step would convert the thread, and warn
-def _shapes_for(model, x, length, training):
-    """Return the shapes of what a model returns for so many examples."""
+def _shapes_for(model, x, lengths, training):
+    """Return for each number of examples the shapes of what a model returns."""
 
-    def traced(specs):
-        with keras.StatelessScope():
+    def traced(length):
+        specs = keras.tree.map_structure(lambda value: _of_length(value, length), x)
+        with attributes_kept(model), keras.StatelessScope():
             call = tf.function(lambda x: outputs_of(model, x, training), autograph=False)
             return [output.shape for output in tf.nest.flatten(call.get_concrete_function(specs).structured_outputs)]
 
-    with attributes_kept(model), ThreadPoolExecutor(1) as thread:  # outside of graphs and strategies
-        return thread.submit(traced, keras.tree.map_structure(lambda value: _of_length(value, length), x)).result()
+    with ThreadPoolExecutor(1) as thread:  # outside of graphs and strategies
+        return list(thread.map(traced, lengths))
 
 
 def _warn(model, words):
@@ -342,10 +343,8 @@ def _compared(share, loss, labels):
         return "pairs", f"{of_piece.shape} for {len(tf.nest.flatten(piece)[0])} examples"
     if of_piece.ndim and len(together) == 2 * len(of_piece):
         return ("each" if _equal(together[: len(of_piece)], of_piece) else "depends on others"), None
-    here = _here(loss.call, piece)
-    pairs = []
-    if share.micro_batches > 1:
-        pairs.append((_here(loss.call, _joined(piece, piece)), 2))
+    here, *twice = _here(loss.call, *([piece, _joined(piece, piece)] if share.micro_batches > 1 else [piece]))
+    pairs = [(each, 2) for each in twice]
     replicas = share.reduction.replicas
     if replicas > 1:
         pairs.append((_alone(loss.call, _joined(*[piece] * replicas))[0], replicas))
@@ -392,10 +391,10 @@ def _alone(call, *pieces):
         return thread.submit(values).result()
 
 
-def _here(call, piece):
-    """Return what a loss gives on this replica, which may ask how many there are."""
+def _here(call, *pieces):
+    """Return what a loss gives for each piece on this replica, which may ask how many there are."""
     with tf.init_scope():
-        return _values(call, piece)[0]
+        return _values(call, *pieces)
 
 
 def _values(call, *pieces):

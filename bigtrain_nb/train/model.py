@@ -484,8 +484,14 @@ class Model(keras.Model):
 
     @_shown_as(keras.Model.test_on_batch)
     def test_on_batch(self, *args, **kwargs):
+        _refuse_states_of_examples(self)
         _refuse_sums_of_whole_batches(self, "test_on_batch", "evaluate")
         return super().test_on_batch(*args, **kwargs)
+
+    @_shown_as(keras.Model.predict_on_batch)
+    def predict_on_batch(self, *args, **kwargs):
+        _refuse_states_of_examples(self)
+        return super().predict_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):
         """Make the function that `fit` calls, ``train_function``.

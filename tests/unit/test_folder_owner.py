@@ -83,6 +83,12 @@ def test_a_note_that_cannot_be_read_is_none(tmp_path, text):
     assert FolderOwner(tmp_path).take() is None
 
 
+def test_a_folder_of_which_nobody_can_read_who_uses_it_is_not_taken(tmp_path):
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(OSError, match=f"{FILE}, which says who uses the folder, cannot be read"):
+        FolderOwner(tmp_path).take()
+
+
 def test_going_on_from_a_training_that_ran_something_else_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     for _ in bt.Resume(tmp_path, model_of()).epochs(1):

@@ -1,6 +1,5 @@
 """What cannot be done is refused before it is tried, in words that say what to do instead."""
 
-
 import numpy as np
 import pytest
 from equal_models import TwoNetworks, on

@@ -229,13 +229,15 @@ def test_a_checkpoint_that_has_no_such_state_is_read(tmp_path, monkeypatch, caps
     assert state(again.model) == state(resume.model) and not capsys.readouterr().out
 
 
-@pytest.mark.parametrize("call", ["fit", "train_on_batch"])
+@pytest.mark.parametrize("call", ["fit", "train_on_batch", "test_on_batch", "predict_on_batch"])
 def test_a_stateful_layer_on_two_replicas_is_refused_in_words(call):
     with mirrored(2).scope():
         model = recurrent(Model)
     batches = epoch_of(0)
+    x, y = next(iter(batches))
+    given = {"fit": (batches,), "predict_on_batch": (x,)}.get(call, (x, y))
     with pytest.raises(ValueError, match="lstm.*: stateful=True carries a state .* one device"):
-        model.fit(batches, verbose=0) if call == "fit" else model.train_on_batch(*next(iter(batches)))
+        getattr(model, call)(*given)
 
 
 @pytest.mark.parametrize("settings", [{"micro_batches": 2}, {"shard_optimizer": True}, {"fully_shard": "wide"}])

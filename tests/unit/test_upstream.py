@@ -29,7 +29,7 @@ from bigtrain_nb.advanced.parallel.shards import leave_undecayed
 from bigtrain_nb.advanced.preflight.untouched import random_numbers_of_keras_kept
 from bigtrain_nb.advanced.watch.meter import examples_counted, tracings_of
 from bigtrain_nb.common.in_place import known_as
-from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS, mask_of
+from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS, captured_variables_kept, mask_of, operations_within
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
 
@@ -427,3 +427,35 @@ def test_a_custom_call_has_no_public_name():
 def test_a_program_for_each_shape_is_warned_of():
     """Mended, `keras_compat.traced_for_each_shape` need not set a private name."""
     assert tf.function(lambda x: x)._omit_frequent_tracing_warning is False
+
+
+def test_no_public_way_leads_to_the_functions_that_a_graph_calls():
+    """Once one does, `operations_within` can use it."""
+    counted = tf.Variable(0.0)
+
+    @tf.function
+    def branching(x):
+        return tf.cond(x > 0, lambda: counted.assign_add(1.0), lambda: x)
+
+    graph = branching.get_concrete_function(tf.TensorSpec(())).graph
+    kinds = {each.type for each in operations_within(graph.get_operations())}
+    assert "AssignAddVariableOp" in kinds - {each.type for each in graph.get_operations()}
+    assert not hasattr(graph, "get_function") and not hasattr(graph, "functions")
+
+
+@pytest.mark.parametrize("kind", [tf.Variable, keras.Variable])
+def test_no_public_way_leads_from_a_captured_handle_to_its_variable(kind):
+    """Once one does, `captured_variables_kept` need not read and assign by handles."""
+    counted, numbers = kind(np.ones(3, "float32")), tf.random.Generator.from_seed(1)
+    state = numbers.state.numpy()
+
+    def changing(x):
+        counted.assign(counted + x)
+        return counted + numbers.normal([3])
+
+    with captured_variables_kept(changing, (tf.ones(3),)):
+        changing(tf.ones(3))
+        assert counted.numpy().tolist() == [2.0] * 3
+    assert counted.numpy().tolist() == [1.0] * 3 and numbers.state.numpy().tolist() == state.tolist()
+    handle = tf.function(changing).get_concrete_function(tf.ones(3)).graph.captures[0][0]
+    assert not {"variable", "dtype_of_variable", "handle_data"} & set(dir(handle))

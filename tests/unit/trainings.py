@@ -527,6 +527,55 @@ def llama_of_keras_hub():
     return of_keras_hub(hub_models.llama()), batched(*hub_models.next_tokens(), size=7)
 
 
+@faulty("memory over passes")
+def cached_without_end():
+    x, y = table()
+    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y).repeat().cache()
+
+
+@faulty("memory over passes")
+def a_function_traced_in_each_step():
+    class Counting(keras.Model):
+        def train_step(self, data):
+            self.done = getattr(self, "done", 0) + 1
+            x, y = data
+            scaled(x, self.done)  # a number of Python, another one in each step
+            return super().train_step((x, y))
+
+    scaled = tf.function(lambda x, number: x / number)
+    inputs = keras.Input((8,))
+    model = Counting(inputs, layers.Dense(3, "softmax")(inputs))
+    model.compile("adam", "sparse_categorical_crossentropy", run_eagerly=True)
+    return model, batched(*table())
+
+
+@healthy
+def cached_and_repeated():
+    x, y = table()
+    return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y).cache().repeat()
+
+
+@healthy
+def eagerly():
+    model, data = classes()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], run_eagerly=True)
+    return model, data
+
+
+@healthy
+def sequences_of_any_length():
+    inputs = keras.Input((None,), dtype="int32")
+    hidden = layers.GlobalAveragePooling1D()(layers.Embedding(20, 8)(inputs))
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(hidden))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    rows, labels = tokens(128, 30), table()[1]
+    data = tf.data.Dataset.from_generator(
+        lambda: ((row[: 4 + place % 20], label) for place, (row, label) in enumerate(zip(rows, labels, strict=True))),
+        output_signature=(tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.int32)),
+    )
+    return model, data.padded_batch(8)
+
+
 @healthy
 def classes():
     x, y = table()

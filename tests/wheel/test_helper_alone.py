@@ -17,7 +17,6 @@ TESTS = (
     "models_equality",
     "results",
     "schedules",
-    "token_rows",
 )
 SHARED = ("unit/equal_models.py", "unit/logical_cpus.py", "unit/resume_runs.py", "tiers.py")
 CONFTEST = """\

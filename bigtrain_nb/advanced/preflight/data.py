@@ -28,6 +28,9 @@ SHARE_FOR_EXAMPLES = 0.05
 SPREAD = 3
 SHIFT = 2
 """Validation beside training: how many times the deviation, and how many deviations between the means."""
+COLUMN_SPREAD = 10
+LEAST_ROWS = 50
+"""Of a column of a table how many times the distance of its quartiles, from how many rows on."""
 
 
 def runs(training):
@@ -124,10 +127,10 @@ def _failing_batch(training):
 
 
 def _are_wrong_targets(training, place):
-    """Return whether the targets of a batch are wrong, which has a line of its own."""
+    """Return whether the targets of a batch were found wrong, which has a line of its own."""
     try:
         return bool(wrong_targets(training, place))
-    except FailingInputs:
+    except (FailingInputs, Skipped):
         return False
 
 
@@ -234,7 +237,8 @@ def order(training):
             raise Skipped("; ".join(reasons))
         return None  # no targets are classes
     worst = next((each for verdict in (ERROR, WARNING) for each in found if each["verdict"] == verdict), None)
-    return worst or ok("".join(f"{each['message']} " for each in found).strip())
+    skipped = [f"Skipped: {reason}." for reason in reasons]
+    return worst or ok(" ".join([*(each["message"] for each in found), *skipped]))
 
 
 def _order_of(labels, where):
@@ -332,13 +336,76 @@ def validation_alike(training):
         spread = (deviation_of_others + 1e-9) / (deviation + 1e-9)
         shift = abs(mean_of_others - mean) / (deviation + 1e-9)
         if spread > SPREAD or spread < 1 / SPREAD or shift > SHIFT:
+            words = f"The {name} of validation have mean {mean_of_others:.3g} and deviation {deviation_of_others:.3g},"
+            words += f" those of training {mean:.3g} and {deviation:.3g}"
+            if _drifts(training, name):
+                return warning(
+                    f"{words}. But those of training keep changing from batch to batch, and only"
+                    f" {len(training.batches)} batches of it were compared.",
+                    "Shuffle the training data, and look again.",
+                )
             return failure(
-                f"The {name} of validation have mean {mean_of_others:.3g} and deviation {deviation_of_others:.3g},"
-                f" those of training {mean:.3g} and {deviation:.3g}: the model is tried on what it never sees.",
+                f"{words}: the model is tried on what it never sees.",
                 "Make both datasets by the same function, with the mean and deviation of training.",
             )
+    column = _column_of_another_scale(training.batches, others)
+    if column:
+        return warning(
+            f"{column}, while the inputs as a whole have the scale of those of training.",
+            "Make both datasets by the same function; if such a column counts on, as a date does, leave it out.",
+        )
     scaled = ", ".join(f"the {name}" for name in ours)
     return ok(f"In {len(others)} batches of validation {scaled} have the scale of those of training.")
+
+
+def _drifts(training, name):
+    """Return whether an input of the second half of training's batches is on another scale than that of the first."""
+    half = len(training.batches) // 2
+    halves = [training.batches[:half], training.batches[half:]]
+    if not half:
+        return False
+    one, two = (_means_and_deviations([_parts(batch)[0] for batch in each]).get(name) for each in halves)
+    if one is None or two is None:
+        return False
+    spread = (two[1] + 1e-9) / (one[1] + 1e-9)
+    return spread > SPREAD or spread < 1 / SPREAD or abs(two[0] - one[0]) > SHIFT * (one[1] + 1e-9)
+
+
+def _column_of_another_scale(batches, others):
+    """Return in words a column of a table that is on another scale in validation; "" if none is."""
+    ours, theirs = (_tables_of(each) for each in (batches, others))
+    for name in ours.keys() & theirs.keys():
+        one, two = ours[name], theirs[name]
+        if one.shape[1] != two.shape[1] or min(len(one), len(two)) < LEAST_ROWS:
+            continue
+        middles, ranges = zip(*(_middle_and_range(each) for each in (one, two)), strict=True)
+        has_two = (ranges[0] > 0) & (ranges[1] > 0)
+        spread = np.where(has_two, ranges[1] / np.where(has_two, ranges[0], 1), 1)
+        shift = np.where(has_two, np.abs(middles[1] - middles[0]) / np.where(has_two, ranges[0], 1), 0)
+        other = (spread > COLUMN_SPREAD) | (spread < 1 / COLUMN_SPREAD) | (shift > SHIFT)
+        if other.any():
+            column = int(np.argmax(other))
+            (was, its), (are, their) = ((middles[n][column], ranges[n][column]) for n in (0, 1))
+            return (
+                f"Column {column} of the {name} of validation has median {are:.3g} and quartiles {their:.3g} apart, in"
+                f" training {was:.3g} and {its:.3g}"
+            )
+    return ""
+
+
+def _tables_of(batches):
+    """Return by their names the inputs [examples, columns] of floating numbers, over all batches."""
+    found = {}
+    for batch in batches:
+        for name, part in named_parts(_parts(batch)[0], "inputs"):
+            if part.dtype.is_floating and len(part.shape) == 2 and part.shape[1] > 1:
+                found.setdefault(name, []).append(np.asarray(part).astype("float64"))
+    return {name: np.concatenate(parts) for name, parts in found.items() if len({p.shape[1] for p in parts}) == 1}
+
+
+def _middle_and_range(rows):
+    low, middle, high = np.percentile(rows, [25, 50, 75], axis=0)
+    return middle, high - low
 
 
 def _never_ends(data):
@@ -394,8 +461,12 @@ def _inputs_of(batches, seconds):
 
 
 def _bytes_of(value):
-    """Return the bytes of each example."""
+    """Return the bytes of each example, the same for equal numbers of another dtype."""
     rows = np.ascontiguousarray(value)
+    if rows.dtype.kind == "f" or rows.dtype in ("uint8", tf.bfloat16.as_numpy_dtype):
+        rows = rows.astype("float32")
+    elif rows.dtype.kind in "biu":
+        rows = rows.astype("int64")
     return [row.tobytes() if rows.dtype != object else "\0".join(map(str, np.ravel(row))).encode() for row in rows]
 
 

@@ -136,11 +136,13 @@ def _answer(training, batches, name):
     most = shares.max() / len(y)
     if most > COMMON:
         raise Skipped(f"{most:.0%} of the examples have the same, so that a threshold says little")
-    count = 0
+    count, one_hot = 0, {}
     for feature, values in _columns(training):
         if len(values) != len(y):
             continue  # not a row for each example
         count += 1
+        if is_class and len(classes) > 2:
+            one_hot.update(dict.fromkeys(_class_told_by(values, y, classes), feature))
         if not is_class and _correlation(values, y) > CORRELATED:
             words = f"{feature} is the {name}, up to a factor and a constant (correlation over {CORRELATED:.2%})"
             return _is_answer(words), count
@@ -149,6 +151,12 @@ def _answer(training, batches, name):
             if share >= BY_THRESHOLD:
                 words = f"{feature} alone gives the {name} of {share:.0%} of {len(y):,} examples by a threshold; the"
                 return _is_answer(f"{words} most frequent class has {most:.0%}"), count
+    if len(one_hot) >= max(2, len(classes) - 1):
+        names = list(dict.fromkeys(one_hot.values()))
+        words = (
+            f"{len(names)} features, {names[0]} the first, each tell one class of the {name}: they are its one-hot copy"
+        )
+        return _is_answer(words), count
     if not count:
         raise Skipped("no input is one number, or a row of numbers, for each example")
     return None, count
@@ -194,6 +202,16 @@ def _share_by_threshold(values, y, classes):
     changes = int(np.sum((y[1:] != y[:-1]) & last_of_its_value[:-1]))
     mixed = np.any((y[1:] != y[:-1]) & ~last_of_its_value[:-1])
     return 1.0 if changes == len(classes) - 1 and not mixed else 0.0
+
+
+def _class_told_by(values, y, classes):
+    """Return, in a list, the class of which a feature of two values says whether an example has it; else none."""
+    least, most = values.min(), values.max()
+    has_two = least < most and ((values == least) | (values == most)).all()
+    kinds = [values == least, values == most] if has_two else []
+    return [each for each in classes for kind in kinds if np.mean((y == each) == kind) >= 1 - (1 - BY_THRESHOLD) / 2][
+        :1
+    ]
 
 
 def _correlation(one, two):

@@ -4,6 +4,8 @@ That works with integers, dictionaries and layers of NumPy too, and sees what go
 would not.
 """
 
+from itertools import product
+
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import ERROR, OK, WARNING, Skipped, failure, ok, warning
@@ -26,6 +28,9 @@ OF_TRAINING = (
 """Layers that are to do nothing in evaluation."""
 FURTHEST = 4
 """Places by which targets are looked for among the inputs."""
+FITTED = ", up to a factor and a constant,"
+MOST_COLUMNS = 100
+"""Of an input [examples, length, columns] that are compared with targets of one."""
 GRADIENT_OF_PADDING = 1e-6
 """Share of the loss's gradient at padded places; healthy models gave exactly 0."""
 
@@ -94,21 +99,13 @@ def _answer_within(training, targets, y):
     """Say whether one tensor of targets is among the inputs; None if it is not."""
     inputs = keras.tree.flatten(training.x)
     counted = _counted(training, y.shape)
-    answer = None
-    for place, value in enumerate(inputs):
-        if value is None or value.shape[:2] != y.shape[:2] or len(value.shape) != len(y.shape):
-            continue
-        if value.dtype == tf.string:
-            continue
-        for offset in range(FURTHEST + 1):
-            share = _share_equal(value.numpy(), y.numpy(), counted, offset)
-            if share >= SAME_TOKENS:
-                answer = value, place, offset, share
-                break
+    answer = _place_of_answer(inputs, y, counted)
     if answer is None:
         return None
-    value, place, offset, share = answer
+    place, copy, offset, share = answer
+    value = inputs[place]
     name = next(name for name, each in named_parts(training.x, "inputs") if each is value)
+    name = f"{name}{copy}"
     targets = f"T{targets[1:]}"
     seen = _sees_later(training, inputs, place)
     threshold = _threshold(training.model)
@@ -119,7 +116,7 @@ def _answer_within(training, targets, y):
             "Hide later positions: use_causal_mask=True in attention, padding='causal' in Conv1D, no Bidirectional.",
             "11",
         )
-    if offset == 0 and seen <= threshold:
+    if offset == 0 and seen <= threshold and not copy:
         return failure(
             f"{targets} at t are the {name} at t ({share:.0%}) of a causal model: it learns to copy.",
             "Shift them: inputs are tokens[:, :-1], targets tokens[:, 1:].",
@@ -135,6 +132,13 @@ def _answer_within(training, targets, y):
             f"{targets} at t are the {name} at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
             "Shift once: in the dataset, or in the model, and not in both.",
             "10",
+        )
+    if offset == 0 and (len(inputs) > 1 or copy):
+        return warning(
+            f"{targets} at t are the {name} at t ({share:.0%}), beside other inputs, and outputs at t change by"
+            f" {seen:.0%} with what comes after t.",
+            "If it is no autoencoder, the answer is given: leave this input out.",
+            "11",
         )
     if seen <= threshold:
         return ok(
@@ -233,12 +237,55 @@ def _counted(training, shape):
     return counted
 
 
-def _share_equal(x, y, counted, offset):
-    """Return the share of counted places t at which y[t] is x[t + offset], of those that are not padding."""
+def _place_of_answer(inputs, y, counted):
+    """Return which input has the targets, as which copy in words, at which offset, and at what share of places.
+
+    None if none has. The same numbers go before those with a factor and a constant, and the nearest offset is taken.
+    """
+    y = _as_classes(y.numpy())
+    found = []
+    for place, value in enumerate(inputs):
+        if value is None or value.dtype == tf.string or value.shape[:2] != y.shape[:2]:
+            continue
+        x = value.numpy()
+        for copy, each in _copies(x, y):
+            for fits, offset in product((False, True), range(FURTHEST + 1)):
+                share = _share_equal(each, y, counted, offset, fits)
+                if share >= SAME_TOKENS:
+                    found.append((fits, offset, place, copy + FITTED * fits, share))
+                    break
+    if not found:
+        return None
+    _, offset, place, copy, share = min(found, key=lambda each: each[:3])
+    return place, copy, offset, share
+
+
+def _as_classes(values):
+    """Return [examples, length] of classes where [examples, length, classes] is one-hot, else the values."""
+    if values.ndim == 3 and values.shape[2] > 2 and set(np.unique(values)) == {0, 1} and (values.sum(-1) == 1).all():
+        return values.argmax(-1)
+    return values[:, :, 0] if values.ndim == 3 and values.shape[2] == 1 else values
+
+
+def _copies(x, y):
+    """Yield how an input may be that of targets, in words, and it in their shape."""
+    whole = _as_classes(x)
+    if whole.ndim == y.ndim and (y.ndim == 2 or whole.shape == y.shape):
+        yield "", whole
+    elif y.ndim == 2 and y.dtype.kind == "f" and x.ndim == 3:
+        for column in range(min(x.shape[2], MOST_COLUMNS)):
+            yield f", column {column},", x[:, :, column]
+
+
+def _share_equal(x, y, counted, offset, fits):
+    """Return the share of counted places t at which y[t] is x[t + offset], of those that are not padding.
+
+    ``fits``: floating numbers up to a factor and a constant.
+    """
     length = y.shape[1] - offset
     x, y, counted = x[:, offset:], y[:, :length], counted[:, :length]
     if y.dtype.kind == "f" and x.dtype.kind == "f":
-        equal = np.isclose(x, y, rtol=1e-4, atol=1e-6)
+        equal = np.isclose(_fitted(x, y, counted) if fits else x, y, rtol=1e-4, atol=1e-6)
     else:
         equal = x == y
         if y.ndim == 2:
@@ -246,6 +293,15 @@ def _share_equal(x, y, counted, offset):
     equal = equal.reshape(*equal.shape[:2], -1).all(-1)
     constant = counted.any() and len(np.unique(y[counted])) < 3  # all places alike are equal at any offset
     return 0.0 if constant or not counted.any() else float(equal[counted].mean())
+
+
+def _fitted(x, y, counted):
+    """Return ``x`` times the factor, and with the constant, that bring it nearest to ``y``."""
+    given, wanted = (each[counted].astype("float64").ravel() for each in (x, y))
+    if not np.isfinite(given).all() or not np.isfinite(wanted).all() or given.size < 3 or given.std() == 0:
+        return x
+    factor = np.mean((given - given.mean()) * (wanted - wanted.mean())) / given.var()
+    return factor * (x - given.mean()) + wanted.mean()
 
 
 def _sees_later(training, inputs, place):

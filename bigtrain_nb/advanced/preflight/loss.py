@@ -286,18 +286,24 @@ def _how_it_is(layer):
     large = [each for each in own_weights_to_train(layer) if math.prod(each.shape) >= LEAST_DRAWN]
     if not initializers or not large:
         return "unknown"
-    alike = all(any(_is_drawn_by(initializer, each) for initializer in initializers) for each in large)
-    return "as drawn" if alike else "trained"
+    drawn = [[_is_drawn_by(initializer, each) for initializer in initializers] for each in large]
+    if any(not any(row) and None not in row for row in drawn):
+        return "trained"
+    return "as drawn" if all(map(any, drawn)) else "unknown"
 
 
 def _is_drawn_by(initializer, weight):
-    """Return whether values are distributed as an initializer draws them, by the test of Kolmogorov and Smirnov."""
+    """Return whether values are distributed as an initializer draws them, by the test of Kolmogorov and Smirnov.
+
+    None where it draws none of this rank.
+    """
     again = type(initializer).from_config({**initializer.get_config(), "seed": 1})
     try:
         drawn = np.asarray(again(weight.shape))
     except ValueError:
-        return False  # of another rank than this initializer is for
-    return ks_2samp(np.ravel(weight.numpy())[:MOST_COMPARED], np.ravel(drawn)[:MOST_COMPARED]).pvalue > BY_CHANCE
+        return None
+    compared = ks_2samp(np.ravel(weight.numpy())[:MOST_COMPARED], np.ravel(drawn)[:MOST_COMPARED])
+    return bool(compared.pvalue > BY_CHANCE)
 
 
 def _size(layer):

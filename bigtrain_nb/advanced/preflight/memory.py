@@ -38,17 +38,21 @@ def memory(training):
 
 
 def _take_steps(training):
-    """Take steps as `fit` does, traced; the model's own traced function stays as it was."""
-    model = training.model
-    before = model.train_function
-    model.make_train_function(force=True)
-    train, model.train_function = model.train_function, before
     batches = iter(tf.data.Dataset.from_tensors(training.first).repeat())
+    train = train_function_of(training.model)
     try:
         for _ in range(STEPS):
             train(batches)
     except Exception as error:
         raise TrainingRaises(words_of(error)) from error
+
+
+def train_function_of(model):
+    """Return a new traced function that takes steps as `fit` does; the model's own stays as it was."""
+    before = model.train_function
+    model.make_train_function(force=True)
+    train, model.train_function = model.train_function, before
+    return train
 
 
 CHECKS = {"memory": memory}

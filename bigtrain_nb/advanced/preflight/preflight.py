@@ -13,7 +13,16 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from bigtrain_nb.advanced.preflight import accumulation, checkpointing, features, leaks, matmuls, memory, updates
+from bigtrain_nb.advanced.preflight import (
+    accumulation,
+    checkpointing,
+    features,
+    growth,
+    leaks,
+    matmuls,
+    memory,
+    updates,
+)
 from bigtrain_nb.advanced.preflight import data as of_data
 from bigtrain_nb.advanced.preflight import loss as of_loss
 from bigtrain_nb.advanced.preflight.report import (
@@ -39,12 +48,19 @@ GROUPS = {
     "loss": of_loss.CHECKS,
     "accumulation": accumulation.CHECKS,
     "precision": {**updates.CHECKS, **matmuls.CHECKS},
-    "memory": memory.CHECKS,
+    "memory": {**memory.CHECKS, **growth.CHECKS},
     "checkpointing": checkpointing.CHECKS,
 }
 
 
-LAST = ("overfit one batch", "train/validation overlap", "memory", "stopped and resumed", "saved and loaded")
+LAST = (
+    "overfit one batch",
+    "train/validation overlap",
+    "memory",
+    "memory over passes",
+    "stopped and resumed",
+    "saved and loaded",
+)
 """What takes a share of the time that is left: on a slow machine the quick checks have run by then."""
 SHARES = {"overfit one batch": 3}
 """Of the time: as many as other single checks of the last, and groups, have together."""

@@ -1,0 +1,187 @@
+"""Does memory grow from pass to pass in `fit`, and what keeps it?
+
+Three short passes over the user's data are trained. The first makes what all later ones use, so that only what the
+second and the third add is compared: tracings, lists that grow with every step, and the resident set.
+"""
+
+import gc
+from collections import deque
+from itertools import pairwise
+
+import psutil
+
+from bigtrain_nb.advanced.preflight.memory import train_function_of
+from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, ok, warning
+from bigtrain_nb.advanced.preflight.training import words_of
+from bigtrain_nb.common.keras_compat import datasets_within
+from bigtrain_nb.common.operations import number_of_bytes
+from bigtrain_nb.common.passes import as_tensor, batches_of, passes
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import amount
+
+PASSES = 3
+MOST_STEPS = 12
+LEAST_STEPS = 3
+"""Of a pass. Lists that grow by chance do so less often."""
+SHARE_OF_TIME = 0.2
+"""Of the time that is left, for each pass."""
+GROWS = 8 * 2**20
+"""Bytes that the second and the third pass must both add. Of small healthy trainings the second added at most 0.44 MiB,
+and the third 0.05 MiB (CPU, November 2026); allocators keep more for large ones, which they may use again."""
+STEADY = 0.5
+"""Of what the second pass adds, the least that the third must add: what dies out is no leak."""
+_CACHE = type(tf.data.Dataset.range(1).cache())
+_KEEPING = list, dict, set, deque
+_TRACED = type(tf.function(lambda: None))
+
+
+def growth(training):
+    """Do later passes add tracings, elements of lists, or memory?"""
+    training.refuse_failing()
+    if training.no_loss is not None:
+        raise Skipped(training.no_loss)
+    if training.ends_after_a_pass:
+        raise Skipped("the dataset gives nothing in a second pass")
+    source = batches_of(training.data)
+    if _caches_without_end(source):
+        size = amount(sum(number_of_bytes(part) for part in keras.tree.flatten(training.first)), "bytes")
+        return failure(
+            f"The dataset is cached and has no end: fit keeps each batch, {size} of the first, and reads none again.",
+            "Cache what has an end, and repeat it after that: dataset.cache().repeat().",
+        )
+    seen = _trained_passes(training, source)
+    steps = min(each.steps for each in seen)
+    if steps < LEAST_STEPS:
+        raise Skipped(f"a pass had only {steps} steps")
+    return _tracings(seen, steps) or _lists(seen, steps) or _resident(seen, steps)
+
+
+class _Seen:
+    """What this process holds after a pass of so many ``steps``: ``resident`` bytes, ``tracings``, and its lists.
+
+    ``resident_now``: with what was noted here, which is no growth of the next pass.
+    """
+
+    def __init__(self, steps):
+        gc.collect()
+        self.steps = steps
+        self.resident = _resident_now()
+        # isinstance would ask proxies whose object is gone
+        things = [one for one in gc.get_objects() if issubclass(type(one), (_TRACED, *_KEEPING))]
+        self.tracings = sum(one.experimental_get_tracing_count() for one in things if type(one) is _TRACED)
+        kept = [one for one in things if issubclass(type(one), _KEEPING) and getattr(one, "maxlen", None) is None]
+        self.lists = {id(one): (one, len(one)) for one in kept}
+        del things, kept
+        self.resident_now = _resident_now()
+
+
+def _resident_now():
+    return psutil.Process().memory_info().rss
+
+
+def _caches_without_end(source):
+    if not isinstance(source, tf.data.Dataset):
+        return False
+    endless = [one for one in datasets_within(source) if int(one.cardinality()) == tf.data.INFINITE_CARDINALITY]
+    return source in endless and any(isinstance(one, _CACHE) for one in endless)
+
+
+def _trained_passes(training, source):
+    """Train short passes as `fit` does, and return what was seen after each; one without end goes on where it was."""
+    goes_on = isinstance(source, tf.data.Dataset) and source.cardinality() == tf.data.INFINITE_CARDINALITY
+    start = passes(training.data)
+    seen, batches = [], None
+    train = train_function_of(training.model)
+    for _ in range(PASSES):
+        training.refuse_late()
+        batches = batches if goes_on and batches is not None else start()
+        seen.append(_Seen(_steps(training, train, batches)))
+    return seen
+
+
+def _steps(training, train, batches):
+    """Take steps on batches, and return how many."""
+    until = training.seconds_left * (1 - SHARE_OF_TIME)
+    for step in range(MOST_STEPS):
+        if step >= LEAST_STEPS and training.seconds_left < until:
+            return step
+        try:
+            train(batches if isinstance(batches, tf.data.Iterator) else _one(next(batches)))
+        except (StopIteration, tf.errors.OutOfRangeError):
+            return step
+        except Exception as error:
+            raise TrainingRaises(words_of(error)) from error
+    return MOST_STEPS
+
+
+def _one(batch):
+    return iter(tf.data.Dataset.from_tensors(keras.tree.map_structure(as_tensor, batch)))
+
+
+def _tracings(seen, steps):
+    """Say how many tracings each later pass adds."""
+    added = [after.tracings - before.tracings for before, after in pairwise(seen)]
+    if min(added) <= 0:
+        return None
+    words = (
+        f"The second and the third pass of {steps} steps each trace functions again, {added[0]} and {added[1]} times"
+    )
+    advice = (
+        "Make no tf.function within a step, and give it tensors in the place of numbers of Python: each new number is"
+        " traced anew, and all are kept."
+    )
+    if min(added) >= steps:
+        return failure(f"{words}: the time of a step and the memory grow with each.", advice, "11")
+    return warning(f"{words}.", advice, "11")
+
+
+def _lists(seen, steps):
+    """Say which list or dictionary each step makes longer."""
+    first, second, third = seen
+    growing = []
+    for key, (one, length) in first.lists.items():
+        sizes = [length, *(each.lists.get(key, (one, length))[1] for each in (second, third))]
+        if min(sizes[1] - sizes[0], sizes[2] - sizes[1]) >= steps:
+            growing.append((sizes[2] - sizes[1], one))
+    if not growing:
+        return None
+    count, one = max(growing, key=lambda pair: pair[0])
+    kept = type(next(iter(one.values() if isinstance(one, dict) else one))).__name__
+    name = _name_of(one)
+    return warning(
+        f"A {type(one).__name__}{f' {name!r}' if name else ''} grows by {count / third.steps:.3g} elements a step, of"
+        f" {kept}, in each pass.",
+        "If nothing bounds its length, keep numbers and not tensors, as float(loss), or empty it after each epoch."
+        " With run_eagerly=True each tensor in a list stays in memory.",
+    )
+
+
+def _name_of(one):
+    """Return the name under which an object, or the module that it is in, has a list; "" if none is found."""
+    for holder in gc.get_referrers(one):
+        if isinstance(holder, dict):
+            names = [key for key, value in list(holder.items()) if value is one and isinstance(key, str)]
+            if names:
+                return names[0]
+    return ""
+
+
+def _resident(seen, steps):
+    """Say by how much the resident set grew in the second and the third pass."""
+    added = [after.resident - before.resident_now for before, after in pairwise(seen)]
+    words = f"Of {PASSES} passes of {steps} steps the second and the third added {' and '.join(map(_signed, added))}"
+    words += f" to the {amount(seen[0].resident, 'bytes')} that this process holds"
+    if min(added) > GROWS and added[1] > STEADY * added[0]:
+        return warning(
+            f"{words}, and no list of Python was seen to grow with each step.",
+            "Look at what functions of Python in the dataset, layers and train_step keep; at a cache() of a dataset"
+            " whose end is far off; and run more steps, to see whether it ends.",
+        )
+    return ok(f"{words}; no tracings, and no lists that grow with each step.")
+
+
+def _signed(size):
+    return f"{'-' if size < 0 else ''}{amount(abs(size), 'bytes')}"
+
+
+CHECKS = {"memory over passes": growth}
