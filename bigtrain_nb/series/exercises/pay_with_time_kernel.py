@@ -30,10 +30,10 @@ def recurrence_backward(threads):
     return bt.cuda_kernel(
         text,
         "recurrence_backward",
-        grid=lambda a, h, upstream: (-(-a.shape[2] // threads), a.shape[0]),
+        grid=lambda a, *others: (-(-a.shape[2] // threads), a.shape[0]),
         block=threads,
-        results=lambda a, h, upstream: [tf.TensorSpec(a.shape), tf.TensorSpec(a.shape)],
-        macros=lambda a, h, upstream: {"TIME": a.shape[1], "CHANNELS": a.shape[2]},
+        results=lambda a, *others: [tf.TensorSpec(a.shape), tf.TensorSpec(a.shape)],
+        macros=lambda a, *others: {"TIME": a.shape[1], "CHANNELS": a.shape[2]},
     )
 
 
