@@ -185,8 +185,7 @@ class Model(keras.Model):
         ``fully_shard`` the weights of these layers are sharded before they are made.
 
         The settings are those of a step of the model whose `fit` is called. Of a part inside another model, as a GAN's
-        networks, ``micro_batches``, ``shard_optimizer`` and ``reduce_dtype`` do nothing, and a step that calls it warns
-        of that.
+        networks, ``micro_batches``, ``shard_optimizer`` and ``reduce_dtype`` do nothing.
 
         Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
         with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
