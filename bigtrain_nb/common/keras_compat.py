@@ -6,6 +6,7 @@ fully_shard.py). watch/trace.py reads the profiler's own format.
 tests/unit/test_upstream.py fails when Keras mends one of them, and says what can then be deleted.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import partial
@@ -24,6 +25,7 @@ from keras.src.models.functional import Functional as Functional  # of keras.Mod
 from keras.src.saving import object_registration
 from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # `load_model` has it; alone not exported
+from keras.src.trainers.compile_utils import CompileLoss
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
@@ -650,6 +652,11 @@ def infers_shapes():
     return in_stateless_scope()
 
 
+def is_unmade(variable):
+    """Return whether a Keras variable has no value of its own yet, as within `UnmadeVariables`."""
+    return variable._value is None
+
+
 class UnmadeVariables:
     """Within this scope layers are built whose variables have no values yet; `take` and `make_rest` make them later.
 
@@ -752,3 +759,44 @@ def callbacks_in(callbacks):
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks.callbacks
     return keras.tree.flatten(callbacks) if callbacks else []
+
+
+class _Leaf:
+    """A tensor, in the place of which Keras may pair it with a loss without computing with it."""
+
+    shape = (1,)
+
+    def __init__(self, value):
+        self.value = value
+
+
+class _Noting(keras.losses.Loss):
+    """Stands for a loss, and notes what Keras calls it with."""
+
+    def __init__(self, loss, notes):
+        super().__init__()
+        self.loss = loss
+        self.notes = notes
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        given = [keras.tree.map_structure(lambda leaf: leaf and leaf.value, one) for one in (y_true, y_pred)]
+        self.notes.append((self.loss, *given, sample_weight and sample_weight.value))
+        return 0.0
+
+
+def loss_pairs(model, loss, y, outputs, sample_weight=None):
+    """Return (loss, its targets, its outputs, their weights) for each loss that `compile` takes, as Keras pairs them.
+
+    Raises ValueError or KeyError, as `fit` does, where losses, targets and outputs do not belong together.
+    """
+    notes = []
+
+    def marked(structure):
+        return keras.tree.map_structure(lambda value: None if value is None else _Leaf(value), structure)
+
+    losses = keras.tree.map_structure(lambda one: None if one is None else _Noting(keras.losses.get(one), notes), loss)
+    compiled = CompileLoss(losses, output_names=getattr(model, "output_names", None))
+    given = [None if one is None else marked(one) for one in (y, outputs, sample_weight)]
+    with ThreadPoolExecutor(1) as apart:  # outside of a step that is traced: Keras makes metrics, which are variables
+        apart.submit(compiled, *given).result()
+    return notes

@@ -53,6 +53,7 @@ from bigtrain_nb.common.keras_compat import (
     callbacks_in,
     count_by_examples,
     has_seen_examples,
+    is_unmade,
     layers_within,
     logs_to_reduce,
     losses_of_one_device,
@@ -189,8 +190,7 @@ class Model(keras.Model):
         ``fully_shard`` the weights of these layers are sharded before they are made.
 
         The settings are those of a step of the model whose `fit` is called. Of a part inside another model, as a GAN's
-        networks, ``micro_batches``, ``shard_optimizer`` and ``reduce_dtype`` do nothing, and a step that calls it warns
-        of that.
+        networks, ``micro_batches``, ``shard_optimizer`` and ``reduce_dtype`` do nothing.
 
         Raises TypeError for what is no Keras model, and for a model with its own `train_step` or `test_step` together
         with any setting or several replicas; ValueError for a model that was made outside of this strategy's scope.
@@ -737,7 +737,7 @@ def _refuse_shared_backups(model, callbacks):
 
 def _refuse_other_strategy(model):
     """Raise ValueError for a model whose weights are not those of the strategy in whose scope it is taken."""
-    if not tf.distribute.has_strategy() or not model.weights:
+    if not tf.distribute.has_strategy() or not model.weights or is_unmade(model.weights[0]):
         return
     if not tf.distribute.get_strategy().extended.variable_created_in_scope(model.weights[0].value):
         raise ValueError(
