@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 
 _HOME = {
+    # the helper
     "measure.rounds": ("compare",),
     "measure.throughput": ("throughput",),
     "measure.race": ("load", "race"),
@@ -18,7 +19,6 @@ _HOME = {
     "data.pipeline": ("Pipeline",),
     "common.quiet": ("tf",),
     "data.diagnose": ("diagnose",),
-    "lab.lab": ("Lab",),
     "train.model": ("Model",),
     "train.files": ("load_model",),
     "train.small_models": ("conv_net", "gpt"),
@@ -29,7 +29,11 @@ _HOME = {
     "train.resume": ("Resume",),
     "train.schedules": ("scaled_learning_rate", "warmup_cosine"),
     "train.loss_scale": ("LossScaleHistory",),
-    "advanced.plan.peak_memory": ("peak_memory",),
+    "launch.peak_memory": ("peak_memory",),
+    # the workbook
+    "lab.lab": ("Lab",),
+    "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
+    # advanced
     "advanced.plan.plans": ("plan_step",),
     "advanced.plan.clusters": ("plan_cluster",),
     "advanced.plan.transformer": ("SIZES", "Transformer"),
@@ -39,11 +43,11 @@ _HOME = {
     "advanced.parallel.attention": ("chunk_attention",),
     "advanced.parallel.fused": ("fuse_attention",),
     "advanced.parallel.masks": ("segment_mask",),
+    "advanced.kernels.cuda_kernel": ("cuda_kernel",),
     "advanced.watch.profile": ("profile",),
     "advanced.watch.meter": ("Meter",),
     "advanced.watch.overflow": ("find_overflow",),
     "advanced.preflight.preflight": ("preflight",),
-    "workbook.workbook": ("check", "hint", "predict", "reveal", "score", "solution"),
 }
 
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -4,7 +4,7 @@ python tools/wrong_answers.py                                 all exercises: abo
 python tools/wrong_answers.py measure_first cut_the_model.order     those of a module, and one exercise
 
 One change at a time: an operator, a comparison, a number, a condition, True or False, the order of two arguments, an
-argument or a call left out, a statement deleted; where these are fewer than 30, another name in the place of one. Texts
+argument or a call left out, a statement deleted; where these are fewer than 30, another name in place of one. Texts
 are left as they are, and so is `strict=True`. A changed solution is an answer like a reader's, and must be refused.
 
 What survives either changes nothing that a check could see, or the check has a gap. Which it is, a person decides:
@@ -151,7 +151,7 @@ def changes_of(node):
 
 
 def other_names(tree):
-    """Changes of a function: another of its names in the place of one."""
+    """Changes of a function: another of its names in place of one."""
     own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 

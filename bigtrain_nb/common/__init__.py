@@ -1,1 +1,1 @@
-"""What every room uses: TensorFlow without its noise, checks of settings, words for numbers, cards, the machine."""
+"""What every package uses: TensorFlow without its noise, checks of settings, words for numbers, cards, the machine."""

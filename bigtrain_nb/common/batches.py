@@ -22,7 +22,7 @@ _DISTRIBUTE = "experimental_distribute_dataset"
 class ReplicaBatch:
     """A replica's share of a batch, or a micro-batch of it, with its facts: each is asked for once in a step.
 
-    ``reduction``: what the replicas do together, a `Mean` of parallel/reduction.py. ``micro_batches``: into how many at
+    ``reduction``: what the replicas do together, a `Mean` of train/reduction.py. ``micro_batches``: into how many at
     most the share is cut. ``examples``: their number, an int where it is known and else an int32 scalar. ``part``: what
     part of the mean over all pieces its loss is.
 
@@ -34,6 +34,7 @@ class ReplicaBatch:
     """
 
     data: Any
+    model: Any
     reduction: Any
     micro_batches: int
     examples: Any
@@ -60,11 +61,11 @@ class ReplicaBatch:
 def share_of(data, reduction, micro_batches):
     """Return the `ReplicaBatch` that the batch of a replica is."""
     if micro_batches == 1 and reduction.replicas == 1:
-        return ReplicaBatch(data, reduction, micro_batches, count_examples(data))
+        return ReplicaBatch(data, reduction.model, reduction, micro_batches, count_examples(data))
     data = of_one_length(data, micro_batches, reduction.replicas)
-    share = ReplicaBatch(data, reduction, micro_batches, count_examples(data))
-    kind = loss_reduction(reduction.model.loss)
-    places = places_of(data, reduction.model.loss, kind)
+    share = ReplicaBatch(data, reduction.model, reduction, micro_batches, count_examples(data))
+    kind = loss_reduction(share.model.loss)
+    places = places_of(data, share.model.loss, kind)
     of_all = None
     _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
     if kind == "sum" and len(keras.tree.flatten(y)) > 1:
@@ -320,7 +321,7 @@ def sum_over_micro_batches(step_of, share, in_step=False):
 
     ``in_step``: replicas assign to a variable together, so that all must run the same micro-batches.
     """
-    model, reduction, examples = share.reduction.model, share.reduction, share.examples
+    model, reduction, examples = share.model, share.reduction, share.examples
     talks = reduction.communicates_in_forward or in_step
     if share.micro_batches == 1 and (reduction.replicas == 1 or talks or synchronized_layers(model)):
         return step_of(share)

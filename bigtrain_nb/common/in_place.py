@@ -8,9 +8,14 @@ with `clone_model`, is of its own class again. A pickle and a deep copy of it ke
 import inspect
 from functools import cache, partial
 
-from bigtrain_nb.common.keras_compat import bytes_of_file, known_as, layers_within, object_of_file
+from bigtrain_nb.common.keras_compat import layers_within
 from bigtrain_nb.common.layers import Listed
 from bigtrain_nb.common.quiet import keras
+
+# isort: split
+from keras.src import api_export
+from keras.src.saving import object_registration
+from keras.src.saving.keras_saveable import KerasSaveable
 
 
 def become(thing, ours, **state):
@@ -87,16 +92,16 @@ def reduce_with_changes(thing):
     for index, part in enumerate(parts):
         state = part.state_in_place() if hasattr(part, "state_in_place") else {}
         state = {name: _Places.of(value, parts) for name, value in state.items()}
-        if state or _what_it_became(part):
-            changes.append((index, _what_it_became(part), state))
+        if state or what_it_became(part):
+            changes.append((index, what_it_became(part), state))
     return _with_changes, (own_class(thing), bytes_of_file(thing), changes)
 
 
 def _with_changes(own, file, changes):
     thing = object_of_file(own, file)
     parts = _parts(thing)
-    for index, what_it_became, state in changes:
-        for ours in what_it_became:
+    for index, classes, state in changes:
+        for ours in classes:
             become(parts[index], ours)
         for name, value in state.items():
             setattr(parts[index], name, [parts[place] for place in value] if isinstance(value, _Places) else value)
@@ -118,7 +123,7 @@ def _parts(thing):
     return layers_within(thing) if isinstance(thing, keras.layers.Layer) else [thing]
 
 
-def _what_it_became(thing):
+def what_it_became(thing):
     """Return the classes of ours that a thing has become, the first one first."""
     found = []
     kind = type(thing)
@@ -127,3 +132,21 @@ def _what_it_became(thing):
             found.insert(0, kind._class_of_ours)
         kind = kind._class_before
     return found
+
+
+def known_as(made, own):  # private: Keras
+    """Let files name a class that is made at run time as they name ``own``; Keras looks up the very class."""
+    object_registration.GLOBAL_CUSTOM_NAMES[made] = keras.saving.get_registered_name(own)
+    if name := api_export.get_name_from_symbol(own):
+        api_export.REGISTERED_OBJS_TO_NAMES[made] = name
+
+
+def bytes_of_file(thing):  # private: Keras
+    """Return a layer or model as Keras pickles it, without the class that reads it: pickle could not find that."""
+    _, (file,) = KerasSaveable.__reduce__(thing)
+    return file
+
+
+def object_of_file(own, file):  # private: Keras
+    """Return the layer or model of class ``own`` that `bytes_of_file` has written."""
+    return own._unpickle_model(file)

@@ -1,36 +1,19 @@
 """What is needed of Keras and TensorFlow, and they offer no public way to.
 
-All private names stand here, but for those that our classes override or read of what they derive from: `Model`
-(train/model.py), attention layers (parallel/attention.py, fused.py, masks.py) and sharded ones (shards.py,
-fully_shard.py). watch/trace.py reads the profiler's own format.
-tests/unit/test_upstream.py fails when Keras mends one of them, and says what can then be deleted.
+Private names that only one other file needs are there, marked ``# private: Keras``; so do those that our classes
+override or read of what they derive from. tests/frame/test_private_names.py counts them, and
+tests/unit/test_upstream.py fails when Keras fixes one of them, and says what can then be deleted.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from copy import copy
-from functools import partial
-from itertools import count
-from types import FunctionType
 
 from bigtrain_nb.common.quiet import keras, tf
 
 # isort: split
-from keras.src import api_export
-from keras.src.backend.common import global_state
-from keras.src.backend.common.stateless_scope import in_stateless_scope
-from keras.src.backend.tensorflow.trainer import reduce_per_replica
 from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
-from keras.src.saving import object_registration
-from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # `load_model` has it; alone not exported
-from keras.src.trainers.compile_utils import CompileLoss
 from tensorflow.compiler.tf2xla.python import xla
-from tensorflow.python.eager import context
-from tensorflow.python.ops import stateful_random_ops
-
-_groups = count(1)
 
 
 def innermost(optimizer):
@@ -46,9 +29,16 @@ def parts_of(optimizer):
     return getattr(inner, "optimizers", None) or [inner]
 
 
-def weights_built_for(optimizer):
-    """Return the weights that an optimizer was built for, which `apply` takes where it is given gradients alone."""
-    return innermost(optimizer)._trainable_variables
+def overriding(model, name="train_step", behind=None):
+    """Return the class that overrides a method of `keras.Model`, a step say, and is not ours; None if nobody does.
+
+    Ours is the class that ``stands_for_keras``, `Model`. ``behind``: only classes that come after this one, whose own
+    method calls theirs by ``super()``.
+    """
+    kinds = type(model).__mro__
+    behind_it = kinds[kinds.index(behind) + 1 :] if behind else kinds
+    first = next(kind for kind in behind_it if "stands_for_keras" not in vars(kind) and name in vars(kind))
+    return None if vars(first)[name] is getattr(keras.Model, name) else first
 
 
 @contextmanager
@@ -59,15 +49,6 @@ def in_place_of(thing, name, function):
         yield
     finally:
         vars(thing).pop(name, None)  # replicas are threads: another may have been here before
-
-
-@contextmanager
-def calls_seen(layers, around):
-    """Let each layer be called as ``around(layer, call, *args, **kwargs)``, where ``call`` is its own."""
-    with ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(in_place_of(layer, "call", partial(around, layer, layer.call)))
-        yield
 
 
 @contextmanager
@@ -84,28 +65,6 @@ def same_weight_decay(optimizer, other):
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
         if name in vars(other):
             vars(optimizer)[name] = vars(other)[name]
-
-
-def is_undecayed(optimizer, weight):
-    """Return whether an optimizer with weight decay was told to leave this weight as it is."""
-    if hasattr(optimizer, "_is_excluded_from_weight_decay"):  # since Keras 3.16, which asks it in `build`
-        return optimizer._is_excluded_from_weight_decay(weight)
-    return not optimizer._use_weight_decay(weight)
-
-
-def key_of(weight):
-    """Return by what an optimizer knows a weight that it was told to leave undecayed."""
-    return weight.value._unique_id
-
-
-def is_undecayed_by_key(optimizer, key):
-    return key in getattr(optimizer, "_exclude_from_weight_decay", ())
-
-
-def leave_undecayed(optimizer, variables):
-    """Let an optimizer that is not built, nor asked about them, leave these variables undecayed too."""
-    known = getattr(optimizer, "_exclude_from_weight_decay", set())
-    optimizer._exclude_from_weight_decay = known | {optimizer._var_key(variable) for variable in variables}
 
 
 def after(data):
@@ -142,18 +101,6 @@ def _counting(tracker, examples, times):
     return update_state
 
 
-def examples_counted(model):
-    """Return how many examples each replica of this process has trained on since the metrics were reset, as floats.
-
-    Keras' step, and ours, count them in the tracker of the loss, the first of the public ``metrics``: but a model may
-    have others there, and other trackers count batches.
-    """
-    if model._loss_tracker is None:  # a `compile` of somebody's own
-        return [0.0]
-    counts = model.distribute_strategy.experimental_local_results(model._loss_tracker.count.value)
-    return [float(count.numpy()) for count in counts]
-
-
 def has_seen_examples(model):
     """Return whether any replica has counted an example since the metrics were reset; all workers must ask."""
     return model._loss_tracker is None or float(model._loss_tracker.count.numpy()) > 0
@@ -166,39 +113,6 @@ def batch_of_zeros(iterator):
         if not isinstance(part, tf.TensorSpec) or not part.shape.rank or not part.shape[1:].is_fully_defined():
             return None
     return tf.nest.map_structure(lambda part: tf.zeros([1, *part.shape[1:]], part.dtype), spec)
-
-
-def datasets_within(dataset):
-    """Return a dataset and all that it was made from; there is no public way to ask."""
-    return [dataset, *(one for each in dataset._inputs() for one in datasets_within(each))]
-
-
-def tracings_of(train_function):
-    """Return a function that says how often what `fit` calls for an execution has been traced so far.
-
-    Keras hands out a plain function around those that TensorFlow traces; Keras 3.16 puts one more around them.
-    """
-    traced = _traced_within(train_function, set())
-
-    def tracings():
-        return sum(one.experimental_get_tracing_count() for one in traced)
-
-    return tracings
-
-
-def _traced_within(function, seen):
-    """Return the functions that TensorFlow traces among a function and those that it refers to."""
-    if id(function) in seen:
-        return []
-    seen.add(id(function))
-    if hasattr(function, "experimental_get_tracing_count"):
-        return [function]
-    if not isinstance(function, FunctionType):
-        return []
-    found = []
-    for cell in function.__closure__ or ():
-        found += _traced_within(cell.cell_contents, seen)
-    return found
 
 
 class _LossesOfOneDevice:
@@ -252,14 +166,14 @@ class WatchedLoss:
         return self.loss(y_true, y_pred, None) if self.reduces else self._of_examples(y_true, y_pred)
 
     def watched(self, y_true, y_pred):
-        """Stand in the place of its `call`."""
+        """Stand in place of its `call`."""
         values = self._noted(self._of_examples, y_true, y_pred)
         self.is_one_number = len(values.shape) == 0
         self.mask = mask_of(values)
         return values
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        """Stand in the place of a loss that reduces by itself, perhaps what its `call` has returned."""
+        """Stand in place of a loss that reduces by itself, perhaps what its `call` has returned."""
         self.is_one_number = True
         return self._noted(self.loss, y_true, y_pred, sample_weight)
 
@@ -290,6 +204,23 @@ def _traced(function, arguments):
     return tf.function(function, autograph=False).get_concrete_function(*arguments).graph
 
 
+@contextmanager
+def captured_variables_kept(function, arguments):
+    """Give the variables that a function reads or assigns their values back, as the state of a `tf.random.Generator`.
+
+    There is no public way from what it captures to the variable.
+    """
+    with keras.StatelessScope():
+        captured = [handle for handle, _ in _traced(function, arguments).captures if handle.dtype == tf.resource]
+    kinds = [(handle, handle._handle_data.shape_and_type) for handle in captured]
+    values = [(h, tf.raw_ops.ReadVariableOp(resource=h, dtype=kind[0].dtype)) for h, kind in kinds if kind]
+    try:
+        yield
+    finally:
+        for handle, value in values:
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
 def operations_within(operations):
     """Return operations of a graph, and those of all functions that they call, as branches of `tf.cond`."""
     found, functions = list(operations), set()
@@ -311,23 +242,6 @@ def _changes_state(operation):
     return operation.type.startswith(("ResourceScatter", "ResourceStridedSliceAssign", "LookupTable")) and not (
         operation.type.startswith(("LookupTableFind", "LookupTableSize", "LookupTableExport"))
     )
-
-
-@contextmanager
-def captured_variables_kept(function, arguments):
-    """Give the variables that a function reads or assigns their values back, as the state of a `tf.random.Generator`.
-
-    There is no public way from what it captures to the variable.
-    """
-    with keras.StatelessScope():
-        captured = [handle for handle, _ in _traced(function, arguments).captures if handle.dtype == tf.resource]
-    kinds = [(handle, handle._handle_data.shape_and_type) for handle in captured]
-    values = [(h, tf.raw_ops.ReadVariableOp(resource=h, dtype=kind[0].dtype)) for h, kind in kinds if kind]
-    try:
-        yield
-    finally:
-        for handle, value in values:
-            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 @contextmanager
@@ -372,84 +286,6 @@ def traced_for_each_shape(function):
     return compiled
 
 
-def converting_optionals(model, step):
-    """Return a step that takes what is missing in a batch as None, as Keras' own functions do."""
-    return model._autoconvert_optionals(step)
-
-
-def steps_in_turn(model, step):
-    """Return what `fit` or `evaluate` calls for one execution, whose steps Python takes one after the other.
-
-    Keras has them in a loop of the graph, in which replicas cannot talk to each other as GPUs and workers do:
-    TensorFlow then asks for the value of a placeholder. The logs are those of the last step, as in Keras.
-    """
-    strategy = model.distribute_strategy
-    step = converting_optionals(model, step)
-
-    def on_batch(data):
-        logs = strategy.run(step, args=(data,))
-        return reduce_per_replica(logs, strategy, "auto")
-
-    def one_step(iterator):
-        return on_batch(next(iterator))
-
-    if not model.run_eagerly:
-        on_batch = tf.function(on_batch, reduce_retracing=True, autograph=False, jit_compile=model.jit_compile)
-        one_step = tf.function(one_step, reduce_retracing=True, autograph=False)
-
-    def execution(iterator):
-        logs = None
-        if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):  # of `train_on_batch`
-            for _, data in zip(range(model.steps_per_execution), iterator, strict=False):
-                logs = on_batch(data)
-            return logs
-        for _ in range(model.steps_per_execution):
-            try:
-                logs = one_step(iterator)
-            except (StopIteration, tf.errors.OutOfRangeError):
-                if logs is None:
-                    raise
-                break  # fewer steps were left
-        return logs
-
-    return execution
-
-
-def mirrored_with_groups_of_its_own(devices):
-    """Return a MirroredStrategy that shares no collective group with others.
-
-    TensorFlow numbers the groups of each strategy from the same start, so the second of another size would abort
-    (tensorflow issue 61314). There is no public way to set the start; its own tests do it like this.
-    """
-    start = {"_collective_key_base": 100_000 * next(_groups)}
-    return type("MirroredStrategy", (tf.distribute.MirroredStrategy,), start)(devices)
-
-
-def launcher_here():
-    """Return what launches TensorFlow's collectives on the device of this replica; None where it launches none.
-
-    It knows the group, numbers the exchanges, and keeps their order on each device, without which NCCL would wait for
-    ever. It launches none step by step: the replicas run one after the other then, and the first would wait.
-    """
-    context = tf.distribute.get_replica_context()
-    launchers = getattr(context.strategy.extended._cross_device_ops, "_launchers", None)
-    return None if launchers is None or tf.executing_eagerly() else launchers[context._replica_id]
-
-
-def all_gather_rows(launcher, row):
-    """Return the replicas' rows, all of one length, as a table [replicas, numbers]: all-gather.
-
-    The public one first tells all how long each is, and makes the table of a hundred operations.
-    """
-    rows = launcher._all_gather(row[None], options=None)
-    return tf.reshape(rows, [launcher._group_size, *row.shape])
-
-
-def function_graph(node, name):
-    """Return the graph of the function that an attribute of a node names, as "body" of a loop."""
-    return node.graph._get_function(node.get_attr(name).name).graph
-
-
 MOVING = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
 """Of BatchNormalization; the last three where it renormalizes."""
 
@@ -474,14 +310,6 @@ def assigned_together(model):
     return of_keras + [each for each in of_tensorflow if each.aggregation != tf.VariableAggregation.NONE]
 
 
-def device_of(tensor):
-    """Return the name of the device on which a tensor is computed, as far as it is known while a step is traced.
-
-    In a function that is called within `tf.device` its tensors have none; the eager context knows.
-    """
-    return tensor.device or context.context().device_name or ""
-
-
 def outputs_of(model, x, training):
     """Return what a model makes of a batch, called as Keras' steps call it."""
     return model(x, training=training) if model._call_has_training_arg else model(x)
@@ -504,18 +332,9 @@ def layers_within(layer):
     return list(layer._flatten_layers())
 
 
-def layers_directly_in(layer):
-    """Return the layers that a layer or model calls itself, without those inside them."""
-    return list(layer._flatten_layers(include_self=False, recursive=False))
-
-
-def layers_and_operations(model):
-    """Return a model's layers and the operations between them, such as `keras.ops.exp`, that a functional one has."""
-    found = {}
-    for layer in layers_within(model):
-        inside = layer.operations if isinstance(layer, Functional) else []
-        found.update({id(each): each for each in [layer, *inside]})
-    return list(found.values())
+def own_weights_to_train(layer):
+    """Return the weights of a layer itself, not of those inside it, that train, or would if they were not frozen."""
+    return list(layer._trainable_variables)
 
 
 def layers_that_add_losses(model):
@@ -526,168 +345,8 @@ def layers_that_add_losses(model):
     return [layer for layer in layers_within(model) if layer._losses]
 
 
-@contextmanager
-def attributes_kept(model):
-    """Put back what a call changes in attributes of layers, as tensors of its own graph, and the losses they added."""
-    layers = layers_within(model)
-    before = [(dict(vars(layer)), list(layer._losses), set(layer._loss_ids)) for layer in layers]
-    try:
-        yield
-    finally:
-        for layer, (attributes, losses, ids) in zip(layers, before, strict=True):
-            for name in set(vars(layer)) - set(attributes):
-                del vars(layer)[name]
-            vars(layer).update(attributes)
-            layer._losses[:] = losses
-            layer._loss_ids.update(ids)
-
-
-def adds_a_mean_only(layer):
-    """Return whether all that a layer has added is a regularizer of Keras of its outputs, a mean over the examples."""
-    kinds = keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2
-    return len(layer._losses) == 1 and type(layer.activity_regularizer) in kinds
-
-
-def path_within(outer, layer):
-    """Return the names on the way from a layer or model to one inside it, "block_1/dense"; None if it is not there.
-
-    Its public ``path`` begins where it was built, and so within a nested model at that.
-    """
-    for inner in layers_directly_in(outer):
-        if inner is layer:
-            return inner.name
-        rest = path_within(inner, layer)
-        if rest:
-            return f"{inner.name}/{rest}"
-
-
 def _batch_normalizations(model):
     return [layer for layer in layers_within(model) if isinstance(layer, keras.layers.BatchNormalization)]
-
-
-# Objects that are changed in place: see in_place.py
-
-
-def known_as(made, own):
-    """Let files name a class that is made at run time as they name ``own``; Keras looks up the very class."""
-    object_registration.GLOBAL_CUSTOM_NAMES[made] = keras.saving.get_registered_name(own)
-    if name := api_export.get_name_from_symbol(own):
-        api_export.REGISTERED_OBJS_TO_NAMES[made] = name
-
-
-def bytes_of_file(thing):
-    """Return a layer or model as Keras pickles it, without the class that reads it: pickle could not find that."""
-    _, (file,) = KerasSaveable.__reduce__(thing)
-    return file
-
-
-def object_of_file(own, file):
-    """Return the layer or model of class ``own`` that `bytes_of_file` has written."""
-    return own._unpickle_model(file)
-
-
-_SCOPES = ("current_call_ctx", "autocast_scope")
-
-
-def scopes_of_call():
-    """Return what layers inside a call take from outside: ``training`` and its like, the type weights are cast to."""
-    call, autocast = (global_state.get_global_attribute(name) for name in _SCOPES)
-    return copy(call), autocast  # a copy, for layers that are called later write into it
-
-
-@contextmanager
-def within_scopes(scopes):
-    """Call layers as they were called where `scopes_of_call` was asked: in the backward pass all that is gone."""
-    before = [global_state.get_global_attribute(name) for name in _SCOPES]
-    _set_scopes(scopes)
-    try:
-        yield
-    finally:
-        _set_scopes(before)
-
-
-def _set_scopes(scopes):
-    for name, value in zip(_SCOPES, scopes, strict=True):
-        global_state.set_global_attribute(name, value)
-
-
-# Weights in whose place others stand: see shards.py
-
-
-def weights_to_train(layer):
-    """Return the weights of a layer and of those inside it that train, or would if they were not frozen."""
-    return [weight for inner in layers_within(layer) for weight in own_weights_to_train(inner)]
-
-
-def own_weights_to_train(layer):
-    """Return those of a layer itself."""
-    return list(layer._trainable_variables)
-
-
-def let_stand_for(layer, pairs):
-    """Let the second variable of each pair stand for the first, in what a built layer itself trains and saves.
-
-    Its attributes, such as ``kernel``, stay what they were.
-    """
-    other_of = {id(variable): other for variable, other in pairs}
-    layer._tracker.unlock()
-    for index, variable in enumerate(layer._trainable_variables):
-        layer._trainable_variables[index] = other_of.get(id(variable), variable)
-    layer._tracker.lock()
-
-
-def value_from(variable, function):
-    """Let a variable keep no value of its own; who reads it gets ``function(shape, dtype=...)``."""
-    variable._value = None
-    variable._initializer = function
-
-
-def same_path(variable, other):
-    """Give a variable another one's path, by which optimizers know what not to decay."""
-    variable._path = other.path
-
-
-def infers_shapes():
-    """Return whether Keras only asks for the shapes that a layer gives."""
-    return in_stateless_scope()
-
-
-def is_unmade(variable):
-    """Return whether a Keras variable has no value of its own yet, as within `UnmadeVariables`."""
-    return variable._value is None
-
-
-class UnmadeVariables:
-    """Within this scope layers are built whose variables have no values yet; `take` and `make_rest` make them later.
-
-    What is assigned to a variable meanwhile, from a file say, is its value then. The numbers are those that Keras would
-    have made at once, for an initializer draws its seed when it is constructed.
-    """
-
-    def __enter__(self):
-        self._scope = keras.StatelessScope(initialize_variables=False)
-        self._scope.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._scope.__exit__(*exception)
-        self._unmade = global_state.get_global_attribute("uninitialized_variables", [])
-        global_state.set_global_attribute("uninitialized_variables", [])
-
-    def take(self, variable):
-        """Return the first value of a variable, which is not made any more."""
-        self._unmade = [one for one in self._unmade if one is not variable]
-        given = self._scope.state_mapping.pop(id(variable), None)
-        return variable.value if given is None else given
-
-    def make_rest(self):
-        for variable in self._unmade:
-            variable._deferred_initialize()
-            if id(variable) in self._scope.state_mapping:
-                variable.assign(self._scope.state_mapping.pop(id(variable)))
-
-
-# A training that is examined and left as it was
 
 
 def build_as_fit_does(model, batch, with_optimizer=True):
@@ -702,44 +361,6 @@ def build_as_fit_does(model, batch, with_optimizer=True):
         model._symbolic_build(data_batch=batch)
     finally:
         object.__setattr__(model, "optimizer", optimizer)
-
-
-@contextmanager
-def random_numbers_of_keras_kept():
-    """Put back where the random numbers of TensorFlow and Keras go on that are drawn without a seed of one's own.
-
-    There is no public way to ask where `tf.random.set_seed` and `keras.utils.set_random_seed` have come to.
-    """
-    drawn = getattr(context.context(), "_rng", None)  # which is there once a seed was set
-    place = drawn and drawn.getstate()
-    generator = stateful_random_ops.global_generator
-    states = []
-    if generator is not None:
-        states.append((generator.state, generator.state.numpy()))
-    of_keras = global_state.get_global_attribute("global_seed_generator")
-    if of_keras is not None:
-        states.append((of_keras.state, of_keras.state.numpy()))
-    try:
-        yield
-    finally:
-        if drawn and drawn.getstate() != place:
-            drawn.setstate(place)
-            context.context().clear_kernel_cache()  # kernels of the seeds that come again would go on from theirs
-        for variable, value in states:
-            variable.assign(value)
-        stateful_random_ops.global_generator = generator
-        global_state.set_global_attribute("global_seed_generator", of_keras)
-
-
-# Operations that only XLA has
-
-
-def custom_call(target, operands, results, config):
-    """Emit a custom call of XLA, and return tensors of the specs in ``results``; ``config`` is for the target to read.
-
-    `tf.raw_ops` leaves the operation out.
-    """
-    return xla.custom_call_v2(target, operands, results, config)
 
 
 # What callbacks of Keras know of a training: a restart gives it back to them
@@ -761,42 +382,9 @@ def callbacks_in(callbacks):
     return keras.tree.flatten(callbacks) if callbacks else []
 
 
-class _Leaf:
-    """A tensor, in the place of which Keras may pair it with a loss without computing with it."""
+def custom_call(target, operands, results, config):
+    """Emit a custom call of XLA, and return tensors of the specs in ``results``; ``config`` is for the target to read.
 
-    shape = (1,)
-
-    def __init__(self, value):
-        self.value = value
-
-
-class _Noting(keras.losses.Loss):
-    """Stands for a loss, and notes what Keras calls it with."""
-
-    def __init__(self, loss, notes):
-        super().__init__()
-        self.loss = loss
-        self.notes = notes
-
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        given = [keras.tree.map_structure(lambda leaf: leaf and leaf.value, one) for one in (y_true, y_pred)]
-        self.notes.append((self.loss, *given, sample_weight and sample_weight.value))
-        return 0.0
-
-
-def loss_pairs(model, loss, y, outputs, sample_weight=None):
-    """Return (loss, its targets, its outputs, their weights) for each loss that `compile` takes, as Keras pairs them.
-
-    Raises ValueError or KeyError, as `fit` does, where losses, targets and outputs do not belong together.
+    `tf.raw_ops` leaves the operation out.
     """
-    notes = []
-
-    def marked(structure):
-        return keras.tree.map_structure(lambda value: None if value is None else _Leaf(value), structure)
-
-    losses = keras.tree.map_structure(lambda one: None if one is None else _Noting(keras.losses.get(one), notes), loss)
-    compiled = CompileLoss(losses, output_names=getattr(model, "output_names", None))
-    given = [None if one is None else marked(one) for one in (y, outputs, sample_weight)]
-    with ThreadPoolExecutor(1) as apart:  # outside of a step that is traced: Keras makes metrics, which are variables
-        apart.submit(compiled, *given).result()
-    return notes
+    return xla.custom_call_v2(target, operands, results, config)

@@ -1,14 +1,9 @@
 """What `fit` gets of a dataset, looked at without moving it on, and datasets that begin later."""
 
-import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
-from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import first_sentence
 
 _RESOURCES = {
@@ -58,54 +53,6 @@ def noting_first(dataset, count, note):
             )
 
     return dataset.enumerate().map(note_the_first)
-
-
-def has_batches(source):
-    return hasattr(source, "__iter__") or callable(getattr(source, "dataset", None))
-
-
-def batches_of(source):
-    return source.dataset() if callable(getattr(source, "dataset", None)) else source
-
-
-def as_fit_gives(model, data):
-    """Return the dataset as the `fit` of a KerasHub task gives it to the model: behind its preprocessor, if any."""
-    source = batches_of(data)
-    has_one = getattr(model, "preprocessor", None) is not None and hasattr(model, "preprocess_samples")
-    if not has_one or not isinstance(source, tf.data.Dataset):
-        return data
-    return source.map(lambda *parts: model.preprocess_samples(*parts), num_parallel_calls=tf.data.AUTOTUNE)
-
-
-def loss_as_fit_asks(model, x, y, outputs, sample_weight, training):
-    """Return what a model's `compute_loss` gives where Keras' step calls it: by position, and ``training`` if taken."""
-    given = x, y, outputs, sample_weight
-    if takes(model.compute_loss, *given, training=training):
-        return model.compute_loss(*given, training=training)
-    return model.compute_loss(*given)
-
-
-def as_tensor(value):
-    """Return a part of a batch as the tensor that `fit` makes of it; None stays None."""
-    if value is None:
-        return None
-    if isinstance(value, np.ndarray) and value.dtype == "float64":
-        return tf.constant(value, keras.config.floatx())
-    return tf.convert_to_tensor(value)
-
-
-def passes(source: Any) -> Callable[[], Iterator]:
-    """Return a function that starts a pass over batches, without moving on their shuffling where that can be done."""
-    source = batches_of(source)
-    if isinstance(source, keras.utils.PyDataset):
-        count = source.num_batches  # None: without end
-        return lambda: (source[number] for number in (itertools.count() if count is None else range(count)))
-    if isinstance(source, tf.data.Dataset):
-        try:
-            source = read_apart(source)
-        except (tf.errors.OpError, ValueError):
-            pass  # then its shuffling moves on
-    return lambda: iter(source)
 
 
 def read_apart(dataset):

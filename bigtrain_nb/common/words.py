@@ -7,6 +7,8 @@ count in the unit that fits it (GiB, ms, billions), `interval` what was measured
 import math
 import re
 
+ROUNDS_FOR_AN_INTERVAL = 6
+"""With fewer, the whole range of the rounds holds their true median in less than 95 % of all cases."""
 _TIMES = {"µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "hours": 3600, "days": 86400}
 _BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z")
@@ -76,9 +78,14 @@ def first_sentence(error):
 
 
 def interval(row):
-    """A median with its interval, "2,350 (2,300 to 2,410)" or "1.80x (1.70x to 1.90x)"; no brackets without one."""
+    """A median with its interval, "2,350 (2,300 to 2,410)" or "1.80x (1.70x to 1.90x)"; no brackets without one.
+
+    Of fewer rounds than an interval needs, it says what it shows: "2,350 (3 rounds: 2,300 to 2,410)".
+    """
     if row.low == row.high or not math.isfinite(row.high):
         return quantity(row.median, "x" if row.unit == "x" else "")
     if row.unit == "x":
         return f"{quantity(row.median, 'x')} ({quantity(row.low, 'x')} to {quantity(row.high, 'x')})"
-    return f"{number(row.median)} ({number(row.low)} to {number(row.high)})"
+    rounds = len(getattr(row, "rounds", ()))
+    few = f"{rounds} rounds: " if 0 < rounds < ROUNDS_FOR_AN_INTERVAL else ""
+    return f"{number(row.median)} ({few}{number(row.low)} to {number(row.high)})"

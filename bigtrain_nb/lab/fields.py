@@ -84,4 +84,4 @@ def colored(markup):
 
 def said(words):
     """A line that a screen reader speaks whenever it changes."""
-    return colored(f'<div role="status" aria-live="polite">{html.escape(words)}</div>')
+    return colored(f'<div role="status" aria-live="polite" style="white-space: pre-line">{html.escape(words)}</div>')

@@ -29,9 +29,7 @@ from bigtrain_nb.measure.rounds import INTERIM_CHECKS, compare, notes_since
 from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.plots import Picture
 
-LONGEST_STATUS = 600  # characters; TensorFlow's errors can be pages long
-USUAL = 0.7
-"""Times the seconds that were asked for: a clear comparison ends after 0.5 or 1."""
+LONGEST_STATUS = 600  # characters; TensorFlow's errors can be pages long, with the cause at either end
 STEPS_KEPT = 4
 """Step functions that were built last stay in memory: to build and trace one again takes most of the time of a run."""
 
@@ -51,6 +49,7 @@ class Clock:
 
     def __init__(self, overhead, seconds, longest):
         self.overhead, self.seconds, self.longest = overhead, seconds, max(seconds, longest)
+        self._asked = seconds
         self._began = time.perf_counter()
         self._announced = self.total
         self._warm = None
@@ -88,11 +87,18 @@ class Clock:
             self._warm = self.overhead = self.elapsed
         if found and int(found[1]) > 1:
             done, expected = int(found[1]) - 1, int(found[2])
-            self.seconds = max(self.seconds, (self.elapsed - self._warm) / done * expected)
+            self.seconds = max(self._asked, (self.elapsed - self._warm) / done * expected)
             self.longest = max(self.longest, self.seconds)
         is_other = not self._announced / 1.2 < self.total < 1.2 * self._announced
         self._announced = self.total if is_other else self._announced
         return is_other
+
+
+def _ends(words):
+    """Words as they are, or the beginning and the end of long ones."""
+    if len(words) <= LONGEST_STATUS:
+        return words
+    return f"{words[: LONGEST_STATUS // 2]} [...] {words[-LONGEST_STATUS // 2 :]}"
 
 
 def _seconds(value):
@@ -176,7 +182,7 @@ class Lab:
     def extend(self, seconds: float | None = None) -> list[Run]:
         """Measure those of the last run or sweep for so many seconds more; wait for the results, each a `Run`.
 
-        By default as long again as they took so far. After a race: those that are still in, or the two that were in
+        By default as long again as they took so far. After a race: those that remain, or the two that were in
         last, take turns as in a sweep. Raises RuntimeError after a first run, where there is nothing to extend.
         """
         return self._measure_on(*self._begin_to_extend(seconds))
@@ -359,15 +365,15 @@ class Lab:
         except BaseException as error:  # a kernel's interrupt too
             with suppress(Stopped), self._still(job):
                 notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
-                self._end(f"This run failed{notes}. {type(error).__name__}: {error}"[:LONGEST_STATUS])
+                self._end(_ends(f"This run failed{notes}. {type(error).__name__}: {error}"))
             raise
 
     def _in_turns(self, job):
         """Measure the settings of a job, in turns if they are several; return all as runs."""
         sources = {name: partial(self._source, **settings) for name, settings in job.items()}
         seconds = self.seconds * (len(job) / 3 if self._is_race else max(1, len(job) / 2))
-        usual, longest = (USUAL, max(INTERIM_CHECKS)) if len(job) > 1 and not self._is_race else (1, 1)
-        self._announce(job, job.values(), usual * scaled_seconds(seconds), longest * scaled_seconds(seconds))
+        longest = max(INTERIM_CHECKS) if len(job) > 1 and not self._is_race else 1
+        self._announce(job, job.values(), scaled_seconds(seconds), longest * scaled_seconds(seconds))
         taken = {"seconds": seconds, "progress": partial(self._progress, job)}
         if len(job) == 1 and not self._is_race:
             [(name, source)] = sources.items()
@@ -413,7 +419,7 @@ class Lab:
             raise
 
     def _remember(self, settings, source):
-        """Keep the source for its notes, until the job ends, in the place of one that was built before."""
+        """Keep the source for its notes, until the job ends, in place of one that was built before."""
         if self.notes:
             self._sources = [each for each in self._sources if each[0] != settings] + [(settings, source)]
         return source

@@ -169,6 +169,8 @@ def _result(run, last):
 def headline(runs):
     """Two lines: what stands in large type, the verdict, and below it what was measured: the last run, or the best.
 
+    The ratio comes first there, as a picture cuts the end of a long line.
+
     A first run has no verdict, so its rate stands there.
     """
     last, together = runs[-1], _together(runs)
@@ -181,7 +183,7 @@ def headline(runs):
     if len(others) > 1 and ratio.median < 1:
         large = f"{first.name} is the fastest" if ratio.verdict == "slower" else f"none is faster than {first.name}"
     rates = f"{_rate_alone(_result(best, last))} against {number(_result(first, last).median)}"
-    return large, f"{best.name}, {_what(best)}: {rates}; {interval(ratio)}{_noted(best)}"
+    return large, f"{interval(ratio)}, {rates}: {best.name}, {_what(best)}{_noted(best)}"
 
 
 def outcome(ratio):

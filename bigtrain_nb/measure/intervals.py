@@ -7,6 +7,9 @@ import numpy as np
 CONFIDENCE = 0.95
 SCATTER, SCATTER_ROUNDS = 0.25, 3
 """Before anything is measured: logarithms of a ratio scatter by 0.25 from round to round. That counts as 3 rounds."""
+BETWEEN, WITHIN = 0.12, 2.0
+"""Where the noise within windows is known, rounds are expected to scatter by 0.12, and by twice what that noise makes
+of a round, as windows differ by more than what their parts show; but by no more than `SCATTER`."""
 LUCK, LUCK_INSTANCES = 0.03, 2
 """And instances of one source differ by 3 % (a standard deviation). That counts as 2 instances. What was measured, and
 chosen by it, stands in benchmarks/README.md, "Does the measuring tell the truth?"."""
@@ -48,10 +51,23 @@ def mean_interval(values, error=1 - CONFIDENCE):
     return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
 
 
-def ratio_interval(values, instances, error):
+def expected_scatter(noise, of_other):
+    """Return how much logarithms of a ratio scatter from round to round, as far as is known without looking at them.
+
+    ``noise`` and ``of_other``: the standard errors of the logarithm of each source's rate in a window, as the parts
+    of windows show them; None where they are not known. What changes between windows, they do not show.
+    """
+    if noise is None or of_other is None:
+        return SCATTER
+    return min(SCATTER, math.hypot(BETWEEN, WITHIN * noise, WITHIN * of_other))
+
+
+def ratio_interval(values, instances, error, scatter=SCATTER):
     """Return ``(mean, low, high)`` for the logarithm of the ratio of two sources, and the share of luck in the width.
 
     ``values``: that logarithm in each round; ``instances``: for each round, the number of those that it visited.
+    ``scatter``: how much the values were expected to scatter, see `expected_scatter`.
+
     The variance of the mean is that of rounds / their number + that of luck / the number of instances. To the scatter
     of the rounds something is added that was known before, as if a few rounds more had been seen, so that two or three
     rounds that agree by chance promise little. So it is with luck: with fewer than four instances it is what was known
@@ -68,7 +84,7 @@ def ratio_interval(values, instances, error):
     sees_luck = len(numbers) >= INSTANCES_TO_SEE_LUCK
     middles = np.repeat(means, sizes) if sees_luck else mean
     seen = rounds - (len(numbers) if sees_luck else 1)
-    of_round = ((values - middles) ** 2).sum() + SCATTER_ROUNDS * SCATTER**2
+    of_round = ((values - middles) ** 2).sum() + SCATTER_ROUNDS * scatter**2
     of_round /= seen + SCATTER_ROUNDS
     of_luck, luck_seen = 2 * LUCK**2, 28  # of the two together; known before, so with nearly normal tails
     if sees_luck:

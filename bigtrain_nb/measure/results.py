@@ -17,10 +17,12 @@ from bigtrain_nb.common.checks import one_of
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import machine
 from bigtrain_nb.common.words import amount, interval, number
-from bigtrain_nb.measure.intervals import median_interval, ratio_interval
+from bigtrain_nb.measure.intervals import expected_scatter, median_interval, ratio_interval
 
 PRACTICALLY_SAME = 0.02
 """Ratios within 2 % of 1 are called the same: smaller differences are not worth a change."""
+TIGHT = 1.1
+"""Times. A comparison may end before its time where no end of an interval is farther than this from the middle."""
 CLOSE = 1.5
 """Times. What may be farther apart than this and is not clear is not close: it is noisy."""
 MOSTLY_LUCK = 0.5
@@ -41,9 +43,10 @@ class Result(Saved, cards.Shown):
 
     ``rounds`` are rates in ``unit`` ("examples/s" or "steps/s"); ``first_seconds`` is the time from asking for an
     iterator to its first batch, in seconds; ``examples`` and ``seconds`` are what all rounds counted together;
-    ``note`` says what a reader should know, or is empty. ``machine`` describes the machine of a loaded result; None
-    means this one. ``low`` and ``high`` are the ends of a 95 % interval for the median; of fewer than six rounds they
-    are the lowest and the highest.
+    ``note`` says what a reader should know, or is empty. ``noise`` is the standard error of the logarithm of a round's
+    rate, as far as the parts of rounds show it; None means that it is not known. ``machine`` describes the machine of
+    a loaded result; None means this one. ``low`` and ``high`` are the ends of a 95 % interval for the median; of fewer
+    than six rounds they are the lowest and the highest.
 
     Example::
 
@@ -60,6 +63,7 @@ class Result(Saved, cards.Shown):
     seconds: float
     note: str = ""
     machine: dict | None = field(default=None, compare=False)
+    noise: float | None = None
 
     @property
     def median(self) -> float:
@@ -157,8 +161,12 @@ class Comparison(Saved, cards.Shown):
     @property
     def is_clear(self) -> bool:
         """Whether every source is faster or slower than the first one, or the same."""
-        first, *others = self.names
-        return all(self.ratio(name, first).verdict != "unclear" for name in others)
+        return all(ratio.verdict != "unclear" for ratio in self._ratios())
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether every interval against the first source lies within 10 % of its middle."""
+        return all(ratio.high < TIGHT * ratio.median for ratio in self._ratios())
 
     def ratio(self, a: str, b: str) -> Ratio:
         """Return the `Ratio` of a's rate over b's.
@@ -174,7 +182,8 @@ class Comparison(Saved, cards.Shown):
         logs = [math.log(rate / other) for rate, other in pairs]
         instances = self.instances[: len(logs)] or (1,) * len(logs)
         error = self._error_of_one(a, b)
-        *ends, share_of_luck = ratio_interval(logs, instances, error)
+        scatter = expected_scatter(self.results[a].noise, self.results[b].noise)
+        *ends, share_of_luck = ratio_interval(logs, instances, error, scatter)
         mean, low, high = map(math.exp, ends)
         found = Ratio(a, b, mean, low, high, details=self._how(instances, error))
         if found.verdict != "unclear" or self.extend_with is None:
@@ -200,14 +209,18 @@ class Comparison(Saved, cards.Shown):
     @property
     def details(self) -> str:
         """All that is known of how it was measured, in sentences."""
-        first, *others = self.names
-        lines = [f"{name} against {first}: {self.ratio(name, first).details}." for name in others]
+        lines = [f"{ratio.a} against {ratio.b}: {ratio.details}." for ratio in self._ratios()]
         return "\n".join([*lines, *self._told()])
 
     def _told(self):
         """What a reader should know of the sources and of the machine, in lines."""
         lines = [f"{name}: {result.note}." for name, result in self.results.items() if result.note]
         return [*lines, *(f"{note}." for note in self.notes)]
+
+    def _ratios(self):
+        """All others against the first source."""
+        first, *others = self.names
+        return [self.ratio(name, first) for name in others]
 
     def _error_of_one(self, a, b):
         others = len(self.names) - 1
@@ -239,8 +252,7 @@ class Comparison(Saved, cards.Shown):
             against = "" if name == first else self._against(name, first)
             cells = [number(result.median), ends, str(len(result.rounds)), f"{result.first_seconds:.2f}", against]
             rows.append([name, *cells])
-        ratios = [self.ratio(name, first) for name in self.names[1:]]
-        advice = [f"{ratio.a}: {ratio.advice}." for ratio in ratios if ratio.advice]
+        advice = [f"{ratio.a}: {ratio.advice}." for ratio in self._ratios() if ratio.advice]
         return cards.table("", head, rows, "\n".join([*advice[-1:], *self._told()]))
 
     def to_dict(self) -> dict:

@@ -8,7 +8,8 @@ An instance has luck: with its memory, its threads, its place among the others. 
 Where that would take much of the time, one instance of each is evidence too, and the interval is as much wider as
 instances are known to differ. `intervals` makes one interval of both, `results` one verdict of that.
 
-The first answer that is clear ends it. Each interim check can give a false verdict: together they have 5 %.
+The time that was asked for is used, and more of it only while the answer is not clear. Less, where the answer is clear
+and its interval narrow. Each interim check can give a false verdict: together they have 5 %.
 """
 
 import math
@@ -28,7 +29,7 @@ INTERIM_CHECKS = {0.5: 0.005, 1: 0.025, 2: 0.005, 4: 0.005}
 LATER_CHECKS = 0.01
 """What all checks after `extend` may get wrong together: the first half of it, the next half of the rest, and so on."""
 LEAST_ROUNDS = 3
-STEP_WINDOW, WINDOW = (0.05, 2), (0.25, 8)
+STEP_WINDOW, WINDOW = (0.05, 2), (0.15, 8)
 """Of steps alone, and where there are iterators: at least so many seconds and batches. The load of other programs
 changes within a second, so short windows that alternate often tell more; buffers want longer ones."""
 AWAITED = 4.0
@@ -47,8 +48,9 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
     ``factories`` is a dictionary from a name to a function without arguments that returns a fresh source (an iterable
     of batches or a step function, as for `throughput`). ``seconds`` are for measuring all of them together, times
     BIGTRAIN_NB_TIME_SCALE where that is in the environment: building and warming up come on top. Interim checks come
-    after 1/2, 1, 2 and 4 times as long; the first at which every source is faster or slower than the first one, or the
-    same, is the last. Three rounds are measured at least. ``progress(fraction, words)`` is called between batches,
+    after 1, 2 and 4 times as long; the first at which every source is faster or slower than the first one, or the same,
+    is the last. Half of the time is enough where each interval lies within 10 % of its middle then. Three rounds are
+    measured at least. ``progress(fraction, words)`` is called between batches,
     at most ten times a second; an exception that it raises ends the measurement. Without it, a notebook and a terminal
     show a bar.
 
@@ -76,7 +78,7 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
             if rounds.seconds >= later * seconds:
                 continue  # the rounds were long: this is the next check already
             found = rounds.comparison(error)
-            if found.is_clear:
+            if found.is_clear and (times >= 1 or found.is_tight):
                 break
     return found
 
@@ -112,9 +114,9 @@ def notes_since(since, others):
 class Rounds:
     """Rounds of windows to all sources that are still ``running``; more of them can be added at any time.
 
-    ``windows``: {name: the examples and seconds of its window in each round}; ``instances``: for each round, how often
-    all had been built before it, each of them anew. ``seconds``: how long all rounds took; building and warming up do
-    not count.
+    ``windows``: {name: the examples, seconds and noise of its window in each round}; ``instances``: for each round, how
+    often all had been built before it, each of them anew. ``seconds``: how long all rounds took; building and warming
+    up do not count.
     """
 
     def __init__(self, factories, seconds):
@@ -180,11 +182,12 @@ class Rounds:
 
     def result(self, name):
         unit, first_seconds, note = self.firsts[name]
-        examples, seconds = (sum(parts) for parts in zip(*self.windows[name], strict=True))
-        return Result(name, self.rates(name), unit, first_seconds, examples, seconds, note)
+        examples, seconds, noises = zip(*self.windows[name], strict=True)
+        noise = math.hypot(*noises) / math.sqrt(len(noises))
+        return Result(name, self.rates(name), unit, first_seconds, sum(examples), sum(seconds), note, noise=noise)
 
     def rates(self, name):
-        return tuple(examples / seconds for examples, seconds in self.windows[name])
+        return tuple(examples / seconds for examples, seconds, _ in self.windows[name])
 
     def notes(self):
         """What to know of the machine since this was made or went on, in a sentence; none where it was quiet."""

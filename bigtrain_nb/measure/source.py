@@ -10,12 +10,21 @@ from collections import deque
 from collections.abc import Mapping
 from numbers import Integral
 
+import numpy as np
+
 from bigtrain_nb.common.at_rest import let_rest, wait_for_gpus
 from bigtrain_nb.common.sources import examples_in, has_end, is_source
 
 STEP_SLICE, SLICE, LONGEST_STEADYING = 0.05, 0.3, 2.0
 """Seconds. A warm-up is seen in slices, of a step and of an iterator: it is over once two agree, or after so long."""
-SHORTEST_DRAIN, LONGEST_DRAIN = 0.1, 1.0
+DRAIN_SLICE, LONGEST_DRAIN = 0.05, 1.0
+"""Seconds. Buffers are empty once a slice of so long, or one batch, is not much faster than the warm-up was."""
+STILL_BUFFERED = 1.25
+"""Times the steady rate: a slice of a drain that is faster took batches that lay ready."""
+LONGEST_PASS = 0.3
+"""Seconds. Of passes that are shorter, whole ones are measured."""
+STEP_PARTS, PARTS = 2, 4
+"""A window is timed in so many parts: how much they scatter is evidence of its noise."""
 KEPT = 16
 
 now = time.perf_counter
@@ -25,7 +34,8 @@ class Source:
     """One instance of what is measured, and the count of its examples.
 
     ``unit`` is "examples/s" or "steps/s", known after the first batch; ``first_seconds`` is the time to that batch;
-    ``passes`` counts those that have ended; ``batch_seconds`` is the time from batch to batch once it is warm.
+    ``passes`` counts those that have ended, ``pass_batches`` the batches of the first one; ``batch_seconds`` is the
+    time from batch to batch once it is warm.
 
     A finite `tf.data.Dataset` is read on by its own ``repeat()`` when its first pass has ended: a new iterator for each
     pass costs up to a second, in which TensorFlow tears the old one down.
@@ -50,6 +60,7 @@ class Source:
         """Iterators whose passes have ended, the last one last. `let_go` has them torn down, not a measurement."""
         self.passes = 0
         self.pass_is_empty = True
+        self.pass_batches = 0
         self.first_seconds = None
         self.batch_seconds = math.inf
 
@@ -78,6 +89,19 @@ class Source:
         wait_for_gpus()
         return examples, count, max(now() - began, 1e-9)
 
+    def run_passes(self, seconds, batches=1, before=0):
+        """Run, and on to the end of a whole number of passes where one is short; ``before``: batches that were taken.
+
+        What the end of a pass costs belongs to its batches: a window that has it, or not, would say too little or much.
+        """
+        examples, count, took = self.run(seconds, batches)
+        is_short = self.passes and self.pass_batches * self.batch_seconds < LONGEST_PASS
+        lacks = -(before + count) % self.pass_batches if is_short else 0
+        if lacks:
+            more, others, longer = self.run(0.0, lacks)
+            examples, count, took = examples + more, count + others, took + longer
+        return examples, count, took
+
     def warm_up(self, longest):
         """Pull the first batch; to the end of a first pass, as it may fill a cache; then until two slices agree.
 
@@ -104,13 +128,20 @@ class Source:
             before = rate
 
     def measure_window(self, seconds, batches):
-        """Return examples and seconds of one measurement window; of an iterator, once it is at rest and its buffers are
-        empty."""
+        """Return examples, seconds and noise of one measurement window; of an iterator, at rest and with empty buffers.
+
+        The noise is the standard error of the logarithm of the rate, as far as the parts of the window show it.
+        """
         if not self.is_step:
             let_rest(self.progress.tick)
             self._drain()
-        examples, _, took = self.run(seconds, batches)
-        return examples, took
+        number = STEP_PARTS if self.is_step else PARTS
+        parts = [self.run(seconds / number, math.ceil(batches / number)) for _ in range(number - 1)]
+        pulled = sum(count for _, count, _ in parts)
+        parts.append(self.run_passes(seconds / number, math.ceil(batches / number), pulled))
+        rates = [examples / took for examples, _, took in parts]
+        noise = np.log(rates).std(ddof=1) / math.sqrt(number)
+        return sum(examples for examples, _, _ in parts), sum(took for *_, took in parts), float(noise)
 
     def let_go(self):
         """Give up all iterators, in a thread: TensorFlow may be idle for a second when it tears one down."""
@@ -120,17 +151,15 @@ class Source:
         threading.Thread(target=iterators.clear, name="letting go").start()
 
     def _drain(self):
-        """Take what lies ready: for 0.1 s, and until a pull waited for half as long as a batch takes.
+        """Take what lies ready: until a slice is not much faster than the rate was at the end of the warm-up.
 
-        How long that is, the warm-up has said. A window must not say it: one that took batches which lay ready would
-        make the next one believe that it was dry.
+        A single pull that waits says nothing: the system may have taken its core away. And a window must not say what
+        is steady: one that took batches which lay ready would make the next one believe that it was dry.
         """
         began = now()
-        while True:
-            before = now()
-            self.pull()
-            waited = now() - before > 0.5 * self.batch_seconds and now() - began > SHORTEST_DRAIN
-            if waited or now() - began > LONGEST_DRAIN:
+        while now() - began < LONGEST_DRAIN:
+            _, batches, took = self.run(DRAIN_SLICE)
+            if took / batches > self.batch_seconds / STILL_BUFFERED:
                 return
 
     def _batch(self):
@@ -139,6 +168,7 @@ class Source:
             self.iterator = iter(self.made)
         for batch in self.iterator:
             self.pass_is_empty = False
+            self.pass_batches += not self.passes
             return examples_in(batch, self.name)
         if self.pass_is_empty:
             again = " a second time: give a function, or an iterable that starts a new pass" if self.passes else ""

@@ -6,14 +6,12 @@ from typing import Any
 from bigtrain_nb.common.checks import of_kind
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.time_scale import scaled_seconds
-from bigtrain_nb.common.words import number
+from bigtrain_nb.common.words import ROUNDS_FOR_AN_INTERVAL, number
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.measure.source import Source
 
 ROUNDS, SHORTEST = 40, 0.1
 """The time is cut into so many, unless they get shorter than so many seconds."""
-ROUNDS_FOR_AN_INTERVAL = 6
-"""With fewer, the whole range of the rounds holds their true median in less than 95 % of all cases."""
 
 
 def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progress: Callable | None = None) -> Result:
@@ -52,7 +50,7 @@ def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progr
         while len(rates) < ROUNDS_FOR_AN_INTERVAL or spent < seconds - slot / 2:
             rate = f": {number(rates[-1])} {made.unit}" if rates else ""
             told.say(spent / seconds, f"measuring for {seconds:g} s{rate}")
-            count, _, took = made.run(slot)
+            count, _, took = made.run_passes(slot)
             rates.append(count / took)
             examples += count
             spent += took

@@ -14,7 +14,7 @@ from bigtrain_nb.plots.canvas import INK, MEASURED, PREDICTED, canvas, grid, key
 class Row:
     """One row of a chart: a dot at ``value``, a thick line between the ``ends`` of its interval, faint ``ticks``.
 
-    Where there is one tick alone, a cross stands in the place of the dot: it may be far from the next measurement.
+    Where there is one tick alone, a cross replaces the dot: it may be far from the next measurement.
     ``predicted`` is drawn as a diamond; ``words`` stand at the side. What is None, empty or infinite is left out.
     """
 

@@ -1,4 +1,4 @@
-"""Eight sick trainings of notebook 11. Each returns a compiled model and its batches, and says what is wrong."""
+"""Eight faulty trainings of notebook 11. Each returns a compiled model and its batches, and says what is wrong."""
 
 import numpy as np
 

@@ -5,8 +5,8 @@ TensorFlow's `Checkpoint` does the work; a checkpoint gets its final name when i
 
 import os
 
-from bigtrain_nb.advanced.parallel.shards import Unsharded, unsharded
-from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import whole_of
 from bigtrain_nb.train.folder_owner import FolderOwner
 
 _REMAINS = ["ckpt-*_temp", "checkpoint.tmp*"]  # of a save that was cut short
@@ -35,8 +35,8 @@ class CheckpointFiles:
         self._checkpoint = tf.train.Checkpoint(**self._content)
 
     def _value(self, variable):
-        variable = unsharded(variable)
-        if not isinstance(variable, Unsharded):
+        variable = whole_of(variable)
+        if isinstance(variable, keras.Variable):
             return variable.value
         with tf.device("CPU:0"):
             room = tf.Variable(tf.zeros([0], variable.dtype), shape=tf.TensorShape(None), trainable=False)

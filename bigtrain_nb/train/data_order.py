@@ -5,7 +5,6 @@ import zlib
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import datasets_within
 from bigtrain_nb.common.passes import noting_first, traits_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
@@ -79,3 +78,8 @@ def _refuse_random_order(traits):
             " deterministic=False",
             stacklevel=2,
         )
+
+
+def datasets_within(dataset):  # private: Keras
+    """Return a dataset and all that it was made from; there is no public way to ask."""
+    return [dataset, *(one for each in dataset._inputs() for one in datasets_within(each))]

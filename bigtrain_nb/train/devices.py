@@ -1,7 +1,8 @@
 """Several devices on any machine, GPUs or parts of one CPU, and a strategy that trains on them."""
 
+from itertools import count
+
 from bigtrain_nb.common.checks import integer
-from bigtrain_nb.common.keras_compat import mirrored_with_groups_of_its_own
 from bigtrain_nb.common.quiet import hear_of_16_bits, tf
 
 MOST = 256
@@ -82,3 +83,16 @@ def _split(cpu, parts):
             f"TensorFlow has run something already, so the CPU can no longer be split into {parts} devices: restart"
             f" the kernel and call bt.devices(at_least={parts}) before anything else"
         ) from None
+
+
+_groups = count(1)
+
+
+def mirrored_with_groups_of_its_own(devices):  # private: Keras
+    """Return a MirroredStrategy that shares no collective group with others.
+
+    TensorFlow numbers the groups of each strategy from the same start, so the second of another size would abort
+    (tensorflow issue 61314). There is no public way to set the start; its own tests do it like this.
+    """
+    start = {"_collective_key_base": 100_000 * next(_groups)}
+    return type("MirroredStrategy", (tf.distribute.MirroredStrategy,), start)(devices)

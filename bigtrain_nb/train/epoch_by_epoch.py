@@ -77,10 +77,10 @@ class EpochByEpoch:
             )
         if int(made.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("the dataset of make_epoch is infinite; use dataset.take(steps)")
-        self._refuse_order_of_chance(epoch, made)
+        self._refuse_random_order(epoch, made)
         return made
 
-    def _refuse_order_of_chance(self, epoch, made):
+    def _refuse_random_order(self, epoch, made):
         """Raise ValueError where another call of ``make_epoch``, as after a restart, gives another order."""
         traits = traits_of(made)
         if traits.keeps_order is False:

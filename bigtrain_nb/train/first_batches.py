@@ -162,7 +162,7 @@ def _first_of_the_next(make, epoch):
         return _first_of(make(epoch + 1))
     except Exception as error:  # there may be no such epoch
         warnings.warn(
-            f"make_epoch({epoch}) gives some parts of its batches anew at each call; whether their order is the same"
+            f"make_epoch({epoch}) changes some parts of its batches at each call; whether their order is the same"
             f" was not examined, for make_epoch({epoch + 1}), with which they are compared, raises {cause(error)}",
             stacklevel=2,
         )

@@ -7,10 +7,10 @@ micro-batch on a replica, or on all of them. The two squares give tr(Σ) and |G|
 have shards, whose pieces are others, are counted by themselves.
 """
 
-from bigtrain_nb.advanced.parallel.shards import is_shard, square_norms
 from bigtrain_nb.common.batches import loss_reduction
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.common.replicas import sum_over_replicas
+from bigtrain_nb.common.replicas import is_shard, sum_over_replicas
+from bigtrain_nb.train.reduction import square_norms
 
 PIECES = "gradient_pieces"
 """Among the logs of a replica's step: weighted squares of whole weights and of shards, then how many pieces each is."""

@@ -6,6 +6,7 @@ the loss. What a loss is, it shows when a step is traced: by what it returns, an
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from weakref import finalize
 
@@ -13,8 +14,6 @@ import numpy as np
 
 from bigtrain_nb.common.batches import named_tensors
 from bigtrain_nb.common.keras_compat import (
-    adds_a_mean_only,
-    attributes_kept,
     captured_variables_kept,
     layers_that_add_losses,
     mask_of,
@@ -66,7 +65,7 @@ def _is_only_loss(y_pred, watched):
 
 def check_losses(share, y_pred, sample_weight, watched, training):
     """Refuse, or warn of, losses of which the mean over pieces is not that of the batch; see `losses_watched`."""
-    model, kind = share.reduction.model, share.loss_reduction
+    model, kind = share.model, share.loss_reduction
     x, _, _ = keras.utils.unpack_x_y_sample_weight(share.data)
     shapes = [each.shape for one in watched for each in _predictions(one)]
     refuse_outputs_of_pairs(model, x, y_pred, shapes, training)
@@ -117,7 +116,7 @@ def _check_values(share, loss):
     """Refuse a loss that adds up where the mean is taken, of pairs, or with state; warn of one that is not one number
     for each example, or that cannot be examined.
     """
-    model = share.reduction.model
+    model = share.model
     if not loss.is_one_number and not loss.is_own:
         if loss.name.lower() == "circle":
             _warn_of_other_examples(model, loss)
@@ -404,3 +403,25 @@ def _values(call, *pieces):
     given = [tf.nest.map_structure(tf.convert_to_tensor, piece) for piece in pieces]
     with keras.StatelessScope(), captured_variables_kept(call, given[0]):
         return [keras.ops.convert_to_numpy(call(*each)) for each in given]
+
+
+@contextmanager
+def attributes_kept(model):  # private: Keras
+    """Put back what a call changes in attributes of layers, as tensors of its own graph, and the losses they added."""
+    layers = list(model._flatten_layers())
+    before = [(dict(vars(layer)), list(layer._losses), set(layer._loss_ids)) for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, (attributes, losses, ids) in zip(layers, before, strict=True):
+            for name in set(vars(layer)) - set(attributes):
+                del vars(layer)[name]
+            vars(layer).update(attributes)
+            layer._losses[:] = losses
+            layer._loss_ids.update(ids)
+
+
+def adds_a_mean_only(layer):  # private: Keras
+    """Return whether all that a layer has added is a regularizer of Keras of its outputs, a mean over the examples."""
+    kinds = keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2
+    return len(layer._losses) == 1 and type(layer.activity_regularizer) in kinds

@@ -18,19 +18,6 @@ from difflib import get_close_matches
 from functools import partial, wraps
 from typing import Any, Self, TypeVar, Unpack
 
-from bigtrain_nb.advanced.parallel.fully_shard import FullyShardedMean, shard_layers
-from bigtrain_nb.advanced.parallel.reduction import Mean
-from bigtrain_nb.advanced.parallel.sharded import ShardedMean
-from bigtrain_nb.advanced.parallel.shards import (
-    build_sharded,
-    freeze_as_weights,
-    give_whole_weights,
-    is_shard,
-    save_together,
-    taken_optimizer,
-    unsharded,
-    whole_weights,
-)
 from bigtrain_nb.common import in_place
 from bigtrain_nb.common.batches import (
     checked_datasets,
@@ -41,7 +28,6 @@ from bigtrain_nb.common.batches import (
     sum_over_micro_batches,
 )
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.files import write_beside
 from bigtrain_nb.common.keras_compat import (
     Functional,
     after,
@@ -53,24 +39,32 @@ from bigtrain_nb.common.keras_compat import (
     callbacks_in,
     count_by_examples,
     has_seen_examples,
-    is_unmade,
     layers_within,
     logs_to_reduce,
     losses_of_one_device,
     losses_watched,
     outputs_of,
+    overriding,
     parts_of,
-    steps_in_turn,
     synchronized_layers,
 )
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import all_gather, several_workers, sum_over_replicas
+from bigtrain_nb.common.replicas import (
+    all_gather,
+    give_whole_weights,
+    is_shard,
+    several_workers,
+    sum_over_replicas,
+    whole_of,
+    whole_weights,
+)
 from bigtrain_nb.train.data_order import OneOrder
 from bigtrain_nb.train.gradient_noise import PIECES, GradientNoise, refuse_unmeasurable
 from bigtrain_nb.train.loss_reduction import check_losses, refuse_outputs_of_pairs, share_left
 from bigtrain_nb.train.loss_scale import scale_of
-from bigtrain_nb.train.multi_step import steps_in_one_program
+from bigtrain_nb.train.multi_step import steps_in_one_program, steps_in_turn
+from bigtrain_nb.train.reduction import reduction_class, reduction_for
 from bigtrain_nb.train.settings import SETTINGS, Settings, checked, naming_settings
 
 _Method = TypeVar("_Method", bound=Callable)
@@ -98,9 +92,9 @@ class Model(keras.Model):
     - ``reduce_dtype="bfloat16"``: gradients travel between replicas in half the bytes.
 
     The gradient that is applied is the mean over the global batch, however unevenly it splits. So are metrics whose
-    variables are sums and counts, as all of Keras: replicas add up what they have counted. A metric of your own that
+    variables are sums and counts, as all of Keras: replicas add up what they have counted. A custom metric that
     keeps a mean in a variable shows a sum of means there; let it keep a sum and a count. What
-    `compute_loss` of your own returns is taken as on one device: as the mean over the examples that it was given, and
+    a custom `compute_loss` returns is taken as on one device: as the mean over the examples that it was given, and
     `fit` warns of it where there are several pieces. These differ from stock Keras on one device:
 
     - layers with batch statistics, random numbers or losses of their own, as those that balance experts, see a
@@ -153,8 +147,9 @@ class Model(keras.Model):
         model.fit(tf.ones([64, 8]), tf.ones([64, 1]), batch_size=32)
     """
 
+    stands_for_keras = True  # for `overriding`
+
     _reduction = None
-    _looked_at = None  # when it was chosen
     _orders = None  # `OneOrder` of several workers
     _noise = None  # what a step measures of its gradients
 
@@ -198,8 +193,8 @@ class Model(keras.Model):
         _refuse_unknown("Model.of", settings, tuple(SETTINGS))
         given = model
         if (inspect.isroutine(given) or isinstance(given, partial)) and takes(given):
-            shards = _asks_for_shards(settings, tf.distribute.get_strategy())
-            model = build_sharded(given, partial(_shard_chosen, settings)) if shards else given()
+            layers = settings.get("fully_shard")
+            model = given() if layers is None else reduction_class("fully_shard").build(given, layers)
         if not isinstance(model, keras.Model):
             raise TypeError(f"Model.of takes a Keras model, or a function that builds one, not {given!r}")
         _refuse_same_names(model)
@@ -209,8 +204,7 @@ class Model(keras.Model):
         _refuse_hidden_steps(model, {**before, **settings})
         in_place.become(model, cls, **settings)
         model.train_function = model.test_function = model.predict_function = None
-        if model.compiled or _asks_for_shards(model.state_in_place(), model.distribute_strategy):
-            model.choose_reduction()
+        model.choose_reduction()
         return model
 
     def state_in_place(self):
@@ -253,37 +247,17 @@ class Model(keras.Model):
             self.optimizer.build(self.trainable_variables)
 
     def choose_reduction(self):
-        """Choose the one kind of reduction that the model asks for, `Mean` if none; return it.
+        """Return what the replicas do with their gradients: the one reduction that the settings ask for now.
 
-        Layers that `fully_shard` names are sharded here, and the optimizer becomes one that the reduction needs.
-        Only a model that is built shows what its layers ask for, so it is chosen in `compile`, and again when the model
-        is built or has other settings. Raises ValueError if two are asked for.
+        Asked wherever that may have changed since: in `of`, `compile` and `fit`, and where functions of steps are made.
+        Another kind is made anew, and takes the optimizer. Raises ValueError if two kinds are asked for.
         """
-        looked_at = self.built, self.state_in_place()
-        asks_for_shards = self.built and _asks_for_shards(self.state_in_place(), self.distribute_strategy)
-        if asks_for_shards:
-            for layer in layers_within(self):
-                freeze_as_weights(layer)
-        if self._reduction is not None and self._looked_at == looked_at:
-            return self._reduction
-        if asks_for_shards:
-            self.train_function = self.test_function = self.predict_function = None  # which may know whole weights only
-            _shard_chosen(self.state_in_place(), self)
-        asked = {kind: kind.asked_for(self) for kind in (ShardedMean, FullyShardedMean)}
-        chosen = [kind for kind, words in asked.items() if words] or [Mean]
-        if len(chosen) > 1:
-            raise ValueError(
-                f"{asked[chosen[0]]} and {asked[chosen[1]]} cannot be combined; each defines its own gradient"
-                " reduction: leave out one of them"
-            )
-        if type(self._reduction) is not chosen[0]:
-            reduction = chosen[0](self)
-            if getattr(self, "optimizer", None) is not None:  # a `compile` of somebody's own may give none
-                with self.distribute_strategy.scope():
-                    kind = reduction.optimizer_class
-                    self.optimizer = taken_optimizer(self.optimizer, kind, self.trainable_variables)
-            self._reduction = reduction
-        self._looked_at = looked_at  # last: what is refused once is refused again
+        kind = reduction_for(self)
+        kind.prepare(self)
+        if type(self._reduction) is not kind:
+            reduction = kind(self)
+            reduction.take_optimizer()
+            self._reduction = reduction  # last: what is refused once is refused again
         return self._reduction
 
     def measure_gradients(self):
@@ -471,26 +445,25 @@ class Model(keras.Model):
         given = inspect.signature(super().fit).bind_partial(*args, **kwargs).arguments
         callbacks = callbacks_in(given.get("callbacks", kwargs.get("callbacks")))
         _refuse_states_of_examples(self, self.micro_batches)  # before Keras calls it with a replica's share
-        _refuse_swaps_of_shards(self, callbacks)
         if several_workers(self.distribute_strategy):
             _refuse_shared_backups(self, callbacks)
         with self._reading():
             _refuse_other_strategy(self)
             if self.compiled:
-                self.choose_reduction()
+                self.choose_reduction().refuse_callbacks(callbacks)
             return super().fit(*args, **kwargs)
 
     @_shown_as(keras.Model.evaluate)
     def evaluate(self, *args, **kwargs):
         _refuse_states_of_examples(self)
-        _refuse_swaps_of_shards(self, callbacks_in(kwargs.get("callbacks")))
+        self.choose_reduction().refuse_callbacks(callbacks_in(kwargs.get("callbacks")))
         with self._reading():
             return super().evaluate(*args, **kwargs)
 
     @_shown_as(keras.Model.predict)
     def predict(self, *args, **kwargs):
         _refuse_states_of_examples(self)
-        _refuse_swaps_of_shards(self, callbacks_in(kwargs.get("callbacks")))
+        self.choose_reduction().refuse_callbacks(callbacks_in(kwargs.get("callbacks")))
         with self._reading(is_prediction=True):
             return super().predict(*args, **kwargs)
 
@@ -589,7 +562,7 @@ class Model(keras.Model):
     # Whole weights: shown, given, saved and loaded
 
     def count_params(self):
-        return sum(math.prod(unsharded(weight).shape) for weight in self.weights)
+        return sum(math.prod(whole_of(weight).shape) for weight in self.weights)
 
     def get_weights(self):
         """Return the weights as NumPy arrays; shards are joined, and all workers must ask."""
@@ -626,10 +599,8 @@ class Model(keras.Model):
             )
         if not is_file or makes_folder or (not overwrite and os.path.exists(filepath)):
             save(filepath, overwrite, **kwargs)  # to a store that shows whole objects only, or asks the user first
-        elif several and self.replica_reduction.optimizer_class is not None:
-            save_together(self.distribute_strategy, filepath, lambda path: save(path, **kwargs))
-        elif self.distribute_strategy.extended.should_checkpoint:
-            write_beside(filepath, lambda path: save(path, **kwargs))
+        else:
+            self.replica_reduction.save(filepath, lambda path: save(path, **kwargs))
 
 
 for _name, _default in SETTINGS.items():  # of a model that another constructor has made
@@ -637,17 +608,6 @@ for _name, _default in SETTINGS.items():  # of a model that another constructor 
 # Which Shift-Tab shows
 Model.__new__.__signature__ = Model.__init__.__signature__ = naming_settings(Model.__init__)
 Model.of.__func__.__signature__ = naming_settings(Model.of.__func__)
-
-
-def _asks_for_shards(settings, strategy):
-    """Return whether settings ask for layers whose weights are shards, and there are replicas to have them."""
-    return settings.get("fully_shard") is not None and strategy.num_replicas_in_sync > 1
-
-
-def _shard_chosen(settings, model, unmade=None):
-    """Shard the layers of a model that settings ask for; ``unmade`` are variables of it without values."""
-    if settings.get("fully_shard") is not None:
-        shard_layers(model, settings["fully_shard"], unmade)
 
 
 def _weight_in_evaluation(share, left):
@@ -737,24 +697,14 @@ def _refuse_shared_backups(model, callbacks):
 
 def _refuse_other_strategy(model):
     """Raise ValueError for a model whose weights are not those of the strategy in whose scope it is taken."""
-    if not tf.distribute.has_strategy() or not model.weights or is_unmade(model.weights[0]):
-        return
-    if not tf.distribute.get_strategy().extended.variable_created_in_scope(model.weights[0].value):
+    values = [weight.value for weight in model.weights[:1]]
+    if not tf.distribute.has_strategy() or not all(isinstance(value, tf.Variable) for value in values):
+        return  # or a function builds it, whose weights are made later
+    if values and not tf.distribute.get_strategy().extended.variable_created_in_scope(values[0]):
         raise ValueError(
             f"{model.name} was made outside of this strategy's scope, so its weights are on one device only: build or"
             " load it in the scope"
         )
-
-
-def overriding(model, name="train_step", behind=None):
-    """Return the class that overrides a method of `keras.Model`, a step say, and is not `Model`; None if nobody does.
-
-    ``behind``: only classes that come after this one, whose own method calls theirs by ``super()``.
-    """
-    kinds = type(model).__mro__
-    behind_it = kinds[kinds.index(behind) + 1 :] if behind else kinds
-    first = next(kind for kind in behind_it if kind is not Model and name in vars(kind))
-    return None if vars(first)[name] is getattr(keras.Model, name) else first
 
 
 def _asked_for(model, settings):
@@ -790,7 +740,7 @@ def _refuse_hidden_steps(model, settings):
         kind = overriding(model, name, behind=Model if isinstance(model, Model) else None)
         if asked and kind:
             raise TypeError(
-                f"{kind.__name__} has a {name} of its own, which knows nothing of {asked}: {_in_place_of_a_step(model)}"
+                f"{kind.__name__} has a custom {name}, which knows nothing of {asked}: {_in_place_of_a_step(model)}"
             )
 
 
@@ -845,15 +795,6 @@ def _refuse_sums_of_whole_batches(model, name, instead):
         raise ValueError(
             f'{name} gives every replica the whole batch, so a loss with the reduction "sum" would count each example'
             f' {replicas} times: use {instead}, or "sum_over_batch_size"'
-        )
-
-
-def _refuse_swaps_of_shards(model, callbacks):
-    if model.shard_optimizer and any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
-        raise ValueError(
-            "SwapEMAWeights swaps weights with averages that the optimizer has, and with shard_optimizer=True each"
-            " replica has a part of them: leave it out, and the averages take the place of the weights at the end of"
-            " fit; or leave out shard_optimizer"
         )
 
 

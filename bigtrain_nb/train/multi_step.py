@@ -4,8 +4,11 @@ import threading
 import time
 from contextlib import contextmanager
 
-from bigtrain_nb.common.keras_compat import build_as_fit_does, converting_optionals, traced_for_each_shape
+from bigtrain_nb.common.keras_compat import build_as_fit_does, traced_for_each_shape
 from bigtrain_nb.common.quiet import keras, tf
+
+# isort: split
+from keras.src.backend.tensorflow.trainer import reduce_per_replica
 
 
 def steps_in_one_program(model, step, trains):
@@ -107,3 +110,46 @@ def _runs_of_one_shape(batches):
 
 def _shapes(batch):
     return [(tuple(value.shape), value.dtype) for value in keras.tree.flatten(batch) if value is not None]
+
+
+def steps_in_turn(model, step):  # private: Keras
+    """Return what `fit` or `evaluate` calls for one execution, whose steps Python takes one after the other.
+
+    Keras has them in a loop of the graph, in which replicas cannot talk to each other as GPUs and workers do:
+    TensorFlow then asks for the value of a placeholder. The logs are those of the last step, as in Keras.
+    """
+    strategy = model.distribute_strategy
+    step = converting_optionals(model, step)
+
+    def on_batch(data):
+        logs = strategy.run(step, args=(data,))
+        return reduce_per_replica(logs, strategy, "auto")
+
+    def one_step(iterator):
+        return on_batch(next(iterator))
+
+    if not model.run_eagerly:
+        on_batch = tf.function(on_batch, reduce_retracing=True, autograph=False, jit_compile=model.jit_compile)
+        one_step = tf.function(one_step, reduce_retracing=True, autograph=False)
+
+    def execution(iterator):
+        logs = None
+        if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):  # of `train_on_batch`
+            for _, data in zip(range(model.steps_per_execution), iterator, strict=False):
+                logs = on_batch(data)
+            return logs
+        for _ in range(model.steps_per_execution):
+            try:
+                logs = one_step(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if logs is None:
+                    raise
+                break  # fewer steps were left
+        return logs
+
+    return execution
+
+
+def converting_optionals(model, step):  # private: Keras
+    """Return a step that takes what is missing in a batch as None, as Keras' own functions do."""
+    return model._autoconvert_optionals(step)

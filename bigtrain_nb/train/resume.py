@@ -322,7 +322,7 @@ class Resume(keras.callbacks.Callback):
     # In `fit`
 
     def _in_place_of_fit(self, model):
-        """Return what stands in the place of a model's `fit`, which Keras gives no callback before and after it."""
+        """Return what replaces a model's `fit`, which Keras gives no callback before and after it."""
 
         @wraps(model.fit)
         def fit(*args, **kwargs):
@@ -354,7 +354,7 @@ class Resume(keras.callbacks.Callback):
             given["epochs"] = self.epoch
         if best_weights_are_lost(callbacks, self._state.callbacks):
             print(
-                "EarlyStopping(restore_best_weights=True): no checkpoint has the best weights, so that \"best\" begins"
+                'EarlyStopping(restore_best_weights=True): no checkpoint has the best weights, so that "best" begins'
                 f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best",
                 flush=True,
             )

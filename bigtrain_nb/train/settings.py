@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypedDict
 
-from bigtrain_nb.advanced.parallel.shards import is_shard
 from bigtrain_nb.common.checks import integer, one_of, switch
 from bigtrain_nb.common.layers import Listed, refuse_choice
+from bigtrain_nb.common.replicas import is_shard
 
 
 class Settings(TypedDict, total=False):
@@ -35,7 +35,7 @@ def _shard_optimizer(model, value):
 def _fully_shard(model, value):
     if value is not None:
         refuse_choice(value, "fully_shard")
-    elif getattr(model, "fully_shard", None) is not None and any(is_shard(weight) for weight in model.weights):
+    elif getattr(model, "fully_shard", None) is not None and any(map(is_shard, model.weights)):
         raise ValueError("fully_shard=None: the layers of this model are sharded already and stay so; build it again")
     return Listed(value) if isinstance(value, list | tuple) else value
 
@@ -52,6 +52,12 @@ _EACH = {  # (default, what gives the value that is kept, or raises ValueError o
 }
 SETTINGS = {name: default for name, (default, _) in _EACH.items()}
 """The arguments of `Model` that `keras.Model` does not have, and their defaults."""
+
+REDUCTIONS = {
+    "shard_optimizer": ("bigtrain_nb.advanced.parallel.sharded", "ShardedMean"),
+    "fully_shard": ("bigtrain_nb.advanced.parallel.fully_shard", "FullyShardedMean"),
+}
+"""What a setting needs in place of `Mean`: module and class, which are loaded when it is given."""
 
 
 def checked(model, settings):

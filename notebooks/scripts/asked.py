@@ -22,20 +22,28 @@ SLICE = 8  # examples that a worker passes at once
 
 
 class Asked:
-    """Worker processes that wait for questions until this object is dropped."""
+    """Worker processes that wait for questions until this object is dropped.
+
+    Once one of them has ended, so have all, and the next question starts them again.
+    """
 
     def __init__(self, workers):
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self._ends, self._count, self._lock = [], workers, threading.Lock()
+        self._count, self._lock = workers, threading.Lock()
+        self._start()
+
+    def _start(self):
+        self._server, self._ends = socket.create_server(("127.0.0.1", 0)), []
         port = self._server.getsockname()[1]
-        self.job = bt.run_workers(Path(__file__), workers, arguments=[port], gpus_per_worker=1)
+        self.job = bt.run_workers(Path(__file__), self._count, arguments=[port], gpus_per_worker=1)
 
     def ask(self, times, kind, **settings):
         """Let all workers take ``times`` steps of a kind together; return the slowest one's seconds for a step.
 
-        The first question builds the step and warms it up. Raises RuntimeError if a worker has ended.
+        The first question builds the step and warms it up. Raises RuntimeError if a worker ends, or does not answer.
         """
         with self._lock:
+            if self.job.exit_code is not None:
+                self._start()
             self._meet()
             try:
                 for end in self._ends:

@@ -104,7 +104,7 @@ def test_each_notebook_says_how_it_opens_elsewhere_with_the_wheel_that_a_clone_m
 
 
 PIP_INSTALL = re.compile(r"pip install ((?:(?:-\w|--[\w-]+)\s+(?:constraints\.txt\s+)?)*)([\"']?)([^\s`\"')]+)\2")
-ELSEWHERE = {"jax"}  # for a script beside the notebooks, in an environment of its own
+ELSEWHERE = {"jax"}  # for a script next to the notebooks, in an environment of its own
 
 
 def pages_and_messages():

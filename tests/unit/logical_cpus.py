@@ -9,8 +9,8 @@ from unittest import mock
 
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": "-1"}
 with mock.patch.dict(os.environ, NO_GPUS):  # TensorFlow looks once; notebooks that are tested after these see theirs
-    from bigtrain_nb.common.keras_compat import mirrored_with_groups_of_its_own
     from bigtrain_nb.common.quiet import tf
+    from bigtrain_nb.train.devices import mirrored_with_groups_of_its_own
 
 CPUS = [f"CPU:{i}" for i in range(8)]
 cpu = tf.config.list_physical_devices("CPU")[0]

@@ -9,7 +9,7 @@ from logical_cpus import mirrored
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.plan.parallelism import SLOTS
 from bigtrain_nb.advanced.plan.plans import plan_step
-from bigtrain_nb.advanced.plan.step import Step
+from bigtrain_nb.advanced.plan.step import PlannedStep
 from bigtrain_nb.advanced.plan.transformer import Transformer
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -36,7 +36,7 @@ def dense():
 
 
 def test_flops_of_dense_layers(dense):
-    step = Step(dense, B)
+    step = PlannedStep(dense, B)
     assert contractions(step, "first") == 2 * B * 16 * 24
     assert contractions(step, "first", backward=True) == 2 * B * 16 * 24  # nobody asks for the images' gradient
     assert contractions(step, "last", backward=True) == 2 * 2 * B * 24 * 5
@@ -45,14 +45,14 @@ def test_flops_of_dense_layers(dense):
 def test_flops_of_convolutions():
     wide = layers.Conv2D(6, 3, strides=2, padding="same", name="wide")
     deep = layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2, name="deep")
-    step = Step(network(layers.Conv2D(4, 1), deep, wide, shape=(8, 8, 3)), B, loss="mse")
+    step = PlannedStep(network(layers.Conv2D(4, 1), deep, wide, shape=(8, 8, 3)), B, loss="mse")
     for layer, products in (("deep", 8 * 8 * 8 * 3 * 3), ("wide", 4 * 4 * 6 * 3 * 3 * 8)):
         assert contractions(step, layer) == 2 * B * products
         assert contractions(step, layer, backward=True) == 2 * 2 * B * products
 
 
 def test_flops_of_a_loop_are_those_of_all_its_rounds():
-    step = Step(network(layers.LSTM(8, name="steps"), layers.Dense(2), shape=(10, 6)), B)
+    step = PlannedStep(network(layers.LSTM(8, name="steps"), layers.Dense(2), shape=(10, 6)), B)
     assert contractions(step, "steps") == 10 * 2 * B * (6 + 8) * 4 * 8
     back = 6 + 8 + 8  # of the kernels and the state; nobody asks for the input's gradient
     assert contractions(step, "steps", backward=True) == 10 * 2 * B * back * 4 * 8
@@ -67,7 +67,7 @@ def test_rounds_of_a_loop_follow_from_its_start_and_step(start, step, rounds):
 
             return tf.while_loop(lambda i, x: i < 1024, again, (start, x))[1]
 
-    found = Step(network(Loop(name="loop"), layers.Dense(2), shape=(4,)), B)
+    found = PlannedStep(network(Loop(name="loop"), layers.Dense(2), shape=(4,)), B)
     assert contractions(found, "loop") == rounds * 2 * B * 4 * 4
 
 
@@ -132,7 +132,7 @@ def test_micro_batches_cut_activations_and_add_sums():
 
 @pytest.mark.more("what TensorFlow itself does")
 def test_tensorflow_still_keeps_what_it_folds(cpu_memory):
-    """When this fails, TensorFlow was mended: then `Graph.folded` can go."""
+    """When this fails, TensorFlow was fixed: then `Graph.folded` can go."""
     assert plan_step(bt.conv_net(), SUMS).memory["constants"] == pytest.approx(SUM_BYTES, rel=0.01)
     before = cpu_memory()["current"]
     train(bt.conv_net, SUMS)
@@ -140,7 +140,7 @@ def test_tensorflow_still_keeps_what_it_folds(cpu_memory):
 
 
 def test_nothing_is_folded_where_no_size_is_known_beforehand():
-    """Not in micro-batches, and not on several replicas, whose shares may be empty and so stand in a loop."""
+    """Not in micro-batches, and not on several replicas, whose shares may be empty and so are in a loop."""
     model = bt.conv_net()
     for settings in ({"devices": 2}, {"micro_batches": 2}):
         plan = plan_step(model, 2 * SUMS, **settings)
@@ -178,7 +178,7 @@ def test_micro_batches_that_are_written_out_add_one_copy(dense):
         plan_step(dense, 8192 * slices, micro_batches=slices, devices=2, fully_shard="first") for slices in (1, 2)
     )
     sums = cut.memory["gradients"] - whole.memory.parts.get("gradients", 0)
-    assert sums == Step(dense, B, devices=2, fully_shard="first").trainable
+    assert sums == PlannedStep(dense, B, devices=2, fully_shard="first").trainable
 
 
 def recomputed_gpt(**settings):
@@ -310,7 +310,7 @@ def test_a_device_keeps_a_part_of_fully_sharded_layers_of_their_gradients_and_sl
     assert sharded.memory["weights"] == 4 * (FIRST_SHARDS + LAST)
     rate_and_count = whole.memory["optimizer state"] - 2 * 4 * NUMBERS
     assert sharded.memory["optimizer state"] == 2 * 4 * (FIRST_SHARDS + LAST) + rate_and_count
-    assert Step(dense, B, devices=4, fully_shard="first", micro_batches=2).applied == 4 * (FIRST_SHARDS + LAST)
+    assert PlannedStep(dense, B, devices=4, fully_shard="first", micro_batches=2).applied == 4 * (FIRST_SHARDS + LAST)
 
 
 @pytest.mark.parametrize(
@@ -576,12 +576,12 @@ class InPython(layers.Layer):
 @pytest.mark.parametrize(
     ("layer", "kinds"), [(Halved, {"StatelessWhile"}), (Chosen, {"MatMul"}), (InPython, {"EagerPyFunc", "MatMul"})]
 )
-def test_what_is_not_looked_into_is_said_first(layer, kinds):
+def test_what_is_not_counted_is_said_first(layer, kinds):
     def mean(_, outputs):
         return tf.reduce_mean(outputs)
 
     plan = plan_step(network(layers.Dense(4), layer(), layers.Dense(2)), B, loss=mean)
-    assert repr(plan).startswith("Not looked into") and plan.peak > 0
+    assert repr(plan).startswith("Operations not counted") and plan.peak > 0
     assert kinds <= set(plan.uncounted_ops)
 
 

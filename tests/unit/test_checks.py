@@ -24,7 +24,7 @@ def test_positive_numbers_and_fractions_end_before_their_limits():
             checks.fraction("share", value)
 
 
-def test_whole_numbers_have_both_their_ends():
+def test_integers_have_both_their_ends():
     assert [checks.integer("n", value, 1, 3) for value in (1, 3)] == [1, 3]
     for value in (0, 4, 1.0, True, "2"):
         with pytest.raises(ValueError, match="^n=.* must be an integer of at least 1 and at most 3$"):

@@ -255,7 +255,7 @@ def test_a_single_stage_that_takes_time_has_no_next_one_and_no_cache_is_spoken_o
 def test_the_cores_are_those_of_the_container(monkeypatch):
     monkeypatch.setattr("bigtrain_nb.data.diagnose.core_limit", lambda: 0.5)
     found = diagnose(numbers().batch(8).map(slowly), seconds=0.3)
-    assert found.cores == 0.5 and found.free_cores <= 0.5 and "0.5 cores that did nothing else" in str(found)
+    assert found.cores == 0.5 and found.free_cores <= 0.5 and "0.5 cores running only this pipeline" in str(found)
 
 
 def test_busy_cores_are_the_sum_over_those_that_this_process_may_use(monkeypatch):
@@ -292,7 +292,7 @@ def test_stages_in_python_take_turns_and_are_not_promised_more_cores(make, stage
     (python,) = [one for one in found.stages if one.in_python]
     assert python.name == stage
     words = " ".join(found.words())
-    assert f"{stage}: calls of Python take turns" in words and "by a tf.data service" in words
+    assert f"{stage}: Python calls run one at a time" in words and "by a tf.data service" in words
     one_core = 1e6 / python.microseconds  # calls one after the other, however many run at once
     assert found.ceiling <= 1.01 * max(found.rate, one_core)
     assert not any(one.in_python for one in diagnose(tf.data.Dataset.range(1000).batch(10), seconds=0.3).stages)

@@ -61,7 +61,7 @@ def test_a_comparison_has_a_row_for_each_result_from_zero():
     drawn = plots.comparison_figure(results)
     (axes,) = drawn.axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["slow", "fast"]
-    assert {"10", "21.0 (20.0 to 22.0)"} <= set(texts(drawn))
+    assert {"10", "21.0 (2 rounds: 20.0 to 22.0)"} <= set(texts(drawn))
     assert axes.get_xlim()[0] == 0
 
 
@@ -70,7 +70,7 @@ def test_bars_are_as_long_as_rates_and_their_names_take_no_width():
     drawn = plots.bars_figure(results, "20.0 examples/s", "2.00x, faster", before=results[0].name)
     (axes,) = drawn.axes
     assert [bar.get_width() for bar in axes.patches] == [10, 20]
-    assert {"10", "20.0 (19.0 to 22.0)", "20.0 examples/s", "2.00x, faster"} <= set(texts(drawn))
+    assert {"10", "20.0 (3 rounds: 19.0 to 22.0)", "20.0 examples/s", "2.00x, faster"} <= set(texts(drawn))
     plots.figure_png(drawn)  # which lays it out
     assert axes.get_position().width > 0.9
 

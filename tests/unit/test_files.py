@@ -1,4 +1,4 @@
-"""Files that are always whole: written beside, then renamed."""
+"""Files that are always whole: written next to the old ones, then renamed."""
 
 import pytest
 

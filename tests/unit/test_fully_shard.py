@@ -10,11 +10,13 @@ from equal_models import EQUAL, batches, distance, examples, on, precision, redu
 from equal_models import apart_of_weights as apart  # absolutely: the bias of a key moves by rounding only
 
 import bigtrain_nb as bt
+from bigtrain_nb.advanced.parallel import shards
 from bigtrain_nb.advanced.parallel.recompute import Recomputed
-from bigtrain_nb.advanced.parallel.shards import Unsharded, is_shard
+from bigtrain_nb.advanced.parallel.shards import Unsharded
 from bigtrain_nb.advanced.plan.graph import before
 from bigtrain_nb.common import replicas
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import is_shard
 
 layers = keras.layers
 X, Y = examples(60)
@@ -177,9 +179,14 @@ def test_outside_of_replicas_the_weights_show_themselves_whole():
     np.testing.assert_allclose(copy.deepcopy(model)(X[:3]).numpy(), before, rtol=1e-6)
 
 
+def not_on_cpus(monkeypatch):
+    for module in (replicas, shards):
+        monkeypatch.setattr(module, "on_cpus", lambda strategy: False)
+
+
 @pytest.mark.usefixtures("each_reduction")
 def test_the_way_of_gpus_gives_the_same(monkeypatch):
-    monkeypatch.setattr(replicas, "on_cpus", lambda strategy: False)
+    not_on_cpus(monkeypatch)
     assert distance(trained(2, fully_shard=BLOCKS), alone()) < EQUAL
 
 
@@ -201,7 +208,7 @@ def waits_for(operation):
 
 def test_a_layer_is_gathered_when_the_one_before_it_is_computed(monkeypatch):
     """Forward and backward, so that one is whole at a time."""
-    monkeypatch.setattr(replicas, "on_cpus", lambda strategy: False)
+    not_on_cpus(monkeypatch)
     with reducing("by collectives"):
         model = trained(2, data=batches([16], X, Y), epochs=1, fully_shard=BLOCKS)
 
@@ -296,6 +303,16 @@ def test_what_is_sharded_stays_so_and_is_not_computed_a_third_time():
             bt.recompute(model, "dense_.*")
         with pytest.raises(ValueError, match="sharded already and stay so"):
             bt.Model.of(model, fully_shard=None)
+
+
+def test_shards_of_the_optimizer_become_shards_of_layers_with_its_state():
+    with on(2):
+        model = bt.Model.of(dense(), shard_optimizer=True)
+        model.compile(adamw(), "mse")
+        model.fit(UNEVEN, verbose=0, shuffle=False)
+        model.shard_optimizer, model.fully_shard = False, BLOCKS
+        model.fit(UNEVEN, verbose=0, shuffle=False)
+    assert distance(model, alone()) < EQUAL
 
 
 def test_an_embedding_and_a_gpt_are_sharded():

@@ -63,7 +63,7 @@ def config(model, path):
 
 @pytest.mark.parametrize("build", [functional, sequential, lambda: Own(name="net")])
 def test_a_file_names_nothing_of_ours(build, tmp_path):
-    """Fails if Keras names classes in files in another way: see `keras_compat.known_as`."""
+    """Fails if Keras names classes in files in another way: see `known_as`."""
     with on(2):
         changed = bt.Model.of(build(), micro_batches=2, shard_optimizer=True)
         if build is functional:

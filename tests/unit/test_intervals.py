@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bigtrain_nb.measure.intervals import mean_interval, median_interval, ratio_interval
+from bigtrain_nb.measure.intervals import expected_scatter, mean_interval, median_interval, ratio_interval
 
 
 @pytest.mark.parametrize("n", [2, 5, 20])
@@ -15,6 +15,31 @@ def test_the_mean_has_students_interval(n):
     mean, low, high = mean_interval(values, error=0.01)
     expected = stats.t.interval(0.99, n - 1, values.mean(), values.std(ddof=1) / math.sqrt(n))
     assert (low, high) == pytest.approx(expected) and mean == pytest.approx(values.mean())
+
+
+def test_what_windows_show_of_their_noise_narrows_an_interval_and_never_widens_it():
+    def width(scatter):
+        _, low, high, _ = ratio_interval([0.5] * 5, [1] * 5, 0.025, scatter)
+        return high - low
+
+    quiet, noisy, unknown = expected_scatter(0.01, 0.01), expected_scatter(0.3, 0.01), expected_scatter(None, 0.01)
+    assert quiet < noisy == unknown
+    assert width(quiet) < 0.65 * width(unknown)
+
+
+@pytest.mark.parametrize("rounds", [3, 8])
+def test_two_alike_are_seldom_called_different_whatever_share_of_the_noise_windows_show(rounds):
+    """Noise with heavy tails of 16 % a window; a quarter of its variance, or none at all, is seen within windows."""
+    dice = np.random.default_rng(0)
+    for seen in (0.0, 0.25):
+        wrong = 0
+        for _ in range(2000):
+            values = dice.standard_t(4, (rounds, 2)) * 0.16 / math.sqrt(2)
+            instance = dice.normal(0, 0.03 * math.sqrt(2))
+            scatter = expected_scatter(0.16 * math.sqrt(seen), 0.16 * math.sqrt(seen))
+            _, low, high, _ = ratio_interval(values[:, 0] - values[:, 1] + instance, [1] * rounds, 0.025, scatter)
+            wrong += not low <= math.log(1.02) or not high >= -math.log(1.02)
+        assert wrong <= 0.05 * 2000
 
 
 def test_the_ratio_of_one_instance_of_each_is_as_wide_as_its_rounds_and_luck_say():

@@ -33,7 +33,7 @@ class TestBackground:
         assert time.monotonic() - began < 5
         assert not lab.running and lab.status == "Stopped; the runs are as they were."
         lab.start()
-        until(lambda: lab.status.startswith("Waiting for an earlier run"))
+        until(lambda: lab.status.startswith("Waiting for another run"))
         assert gate.calls == 1
         gate.opened.set()
         until(lambda: not background_threads())
@@ -44,7 +44,7 @@ class TestBackground:
         other.start()
         assert gate.reached.wait(10)
         lab.start()
-        until(lambda: lab.status.startswith("Waiting for an earlier run"))
+        until(lambda: lab.status.startswith("Waiting for another run"))
         gate.opened.set()
         finish(lab)
         assert not other.running and len(lab.runs) == len(other.runs) == 1
@@ -94,6 +94,17 @@ class TestErrors:
         lab.start()
         finish(lab)
         assert len(lab.runs) == 2 and capfd.readouterr() == ("", "")
+
+    def test_of_a_long_error_both_ends_are_shown_line_by_line(self):
+        def fails():
+            raise RuntimeError("the first line\n" + "more\n" * 1000 + "the last line")
+
+        lab = Lab(fails)
+        view = shown(lab)
+        lab.start()
+        finish(lab)
+        assert "RuntimeError: the first line\n" in lab.status and lab.status.endswith("more\nthe last line")
+        assert len(lab.status) < 700 and "white-space: pre-line" in view.status.value
 
     def test_after_an_interrupt_the_lab_is_usable(self):
         errors = [KeyboardInterrupt]

@@ -82,14 +82,14 @@ def test_a_second_click_before_the_button_is_off_does_nothing(gate):
     assert len(lab.runs) == 1
 
 
-def test_find_the_best_shows_who_is_still_in(lab):
+def test_find_the_best_shows_who_remains(lab):
     view = shown(lab)
     seen = []
     view.results.observe(lambda change: seen.append(change["new"]), "value")
     view.race.click()
     until(lambda: len(seen) == 3)
-    assert seen[0].count("still in") == 72
-    assert seen[1].count("still in") == 24 and "<svg" in seen[-1]
+    assert seen[0].count("remaining") == 72
+    assert seen[1].count("remaining") == 24 and "<svg" in seen[-1]
     assert not view.race.disabled and "Cannot be told apart from it: run 50" in view.status.value
 
 

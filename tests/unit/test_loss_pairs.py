@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigtrain_nb.common.keras_compat import loss_pairs
+from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.common.quiet import keras, tf
 
 

@@ -121,7 +121,7 @@ def test_progress_is_told_at_most_ten_times_a_second_and_says_what_happens(clock
 def test_a_comparison_says_at_its_start_how_long_it_will_take(clock):
     words = []
     compare(pair(clock, 0.01, 0.02), seconds=8, progress=lambda fraction, what: words.append(what))
-    assert next(what for what in words if "round" in what) == "round 1 of about 8, about 4.00 s"
+    assert next(what for what in words if "round" in what) == "round 1 of about 13, about 4.16 s"
     assert "round 2 of about" in " ".join(words)
 
 
@@ -188,6 +188,41 @@ def test_a_visit_does_not_say_how_long_a_batch_takes(clock):
     made.warm_up(10)
     made.measure_window(0.25, 300)
     assert made.batch_seconds == pytest.approx(0.05)
+
+
+def test_a_drain_goes_on_while_batches_lie_ready_also_where_one_pull_waits(clock):
+    """200 batches lie ready and cost a tenth; every twentieth of them waits, as where the system takes a core away."""
+    costs = chain(repeat(0.01, 200), ([*[0.001] * 19, 0.008] * 10), repeat(0.01))
+    made = Measured(Source(clock, lambda _: next(costs)), "source", Progress(None))
+    made.warm_up(10)
+    while clock.now < 200 * 0.01:
+        made.pull()
+    examples, seconds, _ = made.measure_window(0.15, 8)
+    assert examples / seconds == pytest.approx(3200)
+
+
+def test_of_short_passes_whole_ones_are_measured(clock):
+    """The first of 20 batches costs as much as all others together."""
+    cost = 0.19, *[0.01] * 19
+    made = Measured(Source(clock, lambda batch: cost[batch % 20], [32] * 20), "source", Progress(None))
+    made.warm_up(10)
+    assert made.pass_batches == 20 and made.passes
+    made.batch_seconds = 0.01
+    for _ in range(5):
+        examples, seconds, _ = made.measure_window(0.15, 8)
+        assert examples % (20 * 32) == 0 and examples / seconds == pytest.approx(20 * 32 / 0.38)
+        made.pull()
+
+
+def test_the_noise_within_a_window_is_told(clock):
+    dice = np.random.default_rng(0)
+    noisy = Measured(Source(clock, lambda _: 0.001 * dice.lognormal(0, 0.5)), "source", Progress(None))
+    steady = Measured(Source(clock, 0.001), "source", Progress(None))
+    for made in (noisy, steady):
+        made.warm_up(10)
+    noises = [noisy.measure_window(0.15, 8)[2] for _ in range(200)]
+    assert np.sqrt(np.mean(np.square(noises))) == pytest.approx(0.5 / np.sqrt(150), rel=0.3)
+    assert steady.measure_window(0.15, 8)[2] == pytest.approx(0, abs=1e-6)
 
 
 def test_an_empty_source_is_refused():

@@ -11,7 +11,7 @@ from tiers import in_two_tiers
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.plan import utilization
 from bigtrain_nb.advanced.watch import meter as module
-from bigtrain_nb.common.keras_compat import tracings_of
+from bigtrain_nb.advanced.watch.meter import tracings_of
 from bigtrain_nb.common.quiet import keras, tf
 
 STEP = 0.0625  # seconds that an execution takes, so that a round has four
@@ -159,7 +159,7 @@ EVERY_WAY = pytest.mark.more("every number of replicas x every setting of the me
 @pytest.mark.parametrize(
     ("replicas", "gradients"), in_two_tiers([(1, False), (1, True), (2, False), (2, True)], [(2, True)], EVERY_WAY)
 )
-def test_training_comes_out_the_same_to_the_bit_and_is_traced_once(replicas, gradients):
+def test_training_is_bitwise_identical_and_traced_once(replicas, gradients):
     found = []
     for callbacks in ([], [bt.Meter(gradients=gradients)]):
         with on(replicas):
@@ -279,7 +279,7 @@ def test_cards_of_one_name_that_are_slower_are_not_taken_for_it(monkeypatch, nam
     assert (found and found.name) == known
 
 
-def test_mfu_is_not_told_where_work_is_not_looked_into():
+def test_mfu_is_not_told_where_work_is_not_counted():
     class Chooses(keras.layers.Layer):
         def build(self, shape):
             self.kernel = self.add_weight((6, 6))
@@ -289,7 +289,7 @@ def test_mfu_is_not_told_where_work_is_not_looked_into():
 
     model = keras.Sequential([keras.Input((6,)), Chooses(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="FLOPs of .* are not known: not looked into"):
+    with pytest.raises(ValueError, match="FLOPs of .* are not known: not counted"):
         utilization.flops_of_an_example(model)
 
 

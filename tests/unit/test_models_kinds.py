@@ -209,7 +209,7 @@ def test_renormalized_statistics_are_the_mean_over_the_replicas_and_layers_that_
         np.testing.assert_array_equal(one, other)
 
 
-def test_spectral_normalization_is_refused_in_pieces():
+def test_spectral_normalization_is_refused_in_micro_batches():
     inputs = keras.Input((3,))
     model = bt.Model(inputs, layers.SpectralNormalization(layers.Dense(1), name="norm")(inputs), micro_batches=2)
     model.compile("sgd", "mse")

@@ -89,7 +89,7 @@ def test_an_order_of_each_call_is_refused_before_a_step_is_trained(make_epoch, g
         Resume(tmp_path, model).data(make_epoch)
 
 
-def test_a_shuffle_by_chance_in_a_function_is_refused(tmp_path):
+def test_a_shuffle_at_random_in_a_function_is_refused(tmp_path):
     model = model_of()
     tf.random.set_seed(None)
     with pytest.raises(ValueError, match="another order of them, each time that it is called"):
@@ -101,7 +101,7 @@ def test_an_order_of_another_process_is_refused(make_epoch, tmp_path, monkeypatc
     """Within a process it is always the same, as what is drawn when a module is loaded."""
     tf.random.set_seed(0)
     monkeypatch.setattr("bigtrain_nb.train.resume.refuse_an_order_of_each_call", lambda *_: None)
-    monkeypatch.setattr("bigtrain_nb.train.epoch_by_epoch.EpochByEpoch._refuse_order_of_chance", lambda *_: None)
+    monkeypatch.setattr("bigtrain_nb.train.epoch_by_epoch.EpochByEpoch._refuse_random_order", lambda *_: None)
     cut(tmp_path, 5, epoch_of=make_epoch)
     resume = Resume(tmp_path, model_of())
     with pytest.raises(ValueError, match="epoch 0 does not begin with the batches .* when 4 of them were trained"):
@@ -191,7 +191,7 @@ def seen(dataset):
 
 @pytest.mark.parametrize("size", [1, 6])
 @pytest.mark.parametrize("make", UNDISTURBED.values(), ids=UNDISTURBED)
-def test_what_is_changed_by_chance_on_the_way_is_another_order_for_nobody(make, size):
+def test_what_is_changed_at_random_on_the_way_is_another_order_for_nobody(make, size):
     dataset = make().batch(size)
     found = seen(dataset)
     assert len(found) == BATCHES
@@ -329,7 +329,7 @@ def test_positions_do_not_hide_that_a_generator_draws_an_order_in_each_pass():
         refuse_two_calls(lambda epoch: generated_images(drawn).enumerate())
 
 
-def test_what_a_generator_changes_by_chance_is_left_out():
+def test_what_a_generator_changes_at_random_is_left_out():
     def make(epoch):
         return generated_images(np.random.default_rng(epoch).permutation(40).tolist().copy, noise=9.0)
 
@@ -435,7 +435,7 @@ class TestWithoutAGraph:
             resume.data(self.seeded)
         assert train(Resume(tmp_path / "cut", model_of()), epoch_of=self.seeded) == expected
 
-    def test_an_order_of_chance_is_refused(self, tmp_path):
+    def test_a_random_order_is_refused(self, tmp_path):
         for make in (lambda epoch: unwritten(shuffled()), lambda epoch: unwritten(in_order(drawn_by_numpy()))):
             with pytest.warns(UserWarning, match="not examined"), pytest.raises(ValueError, match="each time"):
                 Resume(tmp_path, model_of()).data(make)
@@ -458,7 +458,7 @@ class TestWithoutAGraph:
         with pytest.warns(UserWarning, match="not examined"), pytest.raises(ValueError, match="epoch 1 may depend on"):
             resume.data(self.seeded)
 
-    def test_images_that_are_mirrored_by_chance_go_on(self):
+    def test_images_that_are_mirrored_at_random_go_on(self):
         images = SLICES((IMAGES, np.arange(40)))
         refuse_two_calls(lambda epoch: unwritten(images.map(mirrored_at_random).batch(6)))
 

@@ -8,7 +8,7 @@ import pytest
 
 import bigtrain_nb as bt
 from bigtrain_nb.advanced.preflight import matmuls
-from bigtrain_nb.common.matmul_precision import flops_by_place
+from bigtrain_nb.advanced.shared.matmul_precision import flops_by_place
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers

@@ -84,7 +84,7 @@ def test_it_says_at_its_start_what_it_expects(clock):
     assert any(what.startswith("round 1 of about ") and what.endswith(" s") for what in words)
 
 
-def test_the_answer_says_who_is_left_who_left_when_and_how_far_behind(clock):
+def test_the_answer_says_who_remains_and_who_was_eliminated_when(clock):
     rng = np.random.default_rng(0)
 
     def build(cost, place):
@@ -96,7 +96,7 @@ def test_the_answer_says_who_is_left_who_left_when_and_how_far_behind(clock):
     assert [len(result.rounds) for result in found.results.values()] == [40, 40, 4, 4]
     assert str(found).startswith(f"Cannot be told apart (2 of 4): {', '.join(found.remaining)}.\n")
     assert str(found).count("slower") == 2
-    with pytest.raises(RuntimeError, match="only what bt.compare returned in this process can go on"):
+    with pytest.raises(RuntimeError, match="only what bt.compare returned in this process can be extended"):
         found.extend(5)
     assert found._repr_html_().count('scope="row"') == 4
     assert found.figure().axes

@@ -40,7 +40,7 @@ def train(strategy):
 def test_the_cpu_is_split_and_strategies_of_several_sizes_train_alike_in_one_process():
     """The last three rows are what GPUs use; with TensorFlow's own numbers of groups the second of them aborts."""
     said = run(
-        "from bigtrain_nb.common.keras_compat import mirrored_with_groups_of_its_own\n"
+        "from bigtrain_nb.train.devices import mirrored_with_groups_of_its_own\n"
         "print(*bt.devices())\n"
         "print(*bt.devices(4))\n"
         "print(*bt.devices(2))\n" + TRAIN + "for size in (2, 3, 1, None):\n"
@@ -77,7 +77,7 @@ def test_a_split_made_by_the_reader_is_taken():
 
 @pytest.mark.more("what TensorFlow itself does")
 def test_tensorflows_own_groups_of_several_sizes_still_meet():
-    """tensorflow issue 61314. Mended, delete `keras_compat.mirrored_with_groups_of_its_own`."""
+    """tensorflow issue 61314. Mended, delete `mirrored_with_groups_of_its_own`."""
     code = (
         "bt.devices(3)\n"
         + TRAIN

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_what_is_far_apart_is_not_called_close(median, words):
     assert str(Ratio("a", "b", median, 0.3, 80.0)).endswith(f"): too {words} to call")
 
 
-def test_what_was_loaded_cannot_go_on(tmp_path, comparison):
+def test_what_was_loaded_cannot_be_extended(tmp_path, comparison):
     comparison.save(tmp_path / "saved.json")
     with pytest.raises(
         RuntimeError, match="only what bt.compare returned in this process can be extended; compare .* again"
@@ -71,6 +72,15 @@ def test_a_comparison_pairs_the_rounds(comparison):
 def two(rates, instances=(), seconds=1.5):
     results = {"slow": result("slow", [100.0] * len(rates)), "fast": result("fast", rates)}
     return Comparison(results, 0.025, instances, seconds, extend_with=print).ratio("fast", "slow")
+
+
+def test_quiet_rounds_have_a_narrower_ratio_and_a_file_keeps_that(tmp_path, comparison):
+    quiet = replace(comparison, results={name: replace(one, noise=0.01) for name, one in comparison.results.items()})
+    ratio, of_quiet = comparison.ratio("fast", "slow"), quiet.ratio("fast", "slow")
+    assert ratio.low < of_quiet.low < 2 < of_quiet.high < ratio.high and of_quiet.high < 1.15 * 2
+    assert not comparison.is_tight
+    quiet.save(tmp_path / "quiet.json")
+    assert bt.load(tmp_path / "quiet.json").ratio("fast", "slow") == of_quiet
 
 
 def test_a_single_round_has_no_interval():
@@ -95,6 +105,7 @@ def test_where_luck_has_most_of_the_width_no_more_seconds_are_advised():
 def test_a_result_says_its_median_interval_and_note():
     assert result().median == 100 and (result().low, result().high) == (90, 110)
     assert str(result(note="mind the gap")) == "a: 100 (90.0 to 110) examples/s (mind the gap)"
+    assert str(result(rounds=[90, 100, 110])) == "a: 100 (3 rounds: 90.0 to 110) examples/s"
     assert str(result(rounds=[9.999] * 6)) == "a: 10.0 examples/s"
 
 

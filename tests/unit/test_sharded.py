@@ -231,7 +231,7 @@ def test_what_is_refused_once_is_refused_again():
     model.optimizer = keras.optimizers.Lamb()
     model.shard_optimizer = True
     for _ in range(2):
-        with pytest.raises(ValueError, match="Lamb is not known to treat each number"):
+        with pytest.raises(ValueError, match="Lamb is not known to update each element"):
             model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
 
 

@@ -286,7 +286,7 @@ def test_layers_that_were_changed_in_place_are_quantized(make):
 
 @pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 2), (2, 1)])
 @pytest.mark.parametrize("build", [dense, lambda: keras.Sequential([layers.Dense(1)])], ids=["built", "not built"])
-def test_one_of_several_optimizers_that_accumulates_is_refused_in_pieces(replicas, micro_batches, build):
+def test_one_of_several_optimizers_that_accumulates_is_refused_in_micro_batches(replicas, micro_batches, build):
     with on(replicas):
         patient, other = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), keras.optimizers.SGD(0.2)
         model = bt.Model.of(build(), micro_batches=micro_batches)

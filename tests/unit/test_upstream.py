@@ -1,4 +1,4 @@
-"""Faults of stock Keras that `bt.Model` is for, or works around: each test fails when its fault is mended.
+"""Faults of stock Keras that `bt.Model` is for, or works around: each test fails when its fault is fixed.
 
 Its name or docstring then says what can be deleted. Two more, with real workers, are in tests/workers.
 """
@@ -24,16 +24,12 @@ from equal_models import (
     views,
 )
 
-from bigtrain_nb.common.keras_compat import (
-    STATE_OF_CALLBACKS,
-    examples_counted,
-    is_undecayed,
-    known_as,
-    leave_undecayed,
-    mask_of,
-    random_numbers_of_keras_kept,
-    tracings_of,
-)
+from bigtrain_nb.advanced.parallel.sharded import is_undecayed
+from bigtrain_nb.advanced.parallel.shards import leave_undecayed
+from bigtrain_nb.advanced.preflight.untouched import random_numbers_of_keras_kept
+from bigtrain_nb.advanced.watch.meter import examples_counted, tracings_of
+from bigtrain_nb.common.in_place import known_as
+from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS, mask_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.model import Model
 
@@ -97,7 +93,7 @@ def test_the_optimizer_reduces_gradients_itself_in_a_method_that_can_be_switched
 
 
 def test_an_optimizer_decides_on_weight_decay_in_private_and_its_config_does_not_hold_it():
-    """If others decide, `keras_compat.is_undecayed` must ask those; held by the config, `same_weight_decay` can go."""
+    """If others decide, `is_undecayed` must ask those; held by the config, `keras_compat.same_weight_decay` can go."""
     optimizer = keras.optimizers.AdamW(weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     bias, kernel, other = (keras.Variable([1.0], name=name) for name in ("bias", "kernel", "other"))
@@ -224,7 +220,7 @@ def test_two_replicas_write_into_the_array_that_a_generator_yields():
 
 
 def test_steps_in_a_loop_cannot_talk_by_collectives():
-    """keras issue 19246 is like it. Mended, delete `keras_compat.steps_in_turn`."""
+    """keras issue 19246 is like it. Mended, delete `steps_in_turn`."""
     with reducing("by collectives"), pytest.raises(tf.errors.InvalidArgumentError, match="value for placeholder"):
         trained(stock, DATA, SGD, 2, steps_per_execution=2)
 
@@ -273,7 +269,7 @@ def test_the_first_step_is_traced_twice(replicas):
 
 
 def test_a_copy_of_a_tensor_loses_its_mask():
-    """Mended, delete `keras_compat.with_mask`."""
+    """Mended, delete `with_mask`."""
     embedded = layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 0]]))
     assert embedded._keras_mask is not None and not hasattr(tf.identity(embedded), "_keras_mask")
 
@@ -320,7 +316,7 @@ def test_distillation_by_default_compares_logits_as_if_they_were_probabilities()
 
 
 def test_a_class_that_is_made_at_run_time_is_named_by_itself_in_files_and_can_be_named_as_another_in_private_only():
-    """If `get_registered_name` looks elsewhere, `keras_compat.known_as` must write there."""
+    """If `get_registered_name` looks elsewhere, `known_as` must write there."""
     made = type("Dense", (layers.Dense,), {"__module__": layers.Dense.__module__})
     stock = keras.saving.serialize_keras_object(layers.Dense(2, name="a"))
     assert keras.saving.serialize_keras_object(made(2, name="a")) != stock
@@ -362,7 +358,7 @@ def test_keras_computes_attention_in_a_method_that_can_be_overridden_and_has_no_
 
 
 def test_the_tracker_of_the_loss_counts_examples_and_no_public_name_is_sure_to_find_it():
-    """If there is one, take it in `keras_compat.examples_counted`."""
+    """If there is one, take it in `examples_counted`."""
     model = stock()
     model.compile("sgd", "mse")
     model.fit(DATA, verbose=0)
@@ -371,7 +367,7 @@ def test_the_tracker_of_the_loss_counts_examples_and_no_public_name_is_sure_to_f
 
 
 def test_what_fit_calls_does_not_say_how_often_it_was_traced():
-    """If it does, delete `keras_compat.tracings_of`."""
+    """If it does, delete `tracings_of`."""
     model = stock()
     model.compile("sgd", "mse")
     model.make_train_function()
@@ -395,10 +391,10 @@ def test_no_public_way_tells_where_random_numbers_have_come_to():
     assert drawn() == second and second != first
 
 
-def test_callbacks_keep_what_they_know_in_attributes_and_have_no_way_to_hand_it_over():
+def test_callbacks_keep_what_they_know_in_attributes_and_have_no_way_to_hand_it_over(tmp_path):
     made = {
         keras.callbacks.ModelCheckpoint: ("best.keras",),
-        keras.callbacks.TensorBoard: ("logs",),
+        keras.callbacks.TensorBoard: (str(tmp_path),),
     }
     for kind, attributes in STATE_OF_CALLBACKS.items():
         callback = kind(*made.get(kind, ()))
@@ -410,7 +406,7 @@ def test_callbacks_keep_what_they_know_in_attributes_and_have_no_way_to_hand_it_
 
 
 def test_fit_takes_the_length_of_the_epoch_that_came_first_for_all():
-    """`Resume.data` need not tell the length of a whole epoch, nor end one by StopIteration, once this is mended."""
+    """`Resume.data` need not tell the length of a whole epoch, nor end one by StopIteration, once this is fixed."""
     lengths = iter([2, 5])
     data = tf.data.Dataset.from_generator(
         lambda: ((np.ones((1, 1)), np.ones((1, 1))) for _ in range(next(lengths))),

@@ -1,4 +1,4 @@
-"""Small trainings, sick and healthy, for `bt.preflight`: each builds one and returns (model, data[, validation]).
+"""Small trainings, faulty and healthy, for `bt.preflight`: each builds one and returns (model, data[, validation]).
 
 FAULTY: {name: (function, the check that is to say "error")}; HEALTHY: {name: function}. Those that no test
 examines are in benchmarks/more_trainings.py.
@@ -772,7 +772,7 @@ def subclassed():
 
 @healthy
 def few_different_inputs():
-    """Of 81 possible inputs nearly all come in validation and in training, by chance."""
+    """Of 81 possible inputs nearly all occur in validation and in training, at random."""
     x = random().integers(0, 3, (640, 4)).astype("int32")
     y = (x.sum(1) > 4).astype("float32")
     model = keras.Sequential([keras.Input((4,), dtype="int32"), layers.Embedding(3, 4), layers.Flatten()])

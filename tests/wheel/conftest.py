@@ -2,14 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
-import sysconfig
 import tarfile
-import venv
 
 import pytest
-from building import ROOT, build
+from building import ROOT, build, installed
 
 
 @pytest.fixture(scope="session")
@@ -28,20 +24,11 @@ def wheel(sdist, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def fresh(wheel, tmp_path_factory):
-    """The folder of an environment with the wheel. What the wheel needs it has from this environment, whose own .pth
-    files, and so an editable install of the checkout, are not read there.
-    """
-    folder = tmp_path_factory.mktemp("fresh")
-    venv.create(folder, symlinks=True)
-    python = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel]
-    subprocess.run(pip, check=True, timeout=120)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    needed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (packages / "needed.pth").write_text("\n".join(needed) + "\n")
+    """The folder of an environment with the wheel, and a kernel of it."""
+    folder = installed(wheel, tmp_path_factory.mktemp("fresh"))
     kernel = folder / "share" / "jupyter" / "kernels" / "python3"
     kernel.mkdir(parents=True)
-    command = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    command = [str(folder / "bin" / "python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     (kernel / "kernel.json").write_text(json.dumps({"argv": command, "display_name": "fresh", "language": "python"}))
     return folder
 

@@ -6,7 +6,7 @@ import pytest
 from scripts.asked import Asked
 
 
-def test_workers_answer_until_one_is_killed():
+def test_workers_answer_until_one_is_killed_and_the_next_question_starts_them_again():
     workers = Asked(2)
     for settings in ({"kind": "all_reduce", "bytes": 4096}, {"kind": "train", "width": 8, "micro_batches": 2}):
         assert 0 < workers.ask(2, **settings) < 60
@@ -16,3 +16,4 @@ def test_workers_answer_until_one_is_killed():
     with pytest.raises(RuntimeError, match="does not answer(.|\n)*MultiWorkerMirroredStrategy: worker 0 of 2"):
         workers.ask(2, "all_reduce", bytes=4096)
     assert -9 in workers.job.codes and None not in workers.job.codes
+    assert 0 < workers.ask(2, "all_reduce", bytes=4096) < 60 and workers.job.codes == [None, None]

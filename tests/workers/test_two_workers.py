@@ -1,7 +1,7 @@
 """Two worker processes on this machine train as one process does with the whole batch; all is found in one job.
 
 Stock Keras cannot: `fit` raises on every worker, first where it builds the model from a batch, and without that step
-where it reduces the logs (keras issue 20585). `test_stock_keras_still_raises` fails once that is mended:
+where it reduces the logs (keras issue 20585). `test_stock_keras_still_raises` fails once that is fixed:
 `Model._maybe_symbolic_build` and `keras_compat.logs_to_reduce` can then be deleted.
 """
 

@@ -9,7 +9,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from bigtrain_nb.common.keras_compat import custom_call, traced_for_each_shape
+from bigtrain_nb.advanced.shared.custom_calls import compiled_custom_call
 from bigtrain_nb.common.quiet import tf
 
 TYPES = {"bfloat16": "BF16", "float16": "F16"}
@@ -142,14 +142,8 @@ def _swapped_shape(tensor):
 
 
 def _call(target, operands, results, config):
-    """Emit one custom call, within a function that XLA compiles also where nothing around it is compiled."""
-
-    @traced_for_each_shape
-    def run(*operands):
-        room = tf.TensorSpec([0], tf.uint8)  # for the kernel's own work: XLA fills in the size
-        return custom_call(target, operands, [*results, room], config)[:-1]
-
-    return run(*operands)
+    room = tf.TensorSpec([0], tf.uint8)  # for the kernel's own work: XLA fills in the size
+    return compiled_custom_call(target, (*results, room), config)(*operands)[:-1]
 
 
 _PRODUCTS = {

@@ -18,27 +18,21 @@ import threading
 from contextlib import contextmanager
 from dataclasses import replace
 
+from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested
 from bigtrain_nb.advanced.parallel.recompute import is_computed_again
-from bigtrain_nb.advanced.parallel.reduction import Mean, assign_means, over_valid_places
-from bigtrain_nb.advanced.parallel.shards import (
-    OptimizerOfShards,
-    finish_gradients,
-    is_shard,
+from bigtrain_nb.advanced.parallel.sharded_weights import (
+    build_sharded,
     refuse_to_shard,
     shard_weights,
     show_whole_weights,
 )
+from bigtrain_nb.advanced.parallel.shards import MeanOfShards, join_shards, on_replicas, sum_into_shards
+from bigtrain_nb.advanced.shared.layers import layers_directly_in
 from bigtrain_nb.common.in_place import made_class
-from bigtrain_nb.common.keras_compat import layers_directly_in, layers_within, moving_statistics, own_weights_to_train
-from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_nested
-from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.common.replicas import (
-    at_least_32_bits,
-    join_shards,
-    on_replicas,
-    sum_into_shards,
-    sum_over_replicas,
-)
+from bigtrain_nb.common.keras_compat import layers_within, moving_statistics, own_weights_to_train
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import at_least_32_bits, is_shard, sum_over_replicas
+from bigtrain_nb.train.reduction import assign_means, over_valid_places
 
 _here = threading.local()  # replicas of one process are threads
 
@@ -49,10 +43,12 @@ _here = threading.local()  # replicas of one process are threads
 def shard_layers(model, layers, unmade=None):
     """Give each of N replicas 1/N of the weights of some built layers of a model; `layers_chosen` says which.
 
-    What is sharded already stays so. Their values are those that they have, or those of ``unmade`` variables. Raises
-    ValueError for layers that cannot be sharded.
+    What is sharded already stays so. Their values are those that they have, or those of ``unmade`` variables. Returns
+    whether there was one to shard. Raises ValueError for layers that cannot be sharded.
     """
     chosen = [layer for layer in layers_chosen(model, layers, "fully_shard") if not isinstance(layer, FullySharded)]
+    if not chosen:
+        return False
     for layer in chosen:
         _refuse(model, layer, chosen)
     refuse_nested(chosen, "fully_shard")
@@ -68,6 +64,7 @@ def shard_layers(model, layers, unmade=None):
             layer.__class__ = made_class((FullySharded, type(layer)), own=type(layer))
     for layer in layers_within(model)[1:]:
         show_whole_weights(layer)
+    return True
 
 
 def _refuse(model, layer, chosen):
@@ -90,6 +87,15 @@ def _refuse(model, layer, chosen):
                         f"{inner.name}, inside {layer.name}, is shared with {outside.name}, which fully_shard does not"
                         " choose: choose both or neither"
                     )
+
+
+def freeze_as_weights(layer):
+    """Freeze shards of weights that were frozen since they were sharded, as LoRA freezes a kernel of a layer."""
+    attributes = [one for one in vars(layer).values() if isinstance(one, keras.Variable) and not is_shard(one)]
+    frozen = {weight.path for weight in attributes if not weight.trainable}
+    for shard in own_weights_to_train(layer):
+        if is_shard(shard) and shard.path in frozen:
+            shard.trainable = False
 
 
 # Computing
@@ -177,15 +183,29 @@ def _own_sums(gradients, reduce_dtype):
 # Reducing
 
 
-class FullyShardedMean(Mean):
+class FullyShardedMean(MeanOfShards):
     """The mean over the replicas, where the gradients of sharded layers are summed already in the backward pass."""
 
-    optimizer_class = OptimizerOfShards
     communicates_in_forward = True
 
     @classmethod
     def asked_for(cls, model):
-        return f"fully_shard={model.fully_shard!r}" if is_fully_sharded(model) else None
+        there = model.built and model.distribute_strategy.num_replicas_in_sync > 1
+        return f"fully_shard={model.fully_shard!r}" if there or is_fully_sharded(model) else None
+
+    @staticmethod
+    def build(build, layers):
+        """Return the model that ``build()`` makes, some layers of which are sharded before they have weights."""
+        if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+            return build()
+        return build_sharded(build, lambda model, unmade: shard_layers(model, layers, unmade))
+
+    @staticmethod
+    def prepare(model):
+        if model.built and model.fully_shard is not None and shard_layers(model, model.fully_shard):
+            model.train_function = model.test_function = model.predict_function = None  # which know whole weights only
+        for layer in layers_within(model):
+            freeze_as_weights(layer)
 
     @contextmanager
     def at_work(self):
@@ -224,9 +244,6 @@ class FullyShardedMean(Mean):
 
     def are_shards(self, gradients):
         return [is_shard(self.model.trainable_variables[index]) for index in gradients]
-
-    def finish(self, gradients):
-        return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
 
 
 def _refuse_statistics_of_no_examples(model, examples):

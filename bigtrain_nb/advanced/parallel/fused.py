@@ -16,12 +16,14 @@ from bigtrain_nb.advanced.parallel.attention import (
     refuse,
     refuse_twice,
 )
+from bigtrain_nb.advanced.parallel.layers import layers_chosen
 from bigtrain_nb.advanced.parallel.masks import KERAS_OWN_WAY, all_of, let_masks_tell, said_by
 from bigtrain_nb.common.checks import of_kind
 from bigtrain_nb.common.in_place import become, own_class
-from bigtrain_nb.common.keras_compat import device_of
-from bigtrain_nb.common.layers import layers_chosen
 from bigtrain_nb.common.quiet import keras, tf
+
+# isort: split
+from tensorflow.python.eager import context
 
 _ROWS = 512
 """Rows of queries in a chunk, where attention is computed in chunks."""
@@ -175,7 +177,7 @@ def _kind_of(layer):
 
 def _scale_of_keras(layer):
     is_multi_head = isinstance(layer, keras.layers.MultiHeadAttention)
-    return layer._inverse_sqrt_key_dim if is_multi_head else layer._inverse_sqrt_head_dim
+    return layer._inverse_sqrt_key_dim if is_multi_head else layer._inverse_sqrt_head_dim  # private: Keras
 
 
 def _scale_of_gemma(layer):
@@ -260,3 +262,11 @@ def _why_not_for(query, key, value, said):
     if said.segments is not None and (said.table is not None or said.keys is not None or said.window is not None):
         return "segments together with padding, a window or another table are not tried: positions of no segment are 0"
     return None
+
+
+def device_of(tensor):  # private: Keras
+    """Return the name of the device on which a tensor is computed, as far as it is known while a step is traced.
+
+    In a function that is called within `tf.device` its tensors have none; the eager context knows.
+    """
+    return tensor.device or context.context().device_name or ""

@@ -10,11 +10,17 @@ replicas would need as many of them. Stage 3, `fully_shard`, keeps only a shard 
 each layer before its forward and its backward pass.
 """
 
-from bigtrain_nb.advanced.parallel.reduction import Mean
-from bigtrain_nb.advanced.parallel.shards import OptimizerOfShards, finish_gradients, mark_shard, own_shard
-from bigtrain_nb.common.keras_compat import is_undecayed, leave_undecayed
+from bigtrain_nb.advanced.parallel.shards import (
+    MeanOfShards,
+    OptimizerOfShards,
+    join_shards,
+    leave_undecayed,
+    mark_shard,
+    own_shard,
+    sum_into_shards,
+)
 from bigtrain_nb.common.quiet import keras, tf
-from bigtrain_nb.common.replicas import join_shards, on_each_replica, sum_into_shards
+from bigtrain_nb.common.replicas import on_each_replica
 
 
 class ShardedOptimizer(OptimizerOfShards):
@@ -61,7 +67,7 @@ class ShardedOptimizer(OptimizerOfShards):
             weight.assign(weight.constraint(value) if weight.constraint else value)
 
 
-class ShardedMean(Mean):
+class ShardedMean(MeanOfShards):
     """The mean over the replicas, of which each keeps its shards, for an optimizer whose state is in shards."""
 
     optimizer_class = ShardedOptimizer
@@ -78,8 +84,13 @@ class ShardedMean(Mean):
     def are_shards(self, gradients):
         return [True] * len(gradients)
 
-    def finish(self, gradients):
-        return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
+    def refuse_callbacks(self, callbacks):
+        if any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in callbacks):
+            raise ValueError(
+                "SwapEMAWeights swaps weights with averages that the optimizer has, and with shard_optimizer=True each"
+                " replica has a part of them: leave it out, and the averages take the place of the weights at the end"
+                " of fit; or leave out shard_optimizer"
+            )
 
 
 def _shard_of(weight, name):
@@ -89,3 +100,10 @@ def _shard_of(weight, name):
     shard = keras.Variable("zeros", shape=[size], dtype=weight.dtype, name=name)
     mark_shard(shard, weight.shape)
     return shard
+
+
+def is_undecayed(optimizer, weight):  # private: Keras
+    """Return whether an optimizer with weight decay was told to leave this weight as it is."""
+    if hasattr(optimizer, "_is_excluded_from_weight_decay"):  # since Keras 3.16, which asks it in `build`
+        return optimizer._is_excluded_from_weight_decay(weight)
+    return not optimizer._use_weight_decay(weight)

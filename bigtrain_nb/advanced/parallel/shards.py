@@ -1,9 +1,9 @@
-"""Variables of which each replica has a shard: shown, saved and loaded whole, and updated by optimizers that can do so.
+"""Variables of which each replica has a shard: shown and saved whole, summed and joined, updated by optimizers.
 
 A variable of a strategy is the same on all replicas only because its gradient is averaged over them. That of a shard is
-not, so each replica keeps a value of its own. A shard is a Keras variable with one axis and one more attribute,
-``unsharded_shape``: it is a part of the whole's numbers in a row. If the number of replicas does not divide these, the
-last shard ends in zeros.
+not, so each replica keeps a value of its own. A shard is a Keras variable with one axis, a part of the whole's numbers
+in a row, and knows the ``unsharded_shape``. If the number of replicas does not divide these, the last shard ends in
+zeros.
 """
 
 import math
@@ -12,33 +12,26 @@ import secrets
 import tempfile
 import zlib
 from functools import partial
+from itertools import count
+from weakref import WeakKeyDictionary
 
 from bigtrain_nb.common.files import write_beside
-from bigtrain_nb.common.in_place import become, own_class
-from bigtrain_nb.common.keras_compat import (
-    UnmadeVariables,
-    infers_shapes,
-    innermost,
-    is_undecayed_by_key,
-    key_of,
-    leave_undecayed,
-    let_stand_for,
-    own_weights_to_train,
-    same_path,
-    same_weight_decay,
-    value_from,
-)
+from bigtrain_nb.common.in_place import own_class
+from bigtrain_nb.common.keras_compat import innermost
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
+    GATHERED_AS,
     all_gather,
+    by_type,
     gather_over_replicas,
-    in_rows,
+    is_shard,
+    on_cpus,
     on_each_replica,
-    on_replicas,
     several_workers,
     sum_over_replicas,
-    value_of_first,
+    whole_of,
 )
+from bigtrain_nb.train.reduction import Mean, square_norms
 
 ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", "Adadelta", "Ftrl", "Lion")
 """The optimizers of Keras that treat each number of a weight by itself, so that any part of it can be updated alone."""
@@ -46,12 +39,26 @@ ELEMENTWISE = ("SGD", "RMSprop", "Adam", "AdamW", "Adamax", "Nadam", "Adagrad", 
 SECONDS_TO_GATHER = 120
 """So long a worker that reads or saves a variable waits for the others to do so, too."""
 
+OWN_GROUPS = 1_000_000_000
+"""Keys of collective groups start here, far above those that TensorFlow gives its own."""
 
-def is_shard(variable):
-    return hasattr(variable, "unsharded_shape")
+TYPES = 256
+"""More than TensorFlow has types of numbers."""
+
+_exchanges_of = WeakKeyDictionary()
+"""Exchanges between workers are counted in each graph. All workers make the same graphs, so they count alike."""
+
+
+class Shard(keras.Variable):
+    """What a variable becomes of which each replica has a part."""
+
+    @property
+    def whole(self):
+        return Unsharded(self)
 
 
 def mark_shard(variable, unsharded_shape):
+    variable.__class__ = Shard
     variable.unsharded_shape = tuple(unsharded_shape)
 
 
@@ -59,11 +66,6 @@ def own_shard(tensor):
     """Return this replica's shard of a tensor that is as large as the whole of a variable."""
     context = tf.distribute.get_replica_context()
     return in_rows(tensor, context.num_replicas_in_sync)[context.replica_id_in_sync_group]
-
-
-def unsharded(variable):
-    """Return a variable; in place of a shard, what shows the shards of all replicas as one variable."""
-    return Unsharded(variable) if is_shard(variable) else variable
 
 
 class Unsharded:
@@ -107,26 +109,6 @@ class Unsharded:
         self._variable.assign(own_shard(tf.ensure_shape(value, self.shape)))
 
 
-def show_whole_weights(layer):
-    """Let a layer give whole weights in `get_weights`, and take them in `set_weights`."""
-    layer.get_weights = partial(whole_weights, layer)
-    layer.set_weights = partial(give_whole_weights, layer)
-
-
-def whole_weights(layer):
-    return [unsharded(variable).numpy() for variable in layer.weights]
-
-
-def give_whole_weights(layer, weights):
-    """Give each of the ``layer.weights`` a value; each replica takes its shard of those that are sharded."""
-    wholes = [unsharded(variable) for variable in layer.weights]
-    shapes = [tuple(whole.shape) for whole in wholes]
-    if [tuple(value.shape) for value in weights] != shapes:
-        raise ValueError(f"set_weights of {layer.name} takes arrays of these shapes: {shapes}")
-    for whole, value in zip(wholes, weights, strict=True):
-        whole.assign(value)
-
-
 def save_together(strategy, path, save):
     """Call ``save(path)`` on all workers, for each must read the shards; the first given this path keeps the file.
 
@@ -160,131 +142,136 @@ def save_together(strategy, path, save):
         raise RuntimeError(f"another worker could not save {path}; its own error says why")
 
 
-# Layers: shards stand for their weights
+# Summed into shards, and joined
 
 
-def build_sharded(build, shard):
-    """Return the model that ``build()`` makes, some of whose weights are sharded before they are made.
+def on_replicas():
+    """Return whether this runs on a replica, and there are others."""
+    context = tf.distribute.get_replica_context()
+    return context is not None and context.num_replicas_in_sync > 1
 
-    ``shard(model, unmade)`` does that. So no replica ever has one of these weights whole. They start as they would if
-    the model was built first and sharded then, and with several workers as on the first one.
+
+def value_of_first(strategy, value):
+    """Return the first replica's value of a tensor, on all workers."""
+
+    def only_of_first(own):
+        is_first = tf.equal(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)  # a tensor, of a worker
+        return sum_over_replicas(tf.where(is_first, own, tf.zeros_like(own)))
+
+    return on_each_replica(strategy, only_of_first)(value)[0]
+
+
+def sum_into_shards(tensors):
+    """Return this replica's shards of the sums of some tensors over the replicas: reduce-scatter.
+
+    A shard is one row of 1/N of a tensor's numbers, rounded up; the last one ends in zeros. Workers on CPUs send each
+    row to its replica, which adds them up: half of what an all-reduce sends. GPUs all-reduce, for TensorFlow has no
+    public reduce-scatter.
     """
-    with tf.device("CPU"), UnmadeVariables() as unmade:
-        model = build()
-    if isinstance(model, keras.Model):
-        shard(model, unmade)
-    with tf.distribute.get_strategy().scope():
-        unmade.make_rest()
-    return model
+    context = tf.distribute.get_replica_context()
+    replicas = context.num_replicas_in_sync
+
+    def in_one_table(of_type):
+        tables = [in_rows(tensor, replicas) for tensor in of_type]
+        own = _own_row_of_sum(tf.concat(tables, axis=1))
+        return tf.split(own, [table.shape[1] for table in tables])
+
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    if several_workers(context.strategy) or not on_cpus(context.strategy):
+        return by_type(tensors, in_one_table)
+    sums = _once_for_all(tf.add_n, tensors)
+    return [in_rows(total, replicas)[context.replica_id_in_sync_group] for total in sums]
 
 
-def shard_weights(layer, unmade=None):
-    """Let shards stand for the weights that a layer itself trains, in what it trains and what it saves.
-
-    Who reads such a weight gets the whole of it, and on a replica a ValueError. The values are those that the weights
-    have, or those of ``unmade`` variables. Returns pairs of a weight and its shard.
-    """
-    pairs = []
-    for weight in own_weights_to_train(layer):
-        shard = _shard_of(weight, unmade)
-        value_from(weight, partial(_shown, weight, shard))
-        pairs.append((weight, shard))
-    let_stand_for(layer, pairs)
-    if pairs:
-        _save_whole(layer, pairs)
-    return pairs
+def in_rows(tensor, count):
+    """Return the numbers of a tensor, and zeros where they do not suffice, as a table [count, numbers in a row]."""
+    numbers = tf.reshape(tensor, [-1])
+    missing = -numbers.shape[0] % count
+    return tf.reshape(tf.pad(numbers, [[0, missing]]) if missing else numbers, [count, -1])
 
 
-def freeze_as_weights(layer):
-    """Freeze shards of weights that were frozen since they were sharded, as LoRA freezes a kernel of a layer."""
-    attributes = [one for one in vars(layer).values() if isinstance(one, keras.Variable) and not is_shard(one)]
-    frozen = {weight.path for weight in attributes if not weight.trainable}
-    for shard in own_weights_to_train(layer):
-        if is_shard(shard) and shard.path in frozen:
-            shard.trainable = False
+def _own_row_of_sum(table):
+    """Return this replica's row of the sum of the replicas' tables [replicas, numbers]."""
+    context = tf.distribute.get_replica_context()
+    if on_cpus(context.strategy):
+        return tf.reduce_sum(_all_to_all(table), axis=0)
+    return sum_over_replicas(table)[context.replica_id_in_sync_group]
 
 
-def refuse_to_shard(weights):
-    """Raise ValueError for weights that are shards already, or are looked at as a whole."""
-    for weight in weights:
-        if is_shard(weight):
-            raise ValueError(f"{weight.path} is sharded already: shard a layer in one way only")
-        if weight.regularizer or weight.constraint:
-            raise ValueError(
-                f"{weight.path} has a regularizer or a constraint, which would see a shard where it needs the full"
-                " weight: leave it out (the optimizer's weight_decay works), or do not shard this layer"
-            )
+def _all_to_all(table):
+    """Return the rows, one for this worker from each, of the workers' tables [workers, numbers]."""
+    number = next(_exchanges_of.setdefault(tf.compat.v1.get_default_graph(), count()))
+    return tf.raw_ops.CollectiveAllToAllV2(
+        input=table,
+        group_size=table.shape[0],
+        group_key=OWN_GROUPS + TYPES * number + table.dtype.as_datatype_enum,
+        instance_key=table.shape[1],  # the same keys need the same shape and type
+        ordering_token=[],
+    )
 
 
-def _shard_of(weight, unmade):
-    """Return a variable for this replica's part of a weight, with its value."""
+def join_shards(shards, shapes):
+    """Return the whole tensors of which each replica has a shard: all-gather, between workers one for each type."""
     strategy = tf.distribute.get_strategy()
-    shape = [-(-math.prod(weight.shape) // strategy.num_replicas_in_sync)]  # rounded up
-    kind = {"dtype": weight.dtype, "trainable": weight.trainable, "name": weight.name}
-    shard = keras.Variable("zeros", shape=shape, autocast=False, **kind)  # the weight that it stands for is cast
-    same_path(shard, weight)
-    mark_shard(shard, weight.shape)
-    weight.trainable = True  # until somebody freezes it, see `freeze_as_weights`
-    if unmade is None:
-        value = weight.value
-        shard.key_of_weight = key_of(weight)
+
+    def gather(of_type):
+        rows = _gather_rows(tf.concat(of_type, axis=0))
+        return tf.split(rows, [shard.shape[0] for shard in of_type], axis=1)
+
+    shards = [tf.convert_to_tensor(shard) for shard in shards]
+    if several_workers(strategy) or not on_cpus(strategy):
+        joined = by_type(shards, gather)
     else:
-        with tf.device("CPU"):
-            value = unmade.take(weight)
-        if several_workers(strategy):
-            value = value_of_first(strategy, value)
-    Unsharded(shard).assign(value)
-    return shard
+        joined = _once_for_all(partial(tf.concat, axis=0), shards)
+    wholes = []
+    for numbers, shape in zip(joined, shapes, strict=True):
+        numbers, size = tf.reshape(numbers, [-1]), math.prod(shape)
+        wholes.append(tf.reshape(numbers if numbers.shape[0] == size else numbers[:size], shape))
+    return wholes
 
 
-def _shown(weight, shard, *_, **__):
-    """Return the value that a sharded weight shows outside of replicas, where no layer gathers it."""
-    if on_replicas():
-        raise ValueError(
-            f"{weight.path} is sharded over the replicas and only its own layer gathers it: shard the layer that reads"
-            " it too, or neither of the two"
-        )
-    if infers_shapes():
-        return tf.zeros(weight.shape, shard.dtype)
-    strategy = shard.value.distribute_strategy
-    if tf.executing_eagerly():
-        return tf.convert_to_tensor(Unsharded(shard).numpy())
-    if several_workers(strategy):
-        raise ValueError(
-            f"{weight.path} is sharded over the workers, so a function of one worker cannot read it: use fit, evaluate"
-            " or predict, or save the model and load the file in one process"
-        )
-    parts = [tf.convert_to_tensor(part) for part in strategy.experimental_local_results(shard.value)]
-    return tf.reshape(tf.concat(parts, 0)[: math.prod(weight.shape)], weight.shape)
+def _gather_rows(row):
+    """Return the replicas' rows, all of one length, as a table [replicas, numbers]."""
+    launcher = launcher_here()
+    if launcher is None:
+        return gather_over_replicas(row[None], axis=0)
+    sent = tf.cast(row, GATHERED_AS.get(row.dtype, row.dtype))
+    return tf.cast(all_gather_rows(launcher, sent), row.dtype)
 
 
-def _save_whole(layer, pairs):
-    """Let a layer save and load as ever, with whole weights in the place of shards."""
-    save, load = layer.save_own_variables, layer.load_own_variables
-    back = [(shard, weight) for weight, shard in pairs]
+def _once_for_all(function, tensors):
+    """Return for each tensor a function of its values on all replicas of a process on CPUs, which share the result.
 
-    def save_own_variables(store):
-        let_stand_for(layer, back)
-        try:
-            save(store)
-        finally:
-            let_stand_for(layer, pairs)
+    TensorFlow's own reductions give each replica a copy, and a gather has a hundred operations, at 20 KiB each.
+    """
 
-    def load_own_variables(store):
-        let_stand_for(layer, back)
-        try:
-            with keras.StatelessScope() as scope:
-                load(store)
-        finally:
-            let_stand_for(layer, pairs)
-        for weight, shard in pairs:
-            Unsharded(shard).assign(scope.get_current_value(weight))
+    def of_all(strategy, tensors):
+        return [function(strategy.experimental_local_results(tensor)) for tensor in tensors]
 
-    layer.save_own_variables = save_own_variables
-    layer.load_own_variables = load_own_variables
+    return tf.distribute.get_replica_context().merge_call(of_all, args=(tensors,))
 
 
-# Optimizers
+def launcher_here():  # private: Keras
+    """Return what launches TensorFlow's collectives on the device of this replica; None where it launches none.
+
+    It knows the group, numbers the exchanges, and keeps their order on each device, without which NCCL would wait for
+    ever. It launches none step by step: the replicas run one after the other then, and the first would wait.
+    """
+    context = tf.distribute.get_replica_context()
+    launchers = getattr(context.strategy.extended._cross_device_ops, "_launchers", None)
+    return None if launchers is None or tf.executing_eagerly() else launchers[context._replica_id]
+
+
+def all_gather_rows(launcher, row):  # private: Keras
+    """Return the replicas' rows, all of one length, as a table [replicas, numbers]: all-gather.
+
+    The public one first tells all how long each is, and makes the table of a hundred operations.
+    """
+    rows = launcher._all_gather(row[None], options=None)
+    return tf.reshape(rows, [launcher._group_size, *row.shape])
+
+
+# Optimized: the state of shards
 
 
 class OptimizerOfShards:
@@ -303,38 +290,17 @@ class OptimizerOfShards:
 
     @property
     def variables(self):
-        return [unsharded(variable) for variable in super().variables]
+        return [whole_of(variable) for variable in super().variables]
 
 
-def taken_optimizer(optimizer, wanted, weights):
-    """Return an optimizer with the class ``wanted`` in place, `OptimizerOfShards` or one derived from it; None: stock.
+def is_undecayed_by_key(optimizer, key):  # private: Keras
+    return key in getattr(optimizer, "_exclude_from_weight_decay", ())
 
-    A stock optimizer without state is changed in place. One that has state, or another class of ours, is copied
-    together with its state, of ``weights``.
 
-    Raises ValueError for an optimizer that does not treat each number by itself.
-    """
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer.inner_optimizer = taken_optimizer(optimizer.inner_optimizer, wanted, weights)
-        return optimizer
-    if wanted is not None:
-        refuse_unless_elementwise(optimizer)
-    is_stock = not isinstance(optimizer, OptimizerOfShards)
-    has_class = is_stock if wanted is None else isinstance(optimizer, wanted)
-    if has_class:
-        return optimizer
-    if is_stock and not optimizer.built:
-        return become(optimizer, wanted)
-
-    copied = own_class(optimizer).from_config(optimizer.get_config())
-    same_weight_decay(copied, optimizer)
-    if wanted is not None:
-        become(copied, wanted)
-    if optimizer.built:
-        copied.build(weights)
-        for variable, with_value in zip(copied.variables, optimizer.variables, strict=True):
-            variable.assign(with_value.numpy())
-    return copied
+def leave_undecayed(optimizer, variables):  # private: Keras
+    """Let an optimizer that is not built, nor asked about them, leave these variables undecayed too."""
+    known = getattr(optimizer, "_exclude_from_weight_decay", set())
+    optimizer._exclude_from_weight_decay = known | {optimizer._var_key(variable) for variable in variables}
 
 
 def refuse_unless_elementwise(optimizer):
@@ -344,18 +310,6 @@ def refuse_unless_elementwise(optimizer):
             f"{stock.__name__} is not known to update each element of a weight independently, so it cannot update a"
             f" part of one, as with shard_optimizer=True or fully_shard: use one of {', '.join(ELEMENTWISE)}"
         )
-
-
-def square_norms(gradients, are_shards=None):
-    """Return the squared norms of gradients, {index: float32 scalar}; those of shards are summed over the replicas.
-
-    ``are_shards`` says of each gradient whether it is a replica's shard; None for the norms of what this replica has.
-    """
-    if not gradients:  # every layer is frozen
-        return {}
-    own = tf.stack([tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32))) for gradient in gradients.values()])
-    squares = tf.where(are_shards, sum_over_replicas(own), own) if are_shards and any(are_shards) else own
-    return dict(zip(gradients, tf.unstack(squares, len(gradients)), strict=True))
 
 
 def finish_gradients(gradients, are_shards, optimizer):
@@ -378,3 +332,19 @@ def finish_gradients(gradients, are_shards, optimizer):
         factors *= tf.minimum(1.0, tf.math.divide_no_nan(limit, norms))
     pairs = zip(gradients.items(), tf.unstack(factors), strict=True)
     return {index: gradient * tf.cast(factor, gradient.dtype) for (index, gradient), factor in pairs}
+
+
+class MeanOfShards(Mean):
+    """The mean over the replicas, of whose optimizer's state, and of some of whose weights, each has shards."""
+
+    optimizer_class = OptimizerOfShards
+    refuse_optimizer = staticmethod(refuse_unless_elementwise)
+
+    def finish(self, gradients):
+        return finish_gradients(gradients, self.are_shards(gradients), self.model.optimizer)
+
+    def save(self, path, save):
+        if several_workers(self.model.distribute_strategy):
+            save_together(self.model.distribute_strategy, path, save)
+        else:
+            super().save(path, save)

@@ -6,10 +6,11 @@ What the replicas send each other is stood in for by operations that read and ma
 import math
 from contextlib import ExitStack, contextmanager
 
-from bigtrain_nb.common.keras_compat import in_place_of, weights_to_train
-from bigtrain_nb.common.layers import call_as_function, layers_chosen, refuse_nested
+from bigtrain_nb.advanced.parallel.layers import call_as_function, layers_chosen, refuse_nested
+from bigtrain_nb.advanced.parallel.shards import in_rows
+from bigtrain_nb.common.keras_compat import in_place_of, layers_within, own_weights_to_train
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.common.replicas import at_least_32_bits, by_type, in_rows
+from bigtrain_nb.common.replicas import at_least_32_bits, by_type
 
 IN_ONE_PIECE = "in_one_piece"
 """In the names of the operations that gather the weights of a layer, and that reduce-scatter their gradients."""
@@ -100,3 +101,8 @@ def _reduce_scattered(gradients, devices, reduce_dtype):
 
     own = zip(by_type(tables, received_and_split), gradients, strict=True)
     return [tf.cast(one, gradient.dtype) for one, gradient in own]
+
+
+def weights_to_train(layer):
+    """Return the weights of a layer and of those inside it that train, or would if they were not frozen."""
+    return [weight for inner in layers_within(layer) for weight in own_weights_to_train(inner)]

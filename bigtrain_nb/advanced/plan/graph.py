@@ -9,8 +9,7 @@ from collections import Counter
 from functools import cached_property
 from graphlib import TopologicalSorter
 
-from bigtrain_nb.common.keras_compat import function_graph
-from bigtrain_nb.common.operations import LOOPS, WRITES, flops, is_sized, number_of_bytes
+from bigtrain_nb.advanced.shared.operations import LOOPS, WRITES, flops, is_sized, number_of_bytes
 from bigtrain_nb.common.quiet import tf
 
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
@@ -211,3 +210,8 @@ def _in_running_order(needed, threads):
 def before(node):
     """Return the nodes that must run before one."""
     return [tensor.op for tensor in node.inputs] + list(node.control_inputs)
+
+
+def function_graph(node, name):  # private: Keras
+    """Return the graph of the function that an attribute of a node names, as "body" of a loop."""
+    return node.graph._get_function(node.get_attr(name).name).graph

@@ -30,13 +30,20 @@ class Layout:
 
     ``zero_stage``: what those that share the batch divide among them: 1 the optimizer's state, 2 also the gradients, 3
     also the weights (ZeRO, Rajbhandari et al. 2020; 3 is FSDP). Devices that share a layer also share what lies between
-    its parts (sequence parallelism, Korthikanti et al. 2022).
+    its parts (sequence parallelism, Korthikanti et al. 2022). ``shard_size``: the data-parallel devices among which
+    that is divided, None for all: with fewer, groups of so many hold the same shards (hybrid sharding, HSDP).
     """
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     zero_stage: int = 0
+    shard_size: int | None = None
+
+    @property
+    def sharers(self):
+        """The data-parallel devices that divide the state among them."""
+        return self.shard_size or self.data_parallel_size
 
     @property
     def devices(self):
@@ -51,16 +58,18 @@ class Layout:
     def __str__(self):
         text = " x ".join(f"{size} {CUTS[kind]}" for kind, size in self.sizes.items()) or "one device"
         names = {0: "", 1: ", ZeRO stage 1", 2: ", ZeRO stage 2", 3: ", fully sharded (ZeRO stage 3)"}
-        return text + (names[self.zero_stage] if self.data_parallel_size > 1 else "")
+        text += names[self.zero_stage] if self.data_parallel_size > 1 else ""
+        groups = f" in groups of {self.sharers}, replicated across groups (hybrid sharding)"
+        return text + (groups if self.sharers < self.data_parallel_size else "")
 
     def groups(self, device, network):
-        """Return {"tensor", "data": `Group`}: devices of a node go to tensor parallelism first, then to the batch."""
-        t, d = self.tensor_parallel_size, self.data_parallel_size
-        near = min(d, max(1, device.node // t))
-        return {
-            "tensor": Group(t, min(t, device.node), device.link, network),
-            "data": Group(d, near, device.link, network),
-        }
+        """Return {"tensor", "data", "replicas": `Group`}: devices of a node go to tensor parallelism first, then to
+        those that share the state, then to the groups that hold the same shards."""
+        t, s = self.tensor_parallel_size, self.sharers
+        replicas = self.data_parallel_size // s
+        near = {"tensor": device.node, "data": device.node // t, "replicas": device.node // (t * s)}
+        sizes = {"tensor": t, "data": s, "replicas": replicas}
+        return {kind: Group(size, min(size, max(1, near[kind])), device.link, network) for kind, size in sizes.items()}
 
     def layers_of_a_stage(self, layers):
         """The layers of the fullest pipeline stage."""
@@ -109,7 +118,7 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     is computed has its activations and as much for their gradients. Of a pipeline the first stage has the embeddings,
     and the last the logits: both are counted.
     """
-    t, d = layout.tensor_parallel_size, layout.data_parallel_size
+    t, d = layout.tensor_parallel_size, layout.sharers
     stage = layout.zero_stage if d > 1 else 0
     number = BYTES_OF[policy]
     lines = []

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from bigtrain_nb.advanced.plan.fully_sharded import IN_ONE_PIECE
-from bigtrain_nb.common.operations import ALIASES, IN_PLACE, number_of_bytes
+from bigtrain_nb.advanced.shared.operations import ALIASES, IN_PLACE, number_of_bytes
 
 OUTSIDE = {"ReadVariableOp", "Placeholder"}
 """What their outputs show lives outside of the run."""
@@ -25,11 +25,11 @@ class Buffer:
 
 
 def peak_of(graph):
-    """Return the `Peak` of the fuller one of the two orders in which the nodes may run."""
-    return max((Peak(graph, side_by_side) for side_by_side in (False, True)), key=lambda peak: peak.total)
+    """Return the `PlannedPeak` of the fuller one of the two orders in which the nodes may run."""
+    return max((PlannedPeak(graph, side_by_side) for side_by_side in (False, True)), key=lambda peak: peak.total)
 
 
-class Peak:
+class PlannedPeak:
     """What a `Graph` takes at its fullest moment, without variables and inputs, its branches ``side_by_side`` or not.
 
     ``fullest``: {(kind of buffer, layer): bytes}; ``at``: the node that runs then; ``largest``: bytes of a buffer;

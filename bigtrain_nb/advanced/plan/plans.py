@@ -8,7 +8,7 @@ from typing import Any
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
 from bigtrain_nb.advanced.plan.breakdown import Breakdown, Line, Plan
 from bigtrain_nb.advanced.plan.peak import peak_of
-from bigtrain_nb.advanced.plan.step import Step
+from bigtrain_nb.advanced.plan.step import PlannedStep
 from bigtrain_nb.common.checks import integer, one_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import amount
@@ -133,12 +133,12 @@ def plan_step(
         "fully_shard": fully_shard,
         "reduce_dtype": reduce_dtype,
     }
-    step = Step(model, batch, optimizer, policy, loss, devices, **settings)
+    step = PlannedStep(model, batch, optimizer, policy, loss, devices, **settings)
     return plan_of(step, on, prefetched)
 
 
 def plan_of(step, on=None, prefetched=1):
-    """Return the `StepPlan` of a traced `Step`."""
+    """Return the `StepPlan` of a traced `PlannedStep`."""
     title = f"A step of {step.examples} examples"
     if step.devices > 1:
         title += f" on each of {step.devices} devices"

@@ -6,19 +6,20 @@ from numbers import Number
 
 from bigtrain_nb.advanced.parallel.fully_shard import is_fully_sharded
 from bigtrain_nb.advanced.parallel.shards import refuse_unless_elementwise
-from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, layers_to_shard
+from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, layers_to_shard, weights_to_train
 from bigtrain_nb.advanced.plan.graph import Graph
+from bigtrain_nb.advanced.shared.fit_data import as_fit_gives, loss_as_fit_asks, passes
+from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
+from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import function, integer, of_kind
-from bigtrain_nb.common.keras_compat import innermost, loss_pairs, weights_to_train
-from bigtrain_nb.common.operations import number_of_bytes
-from bigtrain_nb.common.passes import as_fit_gives, loss_as_fit_asks, passes
+from bigtrain_nb.common.keras_compat import innermost, overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
-from bigtrain_nb.train.model import Model, overriding
+from bigtrain_nb.train.model import Model
 from bigtrain_nb.train.settings import SETTINGS, checked
 
 
-class Step:
+class PlannedStep:
     """What each of ``devices`` does in a step of ``examples`` examples in ``slices`` of ``slice_examples``.
 
     It is traced and not run. ``gradients``, ``update``: `Graph`, of a slice's gradients and of the optimizer's update.

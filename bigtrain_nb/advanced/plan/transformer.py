@@ -7,6 +7,8 @@ from bigtrain_nb.common.checks import integer, one_of, switch
 from bigtrain_nb.common.words import amount
 
 RECOMPUTE = ("none", "selective", "everything")
+NEWTON_SCHULZ = 5
+"""Steps of Newton-Schulz that Muon takes."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,21 @@ class Transformer:
             Line("logits", 6 * logits * tokens, f"6 x {amount(logits, 'parameters')} x {count}"),
         ]
         return Breakdown(f"Operations of a training step, {batch} x {self.length:,} tokens", "FLOP", lines)
+
+    @property
+    def shapes_of_a_layer(self) -> list[tuple[int, int]]:
+        """(rows, columns) of each matrix of a block: queries, keys, values, their projection, the hidden layer."""
+        attention = [(self.width, self.width), (self.width, self.key_value_width)] * 2
+        return attention + [(self.width, self.hidden_width)] * (3 if self.gated else 2)
+
+    def orthogonalization_flops(self) -> list[float]:
+        """Return the FLOPs of Muon's update for each matrix of a block (Jordan et al. 2024, "Muon").
+
+        Five steps of Newton-Schulz on a whole matrix of m rows and n columns, m the fewer: X Xᵀ, its square, and the
+        result times X are 4 m² n + 2 m³ a step.
+        """
+        sides = [sorted(shape) for shape in self.shapes_of_a_layer]
+        return [NEWTON_SCHULZ * (4 * m**2 * n + 2 * m**3) for m, n in sides]
 
     def activations_of_a_layer(self, batch: int, recompute: str = "none", number: int = 2) -> int:
         """Return the bytes that the backward pass needs of one block, with ``number`` bytes a number.

@@ -1,7 +1,7 @@
 """What model FLOPs utilization needs: the FLOPs of an example, and what the device of this machine can do."""
 
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
-from bigtrain_nb.advanced.plan.step import Step
+from bigtrain_nb.advanced.plan.step import PlannedStep
 from bigtrain_nb.common.quiet import tf
 
 
@@ -14,7 +14,7 @@ def flops_of_an_example(model, batch=1):
     cannot look into.
     """
     # With SGD, which has no slots: the model may fill its device
-    step = Step(model, batch, "sgd", devices=1, micro_batches=1, shard_optimizer=False)
+    step = PlannedStep(model, batch, "sgd", devices=1, micro_batches=1, shard_optimizer=False)
     if any(op.kind.startswith("CudnnRNN") for op in step.gradients.operations):
         raise ValueError(f"the FLOPs of {model.name} are not known: matmuls are within an operation of cuDNN")
     if step.gradients.uncounted_ops:

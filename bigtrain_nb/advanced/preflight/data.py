@@ -11,7 +11,7 @@ from bigtrain_nb.advanced.preflight import targets
 from bigtrain_nb.advanced.preflight.report import ERROR, WARNING, Skipped, TrainingRaises, failure, ok, warning
 from bigtrain_nb.advanced.preflight.targets import SHARE_FOR_BATCHES, FailingInputs, wrong_targets
 from bigtrain_nb.advanced.preflight.training import NoExamples, count_examples, named_parts, read, words_of
-from bigtrain_nb.common.passes import batches_of, passes
+from bigtrain_nb.advanced.shared.fit_data import batches_of, passes
 from bigtrain_nb.common.quiet import keras, tf
 
 ONE_CLASS = 0.5

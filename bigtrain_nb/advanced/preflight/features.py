@@ -36,7 +36,7 @@ def by_name(training):
             order = ", ".join(map(repr, x))
             return failure(
                 f"The {len(x)} features of the {type(x).__name__} come in the order {order}, and reach the inputs"
-                f" {', '.join(map(repr, expected))} by their place and not by their names: outputs differ from those of"
+                f" {', '.join(map(repr, expected))} by position and not by name: outputs differ from those of"
                 " a dictionary in the order of the inputs.",
                 "Give a plain dictionary: data.map(lambda x, y: (dict(x), y)), or with these names in the order of the"
                 " inputs.",
@@ -82,7 +82,7 @@ def weights(training):
     if len(all_zero) == count:
         return failure(
             f"All sample weights of {count} batches are 0: no example counts, and nothing can be learned.",
-            "Look at the function that makes them; a mask is 1 where a place counts.",
+            "Look at the function that makes them; a mask is 1 where a position counts.",
             spoils=spoils,
         )
     if negative:

@@ -8,7 +8,8 @@ import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import ERROR, OK, WARNING, Skipped, failure, ok, warning
 from bigtrain_nb.advanced.preflight.training import change_of, named_parts
-from bigtrain_nb.common.keras_compat import calls_seen, layers_and_operations, layers_within, mask_of, with_mask
+from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
+from bigtrain_nb.common.keras_compat import layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 
 LEAK = 1e-4
@@ -270,7 +271,7 @@ def _sees_later(training, inputs, place):
         if len(one.shape) > 1 and one.shape[1] == value.shape[1]
     ]
     if not of_steps:
-        raise Skipped("the outputs have no row for each place of a sequence")
+        raise Skipped("the outputs have no row for each position of a sequence")
     return max(of_steps)
 
 

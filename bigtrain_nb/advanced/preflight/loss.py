@@ -12,14 +12,8 @@ from scipy.stats import ks_2samp
 
 from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
 from bigtrain_nb.advanced.preflight.training import TooLate, named_parts
-from bigtrain_nb.common.keras_compat import (
-    calls_seen,
-    innermost,
-    layers_within,
-    mask_of,
-    own_weights_to_train,
-    with_mask,
-)
+from bigtrain_nb.advanced.shared.layers import calls_seen
+from bigtrain_nb.common.keras_compat import innermost, layers_within, mask_of, own_weights_to_train, with_mask
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
@@ -42,7 +36,7 @@ NO_MEASURE = "It compares the examples of a batch, so that the best constant pre
 GRADIENT_DIFFERS = 1e-3
 """Of its largest value: what the gradient of an example changes by in a loss that compares examples."""
 RISES = 2
-"""Times its start. Of 44 healthy trainings the most was 1.01; sick ones gave 2.76 and more."""
+"""Times its start. Of 44 healthy trainings the most was 1.01; faulty ones gave 2.76 and more."""
 RUNS_AWAY = 1000
 """Times the start, or times 1: losses of two networks that play against each other rise too, but not so far."""
 SCALE = 2.5

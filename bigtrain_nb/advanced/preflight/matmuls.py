@@ -1,7 +1,7 @@
 """Do the products of matrices compute in the 16 bits of the policy? Those that do not take longer on a GPU."""
 
 from bigtrain_nb.advanced.preflight.report import ok, warning
-from bigtrain_nb.common.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
+from bigtrain_nb.advanced.shared.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.common.words import number
 

@@ -29,9 +29,9 @@ from bigtrain_nb.advanced.preflight.report import (
 )
 from bigtrain_nb.advanced.preflight.training import NoExamples, TooLate, Training, refuse_read_once, words_of
 from bigtrain_nb.advanced.preflight.untouched import build_optimizers, left_as_it_was
+from bigtrain_nb.advanced.shared.fit_data import as_fit_gives
 from bigtrain_nb.common.checks import one_of, positive
 from bigtrain_nb.common.keras_compat import build_as_fit_does
-from bigtrain_nb.common.passes import as_fit_gives
 from bigtrain_nb.common.quiet import keras
 
 GROUPS = {

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from bigtrain_nb.advanced.preflight.report import NonfiniteOutputs, Skipped, TrainingRaises
+from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, loss_as_fit_asks, passes
+from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
+from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import takes
-from bigtrain_nb.common.keras_compat import loss_pairs, mask_of, parts_of
+from bigtrain_nb.common.keras_compat import mask_of, overriding, parts_of
 from bigtrain_nb.common.layers import optimizers_of
-from bigtrain_nb.common.operations import number_of_bytes
-from bigtrain_nb.common.passes import as_tensor, batches_of, loss_as_fit_asks, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import cause
-from bigtrain_nb.train.model import overriding
 
 MOST_BATCHES = 40
 """That are read; from fewer, the order of classes cannot be told."""
@@ -36,7 +36,7 @@ class Training:
     """A compiled model and the batches of tensors that it trains on, ``batches``; ``first`` is what most checks use.
 
     ``x``, ``y``, ``weight`` are the parts of the first, ``examples`` the number of its examples. ``state``: the model's
-    `State` to put back. ``chosen``: the names of the checks. ``fails_with``: words of the error with which the model
+    `KeptState`. ``chosen``: the names of the checks. ``fails_with``: words of the error with which the model
     refuses the first batch; ``unread``: of that with which the dataset ended after ``batches``. ``spoiled``: {"step",
     "outputs" or "loss" of the first batch: the check that found that it cannot be used}, so that one cause is one line.
     ``known_constant``: the loss of the best constant predictor, once it was sought; ``known_to_compare``: whether the

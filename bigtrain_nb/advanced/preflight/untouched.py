@@ -7,9 +7,14 @@ from types import FunctionType, MethodType, ModuleType
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import in_place_of, random_numbers_of_keras_kept
+from bigtrain_nb.common.keras_compat import in_place_of
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
+
+# isort: split
+from keras.src.backend.common import global_state
+from tensorflow.python.eager import context
+from tensorflow.python.ops import stateful_random_ops
 
 _VARIABLES = (keras.Variable, tf.Variable)
 _LIBRARIES = ("keras", "tensorflow", "numpy", "builtins", "bigtrain_nb")
@@ -17,7 +22,7 @@ _RANDOM = ("seed_generator_state", "StateVar")
 """What variables of random numbers are called in Keras and TensorFlow."""
 
 
-class State:
+class KeptState:
     """The values of all variables of a model, its optimizers and metrics, in the host's memory.
 
     Those that stand in none of Keras' lists too, as the states of a stateful RNN and a `tf.Variable` in an attribute.
@@ -130,8 +135,8 @@ def _is_filled(cell):
 
 @contextmanager
 def left_as_it_was(model):
-    """Give the `State` of a built model, and put it back in the end, with the random numbers of all libraries."""
-    state = State(model)
+    """Give the `KeptState` of a built model, and put it back in the end, with the random numbers of all libraries."""
+    state = KeptState(model)
     own_fit = vars(model).get("fit")  # a `Resume` that is tried here puts itself there
     of_python, of_numpy = random.getstate(), np.random.get_state()
     with random_numbers_of_keras_kept():
@@ -162,3 +167,30 @@ def build_optimizers(model, batch):
     for optimizer, weights in weights_of:
         if not optimizer.built:
             optimizer.build(weights)
+
+
+@contextmanager
+def random_numbers_of_keras_kept():  # private: Keras
+    """Put back where the random numbers of TensorFlow and Keras go on that are drawn without a seed of one's own.
+
+    There is no public way to ask where `tf.random.set_seed` and `keras.utils.set_random_seed` have come to.
+    """
+    drawn = getattr(context.context(), "_rng", None)  # which is there once a seed was set
+    place = drawn and drawn.getstate()
+    generator = stateful_random_ops.global_generator
+    states = []
+    if generator is not None:
+        states.append((generator.state, generator.state.numpy()))
+    of_keras = global_state.get_global_attribute("global_seed_generator")
+    if of_keras is not None:
+        states.append((of_keras.state, of_keras.state.numpy()))
+    try:
+        yield
+    finally:
+        if drawn and drawn.getstate() != place:
+            drawn.setstate(place)
+            context.context().clear_kernel_cache()  # kernels of the seeds that come again would go on from theirs
+        for variable, value in states:
+            variable.assign(value)
+        stateful_random_ops.global_generator = generator
+        global_state.set_global_attribute("global_seed_generator", of_keras)

@@ -4,16 +4,17 @@ import math
 import time
 from contextlib import ExitStack
 from functools import partial
+from types import FunctionType
 
 from bigtrain_nb.advanced.plan.utilization import accelerator_here, flops_of_an_example
 from bigtrain_nb.common.at_rest import wait_for_gpus
 from bigtrain_nb.common.cards import Shown, note, stacked
 from bigtrain_nb.common.checks import switch
-from bigtrain_nb.common.keras_compat import examples_counted, in_place_of, layers_within, tracings_of
+from bigtrain_nb.common.keras_compat import in_place_of, layers_within, overriding
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import amount, interval, number
 from bigtrain_nb.measure.results import Result
-from bigtrain_nb.train.model import Model, overriding
+from bigtrain_nb.train.model import Model
 
 ROUND = 0.25
 """Seconds of training in a round, at least."""
@@ -358,3 +359,43 @@ def _one_example(spec):
     if not told:
         return 1
     return tf.nest.map_structure(lambda one: tf.TensorSpec([1, *one.shape[1:]], one.dtype), spec)
+
+
+def examples_counted(model):  # private: Keras
+    """Return how many examples each replica of this process has trained on since the metrics were reset, as floats.
+
+    Keras' step, and ours, count them in the tracker of the loss, the first of the public ``metrics``: but a model may
+    have others there, and other trackers count batches.
+    """
+    if model._loss_tracker is None:  # a `compile` of somebody's own
+        return [0.0]
+    counts = model.distribute_strategy.experimental_local_results(model._loss_tracker.count.value)
+    return [float(count.numpy()) for count in counts]
+
+
+def tracings_of(train_function):  # private: Keras
+    """Return a function that says how often what `fit` calls for an execution has been traced so far.
+
+    Keras hands out a plain function around those that TensorFlow traces; Keras 3.16 puts one more around them.
+    """
+    traced = _traced_within(train_function, set())
+
+    def tracings():
+        return sum(one.experimental_get_tracing_count() for one in traced)
+
+    return tracings
+
+
+def _traced_within(function, seen):  # private: Keras
+    """Return the functions that TensorFlow traces among a function and those that it refers to."""
+    if id(function) in seen:
+        return []
+    seen.add(id(function))
+    if hasattr(function, "experimental_get_tracing_count"):
+        return [function]
+    if not isinstance(function, FunctionType):
+        return []
+    found = []
+    for cell in function.__closure__ or ():
+        found += _traced_within(cell.cell_contents, seen)
+    return found

@@ -4,10 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bigtrain_nb.advanced.shared.fit_data import as_fit_gives, as_tensor, has_batches, passes
+from bigtrain_nb.advanced.shared.layers import layers_directly_in
 from bigtrain_nb.advanced.watch.watched_step import ARRIVES, Look, Values, WatchedStep, is_floating, values_of
 from bigtrain_nb.common.cards import Shown, table
-from bigtrain_nb.common.keras_compat import layers_within, path_within
-from bigtrain_nb.common.passes import as_fit_gives, as_tensor, has_batches, passes
+from bigtrain_nb.common.keras_compat import layers_within
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 from bigtrain_nb.train.loss_scale import scale_of
@@ -238,3 +239,16 @@ def _blame(look, name_of):
         return "loss", "The gradient of the loss itself is not finite."
     between = f"It happens next to {name_of(layer)}: a cast, a sum of branches, or code of {name_of(caller.layer)}."
     return name_of(layer if isinstance(caller.layer, keras.Model) else caller.layer), between
+
+
+def path_within(outer, layer):  # private: Keras
+    """Return the names on the way from a layer or model to one inside it, "block_1/dense"; None if it is not there.
+
+    Its public ``path`` begins where it was built, and so within a nested model at that.
+    """
+    for inner in layers_directly_in(outer):
+        if inner is layer:
+            return inner.name
+        rest = path_within(inner, layer)
+        if rest:
+            return f"{inner.name}/{rest}"

@@ -12,14 +12,8 @@ from functools import partial
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import (
-    calls_seen,
-    in_place_of,
-    layers_and_operations,
-    mask_of,
-    weights_built_for,
-    with_mask,
-)
+from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
+from bigtrain_nb.common.keras_compat import in_place_of, innermost, mask_of, with_mask
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
@@ -191,3 +185,8 @@ class WatchedStep:
             return with_mask(seen(value), mask_of(value))
 
         return keras.tree.map_structure(look, structure)
+
+
+def weights_built_for(optimizer):  # private: Keras
+    """Return the weights that an optimizer was built for, which `apply` takes where it is given gradients alone."""
+    return innermost(optimizer)._trainable_variables

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from bigtrain_nb.advanced.shared.operations import MATRICES, flops
 from bigtrain_nb.common.keras_compat import layers_within
-from bigtrain_nb.common.operations import MATRICES, flops
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import number
 

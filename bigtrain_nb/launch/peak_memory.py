@@ -21,7 +21,7 @@ TRACEBACK_LINES = 12
 LONGEST_LINE = 500
 MIB = 2**20
 ANSWER = "bigtrain_nb.peak_memory: "
-CODE = "from bigtrain_nb.advanced.plan.peak_memory import measure; measure({packed!r})"
+CODE = "from bigtrain_nb.launch.peak_memory import measure; measure({packed!r})"
 
 
 class Peak(float):

@@ -1,0 +1,1 @@
+"""Custom CUDA kernels, written as text in a notebook."""

@@ -1,0 +1,29 @@
+"""Layers of a model and operations between them, and what their calls see."""
+
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from bigtrain_nb.common.keras_compat import Functional, in_place_of, layers_within
+
+
+@contextmanager
+def calls_seen(layers, around):
+    """Let each layer be called as ``around(layer, call, *args, **kwargs)``, where ``call`` is its own."""
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(in_place_of(layer, "call", partial(around, layer, layer.call)))
+        yield
+
+
+def layers_directly_in(layer):  # private: Keras
+    """Return the layers that a layer or model calls itself, without those inside them."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def layers_and_operations(model):
+    """Return a model's layers and the operations between them, such as `keras.ops.exp`, that a functional one has."""
+    found = {}
+    for layer in layers_within(model):
+        inside = layer.operations if isinstance(layer, Functional) else []
+        found.update({id(each): each for each in [layer, *inside]})
+    return list(found.values())

@@ -1,0 +1,180 @@
+"""What replicas do with their gradients: a model has one reduction, chosen in `compile` and when it is built.
+
+`Mean` is that of an ordinary model. The others derive from it, and `train/settings.py` names those that a setting
+needs. A step is handed to `reduce` as one replica has computed it:
+{"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and "left", of
+`share_left`, where a mask leaves out places; with it comes the replica's `ReplicaBatch`. What comes back is
+applied by the optimizer. A variable that the loss does not depend on is not in it.
+"""
+
+from contextlib import nullcontext
+from importlib import import_module
+
+from bigtrain_nb.common.batches import share_of
+from bigtrain_nb.common.files import write_beside
+from bigtrain_nb.common.in_place import become, own_class, what_it_became
+from bigtrain_nb.common.keras_compat import innermost, moving_statistics, same_weight_decay
+from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.replicas import is_shard, mean_over_replicas, own_copy, sum_over_replicas
+from bigtrain_nb.train.settings import REDUCTIONS, SETTINGS
+
+
+def reduction_for(model):
+    """Return the class of the one reduction that a model asks for, `Mean` if none; raise ValueError for two."""
+    given = [name for name in REDUCTIONS if getattr(model, name) != SETTINGS[name]]
+    if "fully_shard" not in given and any(map(is_shard, model.weights)):  # in a part of it that was a model of its own
+        given.append("fully_shard")
+    words = {kind: kind.asked_for(model) for kind in map(reduction_class, given)}
+    asked = [kind for kind in words if words[kind]]
+    if len(asked) > 1:
+        raise ValueError(
+            f"{words[asked[0]]} and {words[asked[1]]} cannot be combined; each defines its own gradient reduction:"
+            " leave out one of them"
+        )
+    return asked[0] if asked else Mean
+
+
+def reduction_class(name):
+    """Return the class of the reduction that a setting needs."""
+    module, kind = REDUCTIONS[name]
+    return getattr(import_module(module), kind)
+
+
+class Mean:
+    """The mean over the replicas, each by the weight of its share of the batch.
+
+    It is made when it is chosen, in `compile` or when the model is built: one of both may be missing then.
+    """
+
+    optimizer_class = None
+    """The class of ours that the optimizer is given in place; None for one that stays what it is."""
+
+    refuse_optimizer = staticmethod(lambda optimizer: None)
+    """A function of the optimizer that raises ValueError for one that cannot have that class."""
+
+    communicates_in_forward = False
+    """Whether replicas talk to each other within a layer: then all must run the same micro-batches, not in a loop."""
+
+    sum_gradients = staticmethod(sum_over_replicas)
+    """How gradients are summed over the replicas: a function of {index: gradient}, which returns their sums, or this
+    replica's shards of them. They have been multiplied by the weight of the share, and cast to ``reduce_dtype``."""
+
+    at_work = staticmethod(nullcontext)
+    """The context in which a replica computes."""
+
+    def __init__(self, model):
+        self.model = model
+        self.replicas = model.distribute_strategy.num_replicas_in_sync
+
+    @classmethod
+    def asked_for(cls, model):
+        """Return the setting for which a model needs this reduction, in words for an error; None where it does not."""
+
+    # Before a step
+
+    @staticmethod
+    def prepare(model):
+        """Make of the layers of a model what the setting says; called again whenever `fit` begins."""
+
+    def take_optimizer(self):
+        """Give the model's optimizer the `optimizer_class` in place, or take away that of another reduction."""
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is None:  # a `compile` of somebody's own may give none
+            return
+        self.refuse_optimizer(innermost(optimizer))
+        with self.model.distribute_strategy.scope():
+            self.model.optimizer = _of_class(optimizer, self.optimizer_class, self.model.trainable_variables)
+
+    def refuse_callbacks(self, callbacks):
+        """Raise ValueError for a callback that the reduction does not go with."""
+
+    # In a step
+
+    def batch(self, data):
+        """Return the data that a replica computes on."""
+        return data if self.replicas == 1 else own_copy(data)
+
+    def share(self, data, training):
+        """Return what a replica computes on as its `ReplicaBatch` of the global batch."""
+        return share_of(self.batch(data), self, self.model.micro_batches if training else 1)
+
+    def reduce(self, step, share):
+        """Return the step of the global batch. Moving statistics become their mean in the same all-reduce."""
+        if self.replicas == 1:
+            return over_valid_places(step)
+        statistics = moving_statistics(self.model)
+        mine = {**step, "statistics": [variable.value for variable in statistics]}
+        means, total = mean_over_replicas(mine, share.weight, self.model.reduce_dtype, self.sum_gradients)
+        assign_means(statistics, means.pop("statistics"), total)
+        return over_valid_places(means)
+
+    def are_shards(self, gradients):
+        """Return of each gradient that `reduce` has returned, {index: gradient}, whether it is a replica's shard."""
+        return [False] * len(gradients)
+
+    def finish(self, gradients):
+        """Return the gradients that the optimizer gets, which clips by the norms of what it is given."""
+        return gradients
+
+    # After it
+
+    def save(self, path, save):
+        """Call ``save``, on the chief or on all workers, so that one whole file takes the place of what is there."""
+        if self.model.distribute_strategy.extended.should_checkpoint:
+            write_beside(path, save)
+
+
+def _of_class(optimizer, wanted, weights):
+    """Return an optimizer with the class ``wanted`` in place, and no other of ours; None for a stock one.
+
+    A stock optimizer without state is changed in place. One that has state, or another class of ours, is copied
+    together with its state, of ``weights``.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.inner_optimizer = _of_class(optimizer.inner_optimizer, wanted, weights)
+        return optimizer
+    before = what_it_became(optimizer)
+    if before == ([wanted] if wanted else []):
+        return optimizer
+    if not before and not optimizer.built:
+        return become(optimizer, wanted)
+
+    copied = own_class(optimizer).from_config(optimizer.get_config())
+    same_weight_decay(copied, optimizer)
+    if wanted is not None:
+        become(copied, wanted)
+    if optimizer.built:
+        copied.build(weights)
+        for variable, with_value in zip(copied.variables, optimizer.variables, strict=True):
+            variable.assign(with_value.numpy())
+    return copied
+
+
+def square_norms(gradients, are_shards=None):
+    """Return the squared norms of gradients, {index: float32 scalar}; those of shards are summed over the replicas.
+
+    ``are_shards`` says of each gradient whether it is a replica's shard; None for the norms of what this replica has.
+    """
+    if not gradients:  # every layer is frozen
+        return {}
+    own = tf.stack([tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32))) for gradient in gradients.values()])
+    squares = tf.where(are_shards, sum_over_replicas(own), own) if are_shards and any(are_shards) else own
+    return dict(zip(gradients, tf.unstack(squares, len(gradients)), strict=True))
+
+
+def assign_means(statistics, means, total):
+    """Give moving statistics their means over the replicas, unless these have no examples, in ``total`` 0."""
+    for variable, mean in zip(statistics, means, strict=True):
+        kept = tf.cast(variable.value, mean.dtype)
+        variable.assign(tf.cast(tf.where(total > 0, mean, kept), variable.dtype))
+
+
+def over_valid_places(step):
+    """Return a step divided by the share of the batch's weight that masks have left; as it is without one."""
+    if "left" not in step:
+        return step
+
+    def divided(value):
+        return tf.math.divide_no_nan(value, tf.cast(step["left"], value.dtype))
+
+    return {**step, **tf.nest.map_structure(divided, {name: step[name] for name in ("loss", "gradients")})}

@@ -1,0 +1,41 @@
+"""What cells and scripts of notebooks import from inside the package: that is public, meant to be so or not.
+
+What only one notebook needs is in `bigtrain_nb.series`, which cells import from as they like. The rest is listed
+here, and the list may only become shorter: make a name one of ``bt.``, or move it to the series.
+"""
+
+import ast
+import json
+from pathlib import Path
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+DEEP = {
+    "bigtrain_nb.advanced.parallel.cudnn": {"Settings", "backend_config"},
+    "bigtrain_nb.common.addresses": {"answers"},
+    "bigtrain_nb.common.keras_compat": {"custom_call", "layers_within"},
+    "bigtrain_nb.common.quiet": {"keras", "tf"},
+    "bigtrain_nb.measure.intervals": {"mean_interval", "median_interval"},
+    "bigtrain_nb.measure.results": {"Comparison"},
+    "bigtrain_nb.plots": {"Picture", "bars_figure", "figure_svg", "stacked_figure", "stairs_figure"},
+}
+
+
+def sources():
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                lines = "".join(cell["source"]).splitlines()
+                yield "\n".join("" if line.lstrip()[:1] in ("%", "!") else line for line in lines)
+    for path in sorted(NOTEBOOKS.rglob("scripts/**/*.py")):
+        yield path.read_text(encoding="utf-8")
+
+
+def test_no_more_is_imported_from_inside_the_package():
+    found = {}
+    for node in (node for source in sources() for node in ast.walk(ast.parse(source))):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("bigtrain_nb."):
+            found.setdefault(node.module, set()).update(alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("bigtrain_nb.") for alias in node.names)
+    found = {module: names for module, names in found.items() if not module.startswith("bigtrain_nb.series")}
+    assert found == DEEP, "take out of DEEP what nobody imports any more, and add nothing"
