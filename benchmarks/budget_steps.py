@@ -61,6 +61,14 @@ def large_embedding(words=200_000, width=128):
     return bt.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
 
 
+def recomputed(model):
+    return bt.recompute(model, r"block_\d+")
+
+
+def sharded_gpt():
+    return bt.Model.of(lambda: bt.gpt(width=256, layers=4, nested_blocks=True), fully_shard=r"block_\d+")
+
+
 NETWORKS = {
     "conv net": bt.conv_net,
     "conv net, batch norm": partial(bt.conv_net, norm="batch"),
@@ -68,11 +76,11 @@ NETWORKS = {
     "GPT": bt.gpt,
     "GPT, 384 wide": partial(bt.gpt, width=384, layers=6, heads=6, length=256),
     "GPT, 12 blocks": partial(bt.gpt, layers=12),
-    "GPT, 12 blocks, recomputed": partial(bt.gpt, layers=12, recompute=True),
-    "conv net, recomputed": partial(bt.conv_net, recompute=True),
+    "GPT, 12 blocks, recomputed": lambda: recomputed(bt.gpt(layers=12, nested_blocks=True)),
+    "conv net, recomputed": lambda: recomputed(bt.conv_net(nested_blocks=True)),
     "dense": dense,
     "dense, fully sharded": partial(dense, fully_shard=r"hidden_\d+"),
-    "GPT, 256 wide, fully sharded": partial(bt.gpt, width=256, layers=4, fully_shard=True),
+    "GPT, 256 wide, fully sharded": sharded_gpt,
     "GPT-2 of KerasHub, fully sharded": gpt_of_keras_hub,
     "LSTM": recurrent,
     "1-D convolutions": text_convolutions,

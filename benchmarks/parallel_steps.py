@@ -40,13 +40,9 @@ WHOLE, RECOMPUTED, SHARDED = "whole", "recompute=True", "shard_optimizer=True"
 FULLY = "fully_shard=True"
 IN_16_BITS = 'reduce_dtype="bfloat16"'
 CHUNKED, BOTH = "chunk_attention=16", "recompute=True, chunk_attention=16"
-OF_THE_GPT = {
-    RECOMPUTED: {"recompute": True},
-    CHUNKED: {"chunk_attention": 16},
-    BOTH: {"recompute": True, "chunk_attention": 16},
-    FULLY: {"fully_shard": True},
-}
+BLOCKS = r"block_\d+"
 OF_THE_MODEL = {
+    FULLY: {"fully_shard": BLOCKS},
     SHARDED: {"shard_optimizer": True},
     IN_16_BITS: {"reduce_dtype": "bfloat16"},
 }
@@ -62,10 +58,14 @@ REDUCES = 8
 def new_gpt(network, way=WHOLE):
     """Return the GPT as this way has it, not compiled."""
     keras.utils.set_random_seed(SEED)
-    model = bt.gpt(**NETWORKS[network], **OF_THE_GPT.get(way, {}))
-    for name, value in OF_THE_MODEL.get(way, {}).items():
-        setattr(model, name, value)
-    return model
+
+    def build():
+        return bt.gpt(**NETWORKS[network], nested_blocks=way in (RECOMPUTED, BOTH, FULLY))
+
+    model = bt.Model.of(build, **OF_THE_MODEL.get(way, {}))
+    if way in (CHUNKED, BOTH):
+        bt.chunk_attention(model, chunks=16)
+    return bt.recompute(model, BLOCKS) if way in (RECOMPUTED, BOTH) else model
 
 
 def start(network, way, strategy, batch=BATCH):
@@ -147,7 +147,7 @@ def bytes_on_loopback():
 
 def an_epoch(way):
     """What is done in a fresh process for its memory."""
-    if way in OF_THE_GPT or way == WHOLE:
+    if way in (WHOLE, RECOMPUTED, CHUNKED, BOTH, FULLY):
         _, epoch = start(DEEP, way, tf.distribute.get_strategy())
     else:
         epoch = peers.start(way, NETWORKS[DEEP], BATCH, STEPS)

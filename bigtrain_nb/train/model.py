@@ -703,9 +703,10 @@ def _refuse_shared_backups(model, callbacks):
 
 def _refuse_other_strategy(model):
     """Raise ValueError for a model whose weights are not those of the strategy in whose scope it is taken."""
-    if not tf.distribute.has_strategy() or not model.weights:
-        return
-    if not tf.distribute.get_strategy().extended.variable_created_in_scope(model.weights[0].value):
+    values = [weight.value for weight in model.weights[:1]]
+    if not tf.distribute.has_strategy() or not all(isinstance(value, tf.Variable) for value in values):
+        return  # or a function builds it, whose weights are made later
+    if values and not tf.distribute.get_strategy().extended.variable_created_in_scope(values[0]):
         raise ValueError(
             f"{model.name} was made outside of this strategy's scope, so its weights are on one device only: build or"
             " load it in the scope"

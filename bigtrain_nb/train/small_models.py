@@ -2,8 +2,6 @@
 
 from functools import partial
 
-from bigtrain_nb.advanced.parallel.attention import chunk_attention as in_chunks
-from bigtrain_nb.advanced.parallel.recompute import recompute as recomputed
 from bigtrain_nb.common.checks import integer, one_of, share, switch
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.train.model import Model
@@ -20,7 +18,7 @@ def conv_net(
     width: int = 16,
     blocks: int = 3,
     norm: str = "group",
-    recompute: bool = False,
+    nested_blocks: bool = False,
     micro_batches: int = 1,
 ) -> Model:
     """Return an untrained residual net: float32 images [batch, s, s, 3] in -1..1 -> float32 logits [batch, classes].
@@ -29,7 +27,7 @@ def conv_net(
     second on each doubles the channels. Pre-activation as in He et al. 2016, "Identity Mappings in Deep Residual
     Networks", with averages on the way past a block as in He et al. 2019, "Bag of Tricks". ``norm``: "group" (Wu & He
     2018), the same for every split of a batch, or "batch", whose statistics see a micro-batch or a replica's share.
-    ``recompute`` lets each block be computed again in the backward pass.
+    ``nested_blocks=True`` makes each block a layer, "block_0" and so on, as `bigtrain_nb.recompute` takes them.
 
     The default has 77,976 weights. Raises ValueError for settings that make no sense, and, from Keras, with "group" for
     a ``width`` that is no multiple of 8.
@@ -42,13 +40,13 @@ def conv_net(
     sizes = {"classes": classes, "image_size": image_size, "width": width, "blocks": blocks}
     for name, value in sizes.items():
         integer(name, value, 1)
-    switch("recompute", recompute)
+    switch("nested_blocks", nested_blocks)
     one_of("norm", norm, ("group", "batch"))
     images = keras.Input((image_size, image_size, 3), name="image")
     x = _conv(width)(images)
     for block in range(blocks):
         residual_block = partial(_residual_block, channels=width * 2**block, norm=norm)
-        x = _block(x, residual_block, recompute)
+        x = _nested(residual_block, f"block_{block}", x) if nested_blocks else residual_block(x)
     x = _activated(x, norm)
     x = _layers.GlobalAveragePooling2D()(x)
     logits = _layers.Dense(classes, dtype="float32", name="logits")(x)
@@ -62,10 +60,8 @@ def gpt(
     layers: int = 2,
     heads: int = 4,
     dropout: float = 0.0,
-    recompute: bool = False,
-    chunk_attention: int = 1,
+    nested_blocks: bool = False,
     micro_batches: int = 1,
-    fully_shard: bool = False,
     packed: bool = False,
 ) -> Model:
     """Return an untrained language model: int32 tokens [batch, length] -> float32 logits [batch, length, vocabulary].
@@ -73,15 +69,12 @@ def gpt(
     The logits at place i see tokens 0 to i and are for token i + 1; by default tokens are bytes. A pre-norm causal
     transformer with learned positions: GPT-2, Radford et al. 2019, "Language Models are Unsupervised Multitask
     Learners", but for an output projection of its own, and without biases, as in Chowdhery et al. 2022, "PaLM".
-    Matrices start normal with a deviation of 0.02. ``recompute`` lets each block be computed again, and
-    ``chunk_attention=K`` each attention layer work in K chunks: see `bigtrain_nb.chunk_attention`.
+    Matrices start normal with a deviation of 0.02. ``nested_blocks=True`` makes each block a layer, "block_0" and so
+    on, as `bigtrain_nb.recompute` and ``fully_shard=`` of `Model` take them.
 
     ``packed=True`` takes rows of several documents, {"tokens", "segments", "positions"}, int32 [batch, length] each, as
     `bigtrain_nb.TokenRows` gives them: a token sees those before it in its own segment, and its position is the place
     in the document. So a document's logits are those that it has alone.
-
-    ``fully_shard=True`` shards all weights of the blocks over the replicas of the strategy in whose scope the model is
-    made: see `Model`.
 
     The default has 475,776 weights. A head takes ``width // heads`` of the width. Raises ValueError for settings that
     make no sense.
@@ -96,37 +89,27 @@ def gpt(
         integer(name, value, 1)
     integer("heads", heads, 1, width)
     share("dropout", dropout)
-    switch("recompute", recompute)
-    switch("fully_shard", fully_shard)
+    switch("nested_blocks", nested_blocks)
     switch("packed", packed)
-
-    def build():
-        tokens = keras.Input((length,), dtype="int32", name="tokens")
-        x = _layers.Embedding(vocabulary, width, embeddings_initializer=_normal())(tokens)
-        if packed:
-            segments = keras.Input((length,), dtype="int32", name="segments")
-            places = keras.Input((length,), dtype="int32", name="positions")
-            inputs = {"tokens": tokens, "segments": segments, "positions": places}
-            x = Positions(name="position_embedding")(x, places)
-            same_segment = keras.ops.equal(segments[:, :, None], segments[:, None, :])
-        else:
-            inputs = tokens
-            x = Positions()(x)
-            same_segment = None
-        x = _layers.Dropout(dropout)(x)
-        transformer_block = partial(_transformer_block, width=width, heads=heads, dropout=dropout)
-        for _ in range(layers):
-            x = _block(x, transformer_block, recompute, fully_shard, same_segment)
-        x = _normalized(x)
-        logits = _matrix(vocabulary, dtype=_at_least_float32(), name="logits")(x)
-        return keras.Model(inputs, logits, name="gpt")
-
-    model = Model.of(
-        build,
-        micro_batches=micro_batches,
-        fully_shard=_is_block if fully_shard else None,
-    )
-    return model if chunk_attention == 1 else in_chunks(model, chunks=chunk_attention)
+    tokens = keras.Input((length,), dtype="int32", name="tokens")
+    x = _layers.Embedding(vocabulary, width, embeddings_initializer=_normal())(tokens)
+    if packed:
+        segments = keras.Input((length,), dtype="int32", name="segments")
+        places = keras.Input((length,), dtype="int32", name="positions")
+        inputs = {"tokens": tokens, "segments": segments, "positions": places}
+        x = Positions(name="position_embedding")(x, places)
+        same_segment = keras.ops.equal(segments[:, :, None], segments[:, None, :])
+    else:
+        inputs = tokens
+        x = Positions()(x)
+    x = _layers.Dropout(dropout)(x)
+    transformer_block = partial(_transformer_block, width=width, heads=heads, dropout=dropout)
+    given = [same_segment] if packed else []
+    for block in range(layers):
+        x = _nested(transformer_block, f"block_{block}", x, *given) if nested_blocks else transformer_block(x, *given)
+    x = _normalized(x)
+    logits = _matrix(vocabulary, dtype=_at_least_float32(), name="logits")(x)
+    return Model(inputs, logits, name="gpt", micro_batches=micro_batches)
 
 
 @keras.saving.register_keras_serializable("bigtrain_nb")
@@ -143,18 +126,10 @@ class Positions(_layers.Layer):
         return x + (self.table if places is None else keras.ops.take(self.table, places, axis=0))
 
 
-def _block(x, make, recompute, fully_shard=False, mask=None):
-    """Return what the layers that ``make`` puts on a tensor, and on a mask if there is one, give for ``x``."""
-    given = [x] if mask is None else [x, mask]
-    if not (recompute or fully_shard):
-        return make(*given)
-    inputs = [keras.Input(each.shape[1:], dtype=each.dtype) for each in given]
-    block = keras.Model(inputs, make(*inputs))
-    return recomputed(block)(given) if recompute else block(given)
-
-
-def _is_block(layer):
-    return isinstance(layer, keras.Model)
+def _nested(block, name, *tensors):
+    """Return what a block puts out for tensors, as one layer with this name."""
+    inputs = [keras.Input(each.shape[1:], dtype=each.dtype) for each in tensors]
+    return keras.Model(inputs, block(*inputs), name=name)(list(tensors))
 
 
 def _residual_block(x, channels, norm):

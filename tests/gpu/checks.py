@@ -113,7 +113,9 @@ def train_a_deep_gpt(recompute):
 
     import bigtrain_nb as bt
 
-    model = bt.gpt(layers=6, width=512, heads=8, recompute=recompute)
+    model = bt.gpt(layers=6, width=512, heads=8, nested_blocks=True)
+    if recompute:
+        bt.recompute(model, r"block_\d+")
     model.compile("sgd", "sparse_categorical_crossentropy")
     tokens = np.zeros((64, 128), "int32")
     model.train_on_batch(tokens, tokens)

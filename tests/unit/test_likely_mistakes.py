@@ -101,7 +101,7 @@ MISTAKES = {
     "bt.gpt(layers=1.5)": "layers=1.5 must be an integer of at least 1",
     "bt.gpt(heads=256)": "heads=256 must be an integer of at least 1 and at most 128",
     "bt.gpt(dropout=1)": "dropout=1 must be a number of at least 0 and below 1",
-    "bt.gpt(recompute='everything')": "recompute='everything' must be True or False",
+    "bt.gpt(nested_blocks='all')": "nested_blocks='all' must be True or False",
     "bt.devices('2')": "at_least='2' must be an integer of at least 1",
     "bt.devices(0)": "at_least=0 must be an integer of at least 1",
     "bt.mirrored(['CPU:0'])": "count=['CPU:0'] must be an integer of at least 1",

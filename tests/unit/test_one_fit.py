@@ -255,3 +255,25 @@ def test_best_weights_are_looked_for_again_after_a_restart_which_says_so(tmp_pat
     assert "begins again after 2 epochs; ModelCheckpoint(path, save_best_only=True) keeps" in capsys.readouterr().out
     saved = "".join(path.read_bytes().decode("latin-1") for path in tmp_path.glob("ckpt-*.data*"))
     assert "best_epoch" in saved and "best_weights" not in saved
+
+
+@pytest.mark.more("100 million weights: 400 MB are written and read")
+def test_a_checkpoint_of_a_large_model_takes_what_its_weights_take(tmp_path):
+    targets = tf.random.stateless_normal([2, 10_000], [1, 2])
+    data = tf.data.Dataset.from_tensors((tf.ones([2, 10_000]), targets))
+
+    def kernel_after_an_epoch():
+        inputs = keras.Input((10_000,))
+        model = bt.Model(inputs, keras.layers.Dense(10_000, use_bias=False, kernel_initializer="zeros")(inputs))
+        model.compile("sgd", "mse")
+        resume = bt.Resume(tmp_path, model, every=None)
+        stop = callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
+        run = {"initial_epoch": resume.epoch, "epochs": 1, "callbacks": [stop, resume], "verbose": 0}
+        model.fit(resume.data(lambda epoch: data), **run)
+        return resume.restored, model.get_weights()[0]
+
+    before, trained = kernel_after_an_epoch()
+    again, restored = kernel_after_an_epoch()
+    assert (before, again) == (False, True) and trained.any()
+    np.testing.assert_array_equal(restored, trained)
+    assert 4e8 <= sum(path.stat().st_size for path in tmp_path.iterdir()) < 4.01e8

@@ -94,12 +94,12 @@ def test_an_import_changes_nothing_of_keras():
 
 def test_a_fresh_process_loads_what_was_saved(tmp_path):
     """What has no layer of ours without us, the rest with `bt.load_model`."""
-    model = bt.conv_net(image_size=16, recompute=True, micro_batches=3)
+    model = bt.recompute(bt.conv_net(image_size=16, nested_blocks=True, micro_batches=3), r"block_\d+")
     model.compile("adam", "mse")
     model.save(tmp_path / "model.keras")
     inputs = keras.Input((2,))
     bt.Model(inputs, keras.layers.Dense(1)(inputs)).save(tmp_path / "model.h5")
-    model = bt.gpt(16, 8, 16, 1, 2, recompute=True, micro_batches=3)
+    model = bt.recompute(bt.gpt(16, 8, 16, 1, 2, nested_blocks=True, micro_batches=3), r"block_\d+")
     model.compile("adam", "mse")
     model.save(tmp_path / "gpt.keras")
     done = python(LOAD, tmp_path / "model.keras", tmp_path / "model.h5", tmp_path / "gpt.keras")

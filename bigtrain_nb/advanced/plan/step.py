@@ -9,6 +9,7 @@ from bigtrain_nb.advanced.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, layers_to_shard, weights_to_train
 from bigtrain_nb.advanced.plan.graph import Graph
 from bigtrain_nb.advanced.shared.fit_data import as_fit_gives, loss_as_fit_asks, passes
+from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import function, integer, of_kind
 from bigtrain_nb.common.keras_compat import innermost, overriding
@@ -199,16 +200,13 @@ def _specs_of_examples(model, examples, loss):
             f"{model.name} does not tell its input shapes: give batch=(x, y), one batch of your dataset, or the dataset"
         )
     is_sequential = isinstance(model, keras.Sequential)  # which may have no `input` and `output`
-    targets = []
-    for one, output in zip(
-        _losses(model, loss, model.outputs if is_sequential else model.output), model.outputs, strict=True
-    ):
+    outputs = model.outputs[0] if is_sequential else model.output
+    targets = {id(output): tf.TensorSpec(output.shape, "float32") for output in model.outputs}
+    for one, _, output, _ in loss_pairs(model, loss, outputs, outputs):
         if "sparse" in getattr(one, "__name__", type(one).__name__).lower():
-            targets.append(tf.TensorSpec(output.shape[:-1], "int64"))
-        else:
-            targets.append(tf.TensorSpec(output.shape, "float32"))
+            targets[id(output)] = tf.TensorSpec(output.shape[:-1], "int64")
     inputs = model.inputs[0] if is_sequential else model.input
-    return _resized((inputs, targets, None), examples)
+    return _resized((inputs, [targets[id(output)] for output in model.outputs], None), examples)
 
 
 def _examples(specs):
@@ -254,19 +252,9 @@ def _value(model, loss, x, y, outputs, sample_weight):
         total += tf.cast(added, "float32")
     if y is None:
         return total
-    losses = _losses(model, loss, outputs)
-    for one, target, output in zip(losses, _targets(model, y, outputs), keras.tree.flatten(outputs), strict=True):
-        if one is not None:
-            total += tf.reduce_mean(tf.cast(one(_as_outputs(target, output), output), "float32"))
+    for one, target, output, _ in loss_pairs(model, loss, y, outputs):
+        total += tf.reduce_mean(tf.cast(one(_as_outputs(target, output), output), "float32"))
     return total
-
-
-def _targets(model, y, outputs):
-    """Return the target of each output, in their order; a dictionary of targets tells by the names of outputs."""
-    names = getattr(model, "output_names", None) or []
-    if isinstance(y, dict) and isinstance(outputs, list | tuple) and set(y) == set(names):
-        return [y[name] for name in names]
-    return keras.tree.flatten(y)
 
 
 def _as_outputs(target, output):
@@ -279,18 +267,6 @@ def _as_outputs(target, output):
 def _own_value(model, x, y, outputs, sample_weight):
     """Return the loss of a model that works it out in its own `compute_loss`."""
     return loss_as_fit_asks(model, x, y, outputs, sample_weight, training=True)
-
-
-def _losses(model, loss, outputs):
-    """Return a loss for each output, None where it has none; one that is given alone is that of all."""
-    if isinstance(loss, dict):
-        names = sorted(outputs) if isinstance(outputs, dict) else getattr(model, "output_names", [])
-        if unknown := set(loss) - set(names):
-            raise ValueError(f"loss names {sorted(unknown)}, and the outputs of {model.name} are {names}")
-        loss = [loss.get(name) for name in names]
-    if not isinstance(loss, list | tuple):
-        loss = [loss] * len(keras.tree.flatten(outputs))
-    return [keras.losses.get(one) for one in loss]
 
 
 def _layer_names(model):
@@ -328,7 +304,8 @@ def _shard(variable, replicas):
 
 
 def _stand_in(variable, shape):
-    return keras.Variable("zeros", shape=shape, dtype=variable.dtype, name=variable.path.replace("/", "_"))
+    kind = {"dtype": variable.dtype, "trainable": variable.trainable}
+    return keras.Variable("zeros", shape=shape, name=variable.path.replace("/", "_"), **kind)
 
 
 # Bytes

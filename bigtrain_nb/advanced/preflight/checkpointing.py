@@ -9,7 +9,7 @@ import tempfile
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, ok, warning
+from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, needs, ok, warning
 from bigtrain_nb.advanced.preflight.training import change_of
 from bigtrain_nb.advanced.preflight.untouched import variables_of
 from bigtrain_nb.advanced.shared.fit_data import passes
@@ -159,11 +159,9 @@ def _largest_change(outputs, others):
     return max((change_of(one, two) for one, two in zip(outputs, others, strict=True)), default=0.0)
 
 
+@needs("step", "loss")
 def resumed(training):
     """Stopped, and gone on from the checkpoint of `bt.Resume`: are weights, slots and seeds bitwise identical?"""
-    training.refuse_failing()
-    if training.no_loss is not None:
-        raise Skipped(training.no_loss)
     batches = (STEPS * training.batches)[:STEPS]
     undisturbed = _trained(training, batches)
     unlike = _unequal(undisturbed, _trained(training, batches))

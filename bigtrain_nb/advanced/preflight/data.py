@@ -42,7 +42,6 @@ def fails(training):
     """Return what is wrong where the model could not be built for the first batch; None if it could."""
     if training.fails_with is None:
         return None
-    training.said_failing = True
     given = ", ".join(
         f"{name} {tuple(each.shape)} {each.dtype.name}" for name, each in named_parts(training.x, "inputs")
     )
@@ -50,6 +49,7 @@ def fails(training):
         f"A step on the first batch fails, with {given}: {training.fails_with.rstrip('.')}.",
         "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape."
         " If the forward pass works, look at the loss, the metrics and the optimizer.",
+        spoils=("step",),
     )
 
 
@@ -69,8 +69,6 @@ def _runs_as_far_as_tried(training):
         try:
             outputs = training.outputs(training.x)
         except Skipped:
-            if training.no_outputs is not None:
-                return training.nonfinite_outputs()
             raise
         except Exception as error:
             training.fails_with = words_of(error)
@@ -89,8 +87,6 @@ def _runs_as_far_as_tried(training):
         return failing
     if training.unread is not None:
         return unread(training)
-    if training.no_outputs is not None:
-        return training.nonfinite_outputs()
     words = f"{training.examples} examples a batch; {taken} of {len(training.batches)} batches tried"
     if training.without_rows:
         words += f"; without a row for each example: {training.without_rows}"
@@ -155,13 +151,12 @@ def finite(training):
                 "11",
             )
         elif words:
-            if place == 0:
-                training.no_loss = "values are not finite, so that the loss is not"
             return failure(
                 f"{words} One such value makes all weights NaN.",
                 "Repair or drop these examples in the dataset. (A sample weight of 0 does not help: 0 times NaN"
                 " is NaN.)",
                 "11",
+                spoils=() if place else ("loss",),
             )
     return filled_in or ok(f"All values of {len(training.batches)} batches are finite.")
 
@@ -292,7 +287,6 @@ def second_pass(training):
     """Does the dataset give batches again in the second epoch?"""
     again = next(iter(passes(training.data)()), None)
     if again is None:
-        training.ends_after_a_pass = True
         return failure(
             f"The dataset gave {len(training.batches)} batches once and is empty when it is read again: from the second"
             " epoch on there is nothing to train on.",

@@ -78,17 +78,18 @@ def weights(training):
         if values and not any(np.any(each) for each in values):
             all_zero.append(place)
     count = len(training.batches)
-    if len(all_zero) == count or 0 in all_zero:
-        training.no_loss = "all sample weights of the first batch are 0, so that its loss is"
+    spoils = ("loss",) if 0 in all_zero else ()
     if len(all_zero) == count:
         return failure(
             f"All sample weights of {count} batches are 0: no example counts, and nothing can be learned.",
             "Look at the function that makes them; a mask is 1 where a position counts.",
+            spoils=spoils,
         )
     if negative:
         return warning(
             f"{negative:,} sample weights are below 0: the loss of these examples is made larger, not smaller.",
             "Give weights of 0 or more.",
+            spoils=spoils,
         )
     if all_zero:
         return warning(

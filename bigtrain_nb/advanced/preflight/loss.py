@@ -129,12 +129,7 @@ def output_range(training):
 def start(training):
     """Where does the loss start, beside that of the best constant predictor?"""
     training.refuse_own_step()
-    try:
-        first = float(training.loss_of(training.first))
-    except Skipped:
-        if training.no_outputs is None:
-            raise
-        return training.nonfinite_outputs()
+    first = float(training.loss_of(training.first))
     if not math.isfinite(first):
         return failure(
             f"The loss of the first batch is {first} before a step is done.",
@@ -648,7 +643,7 @@ def _steps_at(training, rate, constant):
 
 def _own_steps(training):
     """Take some steps of a `train_step` of somebody's own on one batch, and look at the numbers that it returns."""
-    training.refuse_failing()
+    training.refuse_spoiled("step")
     until = time.monotonic() + SHARE_OF_TIME * training.seconds_left
     logs = []
     while len(logs) < 20 and time.monotonic() < until:

@@ -1,6 +1,6 @@
 """How full is the device's memory while steps of `fit` run?"""
 
-from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, ok, warning
+from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, needs, ok, warning
 from bigtrain_nb.advanced.preflight.training import words_of
 from bigtrain_nb.common.hardware import gpu_memory, memory_limit, peak_resident, start_peak_anew
 from bigtrain_nb.common.quiet import tf
@@ -11,11 +11,9 @@ NEAR = 0.85
 STEPS = 3
 
 
+@needs("step", "loss")
 def memory(training):
     """Measure the peak while traced steps run on the first batch, with all that this process holds already."""
-    training.refuse_failing()
-    if training.no_loss is not None:
-        raise Skipped(training.no_loss)
     gpu = "GPU:0" if tf.config.list_logical_devices("GPU") else None
     has = gpu_memory() if gpu else memory_limit()
     if has is None:

@@ -29,6 +29,7 @@ from bigtrain_nb.advanced.preflight.report import (
     ERROR,
     SKIPPED,
     Finding,
+    NonfiniteOutputs,
     Preflight,
     Skipped,
     TrainingRaises,
@@ -68,6 +69,7 @@ SILENT_SECONDS = 10
 """After which it says what it does where no bar of progress is shown."""
 
 RUNS = "the model takes the batch"
+_NAN = "Outputs of the first batch are NaN after 0 steps, though the batch is finite."
 _EMPTY = Finding(
     RUNS,
     ERROR,
@@ -186,7 +188,7 @@ def _examine(training, checks):
     findings = []
     training.chosen = tuple(checks)
     if RUNS not in checks:  # what fit would end with is said whatever is asked
-        findings += [Finding(RUNS, **found) for found in (of_data.fails(training), of_data.unread(training)) if found]
+        findings += [_noted(training, RUNS, one) for one in (of_data.fails(training), of_data.unread(training)) if one]
     late = dict(checks)
     for _ in range(2):  # what had too small a share begins again, with the time that others left
         kept = [each for each in findings if each.check not in late]
@@ -213,12 +215,19 @@ def _examined_in_turn(training, checks):
                 print(f"preflight, {said - began:.0f} s: {name}", file=sys.stderr, flush=True)
             finding, is_late = _examined(training, checks[name])
             if finding:
-                found.append(Finding(name, **finding))
+                found.append(_noted(training, name, finding))
             if is_late:
                 late[name] = checks[name]
             progress.update()
     progress.close()
     return found, late
+
+
+def _noted(training, name, found):
+    """Return what a check found as a `Finding`; later checks do without what it spoils."""
+    for what in found.get("spoils", ()):
+        training.spoiled.setdefault(what, name)
+    return Finding(name, **found)
 
 
 def _group_of(name):
@@ -229,11 +238,15 @@ def _examined(training, check):
     """Return what a check finds, and whether its time was too short."""
     try:
         training.refuse_late()
+        training.refuse_spoiled(*getattr(check, "needs", ()))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Keras' on a step that is only tried: what it is about has a line
             return check(training), False
     except TrainingRaises as error:
         return failure(f"A step of the training raises: {error}", "fit would raise it too; fix this first."), False
+    except NonfiniteOutputs:
+        advice = "bt.find_overflow(model, data) names the first layer that gives it; look at the loaded weights."
+        return failure(f"{_NAN} Checks that compare outputs are skipped.", advice, "11", spoils=("outputs",)), False
     except Skipped as reason:
         return {"verdict": SKIPPED, "message": _sentence(reason)}, isinstance(reason, TooLate)
     except Exception as error:

@@ -26,6 +26,7 @@ class Finding:
     - ``message``: what was found, with its number, and what it means; or why it was not examined.
     - ``advice``: what to do; "" where there is nothing to do.
     - ``notebook``: the number of the notebook that explains it, as "01"; "" if none does.
+    - ``spoils``: what later checks cannot use because of it, of "step", "outputs" and "loss".
     """
 
     check: str
@@ -33,6 +34,7 @@ class Finding:
     message: str
     advice: str = ""
     notebook: str = ""
+    spoils: Sequence[str] = ()
 
     def __str__(self):
         explained = f" (notebook {self.notebook})" if self.notebook else ""
@@ -44,16 +46,30 @@ def ok(found, notebook=""):
     return {"verdict": OK, "message": found, "notebook": notebook}
 
 
-def warning(found, advice, notebook=""):
-    return {"verdict": WARNING, "message": found, "advice": advice, "notebook": notebook}
+def warning(found, advice, notebook="", spoils=()):
+    return {"verdict": WARNING, "message": found, "advice": advice, "notebook": notebook, "spoils": spoils}
 
 
-def failure(found, advice, notebook=""):
-    return {"verdict": ERROR, "message": found, "advice": advice, "notebook": notebook}
+def failure(found, advice, notebook="", spoils=()):
+    return {"verdict": ERROR, "message": found, "advice": advice, "notebook": notebook, "spoils": spoils}
+
+
+def needs(*what):
+    """Mark a check that uses "step", "outputs" or "loss" of the first batch: it is not run once a finding spoils it."""
+
+    def mark(check):
+        check.needs = what
+        return check
+
+    return mark
 
 
 class Skipped(Exception):
     """Raised by a check that cannot say anything of this training; the message says why."""
+
+
+class NonfiniteOutputs(Skipped):
+    """Raised where outputs of the first batch are NaN."""
 
 
 class TrainingRaises(Exception):

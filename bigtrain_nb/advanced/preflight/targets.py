@@ -40,8 +40,7 @@ def labels(training):
     training.refuse_own_step()
     found = _each_with_each(training)
     if found:
-        training.no_loss = "the targets are wrong, so that the loss says nothing"
-        return found
+        return {**found, "spoils": ("loss",)}
     pairs = training.pairs()  # raises where there is no loss to examine
     until = time.monotonic() + SHARE_FOR_BATCHES * training.seconds_left
     examined = 0
@@ -53,8 +52,7 @@ def labels(training):
         except FailingInputs as error:
             raise Skipped(str(error)) from error
         if found and place == 0:
-            training.no_loss = "the targets are wrong, so that the loss says nothing"
-            return found
+            return {**found, "spoils": ("loss",)}
         if found:
             return {**found, "message": f"Batch {place} of {len(training.batches)}: {found['message']}"}
         examined += 1

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure
+from bigtrain_nb.advanced.preflight.report import NonfiniteOutputs, Skipped, TrainingRaises
 from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, loss_as_fit_asks, passes
+from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_compat import mask_of, overriding, parts_of
@@ -35,11 +36,11 @@ class Training:
     """A compiled model and the batches of tensors that it trains on, ``batches``; ``first`` is what most checks use.
 
     ``x``, ``y``, ``weight`` are the parts of the first, ``examples`` the number of its examples. ``state``: the model's
-    `KeptState`. ``chosen``: the names of the checks. ``fails_with``: words of the error with which the model refuses
-    the first batch; ``unread``: of that with which the dataset ended after ``batches``. ``no_loss`` and ``no_outputs``:
-    why the loss and the outputs of the first batch say nothing, once a check has found that, so that one cause is one
-    line. ``ends_after_a_pass``: whether a second pass reads nothing, once that was found. ``known_constant``: the loss
-    of the best constant predictor, once it was sought; ``known_to_compare``: whether the loss compares examples.
+    `KeptState`. ``chosen``: the names of the checks. ``fails_with``: words of the error with which the model
+    refuses the first batch; ``unread``: of that with which the dataset ended after ``batches``. ``spoiled``: {"step",
+    "outputs" or "loss" of the first batch: the check that found that it cannot be used}, so that one cause is one line.
+    ``known_constant``: the loss of the best constant predictor, once it was sought; ``known_to_compare``: whether the
+    loss compares examples.
     """
 
     def __init__(self, model, data, validation, minutes):
@@ -68,12 +69,8 @@ class Training:
         self.examples = count_examples(self.first)
         self.state = None
         self.fails_with = None
-        self.no_loss = None
-        self.no_outputs = None
-        self.said_nonfinite = False
-        self.said_failing = False
+        self.spoiled = {}
         self.chosen = ()
-        self.ends_after_a_pass = False
         self.known_constant = None
         self.known_to_compare = None
 
@@ -92,10 +89,11 @@ class Training:
             whose = "the time" if time.monotonic() >= self.end else "its share of the time"
             raise TooLate(f"{whose} was over (minutes={self.minutes:g}): give more minutes")
 
-    def refuse_failing(self):
-        if self.fails_with is not None:
-            words = "" if self.said_failing else f": {self.fails_with.rstrip('.')}"
-            raise Skipped(f"a step on the first batch fails{words}")
+    def refuse_spoiled(self, *needs):
+        """Raise Skipped, naming the check that found why, where something that is needed cannot be used."""
+        for what in needs:
+            if what in self.spoiled:
+                raise Skipped(f'the {what} of the first batch cannot be used, see "{self.spoiled[what]}"')
 
     def has_rows(self, value):
         """Return whether a tensor of the first batch has a row for each example."""
@@ -121,28 +119,13 @@ class Training:
     def outputs(self, x, training=False, is_trial=False):
         """Return what the model gives for inputs, as its step would call it; ``is_trial``: with other weights."""
         self.refuse_late()
-        self.refuse_failing()
-        if self.no_outputs is not None:
-            raise Skipped(self.no_outputs)
+        self.refuse_spoiled("step", "outputs")
         given = {"training": training} if takes(self.model.call, x, training=training) else {}
         outputs = self.model(x, **given)
         is_own = x is self.x and not training and not is_trial
         if is_own and any(_has_nan(each) for each in keras.tree.flatten(outputs)):
-            self.no_outputs = "outputs of the first batch are NaN"
-            raise Skipped(self.no_outputs)
+            raise NonfiniteOutputs("outputs of the first batch are NaN")
         return outputs
-
-    def nonfinite_outputs(self):
-        """Return what is wrong with outputs that are NaN, once: one cause is one line."""
-        if self.said_nonfinite:
-            return None
-        self.said_nonfinite = True
-        return failure(
-            "Outputs of the first batch are NaN after 0 steps, though the batch is finite. Checks that compare"
-            " outputs are skipped.",
-            "bt.find_overflow(model, data) names the first layer that gives it; look at the weights that were loaded.",
-            "11",
-        )
 
     def outputs_again(self, x):
         """Return the outputs as the state gives them from which all began, so that random numbers are the same."""
@@ -158,8 +141,7 @@ class Training:
     def loss(self, outputs, x=None, y=None, weight=None, training=False):
         """Return the loss of outputs, a scalar tensor; of the first batch where no other is given."""
         self.refuse_late()
-        if self.no_loss is not None:
-            raise Skipped(self.no_loss)
+        self.refuse_spoiled("loss")
         if x is None:
             x, y, weight = self.x, self.y, self.weight
         return tf.convert_to_tensor(loss_as_fit_asks(self.model, x, y, outputs, weight, training))
@@ -174,7 +156,7 @@ class Training:
         Raises TrainingRaises where it raises.
         """
         self.refuse_late()
-        self.refuse_failing()
+        self.refuse_spoiled("step")
         if anew:
             self.model.reset_metrics()
         try:
@@ -220,36 +202,25 @@ class Training:
         self.refuse_own_step()
         if self.y is None or self.model.loss is None:
             raise Skipped("the model has no loss for targets: it makes its loss by itself")
-        x, all_y, all_weights = keras.utils.unpack_x_y_sample_weight(self.first if batch is None else batch)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(self.first if batch is None else batch)
         outputs = self.outputs(x)
-        losses = self.model.loss
-        if not keras.tree.is_nested(outputs):
-            only, *others = keras.tree.flatten(losses)
-            if others:
-                raise Skipped("several losses are taken of one output")
-            y = keras.tree.flatten(all_y)
-            if len(y) != 1:
-                raise Skipped("the targets have another structure than the outputs, so the loss is of its own kind")
-            weights = keras.tree.flatten(all_weights) if all_weights is not None else [None]
-            return [Pair("", 0, only, y[0], outputs, weights[0])]
+        flat = keras.tree.flatten(outputs)
         if isinstance(outputs, dict):
-            names = list(outputs)
-            flat = keras.tree.flatten({name: name for name in names})
+            names = keras.tree.flatten({name: name for name in outputs})
         else:
-            names = flat = list(getattr(self.model, "output_names", range(len(outputs))))
-            outputs = dict(zip(names, outputs, strict=False))
-        found = []
-        for place, name in enumerate(names):
-            loss = _part(losses, name, place)
-            y = _part(all_y, name, place) if keras.tree.is_nested(all_y) else None
-            if keras.tree.is_nested(outputs[name]) or keras.tree.is_nested(y):
-                raise Skipped(f"output {name} is several, and which target belongs to which cannot be told")
-            if loss is not None and y is not None:
-                weight = _part(all_weights, name, place) if keras.tree.is_nested(all_weights) else all_weights
-                found.append(Pair(str(name), flat.index(name), loss, y, outputs[name], weight))
-        if not found:
-            raise Skipped("which target belongs to which output cannot be told")
-        return found
+            names = list(getattr(self.model, "output_names", range(len(flat))))
+        try:
+            found = loss_pairs(self.model, self.model.loss, y, outputs, weights)
+        except (ValueError, KeyError):
+            raise Skipped("which target belongs to which output cannot be told") from None
+        places = [next((place for place, one in enumerate(flat) if one is output), None) for _, _, output, _ in found]
+        if None in places or len(names) != len(flat):
+            raise Skipped("an output is several, and which target belongs to which cannot be told")
+        if len(set(places)) < len(places):
+            raise Skipped("several losses are taken of one output")
+        is_one = not keras.tree.is_nested(outputs)
+        named = zip(places, found, strict=True)
+        return [Pair("" if is_one else str(names[place]), place, *each) for place, each in named if each[1] is not None]
 
 
 class Pair:
@@ -260,8 +231,6 @@ class Pair:
     """
 
     def __init__(self, name, place, loss, y, outputs, weight):
-        if isinstance(loss, str):
-            loss = keras.losses.get(loss)
         self.name = name
         self.place = place
         self.loss = loss
@@ -315,14 +284,6 @@ class Pair:
 
     def words(self):
         return f"Output {self.name}: " if self.name else ""
-
-
-def _part(structure, name, place):
-    if isinstance(structure, dict):
-        return structure.get(name)
-    if isinstance(structure, list | tuple):
-        return structure[place] if place < len(structure) else None
-    return structure
 
 
 def change_of(one, two):

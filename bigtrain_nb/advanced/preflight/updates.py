@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
+from bigtrain_nb.advanced.preflight.report import failure, needs, ok, warning
 from bigtrain_nb.common.keras_compat import in_place_of, innermost, same_weight_decay
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
@@ -22,13 +22,12 @@ OFF = 1.1
 """Times as far, or as near, as in float32. Healthy trainings in bfloat16 with SGD gave 0.97 to 1.01."""
 
 
+@needs("loss")
 def moves(training):
     """How many weights change, to the bit, in some steps, and how far do they go beside those in float32?"""
     weights = training.model.trainable_variables
     if not weights:
         return None  # which "gradients" says
-    if training.no_loss is not None:
-        raise Skipped(training.no_loss)
     if not training.has_own_step:
         training.outputs(training.x)  # raises where they are NaN already
     steps, changed, unscaled = _taken(training)
