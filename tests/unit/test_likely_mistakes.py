@@ -134,6 +134,7 @@ MISTAKES = {
     "bt.fuse_attention(None)": "model=None must be a Keras model or layer",
     "bt.fuse_attention(MODEL, layers=keras.layers.Dense)": "a function of a layer, such as lambda layer: isinstance",
     "bt.segment_mask(tf.ones([2, 4], 'int32'), most=0)": "most=0 must be an integer of at least 1",
+    "bt.cuda_kernel(None, 'scale', 1, 32, [])": "source=None must be a string",
     "bt.chunk_attention(MODEL, chunks=2)": "has no attention layer",
     "bt.chunk_attention(None, chunks=2)": "model=None must be a Keras model or layer",
     "bt.chunk_attention(MODEL, chunks=1.5)": "chunks=1.5 must be an integer of at least 1",

@@ -6,7 +6,7 @@ from bigtrain_nb.common.quiet import keras
 
 
 class _Leaf:
-    """A tensor, in the place of which Keras may pair it with a loss without computing with it."""
+    """A stand-in for a tensor, which Keras may pair with a loss without computing with it."""
 
     shape = (1,)
 
