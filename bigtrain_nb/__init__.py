@@ -38,6 +38,7 @@ _HOME = {
     "advanced.parallel.recompute": ("recompute",),
     "advanced.parallel.attention": ("chunk_attention",),
     "advanced.parallel.fused": ("fuse_attention",),
+    "advanced.parallel.chunked_head": ("chunk_head",),
     "advanced.parallel.masks": ("segment_mask",),
     "advanced.watch.profile": ("profile",),
     "advanced.watch.meter": ("Meter",),

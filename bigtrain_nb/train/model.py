@@ -65,6 +65,7 @@ from bigtrain_nb.common.keras_compat import (
     synchronized_layers,
 )
 from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.own_step import KnowsItsSteps, in_own_step
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers, sum_over_replicas
 from bigtrain_nb.train.data_order import OneOrder
@@ -392,7 +393,8 @@ class Model(keras.Model):
 
     def _outputs_and_loss(self, share, x, y, sample_weight, training):
         """Return the outputs for a share, its loss, and what `losses_watched` says of those that were called."""
-        y_pred = outputs_of(self, x, training)
+        with in_own_step(self):
+            y_pred = outputs_of(self, x, training)
         with losses_watched(self) as watched, count_by_examples(self, share.examples, share.times):
             loss = super()._compute_loss(x, y, y_pred, sample_weight, training)
         return y_pred, as_scalar(loss), [one for one in watched if one.arguments is not None]
@@ -750,13 +752,13 @@ def _refuse_other_strategy(model):
 
 
 def overriding(model, name="train_step", behind=None):
-    """Return the class that overrides a method of `keras.Model`, a step say, and is not `Model`; None if nobody does.
+    """Return the class that overrides a method of `keras.Model`, a step say, and is not ours; None if nobody does.
 
     ``behind``: only classes that come after this one, whose own method calls theirs by ``super()``.
     """
     kinds = type(model).__mro__
     behind_it = kinds[kinds.index(behind) + 1 :] if behind else kinds
-    first = next(kind for kind in behind_it if kind is not Model and name in vars(kind))
+    first = next(kind for kind in behind_it if kind not in (Model, KnowsItsSteps) and name in vars(kind))
     return None if vars(first)[name] is getattr(keras.Model, name) else first
 
 

@@ -1,0 +1,35 @@
+"""A model that knows whether it is called in a step of its own `fit` or `evaluate`.
+
+What it returns there, only its own loss and metrics read; elsewhere anybody may.
+"""
+
+import threading
+from contextlib import contextmanager
+
+_here = threading.local()  # replicas of one process are threads
+
+
+@contextmanager
+def in_own_step(model):
+    """Let `is_in_own_step` say so of this model; None for outputs that are what they are elsewhere."""
+    before, _here.model = getattr(_here, "model", None), model
+    try:
+        yield
+    finally:
+        _here.model = before
+
+
+def is_in_own_step(model):
+    return getattr(_here, "model", None) is model
+
+
+class KnowsItsSteps:
+    """What such a model becomes. Steps of others run inside of these."""
+
+    def train_step(self, data):
+        with in_own_step(self):
+            return super().train_step(data)
+
+    def test_step(self, data):
+        with in_own_step(self):
+            return super().test_step(data)
