@@ -57,11 +57,8 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
 class ChunkedHead(KnowsItsSteps):
     """What a model becomes."""
 
+    kept_in_copies = ("rows_of_logits",)
     _known = (None, None, None, None)  # loss and metrics that were examined, for which kind of batch; how metrics count
-
-    def state_in_place(self):
-        before = super().state_in_place() if hasattr(super(), "state_in_place") else {}
-        return {**before, "rows_of_logits": self.rows_of_logits}
 
     def call(self, inputs, training=None, mask=None, **kwargs):
         if not self.rows_of_logits or not is_in_own_step(self) or infers_shapes():
