@@ -5,7 +5,7 @@
 # make book    the executed notebooks as static pages with a search, in build/book
 # make bench   compare pipeline and training with their peers, plans with what was measured (long)
 # make engines install Ray, and run by hand what needs it or a firewall (long)
-# make lint    style
+# make lint    style and spelling
 # make gpu     the tests for a machine with NVIDIA GPUs: does what is promised hold there?
 # Each sets up .venv first when that is needed. PYTHON=/path/to/python3.12 chooses what .venv is made from.
 
@@ -72,6 +72,7 @@ engines: $(READY)
 
 lint: $(READY)
 	$(PY) -m ruff check .
+	$(PY) -m codespell_lib
 
 gpu: $(READY)
 	$(PY) -m pytest -m gpu -s tests/gpu

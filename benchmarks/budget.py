@@ -53,8 +53,8 @@ def predicted_and_measured(case, repeats):
 
     That of several replicas in one process is the sum of what each is predicted to take, with one process.
     """
-    plan = bt.plan_step(case.build, case.batch, **case.settings, devices=case.devices, waiting=0)
-    folded = 0 if case.sized else plan.memory.parts.get("folded", 0)
+    plan = bt.plan_step(case.build, case.batch, **case.settings, devices=case.devices, prefetched=0)
+    folded = 0 if case.sized else plan.memory.parts.get("constants", 0)
     predicted = case.devices * (plan.peak - folded + plan.runtime - PROCESS) + PROCESS
     return predicted, 2**20 * median(peak_of(case) for _ in range(repeats))
 

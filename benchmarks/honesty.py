@@ -23,11 +23,11 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.measure.intervals import LUCK, ratio_interval
 from bigtrain_nb.measure.results import Ratio
-from bigtrain_nb.measure.rounds import LEAST_ROUNDS, LOOKS, Rounds
+from bigtrain_nb.measure.rounds import INTERIM_CHECKS, LEAST_ROUNDS, Rounds
 
 BATCH = 66
 SECONDS = 4.0
-TOGETHER = max(LOOKS)
+TOGETHER = max(INTERIM_CHECKS)
 """Pieces that make up the longest comparison."""
 TRUTHS = (1.25, 1.5, 3)
 SIMULATED = {0.07: 40, 0.16: 8, 0.35: 4}
@@ -105,7 +105,7 @@ def simulated(noise, rounds, pieces, dice):
 def verdict(pieces, truth, longest):
     """Return the verdict of the first clear look at these pieces, if one is a comparison of as much as ``longest``."""
     ratios = [math.log(truth) + piece[:, 0] - piece[:, 1] for piece in pieces]
-    for times, error in LOOKS.items():
+    for times, error in INTERIM_CHECKS.items():
         if times > longest:
             break
         looked_at = ratios[: max(1, int(times))]

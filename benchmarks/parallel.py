@@ -151,7 +151,7 @@ def mib(size):
 
 def tensors(plan):
     """Return the planned peak without what Grappler folds if it knows the batch's size, which it does not here."""
-    return plan.peak - plan.memory.parts.get("folded", 0)
+    return plan.peak - plan.memory.parts.get("constants", 0)
 
 
 def fresh_processes(ways, plans):

@@ -11,7 +11,7 @@ import bigtrain_nb as bt
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.measure.intervals import mean_interval
 from bigtrain_nb.measure.results import Ratio
-from bigtrain_nb.measure.rounds import LOOKS
+from bigtrain_nb.measure.rounds import INTERIM_CHECKS
 
 README = Path(__file__).with_name("README.md")
 
@@ -54,7 +54,7 @@ def paired_ratio(name, other, values, others):
 
 def compare_in(seconds, factories):
     """Return the comparison of sources in so many seconds; it ends before, where all is clear."""
-    return bt.compare(factories, seconds=seconds / max(LOOKS))
+    return bt.compare(factories, seconds=seconds / max(INTERIM_CHECKS))
 
 
 def say(words):

@@ -27,7 +27,7 @@ _HOME = {
     "launch.strategy": ("strategy",),
     "train.preemption": ("PREEMPTED",),
     "train.resume": ("Resume",),
-    "train.schedules": ("scaled_rate", "warmup_cosine"),
+    "train.schedules": ("scaled_learning_rate", "warmup_cosine"),
     "train.loss_scale": ("LossScaleHistory",),
     "advanced.plan.peak_memory": ("peak_memory",),
     "advanced.plan.plans": ("plan_step",),

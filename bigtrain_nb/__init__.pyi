@@ -26,7 +26,7 @@ from bigtrain_nb.launch.jobs import run_workers as run_workers
 from bigtrain_nb.launch.strategy import strategy as strategy
 from bigtrain_nb.train.preemption import PREEMPTED as PREEMPTED
 from bigtrain_nb.train.resume import Resume as Resume
-from bigtrain_nb.train.schedules import scaled_rate as scaled_rate
+from bigtrain_nb.train.schedules import scaled_learning_rate as scaled_learning_rate
 from bigtrain_nb.train.schedules import warmup_cosine as warmup_cosine
 from bigtrain_nb.train.loss_scale import LossScaleHistory as LossScaleHistory
 from bigtrain_nb.advanced.plan.peak_memory import peak_memory as peak_memory

@@ -7,7 +7,7 @@ copy of a notebook to work in, without outputs.
                                                         it has an evening, a copy of that too, evening-NOTEBOOK.ipynb
 
 Called again with a new version, it brings what is new. A file that you have changed is kept, and named. A copy of a
-notebook is never touched: it says which one is older than its notebook, and how to have the new one beside it.
+notebook is never touched: it says which one is older than its notebook, and how to have the new one next to it.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def _unpack_and_tell(folder, sources):
     if kept:
         print(
             f"Kept, because they differ from those of the series: {', '.join(map(str, kept))}."
-            " To get these anew, rename or delete yours, and unpack again."
+            " To get fresh copies, rename or delete yours, and unpack again."
         )
 
 

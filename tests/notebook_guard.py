@@ -19,7 +19,7 @@ from notebook_rules import cell_seconds
 from bigtrain_nb.common.time_scale import VARIABLE
 
 SLICE_SECONDS = 0.5
-PATIENCE = "0.5"
+TIME_SCALE = "0.5"
 FAILED_CELL = pytest.StashKey[int]()
 
 
@@ -30,7 +30,7 @@ def pytest_runtest_setup(item):
     if FAILED_CELL in item.parent.stash:
         pytest.skip(f"Cell {item.parent.stash[FAILED_CELL]} of this notebook failed before")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, os.environ.get(VARIABLE, PATIENCE))  # for the kernel that the first cell starts
+        patch.setenv(VARIABLE, os.environ.get(VARIABLE, TIME_SCALE))  # for the kernel that the first cell starts
         return (yield)
 
 

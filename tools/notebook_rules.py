@@ -13,7 +13,7 @@ from pathlib import Path
 
 import nbformat
 
-from bigtrain_nb.common.time_scale import patience
+from bigtrain_nb.common.time_scale import time_scale
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_METADATA = ("exercise", "tags")
@@ -58,9 +58,9 @@ def code_cells(notebook):
 def cell_seconds(cell, default=CELL_SECONDS):
     """How long the cell may take: 120 seconds with the tag `timeout=120`, the default without one.
 
-    Where BIGTRAIN_NB_PATIENCE says that all measures longer, it may take as many times as long.
+    Where BIGTRAIN_NB_TIME_SCALE says that all measures longer, it may take as many times as long.
     """
-    longer = max(1.0, patience())
+    longer = max(1.0, time_scale())
     for tag in cell.metadata.get("tags", []):
         limit = TAG.fullmatch(tag)
         if limit and limit[1]:

@@ -1,4 +1,4 @@
-"""A batch as a training step sees it: a replica's `Share` of it, its micro-batches, and the sums over them.
+"""A batch as a training step sees it: a replica's `ReplicaBatch` of it, its micro-batches, and the sums over them.
 
 What is summed is {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and
 where a mask leaves out places "left", the share of the weight that it leaves, a scalar.
@@ -19,7 +19,7 @@ _DISTRIBUTE = "experimental_distribute_dataset"
 
 
 @dataclass(frozen=True)
-class Share:
+class ReplicaBatch:
     """A replica's share of a batch, or a micro-batch of it, with its facts: each is asked for once in a step.
 
     ``reduction``: what the replicas do together, a `Mean` of parallel/reduction.py. ``micro_batches``: into how many at
@@ -58,11 +58,11 @@ class Share:
 
 
 def share_of(data, reduction, micro_batches):
-    """Return the `Share` that the batch of a replica is."""
+    """Return the `ReplicaBatch` that the batch of a replica is."""
     if micro_batches == 1 and reduction.replicas == 1:
-        return Share(data, reduction, micro_batches, count_examples(data))
+        return ReplicaBatch(data, reduction, micro_batches, count_examples(data))
     data = of_one_length(data, micro_batches, reduction.replicas)
-    share = Share(data, reduction, micro_batches, count_examples(data))
+    share = ReplicaBatch(data, reduction, micro_batches, count_examples(data))
     kind = loss_reduction(reduction.model.loss)
     places = places_of(data, reduction.model.loss, kind)
     of_all = None
@@ -321,7 +321,7 @@ def sum_over_micro_batches(step_of, share, in_step=False):
     ``in_step``: replicas assign to a variable together, so that all must run the same micro-batches.
     """
     model, reduction, examples = share.reduction.model, share.reduction, share.examples
-    talks = reduction.talks_in_forward or in_step
+    talks = reduction.communicates_in_forward or in_step
     if share.micro_batches == 1 and (reduction.replicas == 1 or talks or synchronized_layers(model)):
         return step_of(share)
 

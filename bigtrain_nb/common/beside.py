@@ -5,7 +5,7 @@ from pathlib import Path
 NAMES = ("scripts", "images", "glossary.md")
 INDEX = ("README.md", "older-tutorials.md", "reference.md", "tried.md", "your-fit.md")
 """What stands there too, and is of use only beside all notebooks."""
-REMEDY = "`%run -m bigtrain_nb.unpack` puts it beside your notebook"
+REMEDY = "`%run -m bigtrain_nb.unpack` puts it next to your notebook"
 PACKAGE = Path(__file__).parents[1]
 
 

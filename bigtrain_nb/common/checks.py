@@ -6,9 +6,9 @@ import os
 from numbers import Integral, Real
 
 
-def whole_number(name, value, least, most=math.inf):
-    """Return ``value`` as an int; raise ValueError unless it is a whole number from ``least`` to ``most``."""
-    allowed = f"a whole number of at least {least}"
+def integer(name, value, least, most=math.inf):
+    """Return ``value`` as an int; raise ValueError unless it is an integer from ``least`` to ``most``."""
+    allowed = f"an integer of at least {least}"
     if most < math.inf:
         allowed += f" and at most {most}"
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)

@@ -804,7 +804,7 @@ def custom_call(target, operands, results, config):
 # What callbacks of Keras know of a training: a restart gives it back to them
 
 STATE_OF_CALLBACKS = {
-    keras.callbacks.EarlyStopping: ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
+    keras.callbacks.EarlyStopping: ("best", "best_epoch", "stopped_epoch", "wait"),
     keras.callbacks.ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
     keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
     keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),

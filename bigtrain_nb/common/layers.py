@@ -169,5 +169,5 @@ def _refuse_updates_of_weights(layer, updated):
         if variable.trainable and any(variable is weight for weight in layer.weights):
             raise ValueError(
                 f"{layer.name} assigns {variable.path}, a weight that trains, whenever it is called, so it cannot be"
-                " computed again: choose a layer inside it, or leave it out"
+                " recomputed: choose a layer inside it, or leave it out"
             )

@@ -2,12 +2,14 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.words import first_sentence
 
 _RESOURCES = {
     "ShuffleDatasetV3": (4, "AnonymousSeedGenerator"),
@@ -30,6 +32,8 @@ _DRAWS = ("Random", "Truncated", "ParameterizedTruncated", "Multinomial", "State
 """How operations are called that draw random numbers one after the other, each other ones if one is left out."""
 _CHANGES = (*_DRAWS, "PyFunc", "EagerPyFunc", "ReadVariable", "Assign")
 """And those after which the same input may be another output."""
+_TRAITS = WeakKeyDictionary()
+"""Of each dataset, as long as it lives."""
 
 
 def tensors_of(batch):
@@ -128,17 +132,50 @@ def read_apart(dataset):
     return _dataset_of(graph, dataset.element_spec)
 
 
-def shuffles_of(dataset):
-    """Return what the order of each `shuffle` in a dataset comes from: its seeds, and the memory that moves them on.
+class Traits(NamedTuple):
+    """What the graph of a dataset says. Where it cannot be written, ``unknown`` is why, and the rest may be None."""
 
-    So also of what `sample_from_datasets` draws. Seeds are (0, 0) where chance gives them, None where they are no
-    constants; the memory is None where each pass has the same order. Shuffling within a function of the dataset is not
-    seen, nor where its graph cannot be written.
-    """
+    shuffles: list | None = None
+    """What the order of each `shuffle` comes from, and of what `sample_from_datasets` draws: its seeds, and the memory
+    that moves them on. Seeds are (0, 0) where chance gives them, None where they are no constants; the memory is None
+    where each pass has the same order. Shuffling within a function of the dataset is not seen."""
+    seeds: set | None = None
+    """The first of the two seeds of each, also of those within functions."""
+    keeps_order: bool | None = None
+    """Whether what is computed side by side is handed out in order: not with ``deterministic=False``."""
+    calls_python: bool | None = None
+    """Whether it calls Python on the way, as a generator or a `map` does."""
+    changes_examples: bool | None = None
+    """Whether a `map` calls Python, draws random numbers or reads variables: then the same examples may be others when
+    they are read again."""
+    unknown: str = ""
+
+
+def traits_of(dataset):
+    """Return the `Traits` of a dataset; its graph is written once."""
+    if dataset not in _TRAITS:
+        _TRAITS[dataset] = _examined(dataset)
+    return _TRAITS[dataset]
+
+
+def _examined(dataset):
+    is_in_order = dataset.options().deterministic is not False
     try:
         graph = graph_of_dataset(dataset)
-    except (tf.errors.OpError, ValueError):
-        return []
+    except (tf.errors.OpError, ValueError) as error:
+        why = first_sentence(error).partition(" [Op:")[0].rstrip(".")
+        return Traits(keeps_order=None if is_in_order else False, unknown=why)
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return Traits(
+        shuffles=_shuffles_in(graph),
+        seeds=_seeds_in(graph),
+        keeps_order=is_in_order and all(node.attr["deterministic"].s != b"false" for node in nodes),
+        calls_python=any(node.op in ("PyFunc", "EagerPyFunc") for node in nodes),
+        changes_examples=_changes_examples(graph, nodes),
+    )
+
+
+def _shuffles_in(graph):
     nodes = {node.name: node for node in graph.node}
     found = []
     for node in [*_shuffling(graph.node), *_sampling(nodes)]:
@@ -151,50 +188,20 @@ def shuffles_of(dataset):
     return found
 
 
-def uses_seed(dataset, seed):
-    """Return whether a shuffle of a dataset, or what draws from several, has this seed as the first of its two."""
-    try:
-        graph = graph_of_dataset(dataset)
-    except (tf.errors.OpError, ValueError):
-        return False
+def _seeds_in(graph):
+    found = set()
     for each in [graph.node, *(function.node_def for function in graph.library.function)]:
         nodes = {node.name: node for node in each}
         for node in each:
             if node.op in _SEEDS:
                 first = nodes.get(node.input[_SEEDS[node.op]].partition(":")[0])
-                is_known = first is not None and first.op == "Const"
-                if is_known and int(tf.make_ndarray(first.attr["value"].tensor)) == seed:
-                    return True
-    return False
+                if first is not None and first.op == "Const":
+                    found.add(int(tf.make_ndarray(first.attr["value"].tensor)))
+    return found
 
 
-def global_seed():
-    """Return the seed of `tf.random.set_seed`, as datasets take it; without one that is TensorFlow's own number."""
-    ((seed, _),) = (seeds for seeds, _ in shuffles_of(tf.data.Dataset.range(2).shuffle(2, seed=1)))
-    return seed
-
-
-def calls_python(dataset):
-    """Return whether a dataset calls Python on the way, as a generator or a `map` does; True if that is not known."""
-    try:
-        graph = graph_of_dataset(dataset)
-    except (tf.errors.OpError, ValueError):
-        return True
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    return any(node.op in ("PyFunc", "EagerPyFunc") for node in nodes)
-
-
-def changes_examples(dataset):
-    """Return whether a `map` of a dataset calls Python, draws random numbers or reads variables.
-
-    Then the same examples may be others when they are read again; True too where its graph cannot be written.
-    """
-    try:
-        graph = graph_of_dataset(dataset)
-    except (tf.errors.OpError, ValueError):
-        return True
+def _changes_examples(graph, nodes):
     functions = {function.signature.name: function for function in graph.library.function}
-    nodes = [*graph.node, *(node for function in functions.values() for node in function.node_def)]
     mapped = [node.attr["f"].func.name for node in nodes if "Map" in node.op and not node.op.startswith("FlatMap")]
     seen = set()
     while mapped:
@@ -206,6 +213,12 @@ def changes_examples(dataset):
                     return True
                 mapped += [value.func.name for value in node.attr.values() if value.func.name]
     return False
+
+
+def global_seed():
+    """Return the seed of `tf.random.set_seed`, as datasets take it; without one that is TensorFlow's own number."""
+    seed, _ = tf.compat.v1.random.get_seed(1)
+    return int(seed)
 
 
 def _shuffling(nodes):
@@ -223,18 +236,6 @@ def _sampling(nodes):
         if node.op in _SEEDS and node not in found:
             found.append(node)
     return found
-
-
-def keeps_order(dataset):
-    """Return whether what is computed side by side is handed out in order: not with ``deterministic=False``."""
-    if dataset.options().deterministic is False:
-        return False
-    try:
-        graph = graph_of_dataset(dataset)
-    except (tf.errors.OpError, ValueError):
-        return True
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    return all(node.attr["deterministic"].s != b"false" for node in nodes)
 
 
 def graph_of_dataset(dataset):

@@ -1,4 +1,4 @@
-"""Which stage of an input pipeline binds, how much is left to gain, and what AUTOTUNE chose.
+"""Which stage of an input pipeline is the bottleneck, how much is left to gain, and what AUTOTUNE chose.
 
 TensorFlow keeps a model of every live iterator: each stage's processing time and the parallelism in use, the numbers
 that AUTOTUNE itself works from. `diagnose` runs the pipeline as it is, samples that model and turns it into rates.
@@ -17,7 +17,7 @@ from bigtrain_nb.common.hardware import core_limit, usable_cores
 from bigtrain_nb.common.passes import graph_of_dataset
 from bigtrain_nb.common.progress import Progress
 from bigtrain_nb.common.quiet import tf
-from bigtrain_nb.common.time_scale import patient
+from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.data.pipeline import Pipeline
 from bigtrain_nb.measure.source import Source
 
@@ -83,41 +83,43 @@ class Diagnosis(Shown):
     free_cores: float
 
     @property
-    def binding(self) -> Stage:
+    def bottleneck(self) -> Stage:
         """The stage that takes the most time per example in the thread that has the most to do."""
         return max(_slowest_thread(self.stages), key=lambda stage: stage.seconds)
 
     @property
-    def next_best(self) -> float:
-        """Examples/s that the rest would allow if the binding stage cost nothing (the cores allow `ceiling`).
+    def rate_without_bottleneck(self) -> float:
+        """Examples/s that the other stages would reach if the bottleneck cost nothing (the cores allow `ceiling`).
 
         Infinite where no other stage takes any time.
         """
-        rest = [stage for stage in self.stages if stage is not self.binding and stage.microseconds > 0]
+        rest = [stage for stage in self.stages if stage is not self.bottleneck and stage.microseconds > 0]
         return 1 / sum(stage.seconds for stage in _slowest_thread(rest)) if rest else math.inf
 
     def words(self) -> list[str]:
         """The finding as a list of plain sentences."""
-        binding = self.binding
-        words = [f"{binding.name} binds: alone it allows {binding.rate:,.0f} examples/s ({binding.calls} at once)."]
-        if math.isfinite(self.next_best):
-            words.append(f"Were it free, the other stages would allow {self.next_best:,.0f} examples/s.")
+        slowest = self.bottleneck
+        alone = f"alone it reaches {slowest.rate:,.0f} examples/s ({slowest.calls} at once)"
+        words = [f"{slowest.name} is the bottleneck: {alone}."]
+        if math.isfinite(self.rate_without_bottleneck):
+            others = f"{self.rate_without_bottleneck:,.0f} examples/s"
+            words.append(f"Without this bottleneck, the other stages would reach {others}.")
         in_python = [stage for stage in self.stages if stage.in_python]
         if in_python:
             names = " and ".join(stage.name for stage in in_python)
             words.append(
-                f"{names}: calls of Python take turns, whatever runs at once beside them. They allow"
-                f" {_in_turn(in_python):,.0f} examples/s in one process; write them as operations of TensorFlow, or"
+                f"{names}: Python calls run one at a time, whatever the parallelism. They reach at most"
+                f" {_in_turn(in_python):,.0f} examples/s in one process; write them as TensorFlow operations, or"
                 " read in several processes, by a tf.data service."
             )
-        alone = f"{self.cores:g} cores that did nothing else would allow {self.ceiling:,.0f} examples/s"
-        words.append(f"{alone}, the work between the stages counted.")
+        alone = f"{self.cores:g} cores running only this pipeline would reach {self.ceiling:,.0f} examples/s"
+        words.append(f"{alone}, including the work between stages.")
         taken = self.cores - self.free_cores
         if taken > 0.1 * self.cores:
             words.append(f"Other programs keep {taken:.1f} of them busy.")
         speedup = self.ceiling * self.free_cores / self.cores / self.rate
         if speedup > 1.25:
-            words.append(f"Up to {speedup:.1f}x is left in doing the same work on more cores.")
+            words.append(f"Up to {speedup:.1f}x is possible by doing the same work on more cores.")
         else:
             words.append("They are busy. To go faster, do less work per example: smaller inputs, cheaper steps.")
         for what, value in self.autotuned.items():
@@ -128,7 +130,7 @@ class Diagnosis(Shown):
         rows = []
         threads = list(dict.fromkeys(stage.thread for stage in self.stages))
         for stage in self.stages:
-            name = f"{stage.name} (binds)" if stage is self.binding else stage.name
+            name = f"{stage.name} (bottleneck)" if stage is self.bottleneck else stage.name
             thread = str(threads.index(stage.thread) + 1)
             rows.append([name, thread, f"{stage.microseconds:.1f}", str(stage.calls), f"{stage.rate:,.0f}"])
         head = ["stage", "thread", "µs per example", "at once", "alone, examples/s"]
@@ -163,9 +165,9 @@ def diagnose(pipeline: Pipeline | tf.data.Dataset, *, seconds: float = 3.0) -> D
 
         squares = tf.data.Dataset.range(1000).map(lambda n: n * n).batch(10)
         found = bt.diagnose(squares, seconds=0.5)
-        print(found.binding.name, found.rate, found.ceiling)
+        print(found.bottleneck.name, found.rate, found.ceiling)
     """
-    seconds = patient(seconds)
+    seconds = scaled_seconds(seconds)
     ours = pipeline if isinstance(pipeline, Pipeline) else None
     dataset = ours.dataset() if ours else pipeline
     if not isinstance(dataset, tf.data.Dataset):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.checks import integer
 from bigtrain_nb.common.optional import needed_by
 from bigtrain_nb.data import cache as storage
 
@@ -83,7 +83,7 @@ def photo_crops(
         print(data.classes, data.files[0])
     """
     for setting, value in (("count", count), ("test_count", test_count), ("size", size), ("shards", shards)):
-        whole_number(setting, value, 1)
+        integer(setting, value, 1)
 
     def fill(making):
         from bigtrain_nb.data.records import pack  # loads TensorFlow

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bigtrain_nb.common.checks import function, of_kind, one_of, switch, whole_number
+from bigtrain_nb.common.checks import function, integer, of_kind, one_of, switch
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.data.images import ImageData
 from bigtrain_nb.data.records import class_of, decode_image, scale_pixels, unpack
@@ -65,7 +65,7 @@ class Pipeline:
 
     The order is kept although work runs in parallel. A damaged record raises.
 
-    Raises ValueError for settings that are out of range or do not go together, TypeError for a setting of another kind;
+    Raises ValueError for settings that are out of range or cannot be combined, TypeError for a setting of another kind;
     `dataset` raises FileNotFoundError for a TFRecord file that is not there, and where a path caches, for any file.
 
     Example::
@@ -242,30 +242,30 @@ def _check(settings):
         if name in _MAY_BE_AUTOTUNE and isinstance(value, str):
             one_of(name, value, (AUTOTUNE,))
         else:
-            whole_number(name, value, least)
+            integer(name, value, least)
     for name in _SWITCHES:
         switch(name, getattr(settings, name))
     for name in ("parse", "finish"):
         if getattr(settings, name) is not None:
             function(name, getattr(settings, name))
     if settings.seed is not None:
-        whole_number("seed", settings.seed, 0)
+        integer("seed", settings.seed, 0)
     cache = of_kind("cache", settings.cache, str | os.PathLike | None, 'None, "memory", "file" or a path')
     if cache not in (None, "memory", "file") and not os.path.dirname(cache):
         raise ValueError(f'cache={cache!r} must be None, "memory", "file" or a path with a folder in it')
     if not isinstance(settings.data, ImageData):
-        of_kind("data", settings.data, list | tuple, "an ImageData, or a list of paths with a parse of your own")
+        of_kind("data", settings.data, list | tuple, "an ImageData, or a list of paths with a custom parse")
         if settings.parse is None:
-            raise ValueError("data of your own needs parse=, a function from one record to one example")
+            raise ValueError("custom data needs parse=, a function from one record to one example")
         if settings.split == "test":
             raise ValueError('split="test" chooses among the files of an ImageData: give the list of your test files')
     if settings.exact and settings.parse:
-        raise ValueError("exact=True is for the default parse: one of your own decodes as it likes")
+        raise ValueError("exact=True is for the default parse: a custom one decodes as it likes")
     if settings.image_size != Pipeline.image_size and settings.parse:
         raise ValueError(
-            f"image_size={settings.image_size} is for the default parse: leave it out, and resize in your own parse"
+            f"image_size={settings.image_size} is for the default parse: leave it out, and resize in a custom parse"
         )
     if settings.augment and settings.parse:
-        raise ValueError("augment=True needs the default parse: cut random parts in a parse or finish of your own")
+        raise ValueError("augment=True needs the default parse: cut random parts in a custom parse or finish")
     if not settings.files:
         raise ValueError(f"data holds no {settings.split} {settings.source}: there is nothing to read")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.checks import integer
 
 LARGEST = np.iinfo(np.int32).max
 
@@ -21,8 +21,8 @@ LARGEST = np.iinfo(np.int32).max
 class TokenRows:
     """Rows of ``length`` tokens, filled with whole documents by best fit.
 
-    ``tokens``: the tokens of all documents one after the other, an array of whole numbers [tokens], such as a
-    `np.memmap`, which is read as rows are asked for. ``lengths``: how many of them each document has, whole numbers
+    ``tokens``: the tokens of all documents one after the other, an array of integers [tokens], such as a
+    `np.memmap`, which is read as rows are asked for. ``lengths``: how many of them each document has, integers
     [documents]. A document longer than ``length`` is cut into pieces of ``length``, and the last piece is packed like a
     document; empty documents take no place. The same lengths give the same rows.
 
@@ -30,8 +30,8 @@ class TokenRows:
     became another one when it was stored, and nothing shows it.
 
     ``len(rows)`` is the number of rows, ``rows.padding`` the share of their places that holds no token,
-    ``rows.most_segments`` the largest number of segments in a row.
-    ``rows[numbers]``, of a whole number or an array of them [rows], is a dictionary of int32 [rows, length]:
+    ``rows.max_segments`` the largest number of segments in a row.
+    ``rows[numbers]``, of an integer or an array of them [rows], is a dictionary of int32 [rows, length]:
 
     - "tokens", 0 where there is none;
     - "segments", from 1 for the first document of a row, 0 where there is none: attention must stay within a segment;
@@ -52,8 +52,8 @@ class TokenRows:
     """
 
     def __init__(self, tokens: Any, lengths: Any, length: int, *, vocabulary: int | None = None):
-        self.length = whole_number("length", length, 1)
-        self.vocabulary = LARGEST if vocabulary is None else whole_number("vocabulary", vocabulary, 1, LARGEST)
+        self.length = integer("length", length, 1)
+        self.vocabulary = LARGEST if vocabulary is None else integer("vocabulary", vocabulary, 1, LARGEST)
         self.tokens = _whole_numbers("tokens", tokens)
         lengths = _whole_numbers("lengths", lengths)
         self._check(lengths)
@@ -75,7 +75,7 @@ class TokenRows:
         return 1 - len(self.tokens) / places if places else 0.0
 
     @property
-    def most_segments(self) -> int:
+    def max_segments(self) -> int:
         return int(np.diff(self._first).max(initial=0))
 
     def __getitem__(self, numbers: Any) -> dict[str, np.ndarray]:
@@ -146,7 +146,7 @@ def _whole_numbers(name, values, dimensions=(1,)):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu" or array.ndim not in dimensions:
         raise ValueError(
-            f"{name} must be an array of whole numbers with {dimensions[-1]} dimension, not of {array.dtype} and shape"
+            f"{name} must be an array of integers with {dimensions[-1]} dimension, not of {array.dtype} and shape"
             f" {array.shape}"
         )
     return array

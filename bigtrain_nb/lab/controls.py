@@ -8,7 +8,7 @@ from bigtrain_nb.common.checks import is_among
 
 @dataclass(frozen=True)
 class Choices:
-    """One of several values: a list or tuple of anything, or a `range` of whole numbers; a switch has two."""
+    """One of several values: a list or tuple of anything, or a `range` of integers; a switch has two."""
 
     values: list | tuple | range
     default: object
@@ -23,7 +23,7 @@ class Choices:
     @property
     def allowed(self):
         if isinstance(self.values, range):
-            return f"a whole number from {self.values[0]} to {self.values[-1]} in steps of {self.values.step}"
+            return f"an integer from {self.values[0]} to {self.values[-1]} in steps of {self.values.step}"
         return "one of " + ", ".join(map(text, self.values))
 
 
@@ -33,7 +33,7 @@ def control(name, given):
         return Choices((False, True), given)
     if isinstance(given, list | range) and given:
         return Choices(given, given[0])
-    raise ValueError(f"{name}={given!r}: expected a list of choices, a range of whole numbers, True or False")
+    raise ValueError(f"{name}={given!r}: expected a list of choices, a range of integers, True or False")
 
 
 def settings(controls, given):

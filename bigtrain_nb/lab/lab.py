@@ -21,11 +21,11 @@ from bigtrain_nb.common.checks import as_path, positive
 from bigtrain_nb.common.files import write_text
 from bigtrain_nb.common.hardware import seconds_of_others
 from bigtrain_nb.common.sources import is_source
-from bigtrain_nb.common.time_scale import patient
+from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.lab import controls, runs
 from bigtrain_nb.lab.runs import ALL, Run
-from bigtrain_nb.measure.race import Race, looks
-from bigtrain_nb.measure.rounds import LOOKS, compare, notes_since
+from bigtrain_nb.measure.race import Race, standings_at_checks
+from bigtrain_nb.measure.rounds import INTERIM_CHECKS, compare, notes_since
 from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.plots import Picture
 
@@ -103,9 +103,9 @@ class Lab:
     """Controls for the choices of a function, whose pipelines or steps are measured and compared.
 
     `build(**settings)` returns an iterable of batches, a step function, or an object with `.dataset()`. Each choice
-    is a list, a range of whole numbers, or True or False. `seconds` is the time to measure one run: a first run alone,
+    is a list, a range of integers, or True or False. `seconds` is the time to measure one run: a first run alone,
     a later one beside the run before it, for up to four times as long while the two are too close to call (see
-    `compare`). `go_on` measures the last run longer. A step function is built once: the last four that were built are
+    `compare`). `extend` measures the last run longer. A step function is built once: the last four that were built are
     used again where their settings come again.
 
     `notes(source, **settings)` is called once for each new run, after it was measured, with what `build` returned; it
@@ -173,19 +173,19 @@ class Lab:
         """Measure all values of one control in turns, and the baseline if one is set; return them, each a `Run`."""
         return self._measure(self._begin(control, given))
 
-    def go_on(self, seconds: float | None = None) -> list[Run]:
+    def extend(self, seconds: float | None = None) -> list[Run]:
         """Measure those of the last run or sweep for so many seconds more; wait for the results, each a `Run`.
 
         By default as long again as they took so far. After a race: those that are still in, or the two that were in
-        last, take turns as in a sweep. Raises RuntimeError after a first run, where there is nothing to go on with.
+        last, take turns as in a sweep. Raises RuntimeError after a first run, where there is nothing to extend.
         """
-        return self._measure_on(*self._begin_to_go_on(seconds))
+        return self._measure_on(*self._begin_to_extend(seconds))
 
     @property
-    def can_go_on(self) -> bool:
-        """Whether the last run was a comparison or a race, which `go_on` can measure longer."""
+    def can_extend(self) -> bool:
+        """Whether the last run was a comparison or a race, which `extend` can measure longer."""
         comparison = self.runs[-1].comparison if self.runs else None
-        return isinstance(comparison, Race) or (comparison is not None and comparison.go_on_with is not None)
+        return isinstance(comparison, Race) or (comparison is not None and comparison.extend_with is not None)
 
     def race(self) -> Race:
         """Let all combinations race, as `bigtrain_nb.race` does, with a third of `seconds` for each of them.
@@ -203,9 +203,9 @@ class Lab:
         job = self._begin(sweep, given)
         self._in_background(self._measure, job)
 
-    def start_to_go_on(self) -> None:
-        """Do `go_on` in the background. `status` shows errors."""
-        self._in_background(self._measure_on, *self._begin_to_go_on(None))
+    def start_to_extend(self) -> None:
+        """Do `extend` in the background. `status` shows errors."""
+        self._in_background(self._measure_on, *self._begin_to_extend(None))
 
     def stop(self) -> None:
         """End the run that is going on, and leave `runs` as they were; returns at once, even if its source blocks."""
@@ -273,20 +273,20 @@ class Lab:
             self.say("Starting.")
             return job
 
-    def _begin_to_go_on(self, seconds):
+    def _begin_to_extend(self, seconds):
         """Take the Lab for measuring the last comparison longer; return the job and for how long."""
         if seconds is not None:
             positive("seconds", seconds, "seconds")
         with self._lock:
             if self._job:
                 raise RuntimeError("a run is going on in this Lab: stop it or wait for its end")
-            if not self.can_go_on:
-                raise RuntimeError("there is nothing to go on with: run something beside another run first")
+            if not self.can_extend:
+                raise RuntimeError("nothing to extend: measure a second run first")
             comparison = self.runs[-1].comparison
             self._is_race = False
             names = comparison.names
             if isinstance(comparison, Race):
-                names = names[: max(2, len(comparison.still_in))]
+                names = names[: max(2, len(comparison.remaining))]
                 seconds = seconds or self.seconds * len(names) / 2
             self._job = dict.fromkeys(names)
             self.say("Starting.")
@@ -327,7 +327,7 @@ class Lab:
                 sources = {name: partial(self._source, **before.settings[name]) for name in job}
                 comparison = compare(sources, seconds=seconds, progress=partial(self._progress, job))
             else:
-                comparison = before.go_on(seconds, partial(self._progress, job))
+                comparison = before.extend(seconds, partial(self._progress, job))
         with self._still(job):
             again = [run for run in self.runs if run.comparison is before and run.name in job]
             for run in again:
@@ -338,9 +338,9 @@ class Lab:
 
     def _let_go_of(self, comparison):
         """Keep what a comparison says, and not the sources with which it would go on."""
-        if comparison is None or comparison.go_on_with is None:
+        if comparison is None or comparison.extend_with is None:
             return
-        said = replace(comparison, go_on_with=None)
+        said = replace(comparison, extend_with=None)
         for run in self.runs:
             if run.comparison is comparison:
                 run.comparison = said
@@ -350,7 +350,7 @@ class Lab:
         """Hold the machine while the job measures; end the job with a word where that fails."""
         try:
             while not _machine.acquire(timeout=0.05):
-                self._tell(job, "Waiting for an earlier run to let go of the machine.")
+                self._tell(job, "Waiting for another run to finish.")
             try:
                 yield
             finally:
@@ -366,8 +366,8 @@ class Lab:
         """Measure the settings of a job, in turns if they are several; return all as runs."""
         sources = {name: partial(self._source, **settings) for name, settings in job.items()}
         seconds = self.seconds * (len(job) / 3 if self._is_race else max(1, len(job) / 2))
-        usual, longest = (USUAL, max(LOOKS)) if len(job) > 1 and not self._is_race else (1, 1)
-        self._announce(job, job.values(), usual * patient(seconds), longest * patient(seconds))
+        usual, longest = (USUAL, max(INTERIM_CHECKS)) if len(job) > 1 and not self._is_race else (1, 1)
+        self._announce(job, job.values(), usual * scaled_seconds(seconds), longest * scaled_seconds(seconds))
         taken = {"seconds": seconds, "progress": partial(self._progress, job)}
         if len(job) == 1 and not self._is_race:
             [(name, source)] = sources.items()
@@ -387,7 +387,7 @@ class Lab:
 
     def _last_look(self, job, **taken):
         """Let all settings race, say at each look how they stand, and return the `Race` at its end."""
-        for race in looks(self._source, job, **taken):
+        for race in standings_at_checks(self._source, job, **taken):
             with self._still(job):
                 self.standings = race
                 self.say(runs.answer(race))

@@ -73,11 +73,11 @@ def _what(run):
 
 
 def answer(race):
-    """Who is the fastest, and of the others that are still in: who is as fast, for all that is known, and who is not.
+    """Who is the fastest, and of the others that remain: who is as fast, for all that is known, and who is not.
 
     A race that has ended early cannot exclude all that are slower; but what lies apart is not called alike.
     """
-    first, *others = race.still_in
+    first, *others = race.remaining
     leader = race.results[first]
     alike = [name for name in others if race.results[name].high >= leader.low]
     behind = [name for name in others if name not in alike]
@@ -90,10 +90,10 @@ def answer(race):
 
 
 def standings(race):
-    """Who is still in, and who has left."""
+    """Who remains, and who was eliminated."""
     rows = []
     for name, result in race.results.items():
-        state = f"left after {race.left[name]} rounds" if name in race.left else "still in"
+        state = f"eliminated after {race.eliminated[name]} rounds" if name in race.eliminated else "remaining"
         rows.append([(name,), describe(race.settings[name]), (number(result.median),), (state,)])
     unit = race.results[race.names[0]].unit
     return cards.table("", ["run", "settings", (unit,), "the race"], rows)
@@ -117,10 +117,12 @@ def table(runs):
         rows.append([(run.name,), *values, (rate,), _verdict(run), _beside(run)])
     closing = [f"All with {describe(common)}."] if common else []
     if any(run.against for run in shown):
-        closing.append("Compare rates within a line: these took turns. From line to line the machine may have changed.")
+        closing.append(
+            "Compare rates within a line: these were interleaved. From line to line the machine may have changed."
+        )
     closing += [f"{run.name}: {run.result.note}." for run in shown if run.result.note]
     closing += [f"{shown[-1].name}: {words}." for words in _of_the_machine(shown[-1])]
-    head = [("run",), *differing, *noted, (unit or "rate",), "verdict", "in turns with"]
+    head = [("run",), *differing, *noted, (unit or "rate",), "verdict", "interleaved with"]
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     caption = f"The last {SHOWN} of {count}" if len(runs) > SHOWN else count
     card = cards.table(caption, head, rows, "\n".join(closing))
@@ -238,10 +240,10 @@ def checked_notes(notes, settings):
     for name, value in notes.items():
         if not isinstance(name, str) or name in settings or name in {"run", *MEASURED, *RATIO}:
             what = "a setting" if name in settings else "another column"
-            wrong = f"is the name of {what}: rename it" if isinstance(name, str) else "must be a text"
+            wrong = f"is the name of {what}: rename it" if isinstance(name, str) else "must be a string"
             raise ValueError(f"notes returned the column {name!r}, which {wrong}")
         if not isinstance(value, str | Real):
-            raise TypeError(f"notes returned {name}={value!r:.99}, expected a number or a text")
+            raise TypeError(f"notes returned {name}={value!r:.99}, expected a number or a string")
     return dict(notes)
 
 

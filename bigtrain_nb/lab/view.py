@@ -24,13 +24,15 @@ class View:
         self.run = self._button("Run", "Measure these settings", self._start)
         self.run.button_style = "primary"
         self.stop = self._button("Stop", "End the run that is going on; nothing of it is kept", self._stop)
-        self.more = self._button("Go on", "Measure the last run longer, where it is too close to call", self._go_on)
+        self.more = self._button("Extend", "Measure the last run longer, where it is too close to call", self._extend)
         self.progress = widgets.FloatProgress(max=1.0, description="Progress", **LOOK)
         self.happens = widgets.HTML()
 
         self.swept = widgets.Dropdown(options=list(lab.controls), description="Try all values of", **LOOK)
-        self.sweep = self._button("Try all", "Measure all these values in turns", self._sweep)
-        self.race = self._button("Find the best", "All combinations take turns; the slower ones leave", self._race)
+        self.sweep = self._button("Try all", "Interleave measurements of all these values", self._sweep)
+        self.race = self._button(
+            "Find the best", "Interleave all combinations, and eliminate the slower ones", self._race
+        )
 
         self.baseline = widgets.Dropdown(options=[(BEFORE, BEFORE)], description="Compare with", **LOOK)
         self.baseline.observe(self._choose_baseline, "value")
@@ -61,7 +63,7 @@ class View:
         for button in (self.run, self.sweep, self.race):
             button.disabled = not idle
         self.stop.disabled = idle
-        self.more.disabled = not (idle and lab.can_go_on)
+        self.more.disabled = not (idle and lab.can_extend)
         self.export.disabled = not lab.runs
         if idle:
             self.tell(0.0, "", "")
@@ -119,8 +121,8 @@ class View:
     def _sweep(self):
         self._begin(self.lab.start, self.swept.value)
 
-    def _go_on(self):
-        self._begin(self.lab.start_to_go_on)
+    def _extend(self):
+        self._begin(self.lab.start_to_extend)
 
     def _race(self):
         self._begin(self.lab.start, runs.ALL)

@@ -13,8 +13,8 @@ from bigtrain_nb.common.addresses import host_and_port
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 KINDS = ["chief", "worker"]
 ON_SERVERS = (
-    "bt.strategy() brings together workers that train in step. Make a tf.distribute.ParameterServerStrategy in the"
-    " chief and a tf.distribute.Server in the others, as scripts/on_servers.py of notebook 12 does"
+    "bt.strategy() brings together workers that train synchronously. Make a tf.distribute.ParameterServerStrategy in"
+    " the chief and a tf.distribute.Server in the others, as scripts/on_servers.py of notebook 12 does"
 )
 # Variables by which other launchers tell a process that it is one of several.
 COUNTS = ["JAX_NUM_PROCESSES", "WORLD_SIZE", "PET_NNODES", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
@@ -153,10 +153,10 @@ def _from_slurm(environment):
 
 
 def _number(name, environment):
-    """Return a variable's whole number, 0 or more."""
+    """Return a variable's integer, 0 or more."""
     text = environment[name]
     if not re.fullmatch(r"\d+", text):
-        raise ValueError(f"{name}={text!r} must be a whole number of 0 or more, such as 2")
+        raise ValueError(f"{name}={text!r} must be an integer of 0 or more, such as 2")
     return int(text)
 
 
@@ -239,7 +239,7 @@ def _check_task(cluster, task):
     if kind not in cluster:
         raise ValueError(f"TF_CONFIG's task is a {kind!r}; its cluster has {', '.join(cluster) or 'no task'}")
     if not isinstance(index, int) or isinstance(index, bool):
-        raise ValueError(f"TF_CONFIG's task has the index {index!r}: it must be a whole number, such as 1, not a text")
+        raise ValueError(f"TF_CONFIG's task has the index {index!r}: it must be an integer, such as 1, not a string")
     if not 0 <= index < len(cluster[kind]):
         raise ValueError(
             f"TF_CONFIG's task is {kind} {index}, but there are {len(cluster[kind])} of that kind, counted from 0"

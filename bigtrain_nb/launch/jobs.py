@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bigtrain_nb.common import beside, cards
 from bigtrain_nb.common.cards import Shown
-from bigtrain_nb.common.checks import not_negative, of_kind, positive, whole_number
+from bigtrain_nb.common.checks import integer, not_negative, of_kind, positive
 from bigtrain_nb.common.hardware import nvidia_gpus
 from bigtrain_nb.launch import supervisor, worker_main
 
@@ -34,8 +34,8 @@ def run_workers(
     env: Mapping | None = None,
     timeout: float | None = None,
     restarts: int = 0,
-    patience: float = 2.0,
-    gpus_each: int | None = None,
+    grace_period: float = 2.0,
+    gpus_per_worker: int | None = None,
 ) -> "Job":
     """Start ``workers`` processes that train together, and return their `Job` at once.
 
@@ -44,8 +44,8 @@ def run_workers(
     ports, so that `bigtrain_nb.strategy` or `tf.distribute.MultiWorkerMirroredStrategy` brings them together; worker 0
     is the chief. ``env`` adds variables.
 
-    A worker fails if it exits with another code than 0. The others then have ``patience`` seconds to see it and end by
-    themselves, then SIGTERM ends them, and SIGKILL 5 s later. After that all are started again, at most ``restarts``
+    A worker fails if it exits with another code than 0. The others then have ``grace_period`` seconds to see it and end
+    by themselves, then SIGTERM ends them, and SIGKILL 5 s later. After that all are started again, at most ``restarts``
     times, with BIGTRAIN_RESTART=1, 2, ... in their environment: a script that resumes from its last checkpoint goes on.
     If they fail again within a minute, the next start waits 1 s, then 2, 4, ..., 30 s.
 
@@ -58,8 +58,8 @@ def run_workers(
     TensorFlow listens on all addresses of this machine, and asks for no password: whoever reaches its port can read and
     write the files that you can.
 
-    GPUs are divided evenly among the workers, or each gets ``gpus_each`` of them, 0 for none. Where there are too few,
-    as on a machine without any, all run on the CPU; the job's card says who has which.
+    GPUs are divided evenly among the workers, or each gets ``gpus_per_worker`` of them, 0 for none. Where there are too
+    few, as on a machine without any, all run on the CPU; the job's card says who has which.
 
     Raises FileNotFoundError for a script that is not there, ValueError or TypeError for other bad settings, OSError
     with the system's reason for a process that cannot be started.
@@ -69,20 +69,20 @@ def run_workers(
         job = bt.run_workers("import os; print(os.environ['TF_CONFIG'])", workers=2)
         print(job.wait())  # [0, 0]
     """
-    restarts = whole_number("restarts", restarts, 0)
+    restarts = integer("restarts", restarts, 0)
     if isinstance(workers, list | tuple):
         raise ValueError(f"workers={workers!r} must be one number: to go on with fewer, call run_workers again")
-    workers = whole_number("workers", workers, 1, MOST_PROCESSES)
-    not_negative("patience", patience, "seconds")
+    workers = integer("workers", workers, 1, MOST_PROCESSES)
+    not_negative("grace_period", grace_period, "seconds")
     if timeout is not None:
         positive("timeout", timeout, "seconds")
     of_kind("script_or_code", script_or_code, str | os.PathLike, "the path of a script, or Python code as a string")
     of_kind("arguments", arguments, list | tuple, 'a list, like ["--steps", 100]')
     of_kind("env", env, Mapping | None, "a dictionary {name of a variable: value}")
-    if gpus_each is not None:
-        whole_number("gpus_each", gpus_each, 0)
+    if gpus_per_worker is not None:
+        integer("gpus_per_worker", gpus_per_worker, 0)
     script, source = _script(script_or_code)
-    shares, gpus_in_words = _shares_of_gpus(workers, gpus_each)
+    shares, gpus_in_words = _shares_of_gpus(workers, gpus_per_worker)
     tasks = [{"name": f"worker {index}", "environment": dict(shares[index])} for index in range(workers)]
     for each in tasks:
         each["environment"] |= {name: str(value) for name, value in (env or {}).items()}
@@ -92,7 +92,7 @@ def run_workers(
         "source": source,
         "timeout": timeout,
         "restarts": restarts,
-        "patience": patience,
+        "grace_period": grace_period,
     }
     return Job(order, gpus_in_words)
 
@@ -108,14 +108,14 @@ def _script(script_or_code):
     return str(script_or_code), ""
 
 
-def _shares_of_gpus(workers, gpus_each):
+def _shares_of_gpus(workers, gpus_per_worker):
     """Return for each worker the variables that say which GPUs are its own, and a sentence on it, "" without GPUs."""
     gpus = nvidia_gpus()
     if not gpus:
         return [{}] * workers, ""
-    each = len(gpus) // workers if gpus_each is None else gpus_each
+    each = len(gpus) // workers if gpus_per_worker is None else gpus_per_worker
     if each * workers > len(gpus) or each == 0:
-        asked = "" if gpus_each is None else f", {gpus_each} for each"
+        asked = "" if gpus_per_worker is None else f", {gpus_per_worker} for each"
         words = f"All workers run on the CPU: {len(gpus)} GPUs are here for {workers} workers{asked}."
         return [NO_GPU] * workers, words
     shares = [",".join(gpus[index * each : (index + 1) * each]) for index in range(workers)]

@@ -38,7 +38,7 @@ def register(shell):
         first = GIVE.format(given=json.dumps({name: shell.user_ns[name] for name in chosen.give}))
         with TemporaryDirectory() as folder:
             last = TAKE.format(folder=folder, names=chosen.take)
-            job = run_workers(f"{first}\n{cell}\n{last}", chosen.workers, gpus_each=1)
+            job = run_workers(f"{first}\n{cell}\n{last}", chosen.workers, gpus_per_worker=1)
             job.wait()
             if job.exit_code:
                 raise RuntimeError(

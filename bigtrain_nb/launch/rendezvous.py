@@ -42,17 +42,17 @@ to_the_chief = []  # this worker's connection, open until the process ends
 
 
 def come_together(how, found, runs, seconds):
-    """Return the `ClusterSpec` of all tasks, and what ``how(spec, runs, patience)`` gives, such as `meet`.
+    """Return the `ClusterSpec` of all tasks, and what ``how(spec, runs, deadline)`` gives, such as `meet`.
 
-    ``found`` is this task's `ClusterSpec` or `Place`, ``runs`` what it runs, by `what_runs`; the `Patience` lasts for
+    ``found`` is this task's `ClusterSpec` or `Place`, ``runs`` what it runs, by `what_runs`; the `Deadline` lasts for
     ``seconds``. Sets TF_CONFIG. Raises RuntimeError that names this task's port if it is taken.
     """
-    patience = Patience(seconds)
-    spec = locate(found, patience) if isinstance(found, Place) else found
+    deadline = Deadline(seconds)
+    spec = locate(found, deadline) if isinstance(found, Place) else found
     os.environ["TF_CONFIG"] = spec.tf_config
     try:
         socket.create_server(("", spec.port)).close()  # where TensorFlow will listen
-        return spec, how(spec, runs, patience)
+        return spec, how(spec, runs, deadline)
     except OSError as error:
         raise RuntimeError(
             f"port {spec.port} of this task ({spec.source}) cannot be used: {error.strerror}; end the process that"
@@ -60,30 +60,30 @@ def come_together(how, found, runs, seconds):
         ) from None
 
 
-def locate(place, patience):
+def locate(place, deadline):
     """Return the `ClusterSpec` of all tasks, each of which calls this with its `Place`: they tell where they are.
 
-    Raises RuntimeError when the patience is over, naming those that are missing.
+    Raises RuntimeError when the deadline is over, naming those that are missing.
     """
     with _held_port() as held:
         port = held.getsockname()[1]
         if place.rank == 0:
-            addresses = _gather_addresses(place, port, patience)
+            addresses = _gather_addresses(place, port, deadline)
         else:
-            chief, answer = report(place, {"port": port}, patience)
+            chief, answer = report(place, {"port": port}, deadline)
             chief.close()
             addresses = answer["addresses"]
     return ClusterSpec(addresses, place.rank, False, place.source)
 
 
-def _gather_addresses(place, port, patience):
+def _gather_addresses(place, port, deadline):
     """As the chief, whose TensorFlow will listen on this port: return the address of each task, and tell all.
 
     Those that came by this host's loopback are on it too; they, and the chief, get the address at which others reached
     the chief, or its name.
     """
     with _server_at(place) as server:
-        guests, said = _all_guests(server, place, patience)
+        guests, said = _all_guests(server, place, deadline)
         reached_at = [_host(guest.getsockname()) for guest in guests.values()]
         here = next((host for host in reached_at if not _is_loopback(host)), host_and_port(place.chief)[0])
         addresses = [_address(here, port)]
@@ -135,21 +135,21 @@ def _is_loopback(host):
         return False
 
 
-def meet(spec, runs, patience):
+def meet(spec, runs, deadline):
     """Return once all workers have come; ``spec`` is this worker's `ClusterSpec`.
 
-    Raises RuntimeError when the patience is over, naming those that are missing or that run something else; OSError if
+    Raises RuntimeError when the deadline is over, naming those that are missing or that run something else; OSError if
     this task's port is taken.
     """
     if spec.rank > 0:
-        chief, _ = report(spec, runs, patience)
+        chief, _ = report(spec, runs, deadline)
         to_the_chief.append(chief)
     else:
-        with listening(spec, patience) as server:
-            atexit.register(_leave_last, gather(server, spec, runs, patience))
+        with listening(spec, deadline) as server:
+            atexit.register(_leave_last, gather(server, spec, runs, deadline))
 
 
-def listening(spec, patience):
+def listening(spec, deadline):
     """Return a server on this task's own address, once its name resolves, which may take a new host some time."""
     host, port = host_and_port(spec.addresses[spec.rank])
     while True:
@@ -157,11 +157,11 @@ def listening(spec, patience):
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             break
         except socket.gaierror as error:
-            if patience.is_over():
+            if deadline.is_over():
                 raise RuntimeError(
                     f"the name of this task's own host, {host} ({spec.source}), does not resolve: {error.strerror}"
                 ) from None
-            patience.tell(f"{spec.name(spec.rank)} waits for its own name to resolve ({error.strerror})")
+            deadline.tell(f"{spec.name(spec.rank)} waits for its own name to resolve ({error.strerror})")
             time.sleep(PAUSE_SECONDS)
     # Some systems have their own name as a loopback address in /etc/hosts: other hosts cannot reach it there.
     has_other_hosts = len({host_and_port(one)[0] for one in spec.addresses}) > 1
@@ -175,13 +175,13 @@ def listening(spec, patience):
         return socket.create_server(("", port), **ALL_ADDRESSES, backlog=BACKLOG)  # behind a translation of addresses
 
 
-def gather(server, spec, runs, patience):
+def gather(server, spec, runs, deadline):
     """As the chief: return a connection to each other task, by its rank, once all have come and run the same.
 
-    Raises RuntimeError, here and in all that have come, for one that is missing at the end of the patience, or that
+    Raises RuntimeError, here and in all that have come, for one that is missing at the end of the deadline, or that
     runs something else.
     """
-    guests, runs_of = _all_guests(server, spec, patience)
+    guests, runs_of = _all_guests(server, spec, deadline)
     problems = []
     for rank, other in sorted(runs_of.items()):
         problems += [f"{spec.name(rank)}: {each}" for each in differences(other, runs)]
@@ -192,7 +192,7 @@ def gather(server, spec, runs, patience):
     return guests
 
 
-def _all_guests(server, spec, patience):
+def _all_guests(server, spec, deadline):
     """Return a connection to each other task, and what each runs, by rank, once all have come."""
     guests, runs_of = {}, {}
     came = queue.Queue()
@@ -203,13 +203,13 @@ def _all_guests(server, spec, patience):
             server.settimeout(None)
             return guests, runs_of
         names = ", ".join(map(spec.name, missing))
-        if patience.is_over():
+        if deadline.is_over():
             raise refusal(
                 guests.values(),
-                f"{names} did not come within {patience.seconds:g} s. Was it started, with the same cluster, and can"
+                f"{names} did not come within {deadline.seconds:g} s. Was it started, with the same cluster, and can"
                 f" it reach {spec.chief}?",
             )
-        patience.tell(f"{spec.name(0)} waits for {names}")
+        deadline.tell(f"{spec.name(0)} waits for {names}")
         with suppress(TimeoutError):
             guest, _ = server.accept()
             # in a thread of its own: one that is slow to say who it is holds up nobody
@@ -236,7 +236,7 @@ def hear(guest, spec):
     return None
 
 
-def report(spec, runs, patience):
+def report(spec, runs, deadline):
     """As another task: return the connection to the chief, once it says that all have come, and its message.
 
     Raises RuntimeError with the chief's sentence if it refuses, or where it does not answer in time.
@@ -245,18 +245,18 @@ def report(spec, runs, patience):
         try:
             chief = socket.create_connection(host_and_port(spec.chief), TALK_SECONDS)
             send(chief, rank=spec.rank, group=spec.group, runs=runs)
-            answer = _answer(chief, patience)
+            answer = _answer(chief, deadline)
             if "go" in answer:
                 return chief, answer
             reason = f"it waits for {answer['waits_for']}" if "waits_for" in answer else "it hung up"
         except OSError as error:
             reason = error.strerror or str(error)
-        if patience.is_over():
+        if deadline.is_over():
             raise RuntimeError(
-                f"the chief, {spec.chief}, did not answer within {patience.seconds:g} s ({reason}). Was it started,"
+                f"the chief, {spec.chief}, did not answer within {deadline.seconds:g} s ({reason}). Was it started,"
                 " with the same cluster, and is its port open to this host?"
             )
-        patience.tell(f"{spec.name(spec.rank)} waits for the chief, {spec.chief} ({reason})")
+        deadline.tell(f"{spec.name(spec.rank)} waits for the chief, {spec.chief} ({reason})")
         time.sleep(PAUSE_SECONDS)
 
 
@@ -287,7 +287,7 @@ def heard(connection, until):
     return None
 
 
-class Patience:
+class Deadline:
     """How long a task waits for the others; it tells every `TELL_SECONDS` for whom."""
 
     def __init__(self, seconds):
@@ -305,9 +305,9 @@ class Patience:
             print(f"{text}, for {now - self.began:.0f} s", flush=True)
 
 
-def _answer(chief, patience):
+def _answer(chief, deadline):
     """Return the chief's message, {} if it hangs up; raise RuntimeError with its sentence if it refuses."""
-    said = heard(chief, patience.until + TALK_SECONDS) or {}  # so that the chief's wait ends first
+    said = heard(chief, deadline.until + TALK_SECONDS) or {}  # so that the chief's wait ends first
     if "refused" in said:
         raise RuntimeError(said["refused"])
     return said

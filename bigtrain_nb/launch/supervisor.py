@@ -79,7 +79,7 @@ class Known:
 
     workers: list
     now: float
-    patience: float = 2.0
+    grace_period: float = 2.0
     deadline: float = math.inf
     restarts_left: int = 0
     restarts_in_a_row: int = 0
@@ -91,8 +91,8 @@ class Known:
 def next_step(known):
     """Return the `Step` that follows from what is `Known`.
 
-    The end begins ``patience`` seconds after a failure, at the deadline, or when the client wants it: SIGTERM to those
-    that run, and SIGKILL 5 s later. Its cause is what came first. Who ends after that has not failed by itself.
+    The end begins ``grace_period`` seconds after a failure, at the deadline, or when the client wants it: SIGTERM to
+    those that run, and SIGKILL 5 s later. Its cause is what came first. Who ends after that has not failed by itself.
     """
     if known.end is None:
         return _step_before_the_end(known)
@@ -111,7 +111,7 @@ def _step_before_the_end(known):
     failed = [index for index, worker in enumerate(known.workers) if worker.code]
     if failed:
         since = min(known.workers[index].ended for index in failed)
-        is_time = known.stopped or not is_running or known.now >= min(since + known.patience, known.deadline)
+        is_time = known.stopped or not is_running or known.now >= min(since + known.grace_period, known.deadline)
         return Step("end", first_to_fail(known.workers, failed), "failure") if is_time else Step("wait")
     if not is_running:
         return Step("end", cause="success")
@@ -328,7 +328,7 @@ class Supervisor:
         return Known(
             workers=[worker.state() for worker in self.workers],
             now=time.monotonic(),
-            patience=self.order["patience"],
+            grace_period=self.order["grace_period"],
             deadline=self.deadline,
             restarts_left=self.order["restarts"] - self.restarts,
             restarts_in_a_row=self.restarts_in_a_row,

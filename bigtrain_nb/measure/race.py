@@ -17,43 +17,43 @@ from pathlib import Path
 from bigtrain_nb.common import cards
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.progress import Progress
-from bigtrain_nb.common.time_scale import patient
+from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.common.words import interval
 from bigtrain_nb.measure.intervals import CONFIDENCE
 from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.measure.rounds import Rounds, check_factories
 
-LOOKS_AFTER = (4, 6, 8, 12, 18, 28, 40)
+CHECKS_AFTER = (4, 6, 8, 12, 18, 28, 40)
 """After so many rounds. Even numbers: a drift within a round cancels with the next one, which runs backwards."""
 
 
 @dataclass(frozen=True, repr=False)
 class Race(Comparison):
-    """What is known of many settings that took turns, until those that were surely slower had left.
+    """What is known of many settings that took turns, until those that were surely slower were eliminated.
 
-    `results`: the fastest first, then those that left. `settings`: {name: settings}. `left`: {name: after how many
-    rounds}. The intervals of `ratio` are wide: in 95 % of races the upper ends of all of them hold at all looks, and so
-    do all lower ends.
+    `results`: the fastest first, then those eliminated. `settings`: {name: settings}. `eliminated`: {name: after how
+    many rounds}. The intervals of `ratio` are wide: in 95 % of races the upper ends of all of them hold at all interim
+    checks, and so do all lower ends.
     """
 
     settings: dict[str, dict] = field(kw_only=True)
-    left: dict[str, int] = field(kw_only=True)
+    eliminated: dict[str, int] = field(kw_only=True)
 
     @property
-    def still_in(self) -> list[str]:
+    def remaining(self) -> list[str]:
         """The names of those that cannot be told apart, the highest mean first."""
-        return [name for name in self.names if name not in self.left]
+        return [name for name in self.names if name not in self.eliminated]
 
     @property
     def finalists(self) -> list[dict]:
         """Their settings: `build(**race.finalists[0])`."""
-        return [self.settings[name] for name in self.still_in]
+        return [self.settings[name] for name in self.remaining]
 
     @property
     def answer(self) -> str:
-        """Who is still in, in a sentence."""
-        what = "Cannot be told apart" if len(self.still_in) > 1 else "The fastest"
-        return f"{what} ({len(self.still_in)} of {len(self.results)}): {', '.join(self.still_in)}."
+        """Who remains, in a sentence."""
+        what = "Cannot be told apart" if len(self.remaining) > 1 else "The fastest"
+        return f"{what} ({len(self.remaining)} of {len(self.results)}): {', '.join(self.remaining)}."
 
     def to_dict(self) -> dict:
         """Raises ValueError for settings that JSON would not give back as they are, such as functions and tuples."""
@@ -61,18 +61,18 @@ class Race(Comparison):
             for choice, value in chosen.items():
                 if json.loads(json.dumps(value, default=repr)) != value:
                     raise ValueError(
-                        f"{choice}={value!r} cannot be saved, only None, True, False, numbers, texts and lists of them:"
-                        " let the race choose between names, and build look up what they stand for"
+                        f"{choice}={value!r} cannot be saved, only None, True, False, numbers, strings and lists of"
+                        " them: let the race choose between names, and build look up what they stand for"
                     )
-        return {**super().to_dict(), "settings": self.settings, "left": self.left}
+        return {**super().to_dict(), "settings": self.settings, "eliminated": self.eliminated}
 
     def _error_of_one(self, a, b):
-        return 2 * (1 - CONFIDENCE) / len(LOOKS_AFTER) / (len(self.results) - 1)
+        return 2 * (1 - CONFIDENCE) / len(CHECKS_AFTER) / (len(self.results) - 1)
 
     def _against(self, name, first):
-        if name not in self.left:
+        if name not in self.eliminated:
             return super()._against(name, first)
-        return f"{interval(self.ratio(name, first))}, left as slower after {self.left[name]} rounds"
+        return f"{interval(self.ratio(name, first))}, eliminated as slower after {self.eliminated[name]} rounds"
 
     def _card(self):
         return cards.stacked(cards.note(self.answer, ""), super()._card())
@@ -82,12 +82,12 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
     """Measure all combinations of the choices in turns; return a `Race`, whose `finalists` are the answer.
 
     `build(**settings)` returns a source as for `throughput`; each choice is a list. Each setting is built once and
-    warmed up, and all stay in memory until they leave. `seconds` are for measuring, as for `compare`. After 4, 6, 8,
-    12, 18, 28 and 40 rounds those leave that are slower than the leader: the whole interval says so, and it is so wide
-    that the fastest one leaves in at most one race of twenty. As instances differ by chance, settings within about 15 %
-    of each other may stay together: compare `finalists` by `bt.compare`. The race ends when one is left,
-    after 40 rounds, or when `seconds` do not suffice until the next look, but not before the first look. `progress` is
-    as for `compare`.
+    warmed up, and all stay in memory until they are eliminated. `seconds` are for measuring, as for `compare`. After 4,
+    6, 8, 12, 18, 28 and 40 rounds those are eliminated that are slower than the leader: the whole interval says so, and
+    it is so wide that the fastest one is eliminated in at most one race of twenty. As instances differ by chance,
+    settings within about 15 % of each other may stay together: compare `finalists` by `bt.compare`. The race ends when
+    one remains, after 40 rounds, or when `seconds` do not suffice until the next check, but not before the first one.
+    `progress` is as for `compare`.
 
     Raises ValueError for fewer than two combinations, for a choice that is no list and for values that read alike, such
     as 1 and "1", and whatever `compare` raises.
@@ -114,46 +114,46 @@ def race(build: Callable, *, seconds: float = 60.0, progress: Callable | None = 
         if name in settings:
             raise ValueError(f"two settings read alike, {name}: give each choice values that differ when written")
         settings[name] = chosen
-    return list(looks(build, settings, seconds, progress))[-1]
+    return list(standings_at_checks(build, settings, seconds, progress))[-1]
 
 
-def looks(build, settings, seconds, progress=None):
-    """Yield the `Race` as it stands at each look; `settings`: {name: settings}."""
+def standings_at_checks(build, settings, seconds, progress=None):
+    """Yield the `Race` as it stands at each interim check; `settings`: {name: settings}."""
     factories = {name: partial(build, **chosen) for name, chosen in settings.items()}
     check_factories(factories)
-    seconds = patient(seconds)
+    seconds = scaled_seconds(seconds)
     rounds = Rounds(factories, seconds)
-    left = {}
+    eliminated = {}
     with Progress(progress) as told:
         rounds.build(told)
         done = 0
-        for look in LOOKS_AFTER:
-            rounds.least = look
+        for check in CHECKS_AFTER:
+            rounds.least = check
             one = rounds.seconds / done * len(rounds.running) / len(factories) if done else 0.0
-            if rounds.seconds + one * (look - done) > seconds and done:
+            if rounds.seconds + one * (check - done) > seconds and done:
                 return
-            while done < look:
+            while done < check:
                 rounds.add(told, seconds)
                 done += 1
-            seen = _standings(rounds, settings, left)
-            leader, *others = seen.still_in
-            left = left | {name: look for name in others if seen.ratio(name, leader).high < 1}
-            rounds.drop([name for name in rounds.running if name in left])
-            yield _standings(rounds, settings, left)
+            seen = _standings(rounds, settings, eliminated)
+            leader, *others = seen.remaining
+            eliminated = eliminated | {name: check for name in others if seen.ratio(name, leader).high < 1}
+            rounds.drop([name for name in rounds.running if name in eliminated])
+            yield _standings(rounds, settings, eliminated)
             if len(rounds.running) == 1:
                 return
 
 
-def _standings(rounds, settings, left):
-    """Those that are still in come first, and those that ran longer before others, in the order of their mean rates."""
+def _standings(rounds, settings, eliminated):
+    """Those that remain come first, and those that ran longer before others, in the order of their mean rates."""
 
     def place(name):
         logs = [math.log(rate) for rate in rounds.rates(name)]
-        return left.get(name, math.inf), sum(logs) / len(logs)
+        return eliminated.get(name, math.inf), sum(logs) / len(logs)
 
     results = {name: rounds.result(name) for name in sorted(rounds.factories, key=place, reverse=True)}
     done = tuple(rounds.instances)
-    return Race(results, 1 - CONFIDENCE, done, rounds.seconds, rounds.notes(), settings=settings, left=left)
+    return Race(results, 1 - CONFIDENCE, done, rounds.seconds, rounds.notes(), settings=settings, eliminated=eliminated)
 
 
 def load(path: str | os.PathLike) -> Result | Comparison | Race:
@@ -173,7 +173,10 @@ def load(path: str | os.PathLike) -> Result | Comparison | Race:
         if several:
             error, seconds = fields["error"], fields["seconds"]
             instances, notes = tuple(fields["instances"]), tuple(fields["notes"])
-        race = {"settings": fields["settings"], "left": fields["left"]} if "settings" in fields else {}
+        race = {}
+        if "settings" in fields:
+            key = "eliminated" if "eliminated" in fields else "left"  # as it was called before
+            race = {"settings": fields["settings"], "eliminated": fields[key]}
     except (ValueError, AttributeError, KeyError, TypeError):
         raise ValueError(
             f"{path} holds no saved measurement: bt.load reads what .save(path) of a Result, a Comparison or a Race has"

@@ -138,7 +138,7 @@ class Comparison(Saved, cards.Shown):
         sources = {"short": lambda: [[0] * 8] * 50, "long": lambda: [[0] * 64] * 50}
         both = bt.compare(sources, seconds=0.5)
         print(both.names, both.results["long"].median, both.ratio("long", "short"))
-        both = both.go_on(seconds=0.5)
+        both = both.extend(seconds=0.5)
         both.save("lists.json")
     """
 
@@ -147,7 +147,7 @@ class Comparison(Saved, cards.Shown):
     instances: tuple[int, ...] = ()
     seconds: float | None = None
     notes: tuple[str, ...] = ()
-    go_on_with: Callable | None = field(default=None, compare=False)
+    extend_with: Callable | None = field(default=None, compare=False)
     """Measures on: a function of seconds and progress that returns the `Comparison` of all rounds, or None."""
 
     @property
@@ -177,25 +177,25 @@ class Comparison(Saved, cards.Shown):
         *ends, share_of_luck = ratio_interval(logs, instances, error)
         mean, low, high = map(math.exp, ends)
         found = Ratio(a, b, mean, low, high, details=self._how(instances, error))
-        if found.verdict != "unclear" or self.go_on_with is None:
+        if found.verdict != "unclear" or self.extend_with is None:
             return found
         return replace(found, advice=self._advice(share_of_luck))
 
-    def go_on(self, seconds: float, progress: Callable | None = None) -> "Comparison":
+    def extend(self, seconds: float, progress: Callable | None = None) -> "Comparison":
         """Measure on for so many seconds, and return the `Comparison` of all rounds so far.
 
-        These are seconds as an answer names them: BIGTRAIN_NB_PATIENCE is not put to them.
+        These are seconds as an answer names them: BIGTRAIN_NB_TIME_SCALE is not put to them.
 
         Each further look has a smaller `error`: all together have at most 5 %. ``progress`` is as for `compare`.
 
         Raises RuntimeError where the sources are gone: for a comparison that was loaded, and for a race, which is over.
         """
-        if self.go_on_with is None:
+        if self.extend_with is None:
             raise RuntimeError(
-                "only what bt.compare returned in this process can go on; compare the same sources again, for longer:"
-                " bt.compare({name: function}, seconds=...)"
+                "only what bt.compare returned in this process can be extended; compare the same sources again, for"
+                " longer: bt.compare({name: function}, seconds=...)"
             )
-        return self.go_on_with(seconds, progress)
+        return self.extend_with(seconds, progress)
 
     @property
     def details(self) -> str:

@@ -1,14 +1,14 @@
 """Is a difference real? Sources take turns, and each round gives one ratio.
 
-A machine drifts, so sources are not timed one after the other but in rounds: a *visit* of each, in the order A B, B A,
-B A, A B, so that a drift hurts all alike. What a round says of two sources is one number, the logarithm of the ratio of
-their rates.
+A machine drifts, so sources are not timed one after the other but in rounds: a *measurement window* of each, in the
+order A B, B A, B A, A B, so that a drift hurts all alike. What a round says of two sources is one number, the logarithm
+of the ratio of their rates.
 
 An instance has luck: with its memory, its threads, its place among the others. So sources are built anew now and then.
 Where that would take much of the time, one instance of each is evidence too, and the interval is as much wider as
 instances are known to differ. `intervals` makes one interval of both, `results` one verdict of that.
 
-The first answer that is clear ends it. Each look is one more chance of a false verdict: together they have 5 %.
+The first answer that is clear ends it. Each interim check can give a false verdict: together they have 5 %.
 """
 
 import math
@@ -17,20 +17,20 @@ from collections.abc import Callable, Mapping
 from bigtrain_nb.common.checks import of_kind, positive, takes
 from bigtrain_nb.common.hardware import core_limit, seconds_of_others, usable_cores
 from bigtrain_nb.common.progress import Progress
-from bigtrain_nb.common.time_scale import patient
+from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.common.words import amount, number
 from bigtrain_nb.measure import source
 from bigtrain_nb.measure.results import Comparison, Result
 from bigtrain_nb.measure.source import Source
 
-LOOKS = {0.5: 0.005, 1: 0.025, 2: 0.005, 4: 0.005}
-"""{times the seconds that were asked for: share of comparisons that this look may get wrong}."""
-LATER_LOOKS = 0.01
-"""What all looks after `go_on` may get wrong together: the first half of it, the next half of the rest, and so on."""
+INTERIM_CHECKS = {0.5: 0.005, 1: 0.025, 2: 0.005, 4: 0.005}
+"""{times the seconds that were asked for: share of comparisons that this check may get wrong}."""
+LATER_CHECKS = 0.01
+"""What all checks after `extend` may get wrong together: the first half of it, the next half of the rest, and so on."""
 LEAST_ROUNDS = 3
-STEP_VISIT, VISIT = (0.05, 2), (0.25, 8)
+STEP_WINDOW, WINDOW = (0.05, 2), (0.25, 8)
 """Of steps alone, and where there are iterators: at least so many seconds and batches. The load of other programs
-changes within a second, so short visits that alternate often tell more; buffers want longer ones."""
+changes within a second, so short windows that alternate often tell more; buffers want longer ones."""
 AWAITED = 4.0
 """Seconds that the end of a first pass is awaited, or as long as is measured, if that is more. In vain only once."""
 BUILD_SHARE = 4
@@ -46,16 +46,16 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
 
     ``factories`` is a dictionary from a name to a function without arguments that returns a fresh source (an iterable
     of batches or a step function, as for `throughput`). ``seconds`` are for measuring all of them together, times
-    BIGTRAIN_NB_PATIENCE where that is in the environment: building and warming up come on top. An answer is looked for
-    after 1/2, 1, 2 and 4 times as long; the first look at which every source is faster or slower than the first one, or
-    the same, is the last. Three rounds are measured at least. ``progress(fraction, words)`` is called between batches,
+    BIGTRAIN_NB_TIME_SCALE where that is in the environment: building and warming up come on top. Interim checks come
+    after 1/2, 1, 2 and 4 times as long; the first at which every source is faster or slower than the first one, or the
+    same, is the last. Three rounds are measured at least. ``progress(fraction, words)`` is called between batches,
     at most ten times a second; an exception that it raises ends the measurement. Without it, a notebook and a terminal
     show a bar.
 
     A source is warmed up to the end of its first pass, as it may fill a cache; a dataset with ``repeat()`` has none, so
-    measure one with a cache without it. A visit of an iterator begins when this process is at rest and the batches that
-    lay ready are taken. Where building and warming up take no more than a fifth of the time, sources are built anew
-    again and again; where one of the functions always returns the same object, all count as one instance.
+    measure one with a cache without it. A measurement window of an iterator begins when this process is at rest and the
+    batches that lay ready are taken. Where building and warming up take no more than a fifth of the time, sources are
+    built anew again and again; where one of the functions always returns the same object, all count as one instance.
 
     Raises ValueError for fewer than two factories and for sources that are counted in different units, TypeError for
     what is no dictionary and for a factory that is no function, and whatever `throughput` raises, with the source's
@@ -68,13 +68,13 @@ def compare(factories: Mapping[str, Callable], *, seconds: float = 4.0, progress
         print(both.ratio("long", "short"))
     """
     check_factories(factories)
-    seconds = patient(seconds)
+    seconds = scaled_seconds(seconds)
     rounds = Rounds(factories, seconds)
     with Progress(progress) as told:
-        for (times, error), later in zip(LOOKS.items(), [*LOOKS, math.inf][1:], strict=True):
+        for (times, error), later in zip(INTERIM_CHECKS.items(), [*INTERIM_CHECKS, math.inf][1:], strict=True):
             rounds.measure(told, until=times * seconds)
             if rounds.seconds >= later * seconds:
-                continue  # the rounds were long: this is the next look already
+                continue  # the rounds were long: this is the next check already
             found = rounds.comparison(error)
             if found.is_clear:
                 break
@@ -91,7 +91,7 @@ def check_factories(factories):
     if len(factories) < 2:
         raise ValueError(f"expected at least two sources to compare, not {len(factories)}")
     for name, factory in factories.items():
-        of_kind("the name of a source", name, str, "a text")
+        of_kind("the name of a source", name, str, "a string")
         if not callable(factory) or not takes(factory):
             raise TypeError(
                 f"the factory of {name!r} must be a function that returns a fresh source, not {factory!r:.99}: it is"
@@ -110,9 +110,9 @@ def notes_since(since, others):
 
 
 class Rounds:
-    """Rounds of visits to all sources that are still ``running``; more of them can be added at any time.
+    """Rounds of windows to all sources that are still ``running``; more of them can be added at any time.
 
-    ``visits``: {name: the examples and seconds of its visit in each round}; ``instances``: for each round, how often
+    ``windows``: {name: the examples and seconds of its window in each round}; ``instances``: for each round, how often
     all had been built before it, each of them anew. ``seconds``: how long all rounds took; building and warming up do
     not count.
     """
@@ -122,12 +122,12 @@ class Rounds:
         self.running = list(factories)
         self.asked = seconds
         self.least = LEAST_ROUNDS
-        self.visits = {name: [] for name in factories}
+        self.windows = {name: [] for name in factories}
         self.firsts = {}
         """{name: its unit, how many seconds its first batch took and a note, as its first instance said}."""
         self.instances = []
         self.seconds = 0.0
-        self.looks_after = 0
+        self.extensions = 0
         self._sources = {}
         self._built = 0
         self._build_seconds = self._seconds_of_these = 0.0
@@ -150,14 +150,14 @@ class Rounds:
         """Measure one round."""
         done = len(self.instances)
         shortest = self._shortest()
-        visits = {}
+        windows = {}
         began = source.now()
         in_turn = self.running if done % 4 in (0, 3) else self.running[::-1]
         for place, name in enumerate(in_turn, 1):
             told.say(self.seconds / until, self._words(shortest, until, place))
-            visits[name] = self._sources[name].visit(*shortest)
-        for name, visit in visits.items():
-            self.visits[name].append(visit)
+            windows[name] = self._sources[name].measure_window(*shortest)
+        for name, window in windows.items():
+            self.windows[name].append(window)
         self.instances.append(self._built)
         took = source.now() - began
         self.seconds += took
@@ -167,24 +167,24 @@ class Rounds:
         """What is known now, as a `Comparison` whose intervals miss the truth in a share ``error`` of all cases."""
         results = {name: self.result(name) for name in self.factories}
         instances = tuple(self.instances)
-        return Comparison(results, error, instances, self.seconds, self.notes(), self.go_on)
+        return Comparison(results, error, instances, self.seconds, self.notes(), self.extend)
 
-    def go_on(self, seconds, progress=None):
+    def extend(self, seconds, progress=None):
         """Measure so many seconds more, as they are; return the `Comparison` of all rounds so far."""
         positive("seconds", seconds, "seconds")
         self.watch()
         with Progress(progress) as told:
             self.measure(told, self.seconds + seconds)
-        self.looks_after += 1
-        return self.comparison(LATER_LOOKS / 2**self.looks_after)
+        self.extensions += 1
+        return self.comparison(LATER_CHECKS / 2**self.extensions)
 
     def result(self, name):
         unit, first_seconds, note = self.firsts[name]
-        examples, seconds = (sum(parts) for parts in zip(*self.visits[name], strict=True))
+        examples, seconds = (sum(parts) for parts in zip(*self.windows[name], strict=True))
         return Result(name, self.rates(name), unit, first_seconds, examples, seconds, note)
 
     def rates(self, name):
-        return tuple(examples / seconds for examples, seconds in self.visits[name])
+        return tuple(examples / seconds for examples, seconds in self.windows[name])
 
     def notes(self):
         """What to know of the machine since this was made or went on, in a sentence; none where it was quiet."""
@@ -228,9 +228,9 @@ class Rounds:
         self._seconds_of_these = 0.0
 
     def _shortest(self):
-        """How many seconds and batches a visit has at least: the same for all, or a slow source would get more time."""
+        """How many seconds and batches a window has at least: the same for all, or a slow one would get more time."""
         running = [self._sources[name] for name in self.running]
-        seconds, batches = STEP_VISIT if all(each.is_step for each in running) else VISIT
+        seconds, batches = STEP_WINDOW if all(each.is_step for each in running) else WINDOW
         return max([seconds, *(batches * each.batch_seconds for each in running)]), batches
 
     def _words(self, shortest, until, place):

@@ -1,6 +1,6 @@
-"""A source: batches that are read on and on, or a step that is called again and again. It is warmed up, then visited.
+"""A source: batches that are read on and on, or a step that is called again and again. It is warmed up, then measured.
 
-No TensorFlow is imported here; where somebody else has loaded it, a visit waits for its GPUs.
+No TensorFlow is imported here; where somebody else has loaded it, a measurement window waits for its GPUs.
 """
 
 import math
@@ -103,11 +103,12 @@ class Source:
                 return
             before = rate
 
-    def visit(self, seconds, batches):
-        """Return examples and seconds of one visit; of an iterator, once it is at rest and its buffers are empty."""
+    def measure_window(self, seconds, batches):
+        """Return examples and seconds of one measurement window; of an iterator, once it is at rest and its buffers are
+        empty."""
         if not self.is_step:
             let_rest(self.progress.tick)
-            self._run_dry()
+            self._drain()
         examples, _, took = self.run(seconds, batches)
         return examples, took
 
@@ -118,10 +119,10 @@ class Source:
         self.ended.clear()
         threading.Thread(target=iterators.clear, name="letting go").start()
 
-    def _run_dry(self):
+    def _drain(self):
         """Take what lies ready: for 0.1 s, and until a pull waited for half as long as a batch takes.
 
-        How long that is, the warm-up has said. A visit must not say it: one that took batches which lay ready would
+        How long that is, the warm-up has said. A window must not say it: one that took batches which lay ready would
         make the next one believe that it was dry.
         """
         began = now()
@@ -140,7 +141,7 @@ class Source:
             self.pass_is_empty = False
             return examples_in(batch, self.name)
         if self.pass_is_empty:
-            again = " a second time: give it as a function or an iterable that starts anew" if self.passes else ""
+            again = " a second time: give a function, or an iterable that starts a new pass" if self.passes else ""
             raise ValueError(f"{self.name} yielded no batch{again}")
         self.passes += 1
         self.ended.append(self.iterator)
@@ -154,8 +155,8 @@ class Source:
         done = self.made()
         if _is_read_later(done):
             raise TypeError(
-                f"{self.name} is a function that returns {done!r:.99}, and a call of it reads nothing: give what it"
-                " returns, or a function that does a step"
+                f"{self.name} is a function that returns {done!r:.99}; calling it does no work: pass its return"
+                " value, or a function that does a step"
             )
         is_count = isinstance(done, Integral) and not isinstance(done, bool)
         unit = "examples/s" if is_count else "steps/s"

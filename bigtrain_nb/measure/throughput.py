@@ -5,7 +5,7 @@ from typing import Any
 
 from bigtrain_nb.common.checks import of_kind
 from bigtrain_nb.common.progress import Progress
-from bigtrain_nb.common.time_scale import patient
+from bigtrain_nb.common.time_scale import scaled_seconds
 from bigtrain_nb.common.words import number
 from bigtrain_nb.measure.results import Result
 from bigtrain_nb.measure.source import Source
@@ -25,11 +25,11 @@ def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progr
     it holds; the first component must not be a scalar. A step function that returns an int says how many examples
     it processed, and must do so every time; otherwise each call counts as one step.
 
-    ``seconds`` are for measuring, times BIGTRAIN_NB_PATIENCE where that is in the environment. Before them it is warmed
-    up: to the end of a first pass, which may fill a cache, for as long again at most, and until its rate is steady. If
-    that pass has not ended, the result's ``note`` says so. A batch is never cut, so a slow source may take longer, up
-    to 6 rounds of one batch. ``progress(fraction, words)`` is called between batches, at most ten times a second; an
-    exception that it raises ends the measurement. Without it, a notebook and a terminal show a bar.
+    ``seconds`` are for measuring, times BIGTRAIN_NB_TIME_SCALE where that is in the environment. Before them it is
+    warmed up: to the end of a first pass, which may fill a cache, for as long again at most, and until its rate is
+    steady. If that pass has not ended, the result's ``note`` says so. A batch is never cut, so a slow source may take
+    longer, up to 6 rounds of one batch. ``progress(fraction, words)`` is called between batches, at most ten times a
+    second; an exception that it raises ends the measurement. Without it, a notebook and a terminal show a bar.
 
     Raises ValueError for a source that yields nothing, for batches without examples or a leading dimension, for a step
     function that returns an int only sometimes and for seconds that are not positive and finite; TypeError for a
@@ -40,8 +40,8 @@ def throughput(source: Any, *, seconds: float = 3.0, name: str = "source", progr
         batches = tf.data.Dataset.range(10_000).batch(100)
         print(bt.throughput(batches, seconds=0.5))
     """
-    of_kind("name", name, str, "a text")
-    seconds = patient(seconds)
+    of_kind("name", name, str, "a string")
+    seconds = scaled_seconds(seconds)
     with Progress(progress) as told:
         made = Source(source, name, told)
         told.say(0.0, "warming up")

@@ -20,14 +20,13 @@ OF_MEMORY = {
     "16-bit copies": (MEASURED, 0.7),
     "gathered": (MEASURED, 0.4),
     "gradients": (GREEN, 0.95),
-    "slots": (PURPLE, 0.95),
+    "optimizer state": (PURPLE, 0.95),
     "optimizer": (PURPLE, 0.95),
-    "optimizer slots": (PURPLE, 0.95),
     "activations": (PREDICTED, 0.95),
     "activations: blocks": (PREDICTED, 0.95),
-    "activations: the block in work": (PREDICTED, 0.7),
+    "activations: current block": (PREDICTED, 0.7),
     "activations: logits": (PREDICTED, 0.45),
-    "work": (INK, 0.45),
+    "workspace": (INK, 0.45),
     "fragments": (INK, 0.45),
 }
 """A part of memory has the same colour in every picture: blue what holds weights, orange activations."""

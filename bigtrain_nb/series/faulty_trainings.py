@@ -103,14 +103,14 @@ def labels_shuffled():
     return perceptron(layers.Dense(3, "softmax")), batches(x, np.random.default_rng(2).permutation(y))
 
 
-SICK = {
+FAULTY = {
     "labels from 1": (labels_from_one, "targets"),
     "softmax twice": (softmax_twice, "outputs and loss"),
     "raw pixels": (raw_pixels, "start"),
-    "sees its answer": (sees_its_answer, "sees its answer"),
+    "sees its answer": (sees_its_answer, "label leakage"),
     "padding trained": (padding_trained, "padding"),
-    "examples mixed": (examples_mixed, "examples apart"),
-    "rate too large": (rate_too_large, "one batch"),
+    "examples mixed": (examples_mixed, "cross-example leakage"),
+    "rate too large": (rate_too_large, "overfit one batch"),
     "labels shuffled": (labels_shuffled, None),
 }
 """{what is wrong: (the training, the check of `bt.preflight` that is to say so, None where none can)}."""

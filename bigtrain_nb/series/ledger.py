@@ -10,15 +10,15 @@ from bigtrain_nb.measure.rounds import compare
 from bigtrain_nb.measure.throughput import throughput
 from bigtrain_nb.workbook import workbook
 
-HEAD = ("examples/s before", "examples/s", "gain", "nats a byte")
+HEAD = ("examples/s before", "examples/s", "gain", "nats per byte")
 
 
 @dataclass(frozen=True)
 class Entry:
     """One way to train. ``rate``: a `Result` in examples/s; ``before``: the same of the way before, if it was measured
-    in turns with this one; ``gain``: ``rate`` as a multiple of the rate before, a `Ratio` if in turns, else a number;
-    ``loss``: nats a byte. None for what was not measured. ``predicted``: what the reader said, such as "1.5x" or
-    "2.2 nats", "" if nothing. ``kept``: whether later steps build on it. ``source``: what was measured, if that was
+    interleaved with this one; ``gain``: ``rate`` as a multiple of the rate before, a `Ratio` if in turns, else a
+    number; ``loss``: nats per byte. None for what was not measured. ``predicted``: what the reader said, such as "1.5x"
+    or "2.2 nats", "" if nothing. ``kept``: whether later steps build on it. ``source``: what was measured, if that was
     here.
     """
 

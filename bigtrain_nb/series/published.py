@@ -1,10 +1,11 @@
 """Published trainings of dense models, beside what `bt.plan_cluster` says of them.
 
-`RUNS` were known when the constants of a plan were chosen, also those that chose none. `AFTERWARDS` were listed
-after they were; some of them had been tried before.
+All were known when the constants of a plan were chosen: this is no blind test. `RUNS` are in 16 bits and in float8,
+`MOSAIC_ROWS` more rows of one of their sources, `PAIRS` the same model on the same devices in both.
 """
 
 from dataclasses import dataclass, replace
+from statistics import median
 
 import bigtrain_nb as bt
 from bigtrain_nb.common import cards
@@ -13,17 +14,22 @@ TITAN = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
 ASYNC = "torchtitan, benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md"
 IBM = "foundation-model-stack/fms-fsdp, README"
 MOSAIC = "mosaicml/llm-foundry, scripts/train/benchmarking/README.md"
-NVIDIA = "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary-archive.md"
+BRIDGE = "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary-archive.md"
+DGXC = "NVIDIA/dgxc-benchmarking"
+KEMPNER = "KempnerInstitute/KempnerForge, benchmarks/mfu_scaling/mfu_scaling.md (5 April 2026)"
+VALIDATION = "KempnerInstitute/KempnerForge, benchmarks/config_validation/config_validation.md (6 April 2026)"
 META = "Grattafiori et al. 2024, table 4"
-GOOGLE = "AI-Hypercomputer/tpu-recipes, training; its recomputation is not said in these words: half is assumed"
+GOOGLE = "AI-Hypercomputer/tpu-recipes, training (August 2026)"
+HALF_ASSUMED = "what is recomputed is not said in these words: half is assumed"
 
 
 @dataclass(frozen=True)
 class Run:
     """One training: ``settings`` of `bt.plan_cluster`, and what its ``source`` reports.
 
-    ``rate``: tokens/s of a device; ``memory``: GiB of a device, None where it is not said. ``chose``: which constant of
-    a plan was chosen by it, "" for none. ``differs``: what is in the run and not in the plan, or assumed in the plan.
+    ``rate``: tokens/s of a device; ``reports``: the utilization that the source gives with it, "MFU", "HFU", both or
+    neither; ``memory``: GiB of a device, None where it is not said; ``differs``: what is in the run and not in the
+    plan, or assumed in the plan; not ``verified``: named to us and not found in its source.
     """
 
     name: str
@@ -32,8 +38,9 @@ class Run:
     settings: dict
     rate: float
     memory: float | None = None
-    chose: str = ""
+    reports: str = ""
     differs: str = ""
+    verified: bool = True
 
     def plan(self):
         return bt.plan_cluster(self.model, **{"tensor_parallel": 1, "pipeline_parallel": 1, **self.settings})
@@ -52,25 +59,55 @@ class Run:
         return lowest <= self.rate <= highest
 
     @property
+    def mfu(self):
+        """Model FLOPs utilization, by the count of `bt.Transformer.flops`, also where the source counts otherwise."""
+        return self._of_peak("none")
+
+    @property
+    def hfu(self):
+        """Hardware FLOPs utilization: recomputation counted."""
+        return self._of_peak(self.settings["recompute"])
+
+    def _of_peak(self, recompute):
+        device = bt.ACCELERATORS[self.settings.get("on", "H100")]
+        return self.rate * self.model.flops(1, recompute).total / self.model.length / device.flops_16
+
+    @property
     def memory_ratio(self):
         """Planned divided by published memory."""
         return self.plan().memory.total / 2**30 / self.memory
 
 
 _8, _70, _405 = (bt.SIZES[f"Llama 3 {size} B"] for size in (8, 70, 405))
+_8_SHORT, _70_SHORT = (replace(model, length=4096) for model in (_8, _70))
+_GPT_3 = bt.SIZES["GPT-3"]
 _LLAMA_2 = {"vocabulary": 32_000, "length": 4096, "tied": False, "gated": True}
+_LLAMA_7 = bt.Transformer(32, 4096, 32, hidden=11_008, **_LLAMA_2)
+_LLAMA_13 = bt.Transformer(40, 5120, 40, hidden=13_824, **_LLAMA_2)
 _LLAMA_34 = bt.Transformer(48, 8192, 64, hidden=22_016, key_value_heads=8, **_LLAMA_2)
 _LLAMA_70 = bt.Transformer(80, 8192, 64, hidden=28_672, key_value_heads=8, **_LLAMA_2)
 _LLAMA_65 = replace(_LLAMA_34, layers=80, key_value_heads=None, length=2048)
-_MPT_7, _MPT_30, _MPT_70 = (
-    bt.Transformer(layers, width, heads, 50_368, 2048)
-    for layers, width, heads in ((32, 4096, 32), (48, 7168, 56), (80, 8192, 64))
+_LLAMA_7_SHORT, _LLAMA_13_SHORT = (replace(model, length=2048) for model in (_LLAMA_7, _LLAMA_13))
+_LLAMA_33 = bt.Transformer(60, 6656, 52, hidden=17_920, **{**_LLAMA_2, "length": 2048})
+_NEMOTRON = {"vocabulary": 256_000, "length": 4096, "tied": False, "key_value_heads": 8}
+_NEMOTRON_15, _NEMOTRON_340 = (
+    bt.Transformer(layers, width, heads, **_NEMOTRON) for layers, width, heads in ((32, 6144, 48), (96, 18_432, 96))
 )
-_HALF = {"recompute": "selective", "micro_batches": 1}
-_AGAIN = {"recompute": "everything", "micro_batches": 1}
-_OF_IBM = {"on": "A100 80 GB", "devices": 128, "network": 50e9 / 8, **_AGAIN}
+_MPT_1, _MPT_3, _MPT_7, _MPT_13, _MPT_30, _MPT_70 = (
+    bt.Transformer(layers, width, heads, 50_368, 2048)
+    for layers, width, heads in (
+        *((24, 2048, 16), (32, 2560, 20), (32, 4096, 32), (40, 5120, 40)),
+        *((48, 7168, 56), (80, 8192, 64)),
+    )
+)
+_NONE, _HALF, _ALL = ({"recompute": each} for each in ("none", "selective", "everything"))
+_ONCE = {"micro_batches": 1}
+_CUT_DOWN = {"on": "H100 96 GB, 500 W"}
 _FLOAT_8 = {"policy": "float8"}
-_A_NODE = "400 Gbit/s are taken to be those of a node"
+_STATE = {"zero_stage": 1}
+_FOUR = {"on": "H200", "micro_batches": 4, "devices_per_node": 4, **_ALL}
+_CP = "2 devices share a sequence (context parallel), which is not in the plan: as many more replicas"
+_A_NODE = "the Gbit/s are taken to be those of a node"
 
 
 def _by_mfu(model, mfu):
@@ -78,154 +115,208 @@ def _by_mfu(model, mfu):
     return mfu * bt.ACCELERATORS["H100"].flops_16 / (model.flops(1).total / model.length)
 
 
-FULLY_SHARDED = (
-    Run(
-        "Llama 3.1 8 B, 8 H100, not compiled",
-        TITAN,
-        _8,
-        {"batch": 16, "devices": 8, **_HALF},
-        5762,
-        82.4,
-        "Hopper, 16 bits",
+def _cut(tensor=1, pipeline=1):
+    return {"tensor_parallel": tensor, "pipeline_parallel": pipeline}
+
+
+def _run(name, source, model, devices, batch, rate, *settings, **others):
+    every = {"devices": devices, "batch": batch}
+    for some in settings:
+        every.update(some)
+    return Run(name, source, model, every, rate, **others)
+
+
+_IBM_A100 = {"on": "A100 80 GB", "network": 50e9 / 8, **_ONCE}
+_IBM_H100 = {"network": 100e9 / 8, **_ONCE}
+_V6E, _V7 = {"on": "TPU v6e", **_HALF}, {"on": "TPU v7", **_HALF}
+
+SIXTEEN_BITS = (
+    _run(
+        *("Llama 3.1 8 B, 8 H100 96 GB, not compiled", TITAN, _8, 8, 16, 5762, _ONCE, _HALF, _CUT_DOWN),
+        **{"memory": 82.4, "reports": "MFU"},
     ),
-    Run("Llama 3.1 8 B, 8 H100", TITAN, _8, {"batch": 16, "devices": 8, **_HALF}, 6667, 77.0, "memory"),
-    Run("Llama 3.1 8 B, 8 H100, float8", TITAN, _8, {"batch": 16, "devices": 8, **_HALF, **_FLOAT_8}, 8532, 76.8),
-    Run("Llama 3.1 8 B, 128 H100", TITAN, _8, {"batch": 256, "devices": 128, **_HALF}, 6514, 62.0, "memory, hidden"),
-    Run(
-        *("Llama 3.1 8 B, 128 H100, float8", TITAN, _8, {"batch": 256, "devices": 128, **_HALF, **_FLOAT_8}),
-        *(8380, 61.8, "Hopper, 8 bits"),
+    _run(
+        *("Llama 3.1 8 B, 8 H100 96 GB", TITAN, _8, 8, 16, 6667, _ONCE, _HALF, _CUT_DOWN),
+        **{"memory": 77.0, "reports": "MFU"},
     ),
-    Run(
+    _run("Llama 3.1 8 B, 128 H100 96 GB", TITAN, _8, 128, 256, 6514, _ONCE, _HALF, _CUT_DOWN, memory=62.0),
+    _run("Llama 3 8 B, 64 H100 96 GB, TP 8", ASYNC, _8, 64, 96, 4378, _ONCE, _HALF, _CUT_DOWN, _cut(8)),
+    _run("Llama 3 70 B, 256 H100 96 GB, TP 8", ASYNC, _70, 256, 512, 597, _ONCE, _ALL, _CUT_DOWN, _cut(8)),
+    _run(
+        *("Llama 2 7 B, 96 H100", f"{IBM} of 2025", _LLAMA_7, 96, 192, 9600, _IBM_H100, _NONE, {"shard_size": 8}),
+        **{"reports": "MFU and HFU", "differs": f"{_A_NODE}; hybrid sharding, in nodes"},
+    ),
+    _run(
+        *("Llama 2 13 B, 96 H100", f"{IBM} of 2025", _LLAMA_13, 96, 192, 4850, _IBM_H100, _HALF),
+        **{"reports": "MFU and HFU", "differs": _A_NODE},
+    ),
+    _run(
+        *("Llama 2 34 B, 96 H100", f"{IBM} of 2025", _LLAMA_34, 96, 192, 1830, _IBM_H100, _HALF),
+        **{"reports": "MFU and HFU", "differs": _A_NODE},
+    ),
+    _run(
+        *("Llama 2 7 B, 128 A100", f"{IBM} of 2025", _LLAMA_7, 128, 256, 4550, _IBM_A100, _NONE, {"shard_size": 8}),
+        **{"reports": "MFU and HFU", "differs": f"{_A_NODE}; hybrid sharding, in nodes"},
+    ),
+    _run(
+        *("Llama 2 34 B, 128 A100", f"{IBM} of February 2024", _LLAMA_34, 128, 256, 700, _IBM_A100, _ALL),
+        **{"reports": "MFU and HFU", "differs": _A_NODE},
+    ),
+    _run(
+        *("Llama 2 70 B, 128 A100", f"{IBM} of February 2024", _LLAMA_70, 128, 256, 370, _IBM_A100, _ALL),
+        **{"reports": "MFU and HFU", "differs": _A_NODE},
+    ),
+    _run("MPT 7 B, 512 H100", MOSAIC, _MPT_7, 512, 3072, 9670, _ONCE, _NONE, reports="MFU and HFU"),
+    _run("MPT 30 B, 32 H100", MOSAIC, _MPT_30, 32, 1344, 2308, _ALL, reports="MFU and HFU"),
+    _run("MPT 70 B, 512 H100", MOSAIC, _MPT_70, 512, 4096, 1007, _ONCE, _ALL, reports="MFU and HFU"),
+    _run(
+        *("MPT 30 B, 8 A100", MOSAIC, _MPT_30, 8, 504, 916, {"on": "A100 80 GB", "micro_batches": 21}, _ALL),
+        reports="MFU and HFU",
+    ),
+    *(
+        _run(
+            *(f"LLaMA {size} B, 2048 A100", "Touvron et al. 2023, section 2.4 and table 15", model, 2048, 2048, rate),
+            *(_NONE, {"on": "A100 80 GB"}, _cut(tensor)),
+            differs="by its GPU-hours; devices are said for 65 B alone; TP as in the files of the published weights",
+        )
+        for size, model, rate, tensor in (
+            (7, _LLAMA_7_SHORT, 1e12 / 82_432 / 3600, 1),
+            (13, _LLAMA_13_SHORT, 1e12 / 135_168 / 3600, 2),
+            (33, _LLAMA_33, 1.4e12 / 530_432 / 3600, 4),
+            (65, _LLAMA_65, 380, 8),
+        )
+    ),
+    _run(
+        *("Llama 3.1 8 B, 8 H100, NeMo", f"{DGXC} v25.02, llama3.1/README_8b.md", _8, 8, 128, 82_028 / 8),
+        *(_STATE, _NONE, {"micro_batches": 16}),
+        **{"reports": "MFU", "differs": _CP},
+    ),
+    _run(
+        *("Llama 3.1 70 B, 2048 H100, NeMo", f"{DGXC} v25.02, llama3.1/README_70b.md", _70, 2048, 4096),
+        *(2_260_623 / 2048, _STATE, _NONE, _cut(4, 4)),
+        **{"reports": "MFU", "differs": _CP},
+    ),
+    _run(
+        *("Llama 3.1 405 B, 2304 H100, NeMo", f"{DGXC} v25.02, llama3.1/README_405b.md", _405, 2304, 1008),
+        *(466_527 / 2304, _STATE, _NONE, _cut(8, 9)),
+        **{"reports": "MFU", "differs": _CP},
+    ),
+    _run(
+        *("Nemotron-4 15 B, 16 H100, TP 4", f"{DGXC} v25.02, nemotron/README_15b.md", _NEMOTRON_15, 16, 64),
+        *(93_223 / 16, _STATE, _NONE, _cut(4), {"micro_batches": 4}),
+        reports="MFU",
+    ),
+    _run(
+        *("Nemotron-4 340 B, 2048 H100, 8 x 8 x 32", f"{DGXC} v25.02, nemotron/README_340b.md", _NEMOTRON_340),
+        *(2048, 512, 433_296 / 2048, _STATE, _NONE, _cut(8, 8)),
+        reports="MFU",
+    ),
+    _run(
+        *("GPT-3 175 B, 2048 H100, NeMo", f"{DGXC} v25.02, nemo_megatron/README_175b.md", _GPT_3, 2048, 4096),
+        *(988_057 / 2048, _STATE, _NONE, _cut(4, 8)),
+        reports="MFU",
+    ),
+    _run("Llama 3 405 B, 8192 H100", META, _405, 8192, 2048, _by_mfu(_405, 0.43), _NONE, _cut(8, 16), reports="MFU"),
+    _run(
+        "Llama 3 405 B, 16,384 H100", META, _405, 16_384, 2048, _by_mfu(_405, 0.41), _NONE, _cut(8, 16), reports="MFU"
+    ),
+    _run("Llama 3 8 B, 32 H200, nodes of 4", VALIDATION, _8_SHORT, 32, 512, 297_384 / 32, _FOUR, reports="MFU"),
+    _run(
+        "Llama 3 70 B, 32 H200, TP 4, nodes of 4",
+        KEMPNER,
+        _70_SHORT,
+        32,
+        64,
+        17_657 / 32,
+        _FOUR,
+        _cut(4),
+        reports="MFU",
+    ),
+    _run(
+        *("Llama 3 70 B, 160 H200, TP 4, nodes of 4", "KempnerInstitute/KempnerForge, benchmarks", _70_SHORT, 160, 320),
+        *(535, _FOUR, _cut(4)),
+        differs="not in the repository's files of June 2026, and no constant was chosen by it; sequences as with 32",
+        verified=False,
+    ),
+    _run(
+        *("Llama 3.1 405 B, 128 GB200", f"{DGXC} v25.05, llama3.1/README.md", _405, 128, 64, 56_092 / 128),
+        *(_STATE, _NONE, {"on": "GB200 NVL72"}, _cut(4, 8)),
+        **{"reports": "MFU", "differs": _CP},
+    ),
+    _run(
+        *("Nemotron-4 340 B, 128 GB200", f"{DGXC} v25.05, nemotron/README.md", _NEMOTRON_340, 128, 512, 64_211 / 128),
+        *(_STATE, _NONE, {"on": "GB200 NVL72"}, _cut(8, 4)),
+        reports="MFU",
+    ),
+    _run(
+        *("Llama 2 70 B, 512 TPU v5p", "MaxText, docs/reference/models/tiering.md", _LLAMA_70, 512, 2048, 692),
+        *({"on": "TPU v5p"}, _HALF),
+        **{"reports": "MFU", "differs": f"how many sequences is not said; {HALF_ASSUMED}"},
+    ),
+    _run("Llama 3.1 8 B, 256 TPU v6e", GOOGLE, _8, 256, 1024, 7207, _V6E, differs=HALF_ASSUMED),
+    _run("Llama 3.1 70 B, 256 TPU v6e", GOOGLE, _70, 256, 1280, 960, _V6E, differs=HALF_ASSUMED),
+    _run("Llama 3.1 70 B, 64 TPU v7", GOOGLE, _70, 64, 256, 2687, _V7, differs=HALF_ASSUMED),
+    _run("Llama 3.1 405 B, 256 TPU v7", GOOGLE, _405, 256, 1536, 500, _V7, differs=HALF_ASSUMED),
+)
+_INTERLEAVING = "virtual stages of more layers than two, or none: its bubble is not said"
+EIGHT_BITS = (
+    _run(
+        *("Llama 3.1 8 B, 8 H100 96 GB, float8", TITAN, _8, 8, 16, 8532, _ONCE, _HALF, _CUT_DOWN, _FLOAT_8),
+        memory=76.8,
+    ),
+    _run(
+        *("Llama 3.1 8 B, 128 H100 96 GB, float8", TITAN, _8, 128, 256, 8380, _ONCE, _HALF, _CUT_DOWN, _FLOAT_8),
+        memory=61.8,
+    ),
+    _run(
         *("Llama 3.1 8 B, 32 H200, float8", "torchtitan, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md", _8),
-        *({"on": "H200", "batch": 64, "devices": 32, **_HALF, **_FLOAT_8}, 10_938, 47.96, "memory"),
+        *(32, 64, 10_938, _ONCE, _HALF, _FLOAT_8, {"on": "H200"}),
+        memory=47.96,
     ),
-    Run(
-        *("Llama 3 8 B, 8 H100, float8", f"{NVIDIA}, 25.11", _8),
-        *({"batch": 128, "devices": 8, "micro_batches": 16, "recompute": "none", **_FLOAT_8}, 14_451),
-        chose="Hopper, 8 bits",
+    _run(
+        *("Llama 3.1 70 B, 256 H100 96 GB, TP 8, float8", TITAN, _70, 256, 512, 829),
+        *(_ONCE, _ALL, _CUT_DOWN, _FLOAT_8, _cut(8)),
+        memory=71.9,
     ),
-    Run(
-        *("Llama 3 8 B, 8 B200, float8", f"{NVIDIA}, 25.11", _8),
-        *({"on": "B200", "batch": 128, "devices": 8, "micro_batches": 8, "recompute": "none", **_FLOAT_8}, 30_624),
+    _run(
+        *("Llama 3.1 405 B, 512 H100 96 GB, float8, 1F1B", TITAN, _405, 512, 256, 100),
+        *(_ALL, _CUT_DOWN, _FLOAT_8, _cut(8, 8)),
+        **{"memory": 82.5, "differs": _INTERLEAVING},
     ),
-    Run(
-        "Llama 2 34 B, 128 A100", f"{IBM} of February 2024", _LLAMA_34, {"batch": 256, **_OF_IBM}, 700, differs=_A_NODE
+    _run(
+        *("Llama 3.1 405 B, 512 H100 96 GB, float8, interleaved", TITAN, _405, 512, 256, 128),
+        *(_ALL, _CUT_DOWN, _FLOAT_8, _cut(8, 8)),
+        **{"memory": 72.7, "differs": _INTERLEAVING},
     ),
-    Run(
-        "Llama 2 70 B, 128 A100", f"{IBM} of February 2024", _LLAMA_70, {"batch": 256, **_OF_IBM}, 370, differs=_A_NODE
+    _run(
+        *("Llama 3 8 B, 8 H100, float8", f"{BRIDGE}, 25.11", _8, 8, 128, 14_451),
+        *(_NONE, _FLOAT_8, {"micro_batches": 16}),
     ),
-    Run(
-        *("Llama 2 70 B, 96 H100", f"{IBM} of May 2024", _LLAMA_70),
-        *({"batch": 192, "devices": 96, "network": 100e9 / 8, **_AGAIN}, 890),
-        differs="800 Gbit/s are taken to be those of a node; by its HFU three quarters of the blocks run again",
+    _run(
+        *("Llama 3 8 B, 8 B200, float8", f"{BRIDGE}, 25.11", _8, 8, 128, 30_624),
+        *(_NONE, _FLOAT_8, {"on": "B200", "micro_batches": 8}),
     ),
-    Run(
-        "MPT 7 B, 512 H100",
-        MOSAIC,
-        _MPT_7,
-        {"batch": 3072, "devices": 512, "micro_batches": 1, "recompute": "none"},
-        9670,
+    _run(
+        *("Llama 3 70 B, 64 H100, float8", f"{BRIDGE}, 26.04.01", _70, 64, 256, 1664),
+        *(_STATE, _NONE, _FLOAT_8, _cut(4, 8)),
     ),
-    Run(
-        *("MPT 30 B, 32 H100", MOSAIC, _MPT_30, {"batch": 1344, "devices": 32, "recompute": "everything"}, 2308),
-        chose="Hopper, 16 bits",
+    _run(
+        *("Llama 3.1 405 B, 256 GB200, float8", f"{BRIDGE}, 26.04.01", _405, 256, 1536, 864),
+        *(_STATE, _NONE, _FLOAT_8, _cut(4, 16), {"on": "GB200 NVL72"}),
     ),
-    Run("MPT 70 B, 512 H100", MOSAIC, _MPT_70, {"batch": 4096, "devices": 512, **_AGAIN}, 1007),
-    Run(
-        *("MPT 30 B, 8 A100", MOSAIC, _MPT_30),
-        *({"on": "A100 80 GB", "batch": 504, "devices": 8, "micro_batches": 21, "recompute": "everything"}, 916),
-        chose="Ampere",
+    _run(
+        *("Llama 3 70 B, 64 GB300, float8", f"{BRIDGE}, 26.04.01", _70, 64, 256, 5248),
+        *(_NONE, _FLOAT_8, {"on": "GB300 NVL72", "micro_batches": 2}),
+    ),
+    _run(
+        *("Llama 3.1 405 B, 256 GB300, float8", f"{BRIDGE}, 26.06", _405, 256, 1536, 1048),
+        *(_STATE, _NONE, _FLOAT_8, _cut(4, 8), {"on": "GB300 NVL72"}),
     ),
 )
-"""On GPUs, fully sharded alone."""
+RUNS = SIXTEEN_BITS + EIGHT_BITS
 
-SEVERAL_CUTS = (
-    Run(
-        *(
-            "Llama 3 8 B, 64 H100, 8 a layer",
-            ASYNC,
-            _8,
-            {"batch": 96, "devices": 64, "tensor_parallel": 8, **_HALF},
-            4378,
-        ),
-        differs="products of a model this small, cut in eight, are small",
-    ),
-    Run(
-        "Llama 3 70 B, 256 H100, 8 a layer",
-        ASYNC,
-        _70,
-        {"batch": 512, "devices": 256, "tensor_parallel": 8, **_AGAIN},
-        597,
-    ),
-    Run(
-        *("Llama 3.1 70 B, 256 H100, 8 a layer, float8", TITAN, _70),
-        *({"batch": 512, "devices": 256, "tensor_parallel": 8, **_AGAIN, **_FLOAT_8}, 829, 71.9),
-    ),
-    Run(
-        *("LLaMA 65 B, 2048 A100", "Touvron et al. 2023, section 2.4", _LLAMA_65),
-        *({"on": "A100 80 GB", "batch": 2048, "devices": 2048, "tensor_parallel": 8, "recompute": "none"}, 380),
-        chose="Ampere",
-        differs="its layout is not said: 8 a layer are assumed",
-    ),
-)
-_CUT = {"tensor_parallel": 8, "pipeline_parallel": 8, "recompute": "everything", **_FLOAT_8}
-_OF_META = {"batch": 2048, "tensor_parallel": 8, "pipeline_parallel": 16, "recompute": "none"}
-PIPELINES = (
-    Run(
-        *("Llama 3.1 405 B, 512 H100, float8, 1F1B", TITAN, _405, {"batch": 256, "devices": 512, **_CUT}, 100, 82.5),
-        differs="one run of layers a stage: a stage waits for 18 % of the step, where a plan has runs of two layers",
-    ),
-    Run(
-        *("Llama 3.1 405 B, 512 H100, float8, interleaved", TITAN, _405, {"batch": 256, "devices": 512, **_CUT}),
-        *(128, 72.7),
-        differs="runs of more than two layers, or few: its waiting is not said",
-    ),
-    Run("Llama 3 405 B, 8192 H100", META, _405, {"devices": 8192, **_OF_META}, _by_mfu(_405, 0.43)),
-    Run("Llama 3 405 B, 16,384 H100", META, _405, {"devices": 16_384, **_OF_META}, _by_mfu(_405, 0.41)),
-    Run(
-        *("Llama 3 70 B, 64 H100, float8", f"{NVIDIA}, 26.04.01", _70),
-        {
-            **{"batch": 256, "devices": 64, "tensor_parallel": 4, "pipeline_parallel": 8},
-            **{"zero_stage": 1, "recompute": "none", **_FLOAT_8},
-        },
-        1664,
-    ),
-    Run(
-        *("Llama 3.1 405 B, 256 GB200, float8", f"{NVIDIA}, 26.04.01", _405),
-        {
-            **{"on": "GB200 NVL72", "batch": 1536, "devices": 256, "tensor_parallel": 4, "pipeline_parallel": 16},
-            **{"zero_stage": 1, "recompute": "none", **_FLOAT_8},
-        },
-        864,
-        chose="Blackwell, 8 bits",
-    ),
-)
-TPUS = (
-    Run(
-        *("Llama 2 70 B, 512 TPU v5p", "MaxText, docs/reference/models/tiering.md", _LLAMA_70),
-        *({"on": "TPU v5p", "batch": 2048, "devices": 512, "recompute": "selective"}, 692),
-        chose="TPU v5p",
-        differs="how many sequences, and what runs again, is not said",
-    ),
-    Run(
-        *("Llama 3.1 70 B, 256 TPU v6e", GOOGLE, _70),
-        *({"on": "TPU v6e", "batch": 1280, "devices": 256, "recompute": "selective"}, 960),
-        chose="TPU v6e",
-    ),
-    Run(
-        *("Llama 3.1 405 B, 256 TPU v7", GOOGLE, _405),
-        *({"on": "TPU v7", "batch": 1536, "devices": 256, "recompute": "selective"}, 500),
-        chose="TPU v7",
-    ),
-)
-RUNS = FULLY_SHARDED + SEVERAL_CUTS + PIPELINES + TPUS
-
-_MPT_1, _MPT_3, _MPT_13 = (
-    bt.Transformer(layers, width, heads, 50_368, 2048)
-    for layers, width, heads in ((24, 2048, 16), (32, 2560, 20), (40, 5120, 40))
-)
 _H100, _A100, _A100_40 = "H100", "A100 80 GB", "A100 40 GB"
-_MORE = (  # model, length, devices, their kind, batch, micro-batches, what runs again, tokens/s of a device
+_MORE = (  # model, length, devices, their kind, batch, micro-batches, what is recomputed, tokens/s of a device
     (_MPT_1, 2048, 128, _H100, 1536, 1, "none", 44_123),
     (_MPT_1, 2048, 512, _H100, 6144, 1, "none", 39_837),
     (_MPT_3, 2048, 128, _H100, 1024, 1, "none", 23_422),
@@ -242,7 +333,7 @@ _MORE = (  # model, length, devices, their kind, batch, micro-batches, what runs
     (_MPT_30, 2048, 128, _A100_40, 768, 1, "everything", 865),
     (_MPT_70, 2048, 64, _A100_40, 128, 1, "everything", 276),
 )
-AFTERWARDS = tuple(
+MOSAIC_ROWS = tuple(
     Run(
         f"MPT of {model.weights / 1e9:.1f} B, {devices} {on}, {length:,} tokens",
         MOSAIC,
@@ -252,10 +343,33 @@ AFTERWARDS = tuple(
             **{"zero_stage": 2 if model in (_MPT_1, _MPT_3) else 3},
         },
         rate,
+        reports="MFU and HFU",
     )
     for model, length, devices, on, batch, slices, again, rate in _MORE
 )
-"""Fully sharded, on GPUs: these rows of the source's tables, whether the range holds them or not."""
+"""Rows of the table that MPT 7 B, 30 B and 70 B above are of: one source, so they say little more about a plan."""
+
+PAIRS = (  # model, parameters in billions, devices, tokens/s in 16 bits and in float8, source
+    ("Llama 3.1 8 B, 8 H100 96 GB", 8, 6667, 8532, TITAN),
+    ("Llama 3.1 8 B, 128 H100 96 GB", 8, 6514, 8380, TITAN),
+    ("Llama 3 8 B, 64 H100 96 GB, TP 8", 8, 4378, 5078, ASYNC),
+    ("Llama 3.1 8 B, 8 H100", 8, 82_028, 111_054, f"{DGXC} v25.02, llama3.1/README_8b.md"),
+    ("Nemotron-4 15 B, 16 H100", 15, 93_223, 128_565, f"{DGXC} v25.02, nemotron/README_15b.md"),
+    ("Llama 3 70 B, 256 H100 96 GB, TP 8", 70, 597.3, 809.8, ASYNC),
+    ("Llama 3.1 70 B, 64 H100", 70, 71_756, 100_275, f"{DGXC} v25.02, llama3.1/README_70b.md"),
+    ("Llama 3 70 B, 128 H100, MaxText", 70, 134_752, 231_117, f"{DGXC} v25.02, maxtext/README_70b.md"),
+    ("GPT-3 175 B, 128 H100", 175, 63_099, 93_190, f"{DGXC} v25.02, nemo_megatron/README_175b.md"),
+    ("Nemotron-4 340 B, 128 H100", 340, 28_432, 41_478, f"{DGXC} v25.02, nemotron/README_340b.md"),
+    ("Llama 3.1 405 B, 576 H100", 405, 117_964, 187_671, f"{DGXC} v25.02, llama3.1/README_405b.md"),
+    ("Llama 3.1 405 B, 128 GB200", 405, 56_092, 85_514, f"{DGXC} v25.05, llama3.1/README.md"),
+    ("Nemotron-4 340 B, 128 GB200", 340, 59_877, 88_383, f"{DGXC} v25.05, nemotron/README.md"),
+)
+
+
+def speedup_in_float8(least=0, most=1e6):
+    """Return (lowest, median, highest) of the published pairs of models from ``least`` to ``most`` billions."""
+    ratios = [eight / sixteen for _, billions, sixteen, eight, _ in PAIRS if least <= billions <= most]
+    return min(ratios), median(ratios), max(ratios)
 
 
 def compare(runs=RUNS):
@@ -267,6 +381,8 @@ def compare(runs=RUNS):
         if run.memory:
             memory = [f"{run.memory:g}", f"{run.memory * run.memory_ratio:.0f}", f"{run.memory_ratio:.2f}"]
         rates = [f"{run.rate:,.0f}", f"{lowest:,.0f} to {highest:,.0f}", "yes" if run.holds else "no"]
-        rows.append([run.name, *rates, *memory, run.chose, run.differs, run.source])
-    head = ["run", "tokens/s a device", "planned", "held", "GiB", "planned", "ratio", "chose", "what differs", "source"]
-    return cards.table("Published runs beside their plans", head, rows)
+        utilization = [f"{run.mfu:.2f}", f"{run.hfu:.2f}", run.reports]
+        rows.append([run.name, *rates, *utilization, *memory, run.differs, run.source])
+    head = ["run", "tokens/s per device", "planned", "inside", "MFU", "HFU", "source reports"]
+    head += ["GiB", "planned", "ratio", "what differs", "source"]
+    return cards.table("Published runs compared with their plans", head, rows)

@@ -1,32 +1,42 @@
 """What Keras' own callbacks know of a training, as for how long `EarlyStopping` has waited, over a restart."""
 
-import base64
 import csv
 import os
 
 import numpy as np
 
 from bigtrain_nb.common.keras_compat import STATE_OF_CALLBACKS
-from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.quiet import keras
 
 
 def states_of(callbacks):
     """Return what the callbacks of Keras know, to be written as JSON: {which one: {attribute: value}}."""
     states = {}
     for name, callback, attributes in _named(callbacks):
-        known = {attribute: getattr(callback, attribute) for attribute in attributes}
-        states[name] = {attribute: plain(value) for attribute, value in known.items()}
-        if known.get("best_weights") is not None:  # of which some may be scalars
-            states[name]["best_weights"] = [_encoded(np.asarray(weight)) for weight in known["best_weights"]]
+        states[name] = {attribute: plain(getattr(callback, attribute)) for attribute in attributes}
     return states
 
 
 def give_back(callbacks, states):
-    """Give the callbacks what they knew; one that was not there before begins anew."""
+    """Give the callbacks their state; one that was not there before starts from the beginning.
+
+    So does an `EarlyStopping` that restores the best weights, which no checkpoint has: a best value without its weights
+    would restore those of another epoch.
+    """
     for name, callback, attributes in _named(callbacks):
         for attribute in attributes:
-            if attribute in states.get(name, {}):
-                setattr(callback, attribute, _read(states[name][attribute]))
+            if attribute in states.get(name, {}) and not _keeps_weights(callback):
+                setattr(callback, attribute, states[name][attribute])
+
+
+def best_weights_are_lost(callbacks, states):
+    """Return whether an `EarlyStopping` had the weights of a best epoch, which are not in the checkpoint."""
+    named = [(name, callback) for name, callback, _ in _named(callbacks)]
+    return any(_keeps_weights(one) and states.get(name, {}).get("best") is not None for name, one in named)
+
+
+def _keeps_weights(callback):
+    return isinstance(callback, keras.callbacks.EarlyStopping) and callback.restore_best_weights
 
 
 def has_stopped(callbacks, states):
@@ -75,20 +85,7 @@ def plain(value):
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     if isinstance(value, np.ndarray) and value.ndim:
-        return _encoded(value)
+        return value.tolist()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return np.asarray(value).item()  # a scalar of TensorFlow or NumPy
-
-
-def _encoded(array):
-    return {"dtype": array.dtype.name, "shape": array.shape, "bytes": base64.b64encode(array.tobytes()).decode()}
-
-
-def _read(value):
-    if isinstance(value, list):
-        return [_read(one) for one in value]
-    if isinstance(value, dict) and value.keys() == {"dtype", "shape", "bytes"}:
-        kind = tf.as_dtype(value["dtype"]).as_numpy_dtype
-        return np.frombuffer(base64.b64decode(value["bytes"]), kind).reshape(value["shape"]).copy()
-    return value

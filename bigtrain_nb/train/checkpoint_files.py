@@ -103,7 +103,7 @@ class CheckpointFiles:
         earlier = tf.train.Checkpoint(**known)
         earlier.restore(path).assert_consumed()
         self._checkpoint.save_counter.assign(earlier.save_counter)
-        print(f"{path} has no state beside Keras' lists, as of stateful RNNs: that begins anew", flush=True)
+        print(f"{path} has no state outside Keras' lists, as of stateful RNNs: that restarts", flush=True)
 
     def gather(self, keep):
         """Gather what is sharded, to be saved; all workers must call it. Those that do not ``keep`` it do not save."""

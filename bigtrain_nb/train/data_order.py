@@ -1,11 +1,12 @@
 """What several workers read: all the same batches in the same order, of which each keeps its share."""
 
+import warnings
 import zlib
 
 import numpy as np
 
 from bigtrain_nb.common.keras_compat import datasets_within
-from bigtrain_nb.common.passes import keeps_order, noting_first, shuffles_of
+from bigtrain_nb.common.passes import noting_first, traits_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import all_gather
 
@@ -47,14 +48,8 @@ class OneOrder:
             return dataset
         known = [getattr(one, "order_is_known", False) for one in datasets_within(dataset)]
         order_is_known = any(known)  # of `EpochByEpoch`, which has looked at each epoch
-        if not order_is_known and not keeps_order(dataset):
-            raise ValueError(
-                "this dataset has deterministic=False and hands out what is ready first, so workers do not have one"
-                " order: some examples would train twice in an epoch, and others never. Leave deterministic out, or let"
-                " each worker read files of its own, by AutoShardPolicy.FILE"
-            )
-        if not order_is_known and any(seeds == (0, 0) for seeds, _ in shuffles_of(dataset)):
-            raise ValueError(f"this dataset shuffles without a seed, {_NO_ONE_ORDER}")
+        if not order_is_known:
+            _refuse_random_order(traits_of(dataset))
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = _POLICIES.DATA
         return noting_first(dataset, 1, self._note).with_options(options)
@@ -65,3 +60,22 @@ class OneOrder:
             content = part.tobytes() if part.dtype != object else b"\0".join(part.ravel().tolist())
             number = zlib.crc32(content, number)
         self._first = number
+
+
+def _refuse_random_order(traits):
+    """Raise ValueError where each worker would have an order of its own; warn where that cannot be seen."""
+    if traits.keeps_order is False:
+        raise ValueError(
+            "this dataset has deterministic=False and yields elements in nondeterministic order, so workers disagree:"
+            " some examples would train twice in an epoch, and others never. Leave deterministic out, or let each"
+            " worker read files of its own, by AutoShardPolicy.FILE"
+        )
+    if any(seeds == (0, 0) for seeds, _ in traits.shuffles or ()):
+        raise ValueError(f"this dataset shuffles without a seed, {_NO_ONE_ORDER}")
+    if traits.unknown:
+        warnings.warn(
+            "whether all workers read this dataset in one order was not examined, for its graph cannot be written"
+            f" ({traits.unknown}); only the first batch is compared. Give shuffle a seed, and set no"
+            " deterministic=False",
+            stacklevel=2,
+        )

@@ -1,6 +1,6 @@
 """Several devices on any machine, GPUs or parts of one CPU, and a strategy that trains on them."""
 
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.checks import integer
 from bigtrain_nb.common.keras_compat import mirrored_with_groups_of_its_own
 from bigtrain_nb.common.quiet import hear_of_16_bits, tf
 
@@ -27,7 +27,7 @@ def devices(at_least: int = 2) -> list[str]:
         with tf.device(second):
             print(tf.ones([3]).device)
     """
-    at_least = whole_number("at_least", at_least, 1, MOST)
+    at_least = integer("at_least", at_least, 1, MOST)
     if len(_devices) < at_least:
         _devices[:] = _choose(at_least)
     return list(_devices)
@@ -46,7 +46,7 @@ def mirrored(count: int | None = None) -> tf.distribute.MirroredStrategy:
         model.fit(tf.ones([64, 8]), tf.ones([64, 1]), batch_size=32)
     """
     if count is not None:
-        count = whole_number("count", count, 1, MOST)
+        count = integer("count", count, 1, MOST)
     return mirrored_over(devices(max(2, count or 2))[:count])
 
 

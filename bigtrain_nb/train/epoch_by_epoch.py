@@ -3,25 +3,29 @@
 `fit` opens its dataset anew in every epoch, and cannot be given another one.
 """
 
-from bigtrain_nb.common.passes import global_seed, keeps_order, shuffles_of, without_first
+import warnings
+
+from bigtrain_nb.common.passes import global_seed, traits_of, without_first
 from bigtrain_nb.common.quiet import tf
 
 
 class EpochByEpoch:
     """What ``make_epoch(number)`` returns for each epoch, as one ``dataset`` that `fit` takes.
 
-    ``length``: batches of an epoch, None if they are not known. A part of an epoch has fewer: the dataset tells the
-    whole length all the same, for Keras takes that of the first epoch for all. An epoch that is given from its start is
-    given through ``noting``, a function from a dataset to one with the same batches. ``seed``: TensorFlow's global seed
-    when an epoch was made last; ``sets_seed``: whether ``make_epoch`` itself has changed it.
+    ``first``: the dataset of the epoch that it begins with. ``length``: batches of an epoch, None if they are not
+    known. A part of an epoch has fewer: the dataset tells the whole length all the same, for Keras takes that of the
+    first epoch for all. An epoch that is given from its start is given through ``noting``, a function from a dataset to
+    one with the same batches. ``seed``: TensorFlow's global seed when an epoch was made last; ``sets_seed``: whether
+    ``make_epoch`` itself has changed it.
     """
 
     def __init__(self, make_epoch, epoch, length=None, noting=lambda dataset: dataset):
         self._make_epoch = make_epoch
         self._noting = noting
         self._last_shuffles = None, []
+        self._has_warned = False
         self.sets_seed = False
-        first = self.made(epoch)
+        self.first = first = self.made(epoch)
         self._spec = first.element_spec
         self.length = length_of(first)
         self._is_known = self.length is not None
@@ -72,18 +76,21 @@ class EpochByEpoch:
                 " by .dataset()"
             )
         if int(made.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("the dataset of make_epoch has no end, so no epochs: dataset.take(steps) makes one")
-        self._refuse_order_of_chance(epoch, made)
+            raise ValueError("the dataset of make_epoch is infinite; use dataset.take(steps)")
+        self._refuse_random_order(epoch, made)
         return made
 
-    def _refuse_order_of_chance(self, epoch, made):
+    def _refuse_random_order(self, epoch, made):
         """Raise ValueError where another call of ``make_epoch``, as after a restart, gives another order."""
-        if not keeps_order(made):
+        traits = traits_of(made)
+        if traits.keeps_order is False:
             raise ValueError(
-                f"the dataset of make_epoch({epoch}) has deterministic=False and hands out what is ready first, so it"
-                " has another order after a restart: leave deterministic out"
+                f"the dataset of make_epoch({epoch}) has deterministic=False and yields elements in nondeterministic"
+                " order, which differs after a restart: leave deterministic out"
             )
-        found = shuffles_of(made)
+        if traits.unknown:
+            self._warn_of_what_is_unknown(epoch, traits.unknown)
+        found = traits.shuffles or []
         before, shuffles_before = self._last_shuffles
         self._last_shuffles = epoch, found
         seeds = [seeds for seeds, _ in found]
@@ -95,6 +102,16 @@ class EpochByEpoch:
                 f"the dataset of make_epoch({epoch}) shuffles {why}, so after a restart it has another order, and some"
                 " examples are trained twice and others never: call dataset.shuffle(buffer, seed=epoch) in make_epoch,"
                 " and give sample_from_datasets a seed too"
+            )
+
+    def _warn_of_what_is_unknown(self, epoch, why):
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"whether the dataset of make_epoch({epoch}) has the same order after a restart was not examined, for"
+                f" its graph cannot be written ({why}); only its first batches are compared. Give shuffle a"
+                " seed, and set no deterministic=False",
+                stacklevel=2,
             )
 
     def _dataset(self):

@@ -5,23 +5,16 @@ in the batches alone: the first few of each epoch are summed up in numbers, whic
 """
 
 import math
+import warnings
 import zlib
 from collections import Counter
 from itertools import chain, zip_longest
 
 import numpy as np
 
-from bigtrain_nb.common.passes import (
-    calls_python,
-    changes_examples,
-    global_seed,
-    noting_first,
-    read_apart,
-    shuffles_of,
-    tensors_of,
-    uses_seed,
-)
+from bigtrain_nb.common.passes import global_seed, noting_first, read_apart, tensors_of, traits_of
 from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.words import cause
 
 BATCHES = 4
 ROWS = 16
@@ -83,9 +76,11 @@ def refuse_another_seed(dataset, epoch, seed_before):
     ``seed_before`` is None where it does not matter, and in checkpoints of earlier versions.
     """
     seed = global_seed()
-    if seed_before not in (None, seed) and uses_seed(dataset, seed):
+    seeds = traits_of(dataset).seeds
+    if seed_before not in (None, seed) and (seeds is None or seed in seeds):
+        depends = "may depend" if seeds is None else "depends"
         raise ValueError(
-            f"the order of epoch {epoch} depends on TensorFlow's global seed, which is another one than before the"
+            f"the order of epoch {epoch} {depends} on TensorFlow's global seed, which is another one than before the"
             f" restart, {seed} and not {seed_before}, so this would not be that training's order: call"
             f" keras.utils.set_random_seed({seed_before}) or tf.random.set_seed({seed_before}) before the dataset is"
             " made, as the first start did"
@@ -108,13 +103,12 @@ def _refuse(epoch, step):
     )
 
 
-def refuse_an_order_of_each_call(make, epoch):
-    """Raise ValueError if two calls of ``make(epoch)`` give other first batches.
+def refuse_an_order_of_each_call(dataset, make, epoch):
+    """Raise ValueError if another call of ``make(epoch)`` gives other first batches than ``dataset``, of the first.
 
     Where a shuffle would have to fill its buffer, what its seeds say must do.
     """
-    dataset = make(epoch)
-    if shuffles_of(dataset):
+    if traits_of(dataset).shuffles:
         return
     first, second = _first_of(dataset), _first_of(make(epoch))
     if len(first) != len(second) or _differ(first, second, dataset, lambda: _first_of_the_next(make, epoch)):
@@ -129,7 +123,7 @@ def _differ(before, now, dataset, of_another_epoch=None, is_read_once=False):
     """Tell whether a dataset begins ``now`` otherwise than ``before``: None where chance on the way leaves that open.
 
     All parts of the batches must be the same. Only where a `map` or Python may change them, those are left out that are
-    another one each time that the same dataset is read.
+    another one each time that the same dataset is read. A dataset whose graph cannot be written may call Python.
     """
     if len(now) < len(before):
         return True
@@ -137,7 +131,8 @@ def _differ(before, now, dataset, of_another_epoch=None, is_read_once=False):
     same = _same_parts(before, now)
     if all(same):
         return False
-    is_changed, is_python = changes_examples(dataset), calls_python(dataset)
+    traits = traits_of(dataset)
+    is_changed, is_python = bool(traits.changes_examples), traits.calls_python is not False
     if not (is_changed or is_python):
         return True
     tells = [_bits(part) >= BITS for part, _ in parts]
@@ -156,8 +151,8 @@ def _differ(before, now, dataset, of_another_epoch=None, is_read_once=False):
 
 
 def _first_of(dataset):
-    """Return what is noted of the first batches, without moving on the dataset's shuffling."""
-    if any(memory is not None for _, memory in shuffles_of(dataset)):
+    """Return what is noted of the first batches, without moving on the dataset's shuffling where that can be done."""
+    if any(memory is not None for _, memory in traits_of(dataset).shuffles or ()):
         dataset = read_apart(dataset)
     return [[_numbers(part.numpy()) for part in tensors_of(batch)] for batch in dataset.take(BATCHES)]
 
@@ -165,8 +160,13 @@ def _first_of(dataset):
 def _first_of_the_next(make, epoch):
     try:
         return _first_of(make(epoch + 1))
-    except Exception:
-        return []  # there may be no such epoch; then no part is known to be the same in all of them
+    except Exception as error:  # there may be no such epoch
+        warnings.warn(
+            f"make_epoch({epoch}) changes some parts of its batches at each call; whether their order is the same"
+            f" was not examined, for make_epoch({epoch + 1}), with which they are compared, raises {cause(error)}",
+            stacklevel=2,
+        )
+        return []
 
 
 def _by_part(before, now):

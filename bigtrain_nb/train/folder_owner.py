@@ -5,7 +5,6 @@ import os
 import secrets
 import socket
 import sys
-import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,27 +14,21 @@ import psutil
 from bigtrain_nb.common.quiet import tf
 
 FILE = "owner.json"
-BEAT_SECONDS = 10.0
-"""So often a training says in its folder that it still runs."""
-
-NO_BEAT_SECONDS = 25.0
-"""Without a word for so long, a training on another host or in another container is taken to have died."""
-
 A_NOTEBOOK = "a notebook"
 LARGEST_TOKEN = 2**24  # so that a float32, which workers exchange, holds it
 
 
 class FolderOwner:
-    """A note in ``folder``, about the training that uses it: its process, host, script and arguments.
+    """A note in ``folder``, about the training that uses it: its host, process, start, script and arguments.
 
-    The chief writes it with `take`, and keeps it fresh while it trains. Other workers compare `token`, to see whether
-    the folder that they see is the same.
+    The chief writes it with `take`. Whether a process on another host still runs, nobody here can see: the folder
+    changes hands, and a training that has lost it raises at its next save. Other workers compare `token`, to see
+    whether the folder that they see is the same.
     """
 
     def __init__(self, folder):
         self._folder = os.fspath(folder)
         self._path = os.path.join(self._folder, FILE)
-        self._lock = threading.Lock()
         self._note = {
             "token": secrets.randbelow(LARGEST_TOKEN - 1) + 1,
             "host": socket.gethostname(),
@@ -45,34 +38,29 @@ class FolderOwner:
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             "runs": _what_runs(),
             "state": "made",
-            "beat": 0,
         }
 
     def take(self):
         """Note that this training uses the folder; return the note of the one before, None if there was none.
 
-        Raises RuntimeError, naming it, if another one trains with it now.
+        Raises RuntimeError, naming it, if another process of this machine trains with it now.
         """
         before = self._read()
-        if before and before["state"] == "trains" and not self._is_mine(before) and self._is_alive(before):
+        if before and before["state"] == "trains" and not self._is_mine(before) and self._runs_here(before):
             raise RuntimeError(self._in_use_by(before))
         self._write()
         return before
 
     @contextmanager
     def training(self):
-        """Say in the folder that it is in use, and that the process still runs, until the end of the block."""
+        """Say in the folder that it is in use, until the end of the block."""
         self.check()
-        ended = threading.Event()
         self._note["state"] = "trains"
         self._write()
-        threading.Thread(target=self._beat, args=(ended,), daemon=True).start()
         try:
             yield
         finally:
-            ended.set()
-            with self._lock:
-                self._note["state"] = "ended"
+            self._note["state"] = "ended"
             with suppress(RuntimeError, OSError, tf.errors.OpError):
                 self.check()
                 self._write()
@@ -98,22 +86,11 @@ class FolderOwner:
         mine = self._note
         return all(note[name] == mine[name] for name in ("host", "pid_namespace", "process", "started"))
 
-    def _is_alive(self, note):
-        """Tell whether the process of a note still runs. Elsewhere: whether it writes, which is waited for."""
+    def _runs_here(self, note):
+        """Tell whether the process of a note is alive on this host, in this container."""
         if all(note[name] == self._note[name] for name in ("host", "pid_namespace")):
             with suppress(psutil.NoSuchProcess):
                 return psutil.Process(note["process"]).create_time() == note["started"]
-            return False
-        print(
-            f"{self._folder} was last used on {note['host']}: waiting up to {NO_BEAT_SECONDS:g} s to see whether that"
-            " training still runs",
-            flush=True,
-        )
-        until = time.monotonic() + NO_BEAT_SECONDS
-        while time.monotonic() < until:
-            time.sleep(BEAT_SECONDS / 20)
-            if (found := self._read()) and found["beat"] != note["beat"]:
-                return True
         return False
 
     def _in_use_by(self, note):
@@ -121,14 +98,6 @@ class FolderOwner:
             f"folder={self._folder!r} is in use by another training, {note['runs']!r} (process {note['process']} on"
             f" {note['host']}, since {note['since']}): give this one a folder of its own, or end that one first"
         )
-
-    def _beat(self, ended):
-        while not ended.wait(BEAT_SECONDS):
-            with self._lock, suppress(OSError, RuntimeError, tf.errors.OpError):
-                if not ended.is_set():
-                    self.check()
-                    self._note["beat"] += 1
-                    self._write()
 
     def _read(self):
         """Return the note that stands in the folder, None for none and for one that is being written."""

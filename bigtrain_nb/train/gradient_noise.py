@@ -100,7 +100,7 @@ def _of_all_replicas(pieces, share):
     examples = tf.cast(share.examples, tf.float32)
     if share.reduction.replicas == 1:
         return pieces, examples
-    if share.reduction.talks_in_forward:  # where a part is that of the global batch
+    if share.reduction.communicates_in_forward:  # where a part is that of the global batch
         return sum_over_replicas([pieces, examples])
     weighted = tf.math.multiply_no_nan(pieces[:2], share.weight)
     squares, count, examples, weight = sum_over_replicas([weighted, pieces[2:], examples, share.weight])
@@ -114,14 +114,14 @@ def refuse_unmeasurable(model):
         raise ValueError(
             'gradients=True needs losses that are means, and the reduction is "sum": use "sum_over_batch_size"'
         )
-    if model.micro_batches * (1 if reduction.talks_in_forward else reduction.replicas) > 1:
+    if model.micro_batches * (1 if reduction.communicates_in_forward else reduction.replicas) > 1:
         return
     asked = type(reduction).asked_for(model)
     where = f"with {asked}, " if asked else ""
     raise ValueError(
-        "gradients=True compares the gradient of a batch with those of its pieces, and"
-        f" {where}micro_batches=1 leaves it in one piece: set model.micro_batches = 2 or more"
-        f"{'' if reduction.talks_in_forward else ', or train on several replicas'}"
+        "gradients=True compares the gradient of a batch with those of its micro-batches, and"
+        f" {where}micro_batches=1 does not split it: set model.micro_batches = 2 or more"
+        f"{'' if reduction.communicates_in_forward else ', or train on several replicas'}"
     )
 
 

@@ -35,7 +35,7 @@ _KNOWN = {}
 
 
 def share_left(share, y_pred, watched):
-    """Return how much of the weight of a `Share` is left by the mask of its loss, a scalar of 0 to 1.
+    """Return how much of the weight of a `ReplicaBatch` is left by the mask of its loss, a scalar of 0 to 1.
 
     The sum over pieces of their losses by weight and what is left, divided by that of these, is then the loss of the
     batch. It is None without a mask, where losses are sums, and for several outputs, each with places of its own.
@@ -91,7 +91,7 @@ def check_losses(share, y_pred, sample_weight, watched, training):
         )
     if kind == "sum" and share.micro_batches > 1 and model.losses:
         raise ValueError(
-            'with the reduction "sum", micro_batches would count regularisers and add_loss once for each of them: use'
+            'with the reduction "sum", micro_batches would count regularizers and add_loss once for each of them: use'
             ' "sum_over_batch_size"'
         )
     if kind == "sum" or not watched or _is_only_loss(y_pred, watched):
@@ -100,12 +100,12 @@ def check_losses(share, y_pred, sample_weight, watched, training):
     masked = any(mask_of(output) is not None for output in tf.nest.flatten(y_pred))
     if not ignoring and (not masked or (kind == "mean_with_sample_weight" and sample_weight is not None)):
         return
-    what = f"{ignoring[0]} leaves out places" if ignoring else "its outputs have a mask"
+    what = f"{ignoring[0]} leaves out positions" if ignoring else "its outputs have a mask"
     _warn(
         model,
         f"{what}, and there are several, so the loss of a micro-batch or a replica's share is the mean over its valid"
-        " places, and the step's is the mean of those by examples, not over the valid places of the whole batch. For"
-        ' that, give all losses reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
+        " positions, and the step's is the mean of those by examples, not over the valid positions of the whole batch."
+        ' For that, give all losses reduction="mean_with_sample_weight", and the mask as sample_weight in the dataset',
     )
 
 
@@ -138,9 +138,9 @@ def _check_values(share, loss):
     if found == "adds up":
         if share.loss_reduction != "sum":
             raise ValueError(
-                f"{model.name}: {loss.name} adds up: of more examples it is as much larger, as a sum is, or what is"
-                " divided by the global batch. Of micro-batches and replicas the mean is taken, which is a part of it."
-                " Let it return one number for each example, and Keras takes their mean; or say that it is a sum: make"
+                f"{model.name}: {loss.name} grows with batch size, as a sum or a mean over the global batch does, so"
+                " averaging over micro-batches and replicas is wrong. Let it return one number for each example, and"
+                " Keras takes their mean; or say that it is a sum: make"
                 ' it a keras.losses.Loss with reduction="sum"'
             )
     elif found == "pairs":

@@ -100,15 +100,15 @@ class Model(keras.Model):
     - ``reduce_dtype="bfloat16"``: gradients travel between replicas in half the bytes.
 
     The gradient that is applied is the mean over the global batch, however unevenly it splits. So are metrics whose
-    variables are sums and counts, as all of Keras: replicas add up what they have counted. A metric of your own that
+    variables are sums and counts, as all of Keras: replicas add up what they have counted. A custom metric that
     keeps a mean in a variable shows a sum of means there; let it keep a sum and a count. What
-    `compute_loss` of your own returns is taken as on one device: as the mean over the examples that it was given, and
+    a custom `compute_loss` returns is taken as on one device: as the mean over the examples that it was given, and
     `fit` warns of it where there are several pieces. These differ from stock Keras on one device:
 
     - layers with batch statistics, random numbers or losses of their own, as those that balance experts, see a
       micro-batch of a replica's share; moving statistics become the replicas' mean
     - losses of masked outputs, and those with ``ignore_class``, are exact where there is one output; of several outputs
-      with masks they are means over the valid places of a micro-batch, not of the batch, and `fit` warns
+      with masks they are means over the valid positions of a micro-batch, not of the batch, and `fit` warns
     - losses that return one number for a batch, as `Dice`, or take other examples into that of one, as `Circle`, are
       taken of each micro-batch of a replica's share, and their mean by examples is that of the batch only if they are
       means over examples. `fit` warns of them by name; those of your own it calls with drawn numbers to find out. One
@@ -139,7 +139,7 @@ class Model(keras.Model):
 
     Raises TypeError for an unknown argument, for layers that are chosen by anything else than those three, and for a
     `train_step` or `test_step` of your own that passes by what was asked for; ValueError for bad values, for settings
-    that do not go together (bigtrain_nb/advanced/parallel/__init__.py has the table), in `compile` for an optimizer
+    that cannot be combined (bigtrain_nb/advanced/parallel/__init__.py has the table), in `compile` for an optimizer
     that cannot be sharded, in training for one that accumulates by itself, for losses whose reductions cannot be
     weighed together, for losses that add up and do not say so, for batches whose tensors do not share the first axis,
     with scalars or None on several replicas, for stateful RNNs and batches that are not dense in micro-batches, for
@@ -276,8 +276,8 @@ class Model(keras.Model):
         chosen = [kind for kind, words in asked.items() if words] or [Mean]
         if len(chosen) > 1:
             raise ValueError(
-                f"{asked[chosen[0]]} and {asked[chosen[1]]} do not go together, for each decides by itself what the"
-                " replicas do with their gradients: leave out one of them"
+                f"{asked[chosen[0]]} and {asked[chosen[1]]} cannot be combined; each defines its own gradient"
+                " reduction: leave out one of them"
             )
         if type(self._reduction) is not chosen[0]:
             reduction = chosen[0](self)
@@ -328,7 +328,7 @@ class Model(keras.Model):
         return logs_to_reduce(logs, self.distribute_strategy)
 
     def _share_of_batch(self, data, training):
-        """Return the `Share` of this replica, with what each function of a step asks of it.
+        """Return the `ReplicaBatch` of this replica, with what each function of a step asks of it.
 
         Variables that sums start from, and the losses to track, are made before; with a strategy, Keras did so already.
         """
@@ -441,7 +441,7 @@ class Model(keras.Model):
             found = {"loss": loss, "logs": logs}
             return found if left is None else {**found, "left": left}
 
-        if not share.is_piece or share.reduction.talks_in_forward or assigned_together(self):
+        if not share.is_piece or share.reduction.communicates_in_forward or assigned_together(self):
             found = of_share()
         elif tf.executing_eagerly() and int(share.examples):
             found = of_share()
@@ -721,7 +721,7 @@ def _refuse_other_scope(model):
         replicas = model.distribute_strategy.num_replicas_in_sync
         raise ValueError(
             f"{model.name} was made in the scope of a strategy with {replicas} replicas, and is compiled outside of it,"
-            " where the optimizer's variables would stand on one device only: make the optimizer and call compile in"
+            " where the optimizer's variables would be on one device only: make the optimizer and call compile in"
             " the same scope, with strategy.scope():"
         )
 
@@ -746,7 +746,7 @@ def _refuse_other_strategy(model):
         return
     if not tf.distribute.get_strategy().extended.variable_created_in_scope(model.weights[0].value):
         raise ValueError(
-            f"{model.name} was made outside of this strategy's scope, so its weights stand on one device only: build or"
+            f"{model.name} was made outside of this strategy's scope, so its weights are on one device only: build or"
             " load it in the scope"
         )
 
@@ -792,7 +792,7 @@ def _warn_of_idle_settings(model):
 
 
 _IN_PLACE_OF_A_STEP = (
-    "override compute_loss(x, y, y_pred, sample_weight, training) for a loss of your own, or compute_metrics(x, y,"
+    "override compute_loss(x, y, y_pred, sample_weight, training) for a custom loss, or compute_metrics(x, y,"
     " y_pred, sample_weight) for other logs, in its place; or train the model as it is, on one device and without"
     " settings"
 )
@@ -910,8 +910,8 @@ def _refuse_spectral_normalization(model):
     for layer in layers_within(model):
         if isinstance(layer, keras.layers.SpectralNormalization):
             raise ValueError(
-                f"{layer.name}: SpectralNormalization changes its weights in each forward pass, and pieces of a batch"
-                " make different numbers of those: it works on one device and without micro_batches only"
+                f"{layer.name}: SpectralNormalization changes its weights in each forward pass, and micro-batches and"
+                " replicas make different numbers of those: it works on one device and without micro_batches only"
             )
 
 

@@ -11,13 +11,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import wraps
 
-from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
+from bigtrain_nb.common.checks import as_path, function, integer, of_kind
 from bigtrain_nb.common.keras_compat import callbacks_in, layers_within
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.passes import global_seed, skipping_numbers
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import all_gather, several_workers
-from bigtrain_nb.train.callback_state import give_back, has_stopped, let_logs_go_on, plain, states_of
+from bigtrain_nb.train.callback_state import (
+    best_weights_are_lost,
+    give_back,
+    has_stopped,
+    let_logs_go_on,
+    plain,
+    states_of,
+)
 from bigtrain_nb.train.checkpoint_files import CheckpointFiles
 from bigtrain_nb.train.epoch_by_epoch import EpochByEpoch
 from bigtrain_nb.train.first_batches import (
@@ -51,9 +58,10 @@ class Resume(keras.callbacks.Callback):
     example, with ``resume.data(make_epoch)`` and ``initial_epoch=resume.epoch``. Optimizers that a model has as
     attributes beside that of `compile`, as a GAN does, are saved too, and variables that Keras does not list: the
     states of stateful RNNs, and those that layers and losses of your own have as attributes. So is what callbacks of
-    Keras know: for how long `EarlyStopping` (with its best weights) and `ReduceLROnPlateau` have waited, what was best
-    for `ModelCheckpoint`, the rows of `CSVLogger`, the epochs of `History`. A training that `EarlyStopping` has ended
-    stays ended.
+    Keras know: for how long `EarlyStopping` and `ReduceLROnPlateau` have waited, what was best for `ModelCheckpoint`,
+    the rows of `CSVLogger`, the epochs of `History`. A training that `EarlyStopping` has ended stays ended. The best
+    weights of ``EarlyStopping(restore_best_weights=True)`` are not in a checkpoint: after a restart it looks for the
+    best among the epochs that follow, and prints so; ``ModelCheckpoint(path, save_best_only=True)`` keeps the best.
 
     An epoch that is resumed must have the same order again, so ``make_epoch`` seeds it by the epoch's number, and the
     script starts with the same `keras.utils.set_random_seed`, if any. A checkpoint has TensorFlow's global seed and a
@@ -82,13 +90,13 @@ class Resume(keras.callbacks.Callback):
     but each replica draws its own numbers in Dropout, and takes the statistics of its own part of the batch in
     BatchNormalization.
 
-    ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names. The property
-    ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a restart, the
-    state of callbacks that are not Keras', random numbers that are not from Keras' seed generators or an attribute's
-    `tf.random.Generator`. The last bit may
-    differ on GPUs, where sums are made in any order, unless `tf.config.experimental.enable_op_determinism()` was
-    called; and from Keras 3.16 on, if an epoch ends with a short batch: Keras traces it apart, and goes on with another
-    graph.
+    ``folder`` is seen by all workers and used by one training at a time, which its file owner.json names: a second one
+    is refused on the same host, and takes the folder over from another host, where the first raises at its next save.
+    The property ``restored`` says whether there was a checkpoint. Not in it: the metrics of an epoch's part before a
+    restart, the state of callbacks that are not Keras', random numbers that are not from Keras' seed generators or an
+    attribute's `tf.random.Generator`. The last bit may differ on GPUs, where sums are made in any order, unless
+    `tf.config.experimental.enable_op_determinism()` was called; and from Keras 3.16 on, if an epoch ends with a short
+    batch: Keras traces it apart, and goes on with another graph.
 
     Raises ValueError for bad settings, a model that is not built or not compiled, an optimizer beside that of `compile`
     that is not built, a checkpoint of another model, and in `fit` for another dataset than that of
@@ -115,7 +123,7 @@ class Resume(keras.callbacks.Callback):
                 " and would find none: take another name"
             )
         of_kind("model", model, keras.Model, "the Keras model to train, as in Resume(folder, model)")
-        self._every = None if every is None else whole_number("every", every, 1)
+        self._every = None if every is None else integer("every", every, 1)
         _refuse_scope_of_workers()
         _refuse_what_is_not_ready(model)
         _build_optimizer(model)
@@ -165,7 +173,7 @@ class Resume(keras.callbacks.Callback):
 
         After the loop's body an epoch is done, and saved. In this loop SIGTERM is heard.
         """
-        count = whole_number("count", count, 1)
+        count = integer("count", count, 1)
         with self._guarded():
             while self.epoch < count:
                 self._length = None
@@ -210,9 +218,9 @@ class Resume(keras.callbacks.Callback):
         if self.step or not self._looked_at_the_order:
             self._looked_at_the_order = True
             before = self._first_batches.found or self._state.first_batches
-            refuse_another_order(epochs.made(self.epoch), self.epoch, self.step, before, self._state.global_seed)
+            refuse_another_order(epochs.first, self.epoch, self.step, before, self._state.global_seed)
             if not self.step:
-                refuse_an_order_of_each_call(epochs.made, self.epoch)
+                refuse_an_order_of_each_call(epochs.first, epochs.made, self.epoch)
         epochs.turn_to(self.epoch, self.step)
         if self._several_workers:
             epochs.dataset = _sharded_by_batches(epochs.dataset)
@@ -237,7 +245,7 @@ class Resume(keras.callbacks.Callback):
     def _left_of(self, dataset):
         length = int(dataset.cardinality())
         if length == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("this dataset has no end, so no epochs: dataset.take(steps) makes one")
+            raise ValueError("this dataset is infinite; use dataset.take(steps)")
         self._length = length if length >= 0 else None
         self._refuse_fewer(self._length)
         self._note_seed_of_loop(dataset)
@@ -276,12 +284,12 @@ class Resume(keras.callbacks.Callback):
     def step_done(self, steps: int = 1) -> None:
         """Count ``steps`` steps; save if it is time; save and leave if SIGTERM came.
 
-        Raises RuntimeError outside the loop over `epochs`, ValueError for what is no whole number of steps, and in the
-        first step of a restart for a dataset that begins otherwise than before.
+        Raises RuntimeError outside the loop over `epochs`, ValueError for a number of steps that is no integer, and in
+        the first step of a restart for a dataset that begins otherwise than before.
         """
         if not self._in_loop and self._callbacks is None:
             raise RuntimeError(
-                "a loop of your own trains inside `for epoch in resume.epochs(count):`, which counts the epochs; fit is"
+                "a custom loop trains inside `for epoch in resume.epochs(count):`, which counts the epochs; fit is"
                 f" called once: {ONE_FIT}"
             )
         before = self.step
@@ -290,7 +298,7 @@ class Resume(keras.callbacks.Callback):
             self._refuse_what_came_later()
         self._refuse_other_batches()
         self._warn_of_a_long_skip(before)
-        self._state.step += whole_number("steps", steps, 0)
+        self._state.step += integer("steps", steps, 0)
         if self.step == self._length:
             return  # the epoch's end saves
         stop = self._preemption.came_by_now()
@@ -344,6 +352,12 @@ class Resume(keras.callbacks.Callback):
         if has_stopped(callbacks, self._state.callbacks):
             print(f"EarlyStopping has ended this training after {self.epoch} epochs: nothing is left to do", flush=True)
             given["epochs"] = self.epoch
+        if best_weights_are_lost(callbacks, self._state.callbacks):
+            print(
+                "EarlyStopping(restore_best_weights=True): no checkpoint has the best weights, so that \"best\" begins"
+                f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best",
+                flush=True,
+            )
         if self.epoch or self.step:
             let_logs_go_on(callbacks, self.epoch)
         self._callbacks = callbacks
@@ -503,7 +517,7 @@ class Resume(keras.callbacks.Callback):
         return number
 
     def _answers(self, number, problem=None):
-        """Return the whole numbers that all replicas give, -1 where there is a problem: then all raise."""
+        """Return the integers that all replicas give, -1 where there is a problem: then all raise."""
         numbers = self._ask(tf.constant([number, 0], tf.float32))[:, 0].astype(int).tolist()
         if problem:
             raise problem
@@ -578,8 +592,8 @@ def _by_name(fit, args, kwargs):
 def _refuse_scope_of_workers():
     if tf.distribute.has_strategy() and several_workers(tf.distribute.get_strategy()):
         raise RuntimeError(
-            "Resume stands within strategy.scope(), where a variable is made on all workers at once, and to save only"
-            " the first one makes some: build and compile the model in the scope, call Resume and fit outside of it"
+            "Resume is called within strategy.scope(), where a variable is made on all workers at once, and to save"
+            " only the first one makes some: build and compile the model in the scope, call Resume and fit outside"
         )
 
 

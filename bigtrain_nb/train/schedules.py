@@ -1,20 +1,20 @@
 """Learning rates for large batches: how high, and how they get there."""
 
-from bigtrain_nb.common.checks import positive, whole_number
+from bigtrain_nb.common.checks import integer, positive
 from bigtrain_nb.common.quiet import keras
 
 
-def scaled_rate(rate: float, batch: int, base_batch: int) -> float:
+def scaled_learning_rate(rate: float, batch: int, base_batch: int) -> float:
     """Return ``rate``, good for ``base_batch`` examples a step, scaled to ``batch``: rate * batch / base_batch.
 
     The linear rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD", found for SGD with momentum, together with a
-    warm-up. Raises ValueError for a rate that is not above 0 and for batches that are not whole numbers of at least 1.
+    warm-up. Raises ValueError for a rate that is not above 0 and for batches that are not integers of at least 1.
 
     Example::
 
-        print(bt.scaled_rate(0.1, batch=1024, base_batch=256))  # 0.4
+        print(bt.scaled_learning_rate(0.1, batch=1024, base_batch=256))  # 0.4
     """
-    return positive("rate", rate) * whole_number("batch", batch, 1) / whole_number("base_batch", base_batch, 1)
+    return positive("rate", rate) * integer("batch", batch, 1) / integer("base_batch", base_batch, 1)
 
 
 def warmup_cosine(peak: float, warmup_steps: int, total_steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
@@ -33,8 +33,8 @@ def warmup_cosine(peak: float, warmup_steps: int, total_steps: int) -> keras.opt
         print(float(rate(10)), float(rate(100)))  # 0.4 and 0
     """
     peak = positive("peak", peak)
-    total_steps = whole_number("total_steps", total_steps, 1)
-    warmup_steps = whole_number("warmup_steps", warmup_steps, 0, total_steps - 1)
+    total_steps = integer("total_steps", total_steps, 1)
+    warmup_steps = integer("warmup_steps", warmup_steps, 0, total_steps - 1)
     if warmup_steps == 0:
         return keras.optimizers.schedules.CosineDecay(peak, total_steps)
     return keras.optimizers.schedules.CosineDecay(

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TypedDict
 
 from bigtrain_nb.advanced.parallel.shards import is_shard
-from bigtrain_nb.common.checks import one_of, switch, whole_number
+from bigtrain_nb.common.checks import integer, one_of, switch
 from bigtrain_nb.common.layers import Listed, refuse_choice
 
 
@@ -20,7 +20,7 @@ class Settings(TypedDict, total=False):
 
 
 def _micro_batches(model, value):
-    return whole_number("micro_batches", value, 1)
+    return integer("micro_batches", value, 1)
 
 
 def _shard_optimizer(model, value):

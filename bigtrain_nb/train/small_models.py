@@ -4,7 +4,7 @@ from functools import partial
 
 from bigtrain_nb.advanced.parallel.attention import chunk_attention as in_chunks
 from bigtrain_nb.advanced.parallel.recompute import recompute as recomputed
-from bigtrain_nb.common.checks import one_of, share, switch, whole_number
+from bigtrain_nb.common.checks import integer, one_of, share, switch
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.train.model import Model
 
@@ -41,7 +41,7 @@ def conv_net(
     """
     sizes = {"classes": classes, "image_size": image_size, "width": width, "blocks": blocks}
     for name, value in sizes.items():
-        whole_number(name, value, 1)
+        integer(name, value, 1)
     switch("recompute", recompute)
     one_of("norm", norm, ("group", "batch"))
     images = keras.Input((image_size, image_size, 3), name="image")
@@ -93,8 +93,8 @@ def gpt(
     """
     sizes = {"vocabulary": vocabulary, "length": length, "width": width, "layers": layers}
     for name, value in sizes.items():
-        whole_number(name, value, 1)
-    whole_number("heads", heads, 1, width)
+        integer(name, value, 1)
+    integer("heads", heads, 1, width)
     share("dropout", dropout)
     switch("recompute", recompute)
     switch("fully_shard", fully_shard)

@@ -1,4 +1,4 @@
-"""Variables that a training may change and Keras does not list: states of stateful RNNs, and those of one's own.
+"""Variables that training may change and Keras does not list: states of stateful RNNs, and custom ones.
 
 They are attributes of layers and losses that Keras does not track, as `tf.Variable`s, or are held by objects, lists and
 functions there.
@@ -98,7 +98,7 @@ def _within(thing):
 
 
 def _held_by(thing):
-    """Return the attributes of an object, and the methods of its classes that are of one's own."""
+    """Return the attributes of an object, and the methods of its classes that are custom."""
     held = [(value, f".{name}") for name, value in list(vars(thing).items()) if not name.startswith(_NOT_FOLLOWED)]
     for kind in type(thing).__mro__:
         if not _is_of_a_library(kind):

@@ -88,7 +88,7 @@ def _make(new, copy):
         return ""
     return (
         f"{copy} is of another version than the notebook, and left as it is: rename it (to my-{copy.name}, say), and"
-        " call this again, to have the new one beside it."
+        " call this again, to have the new one next to it."
     )
 
 

@@ -124,7 +124,7 @@ def read(folder):
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        print(f"{file} cannot be read ({error!r}): what was predicted and solved is noted anew.")
+        print(f"{file} cannot be read ({error!r}): what was predicted and solved is recorded again.")
         _keep_damaged(file)
         return {}
 

@@ -55,8 +55,8 @@ def predict(name: str, value: float | EllipsisType, unit: str = "") -> cards.Car
 
         bt.predict("two workers", 1.8, "x")
     """
-    of_kind("name", name, str, "a text")
-    of_kind("unit", unit, str, "a text")
+    of_kind("name", name, str, "a string")
+    of_kind("unit", unit, str, "a string")
     number = None if value is ... else finite("value", value, "a finite number, or ... for no prediction")
     said = None if number is None else _now()
     new = Prediction(name, unit, number, said)
@@ -70,24 +70,24 @@ def predict(name: str, value: float | EllipsisType, unit: str = "") -> cards.Car
         elif last.predicted is None or last.unit != unit:
             rounds[-1] = new
         elif number not in (None, last.predicted):
-            words = f"{name} = {last.in_words} stands: the first number counts, not {new.in_words}"
+            words = f"{name} = {last.in_words} is kept: the first number counts, not {new.in_words}"
             return cards.note("Your prediction", words)
         is_late = len(rounds) > 1 or bool(last.revealed)
     stands = rounds[-1]  # a blank in another unit has taken the place of a number
     if number is None and stands.predicted is not None and not stands.revealed:
-        return cards.note("Your prediction", f"{name} = {stands.in_words} stands")
+        return cards.note("Your prediction", f"{name} = {stands.in_words} is kept")
     if number is None:
-        return cards.note("Your prediction", f"{name}: none yet; write {_kind(unit)} in the place of ...")
+        return cards.note("Your prediction", f"{name}: no prediction yet; replace ... with {_kind(unit)}")
     late = f" ({SECOND_TIME}: it was revealed before, so the score does not count it)" if is_late else ""
     return cards.note("Your prediction", f"{name} = {new.in_words}{late}")
 
 
 def _kind(unit):
     if unit == "x":
-        return "how many times, such as 1.5 for 1.50x,"
+        return "a ratio, such as 1.5 for 1.50x"
     if unit.startswith("of "):  # how many of a few, as in "of 64"
-        return f"a number, {unit},"
-    return f"a number, in {unit}," if unit else "a number"
+        return f"a number, {unit}"
+    return f"a number, in {unit}" if unit else "a number"
 
 
 def reveal(name: str, measured: Any) -> cards.Card:

@@ -28,7 +28,7 @@ class Asked:
         self._server = socket.create_server(("127.0.0.1", 0))
         self._ends, self._count, self._lock = [], workers, threading.Lock()
         port = self._server.getsockname()[1]
-        self.job = bt.run_workers(Path(__file__), workers, arguments=[port], gpus_each=1)
+        self.job = bt.run_workers(Path(__file__), workers, arguments=[port], gpus_per_worker=1)
 
     def ask(self, times, kind, **settings):
         """Let all workers take ``times`` steps of a kind together; return the slowest one's seconds for a step.

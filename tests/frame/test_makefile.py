@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-VENV, PIP, RUFF = "-m venv .venv", "-e .[workbook,book,test,hub]", "python -m ruff check ."
+VENV, PIP = "-m venv .venv", "-e .[workbook,book,test,hub]"
+LINT = "python -m ruff check .\npython -m codespell_lib"
 FAKE_PYTHON = """#!/bin/sh
 echo "$(basename "$0") $*" >> ../calls
 case "$1 $2" in
@@ -42,15 +43,15 @@ def lint(tmp_path, monkeypatch):
 
 def test_venv_is_made_once_and_afresh_when_something_changes(lint):
     first, _ = lint()
-    assert first.index(VENV) < first.index(PIP) < first.index(RUFF)
-    assert lint()[0] == RUFF + "\n"
+    assert first.index(VENV) < first.index(PIP) < first.index(LINT)
+    assert lint()[0] == LINT + "\n"
     for name in ("pyproject.toml", "constraints.txt"):
         later = os.path.getmtime(".venv/ready") + 5
         os.utime(name, (later, later))
         assert VENV in lint()[0]
         os.utime(name, (0, 0))
     assert f"other {VENV}" in lint("PYTHON=other")[0]
-    assert lint()[0] == RUFF + "\n", "the Python that was chosen stays"
+    assert lint()[0] == LINT + "\n", "the Python that was chosen stays"
     os.rename("../my project", "../moved")
     os.chdir("../moved")
     assert VENV in lint()[0]
@@ -58,7 +59,7 @@ def test_venv_is_made_once_and_afresh_when_something_changes(lint):
 
 def test_a_set_up_that_did_not_end_begins_again(lint):
     Path("offline").touch()
-    assert RUFF not in lint()[0]
+    assert LINT not in lint()[0]
     Path("offline").unlink()
     assert VENV in lint()[0]
 

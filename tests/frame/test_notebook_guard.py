@@ -30,8 +30,8 @@ def test_a_good_notebook_passes_and_the_kernel_is_this_python(run):
 def test_a_kernel_measures_half_as_long_unless_more_was_asked_for(run, monkeypatch):
     for said, expected in ((None, "0.5"), ("3", "3")):
         if said:
-            monkeypatch.setenv("BIGTRAIN_NB_PATIENCE", said)
-        run(f"import os; assert os.environ['BIGTRAIN_NB_PATIENCE'] == {expected!r}").assert_outcomes(passed=1)
+            monkeypatch.setenv("BIGTRAIN_NB_TIME_SCALE", said)
+        run(f"import os; assert os.environ['BIGTRAIN_NB_TIME_SCALE'] == {expected!r}").assert_outcomes(passed=1)
 
 
 def test_a_tag_raises_the_limit_for_its_cell_and_what_reaches_its_limit_is_stopped_with_the_rest(run, pytester):

@@ -45,7 +45,7 @@ GIVEN = {  # what stands before an example, and what must hold after it
     "examining": (KERAS, "assert report.of('ok')"),
     "fitting": (KERAS, "assert model.optimizer.iterations == 8 and model.micro_batches == 4"),
     "launching": (f"open('train.py', 'w').write({TRAIN!r})", "assert codes == [0, 0] and 'trained' in job.logs(0)"),
-    "planning": ("", "assert 0 < plan.peak < plan.room"),
+    "planning": ("", "assert 0 < plan.peak < plan.device_memory"),
 }
 
 

@@ -279,7 +279,7 @@ def all_reduce_job(way, steps, **settings):
     import bigtrain_nb as bt
 
     environment = {"WAY": way, "STEPS": steps, "NCCL_DEBUG": "WARN"}
-    return bt.run_workers(ALL_REDUCE, 2, env=environment, timeout=240, gpus_each=1, **settings)
+    return bt.run_workers(ALL_REDUCE, 2, env=environment, timeout=240, gpus_per_worker=1, **settings)
 
 
 @check("NCCL between workers is not faster than the ring over gRPC: see NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME.", gpus=2)
@@ -298,7 +298,7 @@ def workers_sum_by_nccl():
 
 @check("A killed worker is not noticed by the others: give bt.run_workers and your scheduler a timeout.", gpus=2)
 def a_killed_worker_is_noticed():
-    job = all_reduce_job("NCCL", steps=10**6, patience=150)
+    job = all_reduce_job("NCCL", steps=10**6, grace_period=150)
     while "READY" not in job.logs(0) and job.exit_code is None:
         time.sleep(0.1)
     began = time.perf_counter()

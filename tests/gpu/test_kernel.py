@@ -93,14 +93,14 @@ CASES = {
     "table, padded": {
         "said": Said(keys=padding("holes"), table=np.random.default_rng(1).uniform(size=(1, LENGTH, LENGTH)) > 0.4)
     },
-    "one segment": {"said": Said(is_causal=True, segments=padding("right").astype("int32"), most_segments=1)},
+    "one segment": {"said": Said(is_causal=True, segments=padding("right").astype("int32"), max_segments=1)},
     "window, padded right": {"said": Said(is_causal=True, window=37, keys=padding("right"))},
     "window, padded left": {"said": Said(is_causal=True, window=37, keys=padding("left"))},
-    "packed": {"said": Said(is_causal=True, segments=segments_of(), most_segments=5)},
-    "packed, more room": {"said": Said(is_causal=True, segments=segments_of(), most_segments=9)},
-    "packed, full": {"said": Said(segments=segments_of(), most_segments=5)},
-    "packed, grouped": {"said": Said(is_causal=True, segments=segments_of(), most_segments=5), "heads": 8, "groups": 2},
-    "packed, heads of 128": {"said": Said(is_causal=True, segments=segments_of(), most_segments=5), "size": 128},
+    "packed": {"said": Said(is_causal=True, segments=segments_of(), max_segments=5)},
+    "packed, more room": {"said": Said(is_causal=True, segments=segments_of(), max_segments=9)},
+    "packed, full": {"said": Said(segments=segments_of(), max_segments=5)},
+    "packed, grouped": {"said": Said(is_causal=True, segments=segments_of(), max_segments=5), "heads": 8, "groups": 2},
+    "packed, heads of 128": {"said": Said(is_causal=True, segments=segments_of(), max_segments=5), "size": 128},
     **{
         f"padded {kind}{words}": {"said": Said(is_causal=causal, keys=padding(kind))}
         for kind in ("right", "left", "holes")
@@ -129,7 +129,7 @@ def test_right_in_both_passes(name):
         *(None if one is None else tf.constant(one) for one in (said.keys,)),
         said.window,
         None if said.segments is None else tf.constant(said.segments),
-        said.most_segments,
+        said.max_segments,
         None if said.table is None else tf.constant(said.table),
     )
 

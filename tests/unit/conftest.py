@@ -7,7 +7,7 @@ import logical_cpus  # splits the CPU, before TensorFlow runs anything
 import pytest
 from clocks import Clock
 from fused_emulated import as_on_a_gpu, emulated  # noqa: F401
-from labs import SECONDS, Gate, build, quick_compare, quick_looks, quick_throughput
+from labs import SECONDS, Gate, build, quick_compare, quick_standings, quick_throughput
 from small_crops import COUNT, TESTS, examples, pipeline
 
 from bigtrain_nb import photo_crops
@@ -56,7 +56,7 @@ def quick(monkeypatch):
     """The Lab's measurements take no time, and the same thing has the same rate every time."""
     monkeypatch.setattr("bigtrain_nb.lab.lab.throughput", quick_throughput)
     monkeypatch.setattr("bigtrain_nb.lab.lab.compare", quick_compare)
-    monkeypatch.setattr("bigtrain_nb.lab.lab.looks", quick_looks)
+    monkeypatch.setattr("bigtrain_nb.lab.lab.standings_at_checks", quick_standings)
     monkeypatch.setattr("bigtrain_nb.lab.lab.notes_since", lambda since, others: ())
 
 

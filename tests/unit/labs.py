@@ -36,22 +36,22 @@ def quick_compare(factories, *, seconds, progress):
     for name, factory in factories.items():
         results[name] = quick_throughput(factory(), seconds=seconds, name=name, progress=progress)
 
-    def go_on(more, progress):
+    def extend(more, progress):
         return replace(quick_compare(factories, seconds=seconds + more, progress=progress), error=0.005)
 
-    return Comparison(results, seconds=seconds, go_on_with=go_on)
+    return Comparison(results, seconds=seconds, extend_with=extend)
 
 
-def quick_looks(build, settings, seconds, progress):
+def quick_standings(build, settings, seconds, progress):
     """In place of `looks`: at the second of two looks, all but the fastest leave."""
     results = []
     for name, chosen in settings.items():
         results.append(quick_throughput(build(**chosen), seconds=seconds, name=name, progress=progress))
     results.sort(key=lambda result: -result.median)
     ordered = {result.name: result for result in results}
-    yield Race(ordered, settings=settings, left={})
+    yield Race(ordered, settings=settings, eliminated={})
     slower = [result.name for result in results if result.median < results[0].median]
-    yield Race(ordered, settings=settings, left=dict.fromkeys(slower, 12))
+    yield Race(ordered, settings=settings, eliminated=dict.fromkeys(slower, 12))
 
 
 def shown(lab):

@@ -4,13 +4,13 @@ import numpy as np
 from trainings import (
     batched,
     dense,
+    faulty,
     healthy,
     images,
     language_model,
     numbers,
     padded_tokens,
     random,
-    sick,
     table,
     tokens,
 )
@@ -26,20 +26,20 @@ def prices(windows=200, length=16):
     return np.stack([walk[start : start + length] for start in range(windows)]), walk[length:, None]
 
 
-@sick("targets")
+@faulty("targets")
 def binary_minus_one():
     x, y = table(classes=2)
     return dense(layers.Dense(1, "sigmoid"), loss="binary_crossentropy"), batched(x, (2 * y - 1).astype("float32"))
 
 
-@sick("targets")
+@faulty("targets")
 def several_classes_with_categorical():
     x, _ = table()
     model = dense(layers.Dense(3, "softmax"), loss="categorical_crossentropy")
     return model, batched(x, (x[:, :3] > 0).astype("float32"))
 
 
-@sick("validation apart")
+@faulty("train/validation overlap")
 def divided_behind_a_shuffle():
     x, y = images(128)
     shuffled = tf.data.Dataset.from_tensor_slices(((x / 255).astype("float32"), y)).shuffle(128, seed=1)
@@ -48,39 +48,39 @@ def divided_behind_a_shuffle():
     return model, shuffled.skip(32).batch(16), shuffled.take(32).batch(16)
 
 
-@sick("outputs and loss")
+@faulty("outputs and loss")
 def softmax_twice():
     x, y = table()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return dense(layers.Dense(3, "softmax"), loss=loss), batched(x, y)
 
 
-@sick("outputs and loss")
+@faulty("outputs and loss")
 def no_sigmoid():
     x, y = table(classes=2)
     return dense(layers.Dense(1), loss="binary_crossentropy"), batched(x, y.astype("float32")[:, None])
 
 
-@sick("outputs and loss")
+@faulty("outputs and loss")
 def softmax_for_several_classes():
     x, _ = table()
     model = dense(layers.Dense(3, "softmax"), loss="binary_crossentropy")
     return model, batched(x, (x[:, :3] > 0).astype("float32"))
 
 
-@sick("outputs and loss")
+@faulty("outputs and loss")
 def softmax_of_one():
     x, y = table(classes=1)
     return dense(layers.Dense(1, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
 
 
-@sick("range of outputs")
+@faulty("range of outputs")
 def sigmoid_for_numbers():
     x, y = numbers()
     return dense(layers.Dense(1, "sigmoid"), loss="mse"), batched(x, 10 * y)
 
 
-@sick("range of outputs")
+@faulty("range of outputs")
 def tanh_for_pixels():
     x, _ = images()
     flat = x.reshape(len(x), -1).astype("float32")
@@ -88,7 +88,7 @@ def tanh_for_pixels():
     return model, batched(flat / 255, flat)
 
 
-@sick("one batch")
+@faulty("overfit one batch")
 def rate_far_too_large():
     x, y = table()
     model = dense(layers.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -96,7 +96,7 @@ def rate_far_too_large():
     return model, batched(x, y)
 
 
-@sick("one batch")
+@faulty("overfit one batch")
 def rate_that_diverges():
     x, y = numbers()
     model = dense(layers.Dense(1), loss="mse")
@@ -104,7 +104,7 @@ def rate_that_diverges():
     return model, batched(x, y)
 
 
-@sick("gradients")
+@faulty("gradients")
 def rounded():
     class Rounds(layers.Layer):
         def call(self, x):
@@ -114,7 +114,7 @@ def rounded():
     return dense(Rounds(), layers.Dense(1), loss="mse"), batched(x, y)
 
 
-@sick("examples apart")
+@faulty("cross-example leakage")
 def centred_by_the_batch():
     class Centres(layers.Layer):
         def call(self, x):
@@ -124,7 +124,7 @@ def centred_by_the_batch():
     return dense(Centres(), layers.Dense(1), loss="mse"), batched(x, y)
 
 
-@sick("sees its answer")
+@faulty("label leakage")
 def bidirectional_language_model():
     found = tokens()
     model = keras.Sequential(
@@ -135,13 +135,13 @@ def bidirectional_language_model():
     return model, batched(found[:, :-1], found[:, 1:])
 
 
-@sick("sees its answer")
+@faulty("label leakage")
 def targets_shifted_twice():
     found = random().integers(1, 20, (64, 14)).astype("int32")
     return language_model(), batched(found[:, :-2], found[:, 2:])
 
 
-@sick("padding")
+@faulty("padding")
 def tagger_without_weights():
     found = padded_tokens()
     model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 8), layers.GRU(8, return_sequences=True)])
@@ -150,7 +150,7 @@ def tagger_without_weights():
     return model, batched(found, (found % 3).astype("int32"))
 
 
-@sick("the model takes the batch")
+@faulty("the model takes the batch")
 def overflow_in_a_step():
     x, y = numbers()
     model = dense(layers.Dense(16, "exponential"), layers.Dense(1), loss="mse")
@@ -158,7 +158,7 @@ def overflow_in_a_step():
     return model, batched(100 * x, y)
 
 
-@sick("gradients")
+@faulty("gradients")
 def expert_chosen_by_argmax():
     inputs = keras.Input((8,))
     chosen = keras.ops.one_hot(keras.ops.argmax(layers.Dense(3, name="router")(inputs), axis=-1), 3)
@@ -168,7 +168,7 @@ def expert_chosen_by_argmax():
     return model, batched(*numbers())
 
 
-@sick("start")
+@faulty("start")
 def prices_not_scaled():
     x, y = prices()
     return dense(layers.Dense(32, "relu"), layers.Dense(1), loss="mse", width=16), batched(x, (y - 5000) / 50)
@@ -487,35 +487,35 @@ def two_heads(x, y):
     return model, batched(x, {"kind": y, "size": x[:, :1] + x[:, 1:2]}, size=8)
 
 
-@sick("targets")
+@faulty("targets")
 def broadcast_in_a_loss_of_its_own():
     x, y = numbers()
     return dense(layers.Dense(1), loss=SquaresAsTheyAre()), batched(x, y[:, 0])
 
 
-@sick("targets")
+@faulty("targets")
 def ctc_labels_beyond_the_classes():
     return speech(random().integers(1, 9, (32, 5)))
 
 
-@sick("targets")
+@faulty("targets")
 def ctc_filled_up_with_minus_one():
     return speech(np.where(np.arange(5) < 3, random().integers(1, 6, (32, 5)), -1))
 
 
-@sick("order of classes")
+@faulty("order of classes")
 def one_of_two_targets_sorted():
     x, y = table(examples=192)
     order = np.argsort(y, kind="stable")
     return two_heads(x[order], y[order])
 
 
-@sick("padding")
+@faulty("padding")
 def target_padding_is_trained():
     return translation(weighed=False)
 
 
-@sick("padding")
+@faulty("padding")
 def padding_behind_a_softmax():
     found = padded_tokens(length=13)
     model = keras.Sequential([keras.Input((12,)), layers.Embedding(20, 8), layers.GRU(8, return_sequences=True)])
@@ -524,7 +524,7 @@ def padding_behind_a_softmax():
     return model, batched(found[:, :-1], found[:, 1:])
 
 
-@sick("frozen layers")
+@faulty("frozen layers")
 def frozen_convolutions_without_a_bias():
     x, y = images()
     base = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(32, 3, use_bias=False), layers.BatchNormalization()])

@@ -174,7 +174,7 @@ def test_what_cannot_be_taken_is_named():
         bt.chunk_attention(deberta, chunks=2)
     with pytest.raises(ValueError, match="has no attention layer"):
         bt.chunk_attention(layers.Dense(2, name="dense"), chunks=2)
-    with pytest.raises(ValueError, match="chunks=0 must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="chunks=0 must be an integer of at least 1"):
         bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=0)
     with pytest.raises(ValueError, match="scores are never whole in chunks"):
         bt.chunk_attention(layers.MultiHeadAttention(2, 4), chunks=2)(X, X, return_attention_scores=True)

@@ -8,6 +8,7 @@ from bigtrain_nb.advanced.plan import clusters, communication, parallelism
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
 from bigtrain_nb.advanced.plan.clusters import plan_cluster
 from bigtrain_nb.advanced.plan.communication import NETWORK_LATENCY, NODE_LATENCY, Group
+from bigtrain_nb.advanced.plan.goodput import Goodput
 from bigtrain_nb.advanced.plan.parallelism import Layout
 from bigtrain_nb.advanced.plan.transformer import SIZES, Transformer
 from bigtrain_nb.common.words import amount
@@ -86,8 +87,8 @@ def test_the_first_stage_keeps_several_micro_batches():
 def test_runs_of_two_layers_as_in_the_recipes_and_what_a_stage_waits():
     assert Layout(pipeline_parallel_size=8).runs(80, 32) == 5 and Layout(pipeline_parallel_size=8).runs(126, 32) == 8
     assert Layout(pipeline_parallel_size=8).runs(80, 7) == 1 and Layout().runs(80, 32) == 1
-    assert Layout(pipeline_parallel_size=8).waiting(80, 32) == pytest.approx(7 / (5 * 32 + 7))
-    assert Layout().waiting(80, 32) == 0
+    assert Layout(pipeline_parallel_size=8).bubble_fraction(80, 32) == pytest.approx(7 / (5 * 32 + 7))
+    assert Layout().bubble_fraction(80, 32) == 0
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ N = 8
 @pytest.mark.parametrize(("stage", "bytes_each"), [(0, 18), (1, 6 + 12 / N), (2, 2 + 16 / N), (3, 16 / N)])
 def test_stages_of_zero_leave_what_the_paper_says_and_gradients_have_32_bits(stage, bytes_each):
     states = memory(SMALL, Layout(1, 1, N, stage)).parts
-    left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "slots"))
+    left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "optimizer state"))
     assert left / SMALL.weights == pytest.approx(bytes_each)
     assert ("gathered" in states) == (stage == 3)
 
@@ -160,19 +161,19 @@ def test_what_stage_3_has_in_one_piece():
 )
 def test_bytes_of_a_weight(policy, optimizer, bytes_each):
     states = memory(SMALL, Layout(), policy=policy, optimizer=optimizer).parts
-    left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "slots"))
+    left = sum(states.get(name, 0) for name in ("weights", "16-bit copies", "gradients", "optimizer state"))
     assert left == bytes_each * SMALL.weights
 
 
 def test_memory_adds_logits_the_block_in_work_and_fragments():
     parts = memory(SMALL, Layout(), 3).parts
     one = SMALL.activations_of_a_layer(3)
-    assert parts["activations: blocks"] == 2 * one and parts["activations: the block in work"] == 2 * one
+    assert parts["activations: blocks"] == 2 * one and parts["activations: current block"] == 2 * one
     assert parts["activations: logits"] == 8 * 3 * 128 * 256
     assert parts["fragments"] == pytest.approx(0.05 * (sum(parts.values()) - parts["fragments"]))
     shared = memory(SMALL, Layout(2), 3).parts
     assert shared["activations: blocks"] == one
-    assert shared["activations: the block in work"] == one + 3 * 2 * 3 * 128 * 128
+    assert shared["activations: current block"] == one + 3 * 2 * 3 * 128 * 128
 
 
 @pytest.mark.parametrize(
@@ -182,11 +183,14 @@ def test_memory_adds_logits_the_block_in_work_and_fragments():
         ({"on": "V100"}, "on='V100' must be one of A100 40 GB"),
         ({"optimizer": "adamm"}, "optimizer='adamm' must be one of"),
         ({"recompute": "attention"}, "recompute='attention' must be one of none, selective, everything"),
-        ({"zero_stage": 4}, "zero_stage=4 must be a whole number of at least 0 and at most 3"),
+        ({"zero_stage": 4}, "zero_stage=4 must be an integer of at least 0 and at most 3"),
         ({"tensor_parallel": 5}, "tensor_parallel=5 must divide the 12 heads"),
-        ({"pipeline_parallel": 13}, "pipeline_parallel=13 must be a whole number of at least 1 and at most 12"),
-        ({"devices": 16, **AS_SAID}, "fit in no layout on devices=16 H100: take more .* a sequence for each copy"),
-        ({"devices": 6, **AS_SAID, "tensor_parallel": 4}, "tensor_parallel x pipeline_parallel must divide"),
+        ({"pipeline_parallel": 13}, "pipeline_parallel=13 must be an integer of at least 1 and at most 12"),
+        ({"devices": 16, **AS_SAID}, "fit in no layout on devices=16 H100: take more .* a sequence for each"),
+        (
+            {"devices": 6, **AS_SAID, "tensor_parallel": 4},
+            "tensor_parallel x pipeline_parallel x shard_size must divide",
+        ),
         ({"network": 0}, "network=0 must be a positive"),
         ({"policy": "float8", "on": "A100 80 GB"}, "policy='float8' is no faster on A100 80 GB"),
     ],
@@ -197,12 +201,28 @@ def test_a_cluster_refuses_bad_settings(settings, words):
 
 
 @pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"mtbf_hours": 0}, "mtbf_hours=0 must be a positive, finite number of hours of a device between failures"),
+        ({"checkpoint_seconds": -1}, "checkpoint_seconds=-1 must be a positive"),
+        ({"interval_seconds": 0}, "interval_seconds=0 must be a positive"),
+        ({"restart_seconds": -1}, "restart_seconds=-1 must be a finite number of seconds, 0 or more"),
+        ({"spares": -0.1}, "spares=-0.1 must be a finite number of devices for each in use, 0 or more"),
+        ({"evaluation": -1}, "evaluation=-1 must be a finite number of tokens"),
+    ],
+)
+def test_a_training_refuses_bad_settings(settings, words):
+    with pytest.raises(ValueError, match=words):
+        plan_cluster(SIZES["7 B"], 64, devices=8).training(1e9, **settings)
+
+
+@pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: SMALL.flops(0), "batch=0 must be a whole number of at least 1"),
+        (lambda: SMALL.flops(0), "batch=0 must be an integer of at least 1"),
         (lambda: SMALL.activations_of_a_layer(8, recompute="some"), "recompute='some' must be one of none, selective"),
         (lambda: replace(LLAMA, key_value_heads=3), "heads=8 must be a multiple of key_value_heads=3"),
-        (lambda: replace(LLAMA, hidden=0), "hidden=0 must be a whole number of at least 1"),
+        (lambda: replace(LLAMA, hidden=0), "hidden=0 must be an integer of at least 1"),
         (lambda: replace(LLAMA, gated=1), "gated=1 must be True or False"),
         (lambda: replace(LLAMA, width=65), "width=65 must be a multiple of heads=8"),
     ],
@@ -238,9 +258,41 @@ def test_fully_sharded_comes_first_and_then_what_is_much_faster():
     few_sequences = plan_cluster(SIZES["70 B"], 16, devices=64)
     assert few_sequences.layout.tensor_parallel_size > 1  # 64 copies would have no sequence each
     slow = plan_cluster(SIZES["7 B"], 64, devices=64, network=25e9 / 8)
-    fully_sharded = plan_cluster(SIZES["7 B"], 64, devices=64, network=25e9 / 8, **AS_SAID)
-    assert slow.layout.data_parallel_size < 64 and slow.seconds[1] < 0.5 * fully_sharded.seconds[1]
-    assert min(plan_cluster(SIZES["7 B"], 64, devices=64, recompute=each).seconds[1] for each in ("none", "everything"))
+    fully_sharded = plan_cluster(SIZES["7 B"], 64, devices=64, network=25e9 / 8, shard_size=64, **AS_SAID)
+    assert slow.layout.sharers < 64 and slow.typical_seconds < 0.7 * fully_sharded.typical_seconds
+
+
+def test_nothing_falls_off_a_cliff_where_groups_of_nodes_share_the_state():
+    best = {}
+    for devices in (64, 1024, 4096, 8192):
+        plan = plan_cluster(SIZES["7 B"], 2 * devices, devices=devices)
+        assert plan.layout.sizes == {"data": devices}
+        best[devices] = plan.typical_mfu
+    assert min(best.values()) > 0.9 * max(best.values())
+    alone = plan_cluster(SIZES["7 B"], 2 * 8192, devices=8192, shard_size=8192, **AS_SAID)
+    assert alone.typical_mfu < 0.5 * best[8192] and "hybrid sharding" in str(plan.layout)
+    racks = plan_cluster(SIZES["7 B"], 2 * 8192, on="GB200 NVL72", devices=8192)
+    assert racks.layout.sizes == {"data": 8192} and racks.layout.sharers % 64 == 0
+
+
+def test_hybrid_sharding_by_hand():
+    hybrid = Layout(1, 1, 64, 3, shard_size=8)
+    states = memory(SMALL, hybrid).parts
+    assert states["weights"] == memory(SMALL, Layout(1, 1, 8, 3))["weights"] == 4 * SMALL.weights / 8
+    found = sent(SIZES["7 B"], hybrid, 2)["data"]
+    weights = SIZES["7 B"].weights
+    assert found.size == pytest.approx((4 + 4) * weights * 7 / 8 + 8 * weights / 8 * 7 / 8)
+    within = sent(SIZES["7 B"], Layout(1, 1, 8, 3), 2)["data"].seconds
+    across = 2 * (4 * weights / 8 * 7 / 8 / 50e9 + 7 * NETWORK_LATENCY)  # eight nodes, a NIC each
+    assert found.seconds == pytest.approx(within + across)
+    with pytest.raises(ValueError, match="shard_size must divide"):
+        plan_cluster(SIZES["7 B"], 64, devices=64, shard_size=7, **AS_SAID)
+
+
+def test_nodes_of_4_have_fewer_nics_for_a_tensor_parallel_group():
+    model, settings = SIZES["70 B"], {"devices": 64, "tensor_parallel": 4, "pipeline_parallel": 1, "recompute": "none"}
+    of_8, of_4 = (plan_cluster(model, 256, on="H200", devices_per_node=n, **settings) for n in (8, 4))
+    assert of_4.time["data"] > 1.5 * of_8.time["data"] and of_4.time["tensor"] == of_8.time["tensor"]
 
 
 def test_a_given_layout_is_kept_and_says_first_how_full_the_memory_is():
@@ -250,18 +302,35 @@ def test_a_given_layout_is_kept_and_says_first_how_full_the_memory_is():
     assert first.startswith(f"{plan.memory.total / 80e9:.0%} of the memory of each H100 is full") and "not fit" in first
     fitting = plan_cluster(SIZES["7 B"], 64, devices=8)
     assert fitting.fits and repr(fitting).split()[0] == f"{fitting.memory.total / 80e9:.0%}"
-    assert "Time of a training step" in repr(fitting) and "datasheet" in repr(fitting)
+    assert "Typical time of a training step" in repr(fitting) and "datasheet" in repr(fitting)
 
 
-def test_a_step_is_a_range_that_adds_up():
+def test_a_step_is_typical_with_a_range_around_it():
     plan = plan_cluster(SIZES["7 B"], 64, devices=16, **AS_SAID)
     flops = SIZES["7 B"].flops(64).total / 16 / 989e12
-    assert plan.time["computing"] == pytest.approx((flops / 0.585, flops / 0.37))
-    (data,) = plan.sent
-    assert plan.seconds == pytest.approx((flops / 0.585, flops / 0.37 + 0.25 * data.seconds / clusters.LINK))
-    lowest, highest = plan.tokens_per_second
-    assert lowest == pytest.approx(64 * 2048 / plan.seconds[1]) and lowest < highest
-    assert plan.mfu == pytest.approx(tuple(flops / each for each in reversed(plan.seconds)))
+    assert plan.time["computing"] == pytest.approx(flops / 0.52)
+    (data,) = plan.communication_volume
+    assert plan.typical_seconds == pytest.approx(flops / 0.52 + 0.1 * data.seconds / clusters.LINK)
+    assert plan.seconds == pytest.approx((plan.typical_seconds / 1.25, plan.typical_seconds * 1.25))
+    assert plan.tokens_per_second == pytest.approx(tuple(64 * 2048 / each for each in reversed(plan.seconds)))
+    assert plan.typical_mfu == pytest.approx(flops / plan.typical_seconds)
+    assert plan.mfu[0] == pytest.approx(plan.typical_mfu / 1.25)
+
+
+def test_mfu_and_hfu_are_told_apart():
+    kept, again = (
+        plan_cluster(SIZES["7 B"], 64, devices=8, **{**AS_SAID, "recompute": r}) for r in ("none", "everything")
+    )
+    assert kept.hfu == kept.typical_mfu and again.hfu == pytest.approx(again.typical_mfu * 8 / 6, rel=0.02)
+    assert "HFU" not in " ".join(kept.words())
+    assert f"MFU typically {again.typical_mfu:.2f} (HFU {again.hfu:.2f}" in " ".join(again.words())
+    assert "seen 0.28 to 0.60 in published 16-bit runs of medium" in " ".join(kept.words())
+    assert "no published 16-bit run" in " ".join(plan_cluster(SIZES["7 B"], 64, on="B300").words())
+
+
+def test_tensor_parallelism_computes_as_a_smaller_model_does():
+    plans = [plan_cluster(SIZES["70 B"], 64, devices=64, **{**AS_SAID, "tensor_parallel": t}) for t in (1, 8)]
+    assert plans[0].time["computing"] / plans[1].time["computing"] == pytest.approx(0.52 / 0.58)
 
 
 def test_devices_wait_for_those_with_a_sequence_more():
@@ -271,10 +340,8 @@ def test_devices_wait_for_those_with_a_sequence_more():
 
 def test_no_more_hides_than_there_is_computing():
     plan = plan_cluster(SIZES["7 B"], 64, devices=64, network=1e8, **AS_SAID)
-    (data,) = plan.sent
-    least, most = plan.time["data"]
-    hidden = data.seconds - least, data.seconds / clusters.LINK - most
-    assert hidden == pytest.approx(plan.time["computing"])
+    (data,) = plan.communication_volume
+    assert data.seconds / clusters.LINK - plan.time["data"] == pytest.approx(plan.time["computing"])
 
 
 def test_a_second_node_halves_the_step_of_seven_billion_weights():
@@ -284,12 +351,33 @@ def test_a_second_node_halves_the_step_of_seven_billion_weights():
         assert 0.48 < both / alone < 0.55
 
 
-def test_8_bits_hasten_the_products_of_matrices_alone():
-    model = SIZES["Llama 3 8 B"]
-    whole, eighth = (
-        plan_cluster(model, 16, devices=8, policy=policy, **AS_SAID) for policy in ("mixed_bfloat16", "float8")
-    )
-    assert 1.1 < whole.seconds[1] / eighth.seconds[1] < 2 and whole.memory.total == eighth.memory.total
+def test_float8_is_a_ratio_of_whole_steps_from_published_pairs():
+    for name, ratio in {"Llama 3 8 B": 1.3, "70 B": 1.48}.items():
+        settings = {"devices": 64, **AS_SAID, "recompute": "everything"}
+        plans = [plan_cluster(SIZES[name], 64, policy=policy, **settings) for policy in ("mixed_bfloat16", "float8")]
+        assert plans[0].typical_seconds / plans[1].typical_seconds == pytest.approx(ratio)
+        assert plans[0].memory.total == plans[1].memory.total
+    slow = {"devices": 64, "network": 1e8, **AS_SAID}
+    waiting = [plan_cluster(SIZES["70 B"], 64, policy=policy, **slow) for policy in ("mixed_bfloat16", "float8")]
+    assert waiting[0].time["computing"] == pytest.approx(2 * waiting[1].time["computing"])  # no faster than the device
+    for size, ends in enumerate(((3, 20), (20, 1000)), start=1):
+        lowest, middle, highest = published.speedup_in_float8(*ends)
+        assert lowest < H100.speedup_8[size] < highest and middle == pytest.approx(H100.speedup_8[size], abs=0.02)
+
+
+def test_muon_orthogonalizes_whole_matrices():
+    m, n = 128, 512
+    flops = SMALL.orthogonalization_flops()
+    assert len(flops) == 6 and flops[-1] == 5 * (4 * m * m * n + 2 * m**3) and flops[0] == 5 * 6 * m**3
+    assert sum(a * b for a, b in LLAMA.shapes_of_a_layer) == LLAMA.matrices_of_a_layer
+    adamw, muon = (plan_cluster(SIZES["7 B"], 64, devices=8, optimizer=name, **AS_SAID) for name in ("adamw", "muon"))
+    own = 32 * sum(SIZES["7 B"].orthogonalization_flops()) / 8 / (0.52 * 989e12)
+    gathered = 4 * 32 * SIZES["7 B"].matrices_of_a_layer / 8 / 450e9 / clusters.LINK
+    more = muon.typical_seconds - adamw.typical_seconds
+    assert more == pytest.approx(own + gathered) and 0.05 < more / adamw.typical_seconds < 0.3
+    assert "Newton-Schulz" in str(muon) and "orthogonalization" not in adamw.time
+    alone = plan_cluster(SIZES["7 B"], 64, devices=8, optimizer="muon", zero_stage=0, **AS_SAID)
+    assert alone.time["orthogonalization"] == pytest.approx(8 * own)  # each device all of them
 
 
 def test_more_micro_batches_are_taken_where_memory_asks_for_them():
@@ -302,13 +390,13 @@ def test_more_micro_batches_are_taken_where_memory_asks_for_them():
 
 def test_what_is_not_here_is_said_apart_and_changes_no_number():
     plan = plan_cluster(SMALL, 8, devices=8, tensor_parallel=2, pipeline_parallel=2, recompute="none")
-    assert plan.here[0].startswith("tensor and pipeline parallelism: ")
-    assert any('needs recompute="everything"' in words for words in plan.here)
+    assert plan.unsupported[0].startswith("tensor and pipeline parallelism: ")
+    assert any('needs recompute="everything"' in words for words in plan.unsupported)
     whole = plan_cluster(SMALL, 8, devices=8, **AS_SAID, zero_stage=0)
-    assert whole.here == [] and "bigtrain_nb" not in repr(whole)
-    assert "stages 1 and 3" in plan_cluster(SMALL, 8, devices=8, **AS_SAID, zero_stage=2).here[0]
-    assert "32 bits" in " ".join(plan_cluster(SMALL, 8, devices=8, **AS_SAID).here)
-    plain = plan_cluster(SMALL, 8, devices=8, **AS_SAID, policy="float32", optimizer="sgd").here
+    assert whole.unsupported == [] and "bigtrain_nb" not in repr(whole)
+    assert "stages 1 and 3" in plan_cluster(SMALL, 8, devices=8, **AS_SAID, zero_stage=2).unsupported[0]
+    assert "32 bits" in " ".join(plan_cluster(SMALL, 8, devices=8, **AS_SAID).unsupported)
+    plain = plan_cluster(SMALL, 8, devices=8, **AS_SAID, policy="float32", optimizer="sgd").unsupported
     assert amount(8 * SMALL.weights_outside_of_layers, "bytes") in plain[0] and "32 bits" not in " ".join(plain)
 
 
@@ -318,14 +406,30 @@ def test_tensor_parallelism_shares_whole_heads_of_keys_and_values():
         plan_cluster(model, 8, tensor_parallel=4)
 
 
-def test_a_training_says_tokens_hours_and_money():
+def test_a_training_counts_failures_evaluation_spares_and_money():
     plan = plan_cluster(SIZES["7 B"], 512, devices=16)
-    lowest, highest = plan.tokens_per_second
-    table = str(plan.training(140e9, price_an_hour=2.5))
-    hours = 140e9 / highest / 3600 * 16
-    assert "21.3 a weight (best for the FLOPs: 20" in table and f"{float(f'{hours:.3g}'):,.0f} to" in table
-    assert f"{float(f'{hours * 2.5:.3g}'):,.0f} to" in table
-    assert "cost" not in str(plan.training(140e9))
+    table = str(plan.training(140e9, 2.5))
+    assert "21.3 per parameter" in table and "about the 20 of Hoffmann" in table and "420 B tokens served" in table
+    seconds = 140e9 * plan.typical_seconds / plan.tokens
+    perfect = {"mtbf_hours": 1e12, "checkpoint_seconds": 1e-9, "restart_seconds": 0, "evaluation": 0}
+    hours = seconds / 3600 * 16
+    assert f"device-hours  about {float(f'{hours:.3g}'):,.0f}" in str(plan.training(140e9, **perfect))
+    with_spares = str(plan.training(140e9, 2.5, spares=0.5, **perfect))
+    assert f"cost          about {float(f'{1.5 * 2.5 * hours:.3g}'):,.0f}" in with_spares
+    assert "cost" not in str(plan.training(140e9)) and "33.33% more time" in str(plan.training(140e9, evaluation=1))
+    assert "fewer than the 20" in str(plan.training(5e9)) and "cheaper in inference" in str(plan.training(15e12))
+
+
+def test_goodput_is_that_of_notebook_11():
+    day = 24 * 3600
+    running = Goodput(8, mtbf_hours=8 * 24, checkpoint_seconds=300, restart_seconds=600)
+    assert running.between_failures == day and running.interval == pytest.approx(7200)  # two hours
+    lost = 300 / 7200 + 7200 / 2 / day + 600 / day
+    assert running.share == pytest.approx(1 / (1 + lost))
+    assert f"of 30 days {30 / (1 + lost):.1f} train" in str(running.rows())
+    assert Goodput(16_384).between_failures / 3600 == pytest.approx(54 * 24 / 419, rel=0.01)  # Llama 3
+    often = Goodput(8, mtbf_hours=8 * 24, checkpoint_seconds=300, interval_seconds=900)
+    assert often.interval == 900 and often.share < running.share
 
 
 def test_a_trillion_weights_are_planned_as_fast_as_they_were():
@@ -336,30 +440,40 @@ def test_a_trillion_weights_are_planned_as_fast_as_they_were():
     assert plan.fits and lowest < 163e12 < highest
 
 
-MISSED = {
-    "Llama 3.1 405 B, 512 H100, float8, 1F1B",
-    "Llama 3.1 405 B, 512 H100, float8, interleaved",
+MISSED_IN_16_BITS = {"MPT of 6.7 B, 8 H100, 65,536 tokens", "MPT of 64.9 B, 64 A100 40 GB, 2,048 tokens"}
+MISSED_IN_FLOAT8 = {
+    "Llama 3.1 405 B, 512 H100 96 GB, float8, 1F1B",
+    "Llama 3.1 405 B, 512 H100 96 GB, float8, interleaved",
+    "Llama 3 8 B, 8 H100, float8",
 }
+FAR_IN_MEMORY = {"Llama 3.1 8 B, 32 H200, float8", "Llama 3.1 405 B, 512 H100 96 GB, float8, 1F1B"}
 
 
-@pytest.mark.parametrize("run", published.RUNS, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", published.RUNS + published.MOSAIC_ROWS, ids=lambda run: run.name)
 def test_a_range_holds_the_published_rate_or_the_run_is_listed_as_missed(run):
     lowest, highest = run.planned
-    assert run.holds == (run.name not in MISSED) and highest < 1.8 * lowest
-    assert run.name in str(published.compare([run]))
+    assert run.holds == (run.name not in MISSED_IN_16_BITS | MISSED_IN_FLOAT8) and highest < 1.6 * lowest
+    assert run.name in str(published.compare([run])) and run.mfu <= run.hfu
     if run.memory:
-        assert (abs(run.memory_ratio - 1) < 0.25) == (run.name != "Llama 3.1 405 B, 512 H100, float8, 1F1B")
+        assert (abs(run.memory_ratio - 1) < 0.2) == (run.name not in FAR_IN_MEMORY)
 
 
-def test_ranges_hold_most_of_what_was_looked_up_afterwards():
-    missed = [run.name for run in published.AFTERWARDS if not run.holds]
-    assert len(published.AFTERWARDS) == 15
-    assert missed == ["MPT of 1.3 B, 512 H100, 2,048 tokens", "MPT of 64.9 B, 64 A100 40 GB, 2,048 tokens"]
+def test_nine_in_ten_of_the_16_bit_runs_are_in_the_range():
+    of_gpus = [run for run in published.SIXTEEN_BITS + published.MOSAIC_ROWS if "TPU" not in run.name]
+    assert len(of_gpus) > 40 and sum(run.holds for run in of_gpus) >= 0.9 * len(of_gpus)
 
 
-def test_few_constants_were_chosen_by_published_runs_and_most_runs_chose_none():
-    chose_none = [run for run in published.RUNS if not run.chose]
-    assert len(published.FULLY_SHARDED) >= len(published.RUNS) / 2 and len(chose_none) >= len(published.RUNS) / 2
-    held = sum(run.holds for run in chose_none) / len(chose_none)
-    assert held >= 0.8
-    assert clusters.HIDDEN["data"] == (0.75, 1.0)
+def test_the_mfu_seen_is_that_of_the_published_runs():
+    """By the count of this package, in 16 bits, of each family of cards and class of sizes."""
+    families = {"H200": "H100", "A100 40 GB": "A100 80 GB"}
+    seen = {}
+    for run in published.SIXTEEN_BITS + published.MOSAIC_ROWS:
+        if run.verified:
+            on = run.settings.get("on", "H100")
+            seen.setdefault((families.get(on, on), clusters._size_class(run.model)), []).append(run.mfu)
+    for (name, size), found in seen.items():
+        assert ACCELERATORS[name].mfu[size] == (round(min(found), 2), round(max(found), 2)), (name, size)
+    for name, device in ACCELERATORS.items():
+        for size, said in enumerate(device.mfu):
+            same_family = name in families
+            assert said is None or same_family or (name, size) in seen

@@ -25,10 +25,10 @@ def test_positive_numbers_and_fractions_end_before_their_limits():
 
 
 def test_whole_numbers_have_both_their_ends():
-    assert [checks.whole_number("n", value, 1, 3) for value in (1, 3)] == [1, 3]
+    assert [checks.integer("n", value, 1, 3) for value in (1, 3)] == [1, 3]
     for value in (0, 4, 1.0, True, "2"):
-        with pytest.raises(ValueError, match="^n=.* must be a whole number of at least 1 and at most 3$"):
-            checks.whole_number("n", value, 1, 3)
+        with pytest.raises(ValueError, match="^n=.* must be an integer of at least 1 and at most 3$"):
+            checks.integer("n", value, 1, 3)
 
 
 def test_one_of_names_what_is_allowed():

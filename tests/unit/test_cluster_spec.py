@@ -60,8 +60,8 @@ def test_a_tf_config_of_another_shape_is_shown_beside_a_good_one(text):
         (config({"worker": TWO, "evaluator": ["three:1"]}), "has an evaluator, which takes no part"),
         (config({"master": TWO[:1], "worker": TWO[1:]}), 'the name of TensorFlow 1: call it "chief"'),
         (config({"helper": TWO}, "helper"), "a task of the kind 'helper'; a task is one of chief, worker"),
-        (config({"worker": TWO}, index="1"), "has the index '1': it must be a whole number"),
-        (config({"worker": TWO}, index=True), "has the index True: it must be a whole number"),
+        (config({"worker": TWO}, index="1"), "has the index '1': it must be an integer"),
+        (config({"worker": TWO}, index=True), "has the index True: it must be an integer"),
         (config({"worker": TWO}, index=2), "is worker 2, but there are 2 of that kind, counted from 0"),
         (config({"worker": TWO}, index=-1), "is worker -1, but there are 2"),
         (config({"chief": TWO[:1]}, "worker"), "task is a 'worker'; its cluster has chief"),
@@ -91,7 +91,7 @@ def test_one_of_several_that_is_not_told_where_all_are_does_not_train_alone(name
 
 
 def test_a_rank_that_cannot_be_is_named():
-    with pytest.raises(ValueError, match="SLURM_PROCID='-1' must be a whole number of 0 or more"):
+    with pytest.raises(ValueError, match="SLURM_PROCID='-1' must be an integer of 0 or more"):
         in_slurm("node1", 2, -1)
 
 

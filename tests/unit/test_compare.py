@@ -147,11 +147,11 @@ def test_going_on_adds_rounds_and_pays_for_the_look(clock):
     ratio = both.ratio("a", "b")
     assert ratio.verdict == "unclear" and ratio.advice
     before = both.seconds
-    more = both.go_on(12)
+    more = both.extend(12)
     assert more.seconds == pytest.approx(before + 12, abs=0.5)
     assert more.results["a"].rounds[: len(both.results["a"].rounds)] == both.results["a"].rounds
-    assert (more.error, more.go_on(1).error) == (0.005, 0.0025)
-    assert sum(rounds.LOOKS.values()) + rounds.LATER_LOOKS == pytest.approx(0.05)
+    assert (more.error, more.extend(1).error) == (0.005, 0.0025)
+    assert sum(rounds.INTERIM_CHECKS.values()) + rounds.LATER_CHECKS == pytest.approx(0.05)
 
 
 def test_a_round_that_is_cut_short_leaves_no_trace(clock):
@@ -164,8 +164,8 @@ def test_a_round_that_is_cut_short_leaves_no_trace(clock):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        both.go_on(10, stop_late)
-    result = both.go_on(0.01).results["a"]
+        both.extend(10, stop_late)
+    result = both.extend(0.01).results["a"]
     assert len(result.rounds) > many
     assert result.examples / result.seconds == pytest.approx(result.median)
 
@@ -248,7 +248,7 @@ def test_many_against_the_first_hold_together(clock):
     found = compare(rates, seconds=8)
     against_first, another = found.ratio("b", "a"), found.ratio("b", "c")
     assert "interval of 99.8 %" in against_first.details and "interval of 99.9 %" in another.details
-    assert found.error in rounds.LOOKS.values()
+    assert found.error in rounds.INTERIM_CHECKS.values()
 
 
 def test_steps_and_examples_are_not_compared(clock):
@@ -262,7 +262,7 @@ def test_a_source_instead_of_its_factory_is_refused_before_anything_is_measured(
         compare({"a": lambda: Source(clock, 0.01), "b": [[1, 2]]}, seconds=1)
     with pytest.raises(ValueError, match="expected at least two sources to compare, not 1"):
         compare({"a": list}, seconds=1)
-    with pytest.raises(TypeError, match="the name of a source=1 must be a text"):
+    with pytest.raises(TypeError, match="the name of a source=1 must be a string"):
         compare({1: list, 2: list}, seconds=1)
     assert clock.now == 0
 

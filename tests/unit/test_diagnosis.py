@@ -76,13 +76,14 @@ def found_in(crops, parse=quick_parse, finish=quick_finish, **settings):
     return diagnose(Pipeline(data=crops, parse=parse, finish=finish, **settings), seconds=SECONDS)
 
 
-def assert_binds(found, name, measured):
-    """The slow stage binds, it takes about what its calls took, and without it everything would be much faster."""
-    assert found.binding.name.startswith(name), str(found)
-    assert 0.5 * measured[0] < found.binding.microseconds < 10 * measured[0]
-    assert 0.2 * found.rate < found.binding.rate < 10 * found.rate
-    assert found.next_best > 3 * found.rate
-    assert f"{found.binding.name} binds" in str(found)
+def assert_is_the_bottleneck(found, name, measured):
+    """The slow stage is the bottleneck, it takes about what its calls took, and without it everything would be much
+    faster."""
+    assert found.bottleneck.name.startswith(name), str(found)
+    assert 0.5 * measured[0] < found.bottleneck.microseconds < 10 * measured[0]
+    assert 0.2 * found.rate < found.bottleneck.rate < 10 * found.rate
+    assert found.rate_without_bottleneck > 3 * found.rate
+    assert f"{found.bottleneck.name} is the bottleneck" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -90,26 +91,26 @@ def assert_binds(found, name, measured):
     [{}, {"rewrites": True}, {"cycle_length": 2, "prefetch": 2}, {"repeat": False, "batch": 64}, {"vectorize": True}],
     ids=str,
 )
-def test_a_slow_parse_binds(crops, settings, measured):
-    assert_binds(found_in(crops, parse=slow_parse, **settings), "parse", measured)
+def test_a_slow_parse_is_the_bottleneck(crops, settings, measured):
+    assert_is_the_bottleneck(found_in(crops, parse=slow_parse, **settings), "parse", measured)
 
 
 @pytest.mark.parametrize("settings", [{}, {"cache": "memory"}, {"cycle_length": 2, "prefetch": 2}], ids=str)
-def test_a_slow_finish_binds(crops, settings, measured):
-    assert_binds(found_in(crops, finish=slow_finish, **settings), "finish", measured)
+def test_a_slow_finish_is_the_bottleneck(crops, settings, measured):
+    assert_is_the_bottleneck(found_in(crops, finish=slow_finish, **settings), "finish", measured)
 
 
 def numbers(count=64):
     return tf.data.Dataset.range(count)
 
 
-def test_a_slow_stage_of_a_foreign_dataset_binds():
+def test_a_slow_stage_of_a_foreign_dataset_is_the_bottleneck():
     dataset = numbers(4).interleave(lambda i: numbers(50).map(slowly), cycle_length=2).batch(8)
     found = diagnose(dataset, seconds=SECONDS)
-    assert found.binding.name.startswith("map"), str(found)
-    others = [stage.microseconds for stage in found.stages if stage is not found.binding]
-    assert found.binding.microseconds > 2 * max(others, default=0), str(found)
-    assert found.next_best > 2 * found.rate
+    assert found.bottleneck.name.startswith("map"), str(found)
+    others = [stage.microseconds for stage in found.stages if stage is not found.bottleneck]
+    assert found.bottleneck.microseconds > 2 * max(others, default=0), str(found)
+    assert found.rate_without_bottleneck > 2 * found.rate
 
 
 def test_autotune_tells_what_it_chose(crops):
@@ -143,7 +144,7 @@ def doubled(value):
 def test_stages_are_numbered_as_the_pipeline_is_written_though_small_ones_are_not_shown(dataset, name):
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
-    assert diagnose(dataset.with_options(options), seconds=SECONDS).binding.name == name
+    assert diagnose(dataset.with_options(options), seconds=SECONDS).bottleneck.name == name
 
 
 def test_the_maps_of_a_pipeline_are_called_by_what_they_do(crops, monkeypatch):
@@ -227,13 +228,13 @@ def found_by_hand(rate=1000.0, ceiling=4000.0, cores=4, free=4.0, stages=2):
 
 def test_the_words_have_the_numbers():
     assert found_by_hand().words() == [
-        "map binds: alone it allows 1,250 examples/s (1 at once).",
-        "Were it free, the other stages would allow 10,000 examples/s.",
-        "4 cores that did nothing else would allow 4,000 examples/s, the work between the stages counted.",
-        "Up to 4.0x is left in doing the same work on more cores.",
+        "map is the bottleneck: alone it reaches 1,250 examples/s (1 at once).",
+        "Without this bottleneck, the other stages would reach 10,000 examples/s.",
+        "4 cores running only this pipeline would reach 4,000 examples/s, including the work between stages.",
+        "Up to 4.0x is possible by doing the same work on more cores.",
     ]
     said = str(found_by_hand())
-    assert "map (binds)" in said and "batch (binds)" not in said
+    assert "map (bottleneck)" in said and "batch (bottleneck)" not in said
     assert found_by_hand(rate=3300).words()[-1].startswith("They are busy. To go faster, do less work per example")
 
 
@@ -241,7 +242,7 @@ def test_cores_that_other_programs_keep_busy_are_not_counted_as_left():
     words = found_by_hand(free=1.5).words()
     assert words[-2:] == [
         "Other programs keep 2.5 of them busy.",
-        "Up to 1.5x is left in doing the same work on more cores.",
+        "Up to 1.5x is possible by doing the same work on more cores.",
     ]
     assert "They are busy" in found_by_hand(free=1.2).words()[-1]
 

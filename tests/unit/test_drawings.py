@@ -80,7 +80,7 @@ SAID = {
     "distance": {*WRONG, *RIGHT, "3.00", "0.0430", "4.2e-07", "0"},
     "readers": {"FILE, worker 0", "OFF, worker 1", "2 of 4", "4 of 4"},
     "segments": {"one", "four", "9.00", "6.00"},
-    "lengths": {"whole", "chunks", "one table of scores", "40.0"},
+    "lengths": {"whole", "chunks", "one attention matrix", "40.0"},
     "clock": {"none ahead: the step ends at 17.0 ms, the device waits for 5.0 ms", "gathers weights", "forward"},
     "orders": {"gpipe: ends at 15 ms; a pass takes 1 forward, 2 backward", "stage 1", "3"},
     "forgetting": {"all", "upper half", "LoRA", "0.001"},

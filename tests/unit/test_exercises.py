@@ -47,5 +47,5 @@ def test_a_function_of_another_project_is_checked_by_position():
         return parameters // numbers + 1
 
     assert check("half_the_bits.smallest_batch", of_another_project).status == "right"
-    with pytest.raises(TypeError, match="it gets weights; activations of an example, and returns a whole number"):
+    with pytest.raises(TypeError, match="it gets weights; activations of an example, and returns an integer"):
         check("half_the_bits.smallest_batch", None)

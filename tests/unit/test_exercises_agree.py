@@ -47,7 +47,9 @@ def test_the_unshared_state_is_that_of_the_plan_but_for_gradients_in_16_bits():
     model = bt.Transformer(32, 4096, 32)
     whole = {"devices": 8, "tensor_parallel": 1, "pipeline_parallel": 1, "zero_stage": 0, "recompute": "everything"}
     memory = bt.plan_cluster(model, 8, **whole).memory
-    state = sum(memory[name] for name in ("weights", "16-bit copies", "gradients", "slots")) - 2 * model.weights
+    state = (
+        sum(memory[name] for name in ("weights", "16-bit copies", "gradients", "optimizer state")) - 2 * model.weights
+    )
     assert all_of_it.which_stage(model.weights, {8: state, 16: state}) == (0, 0)
 
 

@@ -175,7 +175,7 @@ def test_bars_follow_each_other_and_limits_stand_at_their_values_with_names_apar
 
 
 def test_a_part_of_memory_has_one_colour_in_every_picture_and_no_other_part_of_a_picture_has_it():
-    (alone,) = plots.stacked_figure({"a": {"work": 2, "weights": 1, "activations": 3}}, "bytes", "memory").axes
+    (alone,) = plots.stacked_figure({"a": {"workspace": 2, "weights": 1, "activations": 3}}, "bytes", "memory").axes
     (after,) = plots.stacked_figure({"a": {"activations": 2, "gradients": 1}}, "bytes", "memory").axes
     work, weights, activations = [bar.get_facecolor() for bar in alone.patches]
     assert after.patches[0].get_facecolor() == activations

@@ -261,7 +261,7 @@ def test_gradients_of_shards_travel_in_16_bits():
 @pytest.mark.parametrize(
     ("build", "settings", "sentence"),
     [
-        (dense, {"fully_shard": BLOCKS, "shard_optimizer": True}, "do not go together"),
+        (dense, {"fully_shard": BLOCKS, "shard_optimizer": True}, "cannot be combined"),
         (dense, {"fully_shard": "nothing"}, "chooses none of"),
         (lambda: bt.recompute(dense(), BLOCKS), {"fully_shard": BLOCKS}, "leave out bt.recompute"),
         (

@@ -254,7 +254,7 @@ def test_segments_and_padding_together_are_computed_in_chunks(emulated):
 def test_the_most_segments_are_those_of_the_rows():
     rows = bt.TokenRows(np.arange(30), [7, 3, 9, 4, 1, 1, 5], length=10)
     found = [rows[[number]]["segments"].max() for number in range(len(rows))]
-    assert rows.most_segments == max(found)
+    assert rows.max_segments == max(found)
     with pytest.raises(ValueError, match="most"):
         bt.segment_mask(tf.ones([2, 4], "int32"), most=0)
     table = bt.segment_mask(tf.constant([[1, 1, 2]]))

@@ -33,7 +33,7 @@ def test_controls_start_at_the_first_choice():
     ("given", "message"),
     [
         ({"batch": 64}, "batch=64 is not among the choices: expected one of 4, 32, 320"),
-        ({"workers": 9}, "workers=9 is not among the choices: expected a whole number from 1 to 4"),
+        ({"workers": 9}, "workers=9 is not among the choices: expected an integer from 1 to 4"),
         ({"prefetchh": 2}, "unknown setting 'prefetchh': expected one of batch, prefetch, cache"),
     ],
 )
@@ -100,7 +100,7 @@ def test_only_the_last_comparison_and_four_steps_stay_in_memory():
     lab = Lab(build, seconds=0.01, n=range(8))
     for n in range(8):
         lab.run(n=n)
-    assert lab.can_go_on and lab.runs[-1].against is lab.runs[-2]
+    assert lab.can_extend and lab.runs[-1].against is lab.runs[-2]
     gc.collect()
     assert sum(one() is not None for one in made) <= 4
 
@@ -134,7 +134,7 @@ class TestSweeps:
         lab.sweep("workers")
         found = lab.race()
         assert lab.settings(batch=320) in found.finalists and {one["batch"] for one in found.finalists} == {320}
-        assert len(found.finalists) == 24 and len(found.left) == 48
+        assert len(found.finalists) == 24 and len(found.eliminated) == 48
         assert len(lab.runs) == 76 and lab.runs[-1].settings == found.finalists[0]
         assert lab.status.startswith(
             "The fastest of 72: run 53, 320 examples/s. Cannot be told apart from it: run 54, run 55, "
@@ -146,7 +146,7 @@ class TestSweeps:
 def test_only_what_overlaps_with_the_fastest_cannot_be_told_apart_from_it():
     rates = {"run 1": (390, 400, 410), "run 2": (385, 395, 405), "run 3": (190, 196, 199), "run 4": (10, 11, 12)}
     results = {name: Result(name, rounds, "examples/s", 0.1, 99, 1.0) for name, rounds in rates.items()}
-    race = Race(results, settings=dict.fromkeys(rates, {}), left={"run 4": 4})
+    race = Race(results, settings=dict.fromkeys(rates, {}), eliminated={"run 4": 4})
     assert runs.answer(race) == (
         "The fastest of 4: run 1, 400 examples/s. Cannot be told apart from it: run 2."
         " Slower so far, but not surely: run 3."
@@ -192,46 +192,46 @@ class TestClock:
 class TestGoingOn:
     def test_after_a_first_run_there_is_nothing_to_go_on_with(self, lab):
         lab.run()
-        assert not lab.can_go_on
-        for call in (lab.go_on, lab.start_to_go_on):
-            with pytest.raises(RuntimeError, match="nothing to go on with"):
+        assert not lab.can_extend
+        for call in (lab.extend, lab.start_to_extend):
+            with pytest.raises(RuntimeError, match="nothing to extend"):
                 call()
         assert not lab.running
 
     def test_after_a_race_those_still_in_are_compared_or_the_best_two(self):
         lab = Lab(lambda n: lambda: n, seconds=SECONDS, n=[1, 7, 9])
         race = lab.race()
-        assert race.still_in == ["run 3"] and lab.can_go_on
-        again = lab.go_on()
+        assert race.remaining == ["run 3"] and lab.can_extend
+        again = lab.extend()
         assert [run.name for run in again] == ["run 2", "run 3"]
         assert lab.runs[0].comparison is race and {run.comparison.names for run in again} == {("run 3", "run 2")}
         assert again[0].against is again[1] and "0.78x" in str(lab.table()) and lab.picture().data
-        assert lab.can_go_on and lab.go_on()[0].comparison.error == 0.005
+        assert lab.can_extend and lab.extend()[0].comparison.error == 0.005
 
     @pytest.mark.parametrize("in_background", [False, True])
     def test_what_is_known_then_is_put_into_the_runs_of_the_comparison(self, lab, in_background):
         first, *swept = [lab.run(), *lab.sweep("batch")]
         before = swept[0].comparison
-        assert lab.can_go_on and before.error == 0.05
+        assert lab.can_extend and before.error == 0.05
         if in_background:
-            lab.start_to_go_on()
+            lab.start_to_extend()
             finish(lab)
         else:
-            assert lab.go_on() == swept
+            assert lab.extend() == swept
         comparison = swept[0].comparison
         assert comparison is not before and comparison.error == 0.005
         for run in swept:
             assert run.comparison is comparison and run.result is comparison.results[run.name]
         assert lab.runs == [first, *swept] and first.comparison is None
-        assert lab.can_go_on and lab.status.startswith("run 4, ")
+        assert lab.can_extend and lab.status.startswith("run 4, ")
 
     def test_it_takes_as_long_again_unless_told(self, lab, monkeypatch):
         taken = []
-        monkeypatch.setattr(Comparison, "go_on", lambda self, seconds, progress: taken.append(seconds) or self)
+        monkeypatch.setattr(Comparison, "extend", lambda self, seconds, progress: taken.append(seconds) or self)
         lab.run()
         lab.run(batch=320)
-        lab.go_on()
-        lab.go_on(seconds=70)
+        lab.extend()
+        lab.extend(seconds=70)
         assert taken == [pytest.approx(SECONDS), 70]
 
 
@@ -278,7 +278,7 @@ class TestShown:
         table, picture = lab.table(), lab.picture()
         assert "All with prefetch=0 cache=False workers=1." in str(table) and "2 runs" in str(table)
         assert table.html.count('scope="row"') == 2 and "<caption" in table.html
-        assert "run    batch  examples/s  verdict       in turns with" in str(table)
+        assert "run    batch  examples/s  verdict       interleaved with" in str(table)
         assert "run 2  320    320         80.0x faster  run 1: 4.00" in str(table)
         assert picture.data.startswith(b"\x89PNG")
         assert "batch=320 (run 1: 4)" in repr(picture) and "against run 1: 80.0x (" in repr(picture)
@@ -352,7 +352,7 @@ class TestNotes:
         with open(lab.export(tmp_path / "runs.csv"), newline="") as stored:
             first, second = csv.DictReader(stored)
         assert (first["MiB"], second["MiB"], second["bottleneck"]) == ("1249.0", "99920.0", "input")
-        assert lab._sources == [] and lab.go_on()[0].notes["MiB"] == 99920
+        assert lab._sources == [] and lab.extend()[0].notes["MiB"] == 99920
 
     def test_a_sweep_asks_for_each_and_a_race_too(self):
         lab = Lab(build, notes=lambda source, batch: {"twice": 2 * source()}, batch=[4, 32])
@@ -366,8 +366,8 @@ class TestNotes:
             ({"batch": 1}, ValueError, "the column 'batch', which is the name of a setting"),
             ({"verdict": 1}, ValueError, "the column 'verdict', which is the name of another column"),
             ({"run": 1}, ValueError, "the column 'run', which is"),
-            ({3: 1}, ValueError, "the column 3, which must be a text"),
-            ({"MiB": [1]}, TypeError, r"notes returned MiB=\[1\], expected a number or a text"),
+            ({3: 1}, ValueError, "the column 3, which must be a string"),
+            ({"MiB": [1]}, TypeError, r"notes returned MiB=\[1\], expected a number or a string"),
             (312, TypeError, "notes must return a dictionary, as {'MiB': 312}, not 312"),
         ],
     )

@@ -16,7 +16,7 @@ def test_a_notebook_gets_the_widgets_and_words_for_where_there_are_none(lab):
 def test_each_control_says_what_it_takes(lab):
     view = shown(lab)
     tips = [field.trait_values().get("tooltip") or field.description_tooltip for field in view.fields.values()]
-    assert tips[0] == "one of 4, 32, 320" and tips[3] == "a whole number from 1 to 4 in steps of 1"
+    assert tips[0] == "one of 4, 32, 320" and tips[3] == "an integer from 1 to 4 in steps of 1"
     workers = view.fields["workers"]
     assert (workers.min, workers.max, workers.step) == (1, 4, 1)
 

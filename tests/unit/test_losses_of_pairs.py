@@ -167,7 +167,7 @@ def fit(model, way="fit", y=CLASSES):
 
 
 REFUSED = {
-    SumByTheGlobalBatch: "SumByTheGlobalBatch adds up",
+    SumByTheGlobalBatch: "SumByTheGlobalBatch grows with batch size",
     Several: r"Several overrides __call__ and returns the shape \(.*\), where Keras takes one number",
     Differences: r"Differences returns the shape \(8, 8\) for 8 examples: numbers for pairs of examples",
     RowAgainstColumn: r"RowAgainstColumn returns the shape \(8, 8\).*\(N,\) against \(N, 1\) makes \(N, N\)",

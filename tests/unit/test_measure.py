@@ -149,7 +149,7 @@ def test_in_a_terminal_a_line_says_what_happens_and_is_gone_at_the_end(clock, ca
 
 
 def test_a_generator_that_ends_says_what_to_give_instead(clock):
-    with pytest.raises(ValueError, match="source yielded no batch a second time: .*an iterable that starts anew"):
+    with pytest.raises(ValueError, match="source yielded no batch a second time: .*an iterable that starts a new pass"):
         throughput(iter(Source(clock, 0.01, [32] * 5)), seconds=10)
 
 
@@ -182,7 +182,7 @@ def test_the_noise_of_a_step_lengthens_no_warm_up(clock):
 def test_a_visit_does_not_say_how_long_a_batch_takes(clock):
     made = Measured(Source(clock, lambda batch: 0.05 if batch < 200 else 0.001), "source", Progress(None))
     made.warm_up(10)
-    made.visit(0.25, 300)
+    made.measure_window(0.25, 300)
     assert made.batch_seconds == pytest.approx(0.05)
 
 

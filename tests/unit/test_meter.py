@@ -458,7 +458,7 @@ def test_gradients_are_measured_of_models_that_show_their_pieces_only():
         stock.fit(x, y, verbose=0, callbacks=[bt.Meter(gradients=True)])
     model = bt.Model.of(dense())
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="micro_batches=1 leaves it in one piece.*or train on several replicas"):
+    with pytest.raises(ValueError, match="micro_batches=1 does not split it.*or train on several replicas"):
         model.fit(x, y, verbose=0, callbacks=[bt.Meter(gradients=True)])
     model.micro_batches = 2
     model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))

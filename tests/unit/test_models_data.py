@@ -80,8 +80,8 @@ def test_on_one_device_in_one_piece_losses_of_all_reductions_go_together_as_in_k
     assert ends[1][1] == pytest.approx(ends[0][1], rel=1e-4)
 
 
-def test_a_sum_beside_regularisers_refuses_to_be_cut():
-    with pytest.raises(ValueError, match='"sum", micro_batches would count regularisers'):
+def test_a_sum_beside_regularizers_refuses_to_be_cut():
+    with pytest.raises(ValueError, match='"sum", micro_batches would count regularizers'):
         fitted(net(micro_batches=2), MSE("sum"))
     with on(1):
         whole = fitted(net(keras.Model), MSE("sum"))
@@ -129,7 +129,7 @@ def test_a_masked_loss_is_the_mean_over_the_valid_places_of_the_batch(reduction,
 
     expected = trained_on(1, keras.Model)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", ".*(leaves out places|mask)")
+        warnings.filterwarnings("error", ".*(leaves out positions|mask)")
         found = trained_on(replicas, partial(bt.Model, **settings))
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
 
@@ -295,7 +295,7 @@ def test_a_loss_that_ignores_a_class_is_the_mean_over_the_valid_places_of_the_ba
 
     expected = trained_on(1, keras.Model)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", ".*(leaves out places|mask)")
+        warnings.filterwarnings("error", ".*(leaves out positions|mask)")
         found = trained_on(1 if settings else 2, bt.Model, **settings)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
 
@@ -401,7 +401,9 @@ def test_a_loss_that_adds_up_is_refused_until_it_says_that_it_is_a_sum(loss, set
         return model
 
     replicas = 1 if settings else 2
-    with pytest.raises(ValueError, match=f'{loss.__name__} adds up.*a keras.losses.Loss with reduction="sum"'):
+    with pytest.raises(
+        ValueError, match=f'{loss.__name__} grows with batch size.*a keras.losses.Loss with reduction="sum"'
+    ):
         fitted_on(replicas, bt.Model, loss, **settings)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*one number for a batch")
@@ -412,7 +414,7 @@ def test_a_loss_that_adds_up_is_refused_until_it_says_that_it_is_a_sum(loss, set
 def test_a_loss_that_is_divided_by_the_number_of_replicas_adds_up():
     with on(2):
         model = scored(loss=by_the_number_of_replicas)
-    with pytest.raises(ValueError, match="by_the_number_of_replicas adds up"):
+    with pytest.raises(ValueError, match="by_the_number_of_replicas grows with batch size"):
         model.fit(SEQUENCES, PIXELS, batch_size=12, verbose=0)
 
 

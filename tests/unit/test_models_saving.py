@@ -227,7 +227,7 @@ def test_a_subclass_may_add_to_a_step_and_not_pass_by_it():
 
 
 def test_a_train_step_of_its_own_is_refused_where_it_would_be_passed_by():
-    with pytest.raises(TypeError, match="OwnStep has a train_step of its own, which knows nothing of micro_batches=2"):
+    with pytest.raises(TypeError, match="OwnStep has a custom train_step, which knows nothing of micro_batches=2"):
         bt.Model.of(OwnStep(), micro_batches=2)
     with on(2), pytest.raises(TypeError, match="nothing of 2 replicas: override compute_loss"):
         bt.Model.of(OwnStep())

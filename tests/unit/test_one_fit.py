@@ -62,7 +62,7 @@ def cut_and_resumed(folder, epochs, make_callbacks, crash_after, **settings):
 @pytest.mark.parametrize("crash_after", [1 * BATCHES + 1, 3 * BATCHES + 1])
 def test_early_stopping_counts_over_epochs_and_a_restart(crash_after, tmp_path):
     def stops():
-        return [callbacks.EarlyStopping("loss", min_delta=100, patience=3, restore_best_weights=True)]
+        return [callbacks.EarlyStopping("loss", min_delta=100, patience=3)]
 
     whole, again, _ = cut_and_resumed(tmp_path, 8, stops, crash_after)
     assert whole.epoch == again.epoch == [0, 1, 2, 3]
@@ -243,16 +243,15 @@ def test_an_order_that_is_another_one_after_a_restart_is_refused(tmp_path, make_
         assert len(list(resume.data(make_epoch))) == 4
 
 
-def test_the_best_weights_come_back_after_a_restart_also_scalars(tmp_path):
-    def fit(epochs):
-        model = bt.Model.of(keras.Sequential([keras.Input((3,)), keras.layers.Normalization(), keras.layers.Dense(1)]))
-        model.compile("sgd", "mse")
-        resume = bt.Resume(tmp_path, model)
-        data = tf.data.Dataset.from_tensor_slices((tf.ones([8, 3]), tf.ones([8, 1]))).batch(4)
-        stop = callbacks.EarlyStopping("loss", min_delta=100, patience=9, restore_best_weights=True)
-        run = {"initial_epoch": resume.epoch, "epochs": epochs, "callbacks": [stop, resume], "verbose": 0}
-        model.fit(resume.data(lambda epoch: data), **run)
-        return model.get_weights()
+def test_best_weights_are_looked_for_again_after_a_restart_which_says_so(tmp_path, capsys):
+    def stops():
+        return [callbacks.EarlyStopping("loss", min_delta=100, patience=2, restore_best_weights=True)]
 
-    for one, other in zip(fit(1), fit(2), strict=True):
-        np.testing.assert_array_equal(one, other)  # those of the first epoch are the best
+    _, crashed = fitted(tmp_path, 8, stops(), crash_after=2 * BATCHES + 1)
+    assert crashed is None and "best" not in capsys.readouterr().out
+    (stop,) = again = stops()
+    _, history = fitted(tmp_path, 8, again)
+    assert history.epoch == [0, 1, 2, 3, 4] and stop.best_epoch == 2  # the first that it saw
+    assert "begins again after 2 epochs; ModelCheckpoint(path, save_best_only=True) keeps" in capsys.readouterr().out
+    saved = "".join(path.read_bytes().decode("latin-1") for path in tmp_path.glob("ckpt-*.data*"))
+    assert "best_epoch" in saved and "best_weights" not in saved

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from resume_runs import BATCH, EPOCHS, At, Crash, X, Y, crash, cut, model_of, state, train
 
+from bigtrain_nb.common import passes
+from bigtrain_nb.common.passes import traits_of
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.train.data_order import OneOrder
 from bigtrain_nb.train.first_batches import BATCHES, FirstBatches, refuse_an_order_of_each_call, refuse_another_order
@@ -61,6 +63,10 @@ def drawn_by_python():
     return random.sample(range(len(X)), len(X))
 
 
+def refuse_two_calls(make):
+    refuse_an_order_of_each_call(make(0), make, 0)
+
+
 once = np.random.default_rng(3)
 AT_EACH_CALL = {
     "NumPy": lambda epoch: in_order(drawn_by_numpy()),
@@ -83,7 +89,7 @@ def test_an_order_of_each_call_is_refused_before_a_step_is_trained(make_epoch, g
         Resume(tmp_path, model).data(make_epoch)
 
 
-def test_a_shuffle_by_chance_in_a_function_is_refused(tmp_path):
+def test_a_shuffle_at_random_in_a_function_is_refused(tmp_path):
     model = model_of()
     tf.random.set_seed(None)
     with pytest.raises(ValueError, match="another order of them, each time that it is called"):
@@ -95,7 +101,7 @@ def test_an_order_of_another_process_is_refused(make_epoch, tmp_path, monkeypatc
     """Within a process it is always the same, as what is drawn when a module is loaded."""
     tf.random.set_seed(0)
     monkeypatch.setattr("bigtrain_nb.train.resume.refuse_an_order_of_each_call", lambda *_: None)
-    monkeypatch.setattr("bigtrain_nb.train.epoch_by_epoch.EpochByEpoch._refuse_order_of_chance", lambda *_: None)
+    monkeypatch.setattr("bigtrain_nb.train.epoch_by_epoch.EpochByEpoch._refuse_random_order", lambda *_: None)
     cut(tmp_path, 5, epoch_of=make_epoch)
     resume = Resume(tmp_path, model_of())
     with pytest.raises(ValueError, match="epoch 0 does not begin with the batches .* when 4 of them were trained"):
@@ -185,7 +191,7 @@ def seen(dataset):
 
 @pytest.mark.parametrize("size", [1, 6])
 @pytest.mark.parametrize("make", UNDISTURBED.values(), ids=UNDISTURBED)
-def test_what_is_changed_by_chance_on_the_way_is_another_order_for_nobody(make, size):
+def test_what_is_changed_at_random_on_the_way_is_another_order_for_nobody(make, size):
     dataset = make().batch(size)
     found = seen(dataset)
     assert len(found) == BATCHES
@@ -313,37 +319,37 @@ ONE_PART_IS_THE_SAME = {
 @pytest.mark.parametrize("make", ONE_PART_IS_THE_SAME.values(), ids=ONE_PART_IS_THE_SAME)
 def test_a_part_that_is_the_same_in_any_order_does_not_hide_another_order(make):
     with pytest.raises(ValueError, match="or another order of them, each time that it is called"):
-        refuse_an_order_of_each_call(make, 0)
+        refuse_two_calls(make)
     with pytest.raises(ValueError, match="epoch 0 does not begin with"):
         refuse_another_order(make(0), 0, 3, seen(make(0)), None)
 
 
 def test_positions_do_not_hide_that_a_generator_draws_an_order_in_each_pass():
     with pytest.raises(ValueError, match="or another order of them, each time that it is called"):
-        refuse_an_order_of_each_call(lambda epoch: generated_images(drawn).enumerate(), 0)
+        refuse_two_calls(lambda epoch: generated_images(drawn).enumerate())
 
 
-def test_what_a_generator_changes_by_chance_is_left_out():
+def test_what_a_generator_changes_at_random_is_left_out():
     def make(epoch):
         return generated_images(np.random.default_rng(epoch).permutation(40).tolist().copy, noise=9.0)
 
-    refuse_an_order_of_each_call(make, 0)
+    refuse_two_calls(make)
     refuse_another_order(make(0), 0, 3, seen(make(0)), None)
 
 
 @pytest.mark.parametrize("value", [-np.inf, np.nan, 1e300, -3e38])
 def test_masks_of_infinite_numbers_are_looked_at(value):
     masks = np.where(np.tril(np.ones((40, 40))), 0, value)
-    refuse_an_order_of_each_call(lambda epoch: SLICES((X[:40], masks)).batch(6), 0)
+    refuse_two_calls(lambda epoch: SLICES((X[:40], masks)).batch(6))
     refuse_another_order(SLICES((X[:40], masks)).batch(6), 0, 3, seen(SLICES((X[:40], masks)).batch(6)), None)
     with pytest.raises(ValueError, match="each time that it is called"):
-        refuse_an_order_of_each_call(lambda epoch: SLICES(masks[drawn()]).batch(6), 0)
+        refuse_two_calls(lambda epoch: SLICES(masks[drawn()]).batch(6))
 
 
 def test_a_dataset_of_no_batches_is_another_one():
     numbers = iter([40, 0])
     with pytest.raises(ValueError, match="each time that it is called"):
-        refuse_an_order_of_each_call(lambda epoch: SLICES(LABELS[: next(numbers)]).batch(6), 0)
+        refuse_two_calls(lambda epoch: SLICES(LABELS[: next(numbers)]).batch(6))
     with pytest.raises(ValueError, match="epoch 0 does not begin with"):
         refuse_another_order(SLICES(LABELS[:0]).batch(6), 0, 3, seen(SLICES(LABELS).batch(6)), None)
 
@@ -399,3 +405,87 @@ def test_workers_compare_batches_with_a_part_that_is_none():
     order = OneOrder(tf.distribute.get_strategy())
     batches = list(order.by_batches(UNDISTURBED["None"]().batch(6)))
     assert batches[0][1] is None and order._first
+
+
+def unwritten(dataset):
+    """Return the same dataset, whose graph cannot be written; so it is with arrays of 2 GiB and more."""
+    return dataset.apply(tf.data.experimental.copy_to_device("/cpu:0"))
+
+
+def shuffled(**how):
+    return SLICES((X, Y)).shuffle(49, **how).batch(BATCH)
+
+
+def test_what_cannot_be_seen_of_a_dataset_is_unknown():
+    traits = traits_of(unwritten(shuffled(seed=1)))
+    assert traits[:-1] == (None,) * (len(traits) - 1) and "does not support serialization" in traits.unknown
+    options = tf.data.Options()
+    options.deterministic = False
+    assert traits_of(unwritten(shuffled(seed=1)).with_options(options)).keeps_order is False
+
+
+class TestWithoutAGraph:
+    seeded = staticmethod(lambda epoch: unwritten(shuffled(seed=epoch + 1)))
+
+    def test_it_goes_on_and_says_what_was_not_examined(self, tmp_path):
+        expected = train(Resume(tmp_path / "whole", model_of()), epoch_of=self.seeded)
+        cut(tmp_path / "cut", 5, epoch_of=self.seeded)
+        resume = Resume(tmp_path / "cut", model_of())
+        with pytest.warns(UserWarning, match=r"make_epoch\(0\) .* was not examined, .* serialization"):
+            resume.data(self.seeded)
+        assert train(Resume(tmp_path / "cut", model_of()), epoch_of=self.seeded) == expected
+
+    def test_a_random_order_is_refused(self, tmp_path):
+        for make in (lambda epoch: unwritten(shuffled()), lambda epoch: unwritten(in_order(drawn_by_numpy()))):
+            with pytest.warns(UserWarning, match="not examined"), pytest.raises(ValueError, match="each time"):
+                Resume(tmp_path, model_of()).data(make)
+
+    def test_an_order_that_each_pass_moves_on_is_refused(self, tmp_path):
+        once = unwritten(shuffled(seed=1))
+        with pytest.warns(UserWarning, match="not examined"), pytest.raises(ValueError, match="each time"):
+            Resume(tmp_path, model_of()).data(lambda epoch: once)
+
+    def test_another_order_after_a_restart_is_refused(self, tmp_path):
+        cut(tmp_path, 5, epoch_of=self.seeded)
+        resume = Resume(tmp_path, model_of())
+        with pytest.warns(UserWarning, match="not examined"), pytest.raises(ValueError, match="does not begin with"):
+            resume.data(lambda epoch: unwritten(shuffled(seed=epoch + 2)))
+
+    def test_another_global_seed_is_refused(self, tmp_path):
+        cut(tmp_path, 10, every=None, epoch_of=self.seeded)
+        resume = Resume(tmp_path, model_of())
+        keras.utils.set_random_seed(4)
+        with pytest.warns(UserWarning, match="not examined"), pytest.raises(ValueError, match="epoch 1 may depend on"):
+            resume.data(self.seeded)
+
+    def test_images_that_are_mirrored_at_random_go_on(self):
+        images = SLICES((IMAGES, np.arange(40)))
+        refuse_two_calls(lambda epoch: unwritten(images.map(mirrored_at_random).batch(6)))
+
+    def test_workers_are_told_what_is_not_compared(self):
+        order = OneOrder(tf.distribute.get_strategy())
+        with pytest.warns(UserWarning, match="one order was not examined.*only the first batch is compared"):
+            order.by_batches(unwritten(shuffled(seed=1)))
+
+
+def test_an_epoch_that_cannot_be_compared_with_the_next_says_so():
+    def make(epoch):
+        (order,) = [np.arange(40)][epoch:]
+        return generated_images(lambda: order, noise=9.0)
+
+    with pytest.warns(UserWarning, match=r"not examined, for make_epoch\(1\).* raises"):
+        refuse_two_calls(make)
+
+
+def test_make_epoch_is_called_seldom_and_its_graph_is_written_once_each(tmp_path, monkeypatch):
+    made, written = [], []
+    write = passes.graph_of_dataset
+    monkeypatch.setattr(passes, "graph_of_dataset", lambda dataset: written.append(dataset) or write(dataset))
+
+    def make(epoch):
+        made.append(shuffled(seed=epoch + 1))
+        return made[-1]
+
+    Resume(tmp_path, model_of()).data(make)
+    assert len(made) == 2  # what is looked at, and what is trained on
+    assert len(written) == 2

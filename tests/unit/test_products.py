@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bigtrain_nb as bt
-from bigtrain_nb.advanced.preflight import products
+from bigtrain_nb.advanced.preflight import matmuls
 from bigtrain_nb.common.matmul_precision import flops_by_place
 from bigtrain_nb.common.quiet import keras, tf
 
@@ -15,7 +15,7 @@ layers = keras.layers
 
 
 def found(model, x):
-    return products.products(SimpleNamespace(model=model, first=(x, None)))
+    return matmuls.products(SimpleNamespace(model=model, first=(x, None)))
 
 
 def test_the_head_of_keras_hub_is_named():
@@ -26,7 +26,7 @@ def test_the_head_of_keras_hub_is_named():
         keras.config.set_dtype_policy("float32")
     x = keras.tree.map_structure(lambda array: tf.constant(array[:2]), hub_models.next_tokens()[0])
     line = found(model, x)
-    assert line["verdict"] == "look" and "token_embedding" in line["found"] and "reverse_dtype" in line["advice"]
+    assert line["verdict"] == "warning" and "token_embedding" in line["message"] and "reverse_dtype" in line["advice"]
     model.backbone.token_embedding.reverse_dtype = "bfloat16"
     assert found(model, x)["verdict"] == "ok"
 
@@ -38,7 +38,7 @@ def test_a_small_last_layer_in_float32_is_on_purpose():
     many = keras.Model(inputs, layers.Dense(64, dtype="float32")(hidden))
     x = tf.ones([4, 64])
     assert found(few, x)["verdict"] == "ok"
-    assert "50.0%" in found(many, x)["found"]
+    assert "50.0%" in found(many, x)["message"]
 
 
 def test_a_profile_names_them_too(tmp_path):

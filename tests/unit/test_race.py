@@ -9,7 +9,7 @@ from clocks import Clock, Source
 
 from bigtrain_nb.common import progress
 from bigtrain_nb.measure import source
-from bigtrain_nb.measure.race import LOOKS_AFTER, race
+from bigtrain_nb.measure.race import CHECKS_AFTER, race
 
 CHOICES = {"reads": [1.0, 1.9, 2.0, 1.5], "calls": [1.0, 0.6, 0.9], "copies": [0.97, 1.0]}
 BEST = {"reads": 2.0, "calls": 1.0, "copies": 1.0}
@@ -53,7 +53,7 @@ def test_the_best_of_24_stays_and_less_than_half_of_the_rounds_suffices(monkeypa
     assert np.mean([len(found.finalists) for found in races]) < 9
     for found in races:
         rounds = [len(result.rounds) for result in found.results.values()]
-        assert min(rounds) >= LOOKS_AFTER[0] and sum(rounds) <= 0.4 * 24 * LOOKS_AFTER[-1]
+        assert min(rounds) >= CHECKS_AFTER[0] and sum(rounds) <= 0.4 * 24 * CHECKS_AFTER[-1]
 
 
 def test_none_of_24_equals_is_thrown_out_by_luck(monkeypatch):
@@ -70,7 +70,7 @@ def test_each_setting_is_built_once_and_let_go_when_it_leaves(clock):
 
     found = race(build, seconds=60, cost=[0.01, 0.02, 0.0101])
     assert sorted(built) == [0.01, 0.0101, 0.02]
-    assert found.left == {"cost=0.02": LOOKS_AFTER[0]} and len(found.finalists) == 2
+    assert found.eliminated == {"cost=0.02": CHECKS_AFTER[0]} and len(found.finalists) == 2
 
 
 def test_it_says_at_its_start_what_it_expects(clock):
@@ -92,12 +92,12 @@ def test_the_answer_says_who_is_left_who_left_when_and_how_far_behind(clock):
 
     found = race(build, seconds=90, cost=[20, 10], place=[1, 2])
     assert {chosen["cost"] for chosen in found.finalists} == {10} and len(found.finalists) == 2
-    assert found.left == {"cost=20 place=1": 4, "cost=20 place=2": 4}
+    assert found.eliminated == {"cost=20 place=1": 4, "cost=20 place=2": 4}
     assert [len(result.rounds) for result in found.results.values()] == [40, 40, 4, 4]
-    assert str(found).startswith(f"Cannot be told apart (2 of 4): {', '.join(found.still_in)}.\n")
+    assert str(found).startswith(f"Cannot be told apart (2 of 4): {', '.join(found.remaining)}.\n")
     assert str(found).count("slower") == 2
     with pytest.raises(RuntimeError, match="only what bt.compare returned in this process can go on"):
-        found.go_on(5)
+        found.extend(5)
     assert found._repr_html_().count('scope="row"') == 4
     assert found.figure().axes
 

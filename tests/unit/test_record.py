@@ -143,8 +143,8 @@ def test_a_number_that_stands_is_said_again(kernel):
     kernel("00-first")
     workbook.predict("one", 2.0)
     kernel("00-first")
-    assert "one = 2 stands" in str(workbook.predict("one", ...))
-    assert "one: none yet" in str(workbook.predict("one", ..., "x"))  # a number in no unit is none of times
+    assert "one = 2 is kept" in str(workbook.predict("one", ...))
+    assert "one: no prediction yet" in str(workbook.predict("one", ..., "x"))  # a number in no unit is none of times
 
 
 NOTED = asdict(Prediction("one", "x", 2.0, "2026-11-20T10:00:00", 1.5, 1.4, 1.6, "2026-11-20T10:01:00"))

@@ -59,7 +59,7 @@ class Loader:
 def test_a_function_that_returns_a_dataset_is_no_step():
     data = tf.data.Dataset.range(100).batch(10)
     for source in (lambda: data, lambda: iter(data), lambda: (number for number in range(3)), lambda: Loader()):
-        with pytest.raises(TypeError, match="a call of it reads nothing: give what it returns"):
+        with pytest.raises(TypeError, match="calling it does no work: pass its return value"):
             bt.throughput(source, seconds=0.1)
     for done in ([0.5], {"loss": 0.5}, np.zeros(3), None, "done"):
         assert bt.throughput(lambda done=done: done, seconds=0.02).unit == "steps/s"
@@ -67,7 +67,7 @@ def test_a_function_that_returns_a_dataset_is_no_step():
 
 def test_more_devices_than_a_cpu_can_be_split_into():
     for ask in (lambda: bt.devices(at_least=2**70), lambda: bt.mirrored(10**6)):
-        with pytest.raises(ValueError, match="must be a whole number of at least 1 and at most 256"):
+        with pytest.raises(ValueError, match="must be an integer of at least 1 and at most 256"):
             ask()
 
 

@@ -55,8 +55,10 @@ def test_what_is_far_apart_is_not_called_close(median, words):
 
 def test_what_was_loaded_cannot_go_on(tmp_path, comparison):
     comparison.save(tmp_path / "saved.json")
-    with pytest.raises(RuntimeError, match="only what bt.compare returned in this process can go on; compare .* again"):
-        bt.load(tmp_path / "saved.json").go_on(5)
+    with pytest.raises(
+        RuntimeError, match="only what bt.compare returned in this process can be extended; compare .* again"
+    ):
+        bt.load(tmp_path / "saved.json").extend(5)
 
 
 def test_a_comparison_pairs_the_rounds(comparison):
@@ -68,7 +70,7 @@ def test_a_comparison_pairs_the_rounds(comparison):
 
 def two(rates, instances=(), seconds=1.5):
     results = {"slow": result("slow", [100.0] * len(rates)), "fast": result("fast", rates)}
-    return Comparison(results, 0.025, instances, seconds, go_on_with=print).ratio("fast", "slow")
+    return Comparison(results, 0.025, instances, seconds, extend_with=print).ratio("fast", "slow")
 
 
 def test_a_single_round_has_no_interval():
@@ -113,7 +115,7 @@ def found():
     results = {name: result(name, rounds) for name, rounds in rates.items()}
     results["n=3"] = result("n=3", [50.0, 70.0, 45.0, 60.0, 40.0, 55.0])
     settings = {name: {"n": int(name[-1]), "cache": None} for name in results}
-    return Race(results, notes=("noted",), settings=settings, left={"n=3": 6})
+    return Race(results, notes=("noted",), settings=settings, eliminated={"n=3": 6})
 
 
 def test_a_race_is_loaded_as_a_race_with_its_wide_intervals_and_what_it_found(tmp_path, found):
@@ -121,7 +123,7 @@ def test_a_race_is_loaded_as_a_race_with_its_wide_intervals_and_what_it_found(tm
     loaded = bt.load(tmp_path / "race.json")
     assert loaded == found and type(loaded) is Race
     assert loaded.ratio("n=1", "n=2") == found.ratio("n=1", "n=2") != Comparison(found.results).ratio("n=1", "n=2")
-    assert (loaded.finalists, loaded.left) == ([{"n": 1, "cache": None}, {"n": 2, "cache": None}], {"n=3": 6})
+    assert (loaded.finalists, loaded.eliminated) == ([{"n": 1, "cache": None}, {"n": 2, "cache": None}], {"n=3": 6})
 
 
 @pytest.mark.parametrize("value", [min, (1, 2), {1: 2}])

@@ -207,7 +207,7 @@ def test_an_optimizer_that_is_not_elementwise_is_refused_by_name(kind):
     with on(2):
         model = net(shard_optimizer=True)
         with pytest.raises(
-            ValueError, match=f"{kind.__name__} is not known to treat each number of a weight by itself"
+            ValueError, match=f"{kind.__name__} is not known to update each element of a weight independently"
         ):
             model.compile(kind(0.01), "mse")
 

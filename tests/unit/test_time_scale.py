@@ -1,4 +1,4 @@
-"""BIGTRAIN_NB_PATIENCE: everything measures so many times as long, and cells may take so long."""
+"""BIGTRAIN_NB_TIME_SCALE: everything measures so many times as long, and cells may take so long."""
 
 import notebook_rules as rules
 import pytest
@@ -6,12 +6,12 @@ from clocks import Source
 from nbformat.v4 import new_code_cell
 
 import bigtrain_nb as bt
-from bigtrain_nb.common.time_scale import patience
+from bigtrain_nb.common.time_scale import time_scale
 
 
 @pytest.fixture
 def say(monkeypatch):
-    return lambda value: monkeypatch.setenv("BIGTRAIN_NB_PATIENCE", value)
+    return lambda value: monkeypatch.setenv("BIGTRAIN_NB_TIME_SCALE", value)
 
 
 def seconds_of_each(clock):
@@ -56,11 +56,13 @@ def test_a_cell_may_take_as_much_longer_and_never_less(say):
 @pytest.mark.parametrize("said", ["0", "-1", "nan", "inf", "much"])
 def test_what_is_no_patience_is_refused_in_words(say, said):
     say(said)
-    with pytest.raises(ValueError, match=f"BIGTRAIN_NB_PATIENCE={said} must be a positive, finite number: with 3 all"):
+    with pytest.raises(
+        ValueError, match=f"BIGTRAIN_NB_TIME_SCALE={said} must be a positive, finite number: with 3 all"
+    ):
         bt.throughput([[0] * 8])
 
 
 def test_it_is_read_at_each_measurement(say):
-    assert patience() == 1
+    assert time_scale() == 1
     say(" 2.5 ")
-    assert patience() == 2.5
+    assert time_scale() == 2.5

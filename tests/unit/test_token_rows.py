@@ -98,11 +98,11 @@ def test_planning_takes_little_memory_and_no_long_time():
     [
         (([1, 2, 3], [2, 2], 8), r"the lengths add up to 4 tokens, and there are 3: give one length for each document"),
         (([1, 2, 3], [4, -1], 8), "lengths=.* must be 0 or more"),
-        (([1.0, 2.0], [2], 8), r"tokens must be an array of whole numbers with 1 dimension, not of float64 .* \(2,\)"),
-        (([[1, 2]], [2], 8), r"tokens must be an array of whole numbers .* shape \(1, 2\)"),
-        (([1, 2], 2, 8), r"lengths must be an array of whole numbers with 1 dimension, not of int64 and shape \(\)"),
-        (([True, False], [2], 8), "tokens must be an array of whole numbers"),
-        (([1, 2], [2], 0), "length=0 must be a whole number of at least 1"),
+        (([1.0, 2.0], [2], 8), r"tokens must be an array of integers with 1 dimension, not of float64 .* \(2,\)"),
+        (([[1, 2]], [2], 8), r"tokens must be an array of integers .* shape \(1, 2\)"),
+        (([1, 2], 2, 8), r"lengths must be an array of integers with 1 dimension, not of int64 and shape \(\)"),
+        (([True, False], [2], 8), "tokens must be an array of integers"),
+        (([1, 2], [2], 0), "length=0 must be an integer of at least 1"),
     ],
 )
 def test_what_makes_no_rows_is_refused(given, message):
@@ -132,7 +132,7 @@ def test_a_row_that_does_not_exist_is_refused(numbers):
 @pytest.mark.parametrize("numbers", [1.5, [True, False, True], "0", [[0]]])
 def test_what_is_no_number_of_a_row_is_refused(numbers):
     rows = bt.TokenRows(np.arange(1, 24), [21, 2], 8)
-    with pytest.raises(ValueError, match="numbers must be an array of whole numbers"):
+    with pytest.raises(ValueError, match="numbers must be an array of integers"):
         rows[numbers]
 
 

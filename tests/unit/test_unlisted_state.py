@@ -222,7 +222,7 @@ def test_a_checkpoint_that_has_no_such_state_is_read(tmp_path, monkeypatch, caps
         train(Resume(tmp_path, recurrent(), every=2), At(5, crash), epoch_of=epoch_of)
     resume = Resume(tmp_path, recurrent())
     assert resume.step == 4
-    assert "ckpt-2 has no state beside Keras' lists" in capsys.readouterr().out
+    assert "ckpt-2 has no state outside Keras' lists" in capsys.readouterr().out
     train(resume, epoch_of=epoch_of)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["ckpt-4.index", "ckpt-5.index"]
     again = Resume(tmp_path, recurrent())

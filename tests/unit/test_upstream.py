@@ -395,10 +395,10 @@ def test_no_public_way_tells_where_random_numbers_have_come_to():
     assert drawn() == second and second != first
 
 
-def test_callbacks_keep_what_they_know_in_attributes_and_have_no_way_to_hand_it_over():
+def test_callbacks_keep_what_they_know_in_attributes_and_have_no_way_to_hand_it_over(tmp_path):
     made = {
         keras.callbacks.ModelCheckpoint: ("best.keras",),
-        keras.callbacks.TensorBoard: ("logs",),
+        keras.callbacks.TensorBoard: (str(tmp_path),),
     }
     for kind, attributes in STATE_OF_CALLBACKS.items():
         callback = kind(*made.get(kind, ()))

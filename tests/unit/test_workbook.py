@@ -40,10 +40,8 @@ pytestmark = pytest.mark.usefixtures("fresh_notes")
 class TestPredictions:
     def test_a_blank_one_shows_what_was_measured_and_no_more(self):
         card = str(workbook.predict("speedup", ..., "x"))
-        assert (
-            card
-            == "Your prediction: speedup: none yet; write how many times, such as 1.5 for 1.50x, in the place of ..."
-        )
+        words = "no prediction yet; replace ... with a ratio, such as 1.5 for 1.50x"
+        assert card == f"Your prediction: speedup: {words}"
         assert str(workbook.reveal("speedup", THREE)) == "Measured: speedup: 3.0x (2.80x to 3.2x)."
         assert workbook.predicted("speedup").predicted is None
         text = str(workbook.score())
@@ -53,14 +51,14 @@ class TestPredictions:
         ("unit", "kind"),
         [
             ("", "a number"),
-            ("ms", "a number, in ms,"),
-            ("of 64", "a number, of 64,"),
-            ("offers", "a number, in offers,"),
+            ("ms", "a number, in ms"),
+            ("of 64", "a number, of 64"),
+            ("offers", "a number, in offers"),
         ],
     )
     def test_a_blank_one_says_what_kind_of_number_is_asked(self, unit, kind):
         card = str(workbook.predict("it", ..., unit))
-        assert card == f"Your prediction: it: none yet; write {kind} in the place of ..."
+        assert card == f"Your prediction: it: no prediction yet; replace ... with {kind}"
 
     @pytest.mark.parametrize(
         ("said", "measured", "verdict"),
@@ -80,7 +78,7 @@ class TestPredictions:
     def test_the_first_number_before_the_reveal_counts(self):
         workbook.predict("speedup", ..., "x")
         workbook.predict("speedup", 1.5, "x")
-        assert "speedup = 1.50x stands" in str(workbook.predict("speedup", 3.0, "x"))
+        assert "speedup = 1.50x is kept" in str(workbook.predict("speedup", 3.0, "x"))
         workbook.predict("speedup", ..., "x")
         assert "you said 1.50x, measured" in str(workbook.reveal("speedup", THREE))
 
@@ -295,8 +293,8 @@ class TestScripts:
     def test_one_that_needs_a_script_says_how_it_comes_there_until_it_does(self, alone):
         found = workbook.check("many_workers.reads", lambda *_: ...)
         assert found.status == "not attempted"
-        assert found.message.endswith(f"is not in {alone}: `%run -m bigtrain_nb.unpack` puts it beside your notebook")
-        with pytest.raises(FileNotFoundError, match="`%run -m bigtrain_nb.unpack` puts it beside your notebook"):
+        assert found.message.endswith(f"is not in {alone}: `%run -m bigtrain_nb.unpack` puts it next to your notebook")
+        with pytest.raises(FileNotFoundError, match="`%run -m bigtrain_nb.unpack` puts it next to your notebook"):
             workbook.hint("many_workers.reads")
         unpack(alone)
         assert "bt.hint" in workbook.check("many_workers.reads", lambda *_: ...).message

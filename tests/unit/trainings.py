@@ -1,6 +1,6 @@
 """Small trainings, sick and healthy, for `bt.preflight`: each builds one and returns (model, data[, validation]).
 
-SICK: {name: (function, the check that is to say "wrong")}; HEALTHY: {name: function}. Those that no test
+FAULTY: {name: (function, the check that is to say "error")}; HEALTHY: {name: function}. Those that no test
 examines stand in more_trainings.py.
 """
 
@@ -12,14 +12,14 @@ import numpy as np
 from bigtrain_nb.common.quiet import keras, tf
 
 layers = keras.layers
-SICK, HEALTHY = {}, {}
+FAULTY, HEALTHY = {}, {}
 
 
-def sick(check):
+def faulty(check):
     """Enter a training whose fault the check is to find."""
 
     def enter(build):
-        SICK[build.__name__] = build, check
+        FAULTY[build.__name__] = build, check
         return build
 
     return enter
@@ -117,27 +117,27 @@ def in_policy(policy, optimizer, own=None):
     return model, batched(*table())
 
 
-@sick("weights move")
+@faulty("weights move")
 def adam_in_bfloat16():
     return in_policy("bfloat16", keras.optimizers.Adam(0.01))
 
 
-@sick("weights move")
+@faulty("weights move")
 def adamw_in_bfloat16():
     return in_policy("bfloat16", keras.optimizers.AdamW(0.01, weight_decay=0.0))
 
 
-@sick("weights move")
+@faulty("weights move")
 def nadam_in_bfloat16():
     return in_policy("bfloat16", keras.optimizers.Nadam(0.01))
 
 
-@sick("weights move")
+@faulty("weights move")
 def adam_in_float16():
     return in_policy("float16", keras.optimizers.Adam(0.01))
 
 
-@sick("weights move")
+@faulty("weights move")
 def own_step_without_scale_loss():
     class Own(keras.Model):
         def train_step(self, data):
@@ -156,26 +156,26 @@ def own_step_without_scale_loss():
 # Sick: the data
 
 
-@sick("finite values")
+@faulty("finite values")
 def nan_in_inputs():
     x, y = table()
     x[40, 2] = np.nan
     return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
 
 
-@sick("targets")
+@faulty("targets")
 def labels_from_one():
     x, y = table()
     return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y + 1)
 
 
-@sick("targets")
+@faulty("targets")
 def labels_minus_one():
     x, y = table(classes=2)
     return dense(layers.Dense(2, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, 2 * y - 1)
 
 
-@sick("targets")
+@faulty("targets")
 def labels_minus_one_with_weight_0():
     x, y = table(classes=2)
     weights = random().integers(0, 2, len(y)).astype("float32")
@@ -183,21 +183,21 @@ def labels_minus_one_with_weight_0():
     return model, batched(x, np.where(weights > 0, y, -1), weights)
 
 
-@sick("targets")
+@faulty("targets")
 def labels_out_of_range_in_batch_6():
     x, y = table()
     y = np.where(np.arange(len(y)) == 6 * 16 + 3, 7, y)
     return dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy"), batched(x, y)
 
 
-@sick("the model takes the batch")
+@faulty("the model takes the batch")
 def tokens_out_of_range_in_batch_2():
     found = tokens()
     inputs = np.where(np.arange(64)[:, None] == 2 * 16 + 1, 20, found[:, :-1])
     return language_model(), batched(inputs, found[:, 1:])
 
 
-@sick("the model takes the batch")
+@faulty("the model takes the batch")
 def dataset_that_fails_in_batch_3():
     x, y = numbers()
 
@@ -207,7 +207,7 @@ def dataset_that_fails_in_batch_3():
     return dense(layers.Dense(1), loss="mse"), batched(np.where(np.arange(128)[:, None] == 50, np.inf, x), y).map(read)
 
 
-@sick("the model takes the batch")
+@faulty("the model takes the batch")
 def update_that_raises():
     class Refusing(keras.optimizers.SGD):
         def update_step(self, gradient, variable, learning_rate):
@@ -219,7 +219,7 @@ def update_that_raises():
     return model, batched(x, y)
 
 
-@sick("the model takes the batch")
+@faulty("the model takes the batch")
 def own_step_that_raises():
     class Own(keras.Sequential):
         def train_step(self, data):
@@ -241,12 +241,12 @@ def by_feature(kind, *names):
     return model, batched(kind((name, parts[name]) for name in names), y)
 
 
-@sick("inputs by name")
+@faulty("inputs by name")
 def features_in_another_order():
     return by_feature(OrderedDict, "width", "age")
 
 
-@sick("normalization")
+@faulty("normalization")
 def never_adapted():
     x, y = numbers()
     model = keras.Sequential([keras.Input((8,)), layers.Normalization(), layers.Dense(8, "relu"), layers.Dense(1)])
@@ -254,20 +254,20 @@ def never_adapted():
     return model, batched(100 + x, y)
 
 
-@sick("sample weights")
+@faulty("sample weights")
 def weights_that_are_all_zero():
     x, y = numbers()
     return dense(layers.Dense(1), loss="mse"), batched(x, y, np.zeros(len(x), "float32"))
 
 
-@sick("the model takes the batch")
+@faulty("the model takes the batch")
 def outputs_that_are_nan():
     model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
     model.layers[0].kernel.assign(np.nan * model.layers[0].kernel)
     return model, batched(*table())
 
 
-@sick("one batch")
+@faulty("overfit one batch")
 def own_step_that_runs_away():
     class Own(keras.Sequential):
         def train_step(self, data):
@@ -283,13 +283,13 @@ def own_step_that_runs_away():
     return model, batched(*numbers())
 
 
-@sick("targets")
+@faulty("targets")
 def targets_broadcast():
     x, _ = numbers()
     return dense(layers.Dense(1), loss="mse"), batched(x, x[:, :4])
 
 
-@sick("order of classes")
+@faulty("order of classes")
 def sorted_by_class():
     x, y = table(examples=192)
     order = np.argsort(y, kind="stable")
@@ -297,14 +297,14 @@ def sorted_by_class():
     return model, batched(x[order], y[order], size=8)
 
 
-@sick("repeated batches")
+@faulty("repeated batches")
 def one_batch_for_ever():
     x, y = table()
     model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
     return model, batched(x, y).take(1).repeat(8)
 
 
-@sick("second epoch")
+@faulty("second epoch")
 def generator_that_ends():
     x, y = numbers()
     rows = iter([(x[i : i + 16], y[i : i + 16]) for i in range(0, 128, 16)] * 8)
@@ -313,19 +313,19 @@ def generator_that_ends():
     return dense(layers.Dense(1), loss="mse"), tf.data.Dataset.from_generator(lambda: taken, output_signature=kinds)
 
 
-@sick("the model takes the batch")
+@faulty("the model takes the batch")
 def no_example():
     model, data = dense(loss="mse"), batched(*numbers())
     return model, data.filter(lambda *_: False)
 
 
-@sick("validation data")
+@faulty("validation data")
 def no_example_in_validation():
     model, data = dense(loss="mse"), batched(*numbers())
     return model, data, data.skip(1000)
 
 
-@sick("validation data")
+@faulty("validation data")
 def validation_not_scaled():
     x, y = images()
     scaled = x.astype("float32") / 255
@@ -334,7 +334,7 @@ def validation_not_scaled():
     return model, batched(scaled, y), batched(x.astype("float32"), y)
 
 
-@sick("validation apart")
+@faulty("train/validation overlap")
 def validation_within_training():
     x, y = table()
     return (
@@ -344,7 +344,7 @@ def validation_within_training():
     )
 
 
-@sick("the model takes the batch")
+@faulty("the model takes the batch")
 def wrong_width():
     x, y = numbers(width=9)
     return dense(layers.Dense(1), loss="mse"), batched(x, y)
@@ -353,26 +353,26 @@ def wrong_width():
 # Sick: loss and outputs
 
 
-@sick("outputs and loss")
+@faulty("outputs and loss")
 def no_softmax():
     x, y = table()
     return dense(layers.Dense(3), loss="sparse_categorical_crossentropy"), batched(x, y)
 
 
-@sick("outputs and loss")
+@faulty("outputs and loss")
 def sigmoid_twice():
     x, y = table(classes=2)
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     return dense(layers.Dense(1, "sigmoid"), loss=loss), batched(x, y.astype("float32")[:, None])
 
 
-@sick("range of outputs")
+@faulty("range of outputs")
 def relu_at_the_end():
     x, y = numbers()
     return dense(layers.Dense(1, "relu"), loss="mse"), batched(x, y)
 
 
-@sick("start")
+@faulty("start")
 def raw_images():
     x, y = images()
     model = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(32, "relu"), layers.Dense(2)])
@@ -380,7 +380,7 @@ def raw_images():
     return model, batched(x, y)
 
 
-@sick("gradients")
+@faulty("gradients")
 def gradient_stopped():
     class Stops(layers.Layer):
         def call(self, x):
@@ -390,7 +390,7 @@ def gradient_stopped():
     return dense(Stops(), layers.Dense(1), loss="mse"), batched(x, y)
 
 
-@sick("gradients")
+@faulty("gradients")
 def nothing_trains():
     x, y = numbers()
     model = dense(layers.Dense(1), loss="mse")
@@ -399,14 +399,14 @@ def nothing_trains():
     return model, batched(x, y)
 
 
-@sick("dead units")
+@faulty("dead units")
 def dead_from_its_bias():
     x, y = numbers()
     dead = layers.Dense(16, "relu", bias_initializer=keras.initializers.Constant(-100))
     return dense(dead, layers.Dense(1), loss="mse"), batched(x, y)
 
 
-@sick("gradients")
+@faulty("gradients")
 def dead_without_a_layer_that_says_so():
     x, y = numbers()
     inputs = keras.Input((8,))
@@ -416,7 +416,7 @@ def dead_without_a_layer_that_says_so():
     return model, batched(x, y)
 
 
-@sick("frozen layers")
+@faulty("frozen layers")
 def frozen_at_random():
     x, y = table()
     model = dense(layers.Dense(3, "softmax"), loss="sparse_categorical_crossentropy")
@@ -428,7 +428,7 @@ def frozen_at_random():
 # Sick: leaks
 
 
-@sick("examples apart")
+@faulty("cross-example leakage")
 def softmax_over_the_batch():
     class Mixes(layers.Layer):
         def call(self, x):
@@ -439,7 +439,7 @@ def softmax_over_the_batch():
     return dense(Mixes(), layers.Dense(3), loss=loss), batched(x, y)
 
 
-@sick("examples apart")
+@faulty("cross-example leakage")
 def reshaped_wrongly():
     inputs = keras.Input((4, 6), batch_size=16)
     x = keras.ops.reshape(keras.ops.transpose(inputs, (1, 0, 2)), (16, 24))
@@ -449,13 +449,13 @@ def reshaped_wrongly():
     return model, batched(x, x[:, 0, :1])
 
 
-@sick("sees its answer")
+@faulty("label leakage")
 def attention_without_causal_mask():
     found = tokens()
     return language_model(causal=False), batched(found[:, :-1], found[:, 1:])
 
 
-@sick("sees its answer")
+@faulty("label leakage")
 def convolution_looks_ahead():
     x = random().normal(size=(64, 17, 2)).astype("float32")
     model = keras.Sequential([keras.Input((16, 2)), layers.Conv1D(8, 3, padding="same"), layers.Dense(2)])
@@ -463,19 +463,19 @@ def convolution_looks_ahead():
     return model, batched(x[:, :-1], x[:, 1:])
 
 
-@sick("sees its answer")
+@faulty("label leakage")
 def targets_not_shifted():
     found = tokens(length=12)
     return language_model(), batched(found, found)
 
 
-@sick("padding")
+@faulty("padding")
 def padding_without_mask():
     found = padded_tokens(length=13)
     return language_model(), batched(found[:, :-1], found[:, 1:])
 
 
-@sick("padding")
+@faulty("padding")
 def mask_lost_at_a_sum():
     found = padded_tokens(length=13)
     return language_model(mask=True, add=False), batched(found[:, :-1], found[:, 1:])
@@ -484,7 +484,7 @@ def mask_lost_at_a_sum():
 # Sick: precision and files
 
 
-@sick("saved and loaded")
+@faulty("saved and loaded")
 def weights_in_a_plain_tensor():
     @keras.saving.register_keras_serializable("trainings")
     class Forgets(layers.Layer):
@@ -502,13 +502,13 @@ def weights_in_a_plain_tensor():
 # Sick: of KerasHub
 
 
-@sick("sees its answer")
+@faulty("label leakage")
 def keras_hub_targets_not_shifted():
     x, _, weight = hub_models.next_tokens()
     return of_keras_hub(hub_models.gpt2()), batched(x, x["token_ids"], weight, size=7)
 
 
-@sick("padding")
+@faulty("padding")
 def keras_hub_padding_is_trained():
     x, y, _ = hub_models.next_tokens()
     return of_keras_hub(hub_models.gpt2()), batched(x, y, size=7)
@@ -772,7 +772,7 @@ def subclassed():
 
 @healthy
 def few_different_inputs():
-    """Of 81 possible inputs nearly all come in validation and in training, by chance."""
+    """Of 81 possible inputs nearly all occur in validation and in training, at random."""
     x = random().integers(0, 3, (640, 4)).astype("int32")
     y = (x.sum(1) > 4).astype("float32")
     model = keras.Sequential([keras.Input((4,), dtype="int32"), layers.Embedding(3, 4), layers.Flatten()])

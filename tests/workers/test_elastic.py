@@ -43,7 +43,7 @@ def test_two_workers_then_one_then_two_train_what_two_train_up_to_rounding(tmp_p
     whole = trained(tmp_path / "whole", tmp_path / "whole" / "results")
     assert whole.codes == [0, 0], whole.logs(0)
 
-    killed = trained(folder, first, f"{int(signal.SIGKILL)},1,7", patience=30)
+    killed = trained(folder, first, f"{int(signal.SIGKILL)},1,7", grace_period=30)
     assert killed.codes[1] == -signal.SIGKILL, killed.logs(0)
     shrunk = trained(folder, alone, f"{int(signal.SIGTERM)},0,10", workers=1)
     assert shrunk.codes == [75], shrunk.logs(0)

@@ -152,8 +152,8 @@ def test_what_is_known_of_a_job_while_it_runs_and_afterwards():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"workers": 0}, "workers=0 must be a whole number of at least 1"),
-        ({"workers": 257}, "workers=257 must be a whole number of at least 1 and at most 256"),
+        ({"workers": 0}, "workers=0 must be an integer of at least 1"),
+        ({"workers": 257}, "workers=257 must be an integer of at least 1 and at most 256"),
         ({"workers": (1, 2)}, "workers=(1, 2) must be one number: to go on with fewer, call run_workers again"),
         ({"script_or_code": "gone.py"}, "there is no script 'gone.py'"),
         ({"arguments": ["x" * 200_000]}, "worker 0 could not be started: Argument list too long"),

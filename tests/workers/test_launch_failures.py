@@ -28,7 +28,7 @@ def test_the_failing_workers_traceback_is_shown_once_and_first(capsys, tmp_path)
     while True:
         print("all is well"); time.sleep(0.01)
     """
-    job = run(code, show=True, patience=0.3, arguments=[tmp_path])
+    job = run(code, show=True, grace_period=0.3, arguments=[tmp_path])
     shown = capsys.readouterr().out
     assert job.failed == 1 and job.codes[0] not in (None, 0) and job.codes[1] == 1
     assert shown.count("Traceback") == shown.count("worker 1 | ValueError: the planted one") == 1
@@ -64,19 +64,19 @@ def test_the_worker_that_failed_first_is_named_though_the_others_end_before_it(f
     peer.recv(1)
     raise OSError("the peer is gone")
     """
-    job = run(code.replace("FAILING", str(failing)), workers=3, patience=60)
+    job = run(code.replace("FAILING", str(failing)), workers=3, grace_period=60)
     assert (job.failed, job.exit_code) == (failing, 1), job.codes
 
 
 def test_the_others_may_end_by_themselves():
-    job = run("if index == 0: sys.exit(3)\ntime.sleep(0.5); print('saved'); sys.exit(7)", patience=60)
+    job = run("if index == 0: sys.exit(3)\ntime.sleep(0.5); print('saved'); sys.exit(7)", grace_period=60)
     assert job.codes == [3, 7] and job.failed == 0 and job.exit_code == 3
     assert job.logs(1) == "saved\n"
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_kill_9_of_each_rank(rank, watch, capsys):
-    job, addresses = waiting("grandchild", workers=3, patience=0)
+    job, addresses = waiting("grandchild", workers=3, grace_period=0)
     job.kill(rank) if rank else os.kill(job.pids[rank], signal.SIGKILL)
     assert job.wait() == [-9 if index == rank else -15 for index in range(3)]
     assert job.failed == rank and job.exit_code == 137
@@ -145,7 +145,7 @@ def test_workers_that_cannot_be_started_again_end_the_job_with_the_reason(tmp_pa
         "source": "",
         "timeout": 100,
         "restarts": 5,
-        "patience": 0,
+        "grace_period": 0,
     }
     job = ended(Job(order), show=True)
     assert job.exit_code == 3 and job.restarted == 0
@@ -161,7 +161,7 @@ def test_a_restart_mends_what_fails_once(capsys, tmp_path):
         if index == 1: os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
     """
-    job = run(code, restarts=3, patience=0.2, show=True, arguments=[tmp_path])
+    job = run(code, restarts=3, grace_period=0.2, show=True, arguments=[tmp_path])
     assert job.codes == [0, 0] and job.restarted == 1 and job.failed is None and job.exit_code == 0
     assert job.logs(0) == job.logs(1) == "round 0\nround 1\n"
     shown = capsys.readouterr().out
@@ -170,7 +170,7 @@ def test_a_restart_mends_what_fails_once(capsys, tmp_path):
 
 
 def test_restarts_are_used_up(watch):
-    job = run("print('here'); sys.exit(3 if index == 0 else 0)", restarts=2, patience=60)
+    job = run("print('here'); sys.exit(3 if index == 0 else 0)", restarts=2, grace_period=60)
     assert job.codes == [3, 0] and job.restarted == 2 and job.failed == 0 and job.exit_code == 3
     assert job.logs(0) == "here\n" * 3
     watch.nothing_left()

@@ -40,7 +40,7 @@ def specs(count):
 
 def meet(spec, seconds=SECONDS, **runs):
     """Let a task that runs these things meet the others."""
-    return rendezvous.meet(spec, runs, rendezvous.Patience(seconds))
+    return rendezvous.meet(spec, runs, rendezvous.Deadline(seconds))
 
 
 def greeting(spec, **runs):
@@ -181,10 +181,10 @@ def test_a_name_that_does_not_resolve_yet_is_waited_for(pool, monkeypatch, capsy
 
 def test_the_chief_listens_on_its_own_address_only():
     chief, _ = specs(2)
-    with rendezvous.listening(chief, rendezvous.Patience(1)) as server:
+    with rendezvous.listening(chief, rendezvous.Deadline(1)) as server:
         assert server.getsockname() == ("127.0.0.1", chief.port)
     at_two_hosts = ClusterSpec([chief.addresses[0], "192.0.2.1:2222"], 0, False, "TF_CONFIG")
-    with rendezvous.listening(at_two_hosts, rendezvous.Patience(1)) as server:  # others could not come to loopback
+    with rendezvous.listening(at_two_hosts, rendezvous.Deadline(1)) as server:  # others could not come to loopback
         assert server.getsockname()[:2] in [("::", chief.port), ("0.0.0.0", chief.port)]
         create_connection(("127.0.0.1", chief.port)).close()  # of both families
 
@@ -209,8 +209,8 @@ def test_a_task_that_meets_the_others_hands_its_cluster_to_tensorflow(monkeypatc
         assert os.environ["TF_CONFIG"] == spec.tf_config
         return given
 
-    whom, (met, runs, patience) = rendezvous.come_together(how, spec, {"keras": "3"}, 7.0)
-    assert (whom, met, runs, patience.seconds) == (spec, spec, {"keras": "3"}, 7.0)
+    whom, (met, runs, deadline) = rendezvous.come_together(how, spec, {"keras": "3"}, 7.0)
+    assert (whom, met, runs, deadline.seconds) == (spec, spec, {"keras": "3"}, 7.0)
     with create_server(("", spec.port)), pytest.raises(RuntimeError, match=f"^port {spec.port} of this task"):
         rendezvous.come_together(how, spec, {}, 7.0)
 
@@ -237,7 +237,7 @@ def places(count, host="127.0.0.1"):
 
 
 def locate(place, seconds=SECONDS):
-    return rendezvous.locate(place, rendezvous.Patience(seconds))
+    return rendezvous.locate(place, rendezvous.Deadline(seconds))
 
 
 def test_tasks_that_know_the_chief_only_tell_each_other_where_they_are(pool):

@@ -79,7 +79,7 @@ def whole(data, tmp_path_factory):
 
 def test_workers_ended_by_sigterm_and_the_chief_by_kill_9_go_on_to_the_same_bits(whole, data, tmp_path):
     ends = f"{int(signal.SIGTERM)},1,{SIGTERM_AFTER}", f"{int(signal.SIGKILL)},0,{SIGKILL_AFTER}"
-    job = trained(tmp_path, data, *ends, restarts=2, patience=30)  # on a busy machine to leave takes long
+    job = trained(tmp_path, data, *ends, restarts=2, grace_period=30)  # on a busy machine to leave takes long
     assert (job.codes, job.restarted) == ([0, 0], 2), logs(job)
     starts = [(tmp_path / "results" / f"starts{worker}").read_text().splitlines() for worker in range(2)]
     last_save = (SIGTERM_AFTER + SIGKILL_AFTER - 10 - 1) // EVERY * EVERY

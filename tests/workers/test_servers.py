@@ -35,7 +35,7 @@ on_servers.main()
 
 
 def started(script_or_code):
-    return bt.run_workers(script_or_code, 5, env=ON_CPUS, patience=60, timeout=400)
+    return bt.run_workers(script_or_code, 5, env=ON_CPUS, grace_period=60, timeout=400)
 
 
 @five_processes

@@ -51,4 +51,4 @@ def test_workers_with_orders_of_their_own_raise_and_name_the_seed(kind, found):
 
 def test_workers_that_are_handed_what_is_ready_first_raise_and_name_the_setting(found):
     for of_worker in found:
-        assert "deterministic=False and hands out what is ready first" in of_worker["what is ready first"]
+        assert "deterministic=False and yields elements in nondeterministic order" in of_worker["what is ready first"]

@@ -111,7 +111,7 @@ def test_workers_with_other_arguments_are_refused_before_they_train(watch):
     bt.strategy(may_differ=["--log-dir"])
     print("training")
     """
-    job = run(code, env=ON_CPUS, patience=60)
+    job = run(code, env=ON_CPUS, grace_period=60)
     sentence = r"worker 1 \(127.0.0.1:\d+\): argument --rate is '0.2', the chief's is '0.1'\n"
     assert job.codes == [1, 1]
     for index in range(2):
@@ -123,7 +123,7 @@ def test_workers_with_other_arguments_are_refused_before_they_train(watch):
 @in_processes
 def test_it_must_come_first():
     code = "from bigtrain_nb import tf\ntf.constant(1) + 1\nimport bigtrain_nb as bt\nbt.strategy(timeout=200)"
-    job = run(code, env=ON_CPUS, patience=60)
+    job = run(code, env=ON_CPUS, grace_period=60)
     assert "must be configured at program startup" in job.logs(job.failed)
 
 

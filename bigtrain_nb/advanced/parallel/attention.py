@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigtrain_nb.common.checks import of_kind, whole_number
+from bigtrain_nb.common.checks import integer, of_kind
 from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_compat import layers_within, scopes_of_call, within_scopes
 from bigtrain_nb.common.layers import layers_chosen
@@ -40,7 +40,7 @@ def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None,
 
     `fuse_attention` saves the same memory, and on a GPU most of the time too, but for dropout of the scores.
 
-    Raises ValueError for ``chunks`` that is not a whole number of at least 1, for a model without attention, and for
+    Raises ValueError for ``chunks`` that is not an integer of at least 1, for a model without attention, and for
     layers that cannot be taken, by name, or that `fuse_attention` has; in a call, for scores that are to be returned.
     TypeError as `recompute`.
 
@@ -50,7 +50,7 @@ def chunk_attention(model: Any, layers: str | Callable | Sequence | None = None,
         bt.chunk_attention(model, chunks=8)
     """
     of_kind("model", model, keras.layers.Layer, "a Keras model or layer")
-    chunks = whole_number("chunks", chunks, 1)
+    chunks = integer("chunks", chunks, 1)
     chosen = attention_layers(model) if layers is None else layers_chosen(model, layers)
     refuse(model, chosen)
     for layer in chosen:
@@ -305,9 +305,9 @@ def asks_for_scores(layer, arguments):
 def _refuse_call(layer, arguments):
     query = next(iter(arguments.values()))
     if asks_for_scores(layer, arguments):
-        raise ValueError(f"{layer.name}: the scores are never whole in chunks, so they cannot be returned")
+        raise ValueError(f"{layer.name}: chunked attention never has all scores, so they cannot be returned")
     if query.shape.rank != 4:
         raise ValueError(
-            f"{layer.name}: chunks are of one axis of places, [batch, places, heads, size], and the queries have the"
-            f" shape {query.shape}: leave the layer out with layers="
+            f"{layer.name}: chunks are of one axis of positions, [batch, positions, heads, size], and the queries have"
+            f" the shape {query.shape}: leave the layer out with layers="
         )

@@ -27,7 +27,7 @@ def attention(query, key, value, scale, said):
 
     Query is [batch, queries, heads, size], key and value [batch, keys, groups, size], in bfloat16 or float16; all
     shapes are known. Where a query sees no key its output means nothing. Padding between tokens together with a
-    ``window`` is not computed, nor is a batch with a row of more than ``most_segments``: it comes out as NaN.
+    ``window`` is not computed, nor is a batch with a row of more than ``max_segments``: it comes out as NaN.
     """
     batch, length = query.shape[:2]
     window = said.window if said.window is not None and said.window < key.shape[1] else 0
@@ -36,17 +36,17 @@ def attention(query, key, value, scale, said):
     keys, table = said.keys, said.table
     if keys is not None:
         keys = tf.broadcast_to(keys, [batch, key.shape[1]])
-    if said.most_segments == 1:
+    if said.max_segments == 1:
         keys = said.segments > 0
     if table is not None and keys is not None:  # whose columns would have to move with the keys
         keys, table = None, tf.cast(table, "bool") & keys[:, None]
 
-    if said.segments is not None and said.most_segments > 1:
-        settings.most_segments = said.most_segments
+    if said.segments is not None and said.max_segments > 1:
+        settings.max_segments = said.max_segments
         # The kernel leaves places of no segment as they are in memory, in results and in gradients
         is_real = (said.segments > 0)[:, :, None, None]
         query, key, value = (tf.where(is_real, one, tf.zeros_like(one)) for one in (query, key, value))
-        operands = packed_operands(said.segments, said.most_segments, query.shape, key.shape)
+        operands = packed_operands(said.segments, said.max_segments, query.shape, key.shape)
     elif keys is not None:
         # Keys that are none go to the end, wherever they were; the others stay in their order, with their queries
         order = tf.argsort(tf.cast(~keys, "int32"), axis=1, stable=True)
@@ -66,7 +66,7 @@ def attention(query, key, value, scale, said):
         out = _nan_unless(_is_one_piece(keys)[:, None, None, None], out)
     if said.segments is not None:
         out = tf.where((said.segments > 0)[:, :, None, None], out, tf.zeros_like(out))
-        out = _nan_unless(tf.reduce_max(said.segments) <= said.most_segments, out)
+        out = _nan_unless(tf.reduce_max(said.segments) <= said.max_segments, out)
     return out
 
 
@@ -77,12 +77,12 @@ class Settings:
     scale: float
     is_causal: bool
     window: int
-    most_segments: int = 1
+    max_segments: int = 1
     is_padded: bool = False
 
     @property
     def is_packed(self):
-        return self.most_segments > 1
+        return self.max_segments > 1
 
     @property
     def mask_type(self):
@@ -110,7 +110,7 @@ def kernel(query, key, value, bias, operands, settings):
         out, statistics = _call(
             "__cudnn$fmhaScaleBiasSoftmax" if has_bias else "__cudnn$fmhaSoftmax",
             [query, key, value, *biases, *operands],
-            [of_query, tf.TensorSpec([batch * settings.most_segments, heads, length], tf.float32)],
+            [of_query, tf.TensorSpec([batch * settings.max_segments, heads, length], tf.float32)],
             backend_config(settings, query.dtype, scores, heads_first, backward=False),
         )
         given = out if heads_first else _swapped(out)
@@ -202,7 +202,7 @@ def backend_config(settings, dtype, scores, heads_first, backward):
         "dropout_rate": 0.0,
         "seed": 42,
         "sliding_window_length": settings.window,
-        "max_seg_per_batch": settings.most_segments,
+        "max_seg_per_batch": settings.max_segments,
         "is_paged_attention": False,
         "intermediate_tensor_shape": scores,
         "is_flash_attention": True,

@@ -181,7 +181,7 @@ class FullyShardedMean(Mean):
     """The mean over the replicas, where the gradients of sharded layers are summed already in the backward pass."""
 
     optimizer_class = OptimizerOfShards
-    talks_in_forward = True
+    communicates_in_forward = True
 
     @classmethod
     def asked_for(cls, model):

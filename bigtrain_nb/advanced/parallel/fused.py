@@ -113,7 +113,9 @@ class FusedAttention(ChunkedAttention):
         reason = None if away else _why_not_for(query, key, value, said)
         if away or reason or asks_for_scores(self, given) or query.shape.rank != 4:
             if reason:
-                warnings.warn(f"{self.name} is computed in chunks of rows, not by one kernel: {reason}", stacklevel=2)
+                warnings.warn(
+                    f"{self.name} is computed in chunks of rows, not by a fused kernel: {reason}", stacklevel=2
+                )
             return super()._compute_attention(*args, **kwargs)
         kind = _kind_of(self)
         out = cudnn.attention(query, key, value, float(kind.scale(self)), said)
@@ -256,5 +258,5 @@ def _why_not_for(query, key, value, said):
     if said.table is not None and said.table.shape.rank != 3:
         return f"a mask that is a table is [batch, queries, keys], and this is {said.table.shape}"
     if said.segments is not None and (said.table is not None or said.keys is not None or said.window is not None):
-        return "segments together with padding, a window or another table are not tried: places of no segment are 0"
+        return "segments together with padding, a window or another table are not tried: positions of no segment are 0"
     return None

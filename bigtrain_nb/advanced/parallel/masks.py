@@ -8,7 +8,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from bigtrain_nb.common.checks import whole_number
+from bigtrain_nb.common.checks import integer
 from bigtrain_nb.common.in_place import become, own_class
 from bigtrain_nb.common.keras_compat import layers_within, mask_of
 from bigtrain_nb.common.quiet import keras, tf
@@ -22,14 +22,14 @@ class Said:
 
     ``is_causal``: none later. ``keys``: those that are true, [batch, keys]. ``window``: of these the last so many, the
     query's own place included. ``segments``: those of the query's own, int32 [batch, places], from 1 in each row, 0 for
-    none, at most ``most_segments`` in a row. ``table``: what is known by its numbers only, [batch or 1, queries, keys].
+    none, at most ``max_segments`` in a row. ``table``: what is known by its numbers only, [batch or 1, queries, keys].
     """
 
     is_causal: bool = False
     keys: Any = None
     window: int | None = None
     segments: Any = None
-    most_segments: int | None = None
+    max_segments: int | None = None
     table: Any = None
 
 
@@ -91,7 +91,7 @@ class DecoderThatTells:
             keys=all_of(padding, inner.keys),
             window=getattr(self, "sliding_window", None),
             segments=inner.segments,
-            most_segments=inner.most_segments,
+            max_segments=inner.max_segments,
             table=inner.table,
         )
         return tell(mask, said)
@@ -118,11 +118,11 @@ def segment_mask(segments: Any, most: int | None = None) -> Any:
     there is no token. The mask is [batch, places, places] booleans, for ``attention_mask`` of Keras' layers and
     ``decoder_attention_mask`` of KerasHub's.
 
-    With ``most``, the largest number of segments in a row (`TokenRows.most_segments`), the kernel of `fuse_attention`
+    With ``most``, the largest number of segments in a row (`TokenRows.max_segments`), the kernel of `fuse_attention`
     takes the segments themselves, and the table is never made; its work space grows with ``most``. A batch with a row
     of more comes out as NaN. Without it the kernel takes the table.
 
-    Raises ValueError for ``most`` that is not a whole number of at least 1.
+    Raises ValueError for ``most`` that is not an integer of at least 1.
 
     Example::
 
@@ -131,7 +131,7 @@ def segment_mask(segments: Any, most: int | None = None) -> Any:
         mask = bt.segment_mask(segments, most=5)
         y = keras.layers.MultiHeadAttention(2, 16)(x, x, attention_mask=mask, use_causal_mask=True)
     """
-    return SegmentMask(None if most is None else whole_number("most", most, 1))(segments)
+    return SegmentMask(None if most is None else integer("most", most, 1))(segments)
 
 
 @keras.saving.register_keras_serializable("bigtrain_nb")
@@ -144,7 +144,7 @@ class SegmentMask(keras.layers.Layer):
 
     def call(self, segments):
         table = keras.ops.equal(segments[:, :, None], segments[:, None, :])
-        return table if self.most is None else tell(table, Said(segments=segments, most_segments=self.most))
+        return table if self.most is None else tell(table, Said(segments=segments, max_segments=self.most))
 
     def get_config(self):
         return {**super().get_config(), "most": self.most}

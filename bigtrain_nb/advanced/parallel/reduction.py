@@ -1,10 +1,10 @@
 """What replicas do with their gradients: a model has one reduction, chosen in `compile` and when it is built.
 
 `Mean` is that of an ordinary model. The others derive from it, each in a file of its own: `ShardedMean` and
-`FullyShardedMean`. A step is handed to `reduce` as one replica has computed it:
-{"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and "left", of
-`share_left`, where a mask leaves out places; with it comes the replica's `Share` of the batch. What comes back is
-applied by the optimizer. A variable that the loss does not depend on is not in it.
+`FullyShardedMean`. A step is handed to `reduce` as one replica has computed it: {"loss": scalar, "gradients": {index of
+a trainable variable: gradient}, "logs": {name: scalar}}, and "left", of `share_left`, where a mask leaves out places;
+with it comes the replica's `ReplicaBatch`. What comes back is applied by the optimizer. A variable that the loss does
+not depend on is not in it.
 """
 
 from contextlib import nullcontext
@@ -24,7 +24,7 @@ class Mean:
     optimizer_class = None
     """The class that the optimizer is given in place; None for one that stays what it is."""
 
-    talks_in_forward = False
+    communicates_in_forward = False
     """Whether replicas talk to each other within a layer: then all must run the same micro-batches, not in a loop."""
 
     sum_gradients = staticmethod(sum_over_replicas)
@@ -47,7 +47,7 @@ class Mean:
         return data if self.replicas == 1 else own_copy(data)
 
     def share(self, data, training):
-        """Return what a replica computes on as its `Share` of the global batch."""
+        """Return what a replica computes on as its `ReplicaBatch` of the global batch."""
         return share_of(self.batch(data), self, self.model.micro_batches if training else 1)
 
     def reduce(self, step, share):

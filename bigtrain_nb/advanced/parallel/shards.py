@@ -211,8 +211,8 @@ def refuse_to_shard(weights):
             raise ValueError(f"{weight.path} is sharded already: shard a layer in one way only")
         if weight.regularizer or weight.constraint:
             raise ValueError(
-                f"{weight.path} has a regularizer or a constraint, which would see a shard where it needs the whole:"
-                " leave it out (the optimizer's weight_decay works), or do not shard this layer"
+                f"{weight.path} has a regularizer or a constraint, which would see a shard where it needs the full"
+                " weight: leave it out (the optimizer's weight_decay works), or do not shard this layer"
             )
 
 
@@ -341,8 +341,8 @@ def refuse_unless_elementwise(optimizer):
     stock = own_class(optimizer)
     if stock not in [getattr(keras.optimizers, name) for name in ELEMENTWISE]:
         raise ValueError(
-            f"{stock.__name__} is not known to treat each number of a weight by itself, so it cannot update a part of"
-            f" one, as with shard_optimizer=True or fully_shard: use one of {', '.join(ELEMENTWISE)}"
+            f"{stock.__name__} is not known to update each element of a weight independently, so it cannot update a"
+            f" part of one, as with shard_optimizer=True or fully_shard: use one of {', '.join(ELEMENTWISE)}"
         )
 
 

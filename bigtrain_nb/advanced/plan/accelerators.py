@@ -13,9 +13,10 @@ class Accelerator:
     has that.
 
     For plans of clusters: ``flops_8``: FLOP/s of float8, None where it is no faster; ``network``: bytes/s in one
-    direction of a device's card to other nodes; ``efficiency``: the least and the greatest share of ``flops_16`` that
-    published trainings of 2023 to 2026 reach while they compute, ``efficiency_8`` the same of ``flops_8``; None where
-    no such training was found.
+    direction of a device's NIC to other nodes; ``efficiency``: the typical share of ``flops_16`` that published
+    16-bit trainings reach while they compute, of models in each class of `SIZE_LIMITS`, recomputed operations counted;
+    ``mfu``: (lowest, highest) MFU of those trainings, in which recomputed operations do not count; ``speedup_8``: how
+    many times as fast a step is in float8, by published pairs of runs. None where no such training was found.
     """
 
     name: str
@@ -29,8 +30,9 @@ class Accelerator:
     bfloat16: bool = True
     flops_8: float | None = None
     network: float = 0.0
-    efficiency: tuple[float, float] | None = None
-    efficiency_8: tuple[float, float] | None = None
+    efficiency: tuple[float, float, float] | None = None
+    mfu: tuple[tuple[float, float] | None, ...] = (None, None, None)
+    speedup_8: tuple[float, float, float] | None = None
 
     def flops(self, policy: str) -> float:
         """FLOP/s for a Keras dtype policy. Raises ValueError for bfloat16 on a device that has none."""
@@ -42,18 +44,51 @@ class Accelerator:
 
 
 _HALF = "half of its figures with sparsity"
+_DGXC = "NVIDIA/dgxc-benchmarking, README of 30 July 2026"
 _TPU = "Google Cloud documentation; node: a pod; float32 in one pass of bfloat16, as XLA does unless told otherwise"
-_HOPPER = {"efficiency": (0.37, 0.585), "efficiency_8": (0.315, 0.52), "network": 50e9}
-"""Of all operations, those that run again among them. In 16 bits between Llama 3.1 8 B in PyTorch that is not compiled
-(torchtitan, December 2024: 5,762 tokens/s a GPU) and MPT 30 B on 32 H100 (MosaicML, llm-foundry: 59 %). In float8
-between Llama 3.1 8 B on 128 (torchtitan: 8,380) and on 8 (NVIDIA, Megatron Bridge 25.11: 14,451). A card of 400 Gbit/s
-for each GPU, as in DGX H100."""
-_BLACKWELL = {"efficiency": (0.37, 0.585), "efficiency_8": (0.32, 0.55), "network": 50e9}
-"""In 16 bits as Hopper: no dense training was found. In float8 the greatest is of Llama 3.1 405 B on 256 GB200
-(Megatron Bridge 26.04: 864 tokens/s a GPU)."""
-_AMPERE = {"efficiency": (0.52, 0.75), "network": 25e9}
-"""Between LLaMA 65 B (Touvron et al. 2023: 380 tokens/s a GPU) and MPT 30 B (MosaicML: 74 %). 200 Gbit/s each, as in
-DGX A100."""
+SIZE_LIMITS = (3e9, 20e9)
+"""Parameters that divide small models, medium ones and large ones: small matmuls use less of a device."""
+FLOAT_8 = (1.3, 1.3, 1.48)
+"""How many times as fast a step is in float8 as in 16 bits: medians of published pairs of runs, the same model on the
+same devices (`bigtrain_nb.series.published.PAIRS`). None is of a small model: as the medium ones."""
+
+_HOPPER = {
+    "efficiency": (0.40, 0.52, 0.58),
+    "mfu": ((0.37, 0.42), (0.28, 0.60), (0.25, 0.54)),
+    "speedup_8": FLOAT_8,
+    "network": 50e9,
+}
+"""16 bits, recomputed operations counted, communication and bubble taken out; about the geometric middle of the lowest
+and the highest source, of each the median. Small: 0.37 to 0.43 (MosaicML, 0.8 to 2.7 B). Medium: 0.42 (MosaicML, 7 B),
+0.5 (IBM, 7 and 13 B), 0.60 to 0.64 (NVIDIA, 8 and 15 B), 0.65 (Kempner, 8 B). Large: 0.5 (IBM, 34 B), 0.56 (MosaicML
+and Meta), 0.56 to 0.64 (NVIDIA, 70 to 405 B), 0.69 (MaxText, 70 B). A NIC of 400 Gbit/s for each GPU."""
+_HOPPER_500_W = {
+    "efficiency": (0.36, 0.42, 0.45),
+    "mfu": (None, (0.26, 0.39), (0.29, 0.29)),
+    "speedup_8": FLOAT_8,
+    "network": 50e9,
+}
+"""torchtitan's cut-down cards alone: 0.35 (8 B, TP 8), 0.38 not compiled and 0.44 compiled (8 B), 0.45 (70 B), of the
+FLOP/s of a full card, which these do not have."""
+_BLACKWELL = {
+    "efficiency": (0.40, 0.52, 0.60),
+    "speedup_8": FLOAT_8,
+    "network": 50e9,
+}
+"""Large: 0.48 (NVIDIA, 340 B on GB200 in 16 bits) to 0.75 (405 B, from its float8 run by the median pair). Small and
+medium as Hopper: no dense training in 16 bits was found."""
+_BLACKWELL_ULTRA = {"efficiency": (0.40, 0.57, 0.70), "speedup_8": FLOAT_8, "network": 50e9}
+"""Of GB300, published in float8 only: from those runs by the median pair, and so much less as NVIDIA's own runs on H100
+are faster than the typical ones."""
+_AMPERE = {"efficiency": (0.50, 0.60, 0.62), "mfu": (None, (0.46, 0.67), (0.36, 0.55)), "network": 25e9}
+"""Small: 0.39 to 0.62 (MosaicML, 0.1 to 2.7 B). Medium: 0.46 to 0.53 (Meta's LLaMA), 0.54 to 0.77 (MosaicML), 0.73
+(IBM). Large: 0.5 to 0.6 (Meta), 0.49 to 0.75 (MosaicML), 0.7 to 0.75 (IBM). 200 Gbit/s each, as in DGX A100."""
+_V5P = {"efficiency": (0.78, 0.78, 0.78), "mfu": (None, None, (0.67, 0.67))}
+_V6E = {"efficiency": (0.52, 0.52, 0.54), "mfu": (None, (0.45, 0.45), (0.50, 0.50))}
+_V7 = {"efficiency": (0.67, 0.67, 0.67), "mfu": (None, None, (0.56, 0.57))}
+"""The efficiency of TPUs, where half of a block's matmuls are taken to run again. v5p: Llama 2 70 B (MaxText,
+docs/reference/models/tiering.md); v6e: Llama 3.1 8 B, 70 B and 405 B; v7: Llama 3.1 70 B and 405 B, in float8 1.53
+times as fast (AI-Hypercomputer/tpu-recipes, training, August 2026). What has no run is as the next larger."""
 
 _ALL = (
     Accelerator("T4", 16e9, 320e9, 65e12, 8.1e12, 16e9, 1, "NVIDIA T4 datasheet; link: PCIe 3.0 x16", bfloat16=False),
@@ -68,6 +103,12 @@ _ALL = (
         **_HOPPER,
     ),
     Accelerator(
+        *("H100 96 GB, 500 W", 96e9, 2400e9, 989e12, 494.5e12, 450e9, 8),
+        "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: HBM2e and a limit of 500 W; FLOP/s of the full card",
+        flops_8=1979e12,
+        **_HOPPER_500_W,
+    ),
+    Accelerator(
         *("H200", 141e9, 4800e9, 989e12, 494.5e12, 450e9, 8),
         f"NVIDIA H200 datasheet, SXM, {_HALF}",
         flops_8=1979e12,
@@ -80,28 +121,54 @@ _ALL = (
         **_BLACKWELL,
     ),
     Accelerator(
+        *("B300", 270e9, 7700e9, 2250e12, 1125e12, 900e9, 8),
+        f"{_DGXC}; 8 NICs of 800 Gbit/s; TF32 half of 16 bits, as in B200",
+        flops_8=4500e12,
+        **{**_BLACKWELL, "network": 100e9},
+    ),
+    Accelerator(
         *("GB200 NVL72", 186e9, 8000e9, 2500e12, 1250e12, 900e9, 72),
         f"NVIDIA GB200 NVL72 datasheet, a 72nd of it, {_HALF}; node: a rack",
         flops_8=5000e12,
+        mfu=(None, None, (0.42, 0.46)),
         **_BLACKWELL,
+    ),
+    Accelerator(
+        *("GB300 NVL72", 279e9, 8000e9, 2450e12, 1225e12, 900e9, 72),
+        f"{_DGXC}; node: a rack; TF32 half of 16 bits, as in GB200; network: as GB200, not said there",
+        flops_8=4900e12,
+        **_BLACKWELL_ULTRA,
+    ),
+    Accelerator(
+        *("MI300X", 192e9, 5300e9, 1307.4e12, 653.7e12, 448e9, 8),
+        "AMD Instinct MI300X data sheet; 7 links of 64 GB/s in one direction",
+        flops_8=2614.9e12,
+    ),
+    Accelerator(
+        *("MI355X", 288e9, 8000e9, 2500e12, 157.3e12, 538e9, 8),
+        "AMD Instinct MI355X data sheet; 7 links of 76.8 GB/s in one direction; no TF32",
+        flops_8=5000e12,
+    ),
+    Accelerator(
+        *("Trainium 2", 96 * 2**30, 2900e9, 667e12, 667e12, 640e9, 16),
+        "AWS Neuron documentation, Trainium2 architecture; float32 as TF32; node: 16 chips of a trn2.48xlarge",
+        flops_8=1299e12,
     ),
     Accelerator("TPU v4", 32e9, 1200e9, 275e12, 275e12, 300e9, 4096, _TPU),
     Accelerator("TPU v5e", 16e9, 819e9, 197e12, 197e12, 200e9, 256, _TPU),
-    Accelerator(*("TPU v5p", 95e9, 2765e9, 459e12, 459e12, 600e9, 8960, _TPU), network=6.25e9, efficiency=(0.60, 0.90)),
-    Accelerator(*("TPU v6e", 32e9, 1600e9, 918e12, 918e12, 400e9, 256, _TPU), network=12.5e9, efficiency=(0.42, 0.65)),
+    Accelerator(*("TPU v5p", 95e9, 2765e9, 459e12, 459e12, 600e9, 8960, _TPU), network=6.25e9, **_V5P),
+    Accelerator(*("TPU v6e", 32e9, 1600e9, 918e12, 918e12, 400e9, 256, _TPU), network=12.5e9, **_V6E),
     Accelerator(
         *("TPU v7", 206e9, 7380e9, 2307e12, 2307e12, 600e9, 9216),
         f"{_TPU}, which says that TensorFlow is not supported there",
         network=12.5e9,
         flops_8=4614e12,
-        efficiency=(0.45, 0.70),
-        efficiency_8=(0.38, 0.60),
+        speedup_8=(1.53, 1.53, 1.53),
+        **_V7,
     ),
 )
-"""The efficiency of TPUs, where half of a block's products are taken to run again. v5p: MaxText's Llama 2 70 B (65 %
-MFU) and Llama 3.1 405 B (69 %); v6e: Llama 3.1 405 B on two pods (43 %) and 70 B (50 %); v7: Llama 3.1 70 B and 405 B,
-in 16 and 8 bits (AI-Hypercomputer/tpu-recipes, training, August 2026; MaxText, docs/reference/models/tiering.md). Their
-network is that of a host, shared by its chips. What makers say is as of August 2026."""
+"""What makers say is as of August 2026. MI300X, MI355X and Trainium 2 have no ``efficiency``: no published pretraining
+of a dense model on several nodes of them was found. The network of a TPU is that of a host, shared by its chips."""
 
 
 class _ByName(dict):

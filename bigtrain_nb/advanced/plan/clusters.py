@@ -1,26 +1,33 @@
 """`plan_cluster`: how a transformer given by a few numbers is laid out on many devices, and what a step takes there."""
 
+import bisect
 import itertools
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
-from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS, Accelerator
+from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS, SIZE_LIMITS, Accelerator
 from bigtrain_nb.advanced.plan.breakdown import Breakdown
 from bigtrain_nb.advanced.plan.communication import Sent, sent
+from bigtrain_nb.advanced.plan.goodput import Goodput
 from bigtrain_nb.advanced.plan.parallelism import BYTES_OF, SLOTS, Layout, memory
 from bigtrain_nb.advanced.plan.transformer import RECOMPUTE, Transformer
 from bigtrain_nb.common import cards
-from bigtrain_nb.common.checks import one_of, positive, whole_number
+from bigtrain_nb.common.checks import integer, not_negative, one_of, positive
 from bigtrain_nb.common.words import amount, number
 
 USABLE = 0.9
 """Share of a device's memory that a plan may fill: the runtime and its libraries take the rest."""
 LINK = 370 / 450
-"""The share of a link's bytes/s that collectives reach at worst: large ones, of H100 by NVLink (Austin et al. 2025)."""
-HIDDEN = {"data": (0.75, 1.0), "tensor": (0.0, 0.5), "pipeline": (0.0, 0.5)}
-"""The least and the greatest share of sending that hides behind computing. Of what fully sharded devices send, half and
-more: Llama 3.1 8 B takes 0.03 to 0.08 s more a step on 128 H100 than on 8, and sends for 0.2 s (torchtitan, December
-2024). The next product waits for what tensor parallelism sends, but for what asynchronous tensor parallelism cuts into
-parts, which made steps 1.09 to 1.16 times as fast (torchtitan, June 2025)."""
+"""The share of a link's bytes/s that collectives reach: large ones, of H100 by NVLink (Austin et al. 2025)."""
+HIDDEN = {"data": 0.9, "tensor": 0.25, "pipeline": 0.25, "orthogonalization": 0.0}
+"""The share of communication that overlaps with computing. Of what fully sharded devices send, three quarters to all:
+Llama 3.1 8 B takes 0.03 to 0.08 s more a step on 128 H100 than on 8, and sends for 0.2 s (torchtitan, December 2024).
+The next matmul waits for what tensor parallelism sends, but for what asynchronous tensor parallelism cuts into parts,
+which made steps 1.09 to 1.16 times as fast (torchtitan, June 2025): none to half of it. Muon's is exposed."""
+SPREAD = 1.25
+"""A plan's range is from a typical step divided by this to one multiplied by it: of the 16-bit runs on GPUs that are
+listed in `bigtrain_nb.series.published`, nine in ten are within. It is no confidence interval."""
+_CLASSES = ("small (below 3 B)", "medium (3 to 20 B)", "large (over 20 B)")
 AS_FAST = 1.1
 """Layouts this close are as fast as each other: a plan is not that exact."""
 
@@ -29,9 +36,10 @@ AS_FAST = 1.1
 class ClusterPlan(cards.Shown):
     """What a training step of a `Transformer` takes on many devices.
 
-    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``sent``: what a device sends. ``time``: the
-    parts of a step as pairs of seconds (lowest, highest), of sending what does not hide behind computing; ``seconds``
-    of a step, ``tokens_per_second`` of all devices and ``mfu`` are such pairs too. ``tokens``: of all in a step.
+    ``memory``: a `Breakdown` of one device's bytes; ``flops`` of all; ``communication_volume``: what a device sends.
+    ``time``: the typical seconds of each part of a step, communication without what overlaps with computing.
+    ``typical_seconds`` of a step and ``typical_mfu`` are single numbers; ``seconds``, ``tokens_per_second`` of all
+    devices and ``mfu`` are pairs (low, high), 1.25 times less and more. ``tokens``: of all in a step.
     """
 
     model: Transformer
@@ -39,8 +47,8 @@ class ClusterPlan(cards.Shown):
     layout: Layout
     memory: Breakdown
     flops: Breakdown
-    sent: list[Sent]
-    time: dict[str, tuple[float, float]]
+    communication_volume: list[Sent]
+    time: dict[str, float]
     tokens: int
     policy: str
     optimizer: str
@@ -49,77 +57,121 @@ class ClusterPlan(cards.Shown):
 
     @property
     def fits(self) -> bool:
-        """Whether the memory suffices, with a tenth left to the runtime. Not whether bigtrain_nb has it: see `here`."""
+        """Whether the memory suffices, with a tenth left to the runtime; see also `unsupported`."""
         return self.memory.total <= USABLE * self.device.memory
 
     @property
+    def typical_seconds(self) -> float:
+        return sum(self.time.values())
+
+    @property
     def seconds(self) -> tuple[float, float]:
-        lowest, highest = zip(*self.time.values(), strict=True)
-        return sum(lowest), sum(highest)
+        return self.typical_seconds / SPREAD, self.typical_seconds * SPREAD
 
     @property
     def tokens_per_second(self) -> tuple[float, float]:
-        lowest, highest = self.seconds
-        return self.tokens / highest, self.tokens / lowest
+        low, high = self.seconds
+        return self.tokens / high, self.tokens / low
+
+    @property
+    def typical_mfu(self) -> float:
+        """Model FLOPs utilization (Chowdhery et al. 2022): of ``flops_16``; what is recomputed does not count."""
+        peak = self.device.flops_16 * self.layout.devices
+        return self.model.flops(1).total / self.model.length * self.tokens / self.typical_seconds / peak
 
     @property
     def mfu(self) -> tuple[float, float]:
-        """Model FLOPs utilization (Chowdhery et al. 2022): of ``flops_16``; what runs again does not count."""
-        of_a_token = self.model.flops(1).total / self.model.length
-        lowest, highest = (rate * of_a_token / self.device.flops_16 for rate in self.tokens_per_second)
-        return lowest / self.layout.devices, highest / self.layout.devices
+        return self.typical_mfu / SPREAD, self.typical_mfu * SPREAD
 
     @property
-    def here(self) -> list[str]:
+    def hfu(self) -> float:
+        """Hardware FLOPs utilization: as the typical MFU, with what is recomputed."""
+        return self.typical_mfu * self.flops.total / self.model.flops(self.tokens // self.model.length).total
+
+    @property
+    def unsupported(self) -> list[str]:
         """What bigtrain_nb does not have of it, or does with more bytes; a list of words, empty for neither."""
         stage = self.layout.zero_stage if self.layout.data_parallel_size > 1 else 0
         whole = amount(4 * self.model.weights, "bytes")
         others = amount((8 + 4 * SLOTS[self.optimizer]) * self.model.weights_outside_of_layers, "bytes")
-        gathers = "gathers in 32 bits, and no block ahead: twice the bytes, and none of it hidden"
+        gathers = "gathers in 32 bits and prefetches no block: twice the bytes, none of it overlapped"
         if self.policy == "float32":
-            gathers = "gathers no block ahead: none of it is hidden"
+            gathers = "prefetches no block: none of it is overlapped"
         kinds = self.layout.sizes
         cuts = [kind for kind in kinds if kind != "data"]
         cases = [
             (bool(cuts), f"{' and '.join(cuts)} parallelism: by hand in notebook 09"),
-            (stage == 1, f"shard_optimizer=True keeps the float32 weights whole, {whole} on each device"),
+            (stage == 1, f"shard_optimizer=True keeps full float32 weights, {whole} on each device"),
             (stage == 2, "ZeRO stage 2: it has stages 1 and 3"),
-            (stage == 3, f"fully_shard=... leaves what is outside of the blocks whole, {others} on each device"),
+            (stage == 3, f"fully_shard=... does not shard what is outside of the blocks, {others} on each device"),
             (stage == 3, gathers),
             (stage == 3 and self.recompute != "everything", 'fully_shard=... needs recompute="everything"'),
             (self.policy == "float8", "float8"),
         ]
         return [words for holds, words in cases if holds]
 
-    def training(self, tokens: float, price_an_hour: float | None = None) -> cards.Card:
-        """A table: what so many ``tokens`` take in hours and cost, without failures and what is tried before.
+    def training(
+        self,
+        tokens: float,
+        price_per_hour: float | None = None,
+        *,
+        spares: float = 0.0,
+        evaluation: float = 0.01,
+        **goodput,
+    ) -> cards.Card:
+        """A table: what a training on so many ``tokens`` takes in time, devices and money, failures counted.
 
-        ``price_an_hour``: of one device, in the reader's money. Raises ValueError for numbers that are not above 0.
+        Each number is yours to set; without figures of your own cluster the defaults are examples:
+
+        - ``price_per_hour``: of one device, in your money; ``spares``: devices held ready, as a share of those in use;
+        - ``evaluation``: tokens evaluated for each token trained, forward only, which takes a third of the FLOPs;
+        - ``mtbf_hours``: of one device, default 50,700 (Llama 3); ``checkpoint_seconds``, default 60;
+          ``interval_seconds`` between checkpoints, default the best; ``restart_seconds``, default 600.
+
+        Experiments before the training are not in it. Raises ValueError for numbers that are not above 0.
         """
-        seconds = [positive("tokens", tokens, "tokens") / rate for rate in reversed(self.tokens_per_second)]
-        hours = [each / 3600 * self.layout.devices for each in seconds]
-        of_a_weight = f"{number(tokens / self.model.weights)} a weight (best for the FLOPs: 20, Hoffmann et al. 2022)"
+        seconds = positive("tokens", tokens, "tokens") * self.typical_seconds / self.tokens
+        spares = not_negative("spares", spares, "devices for each in use")
+        evaluation = not_negative("evaluation", evaluation, "tokens for each trained on")
+        running = Goodput(self.layout.devices, **goodput)
+        wall = seconds * (1 + evaluation / 3) / running.share
+        ends = " to ".join(amount(each, "s") for each in (wall / SPREAD, wall * SPREAD))
+        hours = wall / 3600 * self.layout.devices * (1 + spares)
         rows = [
-            ["tokens", f"{amount(tokens, 'tokens')}, {of_a_weight}"],
-            ["time", _range(seconds, "s")],
-            ["hours of devices", " to ".join(map(number, hours))],
+            ["tokens", f"{amount(tokens, 'tokens')}, {number(tokens / self.model.weights)} per parameter"],
+            ["", _per_parameter(tokens / self.model.weights)],
+            ["training", f"about {amount(seconds, 's')}"],
+            *running.rows(),
+            ["evaluation", f"{evaluation:.1%} as many tokens, forward only: {evaluation / 3:.2%} more time"],
+            ["all together", f"about {amount(wall, 's')} ({ends})"],
+            ["device-hours", f"about {number(hours)}, with {spares:.0%} spares"],
+            ["inference", f"{amount(3 * tokens, 'tokens')} served take as many FLOPs as the training"],
         ]
-        if price_an_hour is not None:
-            price = positive("price_an_hour", price_an_hour, "an hour")
-            rows.append(["cost", " to ".join(number(each * price) for each in hours)])
+        if price_per_hour is not None:
+            price = positive("price_per_hour", price_per_hour, "an hour")
+            rows.insert(-1, ["cost", f"about {number(hours * price)}"])
         return cards.table("A training", ["what", "amount"], rows)
 
     def words(self):
         full = f"{self.memory.total / self.device.memory:.0%} of the memory of each {self.device.name} is full"
         sizes = f"{amount(self.memory.total, 'bytes')} of {amount(self.device.memory, 'bytes')}"
         yield f"{full}, {sizes}." if self.fits else f"{full}, {sizes}: that does not fit."
-        weights, again = amount(self.model.weights, "weights"), f"recompute={self.recompute!r}"
+        weights, again = amount(self.model.weights, "parameters"), f"recompute={self.recompute!r}"
         yield f"{weights} on {self.layout.devices} x {self.device.name}: {self.layout}; {again}."
-        low, high = self.mfu
-        rate = f"{_range(self.tokens_per_second, 'tokens')}/s in all, MFU {low:.0%} to {high:.0%}"
-        yield f"{_range(self.seconds, 's')} a step of {amount(self.tokens, 'tokens')}: {rate}."
-        if self.here:
-            yield f"bigtrain_nb does not have, or has in another way: {'; '.join(self.here)}."
+        size = _size_class(self.model)
+        seen = self.device.mfu[size]
+        models = f"of {_CLASSES[size]} models on such cards"
+        runs = f"seen {seen[0]:.2f} to {seen[1]:.2f} in published 16-bit runs" if seen else "no published 16-bit run"
+        peak = " of the 16-bit FLOP/s" if self.policy == "float8" else ""
+        hfu = f" (HFU {self.hfu:.2f}, recomputation counted)" if self.recompute != "none" else ""
+        yield f"MFU typically {self.typical_mfu:.2f}{peak}{hfu}; {runs} {models}."
+        if self.policy == "float8":
+            yield f"float8: {self.device.speedup_8[size]:.2f} times as fast as 16 bits in published pairs of runs."
+        tokens = amount(self.tokens, "tokens")
+        rate = amount(self.tokens / self.typical_seconds, "tokens")
+        yield f"About {amount(self.typical_seconds, 's')} a step of {tokens}: {rate}/s in all."
+        if self.unsupported:
+            yield f"Not supported by bigtrain_nb, or implemented differently: {'; '.join(self.unsupported)}."
 
     def _card(self):
         notes = [cards.note(words, "") for words in self.words()]
@@ -127,13 +179,14 @@ class ClusterPlan(cards.Shown):
 
     def _steps(self):
         how = {"computing": f"{amount(self.flops.total, 'FLOP')}; {self.device.source}"}
-        for one in self.sent:
-            least, most = HIDDEN[one.kind]
-            how[one.kind] = f"{amount(one.seconds, 's')}, {least:.0%} to {most:.0%} of it hidden; {one.how}"
-        how["a step"] = "together"
-        parts = {**self.time, "a step": self.seconds}
-        rows = [[name, *(amount(value, "s") for value in pair), how[name]] for name, pair in parts.items()]
-        return cards.table("Time of a training step", ["part", "at best", "at worst", "how"], rows)
+        if self.optimizer == "muon":
+            how["orthogonalization"] = "five steps of Newton-Schulz on whole matrices"
+        for one in self.communication_volume:
+            overlap = f"{amount(one.seconds, 's')}, up to {HIDDEN[one.kind]:.0%} of it overlapped; {one.how}"
+            how[one.kind] = "; ".join(filter(None, (how.get(one.kind), overlap)))
+        rows = [[name, amount(value, "s"), how.get(name, "")] for name, value in self.time.items()]
+        rows.append(["a step", amount(self.typical_seconds, "s"), "together"])
+        return cards.table("Typical time of a training step", ["part", "seconds", "how"], rows)
 
 
 def plan_cluster(
@@ -145,6 +198,8 @@ def plan_cluster(
     tensor_parallel: int | None = None,
     pipeline_parallel: int | None = None,
     zero_stage: int = 3,
+    shard_size: int | None = None,
+    devices_per_node: int | None = None,
     micro_batches: int | None = None,
     recompute: str | None = None,
     policy: str = "mixed_bfloat16",
@@ -161,14 +216,17 @@ def plan_cluster(
       With all three and ``devices`` given the layout is as you say, and the plan tells how full the memory is;
     - ``zero_stage``: what the copies of the model divide among them, each stage with what the one before has: 1 the
       optimizer's state, 2 gradients, 3 weights (Rajbhandari et al. 2020; 3 is FSDP); 0: each has all;
+    - ``shard_size``: among how many of them they divide it; groups of so many are replicas of each other (hybrid
+      sharding, HSDP). Default: all, or whole nodes where that is much faster;
+    - ``devices_per_node``: devices that ``on``'s links join; default: as usual for ``on``, 8 or 72;
     - ``micro_batches``: slices of the batch that a copy of the model takes; default: as few as memory allows, of a
       pipeline one for each sequence;
     - ``policy``: a Keras dtype policy, or "float8": products of matrices in 8 bits, all else as in bfloat16;
       ``optimizer``: "sgd", "momentum", "lion", "muon", "adam" or "adamw";
     - ``network``: bytes/s in one direction of each device's card to other nodes; default: that of ``on``.
 
-    The result is a range, from one training that was published to another: the efficiency of `Accelerator`, and the
-    share of sending that hides behind computing. Attention is one kernel.
+    The result is typical of published trainings, by the efficiency of `Accelerator` for models of this size; the range
+    around it holds most of them. Attention is one kernel.
 
     Raises ValueError for settings that make no sense, and where no layout holds the model; TypeError for what is no
     `Transformer`.
@@ -177,22 +235,24 @@ def plan_cluster(
 
         plan = bt.plan_cluster(bt.SIZES["7 B"], batch=512, on="H100", devices=16)
         print(plan.layout, plan.memory.total, plan.seconds, plan.tokens_per_second)
-        print(plan.training(tokens=140e9, price_an_hour=2.5))
+        print(plan.training(tokens=140e9, price_per_hour=2.5))
     """
     if not isinstance(model, Transformer):
         raise TypeError(f"plan_cluster takes a bt.Transformer(layers, width, heads, ...), not {type(model).__name__}")
-    batch = whole_number("batch", batch, 1)
+    batch = integer("batch", batch, 1)
     device = ACCELERATORS[one_of("on", on, [name for name, one in ACCELERATORS.items() if one.efficiency])]
     one_of("policy", policy, BYTES_OF)
     if policy == "float8" and device.flops_8 is None:
         raise ValueError(f"policy='float8' is no faster on {on}: use mixed_bfloat16")
     one_of("optimizer", optimizer, SLOTS)
-    whole_number("zero_stage", zero_stage, 0, 3)
+    integer("zero_stage", zero_stage, 0, 3)
     network = device.network if network is None else positive("network", network, "bytes/s")
+    if devices_per_node is not None:
+        device = replace(device, node=integer("devices_per_node", devices_per_node, 1))
     counts = {"devices": devices, "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel}
-    for name, value in {**counts, "micro_batches": micro_batches}.items():
+    for name, value in {**counts, "micro_batches": micro_batches, "shard_size": shard_size}.items():
         if value is not None:
-            whole_number(name, value, 1, model.layers if name == "pipeline_parallel" else 2**20)
+            integer(name, value, 1, model.layers if name == "pipeline_parallel" else 2**20)
     heads = _fewest_heads(model)
     if tensor_parallel and heads % tensor_parallel:
         kind = "heads of keys and values" if model.key_value_heads else "heads"
@@ -201,7 +261,8 @@ def plan_cluster(
     settings = {"policy": policy, "optimizer": optimizer}
 
     def plans(count):
-        for layout in _layouts(model, device, batch, count, tensor_parallel, pipeline_parallel, zero_stage):
+        sizes = tensor_parallel, pipeline_parallel, shard_size
+        for layout in _layouts(model, device, batch, count, sizes, zero_stage):
             for each in again:
                 yield _plan(model, device, layout, batch, micro_batches, network, {**settings, "recompute": each})
 
@@ -211,12 +272,12 @@ def plan_cluster(
     for count in [devices] if devices else [1, *(2**n for n in range(3, 16))]:
         fitting = [plan for plan in plans(count) if plan.fits]
         if fitting:
-            fastest = min(plan.seconds[1] for plan in fitting)
-            return next(plan for plan in fitting if plan.seconds[1] <= AS_FAST * fastest)
+            fastest = min(plan.typical_seconds for plan in fitting)
+            return next(plan for plan in fitting if plan.typical_seconds <= AS_FAST * fastest)
     raise ValueError(
-        f"{amount(model.weights, 'weights')} in batches of {batch} fit in no layout on devices={devices or 'any'} {on}:"
-        " take more devices, which tensor_parallel x pipeline_parallel must divide, a sequence for each copy of the"
-        ' model, recompute="everything", shorter sequences or a larger device'
+        f"{amount(model.weights, 'parameters')} in batches of {batch} fit in no layout on devices={devices or 'any'}"
+        f" {on}: take more devices, which tensor_parallel x pipeline_parallel x shard_size must divide, a sequence for"
+        ' each data-parallel replica, recompute="everything", shorter sequences or a larger device'
     )
 
 
@@ -224,54 +285,74 @@ def _fewest_heads(model):
     return model.key_value_heads or model.heads
 
 
-def _layouts(model, device, batch, devices, tensor, pipeline, zero_stage):
+def _layouts(model, device, batch, devices, sizes, zero_stage):
     """Yield layouts, without a pipeline first; tensor parallelism stays within a node, 8 devices at most."""
-    powers = [2**n for n in range(13)]
+    powers = [2**n for n in range(16)]
     heads = _fewest_heads(model)
+    tensor, pipeline, shard = sizes
     tensors = [tensor] if tensor else [n for n in powers if n <= min(device.node, 8) and heads % n == 0]
     stages = [pipeline] if pipeline else [n for n in powers if n <= model.layers]
     for p, t in itertools.product(stages, tensors):
-        if devices % (t * p) == 0 and devices // (t * p) <= batch:
-            yield Layout(t, p, devices // (t * p), zero_stage)
+        copies = devices // (t * p)
+        if devices % (t * p) or copies > batch:
+            continue
+        if shard:
+            groups = [shard]
+        else:  # all, or whole nodes, from the most on; of a rack of 72 the 64 that divide other numbers
+            node = 2 ** int(math.log2(max(1, device.node // t)))
+            groups = [copies, *(n * node for n in reversed(powers) if n * node < copies and zero_stage)]
+        for group in groups:
+            if copies % group == 0:
+                yield Layout(t, p, copies, zero_stage, group if group < copies else None)
 
 
 def _plan(model, device, layout, batch, micro_batches, network, settings):
-    share, size = -(-batch // layout.data_parallel_size), 1  # sequences that a copy of the model takes, and at a time
+    share, at_a_time = -(-batch // layout.data_parallel_size), 1  # sequences that a copy of the model takes
     if micro_batches is not None:
-        size = -(-share // micro_batches)
+        at_a_time = -(-share // micro_batches)
     elif layout.pipeline_parallel_size == 1:
         one, two = (memory(model, layout, n, share, **settings).total for n in (1, 2))
-        size = max(1, min(share, 1 + int((USABLE * device.memory - one) / (two - one))))
-    slices = -(-share // size)
+        at_a_time = max(1, min(share, 1 + int((USABLE * device.memory - one) / (two - one))))
+    slices = -(-share // at_a_time)
     policy, recompute = settings["policy"], settings["recompute"]
     flops = model.flops(batch, recompute)
-    messages = sent(model, layout, share, BYTES_OF[policy], recompute, slices, device, network)
+    messages = sent(model, layout, share, BYTES_OF[policy], recompute, slices, device, network, settings["optimizer"])
 
-    busy = 1 - layout.waiting(model.layers, slices)
+    busy = 1 - layout.bubble_fraction(model.layers, slices)
     fullest = layout.layers_of_a_stage(model.layers) * layout.pipeline_parallel_size / model.layers
     shared = fullest * share * layout.data_parallel_size / batch / layout.devices / busy  # of what all compute
-    computing = tuple(shared * _seconds(flops, device, policy, best) for best in (1, 0))
+    own = _size_class(model, layout.tensor_parallel_size)
+    rate = device.flops("mixed_bfloat16" if policy == "float8" else policy) * device.efficiency[own]
+    computing = shared * flops.total / rate
     time = {"computing": computing}
     for one in messages:
-        least, most = HIDDEN[one.kind]
-        fast = one.seconds if one.kind == "data" else one.seconds / busy
-        slow, (lowest, highest) = fast / LINK, computing  # no more hides than there is computing
-        time[one.kind] = fast - min(most * fast, lowest), slow - min(least * slow, highest)
-    needed = memory(model, layout, size, slices, **settings)
+        seconds = one.seconds / LINK / (1 if one.kind in ("data", "orthogonalization") else busy)
+        time[one.kind] = seconds - min(HIDDEN[one.kind] * seconds, computing)  # no more than there is computing
+    if policy == "float8":  # a ratio of whole steps; computing is at most twice as fast
+        exposed = sum(time.values()) - computing
+        time["computing"] = max((computing + exposed) / device.speedup_8[_size_class(model)] - exposed, computing / 2)
+    if settings["optimizer"] == "muon":
+        orthogonal = layout.layers_of_a_stage(model.layers) * sum(model.orthogonalization_flops())
+        if layout.zero_stage:  # each has some of the matrices
+            sharers = layout.tensor_parallel_size * layout.sharers
+            orthogonal = max(orthogonal / sharers, max(model.orthogonalization_flops()))
+        time["orthogonalization"] = time.get("orthogonalization", 0) + orthogonal / rate
+    needed = memory(model, layout, at_a_time, slices, **settings)
     tokens = batch * model.length
     return ClusterPlan(
         model, device, layout, needed, flops, messages, time, tokens, policy, settings["optimizer"], recompute, slices
     )
 
 
-def _seconds(flops, device, policy, best):
-    """Return the seconds in which one device would compute all of it, at its greatest efficiency or its least."""
-    in_8_bits = flops["matrices"] if policy == "float8" else 0.0
-    rate = device.flops("mixed_bfloat16" if in_8_bits else policy) * device.efficiency[best]
-    seconds = (flops.total - in_8_bits) / rate
-    return seconds + in_8_bits / (device.flops_8 * device.efficiency_8[best]) if in_8_bits else seconds
+def _size_class(model, sharers=1):
+    """The class of `SIZE_LIMITS`: tensor parallelism makes matmuls smaller, as those of a smaller model."""
+    return bisect.bisect(SIZE_LIMITS, model.weights / sharers)
 
 
-def _range(pair, unit):
-    low, high = (amount(value, unit) for value in pair)
-    return f"{low} to {high}"
+def _per_parameter(ratio):
+    """What a number of tokens per parameter means (Hoffmann et al. 2022: 20 give the least loss for the FLOPs)."""
+    if ratio < 10:
+        return "fewer than the 20 of Hoffmann et al. 2022: a smaller model on more tokens has less loss for the FLOPs"
+    if ratio <= 40:
+        return "about the 20 of Hoffmann et al. 2022, the least loss for the FLOPs of training"
+    return "more than the 20 of Hoffmann et al. 2022: more FLOPs of training, for a smaller model, cheaper in inference"

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from bigtrain_nb.common.checks import not_negative, positive, whole_number
+from bigtrain_nb.common.checks import integer, not_negative, positive
 from bigtrain_nb.common.words import amount
 
 NODE_LATENCY = 3.4e-6
@@ -62,10 +62,10 @@ class Group:
     def words(self):
         if self.nodes == 1:
             return f"within the node at {amount(self.link, 'B/s')}"
-        return f"between {self.nodes} nodes by {self.near} cards of {amount(self.card, 'B/s')} each"
+        return f"between {self.nodes} nodes by {self.near} NICs of {amount(self.card, 'B/s')} each"
 
 
-def sent(model, layout, batch, number, recompute, slices, device, network):
+def sent(model, layout, batch, number, recompute, slices, device, network, optimizer="adamw"):
     """Return a list of `Sent`: all that a device sends in one training step.
 
     ``batch``: sequences that tensor x pipeline devices take in a step, in so many ``slices``; ``number``: bytes of a
@@ -75,12 +75,15 @@ def sent(model, layout, batch, number, recompute, slices, device, network):
       and weights gathered: after the update in float32 without ZeRO, and as layers compute with them from stage 1 on.
       From stage 2 on gradients go in each slice; at stage 3 each slice also gathers twice (Rajbhandari et al. 2020,
       section 7), block by block. With a pipeline they go once a step: the weights stay until its end, as in torchtitan
-      and Megatron-LM;
+      and Megatron-LM. With hybrid sharding all this stays in a group of ``shard_size``, and the shards of gradients are
+      then summed across groups, once a step;
     - tensor: four times a block the output is reduce-scattered and gathered (Shoeybi et al. 2019; Korthikanti et al.
       2022, section 4.2.2), six times where blocks run again, five where half of them does;
-    - pipeline: the output of a run of layers to the next stage and its gradient back, in each slice, by one card.
+    - pipeline: the output of a run of layers to the next stage and its gradient back, in each slice, by one NIC;
+    - orthogonalization, of Muon: each device has some whole matrices: their gradients come in 16 bits from those that
+      share them, and the updates go back.
     """
-    t, p, d = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.data_parallel_size
+    t, p, d = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.sharers
     stage, layers = layout.zero_stage, layout.layers_of_a_stage(model.layers)
     groups = layout.groups(device, network)
 
@@ -92,8 +95,15 @@ def sent(model, layout, batch, number, recompute, slices, device, network):
     size = (4 * scatters + gathered * gathers) * weights * (d - 1) / d
     seconds = groups["data"].gather_seconds(4 * weights / parts) * scatters * parts
     seconds += groups["data"].gather_seconds(gathered * weights / parts) * gathers * parts
-    how = f"({scatters} x 4 + {gathers} x {gathered}) bytes x {amount(weights, 'weights')} x ({d} - 1)/{d}"
-    found = [Sent("data", size, seconds, f"{how}, {groups['data'].words}")]
+    how = f"({scatters} x 4 + {gathers} x {gathered}) bytes x {amount(weights, 'parameters')} x ({d} - 1)/{d}"
+    how = f"{how}, {groups['data'].words}"
+    across = groups["replicas"]
+    if across.size > 1:
+        size += 2 * 4 * weights / d * (across.size - 1) / across.size
+        seconds += 2 * across.gather_seconds(4 * weights / d)
+        shard = amount(weights / d, "parameters")
+        how += f"; 2 x 4 bytes x {shard} x ({across.size} - 1)/{across.size}, {across.words}"
+    found = [Sent("data", size, seconds, how)]
 
     output = number * batch * model.length * model.width
     sums = {"none": 4, "selective": 5, "everything": 6}[recompute]
@@ -106,6 +116,11 @@ def sent(model, layout, batch, number, recompute, slices, device, network):
     seconds = crossings * (output / t / speed + slices * latency)
     how = f"{crossings} x {amount(output, 'bytes')} / {t}, by one link of {amount(speed, 'B/s')}"
     found.append(Sent("pipeline", crossings * output / t, seconds, how))
+
+    if optimizer == "muon" and stage and t * d > 1:
+        own = layers * model.matrices_of_a_layer / (t * d)
+        how = f"2 x 2 bytes x {amount(own, 'parameters')}, by one link of {amount(speed, 'B/s')}"
+        found.append(Sent("orthogonalization", 4 * own, 4 * own / speed, how))
     return [one for one in found if one.size]
 
 
@@ -121,7 +136,7 @@ def all_reduce_seconds(size: float, devices: int, bandwidth: float, latency: flo
 
         print(bt.all_reduce_seconds(1e9, devices=8, bandwidth=25e9))  # 0.07
     """
-    whole_number("devices", devices, 1)
+    integer("devices", devices, 1)
     not_negative("size", size, "bytes")
     not_negative("latency", latency, "seconds")
     positive("bandwidth", bandwidth, "bytes/s")

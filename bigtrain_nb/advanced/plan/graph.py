@@ -81,7 +81,7 @@ class Graph:
         return found
 
     @property
-    def unseen(self):
+    def uncounted_ops(self):
         """Kinds of nodes whose work is not counted, or not all of it.
 
         Those that run Python or graphs which could not be looked into, and those on tensors of unknown size, as all
@@ -117,7 +117,7 @@ class Graph:
 def _rounds(node):
     """Return how often a loop or a call runs its body; None for a loop of which only the run knows, and for the rest.
 
-    A loop counts up in whole numbers while its condition, i < n, holds.
+    A loop counts up in integers while its condition, i < n, holds.
     """
     if node.type in CALLS:
         return 1
@@ -148,7 +148,7 @@ def _rounds(node):
 
 
 def _added_in_a_round(body, place):
-    """Return the positive whole number that a loop's body adds to the variable at a place; None for all else."""
+    """Return the positive integer that a loop's body adds to the variable at a place; None for all else."""
     after = _made_in_a_round(body, place)
     if after.op.type not in ("Add", "AddV2"):
         return None

@@ -30,13 +30,20 @@ class Layout:
 
     ``zero_stage``: what those that share the batch divide among them: 1 the optimizer's state, 2 also the gradients, 3
     also the weights (ZeRO, Rajbhandari et al. 2020; 3 is FSDP). Devices that share a layer also share what lies between
-    its parts (sequence parallelism, Korthikanti et al. 2022).
+    its parts (sequence parallelism, Korthikanti et al. 2022). ``shard_size``: the data-parallel devices among which
+    that is divided, None for all: with fewer, groups of so many hold the same shards (hybrid sharding, HSDP).
     """
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     zero_stage: int = 0
+    shard_size: int | None = None
+
+    @property
+    def sharers(self):
+        """The data-parallel devices that divide the state among them."""
+        return self.shard_size or self.data_parallel_size
 
     @property
     def devices(self):
@@ -51,16 +58,18 @@ class Layout:
     def __str__(self):
         text = " x ".join(f"{size} {CUTS[kind]}" for kind, size in self.sizes.items()) or "one device"
         names = {0: "", 1: ", ZeRO stage 1", 2: ", ZeRO stage 2", 3: ", fully sharded (ZeRO stage 3)"}
-        return text + (names[self.zero_stage] if self.data_parallel_size > 1 else "")
+        text += names[self.zero_stage] if self.data_parallel_size > 1 else ""
+        groups = f" in groups of {self.sharers}, replicated across groups (hybrid sharding)"
+        return text + (groups if self.sharers < self.data_parallel_size else "")
 
     def groups(self, device, network):
-        """Return {"tensor", "data": `Group`}: devices of a node go to tensor parallelism first, then to the batch."""
-        t, d = self.tensor_parallel_size, self.data_parallel_size
-        near = min(d, max(1, device.node // t))
-        return {
-            "tensor": Group(t, min(t, device.node), device.link, network),
-            "data": Group(d, near, device.link, network),
-        }
+        """Return {"tensor", "data", "replicas": `Group`}: devices of a node go to tensor parallelism first, then to
+        those that share the state, then to the groups that hold the same shards."""
+        t, s = self.tensor_parallel_size, self.sharers
+        replicas = self.data_parallel_size // s
+        near = {"tensor": device.node, "data": device.node // t, "replicas": device.node // (t * s)}
+        sizes = {"tensor": t, "data": s, "replicas": replicas}
+        return {kind: Group(size, min(size, max(1, near[kind])), device.link, network) for kind, size in sizes.items()}
 
     def layers_of_a_stage(self, layers):
         """The layers of the fullest pipeline stage."""
@@ -81,7 +90,7 @@ class Layout:
             return 1
         return max(1, self.layers_of_a_stage(layers) // 2)
 
-    def waiting(self, layers, slices):
+    def bubble_fraction(self, layers, slices):
         """The share of a step in which a stage of p waits, with m micro-batches and v runs: (p-1)/(vm+p-1).
 
         Huang et al. 2019 (GPipe); with runs, Narayanan et al. 2021.
@@ -109,12 +118,17 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     is computed has its activations and as much for their gradients. Of a pipeline the first stage has the embeddings,
     and the last the logits: both are counted.
     """
-    t, d = layout.tensor_parallel_size, layout.data_parallel_size
+    t, d = layout.tensor_parallel_size, layout.sharers
     stage = layout.zero_stage if d > 1 else 0
     number = BYTES_OF[policy]
     lines = []
     weights = layout.weights_of_a_stage(model)
-    state = {"weights": (4, 1), "16-bit copies": (number, 3), "gradients": (4, 2), "slots": (4 * SLOTS[optimizer], 1)}
+    state = {
+        "weights": (4, 1),
+        "16-bit copies": (number, 3),
+        "gradients": (4, 2),
+        "optimizer state": (4 * SLOTS[optimizer], 1),
+    }
     if layout.pipeline_parallel_size > 1:
         state["gradients"] = (4, 3)  # whole until the last micro-batch
     if policy == "float32":
@@ -123,7 +137,7 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
         del state["16-bit copies"]
     for name, (size, divided_from) in state.items():
         sharers = d if stage >= divided_from else 1
-        how = f"{amount(weights, 'weights')} x {size} bytes / {sharers}"
+        how = f"{amount(weights, 'parameters')} x {size} bytes / {sharers}"
         lines.append(Line(name, size * weights / sharers, how))
     if stage == 3:
         lines.append(_gathered(model, layout, weights, number))
@@ -134,7 +148,7 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     one = model.activations_of_a_layer(batch, "none", number) / t
     whole = 3 * number * batch * model.length * model.width if t > 1 else 0
     how = f"2 x {amount(one, 'bytes')}, with gradients, and {amount(whole, 'bytes')} of all devices that share it"
-    lines.append(Line("activations: the block in work", 2 * one + whole, how))
+    lines.append(Line("activations: current block", 2 * one + whole, how))
     logits = batch * model.length * model.vocabulary / t
     lines.append(Line("activations: logits", LOGITS * logits, f"{LOGITS} bytes x {amount(logits, 'logits')}"))
     used = sum(line.value for line in lines)
@@ -145,8 +159,8 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
 def _gathered(model, layout, weights, number):
     """Return the line of what stage 3 has in one piece for a moment, or with a pipeline for a step."""
     if layout.pipeline_parallel_size > 1:
-        return Line("gathered", (number + 4) * weights, f"{amount(weights, 'weights')} x ({number} + 4) bytes")
+        return Line("gathered", (number + 4) * weights, f"{amount(weights, 'parameters')} x ({number} + 4) bytes")
     block = model.weights_of_a_layer / layout.tensor_parallel_size
     others = model.weights_outside_of_layers / layout.tensor_parallel_size
-    how = f"{amount(block, 'weights')} x (2 x {number} + 4) bytes, and {amount(others, 'weights')} x {number}"
+    how = f"{amount(block, 'parameters')} x (2 x {number} + 4) bytes, and {amount(others, 'parameters')} x {number}"
     return Line("gathered", (2 * number + 4) * block + number * others, how)

@@ -19,7 +19,7 @@ class Buffer:
     """Memory that tensors share, or a list of tensors (``items``). ``readers``: reads and holds that are to come."""
 
     size: int
-    label: tuple = ("work", "")  # kind, layer
+    label: tuple = ("workspace", "")  # kind, layer
     readers: int = 0
     items: list = field(default_factory=list)
 
@@ -91,11 +91,11 @@ class Peak:
 
     def _output(self, op, tensor, graph, inputs):
         """Return the buffer of an output, held once: one of an input, one that an input leaves, or a fresh one."""
-        kind = "work"
+        kind = "workspace"
         if graph is self.graph and tensor.name in graph.results:
             kind = "gradients"
         elif IN_ONE_PIECE in op.node.name:
-            kind = "layer in one piece"
+            kind = "unsharded layer"
         elif op.kind == "Cast" and op.node.inputs[0].op.type == "ReadVariableOp":
             kind = "cast copies"
         elif tensor.name in graph.read_backward and not op.backward:
@@ -105,7 +105,7 @@ class Peak:
         if buffer is None:
             buffer = self._left_over(op, tensor, inputs) or self._fresh(op, tensor)
             self._label(buffer, kind, op.layer)
-        elif buffer.label[0] == "work":
+        elif buffer.label[0] == "workspace":
             self._label(buffer, kind, buffer.label[1])
         buffer.readers += 1
         return buffer

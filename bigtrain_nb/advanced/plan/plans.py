@@ -9,7 +9,7 @@ from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS
 from bigtrain_nb.advanced.plan.breakdown import Breakdown, Line, Plan
 from bigtrain_nb.advanced.plan.peak import peak_of
 from bigtrain_nb.advanced.plan.step import Step
-from bigtrain_nb.common.checks import one_of, whole_number
+from bigtrain_nb.common.checks import integer, one_of
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.words import amount
 
@@ -35,11 +35,12 @@ SLICES = 1.15
 class StepPlan(Plan):
     """What a training step will take on each device. ``memory`` and ``activations`` in bytes, ``flops``.
 
-    ``activations``: by layer, at the fullest moment. ``communication_volume``: bytes that a device sends. ``room``:
-    bytes of a device, None unless it was named. ``unseen``: kinds of operations of which not all work is counted.
-    ``runtime``: bytes of main memory that the process takes beside the tensors, on a CPU to be added to ``peak``. Where
-    one process has several replicas it is that for each, but for 20 MiB, which it takes once. ``memory_course``: bytes
-    of activations, gradients and work while each operation of the forward and backward pass of one slice runs, in turn.
+    ``activations``: by layer, at the peak. ``communication_volume``: bytes that a device sends. ``device_memory``:
+    bytes of a device, None unless it was named. ``uncounted_ops``: kinds of operations of which not all work is
+    counted. ``runtime``: bytes of main memory that the process takes beside the tensors, on a CPU to be added to
+    ``peak``. Where one process has several replicas it is that for each, but for 20 MiB, which it takes once.
+    ``memory_timeline``: bytes of activations, gradients and workspace at each operation of the forward and backward
+    pass of a micro-batch.
     """
 
     title: str
@@ -47,10 +48,10 @@ class StepPlan(Plan):
     activations: Breakdown
     flops: Breakdown
     communication_volume: Breakdown
-    room: float | None
+    device_memory: float | None
     runtime: float
-    unseen: list[str]
-    memory_course: list[float]
+    uncounted_ops: list[str]
+    memory_timeline: list[float]
 
     @property
     def peak(self) -> float:
@@ -58,9 +59,9 @@ class StepPlan(Plan):
         return self.memory.total
 
     def words(self):
-        if self.unseen:
-            yield f"Not looked into, or of no known size, so more is needed: {', '.join(self.unseen)}."
-        of_room = f", {self.peak / self.room:.0%} of the device" if self.room else ""
+        if self.uncounted_ops:
+            yield f"Operations not counted, or of unknown size, so more is needed: {', '.join(self.uncounted_ops)}."
+        of_room = f", {self.peak / self.device_memory:.0%} of the device" if self.device_memory else ""
         yield f"{self.title}: {amount(self.peak, 'bytes')} of memory{of_room}, {amount(self.flops.total, 'FLOP')}."
 
 
@@ -77,7 +78,7 @@ def plan_step(
     reduce_dtype: str | None = None,
     on: str | None = None,
     devices: int | None = None,
-    waiting: int = 1,
+    prefetched: int = 1,
 ) -> StepPlan:
     """Predict memory, operations and bytes sent of one training step of a Keras model; return a `StepPlan`.
 
@@ -90,8 +91,8 @@ def plan_step(
     - ``micro_batches``, ``shard_optimizer``, ``fully_shard``, ``reduce_dtype``: as of `bt.Model`; default: the model's;
     - ``on``: the name of an accelerator, of `bt.ACCELERATORS`: the plan says how full its memory is, and counts no
       constants that only CPUs fold;
-    - ``devices``: replicas that share the batch, default: those of the model's strategy; ``waiting``: batches that the
-      input pipeline holds ready.
+    - ``devices``: replicas that share the batch, default: those of the model's strategy; ``prefetched``: batches that
+      the input pipeline holds ready.
 
     With ``shard_optimizer`` what is sent is what an all-reduce and a gathering send; workers on CPUs reduce-scatter and
     send a third less. With ``fully_shard`` each micro-batch gathers the weights of the chosen layers twice and
@@ -120,10 +121,10 @@ def plan_step(
     Example::
 
         plan = bt.plan_step(bt.conv_net(image_size=16), batch=64, on="A100 80 GB")
-        print(plan.peak, plan.room, plan.flops.total)
+        print(plan.peak, plan.device_memory, plan.flops.total)
         print(plan.memory.explain())
     """
-    whole_number("waiting", waiting, 0)
+    integer("prefetched", prefetched, 0)
     if on is not None:
         one_of("on", on, tuple(ACCELERATORS))
     settings = {
@@ -133,16 +134,16 @@ def plan_step(
         "reduce_dtype": reduce_dtype,
     }
     step = Step(model, batch, optimizer, policy, loss, devices, **settings)
-    return plan_of(step, on, waiting)
+    return plan_of(step, on, prefetched)
 
 
-def plan_of(step, on=None, waiting=1):
+def plan_of(step, on=None, prefetched=1):
     """Return the `StepPlan` of a traced `Step`."""
     title = f"A step of {step.examples} examples"
     if step.devices > 1:
         title += f" on each of {step.devices} devices"
     if step.slices > 1:
-        title += f" in {step.slices} slices of {step.slice_examples}"
+        title += f" in {step.slices} micro-batches of {step.slice_examples}"
     gradients = peak_of(step.gradients)
     layers = []
     for (kind, layer), size in gradients.fullest.most_common():
@@ -150,14 +151,16 @@ def plan_of(step, on=None, waiting=1):
             layers.append(Line(layer, size))
     return StepPlan(
         title=f"{title}, {step.optimizer}, {' and '.join(step.policies)}",
-        memory=_memory(step, gradients, waiting, of_gpu=on is not None or bool(tf.config.list_logical_devices("GPU"))),
+        memory=_memory(
+            step, gradients, prefetched, of_gpu=on is not None or bool(tf.config.list_logical_devices("GPU"))
+        ),
         activations=Breakdown("Activations by layer", "bytes", layers),
         flops=_flops(step),
         communication_volume=_communication_volume(step),
-        room=ACCELERATORS[on].memory if on else None,
+        device_memory=ACCELERATORS[on].memory if on else None,
         runtime=PROCESS + NODE * _nodes(step),
-        unseen=step.gradients.unseen,
-        memory_course=gradients.course,
+        uncounted_ops=step.gradients.uncounted_ops,
+        memory_timeline=gradients.course,
     )
 
 
@@ -171,21 +174,21 @@ def _nodes(step):
 
 _HOW = {
     "weights": "all variables of the model, or the replica's shards of those that are fully sharded",
-    "optimizer slots": "all variables of the optimizer, or the replica's shards of them",
-    "weight shards": "what a sharded optimizer updates, beside the weights",
-    "input": "the batch, those that wait, and a slice where the batch is cut",
-    "gradients": "of a slice, and the sums over slices in float32, old ones beside new ones",
+    "optimizer state": "all variables of the optimizer, or the replica's shards of them",
+    "weight shards": "what a sharded optimizer updates, in addition to the weights",
+    "input": "the batch, prefetched ones, and a micro-batch where the batch is split",
+    "gradients": "of a micro-batch, and their sums in float32, old and new ones",
     "cast copies": "weights in the layers' own precision",
-    "layer in one piece": "weights of a fully sharded layer as they are gathered, gradients as they are reduced",
+    "unsharded layer": "weights of a fully sharded layer as they are gathered, gradients as they are reduced",
     "activations": "what the backward pass reads of what the forward pass made",
-    "work": "what operations hand on and write over, and what bt.recompute or fully_shard makes again",
-    "folded": "what Grappler keeps on a CPU if it knows the batch's size: not after batch(n) without drop_remainder",
-    "idle": f"between tensors in the allocator: {IDLE:g} x the largest tensor, {IDLE_SMALL:g} x those below 256 KiB",
+    "workspace": "temporary tensors, and what bt.recompute or fully_shard recomputes",
+    "constants": "what Grappler folds on a CPU if it knows the batch's size: not after batch(n) without drop_remainder",
+    "allocator overhead": f"free between tensors: {IDLE:g} x the largest tensor, {IDLE_SMALL:g} x those below 256 KiB",
 }
 """The parts of a step's memory in the order in which they are shown."""
 
 
-def _memory(step, gradients, waiting, of_gpu):
+def _memory(step, gradients, prefetched, of_gpu):
     """Return the breakdown of the fuller one of two moments: within the gradients of a slice, or in the update."""
     moment = gradients.kinds
     if step.slices > 1:
@@ -195,17 +198,17 @@ def _memory(step, gradients, waiting, of_gpu):
     total_how = f"most at {gradients.at}"
     update = peak_of(step.update)
     if step.applied + update.total > moment.total():
-        moment = Counter(gradients=step.applied, work=update.total)
+        moment = Counter(gradients=step.applied, workspace=update.total)
         fullest = update
         total_how = "most when weights are updated"
     parts = {
         "weights": step.weights,
-        "optimizer slots": step.slots,
+        "optimizer state": step.slots,
         "weight shards": step.shards,
-        "input": step.batch * (1 + waiting) + step.slice,
+        "input": step.batch * (1 + prefetched) + step.slice,
         **moment,
-        "folded": 0 if of_gpu else step.folded,  # GPUs keep none: measured, see benchmarks/README.md
-        "idle": IDLE * fullest.largest + IDLE_SMALL * fullest.small,
+        "constants": 0 if of_gpu else step.folded,  # GPUs keep none: measured, see benchmarks/README.md
+        "allocator overhead": IDLE * fullest.largest + IDLE_SMALL * fullest.small,
     }
     lines = [Line(name, parts[name], how) for name, how in _HOW.items() if parts.get(name)]
     return Breakdown("Memory of a step", "bytes", lines, total_how=total_how)
@@ -235,4 +238,4 @@ def _communication_volume(step):
     if settings["shard_optimizer"]:
         how = f"({devices}-1)/{devices} x {amount(step.trainable, 'bytes')}, gathered from their shards"
         lines.append(Line("weights", ring * step.trainable, how))
-    return Breakdown("Sent by a device in a step", "bytes", lines)
+    return Breakdown("Communication volume of a device in a step", "bytes", lines)

@@ -8,7 +8,7 @@ from bigtrain_nb.advanced.parallel.fully_shard import is_fully_sharded
 from bigtrain_nb.advanced.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, layers_to_shard
 from bigtrain_nb.advanced.plan.graph import Graph
-from bigtrain_nb.common.checks import function, of_kind, whole_number
+from bigtrain_nb.common.checks import function, integer, of_kind
 from bigtrain_nb.common.keras_compat import innermost, weights_to_train
 from bigtrain_nb.common.operations import number_of_bytes
 from bigtrain_nb.common.passes import as_fit_gives, loss_as_fit_asks, passes
@@ -41,7 +41,7 @@ class Step:
         _refuse_other_steps(model)
         if devices is None:
             devices = model.distribute_strategy.num_replicas_in_sync
-        self.devices = whole_number("devices", devices, 1)
+        self.devices = integer("devices", devices, 1)
         self.settings = _settings(model, settings, self.devices)
         if optimizer is not None:
             of_kind(
@@ -132,9 +132,9 @@ def _refuse_other_steps(model):
     kind = overriding(model)
     if kind:
         raise TypeError(
-            f"{kind.__name__} has a train_step of its own, and a plan is of one forward pass, one backward pass and"
+            f"{kind.__name__} has a custom train_step, and a plan is of one forward pass, one backward pass and"
             " one update: plan the Keras models that it is made of, or measure a step by bt.peak_memory and"
-            " bt.throughput. A loss of your own is planned if it stands in compute_loss(x, y, y_pred, sample_weight)"
+            " bt.throughput. A custom loss is planned if it stands in compute_loss(x, y, y_pred, sample_weight)"
         )
     if is_fully_sharded(model):
         raise ValueError(
@@ -150,7 +150,7 @@ def _settings(model, given, devices):
     if settings["fully_shard"] is not None:
         if settings["shard_optimizer"] and devices > 1:
             raise ValueError(
-                f"fully_shard={settings['fully_shard']!r} and shard_optimizer=True do not go together: leave out one"
+                f"fully_shard={settings['fully_shard']!r} and shard_optimizer=True cannot be combined: leave out one"
             )
         if given.get("fully_shard") is not None and devices == 1:
             raise ValueError("fully_shard needs several devices to share the weights: give devices=2 or more")
@@ -193,7 +193,7 @@ def _no_batch(batch):
 
 def _specs_of_examples(model, examples, loss):
     """Return inputs and targets of so many examples as `tf.TensorSpec`."""
-    examples = whole_number("batch", examples, 1)
+    examples = integer("batch", examples, 1)
     if not getattr(model, "inputs", None) or any(None in tensor.shape[1:] for tensor in model.inputs):
         raise ValueError(
             f"{model.name} does not tell its input shapes: give batch=(x, y), one batch of your dataset, or the dataset"

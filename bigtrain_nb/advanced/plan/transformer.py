@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 from bigtrain_nb.advanced.plan.breakdown import Breakdown, Line
-from bigtrain_nb.common.checks import one_of, switch, whole_number
+from bigtrain_nb.common.checks import integer, one_of, switch
 from bigtrain_nb.common.words import amount
 
 RECOMPUTE = ("none", "selective", "everything")
+NEWTON_SCHULZ = 5
+"""Steps of Newton-Schulz that Muon takes."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Transformer:
       normalizations have a scale alone, and places are told by rotations, which have no weights;
     - ``key_value_heads``: heads that keys and values have, default all (Ainslie et al. 2023).
 
-    Raises ValueError for what is not a whole number from 1 to a million, for a width that is not a multiple of the
+    Raises ValueError for what is not an integer from 1 to a million, for a width that is not a multiple of the
     heads, and heads that are no multiple of those of keys and values.
 
     Example::
@@ -45,7 +47,7 @@ class Transformer:
         for name in ("layers", "width", "heads", "vocabulary", "length", "hidden", "key_value_heads"):
             value = getattr(self, name)
             if value is not None or name not in ("hidden", "key_value_heads"):
-                object.__setattr__(self, name, whole_number(name, value, 1, 10**6))  # numpy's would overflow
+                object.__setattr__(self, name, integer(name, value, 1, 10**6))  # numpy's would overflow
         switch("gated", self.gated)
         switch("tied", self.tied)
         if self.width % self.heads:
@@ -100,18 +102,33 @@ class Transformer:
         With ``recompute="everything"`` the blocks run forward twice: 8N and 16 l h s. With "selective" half of their
         products do, without attention: 7N.
         """
-        tokens = whole_number("batch", batch, 1) * self.length
+        tokens = integer("batch", batch, 1) * self.length
         passes = {"none": 6, "selective": 7, "everything": 8}[one_of("recompute", recompute, RECOMPUTE)]
         scores = 16 if recompute == "everything" else 12
         matrices, logits = self.layers * self.matrices_of_a_layer, self.width * self.vocabulary
         count = amount(tokens, "tokens")
         how = f"{scores} x {self.layers} layers x {self.width:,} wide x {self.length:,} tokens x {count}"
         lines = [
-            Line("matrices", passes * matrices * tokens, f"{passes} x {amount(matrices, 'weights')} x {count}"),
+            Line("matrices", passes * matrices * tokens, f"{passes} x {amount(matrices, 'parameters')} x {count}"),
             Line("attention", scores * self.layers * self.width * self.length * tokens, how),
-            Line("logits", 6 * logits * tokens, f"6 x {amount(logits, 'weights')} x {count}"),
+            Line("logits", 6 * logits * tokens, f"6 x {amount(logits, 'parameters')} x {count}"),
         ]
         return Breakdown(f"Operations of a training step, {batch} x {self.length:,} tokens", "FLOP", lines)
+
+    @property
+    def shapes_of_a_layer(self) -> list[tuple[int, int]]:
+        """(rows, columns) of each matrix of a block: queries, keys, values, their projection, the hidden layer."""
+        attention = [(self.width, self.width), (self.width, self.key_value_width)] * 2
+        return attention + [(self.width, self.hidden_width)] * (3 if self.gated else 2)
+
+    def orthogonalization_flops(self) -> list[float]:
+        """Return the FLOPs of Muon's update for each matrix of a block (Jordan et al. 2024, "Muon").
+
+        Five steps of Newton-Schulz on a whole matrix of m rows and n columns, m the fewer: X Xᵀ, its square, and the
+        result times X are 4 m² n + 2 m³ a step.
+        """
+        sides = [sorted(shape) for shape in self.shapes_of_a_layer]
+        return [NEWTON_SCHULZ * (4 * m**2 * n + 2 * m**3) for m, n in sides]
 
     def activations_of_a_layer(self, batch: int, recompute: str = "none", number: int = 2) -> int:
         """Return the bytes that the backward pass needs of one block, with ``number`` bytes a number.
@@ -134,7 +151,7 @@ class Transformer:
             "everything": self.width,
         }
         kept = numbers[one_of("recompute", recompute, RECOMPUTE)]
-        return number * whole_number("batch", batch, 1) * self.length * kept
+        return number * integer("batch", batch, 1) * self.length * kept
 
 
 _LLAMA_3 = {"vocabulary": 128_256, "length": 8192, "tied": False, "gated": True, "key_value_heads": 8}

@@ -31,7 +31,7 @@ def main(words):
         parser.error(str(error))
     except (Exception, SystemExit):  # a script raises what it likes
         traceback.print_exc()
-        parser.error(f"{chosen.training} raised what stands above")
+        parser.error(f"{chosen.training} raised the error above")
     try:
         report = preflight(
             model,
@@ -44,7 +44,7 @@ def main(words):
         parser.error(str(error))
     except Exception:  # so does a dataset, when it is read
         traceback.print_exc()
-        parser.error(f"{chosen.training} raised what stands above")
+        parser.error(f"{chosen.training} raised the error above")
     print(report)
     if chosen.html:
         chosen.html.write_text(report.html(), encoding="utf-8")

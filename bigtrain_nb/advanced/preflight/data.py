@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from bigtrain_nb.advanced.preflight import targets
-from bigtrain_nb.advanced.preflight.report import LOOK, WRONG, NotExamined, TrainingRaises, look, ok, wrong
+from bigtrain_nb.advanced.preflight.report import ERROR, WARNING, Skipped, TrainingRaises, failure, ok, warning
 from bigtrain_nb.advanced.preflight.targets import SHARE_FOR_BATCHES, FailingInputs, wrong_targets
 from bigtrain_nb.advanced.preflight.training import NoExamples, count_examples, named_parts, read, words_of
 from bigtrain_nb.common.passes import batches_of, passes
@@ -43,7 +43,7 @@ def fails(training):
     given = ", ".join(
         f"{name} {tuple(each.shape)} {each.dtype.name}" for name, each in named_parts(training.x, "inputs")
     )
-    return wrong(
+    return failure(
         f"A step on the first batch fails, with {given}: {training.fails_with.rstrip('.')}.",
         "Compare the shapes and dtypes of a batch with the model's inputs: next(iter(data)) and model.input_shape."
         " If the forward pass works, look at the loss, the metrics and the optimizer.",
@@ -54,7 +54,7 @@ def unread(training):
     """Return what is wrong where the dataset ended with an error; None if it did not."""
     if training.unread is None:
         return None
-    return wrong(
+    return failure(
         f"{len(training.batches)} batches can be read, and the next one fails: {training.unread.rstrip('.')}.",
         "Look at the example that it names, and at the functions that the dataset maps.",
     )
@@ -65,9 +65,9 @@ def _runs_as_far_as_tried(training):
     if not training.has_own_step:
         try:
             outputs = training.outputs(training.x)
-        except NotExamined:
+        except Skipped:
             if training.no_outputs is not None:
-                return training.spoilt_outputs()
+                return training.nonfinite_outputs()
             raise
         except Exception as error:
             training.fails_with = words_of(error)
@@ -77,7 +77,7 @@ def _runs_as_far_as_tried(training):
             training.state.put_back()
         except TrainingRaises as error:
             if "targets" in training.chosen and _are_wrong_targets(training, 0):
-                raise NotExamined("a step fails, for the targets are wrong, which has its own line") from error
+                raise Skipped("a step fails, for the targets are wrong, which has its own line") from error
             training.fails_with = str(error)
     if training.fails_with is not None:
         return fails(training)
@@ -87,7 +87,7 @@ def _runs_as_far_as_tried(training):
     if training.unread is not None:
         return unread(training)
     if training.no_outputs is not None:
-        return training.spoilt_outputs()
+        return training.nonfinite_outputs()
     words = f"{training.examples} examples a batch; {taken} of {len(training.batches)} batches tried"
     if training.without_rows:
         words += f"; without a row for each example: {training.without_rows}"
@@ -107,7 +107,7 @@ def _failing_batch(training):
                 training.step(batch)
             else:
                 training.loss_of(batch)
-        except NotExamined:
+        except Skipped:
             return None, place
         except Exception as error:
             if "targets" in training.chosen and _are_wrong_targets(training, place):
@@ -115,7 +115,7 @@ def _failing_batch(training):
             words = str(error) if isinstance(error, TrainingRaises) else words_of(error)
             count = len(training.batches)
             del training.batches[place:]  # one cause, one line: other checks go without them
-            failing = wrong(
+            failing = failure(
                 f"Batch {place} of {count} fails, and the first does not: {words.rstrip('.')}.",
                 "Compare its shapes and values with those of the first.",
             )
@@ -139,14 +139,14 @@ def finite(training):
         try:
             trains = words and _trains_all_the_same(training, batch)
         except Exception as error:
-            reason = error if isinstance(error, NotExamined) else words_of(error)
-            return look(
+            reason = error if isinstance(error, Skipped) else words_of(error)
+            return warning(
                 f"{words} Whether the model fills them in was not examined: {str(reason).rstrip('.')}.",
                 "If it does not, one such value makes all weights NaN: repair or drop these examples in the dataset.",
                 "11",
             )
         if trains:
-            filled_in = filled_in or look(
+            filled_in = filled_in or warning(
                 f"{words} What is trained stays finite all the same.",
                 "If the model fills in or masks such values on purpose, all is well.",
                 "11",
@@ -154,7 +154,7 @@ def finite(training):
         elif words:
             if place == 0:
                 training.no_loss = "values are not finite, so that the loss is not"
-            return wrong(
+            return failure(
                 f"{words} One such value makes all weights NaN.",
                 "Repair or drop these examples in the dataset. (A sample weight of 0 does not help: 0 times NaN"
                 " is NaN.)",
@@ -189,21 +189,21 @@ def constant(training):
     """Do all examples have the same targets, or the same inputs?"""
     examples = sum(count_examples(batch) for batch in training.batches)
     if examples < 2:
-        raise NotExamined("only one example was read")
+        raise Skipped("only one example was read")
     differ = []
     for name, part in (("targets", 1), ("inputs", 0)):
         named = [dict(named_parts(_parts(batch)[part], name)) for batch in training.batches]
         names = [each for each, value in named[0].items() if value.shape.rank]
         of_all = [[np.asarray(batch[each]) for batch in named if each in batch] for each in names]
         if names and all(map(_is_constant, of_all)):
-            return look(
+            return warning(
                 f"The {' and the '.join(names)} of all {examples:,} examples that were read are the same: there is"
                 " nothing to learn.",
                 "Look at the function that makes them, and at how the dataset is shuffled.",
             )
         differ += [name] if names else []
     if not differ:
-        raise NotExamined("a batch has scalars only")
+        raise Skipped("a batch has scalars only")
     return ok(f"{' and '.join(differ).capitalize()} differ from example to example.")
 
 
@@ -227,25 +227,25 @@ def order(training):
             continue
         try:
             found.append(_order_of(labels, "" if name == "targets" else f" of {name}"))
-        except NotExamined as reason:
+        except Skipped as reason:
             reasons.append(f"{name}: {reason}")
     if not found:
         if reasons:
-            raise NotExamined("; ".join(reasons))
+            raise Skipped("; ".join(reasons))
         return None  # no targets are classes
-    worst = next((each for verdict in (WRONG, LOOK) for each in found if each["verdict"] == verdict), None)
-    return worst or ok("".join(f"{each['found']} " for each in found).strip())
+    worst = next((each for verdict in (ERROR, WARNING) for each in found if each["verdict"] == verdict), None)
+    return worst or ok("".join(f"{each['message']} " for each in found).strip())
 
 
 def _order_of(labels, where):
     """Say in which order the classes of the batches come."""
     if len(labels) < 3:
-        raise NotExamined("from fewer than 3 batches the order of classes cannot be told")
+        raise Skipped("from fewer than 3 batches the order of classes cannot be told")
     shuffled = np.random.default_rng(0).permutation(np.concatenate(labels))
     if len(set(shuffled.tolist())) < 2:
-        raise NotExamined("all examples that were read are of one class, so that there is no order")
+        raise Skipped("all examples that were read are of one class, so that there is no order")
     if max(map(len, labels)) < 4:
-        raise NotExamined("with fewer than 4 examples a batch the order of classes cannot be told")
+        raise Skipped("with fewer than 4 examples a batch the order of classes cannot be told")
     one_class = np.mean([len(set(each.tolist())) == 1 for each in labels])
     ends = np.cumsum([len(each) for each in labels])[:-1]
     by_chance = np.mean([len(set(each.tolist())) == 1 for each in np.split(shuffled, ends)])
@@ -253,7 +253,7 @@ def _order_of(labels, where):
     kinds_by_chance = np.mean([len(set(each.tolist())) for each in np.split(shuffled, ends)])
     advice = "Shuffle before you batch, over more examples than a class has: data.shuffle(n), or shuffle the file list."
     if one_class > ONE_CLASS and by_chance < ONE_CLASS_BY_CHANCE:
-        return wrong(
+        return failure(
             f"Examples come sorted by class{where}: {one_class:.0%} of {len(labels)} batches hold one class only"
             f" (shuffled: {by_chance:.0%}).",
             advice,
@@ -261,23 +261,23 @@ def _order_of(labels, where):
         )
     classes = f"a batch holds {kinds:.3g} classes on average, a shuffled one {kinds_by_chance:.3g}"
     if kinds < FEW_CLASSES * kinds_by_chance:
-        return look(f"Few classes{where} at a time: {classes}.", f"If you did not choose them so: {advice}", "01")
+        return warning(f"Few classes{where} at a time: {classes}.", f"If you did not choose them so: {advice}", "01")
     return ok(f"Classes{where} are mixed: {classes}.")
 
 
 def repeated(training):
     """Does the same batch come again and again?"""
     if len(training.batches) < 3:
-        raise NotExamined("from fewer than 3 batches it cannot be told whether they repeat themselves")
+        raise Skipped("from fewer than 3 batches it cannot be told whether they repeat themselves")
     prints = [_print(batch) for batch in training.batches]
     again = np.mean([one == before for one, before in zip(prints[1:], prints, strict=False)])
     if len(set(prints)) == 1:
-        return wrong(
+        return failure(
             f"All {len(prints)} batches that were read are the same one.",
             "Look for a batch that is kept outside of the loop, or repeat() before more than one batch was taken.",
         )
     if again >= REPEATED:
-        return wrong(
+        return failure(
             f"{again:.0%} of {len(prints)} batches are equal to the one before.",
             "Look at what the dataset does between two batches.",
         )
@@ -289,10 +289,10 @@ def second_pass(training):
     again = next(iter(passes(training.data)()), None)
     if again is None:
         training.ends_after_a_pass = True
-        return wrong(
+        return failure(
             f"The dataset gave {len(training.batches)} batches once and is empty when it is read again: from the second"
             " epoch on there is nothing to train on.",
-            "Give from_generator a function that starts anew, and no iterator that has been started.",
+            "Give from_generator a function that starts a new pass, not an iterator that was already started.",
         )
     return ok("The dataset begins again when it is read again.")
 
@@ -300,11 +300,11 @@ def second_pass(training):
 def validation_alike(training):
     """Are validation inputs on the scale of those of training?"""
     if training.validation is None:
-        raise NotExamined("give validation= to compare its inputs with those of training")
+        raise Skipped("give validation= to compare its inputs with those of training")
     try:
         others = read(training.validation, len(training.batches), max(1, 0.1 * training.seconds_left))
     except NoExamples:
-        return wrong(
+        return failure(
             "Validation gives 0 examples: there is no val_loss, and what waits for it, as EarlyStopping, does nothing.",
             "Look at next(iter(validation)), and at whether all examples went into training.",
         )
@@ -313,26 +313,26 @@ def validation_alike(training):
     only_one = [f"{name} in training" for name in ours.keys() - theirs.keys()]
     only_one += [f"{name} in validation" for name in theirs.keys() - ours.keys()]
     if only_one:
-        return wrong(
+        return failure(
             "Inputs of validation have another structure or dtype than those of training: floating numbers are the"
             f" {', the '.join(sorted(only_one))} only.",
             "Make both datasets by the same function.",
         )
     if not ours:
-        raise NotExamined("no inputs are floating numbers or uint8, so that they have no scale")
+        raise Skipped("no inputs are floating numbers or uint8, so that they have no scale")
     for name, (mean, deviation) in ours.items():
         mean_of_others, deviation_of_others = theirs[name]
         if not np.isfinite([mean_of_others, deviation_of_others]).all():
-            return wrong(
+            return failure(
                 f"The {name} of validation hold values that are not finite: val_loss will be NaN.",
                 "Repair or drop these examples in the dataset.",
             )
         if not np.isfinite([mean, deviation]).all():
-            raise NotExamined(f"the {name} of training hold values that are not finite")
+            raise Skipped(f"the {name} of training hold values that are not finite")
         spread = (deviation_of_others + 1e-9) / (deviation + 1e-9)
         shift = abs(mean_of_others - mean) / (deviation + 1e-9)
         if spread > SPREAD or spread < 1 / SPREAD or shift > SHIFT:
-            return wrong(
+            return failure(
                 f"The {name} of validation have mean {mean_of_others:.3g} and deviation {deviation_of_others:.3g},"
                 f" those of training {mean:.3g} and {deviation:.3g}: the model is tried on what it never sees.",
                 "Make both datasets by the same function, with the mean and deviation of training.",
@@ -355,16 +355,16 @@ def validation_apart(training):
     if training.validation is None:
         return None  # the line before says so
     if _never_ends(training.data):
-        raise NotExamined("the training repeats its data for ever, and so each of its examples: leave out repeat()")
+        raise Skipped("the training repeats its data forever, and so each of its examples: leave out repeat()")
     if training.without_rows:
-        raise NotExamined(f"which rows belong to an example cannot be told: {training.without_rows}")
+        raise Skipped(f"which rows belong to an example cannot be told: {training.without_rows}")
     seconds = max(1, SHARE_FOR_EXAMPLES * training.seconds_left)
     times = Counter(_inputs_of(passes(training.data)(), seconds))
     of_validation = passes(training.validation)
     next(iter(of_validation()), None)  # behind a shuffle the second pass has other examples than the first
     theirs = list(_inputs_of(of_validation(), seconds))
     if not theirs:
-        raise NotExamined("validation has no examples")
+        raise Skipped("validation has no examples")
     repeats = math.gcd(*times.values())  # of a dataset that repeats itself each example comes as often
     times = Counter({each: count // repeats for each, count in times.items()})
     read = times.total()
@@ -372,14 +372,14 @@ def validation_apart(training):
     by_chance = 1 - sum(count == 1 for count in times.values()) / read
     words = f"{share:.0%} of {len(theirs):,} examples of validation are among the {read:,} of training that were read"
     if share > by_chance + AMONG_TRAINING:
-        return wrong(
-            f"{words} (by chance: {by_chance:.0%}): the loss of validation does not tell what the model does with new"
+        return failure(
+            f"{words} (at random: {by_chance:.0%}): the loss of validation does not tell what the model does with new"
             " ones.",
-            "Divide the examples once, before you shuffle: behind shuffle(), take() and skip() divide them anew in each"
-            " epoch, unless it has reshuffle_each_iteration=False.",
+            "Divide the examples once, before you shuffle: behind shuffle(), take() and skip() divide them differently"
+            " in each epoch, unless it has reshuffle_each_iteration=False.",
             "11",
         )
-    return ok(f"{words}{f' (by chance: {by_chance:.0%})' if by_chance >= 0.01 else ''}.")
+    return ok(f"{words}{f' (at random: {by_chance:.0%})' if by_chance >= 0.01 else ''}.")
 
 
 def _inputs_of(batches, seconds):
@@ -458,5 +458,5 @@ CHECKS = {
     "repeated batches": repeated,
     "second epoch": second_pass,
     "validation data": validation_alike,
-    "validation apart": validation_apart,
+    "train/validation overlap": validation_apart,
 }

@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
 from bigtrain_nb.advanced.preflight.training import named_parts
 from bigtrain_nb.common.keras_compat import Functional, layers_within
 from bigtrain_nb.common.quiet import keras, tf
 
 LEAST_EXAMPLES = 40
-"""From fewer a threshold may divide the classes by chance."""
+"""From fewer a threshold may divide the classes at random."""
 MOST_FEATURES = 500
 BY_THRESHOLD = 0.99
 """Share of examples of which a threshold in one feature gives the target."""
@@ -27,22 +27,22 @@ def by_name(training):
     expected = list(model.input) if isinstance(model.input, dict) else [each.name for each in model.inputs]
     missing = [name for name in expected if name not in x]
     if missing:
-        raise NotExamined(f"the batch has no feature of the name {', '.join(map(repr, missing))}")
+        raise Skipped(f"the batch has no feature of the name {', '.join(map(repr, missing))}")
     unused = [name for name in x if name not in expected]
     if isinstance(model.input, dict):
         named = {name: x[name] for name in expected}
         given, right = (keras.tree.flatten(training.outputs_again(one)) for one in (x, named))
         if any(np.any(np.asarray(one) != np.asarray(two)) for one, two in zip(given, right, strict=True)):
             order = ", ".join(map(repr, x))
-            return wrong(
+            return failure(
                 f"The {len(x)} features of the {type(x).__name__} come in the order {order}, and reach the inputs"
-                f" {', '.join(map(repr, expected))} by their place and not by their names: outputs differ from those of"
+                f" {', '.join(map(repr, expected))} by position and not by name: outputs differ from those of"
                 " a dictionary in the order of the inputs.",
                 "Give a plain dictionary: data.map(lambda x, y: (dict(x), y)), or with these names in the order of the"
                 " inputs.",
             )
     if unused:
-        return look(
+        return warning(
             f"{len(unused)} of {len(x)} features have no input of their name, and are not used:"
             f" {', '.join(map(repr, unused[:5]))}. Inputs are {', '.join(map(repr, expected[:8]))}.",
             "Leave them out of the dataset, or give the model an input of that name.",
@@ -58,7 +58,7 @@ def normalized(training):
     for layer in found:
         mean = getattr(layer, "adapt_mean", None)
         if mean is not None and not np.any(mean.numpy()) and np.all(layer.adapt_variance.numpy() == 1):
-            return wrong(
+            return failure(
                 f"{layer.name} was never adapted: its mean is 0 and its variance 1, as they were made, so that it"
                 " changes nothing.",
                 f"Call {layer.name}.adapt(the inputs of training) before fit, or give it mean= and variance=.",
@@ -81,17 +81,17 @@ def weights(training):
     if len(all_zero) == count or 0 in all_zero:
         training.no_loss = "all sample weights of the first batch are 0, so that its loss is"
     if len(all_zero) == count:
-        return wrong(
+        return failure(
             f"All sample weights of {count} batches are 0: no example counts, and nothing can be learned.",
-            "Look at the function that makes them; a mask is 1 where a place counts.",
+            "Look at the function that makes them; a mask is 1 where a position counts.",
         )
     if negative:
-        return look(
+        return warning(
             f"{negative:,} sample weights are below 0: the loss of these examples is made larger, not smaller.",
             "Give weights of 0 or more.",
         )
     if all_zero:
-        return look(
+        return warning(
             f"All sample weights are 0 in {len(all_zero)} of {count} batches, batch {all_zero[0]} the first.",
             "Leave out examples that do not count, or shuffle them among the others.",
         )
@@ -107,35 +107,35 @@ def answer_in_a_feature(training):
     for name in named[0]:
         try:
             found, count = _answer(training, [np.asarray(batch[name]) for batch in named if name in batch], name)
-        except NotExamined as reason:
+        except Skipped as reason:
             reasons.append(f"{name}: {reason}")
             continue
         if found:
             return found
         looked_at.append(f"None of {count} features gives the {name} by a threshold or a factor.")
     if not looked_at:
-        raise NotExamined("; ".join(reasons))
-    return ok(" ".join([*looked_at, *(f"Not examined: {reason}." for reason in reasons)]))
+        raise Skipped("; ".join(reasons))
+    return ok(" ".join([*looked_at, *(f"Skipped: {reason}." for reason in reasons)]))
 
 
 def _answer(training, batches, name):
     """Return what is found of one tensor of targets, None for nothing, and the number of features looked at."""
     if len({each.shape[1:] for each in batches}) > 1 or not batches[0].ndim:
-        raise NotExamined("they are not one number for each example")
+        raise Skipped("they are not one number for each example")
     y = np.concatenate(batches)
     y = y.argmax(-1) if y.ndim == 2 and y.shape[1] > 1 and set(np.unique(y)) <= {0, 1} else y
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1 or y.dtype.kind not in "biuf":
-        raise NotExamined("they are not one number for each example")
+        raise Skipped("they are not one number for each example")
     if len(y) < LEAST_EXAMPLES:
-        raise NotExamined(f"of {len(y)} examples a threshold may divide the classes by chance")
+        raise Skipped(f"of {len(y)} examples a threshold may divide the classes at random")
     if not np.isfinite(y).all():
-        raise NotExamined("they are not finite")
+        raise Skipped("they are not finite")
     classes, shares = np.unique(y, return_counts=True)
     is_class = len(classes) <= max(2, len(y) // 10)
     most = shares.max() / len(y)
     if most > COMMON:
-        raise NotExamined(f"{most:.0%} of the examples have the same, so that a threshold says little")
+        raise Skipped(f"{most:.0%} of the examples have the same, so that a threshold says little")
     count = 0
     for feature, values in _columns(training):
         if len(values) != len(y):
@@ -150,12 +150,12 @@ def _answer(training, batches, name):
                 words = f"{feature} alone gives the {name} of {share:.0%} of {len(y):,} examples by a threshold; the"
                 return _is_answer(f"{words} most frequent class has {most:.0%}"), count
     if not count:
-        raise NotExamined("no input is one number, or a row of numbers, for each example")
+        raise Skipped("no input is one number, or a row of numbers, for each example")
     return None, count
 
 
 def _is_answer(found):
-    return look(
+    return warning(
         f"{found}.",
         "If it is known only after the fact, as a date of payment or the target under another name, leave it out; if"
         " the task is so easy, a threshold will do.",
@@ -207,5 +207,5 @@ CHECKS = {
     "inputs by name": by_name,
     "normalization": normalized,
     "sample weights": weights,
-    "answer in a feature": answer_in_a_feature,
+    "target leakage": answer_in_a_feature,
 }

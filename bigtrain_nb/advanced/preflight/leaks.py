@@ -6,7 +6,7 @@ would not.
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import LOOK, OK, WRONG, NotExamined, look, ok, wrong
+from bigtrain_nb.advanced.preflight.report import ERROR, OK, WARNING, Skipped, failure, ok, warning
 from bigtrain_nb.advanced.preflight.training import change_of, named_parts
 from bigtrain_nb.common.keras_compat import calls_seen, layers_and_operations, layers_within, mask_of, with_mask
 from bigtrain_nb.common.quiet import keras, tf
@@ -32,22 +32,22 @@ GRADIENT_OF_PADDING = 1e-6
 def across_examples(training):
     """Do outputs of an example depend on other examples of the batch?"""
     if training.has_own_step:
-        raise NotExamined("the model has a train_step of its own, which may call its parts in any way")
+        raise Skipped("the model has a custom train_step, which may call its parts in any way")
     examples = training.examples
     if examples < 4:
-        raise NotExamined(f"the batch has only {examples} examples")
+        raise Skipped(f"the batch has only {examples} examples")
 
     # Whole numbers beside tensors with other rows may say which of these belong to which example, as lengths of graphs
     kept = training.without_rows
     x = keras.tree.map_structure(lambda value: _with_other_ends(training, value, keeps_counts=bool(kept)), training.x)
     if all(one is two for one, two in zip(*map(keras.tree.flatten, (x, training.x)), strict=True)):
         words = f"which rows belong to which example cannot be told: {kept}" if kept else "all examples are the same"
-        raise NotExamined(words)
+        raise Skipped(words)
     training.refuse_random_outputs()
     before = keras.tree.flatten(training.outputs_again(training.x))
     after = keras.tree.flatten(training.outputs_again(x))
     if any(len(output.shape) == 0 or output.shape[0] != examples for output in before):
-        raise NotExamined("the outputs have no row for each example")
+        raise Skipped("the outputs have no row for each example")
     largest = 0.0
     for one, two in zip(before, after, strict=True):
         one, two = one[1:-1], two[1:-1]
@@ -55,7 +55,7 @@ def across_examples(training):
             one, two = one[:, 1:-1], two[:, 1:-1]
         largest = max(largest, change_of(one, two))
     if largest > _threshold(training.model):
-        return wrong(
+        return failure(
             f"Outputs of examples 1 to {examples - 2} change by {largest:.1%} when examples 0 and {examples - 1} are"
             " replaced, though nothing trains: examples are mixed.",
             "Look for a reshape, a mean or a softmax along axis 0. A reshape must keep it: (-1, ...) in front, and"
@@ -86,7 +86,7 @@ def its_answer(training):
         if len(y.shape) >= 2 and y.shape[1] >= 4 and y.dtype != tf.string
     ]
     found = [each for each in found if each]
-    return next((each for verdict in (WRONG, LOOK, OK) for each in found if each["verdict"] == verdict), None)
+    return next((each for verdict in (ERROR, WARNING, OK) for each in found if each["verdict"] == verdict), None)
 
 
 def _answer_within(training, targets, y):
@@ -112,26 +112,25 @@ def _answer_within(training, targets, y):
     seen = _sees_later(training, inputs, place)
     threshold = _threshold(training.model)
     if offset == 1 and seen > threshold:
-        return wrong(
+        return failure(
             f"{targets} at t are the {name} at t+1 ({share:.0%}), and outputs at t change by {seen:.0%} when the {name}"
-            " after t change: it sees its answer. The loss will fall, and the model will be useless.",
-            "Let nothing see later places: use_causal_mask=True in attention, padding='causal' in Conv1D, no"
-            " Bidirectional.",
+            " after t change: label leakage. The loss will fall, and the model will be useless.",
+            "Hide later positions: use_causal_mask=True in attention, padding='causal' in Conv1D, no Bidirectional.",
             "11",
         )
     if offset == 0 and seen <= threshold:
-        return wrong(
+        return failure(
             f"{targets} at t are the {name} at t ({share:.0%}) of a causal model: it learns to copy.",
             "Shift them: inputs are tokens[:, :-1], targets tokens[:, 1:].",
         )
     if offset >= 2 and y.dtype.is_floating:
-        return look(
+        return warning(
             f"{targets} at t are the {name} at t+{offset} ({share:.0%}), as in a forecast {offset} steps ahead.",
             "If one step was meant, shift once: in the dataset, or in the model, and not in both.",
             "10",
         )
     if offset >= 2:
-        return wrong(
+        return failure(
             f"{targets} at t are the {name} at t+{offset} ({share:.0%}): they are shifted {offset - 1} too far.",
             "Shift once: in the dataset, or in the model, and not in both.",
             "10",
@@ -149,7 +148,7 @@ def _answer_within(training, targets, y):
 def evaluation(training):
     """Do outputs in evaluation depend on random numbers?"""
     if training.has_own_step:
-        raise NotExamined("the model has a train_step of its own, which may call its parts in any way")
+        raise Skipped("the model has a custom train_step, which may call its parts in any way")
     acting = set()
 
     def note(layer, call, inputs, *args, **kwargs):
@@ -168,7 +167,7 @@ def evaluation(training):
         state = f", once {', '.join(moved[:4])} are put back, which a call in evaluation changes" if moved else ""
         return ok(f"The same batch gives the same outputs twice in evaluation{state}.")
     named = f" {', '.join(sorted(acting)[:4])} drops or adds noise with training=False too." if acting else ""
-    return look(
+    return warning(
         f"The same batch in evaluation gives outputs that differ by {change:.0%} from one call to the next.{named}",
         "Hand training on to dropout and noise, and write no training=True in call; tf.nn.dropout does not know when"
         " it is evaluation. If you mean it, as in Monte Carlo dropout or a VAE, leave it.",
@@ -191,7 +190,7 @@ def padding(training):
         loss = training.loss(keras.tree.pack_sequence_as(outputs, copies))
     gradients = [each for each in tape.gradient(loss, of_places) if each is not None]
     if not gradients:
-        raise NotExamined("no gradient of the loss reaches the outputs: it is taken of something else")
+        raise Skipped("no gradient of the loss reaches the outputs: it is taken of something else")
     shares = []
     for gradient in gradients:
         sizes = tf.reduce_sum(tf.abs(tf.cast(gradient, tf.float32)), range(2, len(gradient.shape))).numpy()
@@ -199,21 +198,21 @@ def padding(training):
     share = max(shares)
     if share > GRADIENT_OF_PADDING:
         if (tokens[~padded] == 0).any():
-            return look(
-                f"{padded.mean():.0%} of the places{where} are 0 at the ends of rows, and give {share:.0%} of the"
-                " loss's gradient. 0 stands elsewhere too, so it may be a symbol like others.",
+            return warning(
+                f"{padded.mean():.0%} of the positions{where} are 0 at the ends of rows, and give {share:.0%} of the"
+                " loss's gradient. 0 occurs elsewhere too, so it may be a symbol like others.",
                 "If it is padding there, give a sample_weight that is 0 at padding.",
                 "11",
             )
         lost = _mask_lost_at(training)
         behind = f" A layer makes a mask, but it is lost behind {lost}." if lost else ""
-        return wrong(
-            f"{padded.mean():.0%} of the places{where} are padding (0), and give {share:.0%} of the loss's gradient:"
+        return failure(
+            f"{padded.mean():.0%} of the positions{where} are padding (0), and give {share:.0%} of the loss's gradient:"
             f" padding is trained.{behind}",
             "Give a sample_weight that is 0 at padding. It is not lost on the way, as masks are at x + layer(x).",
             "11",
         )
-    return ok(f"{padded.mean():.0%} of the places{where} are padding, and give nothing to the loss.")
+    return ok(f"{padded.mean():.0%} of the positions{where} are padding, and give nothing to the loss.")
 
 
 def _threshold(model):
@@ -271,7 +270,7 @@ def _sees_later(training, inputs, place):
         if len(one.shape) > 1 and one.shape[1] == value.shape[1]
     ]
     if not of_steps:
-        raise NotExamined("the outputs have no row for each place of a sequence")
+        raise Skipped("the outputs have no row for each position of a sequence")
     return max(of_steps)
 
 
@@ -279,7 +278,7 @@ def _padded_input(training):
     """Return the name and the tokens [examples, length] of the padded input that the outputs stand for; None if none.
 
     Of several sequences, as a source and what is written of it, that is the one that is padded where the targets are,
-    or their sample weights are 0. Raises NotExamined where that cannot be told.
+    or their sample weights are 0. Raises Skipped where that cannot be told.
     """
     sequences = {}
     for name, value in named_parts(training.x, "inputs"):
@@ -299,7 +298,7 @@ def _padded_input(training):
     for name, tokens in padded.items():
         if len(sequences) == 1 or any(_is_padded_like(each, tokens) for each in beside if each.ndim > 1):
             return name, tokens
-    raise NotExamined(f"whether outputs stand for what is padded in {' or '.join(padded)} cannot be told")
+    raise Skipped(f"whether outputs stand for what is padded in {' or '.join(padded)} cannot be told")
 
 
 def _has_padding(tokens):
@@ -355,8 +354,8 @@ def _mask_lost_at(training):
 
 
 CHECKS = {
-    "examples apart": across_examples,
-    "sees its answer": its_answer,
+    "cross-example leakage": across_examples,
+    "label leakage": its_answer,
     "evaluation": evaluation,
     "padding": padding,
 }

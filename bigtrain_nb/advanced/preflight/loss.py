@@ -1,6 +1,6 @@
 """Checks of the loss: does it fit the outputs, where does it start, and does it fall on one batch?
 
-The yardstick for any loss is that of the best constant output: what a model reaches that does not look at its inputs.
+The yardstick for any loss is that of the best constant predictor: what a model reaches that ignores its inputs.
 """
 
 import math
@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import ks_2samp
 
-from bigtrain_nb.advanced.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
 from bigtrain_nb.advanced.preflight.training import TooLate, named_parts
 from bigtrain_nb.common.keras_compat import (
     calls_seen,
@@ -33,12 +33,12 @@ CALLS_FOR_CONSTANT = 40
 """Of the loss. From the mean of the targets, or as a softmax, it takes some ten."""
 STEPS = 200
 SHARE_OF_TIME = 0.5
-"""Of the time that is left to a check, for the steps on one batch, and for the best constant output."""
+"""Of the time that is left to a check, for the steps on one batch, and for the best constant predictor."""
 FALLS_TO = 0.6
 """Of the loss of the best constant: below it the model has seen its inputs. Healthy trainings do it in 200 steps."""
 FALLS = 0.9
 """Of its start, for a loss that compares examples, of which nobody knows how far it can fall."""
-NO_MEASURE = "It compares the examples of a batch, so that the best constant output is no measure."
+NO_MEASURE = "It compares the examples of a batch, so that the best constant predictor is no reference."
 GRADIENT_DIFFERS = 1e-3
 """Of its largest value: what the gradient of an example changes by in a loss that compares examples."""
 RISES = 2
@@ -83,26 +83,26 @@ def logits(training):
             probabilities = False
         least, most = float(min(draw.min() for draw in draws)), float(max(draw.max() for draw in draws))
         if probabilities and pair.from_logits:
-            return wrong(
-                f"{pair.words()}The loss takes logits (from_logits=True), and the outputs are probabilities already"
+            return failure(
+                f"{pair.words()}The loss expects logits (from_logits=True), but the outputs are already probabilities"
                 f" ({least:.3g} to {most:.3g}): the gradient of a second softmax is small, and training slow.",
                 "Leave out the softmax or sigmoid of the last layer, or from_logits=True.",
                 "04",
             )
         if not probabilities and not pair.from_logits:
-            return wrong(
-                f"{pair.words()}The loss takes probabilities, and the outputs are none ({least:.3g} to"
-                f" {most:.3g}): it cuts them off, and there the gradient is 0 or wrong.",
+            return failure(
+                f"{pair.words()}The loss expects probabilities, but the outputs are not ({least:.3g} to"
+                f" {most:.3g}): it clips them, and the gradient there is 0 or wrong.",
                 "Give the loss from_logits=True, or the last layer a softmax (one class) or a sigmoid (yes or no).",
                 "04",
             )
         if pair.is_binary and pair.outputs.shape[-1] > 1 and simplex and _one_hot(pair.y.numpy()) is False:
-            return wrong(
+            return failure(
                 f"{pair.words()}Targets name several classes at once, and a softmax shares 1 among all.",
                 "Take a sigmoid in the last layer.",
             )
         if (pair.is_sparse or pair.is_categorical) and pair.outputs.shape[-1] == 1:
-            return wrong(
+            return failure(
                 f"{pair.words()}There is one output, and a crossentropy over one class is always 0.",
                 "Take binary_crossentropy, or a unit for each class.",
             )
@@ -122,7 +122,7 @@ def output_range(training):
             if draws.min() >= least and draws.max() <= most:
                 outside = ((y < least - 1e-6) | (y > most + 1e-6)).mean()
                 if outside > OUTSIDE:
-                    return wrong(
+                    return failure(
                         f"{pair.words()}No output can leave {least} to {most}, and {outside:.0%} of the targets are"
                         f" outside ({number(float(y.min()))} to {number(float(y.max()))}): the last layer ends in"
                         f" {kinds}.",
@@ -133,16 +133,16 @@ def output_range(training):
 
 
 def start(training):
-    """Where does the loss start, beside that of the best constant output?"""
+    """Where does the loss start, beside that of the best constant predictor?"""
     training.refuse_own_step()
     try:
         first = float(training.loss_of(training.first))
-    except NotExamined:
+    except Skipped:
         if training.no_outputs is None:
             raise
-        return training.spoilt_outputs()
+        return training.nonfinite_outputs()
     if not math.isfinite(first):
-        return wrong(
+        return failure(
             f"The loss of the first batch is {first} before a step is done.",
             "bt.find_overflow(model, data) names the first layer that gives it.",
             "11",
@@ -152,24 +152,25 @@ def start(training):
     constant = best_constant(training)
     highest = max(SCALE * constant, constant + 2)
     if first <= highest:
-        return ok(f"The loss starts at {number(first)}; the best constant output has {number(constant)}.")
+        return ok(f"The loss starts at {number(first)}; the best constant predictor scores {number(constant)}.")
     standard = _loss_of_standard_inputs(training)
     if standard is not None and (first - constant) > SCALE_FALLS * abs(standard - constant) and standard < first / 2:
-        return wrong(
-            f"The loss starts at {number(first)}, the best constant output has {number(constant)}, and with inputs of"
-            f" mean 0 and deviation 1 it starts at {number(standard)}: {_largest_input(training)} of the wrong scale.",
-            "Standardise the inputs: a Normalization layer, or Rescaling(1 / 255) for images.",
+        return failure(
+            f"The loss starts at {number(first)}, the best constant predictor scores {number(constant)}, and with"
+            f" inputs of mean 0 and deviation 1 it starts at {number(standard)}: {_largest_input(training)} of the"
+            " wrong scale.",
+            "Standardize the inputs: a Normalization layer, or Rescaling(1 / 255) for images.",
         )
     for value in keras.tree.flatten(training.y) if training.y is not None else []:
         values = tf.cast(value, tf.float32).numpy() if value.dtype.is_floating else np.zeros(1)
         if first > LOSS_OF_RAW_TARGETS * max(constant, 1e-12) and abs(values).max() > 30:
-            return look(
-                f"The loss starts at {number(first)}, and the best constant output has {number(constant)}: targets have"
-                f" mean {number(float(values.mean()))}, far from 0, where outputs start.",
-                "Standardise the targets, or start the last bias at their mean.",
+            return warning(
+                f"The loss starts at {number(first)}, and the best constant predictor scores {number(constant)}:"
+                f" targets have mean {number(float(values.mean()))}, far from 0, where outputs start.",
+                "Standardize the targets, or start the last bias at their mean.",
             )
-    return look(
-        f"The loss starts at {number(first)}, and the best constant output has {number(constant)}.",
+    return warning(
+        f"The loss starts at {number(first)}, and the best constant predictor scores {number(constant)}.",
         "Start nearer: smaller initial weights in the last layer, its bias at the mean of the targets.",
     )
 
@@ -179,19 +180,19 @@ def gradient(training):
     training.refuse_own_step()
     weights = training.model.trainable_variables
     if not weights:
-        return wrong("Nothing trains: no layer has a weight that is not frozen.", "Set trainable=True.", "06")
+        return failure("Nothing trains: no layer has a weight that is not frozen.", "Set trainable=True.", "06")
     silent = set(range(len(weights)))
     for batch in training.batches[:2]:
         loss, gradients = training.gradients(batch, training=True)
         if not math.isfinite(loss):
-            raise NotExamined("the loss is not finite")
+            raise Skipped("the loss is not finite")
         silent -= {place for place, each in gradients.items() if np.any(each.numpy() != 0)}
     silent = _still_silent_after_a_step(training, silent) if silent else silent
     if not silent:
         return ok(f"All {len(weights)} weights that train get a gradient.")
     wholly_dead = _dead_layers(training)[0]
     if wholly_dead:
-        raise NotExamined(f"{len(silent)} weights get none, for all units of {wholly_dead[0]} are dead")
+        raise Skipped(f"{len(silent)} weights get none, for all units of {wholly_dead[0]} are dead")
     training.refuse_random_outputs()
     before = training.outputs_again(training.x)
     with_loss = _places_with_a_loss(training, before)
@@ -205,19 +206,19 @@ def gradient(training):
     flat = [] if used else moving(LARGE)
     names = ", ".join(weights[place].path for place in (used or flat or sorted(silent))[:4])
     if used:
-        return wrong(
+        return failure(
             f"{len(used)} of {len(weights)} weights get no gradient, though outputs depend on them: {names}.",
-            "Look for stop_gradient, argmax, round, a cast to whole numbers or NumPy between them and the loss.",
+            "Look for stop_gradient, argmax, round, a cast to integers or NumPy between them and the loss.",
             "11",
         )
     if flat:
-        return wrong(
+        return failure(
             f"{len(silent)} of {len(weights)} weights get no gradient, and only a large change of {names} changes the"
             " outputs: units are dead (0 behind a relu) or saturated for all examples.",
             "Look at biases and initial weights, and at the scale of the inputs; gelu and leaky_relu do not die.",
             "11",
         )
-    return look(
+    return warning(
         f"{len(silent)} of {len(weights)} weights get no gradient, and no output with a loss depends on them: {names}.",
         "Use these layers in call, or leave them out.",
     )
@@ -230,14 +231,14 @@ def dead(training):
     if not count:
         return None
     if wholly:
-        return wrong(
+        return failure(
             f"All units of {', '.join(wholly[:4])} are 0 for all examples: behind it nothing can be learned.",
             "Look at its bias and initial weights, and at the scale of what comes in; relu after relu6, gelu or"
             " leaky_relu pass something on.",
             "11",
         )
     if halves:
-        return look(
+        return warning(
             f"More than half of the units are 0 for all examples in {', '.join(halves[:4])}.",
             "Smaller steps or he_normal initial weights; gelu and leaky_relu do not die.",
             "11",
@@ -268,15 +269,15 @@ def frozen(training):
         words = f"{names}: frozen, with {share:.0%} of the weights, and {_CONSTANTS_WORDS} still as they were made: no"
         words += " training has been there."
         if training.has_own_step:
-            return look(words, f"Right for a network that train_step moves, as a mean teacher. Else: {advice}", "06")
-        return wrong(words, advice, "06")
+            return warning(words, f"Right for a network that train_step moves, as a mean teacher. Else: {advice}", "06")
+        return failure(words, advice, "06")
     if found["as drawn"] and share > FROZEN:
         words = f"{names}: frozen, with {share:.0%} of the weights, which are distributed as at the start."
-        return look(words, f"If no training has been there: {advice}", "06")
+        return warning(words, f"If no training has been there: {advice}", "06")
     unknown = sum(map(_size, found["unknown"])) / whole
     if unknown > FROZEN:
         names = ", ".join(layer.name for layer in found["unknown"][:4])
-        raise NotExamined(f"whether {names}, which are frozen, were ever trained cannot be told from their weights")
+        raise Skipped(f"whether {names}, which are frozen, were ever trained cannot be told from their weights")
     return ok(f"Frozen layers: {sum(map(len, found.values()))}, with weights that are not as they were made.")
 
 
@@ -315,15 +316,15 @@ def one_batch(training):
         return _own_steps(training)
     loss = float(training.loss_of(training.first))
     if not math.isfinite(loss) or not training.model.trainable_variables:
-        raise NotExamined("the loss is not finite, or nothing trains")
+        raise Skipped("the loss is not finite, or nothing trains")
     compares = compares_examples(training)
     constant = loss if compares else best_constant(training)
     if constant < 0:
         return _of_any_sign(training, loss)
     if _stands_still(training):
-        return look(
+        return warning(
             f"The schedule's rate is {0:g} now and {STEPS} steps later: it has run to its end, and steps do nothing.",
-            "Compile the model anew, or give the schedule more steps.",
+            "Compile the model again, or give the schedule more steps.",
             "02",
         )
     losses = _steps(training, SHARE_OF_TIME * training.seconds_left, FALLS_TO * constant)
@@ -335,27 +336,29 @@ def one_batch(training):
         found = f"One batch, {len(losses)} steps at a rate of {rate:.3g}: the loss rises from {number(losses[0])} to"
         found += f" {highest:.3g}."
         if scheduled and _runs_away(losses[0], highest):
-            return wrong(found, "Try a tenth of the schedule's rates, or a longer warm-up.", "02")
+            return failure(found, "Try a tenth of the schedule's rates, or a longer warm-up.", "02")
         if scheduled:
-            return look(found, "Try a tenth of the schedule's rates.", "02")
+            return warning(found, "Try a tenth of the schedule's rates.", "02")
         for slower_rate in (rate / 10, rate / 100, rate / 1000):
             slower = _steps_at(training, slower_rate, constant)
             if max(slower) <= 1.2 * slower[0] and min(slower) < 0.9 * slower[0]:
-                return wrong(
+                return failure(
                     f"{found} At {slower_rate:.3g} it falls to {number(min(slower))} without rising.",
                     "The rate is too large: take that one, or warm up.",
                     "02",
                 )
         if _runs_away(losses[0], highest):
-            return wrong(found, "A smaller rate does not help: look at the other lines first, and clip the gradients.")
-        return look(found, "A smaller rate does not help: look at the other lines first.")
+            return failure(
+                found, "A smaller rate does not help: look at the other lines first, and clip the gradients."
+            )
+        return warning(found, "A smaller rate does not help: look at the other lines first.")
     words = f"One batch, {len(losses)} steps: the loss falls from {number(losses[0])} to {number(min(losses))}"
     if compares:
         words = f"{words}. {NO_MEASURE}"
         if min(losses) <= FALLS * losses[0]:
             return ok(words)
     else:
-        words += f"; the best constant output has {number(constant)}."
+        words += f"; the best constant predictor scores {number(constant)}."
     if min(losses) <= FALLS_TO * constant:
         return ok(words)
     if len(losses) < STEPS:
@@ -365,10 +368,10 @@ def one_batch(training):
         )
     faster = [] if scheduled else _steps_at(training, 10 * rate, constant)
     if faster and all(map(math.isfinite, faster)) and min(faster) <= FALLS_TO * constant:
-        return look(
+        return warning(
             words, f"At a rate of {10 * rate:.3g} it falls to {number(min(faster))}: the rate may be small.", "02"
         )
-    return look(
+    return warning(
         words,
         "A model that cannot learn one batch will not learn many: look at the other lines, at the rate (a warm-up"
         " starts at 0), at noise from dropout, and whether the targets follow from the inputs at all.",
@@ -410,7 +413,7 @@ def _of_any_sign(training, start):
     losses = _steps(training, SHARE_OF_TIME * training.seconds_left, -math.inf)
     if _runs_away(start, max(losses)):
         return _ran_away("the loss", start, max(losses), len(losses))
-    raise NotExamined("the loss can be below 0, so that no share of it tells how much was learned")
+    raise Skipped("the loss can be below 0, so that no share of it tells how much was learned")
 
 
 def _runs_away(start, highest):
@@ -418,7 +421,7 @@ def _runs_away(start, highest):
 
 
 def _ran_away(name, start, highest, steps):
-    return wrong(
+    return failure(
         f"In {steps} steps on one batch {name} goes from {number(start)} to {number(highest)}.",
         "Take a smaller rate, clip the gradients (global_clipnorm=1.0), and look at the scale of the inputs.",
         "02",
@@ -460,7 +463,7 @@ def best_constant(training):
     def loss_and_gradient(numbers):
         nonlocal calls
         if time.monotonic() > until:
-            raise TooLate(f"in {calls} calls of the loss its best constant output was not found: give more minutes")
+            raise TooLate(f"in {calls} calls of the loss its best constant predictor was not found: give more minutes")
         calls += 1
         with tf.GradientTape() as tape:
             vectors = tf.split(tf.constant(numbers, tf.float32), sizes)
@@ -505,7 +508,7 @@ def _draws_of_all(training):
     """Return the `_draws` of each output by its place; none where the loss is the model's own affair."""
     try:
         return {pair.place: _draws(training, pair) for pair in training.pairs()}
-    except NotExamined:
+    except Skipped:
         return {}
 
 
@@ -593,7 +596,7 @@ def _places_with_a_loss(training, outputs):
     """Return which of the outputs, flattened, have a loss; all where that cannot be told."""
     try:
         return {pair.place for pair in training.pairs()}
-    except NotExamined:
+    except Skipped:
         return set(range(len(keras.tree.flatten(outputs))))
 
 
@@ -653,7 +656,7 @@ def _own_steps(training):
         logs.append({name: float(tf.reduce_mean(tf.cast(value, tf.float32))) for name, value in given.items()})
         bad = [name for name, value in logs[-1].items() if not math.isfinite(value)]
         if bad:
-            return wrong(
+            return failure(
                 f"{bad[0]} is {logs[-1][bad[0]]} after {len(logs)} steps of your train_step on one batch.",
                 "bt.find_overflow(model, data) names the first layer that gives it.",
                 "11",
@@ -673,5 +676,5 @@ CHECKS = {
     "dead units": dead,
     "gradients": gradient,
     "frozen layers": frozen,
-    "one batch": one_batch,
+    "overfit one batch": one_batch,
 }

@@ -1,6 +1,6 @@
 """How full is the device's memory while steps of `fit` run?"""
 
-from bigtrain_nb.advanced.preflight.report import NotExamined, TrainingRaises, look, ok
+from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, ok, warning
 from bigtrain_nb.advanced.preflight.training import words_of
 from bigtrain_nb.common.hardware import gpu_memory, memory_limit, peak_resident, start_peak_anew
 from bigtrain_nb.common.quiet import tf
@@ -15,11 +15,11 @@ def memory(training):
     """Measure the peak while traced steps run on the first batch, with all that this process holds already."""
     training.refuse_failing()
     if training.no_loss is not None:
-        raise NotExamined(training.no_loss)
+        raise Skipped(training.no_loss)
     gpu = "GPU:0" if tf.config.list_logical_devices("GPU") else None
     has = gpu_memory() if gpu else memory_limit()
     if has is None:
-        raise NotExamined("how much memory the device has is not known")
+        raise Skipped("how much memory the device has is not known")
     counts_anew = start_peak_anew()
     if gpu:
         tf.config.experimental.reset_memory_stats(gpu)
@@ -29,7 +29,7 @@ def memory(training):
     words += f" while {STEPS} steps ran" if gpu or counts_anew else " since this process began"
     words += "." if gpu else ", with all that this process holds."
     if peak > NEAR * has:
-        return look(
+        return warning(
             f"{words} That is {peak / has:.0%} of it.",
             "bt.plan_step(model, batch, micro_batches=4) tells beforehand what a setting would leave.",
             "05",

@@ -1,7 +1,7 @@
 """One call that examines a training before it runs: the order of the checks, the time limit, what is left as it was.
 
 The checks stand in files by group, each a dictionary {what is examined: function of a `Training`}. A check returns a
-finding, or None if it has nothing to say of this kind of training, or raises `NotExamined` with the reason.
+finding, or None if it has nothing to say of this kind of training, or raises `Skipped` with the reason.
 """
 
 import sys
@@ -13,18 +13,18 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from bigtrain_nb.advanced.preflight import accumulation, checkpointing, features, leaks, matmuls, memory, updates
 from bigtrain_nb.advanced.preflight import data as of_data
-from bigtrain_nb.advanced.preflight import features, leaks, memory, pieces, products, survival, updates
 from bigtrain_nb.advanced.preflight import loss as of_loss
 from bigtrain_nb.advanced.preflight.report import (
-    NOT_EXAMINED,
-    WRONG,
+    ERROR,
+    SKIPPED,
     Finding,
-    NotExamined,
     Preflight,
+    Skipped,
     TrainingRaises,
-    look,
-    wrong,
+    failure,
+    warning,
 )
 from bigtrain_nb.advanced.preflight.training import NoExamples, TooLate, Training, refuse_read_once, words_of
 from bigtrain_nb.advanced.preflight.untouched import build_optimizers, left_as_it_was
@@ -37,16 +37,16 @@ GROUPS = {
     "data": {**of_data.CHECKS, **features.CHECKS},
     "leaks": leaks.CHECKS,
     "loss": of_loss.CHECKS,
-    "pieces": pieces.CHECKS,
-    "precision": {**updates.CHECKS, **products.CHECKS},
+    "accumulation": accumulation.CHECKS,
+    "precision": {**updates.CHECKS, **matmuls.CHECKS},
     "memory": memory.CHECKS,
-    "survival": survival.CHECKS,
+    "checkpointing": checkpointing.CHECKS,
 }
 
 
-LAST = ("one batch", "validation apart", "memory", "stopped and resumed", "saved and loaded")
+LAST = ("overfit one batch", "train/validation overlap", "memory", "stopped and resumed", "saved and loaded")
 """What takes a share of the time that is left: on a slow machine the quick checks have run by then."""
-SHARES = {"one batch": 3}
+SHARES = {"overfit one batch": 3}
 """Of the time: as many as other single checks of the last, and groups, have together."""
 SILENT_SECONDS = 10
 """After which it says what it does where no bar of progress is shown."""
@@ -54,8 +54,8 @@ SILENT_SECONDS = 10
 RUNS = "the model takes the batch"
 _EMPTY = Finding(
     RUNS,
-    WRONG,
-    "Nothing to take: the dataset gives no batch, or batches without an example: fit would train nothing.",
+    ERROR,
+    "The dataset yields no examples: fit would train nothing.",
     "Look at next(iter(data)), at the paths of its files, at filter, take and skip, and at batch(..."
     ", drop_remainder=True) of fewer examples than a batch.",
 )
@@ -69,14 +69,14 @@ def preflight(
     minutes: float = 3,
     checks: Sequence[str] | None = None,
 ) -> Preflight:
-    """Examine a training before it runs; return a `Preflight`: line by line what is ok, to be looked at, or wrong.
+    """Examine a training before it runs; return a `Preflight`: lines of ok, warning, error or skipped.
 
     ``model`` is compiled; ``data`` is the dataset that `fit` gets, a `tf.data.Dataset`, a `keras.utils.PyDataset`, a
     `Pipeline` or a list of batches, and ``validation`` that of `evaluate`. Where a task of KerasHub has a preprocessor,
-    they are of texts. ``checks``: groups, of "data", "leaks", "loss", "pieces", "precision", "memory", "survival", or
-    single lines of a report, as "one batch"; default: all. After ``minutes`` no check begins, and one that has begun
-    ends at its next call of the model; the lines say so. Each group of checks has a share of that time, and what
-    others leave of theirs.
+    they are of texts. ``checks``: groups, of "data", "leaks", "loss", "accumulation", "precision", "memory" and
+    "checkpointing", or single lines of a report, as "overfit one batch"; default: all. After ``minutes`` no check
+    begins, and one that has begun ends at its next call of the model; the lines say so. Each group of checks has a
+    share of that time, and what others leave of theirs.
     Where no bar of progress can be shown, a line to stderr says which check begins, if ten seconds have passed.
 
     "saved and loaded" starts a process of its own, which first loads TensorFlow. How long a run takes is for
@@ -88,7 +88,7 @@ def preflight(
     of Python in the dataset remember, attributes of Python that a layer changes, and the shuffling of a dataset that
     holds arrays of 2 GiB and more. Variables that only the first call makes are named in a line.
 
-    "wrong" is said where it was shown: most often by changing an input, a weight or a batch, and computing again. What
+    "error" is said where it was shown: most often by changing an input, a weight or a batch, and computing again. What
     a model of your own `train_step` can be asked is less, and the report says what was not examined.
 
     What cannot be found from a model and its data: two outputs or inputs of the same shape swapped; labels that are
@@ -129,7 +129,7 @@ def preflight(
 
 def _left_changed(names):
     found = f"{', '.join(names[:4])} were made by the first call of the model, and keep what was left there."
-    return {"check": "left as it was", **look(found, "Build the model anew before fit, or make them in build().")}
+    return {"check": "left as it was", **warning(found, "Rebuild the model before fit, or make them in build().")}
 
 
 def _refuse(model, checks):
@@ -217,11 +217,11 @@ def _examined(training, check):
             warnings.simplefilter("ignore")  # Keras' on a step that is only tried: what it is about has a line
             return check(training), False
     except TrainingRaises as error:
-        return wrong(f"A step of the training raises: {error}", "fit would end with it: mend this first."), False
-    except NotExamined as reason:
-        return {"verdict": NOT_EXAMINED, "found": _sentence(reason)}, isinstance(reason, TooLate)
+        return failure(f"A step of the training raises: {error}", "fit would raise it too; fix this first."), False
+    except Skipped as reason:
+        return {"verdict": SKIPPED, "message": _sentence(reason)}, isinstance(reason, TooLate)
     except Exception as error:
-        return {"verdict": NOT_EXAMINED, "found": f"It failed: {words_of(error)}"}, False
+        return {"verdict": SKIPPED, "message": f"It failed: {words_of(error)}"}, False
     finally:
         training.state.put_back()
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from bigtrain_nb.common.cards import Card, Shown
 
-OK, LOOK, WRONG, NOT_EXAMINED = "ok", "look", "wrong", "not examined"
-_COLOURS = {WRONG: "#b3261e", LOOK: "#8a5a00", OK: "#1b6e3c", NOT_EXAMINED: "#5f6368"}
+OK, WARNING, ERROR, SKIPPED = "ok", "warning", "error", "skipped"
+_COLOURS = {ERROR: "#b3261e", WARNING: "#8a5a00", OK: "#1b6e3c", SKIPPED: "#5f6368"}
 """Behind white words, so that they are read on a light and on a dark page."""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -22,37 +22,37 @@ _PAGE = """<!doctype html>
 class Finding:
     """One line of a `Preflight`.
 
-    - ``check``: what was examined. ``verdict``: "ok", "look", "wrong" or "not examined".
-    - ``found``: what was found, with its number, and what it means; or why it was not examined.
+    - ``check``: what was examined. ``verdict``: "ok", "warning", "error" or "skipped".
+    - ``message``: what was found, with its number, and what it means; or why it was not examined.
     - ``advice``: what to do; "" where there is nothing to do.
     - ``notebook``: the number of the notebook that explains it, as "01"; "" if none does.
     """
 
     check: str
     verdict: str
-    found: str
+    message: str
     advice: str = ""
     notebook: str = ""
 
     def __str__(self):
         explained = f" (notebook {self.notebook})" if self.notebook else ""
-        words = " ".join(filter(None, [self.found, self.advice]))
-        return f"{self.verdict:12}  {self.check}: {words}{explained}"
+        words = " ".join(filter(None, [self.message, self.advice]))
+        return f"{self.verdict:7}  {self.check}: {words}{explained}"
 
 
 def ok(found, notebook=""):
-    return {"verdict": OK, "found": found, "notebook": notebook}
+    return {"verdict": OK, "message": found, "notebook": notebook}
 
 
-def look(found, advice, notebook=""):
-    return {"verdict": LOOK, "found": found, "advice": advice, "notebook": notebook}
+def warning(found, advice, notebook=""):
+    return {"verdict": WARNING, "message": found, "advice": advice, "notebook": notebook}
 
 
-def wrong(found, advice, notebook=""):
-    return {"verdict": WRONG, "found": found, "advice": advice, "notebook": notebook}
+def failure(found, advice, notebook=""):
+    return {"verdict": ERROR, "message": found, "advice": advice, "notebook": notebook}
 
 
-class NotExamined(Exception):
+class Skipped(Exception):
     """Raised by a check that cannot say anything of this training; the message says why."""
 
 
@@ -74,11 +74,11 @@ class Preflight(Shown):
 
     @property
     def failed(self) -> bool:
-        """Whether anything is wrong. What is only to be looked at does not count."""
-        return any(finding.verdict == WRONG for finding in self.findings)
+        """Whether anything is wrong. What is only a warning does not count."""
+        return any(finding.verdict == ERROR for finding in self.findings)
 
     def of(self, verdict: str) -> list[Finding]:
-        """The findings with a verdict: "ok", "look", "wrong" or "not examined"."""
+        """The findings with a verdict: "ok", "warning", "error" or "skipped"."""
         return [finding for finding in self.findings if finding.verdict == verdict]
 
     def html(self) -> str:
@@ -108,5 +108,5 @@ def _row(finding):
     return (
         f'<tr><td {cell}><span style="{badge}; white-space: nowrap">{finding.verdict}</span></td>'
         f'<th scope="row" {cell}>{html.escape(finding.check)}</th>'
-        f"<td {cell}>{html.escape(finding.found)}{advice}{explained}</td></tr>"
+        f"<td {cell}>{html.escape(finding.message)}{advice}{explained}</td></tr>"
     )

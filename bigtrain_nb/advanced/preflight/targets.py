@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import NotExamined, ok, wrong
+from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
@@ -51,18 +51,18 @@ def labels(training):
         try:
             found = wrong_targets(training, place)
         except FailingInputs as error:
-            raise NotExamined(str(error)) from error
+            raise Skipped(str(error)) from error
         if found and place == 0:
             training.no_loss = "the targets are wrong, so that the loss says nothing"
             return found
         if found:
-            return {**found, "found": f"Batch {place} of {len(training.batches)}: {found['found']}"}
+            return {**found, "message": f"Batch {place} of {len(training.batches)}: {found['message']}"}
         examined += 1
     unknown = [f"{pair.words()}which targets {pair.loss_name} takes is not known here" for pair in pairs if _asks(pair)]
     if len(unknown) == len(pairs):
-        raise NotExamined("; ".join(unknown))
+        raise Skipped("; ".join(unknown))
     known = " and ".join(dict.fromkeys(f"{pair.words()}{_taken_by(pair)}" for pair in pairs if not _asks(pair)))
-    not_known = "".join(f" Not examined: {words}." for words in unknown)
+    not_known = "".join(f" Skipped: {words}." for words in unknown)
     return ok(f"Targets of {examined} of {len(training.batches)} batches: {known}.{not_known}")
 
 
@@ -76,7 +76,7 @@ def wrong_targets(training, place):
         return None
     try:
         pairs = training.pairs(training.batches[place])
-    except NotExamined:
+    except Skipped:
         raise
     except Exception as error:
         raise FailingInputs(f"the model does not take the inputs of batch {place}") from error
@@ -116,16 +116,16 @@ def _wrong_in(pair):
     y, outputs = pair.y.numpy(), pair.outputs
     counted = pair.counted()
     if _squeezed(y.shape) != _squeezed(outputs.shape):
-        return wrong(
+        return failure(
             f"{pair.words()}Targets {y.shape} and outputs {tuple(outputs.shape)} differ in shape, so that {pair.kind}"
             " compares each target with several outputs.",
-            "Give both the same shape; for whole numbers as labels take a loss with sparse_ in its name.",
+            "Give both the same shape; for integers as labels take a loss with sparse_ in its name.",
         )
     least, most = RANGES.get(pair.kind, (-math.inf, math.inf))
     bad = counted & ((y < least) | (y > most)) if pair.kind in RANGES else np.zeros(1, bool)
     if bad.any():
         takes = "probabilities" if (least, most) == (0, 1) else f"numbers {_range(least, most)}"
-        return wrong(
+        return failure(
             f"{pair.words()}{bad.mean():.0%} of the targets are not {_range(least, most)} ({number(y.min())} to"
             f" {number(y.max())}), and {pair.kind} takes {takes}.",
             "Scale the targets, or take a loss for numbers, as mse.",
@@ -136,7 +136,7 @@ def _wrong_in(pair):
         if y.ndim > 2:
             bad &= sums != 0  # a place without a class, which counts nothing
         if bad.any():
-            return wrong(
+            return failure(
                 f"{pair.words()}The targets of {bad.mean():.0%} of the examples do not add up to 1, and"
                 f" {pair.kind} takes one class of each example.",
                 "For several classes at once take binary_crossentropy; else make the targets one-hot.",
@@ -156,7 +156,7 @@ def _wrong_labels(pair):
     if not (bad & pair.counted()).any():
         advice = "A sample weight of 0 does not help, for the loss looks the label up first, and raises. Give a"
         advice += " class that there is, as 0, where the weight is 0; or ignore_class=-1 to the loss."
-    return wrong(
+    return failure(
         f"{pair.words()}{bad.sum():,} of {looked_up.sum():,} labels are no class of 0 to {classes - 1}: there"
         f" are labels from {y[looked_up].min():g} to {y[looked_up].max():g}.",
         advice,
@@ -168,7 +168,7 @@ def _wrong_labels_of_ctc(pair):
     y, (_, steps, classes) = pair.y.numpy(), pair.outputs.shape
     bad = (y < 0) | (y >= classes) | (y != np.floor(y))
     if bad.any():
-        return wrong(
+        return failure(
             f"{pair.words()}{bad.sum():,} of {bad.size:,} labels are no class of 1 to {classes - 1}, nor the 0 that"
             f" fills up: there are labels from {y.min():g} to {y.max():g}. CTC counts them without an error.",
             "Number the classes from 1 to one less than the units of the last layer, and fill up with 0, not -1.",
@@ -176,14 +176,14 @@ def _wrong_labels_of_ctc(pair):
     is_label = y != 0
     behind_a_blank = is_label[:, 1:] & ~is_label[:, :-1]
     if behind_a_blank.any():
-        return wrong(
+        return failure(
             f"{pair.words()}{behind_a_blank.any(-1).sum():,} of {len(y):,} rows have a 0 before a label: to CTC 0 is"
             " the blank, and it counts as many labels from the start as are not 0, so that the last are lost.",
             "Number the classes from 1, and fill up with 0 at the end only.",
         )
     needed = is_label.sum(-1) + ((y[:, 1:] == y[:, :-1]) & is_label[:, 1:]).sum(-1)  # a blank between equal ones
     if (needed > steps).any():
-        return wrong(
+        return failure(
             f"{pair.words()}{(needed > steps).sum():,} of {len(y):,} rows have labels that need up to {needed.max()}"
             f" outputs, and there are {steps}: no path leads through them, and the loss is infinite.",
             "Let the model keep more steps (smaller strides), or take out these examples.",
@@ -208,7 +208,7 @@ def _each_with_each(training):
         alike = tf.reshape(target, output.shape)
         if not _sees_others(training, outputs, place, alike) and _sees_others(training, outputs, place, target):
             shape = tuple(target.shape)
-            return wrong(
+            return failure(
                 f"Targets {shape} and outputs {tuple(output.shape)} are broadcast: the loss compares each output with"
                 f" the targets of all {training.examples} examples. With targets of {tuple(output.shape)} each has its"
                 " own.",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import NotExamined, TrainingRaises, wrong
+from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure
 from bigtrain_nb.common.checks import takes
 from bigtrain_nb.common.keras_compat import mask_of, parts_of
 from bigtrain_nb.common.layers import optimizers_of
@@ -28,7 +28,7 @@ class NoExamples(Exception):
     """Raised for a dataset that gives no batch, or only batches without an example."""
 
 
-class TooLate(NotExamined):
+class TooLate(Skipped):
     """Raised where the time for a check was too short."""
 
 
@@ -40,8 +40,8 @@ class Training:
     refuses the first batch; ``unread``: of that with which the dataset ended after ``batches``. ``no_loss`` and
     ``no_outputs``: why the loss and the outputs of the first batch say nothing, once a check has found that, so that
     one cause is one line. ``ends_after_a_pass``: whether a second pass reads nothing, once that was found.
-    ``known_constant``: the loss of the best constant output, once it was sought; ``known_to_compare``: whether the loss
-    compares examples.
+    ``known_constant``: the loss of the best constant predictor, once it was sought; ``known_to_compare``: whether the
+    loss compares examples.
     """
 
     def __init__(self, model, data, validation, minutes):
@@ -72,7 +72,7 @@ class Training:
         self.fails_with = None
         self.no_loss = None
         self.no_outputs = None
-        self.said_spoilt = False
+        self.said_nonfinite = False
         self.said_failing = False
         self.chosen = ()
         self.ends_after_a_pass = False
@@ -97,7 +97,7 @@ class Training:
     def refuse_failing(self):
         if self.fails_with is not None:
             words = "" if self.said_failing else f": {self.fails_with.rstrip('.')}"
-            raise NotExamined(f"a step on the first batch fails{words}")
+            raise Skipped(f"a step on the first batch fails{words}")
 
     def has_rows(self, value):
         """Return whether a tensor of the first batch has a row for each example."""
@@ -118,30 +118,30 @@ class Training:
 
     def refuse_own_step(self):
         if self.has_own_step:
-            raise NotExamined(f"{type(self.model).__name__} has a train_step of its own, whose loss only it knows")
+            raise Skipped(f"{type(self.model).__name__} has a custom train_step, whose loss only it knows")
 
     def outputs(self, x, training=False, is_trial=False):
         """Return what the model gives for inputs, as its step would call it; ``is_trial``: with other weights."""
         self.refuse_late()
         self.refuse_failing()
         if self.no_outputs is not None:
-            raise NotExamined(self.no_outputs)
+            raise Skipped(self.no_outputs)
         given = {"training": training} if takes(self.model.call, x, training=training) else {}
         outputs = self.model(x, **given)
         is_own = x is self.x and not training and not is_trial
         if is_own and any(_has_nan(each) for each in keras.tree.flatten(outputs)):
             self.no_outputs = "outputs of the first batch are NaN"
-            raise NotExamined(self.no_outputs)
+            raise Skipped(self.no_outputs)
         return outputs
 
-    def spoilt_outputs(self):
+    def nonfinite_outputs(self):
         """Return what is wrong with outputs that are NaN, once: one cause is one line."""
-        if self.said_spoilt:
+        if self.said_nonfinite:
             return None
-        self.said_spoilt = True
-        return wrong(
-            "Outputs of the first batch are NaN after 0 steps, though the batch is finite. What compares outputs"
-            " is not examined.",
+        self.said_nonfinite = True
+        return failure(
+            "Outputs of the first batch are NaN after 0 steps, though the batch is finite. Checks that compare"
+            " outputs are skipped.",
             "bt.find_overflow(model, data) names the first layer that gives it; look at the weights that were loaded.",
             "11",
         )
@@ -152,16 +152,16 @@ class Training:
         return self.outputs(x)
 
     def refuse_random_outputs(self):
-        """Raise NotExamined where outputs are random and cannot be had again."""
+        """Raise Skipped where outputs are random and cannot be had again."""
         one, two = (keras.tree.flatten(self.outputs_again(self.x)) for _ in range(2))
         if any(np.any(np.asarray(a) != np.asarray(b)) for a, b in zip(one, two, strict=True)):
-            raise NotExamined("outputs are random, without a keras.random.SeedGenerator, so that none can be compared")
+            raise Skipped("outputs are random, without a keras.random.SeedGenerator, so that none can be compared")
 
     def loss(self, outputs, x=None, y=None, weight=None, training=False):
         """Return the loss of outputs, a scalar tensor; of the first batch where no other is given."""
         self.refuse_late()
         if self.no_loss is not None:
-            raise NotExamined(self.no_loss)
+            raise Skipped(self.no_loss)
         if x is None:
             x, y, weight = self.x, self.y, self.weight
         return tf.convert_to_tensor(loss_as_fit_asks(self.model, x, y, outputs, weight, training))
@@ -181,7 +181,7 @@ class Training:
             self.model.reset_metrics()
         try:
             return self.model.train_step(batch)
-        except NotExamined:
+        except Skipped:
             raise
         except Exception as error:
             raise TrainingRaises(words_of(error)) from error
@@ -217,21 +217,21 @@ class Training:
     def pairs(self, batch=None):
         """Return (name of the output, its loss, y, outputs, weight) of a batch, else of the first, as `Pair`s.
 
-        Raises NotExamined for a loss of the model's own.
+        Raises Skipped for a loss of the model's own.
         """
         self.refuse_own_step()
         if self.y is None or self.model.loss is None:
-            raise NotExamined("the model has no loss for targets: it makes its loss by itself")
+            raise Skipped("the model has no loss for targets: it makes its loss by itself")
         x, all_y, all_weights = keras.utils.unpack_x_y_sample_weight(self.first if batch is None else batch)
         outputs = self.outputs(x)
         losses = self.model.loss
         if not keras.tree.is_nested(outputs):
             only, *others = keras.tree.flatten(losses)
             if others:
-                raise NotExamined("several losses are taken of one output")
+                raise Skipped("several losses are taken of one output")
             y = keras.tree.flatten(all_y)
             if len(y) != 1:
-                raise NotExamined("the targets have another structure than the outputs, so the loss is of its own kind")
+                raise Skipped("the targets have another structure than the outputs, so the loss is of its own kind")
             weights = keras.tree.flatten(all_weights) if all_weights is not None else [None]
             return [Pair("", 0, only, y[0], outputs, weights[0])]
         if isinstance(outputs, dict):
@@ -245,12 +245,12 @@ class Training:
             loss = _part(losses, name, place)
             y = _part(all_y, name, place) if keras.tree.is_nested(all_y) else None
             if keras.tree.is_nested(outputs[name]) or keras.tree.is_nested(y):
-                raise NotExamined(f"output {name} is several, and which target belongs to which cannot be told")
+                raise Skipped(f"output {name} is several, and which target belongs to which cannot be told")
             if loss is not None and y is not None:
                 weight = _part(all_weights, name, place) if keras.tree.is_nested(all_weights) else all_weights
                 found.append(Pair(str(name), flat.index(name), loss, y, outputs[name], weight))
         if not found:
-            raise NotExamined("which target belongs to which output cannot be told")
+            raise Skipped("which target belongs to which output cannot be told")
         return found
 
 
@@ -276,7 +276,7 @@ class Pair:
         self.kind = self.loss_name.replace("_", "").lower() if is_of_keras else ""
         axis = self.setting.get("axis", -1)
         if (self.is_sparse or self.is_categorical) and axis not in (-1, len(outputs.shape) - 1):
-            raise NotExamined(f"the loss takes classes along axis={axis}, and only the last one is looked at")
+            raise Skipped(f"the loss takes classes along axis={axis}, and only the last one is looked at")
 
     @property
     def setting(self):

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import NotExamined, look, ok, wrong
+from bigtrain_nb.advanced.preflight.report import Skipped, failure, ok, warning
 from bigtrain_nb.common.keras_compat import in_place_of, innermost, same_weight_decay
 from bigtrain_nb.common.layers import optimizers_of
 from bigtrain_nb.common.quiet import keras, tf
@@ -28,7 +28,7 @@ def moves(training):
     if not weights:
         return None  # which "gradients" says
     if training.no_loss is not None:
-        raise NotExamined(training.no_loss)
+        raise Skipped(training.no_loss)
     if not training.has_own_step:
         training.outputs(training.x)  # raises where they are NaN already
     steps, changed, unscaled = _taken(training)
@@ -36,14 +36,14 @@ def moves(training):
     training.state.put_back()
     kinds = " and ".join(sorted({weight.dtype for weight in weights}))
     if spoilt:
-        return wrong(
+        return failure(
             f"After {steps} steps {spoilt} is not finite, with weights in {kinds}.",
             "Keep weights in float32: the policy mixed_bfloat16 computes in 16 bits all the same. If they are,"
             " bt.find_overflow(model, data) names the first layer that is not finite.",
             "04",
         )
     if unscaled:
-        return wrong(
+        return failure(
             f"train_step never calls optimizer.scale_loss, and the optimizer divides the gradients by"
             f" {number(unscaled)}: a step goes 1/{number(unscaled)} as far.",
             "Take the gradients of self.optimizer.scale_loss(loss).",
@@ -53,12 +53,12 @@ def moves(training):
         rate = float(innermost(training.model.optimizer).learning_rate) if training.model.optimizer else math.nan
         words = f"Not one of {_count(weights):,} weights changes in {steps} steps, at a rate of {rate:.3g}."
         if rate == 0:
-            return look(
-                words, "If the schedule warms up, it starts late; if it has run to its end, begin it anew.", "02"
+            return warning(
+                words, "If the schedule warms up, it starts late; if it has run to its end, restart it.", "02"
             )
         if not training.has_own_step and not _has_gradients(training):
             return None  # which "gradients" says
-        return wrong(
+        return failure(
             words,
             "Keep weights in float32: with weights in bfloat16, beta_2=0.999 of Adam is 1, and small steps are"
             " rounded away. The policy mixed_bfloat16 computes in 16 bits, and keeps weights in float32.",
@@ -120,13 +120,13 @@ def _beside_float32(training, words):
     ratio = far / far_in_float32
     words = f"{words} The first step goes {ratio:.3g} times as far as with weights and state in float32."
     if not 1 / FAR_OFF < ratio < FAR_OFF:
-        return wrong(
+        return failure(
             words,
             "Keep weights in float32, by the policy mixed_bfloat16 or mixed_float16 in place of bfloat16 or float16.",
             "04",
         )
     if not 1 / OFF < ratio < OFF:
-        return look(words, "Keep weights in float32, by a policy whose name begins with mixed_.", "04")
+        return warning(words, "Keep weights in float32, by a policy whose name begins with mixed_.", "04")
     return ok(words)
 
 

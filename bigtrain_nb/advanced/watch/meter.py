@@ -32,12 +32,13 @@ class Meter(Shown, keras.callbacks.Callback):
       seen. What Keras and other callbacks do between batches counts; validation, the first execution and each in which
       something was traced do not. Nor does what callbacks behind the meter do between epochs, so put the meter first.
       ``first_seconds`` is the time from the begin of the first `fit` to the end of its first execution. It was measured
-      alone, not in turns with others: a ratio of two such results is no `bt.compare`, and its name says "not paired".
+      alone, not interleaved with others: a ratio of two such results is no `bt.compare`, and its name says "not
+      paired".
     - ``mfu``: model FLOPs utilization, from 0 to 1: the FLOPs of forward and backward pass, as `bt.plan_step` counts
       them, without what is recomputed, over what the devices can do at most (Chowdhery et al. 2022, "PaLM"). None where
       the plan does not know the FLOPs, as those of an LSTM by cuDNN, or `bt.ACCELERATORS` the device, as for CPUs.
     - ``examples_per_second``: the median of ``result``, or None; it may be asked for at any time.
-    - ``tokens_per_second``: the same in tokens, where the model has an embedding and its input is whole numbers
+    - ``tokens_per_second``: the same in tokens, where the model has an embedding and its input is integers
       [batch, length]; padding counts. None for others, and where the length differs from batch to batch.
 
     With ``gradients=True``, for `bt.Model`, over the steps of the last epoch:

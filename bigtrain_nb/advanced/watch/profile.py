@@ -12,7 +12,7 @@ from typing import Any
 from bigtrain_nb.advanced.watch import trace
 from bigtrain_nb.common.at_rest import wait_for_gpus
 from bigtrain_nb.common.cards import Shown, note, stacked, table
-from bigtrain_nb.common.checks import as_path, function, of_kind, whole_number
+from bigtrain_nb.common.checks import as_path, function, integer, of_kind
 from bigtrain_nb.common.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
 from bigtrain_nb.common.passes import as_fit_gives, batches_of, has_batches
 from bigtrain_nb.common.quiet import keras, tf
@@ -140,7 +140,7 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
     The steps are those in the middle of as many without the profiler, which tell how much it slows them. It writes
     down each operation, some microseconds each, so shares of many small operations are too large.
 
-    Raises TypeError for another kind of ``step`` or ``dataset``, ValueError for ``steps`` that is no whole number of at
+    Raises TypeError for another kind of ``step`` or ``dataset``, ValueError for ``steps`` that is no integer of at
     least 1, for a model that is not compiled and for a dataset that yields nothing.
 
     Example::
@@ -149,7 +149,7 @@ def profile(step: Any, dataset: Any = None, *, steps: int = 20, folder: str | os
         found = bt.profile(lambda: tf.matmul(matrix, matrix), steps=5)
         print(found.shares, found.seconds)
     """
-    steps = whole_number("steps", steps, 1)
+    steps = integer("steps", steps, 1)
     if folder is not None:
         as_path("folder", folder)
     is_dataset = dataset is None and has_batches(step)

@@ -33,7 +33,7 @@ def distance_figure(wrong, right) -> Figure:
     grid(axes, "x")
     label(
         axes,
-        "distance to the weights of whole batches\ncross: a mistake; dot: right; line: as far as training moved",
+        "distance to the weights of full batches\ncross: a mistake; dot: right; line: as far as training moved",
     )
     return figure
 

@@ -25,7 +25,7 @@ def order_figure(orders, unit="") -> Figure:
         rows[_in_words(schedule, passes, unit)] = [f"stage {stage}" for stage in stages]
     marks = "blue: forward, orange: backward, with the number of the micro-batch"
     if any(each.run for passes in orders.values() for each in passes):
-        marks += "\ndarker: runs of layers after the first; narrow boxes have no number"
+        marks += "\ndarker: virtual stages after the first; narrow boxes have no number"
     last = max(each.end for passes in orders.values() for each in passes)
     figure, axes, places = clock(rows, last, f"time on the clock{', ' + unit if unit else ''}\n{marks}")
     for head, passes in zip(rows, orders.values(), strict=True):

@@ -89,20 +89,20 @@ def forgetting_figure(found) -> Figure:
 
 
 def readers_figure(rates) -> Figure:
-    """Tokens a second over the number of readers in a batch: of all together, and of each.
+    """Tokens a second over the number of requests in a batch: of all together, and of each.
 
-    `rates`: {readers: tokens a second of all together}.
+    `rates`: {readers: tokens per second of all together}.
     """
     figure, (axes,) = canvas(3.2)
     readers = list(rates)
     each = [rate / count for count, rate in rates.items()]
     marks = {}
-    for colour, words, values in ((MEASURED, "all together", list(rates.values())), (PREDICTED, "each reader", each)):
+    for colour, words, values in ((MEASURED, "all together", list(rates.values())), (PREDICTED, "each request", each)):
         (marks[words],) = axes.plot(readers, values, "o-", color=colour, linewidth=2, markersize=6)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(bottom=0)
     key(figure, marks)
     grid(axes, "y")
-    label(axes, "readers in a batch", "tokens a second")
+    label(axes, "requests in a batch", "tokens per second")
     return figure

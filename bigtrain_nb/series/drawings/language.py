@@ -30,7 +30,7 @@ def rows_figure(ways) -> Figure:
     axes.set_xlim(0, max(documents.shape[1] for documents, _ in ways.values()))
     for y, (_, words) in enumerate(ways.values()):
         side_text(axes, y, words)
-    label(axes, "place in the row; a colour is a document, grey is padding")
+    label(axes, "position in the row; a color is a document, grey is padding")
     return figure
 
 

@@ -20,7 +20,7 @@ def course_figure(courses) -> Figure:
     axes.set_ylim(0, 1.18 * max(map(max, courses.values())))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     grid(axes, "y")
-    label(axes, "operation of the step, in turn", "planned memory, MiB\nwithout weights and slots")
+    label(axes, "operation of the step, in turn", "planned memory, MiB\nwithout weights and optimizer state")
     return figure
 
 
@@ -49,7 +49,7 @@ def segments_figure(networks) -> Figure:
 def lengths_figure(measured, one_table) -> Figure:
     """Memory of an attention layer's step against the length of the text, both axes logarithmic.
 
-    `measured`: {name: {length: MiB}} for two ways to compute it; `one_table`: {length: MiB of one table of scores}.
+    `measured`: {name: {length: MiB}} for two ways to compute it; `one_table`: {length: MiB of one attention matrix}.
     """
     figure, (axes,) = canvas(3.4)
     lengths = sorted(one_table)
@@ -57,7 +57,7 @@ def lengths_figure(measured, one_table) -> Figure:
     axes.set_yscale("log", base=2)
     tables = [one_table[length] for length in lengths]
     axes.plot(lengths, tables, color=PREDICTED, linestyle=(0, (4, 2)), linewidth=2)
-    axes.annotate("one table of scores", (lengths[-1], tables[-1]), (10, -4), textcoords="offset points", color=INK)
+    axes.annotate("one attention matrix", (lengths[-1], tables[-1]), (10, -4), textcoords="offset points", color=INK)
     for (name, peaks), shape in zip(measured.items(), ("o", "s"), strict=True):
         axes.plot(lengths, [peaks[length] for length in lengths], shape, color=MEASURED, markersize=8)
         axes.annotate(name, (lengths[-1], peaks[lengths[-1]]), (10, -4), textcoords="offset points", color=INK)
@@ -70,5 +70,5 @@ def lengths_figure(measured, one_table) -> Figure:
     axes.set_xlim(lengths[0] / 1.3, 3 * lengths[-1])
     axes.set_ylim(top=2 * max(max(peaks.values()) for peaks in measured.values()))
     grid(axes, "both")
-    label(axes, "places in the text", "highest memory, MiB")
+    label(axes, "positions in the sequence", "highest memory, MiB")
     return figure

@@ -46,7 +46,7 @@ def staleness_figure(rates, losses, limits, measured) -> Figure:
 def arrived_figure(arrived, count) -> Figure:
     """One row for each policy, one square for each element, the darker the more often it came.
 
-    `arrived`: {policy: {element: how often}}, elements as whole numbers below ``count``.
+    `arrived`: {policy: {element: how often}}, elements as integers below ``count``.
     """
     figure, (axes,) = canvas(0.9 + 0.36 * len(arrived))
     most = max(max(times.values()) for times in arrived.values())

@@ -81,6 +81,6 @@ def slower_figure(slower, limits) -> Figure:
     axes.minorticks_off()
     grid(axes, "y")
     below = "tokens of a device in a micro-batch\ndashed: the tokens that the formula asks for"
-    label(axes, below, "step time / computing time")
+    label(axes, below, "step time / compute time")
     key(figure, lines)
     return figure

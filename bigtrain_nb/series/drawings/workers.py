@@ -15,7 +15,7 @@ STARTS = "#e4e5e7"
 def readers_figure(read) -> Figure:
     """One row for each policy and worker, one square for each example, filled where the worker trains on it.
 
-    `read`: {policy: [examples of worker 0, of worker 1, ...]}, examples as whole numbers from 0.
+    `read`: {policy: [examples of worker 0, of worker 1, ...]}, examples as integers from 0.
     """
     rows = {}
     for policy, shares in read.items():

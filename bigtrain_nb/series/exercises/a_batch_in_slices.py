@@ -1,6 +1,6 @@
-"""Exercises of notebook 05, "A batch that does not fit": three loops over slices, each with one fault as shipped.
+"""Exercises of notebook 05, "A batch that does not fit": three loops over micro-batches, each with one fault.
 
-A loop trains ``model``, whose weights are one vector, with an update for every four slices and one for what is left.
+A loop trains ``model``, whose weights are one vector, with an update for every four micro-batches and one for the rest.
 """
 
 from itertools import combinations
@@ -12,9 +12,9 @@ from bigtrain_nb.workbook.exercises import Wrong, exercise
 RATE = 0.3
 
 SIZES = {
-    "8 slices of 6 examples": [6] * 8,
-    "slices of 9, 2, 6 and 7 examples, twice": [9, 2, 6, 7] * 2,
-    "10 slices of 6 examples, of which the last 2 are left over": [6] * 10,
+    "8 micro-batches of 6 examples": [6] * 8,
+    "micro-batches of 9, 2, 6 and 7 examples, twice": [9, 2, 6, 7] * 2,
+    "10 micro-batches of 6 examples, of which the last 2 are left over": [6] * 10,
 }
 
 
@@ -31,15 +31,15 @@ def loop_2(model, optimizer, slices, gradients):
 @exercise(
     loop_2,
     takes=(
-        "a model with `weights`, one vector; an optimizer with step(model, gradient); a list of slices (x,"
+        "a model with `weights`, one vector; an optimizer with step(model, gradient); a list of micro-batches (x,"
         " y); gradients(model, x, y) -> gradient of the mean loss"
     ),
-    returns="nothing; an update for every four slices, and one for what is left",
+    returns="nothing; an update for every four micro-batches, and one for what is left",
     minutes=3,
     difficulty=2,
 )
 def _check_loop_2(answer):
-    """Follow 10 slices by hand: after which of them is there an update?"""
+    """Follow 10 micro-batches by hand: after which of them is there an update?"""
     _expect_big_batches(answer)
 
 
@@ -101,7 +101,7 @@ def _trained(loop, slices, given):
     except Wrong as raised:
         if isinstance(raised.__cause__, ZeroDivisionError):
             raise Wrong(
-                f"{raised}: where {len(slices)} slices end with an update, none is due for what is left"
+                f"{raised}: where {len(slices)} micro-batches end with an update, none is due for what is left"
             ) from None
         raise
     return model.weights
@@ -120,15 +120,15 @@ def _fault(found, slices, clip):
 
 FAULTS = {
     "the weights have not moved": {"updates": False},
-    "each slice counts alike, whatever its size": {"weigh": "alike"},
-    "the slices of an update are added up, and not divided by their number": {"weigh": "not at all"},
-    "a slice is weighed by the examples of the first four slices, not by those of its own update": {"weigh": "first"},
-    "the slices that are left over at the end make no update": {"leftover": False},
-    "each slice makes an update of its own": {"every": 1},
+    "each micro-batch counts alike, whatever its size": {"weigh": "alike"},
+    "the micro-batches of an update are added up, and not divided by their number": {"weigh": "not at all"},
+    "a micro-batch is weighed by the examples of the first four micro-batches, not of its update": {"weigh": "first"},
+    "the micro-batches that are left over at the end make no update": {"leftover": False},
+    "each micro-batch makes an update of its own": {"every": 1},
     "the sum still holds the gradients of earlier updates": {"empties": False},
-    "each slice is clipped by itself, not the gradient of the update": {"clips": "slices"},
+    "each micro-batch is clipped by itself, not the gradient of the update": {"clips": "slices"},
     "nothing is clipped": {"clips": "nothing"},
-    "the sum is clipped after each slice, not once for the update": {"clips": "sums"},
+    "the sum is clipped after each micro-batch, not once for the update": {"clips": "sums"},
 }
 """{what is wrong: how `_train_wrongly` does it}"""
 
@@ -167,7 +167,7 @@ def _as_it_is(gradient):
 
 
 def _weight(x, group, first_group, weigh):
-    """What a slice counts in the sum."""
+    """What a micro-batch counts in the sum."""
     if weigh == "alike":
         return 1 / len(group)
     if weigh == "not at all":
@@ -221,13 +221,13 @@ def _slices(sizes):
     return made
 
 
-@_check_loop_2.refuses("the slices that are left over at the end make no update")
+@_check_loop_2.refuses("the micro-batches that are left over at the end make no update")
 def _forgets_the_leftover(model, optimizer, slices, gradients):
     whole = len(slices) - len(slices) % 4
     loop_2(model, optimizer, slices[:whole], gradients)
 
 
-@_check_loop_2.refuses("each slice makes an update of its own")
+@_check_loop_2.refuses("each micro-batch makes an update of its own")
 def _updates_with_every_slice(model, optimizer, slices, gradients):
     for x, y in slices:
         optimizer.step(model, gradients(model, x, y))
@@ -244,7 +244,7 @@ def _keeps_the_sums(model, optimizer, slices, gradients):
         optimizer.step(model, total)
 
 
-@_check_loop_3.refuses("each slice counts alike, whatever its size")
+@_check_loop_3.refuses("each micro-batch counts alike, whatever its size")
 def _one_vote_each(model, optimizer, slices, gradients):
     for start in range(0, len(slices), 4):
         group = slices[start : start + 4]
@@ -254,7 +254,7 @@ def _one_vote_each(model, optimizer, slices, gradients):
         optimizer.step(model, total / len(group))
 
 
-@_check_loop_3.refuses("by the examples of the first four slices")
+@_check_loop_3.refuses("by the examples of the first four micro-batches")
 def _divides_by_a_full_group(model, optimizer, slices, gradients):
     examples = sum(len(x) for x, y in slices[:4])
     for start in range(0, len(slices), 4):
@@ -264,7 +264,7 @@ def _divides_by_a_full_group(model, optimizer, slices, gradients):
         optimizer.step(model, total)
 
 
-@_check_loop_4.refuses("each slice is clipped by itself")
+@_check_loop_4.refuses("each micro-batch is clipped by itself")
 def _clips_each_slice(model, optimizer, slices, gradients, clip):
     def clipped(model, x, y):
         return clip(gradients(model, x, y))
@@ -277,7 +277,7 @@ def _clips_nothing(model, optimizer, slices, gradients, clip):
     loop_3(model, optimizer, slices, gradients)
 
 
-@_check_loop_4.refuses("the sum is clipped after each slice")
+@_check_loop_4.refuses("the sum is clipped after each micro-batch")
 def _clips_the_running_sum(model, optimizer, slices, gradients, clip):
     for start in range(0, len(slices), 4):
         group = slices[start : start + 4]
@@ -288,7 +288,7 @@ def _clips_the_running_sum(model, optimizer, slices, gradients, clip):
         optimizer.step(model, total)
 
 
-@_check_loop_3.refuses("the slices of an update are added up")
+@_check_loop_3.refuses("the micro-batches of an update are added up")
 def _adds_up(model, optimizer, slices, gradients):
     for start in range(0, len(slices), 4):
         optimizer.step(model, sum(gradients(model, x, y) for x, y in slices[start : start + 4]))

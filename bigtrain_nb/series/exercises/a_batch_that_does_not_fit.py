@@ -82,15 +82,15 @@ def _shorten(gradient, limit):
 @exercise(
     one_update,
     takes=(
-        "a model; an optimizer; x [10, 6, 5]; y [10, 6]; a mask [10, 6] of 0 and 1; lines of a slice; the largest norm"
+        "a model; an optimizer; x [10, 6, 5]; y [10, 6]; a mask [10, 6] of 0 and 1; lines per micro-batch; largest norm"
     ),
     returns="nothing; the model has made one update",
     minutes=20,
     difficulty=4,
 )
 def _check_one_update(answer):
-    """By what must the loss of every single slice be divided, so that the gradients of all slices only have to be
-    added? And what looks at a gradient, and so must wait for the last slice?"""
+    """By what must the loss of every single micro-batch be divided, so that the gradients of all micro-batches only
+    have to be added? And what looks at a gradient, and so must wait for the last micro-batch?"""
     _, whole = _gradients_of_slices()
     for limit in (NO_LIMIT, 0.05):
         applied = _applied(answer, limit)
@@ -98,11 +98,11 @@ def _check_one_update(answer):
         if apart < 1e-5:
             continue
         what = "where nothing is to be clipped" if limit == NO_LIMIT else f"where the gradient is clipped to {limit}"
-        reason = "are slices clipped one by one, or updated one by one?"
+        reason = "are micro-batches clipped one by one, or updated one by one?"
         if limit == NO_LIMIT:
-            reason = "is each slice divided by the tokens of the whole batch, and is there one update?"
+            reason = "is each micro-batch divided by the tokens of the whole batch, and is there one update?"
         if np.isnan(apart):
-            reason = "does a slice of nothing but padding divide by its 0 tokens?"
+            reason = "does a micro-batch of nothing but padding divide by its 0 tokens?"
         for words, fault in _faults(limit).items():
             if np.allclose(applied, fault, atol=1e-5):
                 reason = words
@@ -111,7 +111,7 @@ def _check_one_update(answer):
 
 @cache
 def _gradients_of_slices():
-    """The gradients of the three slices, each the mean over its own tokens, and that of the whole batch."""
+    """The gradients of the three micro-batches, each the mean over its own tokens, and that of the whole batch."""
     slices = [slice(0, 4), slice(4, 8), slice(8, 10)]
     parts = [_gradient(lines, _mean_over_tokens) for lines in slices]
     return parts, _gradient(slice(0, LINES), _mean_over_tokens)
@@ -124,8 +124,8 @@ def _faults(limit):
     by_lines = (4 * parts[0] + 4 * parts[1] + 2 * parts[2]) / LINES
     with_padding = _gradient(slice(0, LINES), lambda mask: np.ones(mask.shape, "float32") / (6 * LINES))
     return {
-        "each slice counts alike, though they hold 5, 23 and 0 tokens": _shorten(sum(parts) / 3, limit),
-        "slices count by their lines, not by their tokens": _shorten(by_lines, limit),
+        "each micro-batch counts alike, though they hold 5, 23 and 0 tokens": _shorten(sum(parts) / 3, limit),
+        "micro-batches count by their lines, not by their tokens": _shorten(by_lines, limit),
         "padding counts like a token": _shorten(with_padding, limit),
         "nothing was clipped": whole,
         FORGOTTEN: _shorten(_gradient(slice(0, LINES), _mean_over_tokens, training=False), limit),
@@ -145,7 +145,7 @@ def _applied(answer, limit):
 
 
 def _with_slices(model, optimizer, x, y, mask, size, limit, weigh, clip_each=False):
-    """Apply the sum over slices of `weigh(mask)` times the losses."""
+    """Apply the sum over micro-batches of `weigh(mask)` times the losses."""
     weights = model.trainable_variables
     sums = [tf.zeros_like(weight) for weight in weights]
     for start in range(0, len(x), size):
@@ -167,22 +167,22 @@ def _takes_the_whole_batch(model, optimizer, x, y, mask, size, limit):
     one_update(model, optimizer, x, y, mask, len(x), limit)
 
 
-@_check_one_update.refuses("each slice counts alike, though they hold 5, 23 and 0 tokens")
+@_check_one_update.refuses("each micro-batch counts alike, though they hold 5, 23 and 0 tokens")
 def _votes(*given):
     _with_slices(*given, lambda mask: _mean_over_tokens(mask) / 3)
 
 
-@_check_one_update.refuses("does a slice of nothing but padding divide by its 0 tokens?")
+@_check_one_update.refuses("does a micro-batch of nothing but padding divide by its 0 tokens?")
 def _divides_by_no_token(*given):
     _with_slices(*given, lambda mask: mask / tf.reduce_sum(mask) / 3)
 
 
-@_check_one_update.refuses("is each slice divided by the tokens of the whole batch, and is there one update?")
+@_check_one_update.refuses("is each micro-batch divided by the tokens of the whole batch, and is there one update?")
 def _adds_the_means(*given):
     _with_slices(*given, _mean_over_tokens)
 
 
-@_check_one_update.refuses("slices count by their lines, not by their tokens")
+@_check_one_update.refuses("micro-batches count by their lines, not by their tokens")
 def _counts_lines(*given):
     _with_slices(*given, lambda mask: _mean_over_tokens(mask) * len(mask) / LINES)
 
@@ -192,7 +192,7 @@ def _forgets_the_mask(*given):
     _with_slices(*given, lambda mask: tf.ones_like(mask) / (6 * LINES))
 
 
-@_check_one_update.refuses("are slices clipped one by one")
+@_check_one_update.refuses("are micro-batches clipped one by one")
 def _clips_slices(*given):
     _with_slices(*given, lambda mask: mask / 28, clip_each=True)
 

@@ -313,7 +313,7 @@ def _sick_gradient(planted):
 @exercise(
     faults,
     takes=(
-        'a dictionary of "tokens", "segments" and "positions", whole numbers [rows, places]; a gradient, an'
+        'a dictionary of "tokens", "segments" and "positions", integers [rows, places]; a gradient, an'
         " array; gradient(inputs, labels, weights) -> array"
     ),
     returns='a set of three of "mask", "positions", "seam" and "padding", or None',

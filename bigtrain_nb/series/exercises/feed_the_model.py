@@ -95,7 +95,7 @@ FAR, FEW = (256, 500, 512, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000)
 
 @exercise(
     random_crop,
-    takes=("an image [height, width, channels]; the side of the part; a seed; an epoch; a place, all whole numbers"),
+    takes=("an image [height, width, channels]; the side of the part; a seed; an epoch; a place, all integers"),
     returns="a part of the image [side, side, channels]",
     minutes=12,
     difficulty=3,

@@ -114,7 +114,7 @@ def smallest_batch(weights, activations):
     return more_for_weights // less_an_example + 1
 
 
-@exercise(smallest_batch, takes="weights; activations of an example", returns="a whole number", minutes=8, difficulty=3)
+@exercise(smallest_batch, takes="weights; activations of an example", returns="an integer", minutes=8, difficulty=3)
 def _check_smallest_batch(answer):
     """Write down the bytes of both: first for a weight (itself, its gradient, two moments; and what does the mixed
     policy add?), then for an activation. One grows with the weights, the other saves with the batch.

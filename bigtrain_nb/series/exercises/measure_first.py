@@ -18,7 +18,7 @@ def rate(sizes, ready):
 
 @exercise(
     rate,
-    takes="the sizes of batches, a list of whole numbers; the seconds at which they were ready, a list",
+    takes="the sizes of batches, a list of integers; the seconds at which they were ready, a list",
     returns="examples/s",
     minutes=4,
     difficulty=2,

@@ -1,4 +1,4 @@
-"""Exercises of notebook 14, "Shrink it, hand it on": whole numbers for weights."""
+"""Exercises of notebook 14, "Shrink it, hand it on": integers for weights."""
 
 import warnings
 
@@ -28,7 +28,7 @@ def grouped(matrix, bits, group):
     difficulty=3,
 )
 def _check_grouped(answer):
-    """With b bits the whole numbers run from -(2^(b-1) - 1) to 2^(b-1) - 1. The largest weight of a column in a group
+    """With b bits the integers run from -(2^(b-1) - 1) to 2^(b-1) - 1. The largest weight of a column in a group
     becomes the last of them; that gives the scale. Rounding then errs by at most half a scale. The last group may have
     fewer rows, and a column may be all zeros: whatever its scale is, 0 / 0 must not come out.
     """
@@ -42,14 +42,14 @@ def _check_grouped(answer):
             warnings.simplefilter("always")
             answered = answer(matrix.copy(), bits, group)
         if any("in cast" in str(warning.message) for warning in noted):  # 0 on this machine, something else elsewhere
-            raise Wrong(f"{told}: NaN became a whole number; look at the column of zeros")
+            raise Wrong(f"{told}: NaN became an integer; look at the column of zeros")
         if not isinstance(answered, tuple) or len(answered) != 2:
-            raise Wrong(f"{told}: expected whole numbers and scales, got {answered!r}")
+            raise Wrong(f"{told}: expected integers and scales, got {answered!r}")
         values, scales = answered
         if getattr(values, "dtype", None) != np.int8:
-            raise Wrong(f"{told}: expected whole numbers of dtype int8, got {getattr(values, 'dtype', type(values))}")
+            raise Wrong(f"{told}: expected integers of dtype int8, got {getattr(values, 'dtype', type(values))}")
         groups = -(-rows // group)
-        expect(np.shape(values), (rows, columns), f"{told}: the shape of the whole numbers")
+        expect(np.shape(values), (rows, columns), f"{told}: the shape of the integers")
         expect(np.shape(scales), (groups, columns), f"{told}: the shape of the scales")
         _check_sizes(told, matrix, values, np.asarray(scales), bits, group)
 
@@ -59,7 +59,7 @@ def _check_sizes(told, matrix, values, scales, bits, group):
     if not np.isfinite(scales).all():
         raise Wrong(f"{told}: a scale is not a finite number; look at the column of zeros")
     if np.abs(values.astype(int)).max() > most:
-        raise Wrong(f"{told}: whole numbers must lie in -{most} to {most}, got {values.min()} to {values.max()}")
+        raise Wrong(f"{told}: integers must lie in -{most} to {most}, got {values.min()} to {values.max()}")
     of_row = np.repeat(np.arange(len(scales)), group)[: len(matrix)]
     error = np.abs(values * scales[of_row] - matrix)
     allowed = np.zeros(matrix.shape)
@@ -93,14 +93,14 @@ def _divides_by_zero(matrix, bits, group):
     return values, np.where(np.arange(matrix.shape[1]) == 1, np.nan, scales)
 
 
-@_check_grouped.refuses("NaN became a whole number; look at the column of zeros")
+@_check_grouped.refuses("NaN became an integer; look at the column of zeros")
 def _rounds_nan(matrix, bits, group):
     values, scales = grouped(matrix, bits, group)
     zeros = scales * (np.abs(matrix).max(axis=0) > 0)
     return np.round(matrix / np.repeat(zeros, group, axis=0)[: len(matrix)]).astype(np.int8), zeros
 
 
-@_check_grouped.refuses("whole numbers must lie in -127 to 127, got -128")
+@_check_grouped.refuses("integers must lie in -127 to 127, got -128")
 def _uses_all_of_the_bits(matrix, bits, group):
     values, scales = grouped(matrix, bits, group)
     return np.where(values == -(2 ** (bits - 1) - 1), values - 1, values).astype(np.int8), scales

@@ -8,7 +8,7 @@ import numpy as np
 from bigtrain_nb.series.traces import FAULTS, trace
 from bigtrain_nb.workbook.exercises import Wrong, exercise, expect
 
-PATIENCE = 5
+TIMEOUT = 5
 """Seconds that a worker waits for another in the exercise `together`."""
 
 
@@ -122,7 +122,7 @@ def together(batches, all_reduce, step):
 def _work(answer, counts):
     """Run an answer in threads that talk with each other; return for each what it trained, or raise `Wrong`."""
     workers = len(counts)
-    barrier = threading.Barrier(workers, timeout=PATIENCE)
+    barrier = threading.Barrier(workers, timeout=TIMEOUT)
     told = [0] * workers
     trained = [[] for _ in range(workers)]
     problems = [None] * workers
@@ -151,7 +151,7 @@ def _work(answer, counts):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(3 * PATIENCE)
+        thread.join(3 * TIMEOUT)
     return trained, problems
 
 

@@ -9,7 +9,7 @@ import tempfile
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import NotExamined, TrainingRaises, look, ok, wrong
+from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, ok, warning
 from bigtrain_nb.advanced.preflight.training import change_of
 from bigtrain_nb.advanced.preflight.untouched import variables_of
 from bigtrain_nb.common.passes import passes
@@ -50,7 +50,7 @@ def saved(training):
     again = keras.tree.flatten(training.outputs(training.x))
     training.state.put_back()
     if _largest_change(before, again) > SAVED_DIFFERS:
-        raise NotExamined("outputs are random, so that those of the loaded model cannot be compared")
+        raise Skipped("outputs are random, so that those of the loaded model cannot be compared")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
         try:
@@ -67,7 +67,7 @@ def saved(training):
             return _differs(words, change)
         unlike = _unlike_in_shards(training.model, loaded, folder)
         if unlike:
-            return wrong(
+            return failure(
                 f"Saved in several files with max_shard_size, and loaded, {len(unlike)} of {len(loaded.weights)}"
                 f" weights differ: {unlike[0]}.",
                 "Save them in one file, and use Keras 3.15 or newer.",
@@ -90,12 +90,12 @@ def saved(training):
 def _not_saved(model, folder, error):
     """Say what can be saved of a model that cannot be saved whole."""
     words = f"The model cannot be saved: {first_sentence(error)}"
-    advice = "Give classes of your own get_config, and arguments that Keras can write; or"
+    advice = "Give custom classes get_config, and arguments that Keras can write; or"
     try:
         model.save_weights(os.path.join(folder, "model.weights.h5"))
     except Exception as of_weights:  # so may save_own_variables
-        return wrong(f"{words} Nor can its weights: {first_sentence(of_weights)}", f"{advice} look at its variables.")
-    return look(
+        return failure(f"{words} Nor can its weights: {first_sentence(of_weights)}", f"{advice} look at its variables.")
+    return warning(
         f"{words} ModelCheckpoint would end fit with it. Its weights alone can be saved.",
         f"{advice} save weights only: ModelCheckpoint(..., save_weights_only=True), bt.Resume.",
     )
@@ -116,16 +116,16 @@ def _unlike_in_shards(model, loaded, folder):
 
 
 def _not_loaded(error):
-    return look(
+    return warning(
         f"Keras alone cannot load what is saved: {first_sentence(error)}",
-        "Put classes of your own into a module, register them with keras.saving.register_keras_serializable, give them"
+        "Put custom classes into a module, register them with keras.saving.register_keras_serializable, give them"
         " get_config, and import the module before you load. For one who has no such module: model.export(folder).",
         "14",
     )
 
 
 def _differs(words, change):
-    return wrong(
+    return failure(
         f"{words}, the model gives outputs that differ by {change:.1%}.",
         "Look for weights in plain lists or dictionaries of tensors, and values that get_config leaves out.",
     )
@@ -160,15 +160,15 @@ def _largest_change(outputs, others):
 
 
 def resumed(training):
-    """Stopped, and gone on from the checkpoint of `bt.Resume`: are weights, slots and seeds equal to the bit?"""
+    """Stopped, and gone on from the checkpoint of `bt.Resume`: are weights, slots and seeds bitwise identical?"""
     training.refuse_failing()
     if training.no_loss is not None:
-        raise NotExamined(training.no_loss)
+        raise Skipped(training.no_loss)
     batches = (STEPS * training.batches)[:STEPS]
     undisturbed = _trained(training, batches)
     unlike = _unequal(undisturbed, _trained(training, batches))
     if unlike:
-        return look(
+        return warning(
             f"Two trainings of {STEPS} steps from the same start differ in {len(unlike)} of {len(undisturbed)}"
             f" variables, {unlike[0]} first: so will one that is stopped and resumed.",
             "Look for random numbers without a keras.random.SeedGenerator and for state that is no variable of Keras."
@@ -180,10 +180,10 @@ def resumed(training):
             training.state.put_back()
             try:
                 _go_on(training, Resume(folder, training.model, every=1), batches[:last])
-            except (NotExamined, TrainingRaises):
+            except (Skipped, TrainingRaises):
                 raise
             except Exception as error:
-                return look(
+                return warning(
                     f"bt.Resume does not take this training: {first_sentence(error)}",
                     "What it names is not kept when the training is stopped and resumed.",
                     "11",
@@ -192,27 +192,27 @@ def resumed(training):
     apart = training.state.in_no_list()
     stopped = f"Stopped after {STOPPED_AFTER} of {STEPS} steps and resumed by bt.Resume,"
     if unequal and apart:
-        return look(
+        return warning(
             f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
             f" stopped: {apart[0]} is in no list of Keras, and so in no checkpoint.",
-            "Make it by add_weight; or stop only where it begins anew, as the states of a stateful RNN at reset_state.",
+            "Make it by add_weight; or stop only where it restarts, as the states of a stateful RNN at reset_state.",
             "11",
         )
     if unequal:
-        return wrong(
+        return failure(
             f"{stopped} {len(unequal)} of {len(undisturbed)} variables differ from those of a training that was not"
             f" stopped: {unequal[0]}.",
             "Look for what changes in a step and is no variable of Keras: attributes, tf.Variable in plain lists.",
             "11",
         )
     if not _begins_alike(training):
-        return look(
-            f"{stopped} all {len(undisturbed)} variables are equal to the bit. But the dataset has other batches, or"
+        return warning(
+            f"{stopped} all {len(undisturbed)} variables are bitwise identical. But the dataset has other batches, or"
             " another order, in each pass: the data will not go on where they were.",
-            "Make the dataset anew for each epoch, with shuffle(..., seed=epoch, reshuffle_each_iteration=False).",
+            "Make a new dataset for each epoch, with shuffle(..., seed=epoch, reshuffle_each_iteration=False).",
             "03",
         )
-    return ok(f"{stopped} all {len(undisturbed)} variables are equal to the bit.", "11")
+    return ok(f"{stopped} all {len(undisturbed)} variables are bitwise identical.", "11")
 
 
 def _trained(training, batches):

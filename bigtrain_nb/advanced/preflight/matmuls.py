@@ -1,6 +1,6 @@
 """Do the products of matrices compute in the 16 bits of the policy? Those that do not take longer on a GPU."""
 
-from bigtrain_nb.advanced.preflight.report import look, ok
+from bigtrain_nb.advanced.preflight.report import ok, warning
 from bigtrain_nb.common.matmul_precision import said_of, shares_in_32_bits, sixteen_bits_of
 from bigtrain_nb.common.quiet import keras
 from bigtrain_nb.common.words import number
@@ -15,8 +15,8 @@ def products(training):
     shares = shares_in_32_bits(training.model, x)
     found, advice = said_of(shares, sixteen)
     if not found:
-        return ok(f"Products compute in {sixteen}, {number(100 * (1 - shares.total()))}% of their FLOPs.", "07")
-    return look(found, advice, "07")
+        return ok(f"Matmuls compute in {sixteen}, {number(100 * (1 - shares.total()))}% of their FLOPs.", "07")
+    return warning(found, advice, "07")
 
 
-CHECKS = {"products": products}
+CHECKS = {"matmul precision": products}

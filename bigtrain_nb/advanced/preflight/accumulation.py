@@ -5,7 +5,7 @@ The gradients of slices are set beside that of the whole batch.
 
 import numpy as np
 
-from bigtrain_nb.advanced.preflight.report import NotExamined, look, ok
+from bigtrain_nb.advanced.preflight.report import Skipped, ok, warning
 from bigtrain_nb.common.batches import ignored_class, loss_reduction
 from bigtrain_nb.common.keras_compat import layers_that_add_losses, layers_within, losses_watched, mask_of
 from bigtrain_nb.common.quiet import keras, tf
@@ -27,13 +27,13 @@ def gradient(training):
     training.refuse_own_step()
     examples = training.examples
     if examples < 4:
-        raise NotExamined(f"the batch has only {examples} examples")
+        raise Skipped(f"the batch has only {examples} examples")
     if not training.model.trainable_variables:
-        raise NotExamined("nothing trains")
+        raise Skipped("nothing trains")
     if training.without_rows:
-        raise NotExamined(
-            f"the batch cannot be cut: which rows of {training.without_rows} belong to which of the {examples} examples"
-            " cannot be told"
+        raise Skipped(
+            f"the batch cannot be split: which rows of {training.without_rows} belong to which of the {examples}"
+            " examples cannot be told"
         )
 
     def rows(which):
@@ -49,7 +49,7 @@ def gradient(training):
         _, of_first = training.gradients(rows(np.arange(size)))
         _, of_rest = training.gradients(rows(np.arange(size, examples)))
     except (ValueError, tf.errors.InvalidArgumentError) as error:
-        return look(
+        return warning(
             f"The model takes {examples} examples and fails with {size} or {examples - size}: {first_sentence(error)}",
             "Write no size of the batch into the model, as in a reshape: micro-batches, replicas and a last batch that"
             " is not full have fewer examples.",
@@ -61,52 +61,52 @@ def gradient(training):
     rounding = _distance(reordered, whole)
     apart = _distance(pieces, whole)
     if rounding > MOST_BY_ROUNDING:
-        raise NotExamined(
+        raise Skipped(
             f"the gradient changes by {rounding:.1%} when the batch is put in another order: there are random numbers,"
-            " or the loss compares examples by their place"
+            " or the loss compares examples by their position"
         )
     statistics = [
         each.name for each in layers_within(training.model) if isinstance(each, keras.layers.BatchNormalization)
     ]
-    known = f" {statistics[0]} takes its statistics of each piece, as it is meant." if statistics else ""
+    known = f" {statistics[0]} computes its statistics per micro-batch, as intended." if statistics else ""
     if apart <= max(TIMES_REORDERED * rounding, LEAST):
         return ok(
-            f"The gradient of slices of {size} and {examples - size} examples is that of the whole batch, within"
-            f" {max(apart, 1e-9):.0e}.{known}",
+            f"The gradient of micro-batches of {size} and {examples - size} examples equals that of the full batch,"
+            f" within {max(apart, 1e-9):.0e}.{known}",
             "05",
         )
     places = whole.keys() | of_first.keys() | of_rest.keys()
     added = {place: of_first.get(place, 0) + of_rest.get(place, 0) for place in places}
     if _distance(added, whole) <= max(TIMES_REORDERED * rounding, LEAST):
-        return look(
-            f"The gradients of slices of {size} and {examples - size} examples add up to that of the whole batch:"
-            f" {_cause_of_sum(training)}{known}",
+        return warning(
+            f"The gradients of micro-batches of {size} and {examples - size} examples add up to that of the full"
+            f" batch: {_cause_of_sum(training)}{known}",
             COUNTED_RIGHT
             if _reduction(training) == "sum"
             else "Let the loss return one number for each example, and leave the mean to Keras.",
             "05",
         )
     cause, is_counted_right = _cause(training)
-    advice = "With micro-batches or several replicas it is another training: keep the batch whole, or change the loss."
+    advice = "Micro-batches or replicas would change the training: do not split the batch, or change the loss."
     if is_counted_right:
         advice = COUNTED_RIGHT
-    return look(
-        f"The gradient of slices of {size} and {examples - size} examples differs from that of the whole batch by"
-        f" {apart:.1%}: {cause}{known}",
+    return warning(
+        f"The gradient of micro-batches of {size} and {examples - size} examples differs from that of the full batch"
+        f" by {apart:.1%}: {cause}{known}",
         advice,
         "05",
     )
 
 
 def _cause_of_sum(training):
-    """Return in words why the losses of pieces add up."""
+    """Return in words why the losses of micro-batches add up."""
     if _reduction(training) == "sum":
         return 'the reduction of the loss is "sum".'
     numbers = [loss.name for loss in _watched(training) if loss.is_one_number]
     name = numbers[0] if numbers else "the loss"
     return (
         f"{name} divides by a number that does not depend on the examples it is given, as by that of the global batch,"
-        " or by none. bt.Model takes the mean of the pieces, and so a part of the gradient."
+        " or by none. bt.Model takes the mean over micro-batches, and so a fraction of the gradient."
     )
 
 
@@ -126,21 +126,22 @@ def _watched(training):
 
 
 def _cause(training):
-    """Return in words why a loss is not the mean over pieces, and whether a `bt.Model` counts it right."""
+    """Return in words why a loss is not the mean over micro-batches, and whether a `bt.Model` counts it right."""
     if any(mask_of(each) is not None for each in keras.tree.flatten(training.outputs(training.x))):
-        words = "a masked loss is a mean over valid places, of which the slices have other numbers."
+        words = "a masked loss is a mean over valid positions, whose number differs between micro-batches."
         return words, len(_watched(training)) == 1
     if ignored_class(training.model.loss) is not None:
-        return "the loss ignores a class, and is the mean over the other places.", True
+        return "the loss ignores a class, and is the mean over the other positions.", True
     if _reduction(training) == "mean_with_sample_weight":
         return "the loss divides by the sum of the sample weights.", True
     for loss in _watched(training):
         if loss.mask is not None:
-            return f"{loss.name} leaves out places, and is the mean over the others, as many in no two slices.", False
+            words = f"{loss.name} leaves out positions: it is a mean over a number that differs between micro-batches."
+            return words, False
         if loss.is_one_number:
             words = (
-                f"{loss.name} returns one number for a batch, and not one for each example: as a mean over places of"
-                " which the slices have other numbers, or over all examples at once."
+                f"{loss.name} returns one number for a batch, and not one for each example: as a mean over"
+                " positions whose number differs between micro-batches, or over all examples at once."
             )
             return words, False
     adding = [layer.name for layer in layers_that_add_losses(training.model)]
@@ -166,4 +167,4 @@ def _wide(gradients, place):
     return tf.cast(gradients.get(place, 0.0), tf.float64)
 
 
-CHECKS = {"right in pieces": gradient}
+CHECKS = {"micro-batches": gradient}
