@@ -68,11 +68,9 @@ def times(rounds, width):
                     seconds[rows].append(time.process_time() - began)
         stock, chunked = seconds.values()
         ratio = median(one / other for one, other in zip(chunked, stock, strict=True))
-        print(
-            f"2 x 512 tokens, width {width}, {'with' if xla else 'without'} XLA: {median(stock):.2f} processor seconds a"
-            f" step of stock, {median(chunked):.2f} in chunks, {ratio:.2f} of it; of the least {min(chunked) / min(stock):.2f}",
-            flush=True,
-        )
+        print(f"Processor seconds of a step: 2 x 512 tokens, width {width}, {'with' if xla else 'without'} XLA")
+        print(f"  stock {median(stock):.2f}, in chunks {median(chunked):.2f}; {ratio:.2f} of it", end=", ")
+        print(f"of the least {min(chunked) / min(stock):.2f}", flush=True)
 
 
 if __name__ == "__main__":

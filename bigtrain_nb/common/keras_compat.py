@@ -264,7 +264,7 @@ class WatchedLoss:
         return self._noted(self.loss, y_true, y_pred, sample_weight)
 
     def told(self, y_true, y_pred, mask):
-        """Note the specs of what a loss is of that is taken by chunks, without this watcher, and places masked or not."""
+        """Note of a loss that is computed elsewhere the specs of what it is given, and places masked or not."""
         self.arguments, self.mask = (y_true, y_pred), mask
 
     def changes_variables(self):
@@ -532,7 +532,7 @@ def made_by(tensor):
 
 
 def part_until(functional, tensors):
-    """Return ``call(inputs, training=, mask=)``, which gives the values of symbolic tensors within a functional model."""
+    """Return ``call(inputs, training=, mask=)``, which gives the values of symbolic tensors in a functional model."""
     return keras.Model(functional._inputs_struct, tensors, name=functional.name).call
 
 

@@ -11,7 +11,7 @@ _here = threading.local()  # replicas of one process are threads
 
 @contextmanager
 def in_own_step(model):
-    """Let `is_in_own_step` say so of this model; None for outputs that are what they are elsewhere."""
+    """Let `is_in_own_step` say so of this model."""
     before, _here.model = getattr(_here, "model", None), model
     try:
         yield
@@ -19,8 +19,18 @@ def in_own_step(model):
         _here.model = before
 
 
+@contextmanager
+def whole_outputs():
+    """Let no model be in a step of its own: what looks at outputs wants to see them."""
+    _here.looks = True
+    try:
+        yield
+    finally:
+        _here.looks = False
+
+
 def is_in_own_step(model):
-    return getattr(_here, "model", None) is model
+    return getattr(_here, "model", None) is model and not getattr(_here, "looks", False)
 
 
 class KnowsItsSteps:

@@ -31,9 +31,9 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     chunk adds up a gradient of all weights of the head. ``rows=False`` makes logits whole again.
 
     The head is the last layer with weights, a Dense, a ReversibleEmbedding or a MaskedLMHead say, and what follows
-    it. ``model`` is changed in place, functional or Sequential, also a KerasHub task or a `bigtrain_nb.Model`. `predict`,
+    it. ``model`` is changed in place: functional or Sequential, a KerasHub task, a `bigtrain_nb.Model`. `predict`,
     `generate`, ``model(x)`` and files stay as they are. It goes with everything `recompute` goes with, and with LoRA.
-    Who reads ``y_pred`` in a step, as `compute_loss` of your own, gets whole logits, and a warning.
+    Code that reads ``y_pred`` in a step, as a `compute_loss` of your own, gets whole logits, and a warning.
 
     Raises ValueError, by name, for a model with a `call` of its own or several outputs, a head that takes several rows
     together or is quantized or sharded; in a step, for losses and metrics that drawn numbers show to be others by
@@ -130,9 +130,9 @@ def _refuse_own_reduction(model, loss):
     if WatchedLoss(loss).reduces or loss.reduction in (None, "none"):
         what = "overrides __call__" if WatchedLoss(loss).reduces else "has reduction=None"
         raise ValueError(
-            f"{model.name}: the loss {WatchedLoss(loss).name} {what}, and a head in chunks needs Keras' own reduction to"
-            ' a number: define call, with reduction="sum_over_batch_size"; or make logits whole, bt.chunk_head(model,'
-            " rows=False)"
+            f"{model.name}: the loss {WatchedLoss(loss).name} {what}, and a head in chunks needs Keras' own reduction"
+            ' to a number: define call, with reduction="sum_over_batch_size"; or make logits whole,'
+            " bt.chunk_head(model, rows=False)"
         )
 
 
@@ -149,7 +149,7 @@ class _Deferred:
         self._keras_mask = None if mask_of(logits) is None else mask
 
     def __tf_tensor__(self, dtype=None, name=None):
-        warnings.warn("y_pred is read in a step, so logits are computed as a whole, and chunks save nothing", stacklevel=2)
+        warnings.warn("y_pred is read in a step, so logits are computed as a whole: chunks save nothing", stacklevel=2)
         logits = self.head(tf.reshape(self.hidden, [-1, *self.head.row]), self.training)
         shape = tf.concat([tf.shape(self.hidden)[:-1], self.shape[-1:]], 0)
         return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)

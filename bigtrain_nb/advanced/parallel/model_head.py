@@ -19,8 +19,8 @@ class Head:
         functional = functional_of(model, ours)
         if functional is None:
             raise ValueError(
-                f"{model.name} ({own_class(model).__name__}) has a call of its own or is not built, so its head cannot be"
-                " found: make it by keras.Model(inputs, outputs), or by keras.Sequential with a keras.Input"
+                f"{model.name} ({own_class(model).__name__}) has a call of its own or is not built, so its head cannot"
+                " be found: make it by keras.Model(inputs, outputs), or by keras.Sequential with a keras.Input"
             )
         if len(functional.outputs) != 1:
             raise ValueError(f"{model.name} has {len(functional.outputs)} outputs, and a head in chunks is that of one")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bigtrain_nb.common.keras_compat import ValuesFor, WatchedLoss, mask_of, unwatched, with_mask
-from bigtrain_nb.common.quiet import keras, tf
+from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.common.words import first_sentence
 
@@ -16,8 +16,8 @@ from bigtrain_nb.common.words import first_sentence
 class RowByRow:
     """One pass over the logits of a batch, for its loss, with gradients, and its metrics.
 
-    ``head`` makes them of ``hidden``, [batch, places, width], which has a ``mask`` [batch, places], or None. ``metrics``
-    are triples: a metric, whether it is weighted, and whether it counts an example 1, and so a place 1 / places.
+    ``head`` makes them of ``hidden``, [batch, places, width], with a ``mask`` [batch, places], or None. ``metrics`` are
+    triples: a metric, whether it is weighted, and whether it counts an example 1, and so a place 1 / places.
     """
 
     head: Any
@@ -58,7 +58,8 @@ class RowByRow:
     def _loop(self, hidden, weights):
         """Return the loss of each row, the gradients of hidden states and weights, and the states of the metrics."""
         one = self.head.row[:-1]
-        flat, y = self._padded(hidden, self.head.row), self._padded(self.y, [*one, *self.y.shape[hidden.shape.rank - 1 :]])
+        flat = self._padded(hidden, self.head.row)
+        y = self._padded(self.y, [*one, *self.y.shape[hidden.shape.rank - 1 :]])
         mask = None if self.mask is None else self._padded(self.mask, one)
         counts = [self._padded(self._places(*kind), one) for _, *kind in self.metrics]
         trained = [number for number, one in enumerate(self.head.variables) if one.trainable and self.training]
@@ -87,7 +88,8 @@ class RowByRow:
 
         arrays = [tf.TensorArray(dtype, self._chunks) for dtype in (self.loss.dtype, hidden.dtype)]
         states = [tf.convert_to_tensor(each.value) for metric, *_ in self.metrics for each in metric.variables]
-        start = (0, *arrays, [tf.zeros_like(weights[number], at_least_32_bits(weights[number].dtype)) for number in trained], states)
+        sums = [tf.zeros_like(weights[number], at_least_32_bits(weights[number].dtype)) for number in trained]
+        start = (0, *arrays, sums, states)
         _, losses, gradients, sums, states = tf.while_loop(
             lambda number, *_: number < self._chunks, chunk, start, parallel_iterations=1
         )
@@ -118,7 +120,8 @@ class RowByRow:
 
     def _reduced(self, values):
         """Return what Keras' own reduction makes of the losses of all rows, by weights and masks."""
-        of_places, reduction = with_mask(tf.reshape(values[: self._count], self._leading), self.left()), unwatched(self.loss)
+        of_places = with_mask(tf.reshape(values[: self._count], self._leading), self.left())
+        reduction = unwatched(self.loss)
         reduction.call = lambda *_: of_places
         nothing = with_mask(tf.zeros([]), self.mask)
         return reduction(nothing, nothing, self.sample_weight)
@@ -139,8 +142,8 @@ class RowByRow:
 def metrics_by_rows(model, given, logits):
     """Return the metrics of a `RowByRow` that has pairs of one and whether it is weighted, with how they count.
 
-    Raises ValueError for a loss or a metric that rows do not add up to: both are computed of drawn numbers, of the shape
-    of ``logits`` but for six places, whole and in chunks of two rows, outside of graphs and strategies.
+    Raises ValueError for a loss or a metric that rows do not add up to: both are computed of drawn numbers for six
+    places, of the shape of ``logits``, whole and in chunks of two rows, outside of graphs and strategies.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_examined, model.name, given, logits).result()
@@ -152,9 +155,9 @@ def _examined(model, given, logits):
     why = _difference(lambda: [given.loss(drawn.y, whole, weight)], lambda: drawn.run()[:1])
     if why:
         raise ValueError(
-            f"{model}: the loss {WatchedLoss(given.loss).name} is not taken row by row: {why}. A head in chunks needs one"
-            " that gives one number for each place, by no other, as SparseCategoricalCrossentropy; or make logits whole,"
-            " bt.chunk_head(model, rows=False)"
+            f"{model}: the loss {WatchedLoss(given.loss).name} is not taken row by row: {why}. A head in chunks needs"
+            " one that gives one number for each place, from no other, as SparseCategoricalCrossentropy; or make logits"
+            " whole, bt.chunk_head(model, rows=False)"
         )
     found = []
     for metric, is_weighted in given.metrics:
