@@ -758,7 +758,9 @@ def overriding(model, name="train_step", behind=None):
     """
     kinds = type(model).__mro__
     behind_it = kinds[kinds.index(behind) + 1 :] if behind else kinds
-    first = next(kind for kind in behind_it if kind not in (Model, KnowsItsSteps) and name in vars(kind))
+    first = next(
+        kind for kind in behind_it if kind is not Model and not issubclass(kind, KnowsItsSteps) and name in vars(kind)
+    )
     return None if vars(first)[name] is getattr(keras.Model, name) else first
 
 

@@ -64,11 +64,12 @@ class ChunkedHead(KnowsItsSteps):
         if not self.rows_of_logits or not is_in_own_step(self) or infers_shapes():
             return super().call(inputs, training=training, mask=mask, **kwargs)
         head = Head(self, ChunkedHead)
-        return _Deferred(head, head.hidden(inputs, training=training, mask=mask, **kwargs), training)
+        hidden = head.hidden(inputs, training=training, mask=mask, **kwargs)
+        return Deferred(head, hidden, self.rows_of_logits, training)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         compiled = self._compile_loss
-        if not isinstance(y_pred, _Deferred) or compiled is None:
+        if not isinstance(y_pred, Deferred) or compiled is None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         for each in (compiled, self._compile_metrics):
             if each is not None and not each.built:
@@ -85,7 +86,7 @@ class ChunkedHead(KnowsItsSteps):
             compiled._flat_losses = [entry]
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if not isinstance(y_pred, _Deferred) or y_pred.states is None or self._compile_metrics is None:
+        if not isinstance(y_pred, Deferred) or y_pred.states is None or self._compile_metrics is None:
             return super().compute_metrics(x, y, y_pred, sample_weight)
 
         def assign(*_, **__):
@@ -101,18 +102,8 @@ class ChunkedHead(KnowsItsSteps):
         if training and self.optimizer is not None:
             scale = self.optimizer.scale_loss(scale)  # float16 would round gradients of a mean over many places to 0
         pairs = [(compiled._flat_metrics, False), (compiled._flat_weighted_metrics, True)] if compiled else []
-        rows = RowByRow(
-            head=y_pred.head,
-            hidden=y_pred.hidden,
-            mask=mask_of(y_pred),
-            y=y,
-            sample_weight=sample_weight,
-            loss=unwatched(loss),
-            metrics=[(one, weighted) for each, weighted in pairs for some in each if some for one in some.metrics],
-            rows=self.rows_of_logits,
-            scale=scale,
-            training=training,
-        )
+        metrics = [(one, weighted) for each, weighted in pairs for some in each if some for one in some.metrics]
+        rows = y_pred.by_rows(unwatched(loss), y, sample_weight, metrics, scale)
         kind = loss, compiled, repr((y.shape[1:], y.dtype, sample_weight is None, rows.mask is None))
         if not all(one is other or one == other for one, other in zip(kind, self._known[:3], strict=True)):
             object.__setattr__(self, "_known", (*kind, metrics_by_rows(self, rows, y_pred)))  # Keras would track it
@@ -136,13 +127,13 @@ def _refuse_own_reduction(model, loss):
         )
 
 
-class _Deferred:
+class Deferred:
     """Logits that are not computed. Who takes them for a tensor gets all of them, and a warning."""
 
     states = None  # of metrics, after this batch
 
-    def __init__(self, head, hidden, training):
-        self.head, self.hidden, self.training, mask = head, hidden, training, mask_of(hidden)
+    def __init__(self, head, hidden, rows, training):
+        self.head, self.hidden, self.rows, self.training, mask = head, hidden, rows, training, mask_of(hidden)
         nothing = None if mask is None else tf.zeros([0, *head.row[:-1]], "bool")
         logits = head(with_mask(tf.zeros([0, *head.row], hidden.dtype), nothing), training)
         self.shape, self.dtype = tf.TensorShape([*hidden.shape[:-1], logits.shape[-1]]), logits.dtype
@@ -153,3 +144,18 @@ class _Deferred:
         logits = self.head(tf.reshape(self.hidden, [-1, *self.head.row]), self.training)
         shape = tf.concat([tf.shape(self.hidden)[:-1], self.shape[-1:]], 0)
         return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)
+
+    def by_rows(self, loss, y, sample_weight=None, metrics=(), scale=1.0):
+        """Return the `RowByRow` that computes a loss, and metrics, of these logits."""
+        return RowByRow(
+            head=self.head,
+            hidden=self.hidden,
+            mask=mask_of(self),
+            y=y,
+            sample_weight=sample_weight,
+            loss=loss,
+            metrics=metrics,
+            rows=self.rows,
+            scale=scale,
+            training=self.training,
+        )

@@ -4,6 +4,7 @@ import math
 from functools import partial
 from numbers import Number
 
+from bigtrain_nb.advanced.parallel.chunked_head import Deferred
 from bigtrain_nb.advanced.parallel.fully_shard import is_fully_sharded
 from bigtrain_nb.advanced.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, layers_to_shard
@@ -11,6 +12,7 @@ from bigtrain_nb.advanced.plan.graph import Graph
 from bigtrain_nb.common.checks import function, integer, of_kind
 from bigtrain_nb.common.keras_compat import innermost, weights_to_train
 from bigtrain_nb.common.operations import number_of_bytes
+from bigtrain_nb.common.own_step import in_own_step
 from bigtrain_nb.common.passes import as_fit_gives, loss_as_fit_asks, passes
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
@@ -56,7 +58,7 @@ class Step:
         sharded = {id(weight): weight for layer in layers for weight in weights_to_train(layer)}
         shards = {key: _shard(weight, self.devices) for key, weight in sharded.items()}
         variables = [shards.get(id(one), one) for one in model.trainable_variables]
-        has_own_loss = loss is None and type(model).compute_loss is not keras.Model.compute_loss
+        has_own_loss = loss is None and overriding(model, "compute_loss")
         loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         loss_of = partial(_own_value, model) if has_own_loss else partial(_value, model, loss)
 
@@ -233,7 +235,9 @@ def _gradients(model, variables, specs, loss_of):
 
     def gradients(x, y, sample_weight):
         with tf.GradientTape() as tape:
-            value = loss_of(x, y, model(x, training=True), sample_weight)
+            with in_own_step(model):
+                outputs = model(x, training=True)
+            value = loss_of(x, y, outputs, sample_weight)
         forward.extend(value.graph.get_operations())
         found = tape.gradient(value, variables)
         return {index: gradient for index, gradient in enumerate(found) if gradient is not None}
@@ -257,8 +261,17 @@ def _value(model, loss, x, y, outputs, sample_weight):
     losses = _losses(model, loss, outputs)
     for one, target, output in zip(losses, _targets(model, y, outputs), keras.tree.flatten(outputs), strict=True):
         if one is not None:
-            total += tf.reduce_mean(tf.cast(one(_as_outputs(target, output), output), "float32"))
+            total += tf.reduce_mean(tf.cast(_of_output(one, target, output), "float32"))
     return total
+
+
+def _of_output(loss, target, output):
+    if not isinstance(output, Deferred):
+        return loss(_as_outputs(target, output), output)
+    if not isinstance(loss, keras.losses.Loss):  # a function
+        function, loss = loss, keras.losses.Loss()
+        loss.call = function
+    return output.by_rows(loss, target).run()[0]
 
 
 def _targets(model, y, outputs):
