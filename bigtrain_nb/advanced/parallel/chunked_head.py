@@ -103,7 +103,7 @@ class ChunkedHead(KnowsItsSteps):
             scale = self.optimizer.scale_loss(scale)  # float16 would round gradients of a mean over many places to 0
         pairs = [(compiled._flat_metrics, False), (compiled._flat_weighted_metrics, True)] if compiled else []
         metrics = [(one, weighted) for each, weighted in pairs for some in each if some for one in some.metrics]
-        rows = y_pred.by_rows(unwatched(loss), y, sample_weight, metrics, scale)
+        rows = y_pred.by_rows(unwatched(loss), y, sample_weight, metrics, scale, training)
         kind = loss, compiled, repr((y.shape[1:], y.dtype, sample_weight is None, rows.mask is None))
         if not all(one is other or one == other for one, other in zip(kind, self._known[:3], strict=True)):
             object.__setattr__(self, "_known", (*kind, metrics_by_rows(self, rows, y_pred)))  # Keras would track it
@@ -145,7 +145,7 @@ class Deferred:
         shape = tf.concat([tf.shape(self.hidden)[:-1], self.shape[-1:]], 0)
         return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)
 
-    def by_rows(self, loss, y, sample_weight=None, metrics=(), scale=1.0):
+    def by_rows(self, loss, y, sample_weight=None, metrics=(), scale=1.0, takes_gradients=True):
         """Return the `RowByRow` that computes a loss, and metrics, of these logits."""
         return RowByRow(
             head=self.head,
@@ -158,4 +158,5 @@ class Deferred:
             rows=self.rows,
             scale=scale,
             training=self.training,
+            takes_gradients=takes_gradients,
         )
