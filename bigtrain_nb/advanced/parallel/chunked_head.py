@@ -5,7 +5,7 @@ from typing import Any
 
 from bigtrain_nb.advanced.parallel.model_head import Head
 from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows
-from bigtrain_nb.common.checks import of_kind, whole_number
+from bigtrain_nb.common.checks import of_kind, integer
 from bigtrain_nb.common.in_place import become
 from bigtrain_nb.common.keras_compat import (
     WatchedLoss,
@@ -47,7 +47,7 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     if rows is None:
         rows = 2048 if tf.config.list_physical_devices("GPU") else 512
     if rows is not False:
-        rows = whole_number("rows", rows, 1)
+        rows = integer("rows", rows, 1)
         Head(model, ChunkedHead).refuse_rows_together()
     become(model, ChunkedHead, rows_of_logits=rows)
     model.train_function = model.test_function = None
