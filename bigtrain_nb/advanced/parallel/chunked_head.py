@@ -5,7 +5,7 @@ from typing import Any
 
 from bigtrain_nb.advanced.parallel.model_head import Head
 from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows
-from bigtrain_nb.common.checks import of_kind, integer
+from bigtrain_nb.common.checks import integer, of_kind
 from bigtrain_nb.common.in_place import become
 from bigtrain_nb.common.keras_compat import (
     WatchedLoss,
@@ -138,10 +138,11 @@ class Deferred:
         logits = head(with_mask(tf.zeros([0, *head.row], hidden.dtype), nothing), training)
         self.shape, self.dtype = tf.TensorShape([*hidden.shape[:-1], logits.shape[-1]]), logits.dtype
         self._keras_mask = None if mask_of(logits) is None else mask
+        self._weights = [tf.convert_to_tensor(one.value) for one in head.variables]  # those from before the update
 
     def __tf_tensor__(self, dtype=None, name=None):
         warnings.warn("y_pred is read in a step, so logits are computed as a whole: chunks save nothing", stacklevel=2)
-        logits = self.head(tf.reshape(self.hidden, [-1, *self.head.row]), self.training)
+        logits = self.head(tf.reshape(self.hidden, [-1, *self.head.row]), self.training, self._weights)
         shape = tf.concat([tf.shape(self.hidden)[:-1], self.shape[-1:]], 0)
         return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)
 
