@@ -6,15 +6,12 @@ tests/unit/test_upstream.py fails when Keras fixes one of them, and says what ca
 """
 
 from contextlib import ExitStack, contextmanager
-from functools import partial
 
 from bigtrain_nb.common.quiet import keras, tf
 
 # isort: split
 from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional as Functional  # of keras.Model(inputs, outputs); not exported
-from keras.src.models.functional import operation_fn
-from keras.src.ops.function import Function
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope  # `load_model` has it; alone not exported
 from tensorflow.compiler.tf2xla.python import xla
 
@@ -251,19 +248,6 @@ def _changes_state(operation):
     )
 
 
-def watcher_of(loss):
-    """Return the `WatchedLoss` that looks on while a loss is computed, or None."""
-    return getattr(vars(loss).get("call"), "__self__", None)
-
-
-def unwatched(loss):
-    """Return a loss of the same class and settings, whose `call` is that of the class."""
-    same = object.__new__(type(loss))
-    vars(same).update(vars(loss))
-    vars(same).pop("call", None)
-    return same
-
-
 @contextmanager
 def losses_watched(model):
     """Give a list of `WatchedLoss`, which say what the losses of `compile` return while they are computed in here.
@@ -345,53 +329,6 @@ def with_mask(tensor, mask):
     if mask is not None:
         tensor._keras_mask = mask
     return tensor
-
-
-def functional_of(model, ours):
-    """Return the functional model that calls a model's layers: itself, or that in a Sequential one; else None.
-
-    Also None where another class than ``ours`` has a `call` of its own, which may do more than that.
-    """
-    calls = next(kind for kind in type(model).__mro__ if "call" in vars(kind) and kind is not ours)
-    return {Functional: model, keras.Sequential: getattr(model, "_functional", None)}.get(calls)
-
-
-def made_by(tensor):
-    """Return the layer or operation that made a symbolic tensor, and the symbolic tensors that it took."""
-    operation, index, _ = tensor._keras_history
-    return operation, operation._inbound_nodes[index].input_tensors
-
-
-def part_until(functional, tensors):
-    """Return ``call(inputs, training=, mask=)``, which gives the values of symbolic tensors in a functional model."""
-    return keras.Model(functional._inputs_struct, tensors, name=functional.name).call
-
-
-class PartAfter:
-    """What a functional model makes of the values of symbolic tensors within it, until its output."""
-
-    def __init__(self, tensors, output):
-        self._function = Function(tensors, output)
-        self.operations = self._function.operations
-
-    def __call__(self, values, training):
-        return self._function._run_through_graph(values, partial(operation_fn, training=training))
-
-
-class ValuesFor(keras.StatelessScope):
-    """A scope in which given tensors are the values of variables, as they are: Keras would cast them to their types.
-
-    ``read`` are the ids of those that were asked for.
-    """
-
-    def __init__(self, variables, values):
-        super().__init__()
-        self.state_mapping = {id(one): value for one, value in zip(variables, values, strict=True)}
-        self.read = set()
-
-    def get_current_value(self, variable):
-        self.read.add(id(variable))
-        return super().get_current_value(variable)
 
 
 def layers_within(layer):

@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 from bigtrain_nb.advanced.parallel.model_head import Head
-from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows
+from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows, unwatched, watcher_of
 from bigtrain_nb.advanced.parallel.sharded_weights import infers_shapes
 from bigtrain_nb.common.checks import integer, of_kind
 from bigtrain_nb.common.in_place import become
@@ -12,8 +12,6 @@ from bigtrain_nb.common.keras_compat import (
     WatchedLoss,
     in_place_of,
     mask_of,
-    unwatched,
-    watcher_of,
     with_mask,
 )
 from bigtrain_nb.common.own_step import KnowsItsSteps, is_in_own_step
@@ -24,7 +22,7 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     """Let a language model train without whole logits, about ``rows`` of them at a time; return ``model``.
 
     Logits are [batch, length, vocabulary]: 1.6 GB in float32 for 8 x 1,024 tokens of GPT-2, and a step keeps three
-    times that. Loss and metrics take each row of them, a place in a text, by itself. So `fit` and `evaluate` compute
+    times that. Loss and metrics need each row, a position in a sequence, by itself. So `fit` and `evaluate` compute
     the head for some rows, then their losses, metrics and gradients, and go on with the next rows: [rows, vocabulary]
     exists at a time, and the backward pass finds the gradients made (as in Hsu et al. 2024, "Liger Kernel"). Loss,
     gradients and metrics are those of whole logits within rounding. ``rows`` is 512 without a GPU, else 2,048: each
@@ -33,7 +31,7 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     The head is the last layer with weights, a Dense, a ReversibleEmbedding or a MaskedLMHead say, and what follows
     it. ``model`` is changed in place: functional or Sequential, a KerasHub task, a `bigtrain_nb.Model`. `predict`,
     `generate`, ``model(x)`` and files stay as they are. It goes with everything `recompute` goes with, and with LoRA.
-    Code that reads ``y_pred`` in a step, as a `compute_loss` of your own, gets whole logits, and a warning.
+    Code that reads ``y_pred`` in a step, as a custom `compute_loss`, gets whole logits, and a warning.
 
     Raises ValueError, by name, for a model with a `call` of its own or several outputs, a head that takes several rows
     together or is quantized or sharded; in a step, for losses and metrics that drawn numbers show to be others by
@@ -67,7 +65,7 @@ class ChunkedHead(KnowsItsSteps):
         hidden = head.hidden(inputs, training=training, mask=mask, **kwargs)
         return Deferred(head, hidden, self.rows_of_logits, training)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):  # private: Keras
         compiled = self._compile_loss
         if not isinstance(y_pred, Deferred) or compiled is None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
@@ -85,7 +83,7 @@ class ChunkedHead(KnowsItsSteps):
         finally:
             compiled._flat_losses = [entry]
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):  # private: Keras
         if not isinstance(y_pred, Deferred) or y_pred.states is None or self._compile_metrics is None:
             return super().compute_metrics(x, y, y_pred, sample_weight)
 
@@ -96,7 +94,7 @@ class ChunkedHead(KnowsItsSteps):
         with in_place_of(self._compile_metrics, "update_state", assign):
             return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def _loss_by_chunks(self, loss, y, y_pred, sample_weight, training):
+    def _loss_by_chunks(self, loss, y, y_pred, sample_weight, training):  # private: Keras
         _refuse_own_reduction(self, loss)
         compiled, scale = self._compile_metrics, tf.ones([])
         if training and self.optimizer is not None:

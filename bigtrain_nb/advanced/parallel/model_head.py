@@ -1,11 +1,17 @@
 """The head of a language model: what makes logits of its hidden states, each row by itself."""
 
+from functools import partial
+
 import numpy as np
 
 from bigtrain_nb.advanced.parallel.shards import is_shard
 from bigtrain_nb.common.in_place import own_class
-from bigtrain_nb.common.keras_compat import PartAfter, ValuesFor, functional_of, made_by, part_until
+from bigtrain_nb.common.keras_compat import Functional
 from bigtrain_nb.common.quiet import keras, tf
+
+# isort: split
+from keras.src.models.functional import operation_fn
+from keras.src.ops.function import Function
 
 
 class Head:
@@ -81,3 +87,50 @@ class Head:
             }.items():
                 if is_so:
                     raise ValueError(f"{layer.name} {what}, so {self.name} cannot be computed in chunks of rows")
+
+
+def functional_of(model, ours):  # private: Keras
+    """Return the functional model that calls a model's layers: itself, or that in a Sequential one; else None.
+
+    Also None where another class than ``ours`` has a `call` of its own, which may do more than that.
+    """
+    calls = next(kind for kind in type(model).__mro__ if "call" in vars(kind) and kind is not ours)
+    return {Functional: model, keras.Sequential: getattr(model, "_functional", None)}.get(calls)
+
+
+def made_by(tensor):  # private: Keras
+    """Return the layer or operation that made a symbolic tensor, and the symbolic tensors that it took."""
+    operation, index, _ = tensor._keras_history
+    return operation, operation._inbound_nodes[index].input_tensors
+
+
+def part_until(functional, tensors):  # private: Keras
+    """Return ``call(inputs, training=, mask=)``, which gives the values of symbolic tensors in a functional model."""
+    return keras.Model(functional._inputs_struct, tensors, name=functional.name).call
+
+
+class PartAfter:  # private: Keras
+    """What a functional model makes of the values of symbolic tensors within it, until its output."""
+
+    def __init__(self, tensors, output):
+        self._function = Function(tensors, output)
+        self.operations = self._function.operations
+
+    def __call__(self, values, training):
+        return self._function._run_through_graph(values, partial(operation_fn, training=training))
+
+
+class ValuesFor(keras.StatelessScope):
+    """A scope in which given tensors are the values of variables, as they are: Keras would cast them to their types.
+
+    ``read`` are the ids of those that were asked for.
+    """
+
+    def __init__(self, variables, values):
+        super().__init__()
+        self.state_mapping = {id(one): value for one, value in zip(variables, values, strict=True)}
+        self.read = set()
+
+    def get_current_value(self, variable):
+        self.read.add(id(variable))
+        return super().get_current_value(variable)

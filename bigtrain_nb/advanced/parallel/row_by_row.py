@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bigtrain_nb.common.keras_compat import ValuesFor, WatchedLoss, mask_of, unwatched, with_mask
+from bigtrain_nb.advanced.parallel.model_head import ValuesFor
+from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, with_mask
 from bigtrain_nb.common.quiet import tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.common.words import first_sentence
@@ -196,7 +197,7 @@ def _difference(whole, by_rows):
 
 
 class _Drawn:
-    """In the place of a head, for logits that are there."""
+    """Stands for a head where the logits exist already."""
 
     variables = ()
 
@@ -237,3 +238,16 @@ def _drawn(given, logits):
         training=False,
         takes_gradients=False,
     )
+
+
+def watcher_of(loss):
+    """Return the `WatchedLoss` that looks on while a loss is computed, or None."""
+    return getattr(vars(loss).get("call"), "__self__", None)
+
+
+def unwatched(loss):
+    """Return a loss of the same class and settings, whose `call` is that of the class."""
+    same = object.__new__(type(loss))
+    vars(same).update(vars(loss))
+    vars(same).pop("call", None)
+    return same
