@@ -42,6 +42,7 @@ _HOME = {
     "advanced.parallel.recompute": ("recompute",),
     "advanced.parallel.attention": ("chunk_attention",),
     "advanced.parallel.fused": ("fuse_attention",),
+    "advanced.parallel.chunked_head": ("chunk_head",),
     "advanced.parallel.masks": ("segment_mask",),
     "advanced.kernels.cuda_kernel": ("cuda_kernel",),
     "advanced.watch.profile": ("profile",),

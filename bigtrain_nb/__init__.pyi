@@ -45,6 +45,7 @@ from bigtrain_nb.advanced.plan.communication import all_reduce_seconds as all_re
 from bigtrain_nb.advanced.parallel.recompute import recompute as recompute
 from bigtrain_nb.advanced.parallel.attention import chunk_attention as chunk_attention
 from bigtrain_nb.advanced.parallel.fused import fuse_attention as fuse_attention
+from bigtrain_nb.advanced.parallel.chunked_head import chunk_head as chunk_head
 from bigtrain_nb.advanced.parallel.masks import segment_mask as segment_mask
 from bigtrain_nb.advanced.kernels.cuda_kernel import cuda_kernel as cuda_kernel
 from bigtrain_nb.advanced.watch.profile import profile as profile

@@ -91,6 +91,8 @@ def reduce_with_changes(thing):
     changes, parts = [], _parts(thing)
     for index, part in enumerate(parts):
         state = part.state_in_place() if hasattr(part, "state_in_place") else {}
+        kept = [name for ours in what_it_became(part) for name in getattr(ours, "kept_in_copies", ())]
+        state = {**state, **{name: getattr(part, name) for name in kept}}
         state = {name: _Places.of(value, parts) for name, value in state.items()}
         if state or what_it_became(part):
             changes.append((index, what_it_became(part), state))

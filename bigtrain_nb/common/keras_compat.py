@@ -177,6 +177,10 @@ class WatchedLoss:
         self.is_one_number = True
         return self._noted(self.loss, y_true, y_pred, sample_weight)
 
+    def told(self, y_true, y_pred, mask):
+        """Note of a loss that is computed elsewhere the specs of what it is given, and places masked or not."""
+        self.arguments, self.mask = (y_true, y_pred), mask
+
     def changes_variables(self):
         """Return whether it assigns to variables, not only to where random numbers of Keras are, or to tables.
 

@@ -49,6 +49,7 @@ from bigtrain_nb.common.keras_compat import (
     synchronized_layers,
 )
 from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.own_step import in_own_step
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import (
     all_gather,
@@ -360,7 +361,8 @@ class Model(keras.Model):
 
     def _outputs_and_loss(self, share, x, y, sample_weight, training):
         """Return the outputs for a share, its loss, and what `losses_watched` says of those that were called."""
-        y_pred = outputs_of(self, x, training)
+        with in_own_step(self):
+            y_pred = outputs_of(self, x, training)
         with losses_watched(self) as watched, count_by_examples(self, share.examples, share.times):
             loss = super()._compute_loss(x, y, y_pred, sample_weight, training)
         return y_pred, as_scalar(loss), [one for one in watched if one.arguments is not None]

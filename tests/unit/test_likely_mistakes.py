@@ -138,6 +138,9 @@ MISTAKES = {
     "bt.chunk_attention(MODEL, chunks=2)": "has no attention layer",
     "bt.chunk_attention(None, chunks=2)": "model=None must be a Keras model or layer",
     "bt.chunk_attention(MODEL, chunks=1.5)": "chunks=1.5 must be an integer of at least 1",
+    "bt.chunk_head(MODEL, rows=0)": "rows=0 must be an integer of at least 1",
+    "bt.chunk_head(MODEL, rows=True)": "rows=True must be an integer of at least 1",
+    "bt.chunk_head(DATASET)": "must be a Keras model",
     # Processes: refused before one is started
     "bt.run_workers('train.py', 2)": "there is no script 'train.py' in ",
     "bt.run_workers(print, 2)": "script_or_code=<built-in function print> must be the path of a script, or Python code",

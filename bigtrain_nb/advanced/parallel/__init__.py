@@ -1,7 +1,8 @@
 """A model that does not fit: recompute it, shard its state, its weights.
 
 What goes together, of the settings of `bt.Model` and of this folder. `chunk_attention` and `fuse_attention` go with all
-that `recompute` goes with, also inside layers that are recomputed or sharded.
+that `recompute` goes with, also inside layers that are recomputed or sharded. So does `chunk_head`, but its head itself
+may not be fully sharded.
 
 | | `recompute` | ``shard_optimizer`` | ``fully_shard`` | ``reduce_dtype`` |
 |---|---|---|---|---|

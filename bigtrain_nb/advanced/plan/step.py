@@ -4,6 +4,7 @@ import math
 from functools import partial
 from numbers import Number
 
+from bigtrain_nb.advanced.parallel.chunked_head import Deferred
 from bigtrain_nb.advanced.parallel.fully_shard import is_fully_sharded
 from bigtrain_nb.advanced.parallel.shards import refuse_unless_elementwise
 from bigtrain_nb.advanced.plan.fully_sharded import fully_sharded, layers_to_shard, weights_to_train
@@ -13,6 +14,7 @@ from bigtrain_nb.advanced.shared.loss_pairs import loss_pairs
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
 from bigtrain_nb.common.checks import function, integer, of_kind
 from bigtrain_nb.common.keras_compat import innermost, overriding
+from bigtrain_nb.common.own_step import in_own_step
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.replicas import at_least_32_bits
 from bigtrain_nb.train.model import Model
@@ -57,7 +59,7 @@ class PlannedStep:
         sharded = {id(weight): weight for layer in layers for weight in weights_to_train(layer)}
         shards = {key: _shard(weight, self.devices) for key, weight in sharded.items()}
         variables = [shards.get(id(one), one) for one in model.trainable_variables]
-        has_own_loss = loss is None and type(model).compute_loss is not keras.Model.compute_loss
+        has_own_loss = loss is None and overriding(model, "compute_loss")
         loss = loss or model.loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         loss_of = partial(_own_value, model) if has_own_loss else partial(_value, model, loss)
 
@@ -231,7 +233,9 @@ def _gradients(model, variables, specs, loss_of):
 
     def gradients(x, y, sample_weight):
         with tf.GradientTape() as tape:
-            value = loss_of(x, y, model(x, training=True), sample_weight)
+            with in_own_step(model):
+                outputs = model(x, training=True)
+            value = loss_of(x, y, outputs, sample_weight)
         forward.extend(value.graph.get_operations())
         found = tape.gradient(value, variables)
         return {index: gradient for index, gradient in enumerate(found) if gradient is not None}
@@ -253,8 +257,17 @@ def _value(model, loss, x, y, outputs, sample_weight):
     if y is None:
         return total
     for one, target, output, _ in loss_pairs(model, loss, y, outputs):
-        total += tf.reduce_mean(tf.cast(one(_as_outputs(target, output), output), "float32"))
+        total += tf.reduce_mean(tf.cast(_of_output(one, target, output), "float32"))
     return total
+
+
+def _of_output(loss, target, output):
+    if not isinstance(output, Deferred):
+        return loss(_as_outputs(target, output), output)
+    if not isinstance(loss, keras.losses.Loss):  # a function
+        function, loss = loss, keras.losses.Loss()
+        loss.call = function
+    return output.by_rows(loss, target).run()[0]
 
 
 def _as_outputs(target, output):

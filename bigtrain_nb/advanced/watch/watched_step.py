@@ -15,6 +15,7 @@ import numpy as np
 from bigtrain_nb.advanced.shared.layers import calls_seen, layers_and_operations
 from bigtrain_nb.common.keras_compat import in_place_of, innermost, mask_of, with_mask
 from bigtrain_nb.common.layers import optimizers_of
+from bigtrain_nb.common.own_step import whole_outputs
 from bigtrain_nb.common.quiet import keras, tf
 from bigtrain_nb.common.words import number
 
@@ -110,6 +111,7 @@ class WatchedStep:
                 stack.enter_context(in_place_of(optimizer, "scale_loss", self._scaled(optimizer.scale_loss)))
             stack.enter_context(calls_seen(layers_and_operations(model), self._call))
             stack.enter_context(self._losses_seen())
+            stack.enter_context(whole_outputs())
             model.train_step(data)
         if not self.losses:
             raise ValueError(

@@ -1,0 +1,161 @@
+"""The head, loss and metrics of a language model computed for some rows at a time, so that logits are never whole."""
+
+import warnings
+from typing import Any
+
+from bigtrain_nb.advanced.parallel.model_head import Head
+from bigtrain_nb.advanced.parallel.row_by_row import RowByRow, metrics_by_rows, unwatched, watcher_of
+from bigtrain_nb.advanced.parallel.sharded_weights import infers_shapes
+from bigtrain_nb.common.checks import integer, of_kind
+from bigtrain_nb.common.in_place import become
+from bigtrain_nb.common.keras_compat import (
+    WatchedLoss,
+    in_place_of,
+    mask_of,
+    with_mask,
+)
+from bigtrain_nb.common.own_step import KnowsItsSteps, is_in_own_step
+from bigtrain_nb.common.quiet import keras, tf
+
+
+def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
+    """Let a language model train without whole logits, about ``rows`` of them at a time; return ``model``.
+
+    Logits are [batch, length, vocabulary]: 1.6 GB in float32 for 8 x 1,024 tokens of GPT-2, and a step keeps three
+    times that. Loss and metrics need each row, a position in a sequence, by itself. So `fit` and `evaluate` compute
+    the head for some rows, then their losses, metrics and gradients, and go on with the next rows: [rows, vocabulary]
+    exists at a time, and the backward pass finds the gradients made (as in Hsu et al. 2024, "Liger Kernel"). Loss,
+    gradients and metrics are those of whole logits within rounding. ``rows`` is 512 without a GPU, else 2,048: each
+    chunk adds up a gradient of all weights of the head. ``rows=False`` makes logits whole again.
+
+    The head is the last layer with weights, a Dense, a ReversibleEmbedding or a MaskedLMHead say, and what follows
+    it. ``model`` is changed in place: functional or Sequential, a KerasHub task, a `bigtrain_nb.Model`. `predict`,
+    `generate`, ``model(x)`` and files stay as they are. It goes with everything `recompute` goes with, and with LoRA.
+    Code that reads ``y_pred`` in a step, as a custom `compute_loss`, gets whole logits, and a warning.
+
+    Raises ValueError, by name, for a model with a `call` of its own or several outputs, a head that takes several rows
+    together or is quantized or sharded; in a step, for losses and metrics that drawn numbers show to be others by
+    chunks: a loss that compares rows, a metric of a maximum. TypeError for what is no Keras model.
+
+    Example::
+
+        model = bt.chunk_head(bt.gpt(length=64, width=32, layers=1), rows=256)
+    """
+    of_kind("model", model, keras.Model, "a Keras model")
+    if rows is None:
+        rows = 2048 if tf.config.list_physical_devices("GPU") else 512
+    if rows is not False:
+        rows = integer("rows", rows, 1)
+        Head(model, ChunkedHead).refuse_rows_together()
+    become(model, ChunkedHead, rows_of_logits=rows)
+    model.train_function = model.test_function = None
+    return model
+
+
+class ChunkedHead(KnowsItsSteps):
+    """What a model becomes."""
+
+    kept_in_copies = ("rows_of_logits",)
+    _known = (None, None, None, None)  # loss and metrics that were examined, for which kind of batch; how metrics count
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        if not self.rows_of_logits or not is_in_own_step(self) or infers_shapes():
+            return super().call(inputs, training=training, mask=mask, **kwargs)
+        head = Head(self, ChunkedHead)
+        hidden = head.hidden(inputs, training=training, mask=mask, **kwargs)
+        return Deferred(head, hidden, self.rows_of_logits, training)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):  # private: Keras
+        compiled = self._compile_loss
+        if not isinstance(y_pred, Deferred) or compiled is None:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        for each in (compiled, self._compile_metrics):
+            if each is not None and not each.built:
+                each.build(y, y_pred)
+        (entry,) = compiled._flat_losses
+
+        def by_chunks(y, y_pred, sample_weight):
+            return self._loss_by_chunks(entry.loss, tf.convert_to_tensor(y), y_pred, sample_weight, training)
+
+        compiled._flat_losses = [entry._replace(loss=by_chunks)]
+        try:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        finally:
+            compiled._flat_losses = [entry]
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):  # private: Keras
+        if not isinstance(y_pred, Deferred) or y_pred.states is None or self._compile_metrics is None:
+            return super().compute_metrics(x, y, y_pred, sample_weight)
+
+        def assign(*_, **__):
+            for variable, value in zip(self._compile_metrics.variables, y_pred.states, strict=True):
+                variable.assign(value)
+
+        with in_place_of(self._compile_metrics, "update_state", assign):
+            return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _loss_by_chunks(self, loss, y, y_pred, sample_weight, training):  # private: Keras
+        _refuse_own_reduction(self, loss)
+        compiled, scale = self._compile_metrics, tf.ones([])
+        if training and self.optimizer is not None:
+            scale = self.optimizer.scale_loss(scale)  # float16 would round gradients of a mean over many places to 0
+        pairs = [(compiled._flat_metrics, False), (compiled._flat_weighted_metrics, True)] if compiled else []
+        metrics = [(one, weighted) for each, weighted in pairs for some in each if some for one in some.metrics]
+        rows = y_pred.by_rows(unwatched(loss), y, sample_weight, metrics, scale, training)
+        kind = loss, compiled, repr((y.shape[1:], y.dtype, sample_weight is None, rows.mask is None))
+        if not all(one is other or one == other for one, other in zip(kind, self._known[:3], strict=True)):
+            object.__setattr__(self, "_known", (*kind, metrics_by_rows(self, rows, y_pred)))  # Keras would track it
+        rows.metrics = self._known[3]
+        if watcher := watcher_of(loss):
+            specs = [tf.TensorSpec((None, *one.shape[1:]), loss.dtype) for one in (y, y_pred)]
+            watcher.told(*specs, rows.left())
+        value, y_pred.states = rows.run()
+        return value
+
+
+def _refuse_own_reduction(model, loss):
+    """Raise ValueError for a loss that makes one number of all rows by itself, or that makes none."""
+    loss = loss.loss if isinstance(loss, WatchedLoss) else loss
+    if WatchedLoss(loss).reduces or loss.reduction in (None, "none"):
+        what = "overrides __call__" if WatchedLoss(loss).reduces else "has reduction=None"
+        raise ValueError(
+            f"{model.name}: the loss {WatchedLoss(loss).name} {what}, and a head in chunks needs Keras' own reduction"
+            ' to a number: define call, with reduction="sum_over_batch_size"; or make logits whole,'
+            " bt.chunk_head(model, rows=False)"
+        )
+
+
+class Deferred:
+    """Logits that are not computed. Who takes them for a tensor gets all of them, and a warning."""
+
+    states = None  # of metrics, after this batch
+
+    def __init__(self, head, hidden, rows, training):
+        self.head, self.hidden, self.rows, self.training, mask = head, hidden, rows, training, mask_of(hidden)
+        nothing = None if mask is None else tf.zeros([0, *head.row[:-1]], "bool")
+        logits = head(with_mask(tf.zeros([0, *head.row], hidden.dtype), nothing), training)
+        self.shape, self.dtype = tf.TensorShape([*hidden.shape[:-1], logits.shape[-1]]), logits.dtype
+        self._keras_mask = None if mask_of(logits) is None else mask
+        self._weights = [tf.convert_to_tensor(one.value) for one in head.variables]  # those from before the update
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        warnings.warn("y_pred is read in a step, so logits are computed as a whole: chunks save nothing", stacklevel=2)
+        logits = self.head(tf.reshape(self.hidden, [-1, *self.head.row]), self.training, self._weights)
+        shape = tf.concat([tf.shape(self.hidden)[:-1], self.shape[-1:]], 0)
+        return with_mask(tf.cast(tf.reshape(logits, shape), dtype or self.dtype), self._keras_mask)
+
+    def by_rows(self, loss, y, sample_weight=None, metrics=(), scale=1.0, takes_gradients=True):
+        """Return the `RowByRow` that computes a loss, and metrics, of these logits."""
+        return RowByRow(
+            head=self.head,
+            hidden=self.hidden,
+            mask=mask_of(self),
+            y=y,
+            sample_weight=sample_weight,
+            loss=loss,
+            metrics=metrics,
+            rows=self.rows,
+            scale=scale,
+            training=self.training,
+            takes_gradients=takes_gradients,
+        )

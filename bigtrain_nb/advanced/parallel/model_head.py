@@ -1,0 +1,136 @@
+"""The head of a language model: what makes logits of its hidden states, each row by itself."""
+
+from functools import partial
+
+import numpy as np
+
+from bigtrain_nb.advanced.parallel.shards import is_shard
+from bigtrain_nb.common.in_place import own_class
+from bigtrain_nb.common.keras_compat import Functional
+from bigtrain_nb.common.quiet import keras, tf
+
+# isort: split
+from keras.src.models.functional import operation_fn
+from keras.src.ops.function import Function
+
+
+class Head:
+    """The last layer with weights of a model whose classes but ``ours`` are Keras' own, and what follows it.
+
+    It works on rows of hidden states, [n, 1, width] where a model has [batch, places, width]: of a row it makes logits,
+    [n, 1, vocabulary]. Raises ValueError, by name, for what cannot be computed so.
+    """
+
+    def __init__(self, model, ours):
+        functional = functional_of(model, ours)
+        if functional is None:
+            raise ValueError(
+                f"{model.name} ({own_class(model).__name__}) has a call of its own or is not built, so its head cannot"
+                " be found: make it by keras.Model(inputs, outputs), or by keras.Sequential with a keras.Input"
+            )
+        if len(functional.outputs) != 1:
+            raise ValueError(f"{model.name} has {len(functional.outputs)} outputs, and a head in chunks is that of one")
+        (output,) = functional.outputs
+        layer, tensors = made_by(output)
+        while not getattr(layer, "weights", None) and len(tensors) == 1:
+            layer, tensors = made_by(tensors[0])
+        self.name = f"{layer.name} ({own_class(layer).__name__}) of {model.name}"
+        self._takes_places = any(kind.__name__ == "MaskedLMHead" for kind in type(layer).__mro__)  # of KerasHub
+        if len(tensors) != 1 + self._takes_places or not tf.as_dtype(tensors[0].dtype).is_floating:
+            raise ValueError(
+                f"{self.name} cannot be computed in chunks of rows: a head takes hidden states alone, and it takes"
+                f" {len(tensors)} tensors of {', '.join(tensor.dtype for tensor in tensors) or 'the batch'}"
+            )
+        self._until, self._after = part_until(functional, tensors), PartAfter(tensors, output)
+        self._layers = [one for one in self._after.operations if isinstance(one, keras.layers.Layer)]
+        self.row = (*[1] * (len(tensors[0].shape) - 2), tensors[0].shape[-1])  # the shape of a row of hidden states
+        self.dtype = tf.as_dtype(tensors[0].dtype)
+        self._refuse_kinds_of_weights()
+        weights = {id(weight): weight for layer in self._layers for weight in layer.weights}
+        self.variables = list(weights.values())
+        with ValuesFor(self.variables, [weight.value for weight in self.variables]) as scope:
+            self._after(self._rows(tf.zeros([0, *self.row], self.dtype)), False)
+        self.variables = [weights[read] for read in weights if read in scope.read]  # not that of an untied embedding
+
+    def hidden(self, inputs, **kwargs):
+        """Return what the head takes of a batch, [batch, places, width]."""
+        made = self._until(inputs, **kwargs)
+        return tf.gather(*made, axis=1, batch_dims=1) if self._takes_places else made
+
+    def __call__(self, rows, training, values=None):
+        """Return the logits of rows; ``values``, tensors, stand for those of the variables."""
+        values = [variable.value for variable in self.variables] if values is None else values
+        with ValuesFor(self.variables, values):
+            return self._after(self._rows(rows), training)
+
+    def _rows(self, rows):
+        return [rows, tf.zeros(tf.shape(rows)[:2], "int32")] if self._takes_places else [rows]
+
+    def refuse_rows_together(self):
+        """Raise ValueError if drawn hidden states of several places give other logits than each place by itself."""
+        rows = tf.cast(tf.random.stateless_normal([6, *self.row], seed=(0, 1)), self.dtype)
+        together = [6] if len(self.row) == 1 else [2, 3, *self.row[1:-1]]
+        places = [tf.tile(tf.range(3)[None], [2, 1])] if self._takes_places else []
+        with keras.StatelessScope():
+            whole = self._after([tf.reshape(rows, [*together, self.row[-1]]), *places], True)
+        alone = tf.concat([self(rows[one : one + 1], True) for one in range(6)], 0)
+        whole, alone = (tf.cast(one, tf.float32).numpy() for one in (tf.reshape(whole, tf.shape(alone)), alone))
+        if not np.allclose(whole, alone, rtol=0, atol=0.02 * np.abs(alone).max()):  # 16 bits round to 0.004
+            raise ValueError(f"{self.name} takes other places into the logits of one, so it has no chunks of rows")
+
+    def _refuse_kinds_of_weights(self):
+        for layer in self._layers:
+            for what, is_so in {
+                "is quantized": getattr(layer, "quantization_mode", None),
+                "is fully sharded": any(is_shard(weight) for weight in layer.weights),
+                "adds a loss of its outputs, its activity_regularizer": layer.activity_regularizer is not None,
+            }.items():
+                if is_so:
+                    raise ValueError(f"{layer.name} {what}, so {self.name} cannot be computed in chunks of rows")
+
+
+def functional_of(model, ours):  # private: Keras
+    """Return the functional model that calls a model's layers: itself, or that in a Sequential one; else None.
+
+    Also None where another class than ``ours`` has a `call` of its own, which may do more than that.
+    """
+    calls = next(kind for kind in type(model).__mro__ if "call" in vars(kind) and kind is not ours)
+    return {Functional: model, keras.Sequential: getattr(model, "_functional", None)}.get(calls)
+
+
+def made_by(tensor):  # private: Keras
+    """Return the layer or operation that made a symbolic tensor, and the symbolic tensors that it took."""
+    operation, index, _ = tensor._keras_history
+    return operation, operation._inbound_nodes[index].input_tensors
+
+
+def part_until(functional, tensors):  # private: Keras
+    """Return ``call(inputs, training=, mask=)``, which gives the values of symbolic tensors in a functional model."""
+    return keras.Model(functional._inputs_struct, tensors, name=functional.name).call
+
+
+class PartAfter:  # private: Keras
+    """What a functional model makes of the values of symbolic tensors within it, until its output."""
+
+    def __init__(self, tensors, output):
+        self._function = Function(tensors, output)
+        self.operations = self._function.operations
+
+    def __call__(self, values, training):
+        return self._function._run_through_graph(values, partial(operation_fn, training=training))
+
+
+class ValuesFor(keras.StatelessScope):
+    """A scope in which given tensors are the values of variables, as they are: Keras would cast them to their types.
+
+    ``read`` are the ids of those that were asked for.
+    """
+
+    def __init__(self, variables, values):
+        super().__init__()
+        self.state_mapping = {id(one): value for one, value in zip(variables, values, strict=True)}
+        self.read = set()
+
+    def get_current_value(self, variable):
+        self.read.add(id(variable))
+        return super().get_current_value(variable)

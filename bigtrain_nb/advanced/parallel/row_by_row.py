@@ -1,0 +1,253 @@
+"""Loss, gradients and metrics of logits of which only some rows exist at a time, and what can be computed so."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bigtrain_nb.advanced.parallel.model_head import ValuesFor
+from bigtrain_nb.common.keras_compat import WatchedLoss, mask_of, with_mask
+from bigtrain_nb.common.quiet import tf
+from bigtrain_nb.common.replicas import at_least_32_bits
+from bigtrain_nb.common.words import first_sentence
+
+
+@dataclass
+class RowByRow:
+    """One pass over the logits of a batch, for its loss, with gradients, and its metrics.
+
+    ``head`` makes them of ``hidden``, [batch, places, width], with a ``mask`` [batch, places], or None. ``metrics`` are
+    triples: a metric, whether it is weighted, and whether it counts an example 1, and so a place 1 / places.
+    """
+
+    head: Any
+    hidden: Any
+    mask: Any
+    y: Any
+    sample_weight: Any
+    loss: Any
+    metrics: list
+    rows: int
+    scale: Any
+    training: bool
+    takes_gradients: bool
+
+    def __post_init__(self):
+        self._leading = tf.shape(self.hidden)[:-1]
+        self._count = self.hidden.shape[:-1].num_elements() or tf.reduce_prod(self._leading)
+        chunks = -(-self._count // self.rows)
+        self._chunks = max(1, chunks) if isinstance(chunks, int) else tf.maximum(1, chunks)
+        self._size = -(-self._count // self._chunks)  # all of one size: fewer rows than chunks are padding
+
+    def run(self):
+        """Return the loss, and what the variables of the metrics are after the batch."""
+
+        @tf.custom_gradient
+        def by_chunks(hidden, *weights):
+            values, of_hidden, of_weights, states = self._loop(hidden, weights)
+
+            def backward(upstream, *_):
+                factor = upstream / tf.cast(self.scale, upstream.dtype)
+                found = [of_hidden, *of_weights]
+                return [None if one is None else tf.cast(factor, one.dtype) * one for one in found]
+
+            return (self._reduced(values), *states), backward
+
+        loss, *states = by_chunks(self.hidden, *[tf.convert_to_tensor(one.value) for one in self.head.variables])
+        return loss, states
+
+    def _loop(self, hidden, weights):
+        """Return the loss of each row, the gradients of hidden states and weights, and the states of the metrics."""
+        one = self.head.row[:-1]
+        flat = self._padded(hidden, self.head.row)
+        y = self._padded(self.y, [*one, *self.y.shape[hidden.shape.rank - 1 :]])
+        mask = None if self.mask is None else self._padded(self.mask, one)
+        counts = [self._padded(self._places(*kind), one) for _, *kind in self.metrics]
+        trained = [number for number, one in enumerate(self.head.variables) if one.trainable and self.takes_gradients]
+        upstream = self._upstream()
+
+        def chunk(number, losses, gradients, sums, states):
+            def of(rows):
+                return tf.slice(rows, [number * self._size] + [0] * len(rows.shape[1:]), [self._size, *rows.shape[1:]])
+
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                rows = with_mask(of(flat), None if mask is None else of(mask))
+                sources = [rows, *(weights[number] for number in trained)]
+                tape.watch(sources)
+                logits = self.head(rows, self.training, weights)
+                values = self.loss.call(tf.cast(of(y), self.loss.dtype), tf.cast(logits, self.loss.dtype))
+                values = tf.reshape(values, [-1])
+            if self.takes_gradients:
+                of_rows, *of_weights = tape.gradient(values, sources, of(upstream))
+                gradients = gradients.write(number, of_rows)
+                sums = [total + tf.cast(one, total.dtype) for total, one in zip(sums, of_weights, strict=True)]
+            logits, states, after = with_mask(tf.stop_gradient(logits), mask_of(logits)), iter(states), []
+            for (metric, *_), counted in zip(self.metrics, counts, strict=True):
+                before = [next(states) for _ in metric.variables]
+                after += metric.stateless_update_state(before, of(y), logits, of(counted))
+            return number + 1, losses.write(number, values), gradients, sums, after
+
+        arrays = [tf.TensorArray(dtype, self._chunks) for dtype in (self.loss.dtype, hidden.dtype)]
+        states = [tf.convert_to_tensor(each.value) for metric, *_ in self.metrics for each in metric.variables]
+        sums = [tf.zeros_like(weights[number], at_least_32_bits(weights[number].dtype)) for number in trained]
+        start = (0, *arrays, sums, states)
+        _, losses, gradients, sums, states = tf.while_loop(
+            lambda number, *_: number < self._chunks, chunk, start, parallel_iterations=1
+        )
+        of_weights = [None] * len(weights)
+        for number, total in zip(trained, sums, strict=True):
+            of_weights[number] = tf.cast(total, weights[number].dtype)
+        losses, of_hidden = tf.reshape(losses.stack(), [-1]), None
+        if self.takes_gradients:
+            of_hidden = tf.reshape(gradients.stack(), [-1, hidden.shape[-1]])[: self._count]
+            of_hidden = tf.reshape(of_hidden, tf.shape(hidden))
+        return losses, of_hidden, of_weights, states
+
+    def _padded(self, values, row):
+        values = tf.reshape(values, [-1, *row])
+        return tf.pad(values, [[0, self._chunks * self._size - self._count]] + [[0, 0]] * len(row))
+
+    def _places(self, is_weighted, shares):
+        """Return what each place counts in a metric, [batch, places]."""
+        places = tf.ones([self._leading[0], tf.reduce_prod(self._leading[1:])])
+        if is_weighted and self.sample_weight is not None:
+            places *= tf.reshape(tf.cast(self.sample_weight, tf.float32), [self._leading[0], -1])
+        return places / tf.cast(tf.shape(places)[1], tf.float32) if shares else places
+
+    def left(self):
+        """Return which places a loss does not leave out by its ``ignore_class``, or None if it has none."""
+        ignored = getattr(self.loss, "ignore_class", None)
+        return None if ignored is None else tf.reshape(self.y != tf.cast(ignored, self.y.dtype), self._leading)
+
+    def _reduced(self, values):
+        """Return what Keras' own reduction makes of the losses of all rows, by weights and masks."""
+        of_places = with_mask(tf.reshape(values[: self._count], self._leading), self.left())
+        reduction = unwatched(self.loss)
+        reduction.call = lambda *_: of_places
+        nothing = with_mask(tf.zeros([]), self.mask)
+        return reduction(nothing, nothing, self.sample_weight)
+
+    def _upstream(self):
+        """Return the gradient of the loss, times the scale, of each row's: Keras' reduction is linear in them."""
+        zeros = tf.zeros([self._chunks * self._size], self.loss.dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(zeros)
+            loss = self._reduced(zeros)
+        return tape.gradient(loss, zeros) * tf.cast(self.scale, self.loss.dtype)
+
+
+# What can be computed so
+
+
+@tf.autograph.experimental.do_not_convert  # a tf.function around the step would convert the thread, and warn
+def metrics_by_rows(model, given, logits):
+    """Return the metrics of a `RowByRow` that has pairs of one and whether it is weighted, with how they count.
+
+    Raises ValueError for a loss or a metric that rows do not add up to: both are computed of drawn numbers for six
+    places, of the shape of ``logits``, whole and in chunks of two rows, outside of graphs and strategies.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_examined, model.name, given, logits).result()
+
+
+def _examined(model, given, logits):
+    drawn = _drawn(given, logits)
+    whole, weight = with_mask(drawn.hidden, drawn.mask), drawn.sample_weight
+    why = _difference(lambda: [given.loss(drawn.y, whole, weight)], lambda: drawn.run()[:1])
+    if why:
+        raise ValueError(
+            f"{model}: the loss {WatchedLoss(given.loss).name} is not taken row by row: {why}. A head in chunks needs"
+            " one that gives one number for each place, from no other, as SparseCategoricalCrossentropy; or make logits"
+            " whole, bt.chunk_head(model, rows=False)"
+        )
+    found = []
+    for metric, is_weighted in given.metrics:
+        zeros = [tf.zeros(each.shape, each.dtype) for each in metric.variables]
+        weights = [weight] if is_weighted else []
+
+        def of_whole(metric=metric, zeros=zeros, weights=weights):
+            return metric.stateless_update_state(zeros, drawn.y, whole, *weights)
+
+        for shares in (True, False):
+            kind = metric, is_weighted, shares
+            with ValuesFor(metric.variables, zeros):
+                why = _difference(of_whole, lambda kind=kind: replace(drawn, metrics=[kind]).run()[1])
+            if why is None:
+                break
+        else:
+            raise ValueError(
+                f"{model}: the metric {metric.name} does not add up row by row: {why}. A head in chunks needs metrics"
+                " whose variables are sums over places and take a sample_weight, as Keras' own are: leave it out, or"
+                " make logits whole, bt.chunk_head(model, rows=False)"
+            )
+        found.append(kind)
+    return found
+
+
+def _difference(whole, by_rows):
+    """Return in words why numbers are not the same; None if they are."""
+    try:
+        for one, other in zip(map(np.asarray, whole()), map(np.asarray, by_rows()), strict=True):
+            if not np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True):
+                return f"of drawn numbers {one.sum():.6g} becomes {other.sum():.6g} in chunks"
+    except Exception as error:  # somebody's own function, of numbers that it may not know
+        return f"it could not be computed of drawn numbers ({first_sentence(error)})"
+    return None
+
+
+class _Drawn:
+    """Stands for a head where the logits exist already."""
+
+    variables = ()
+
+    def __init__(self, vocabulary, rank):
+        self.row = (*[1] * (rank - 2), vocabulary)
+
+    def __call__(self, rows, training, values):
+        return rows
+
+
+def _drawn(given, logits):
+    """Return a `RowByRow` of drawn numbers like the one that is given, in chunks of two rows and without metrics.
+
+    Half of the targets are what the logits say, so that accuracy is not 0.
+    """
+    random, rank, vocabulary = np.random.default_rng(1), logits.shape.rank, logits.shape[-1]
+    places = [6] if rank == 2 else [2, 3, *[1] * (rank - 3)]
+    hidden = random.uniform(0.1, 0.9, [*places, vocabulary])
+    labels = np.where(np.arange(6).reshape(places) % 2, hidden.argmax(-1), random.integers(0, vocabulary, places))
+    ignored = getattr(given.loss, "ignore_class", None)
+    if ignored is not None:
+        labels.flat[0] = ignored
+    of_place = given.y.shape[rank - 1 :]
+    is_one_hot = of_place == [vocabulary] and vocabulary > 1
+    y = labels[..., None] == np.arange(vocabulary) if is_one_hot else labels.reshape([*places, *of_place])
+    mask = None if given.mask is None else tf.constant(np.arange(6).reshape(places) != 2)
+    weight = None if given.sample_weight is None else tf.constant(random.uniform(0.5, 2.0, places), tf.float32)
+    return RowByRow(
+        head=_Drawn(vocabulary, rank),
+        hidden=tf.constant(hidden, logits.dtype),
+        mask=mask,
+        y=tf.cast(tf.constant(y), given.y.dtype),
+        sample_weight=weight,
+        loss=given.loss,
+        metrics=[],
+        rows=2,
+        scale=tf.ones([]),
+        training=False,
+        takes_gradients=False,
+    )
+
+
+def watcher_of(loss):
+    """Return the `WatchedLoss` that looks on while a loss is computed, or None."""
+    return getattr(vars(loss).get("call"), "__self__", None)
+
+
+def unwatched(loss):
+    """Return a loss of the same class and settings, whose `call` is that of the class."""
+    same = object.__new__(type(loss))
+    vars(same).update(vars(loss))
+    vars(same).pop("call", None)
+    return same

@@ -1,0 +1,47 @@
+"""A model that knows whether it is called in a step of its own `fit` or `evaluate`.
+
+What it returns there, only its own loss and metrics read; elsewhere anybody may.
+"""
+
+import threading
+from contextlib import contextmanager
+
+_here = threading.local()  # replicas of one process are threads
+
+
+@contextmanager
+def in_own_step(model):
+    """Let `is_in_own_step` say so of this model."""
+    before, _here.model = getattr(_here, "model", None), model
+    try:
+        yield
+    finally:
+        _here.model = before
+
+
+@contextmanager
+def whole_outputs():
+    """Let no model be in a step of its own: what looks at outputs wants to see them."""
+    _here.looks = True
+    try:
+        yield
+    finally:
+        _here.looks = False
+
+
+def is_in_own_step(model):
+    return getattr(_here, "model", None) is model and not getattr(_here, "looks", False)
+
+
+class KnowsItsSteps:
+    """What such a model becomes. Steps of others run inside of these."""
+
+    stands_for_keras = True  # see `keras_compat.overriding`
+
+    def train_step(self, data):
+        with in_own_step(self):
+            return super().train_step(data)
+
+    def test_step(self, data):
+        with in_own_step(self):
+            return super().test_step(data)

@@ -1,0 +1,428 @@
+"""A head in chunks: loss, gradients and metrics of whole logits, which are nowhere; what has no chunks is refused."""
+
+import copy
+import pickle
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+from equal_models import on, precision
+
+import bigtrain_nb as bt
+from bigtrain_nb.common.in_place import own_class
+from bigtrain_nb.common.keras_compat import operations_within
+from bigtrain_nb.common.quiet import keras, tf
+
+layers = keras.layers
+WORDS, LENGTH, WIDTH, EXAMPLES = 61, 5, 8, 6
+Sparse = keras.losses.SparseCategoricalCrossentropy
+
+
+def tokens(count=EXAMPLES, seed=0):
+    """Return tokens, the next ones, and what each place counts; 0 is padding."""
+    random = np.random.default_rng(seed)
+    rows = random.integers(1, WORDS, (count, LENGTH + 1)).astype("int32")
+    there = np.arange(LENGTH + 1) < random.integers(3, LENGTH + 2, (count, 1))
+    rows *= there
+    return rows[:, :-1], rows[:, 1:], there[:, 1:].astype("float32")
+
+
+def dense(x, embedding, **settings):
+    return layers.Dense(WORDS, name="head", **settings)(x)
+
+
+HEADS = {
+    "dense": dense,
+    "no bias": lambda x, embedding: dense(x, embedding, use_bias=False),
+    "softmax": lambda x, embedding: dense(x, embedding, activation="softmax"),
+    "cast": lambda x, embedding: layers.Activation("linear", dtype="float32")(dense(x, embedding)),
+    "operations": lambda x, embedding: keras.ops.tanh(dense(x, embedding) / 5) * 5,
+    "tied": lambda x, embedding: embedding(x, reverse=True),
+}
+EMBEDDINGS = {"tied": {}, "untied": {"tie_weights": False}, "capped": {"logit_soft_cap": 3.0}}
+HEADS |= dict.fromkeys(EMBEDDINGS, HEADS["tied"])
+
+
+def network(head="dense", mask_zero=False, seed=1, make=keras.Model):
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input((LENGTH,), dtype="int32")
+    embedding = layers.ReversibleEmbedding(WORDS, WIDTH, mask_zero=mask_zero, **EMBEDDINGS.get(head, {}))
+    x = layers.Dense(WIDTH, "gelu", name="block")(embedding(inputs))
+    model = make(inputs, HEADS[head](layers.LayerNormalization()(x), embedding))
+    for number, weight in enumerate(model.weights):
+        weight.assign(weight + 0.3 * np.random.default_rng(number).normal(size=weight.shape))
+    return model
+
+
+def compiled(model, loss=None, **settings):
+    settings = {
+        "metrics": ["accuracy"],
+        "weighted_metrics": ["accuracy"],
+        "optimizer": keras.optimizers.SGD(0.5),
+        **settings,
+    }
+    model.compile(loss=loss or Sparse(from_logits=True), **settings)
+    return model
+
+
+def fitted(model, data=None, **settings):
+    x, y, weight = data or tokens(14)
+    settings = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0, **settings}
+    model.fit(x, y, sample_weight=weight, **settings)
+    return model
+
+
+def assert_equal(model, stock, within=2e-6):
+    """Assert that two models have ended at the same weights, logs and evaluation."""
+    for one, other in zip(model.get_weights(), stock.get_weights(), strict=True):
+        assert np.abs(one - other).max() < within * (1 + np.abs(other).max())
+    assert model.history.history.keys() == stock.history.history.keys()
+    for name, values in stock.history.history.items():
+        np.testing.assert_allclose(model.history.history[name], values, rtol=10 * within, err_msg=name)
+    x, y, weight = tokens(9, seed=3)
+    logs = [one.evaluate(x, y, 4, sample_weight=weight, verbose=0, return_dict=True) for one in (model, stock)]
+    assert logs[0] == pytest.approx(logs[1], rel=10 * within)
+
+
+# Exact
+
+
+def drawn_settings(seed):
+    """Return settings of a network, its loss, and its data, all drawn."""
+    random = np.random.default_rng(seed)
+    head = str(random.choice([*HEADS]))
+    x, y, weight = tokens(seed=seed)
+    settings = {"reduction": str(random.choice(["sum_over_batch_size", "sum", "mean_with_sample_weight"]))}
+    settings |= {"from_logits": head != "softmax", "dtype": "float64"}
+    if random.uniform() < 0.3:
+        loss = keras.losses.CategoricalCrossentropy(label_smoothing=0.1, **settings)
+        y = np.eye(WORDS, dtype="float32")[y]
+    else:
+        left_out = [None, 0, -100][random.integers(3)]
+        y = np.where(y == 0, left_out, y) if left_out is not None else y
+        loss = Sparse(ignore_class=left_out, **settings)
+    if left_out_somewhere(loss, y):  # accuracy of Keras takes no class that is not there
+        metrics = {"metrics": None, "weighted_metrics": []}
+    else:
+        entropy = keras.metrics.SparseCategoricalCrossentropy if y.ndim == 2 else keras.metrics.CategoricalCrossentropy
+        again = partial(entropy, from_logits=head != "softmax")
+        metrics = {"metrics": ["accuracy", again()], "weighted_metrics": ["accuracy", again()]}
+    weight = [None, weight, 1.5 * weight, np.linspace(0.5, 2, EXAMPLES)[:, None]][random.integers(4)]
+    rows = int(random.choice([1, 4, 7, 10, 29, 30, 100]))
+    return head, bool(random.integers(2)), loss, metrics, (x, y, weight), rows
+
+
+def left_out_somewhere(loss, y):
+    return getattr(loss, "ignore_class", None) == -100 and y.min() == -100
+
+
+def one_step(seed, chunked):
+    head, mask_zero, loss, metrics, (x, y, weight), rows = drawn_settings(seed)
+    with precision("float64"):
+        model = network(head, mask_zero)
+    if seed % 5 == 0:
+        model.layers[-1 if head in ("dense", "softmax", "no bias") else 1].trainable = False
+    compiled(model, loss, run_eagerly=seed % 7 == 0, jit_compile=seed % 4 == 1 and seed % 7 > 0, **metrics)
+    if chunked:
+        bt.chunk_head(model, rows=rows)
+    return model.train_on_batch(x, y, sample_weight=weight, return_dict=True), model.get_weights()
+
+
+MANY = pytest.mark.more("more of what is drawn")
+
+
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=MANY) for seed in range(12, 60))])
+def test_a_step_of_drawn_settings_is_that_of_whole_logits(seed):
+    (logs, weights), (stock_logs, stock_weights) = one_step(seed, True), one_step(seed, False)
+    assert logs == pytest.approx(stock_logs, rel=2e-6), drawn_settings(seed)
+    for one, other in zip(weights, stock_weights, strict=True):
+        assert np.abs(one - other).max() < 1e-7, drawn_settings(seed)
+
+
+def of(**settings):
+    return lambda model: bt.Model.of(model, **settings)
+
+
+def with_lora(model):
+    for layer in model.layers:
+        if isinstance(layer, layers.Dense):
+            layer.enable_lora(2)
+    return model
+
+
+def recomputed(model):
+    return bt.recompute(model, "block")
+
+
+TRAININGS = {
+    "stock": ("dense", lambda model: model, {}),
+    "eager": ("dense", lambda model: model, {"run_eagerly": True}),
+    "steps_per_execution": ("tied", lambda model: model, {"steps_per_execution": 2}),
+    "XLA, micro-batches, steps_per_execution": (
+        "tied",
+        of(micro_batches=2),
+        {"jit_compile": True, "steps_per_execution": 2},
+    ),
+    "LoRA": ("dense", with_lora, {}),
+    "recompute": ("dense", recomputed, {}),
+    "micro-batches": ("capped", of(micro_batches=3), {}),
+    "bt.Model": ("operations", of(), {"optimizer": keras.optimizers.SGD(0.5, global_clipnorm=0.1)}),
+}
+
+
+@pytest.mark.parametrize("chunked_first", [True, False])
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_training_ends_where_that_of_whole_logits_ends(name, chunked_first):
+    head, prepared, settings = TRAININGS[name]
+    settings = {**settings, "optimizer": copy.deepcopy(settings.get("optimizer", keras.optimizers.SGD(0.5)))}
+    stock = fitted(compiled(prepared(network(head, mask_zero=True)), **copy.deepcopy(settings)))
+    if chunked_first:
+        model = compiled(prepared(bt.chunk_head(network(head, mask_zero=True), rows=7)), **settings)
+    else:
+        model = bt.chunk_head(compiled(prepared(network(head, mask_zero=True)), **settings), rows=7)
+    assert_equal(fitted(model), stock)
+
+
+REPLICAS = [{}, {"micro_batches": 2}, {"shard_optimizer": True}, {"fully_shard": "block"}]
+
+
+@pytest.mark.parametrize("settings", REPLICAS, ids=str)
+def test_two_replicas_end_where_one_device_ends(settings):
+    stock = fitted(compiled(network(mask_zero=True), Sparse(from_logits=True, ignore_class=0)))
+    with on(2):
+        model = bt.chunk_head(bt.Model.of(network(mask_zero=True), **settings), rows=3)
+        compiled(model, Sparse(from_logits=True, ignore_class=0))
+    fitted(model)
+    one = fitted(compiled(bt.Model.of(network(mask_zero=True)), Sparse(from_logits=True, ignore_class=0)))
+    assert_equal(model, one, within=1e-5)
+    assert model.history.history["accuracy"] == pytest.approx(stock.history.history["accuracy"])
+
+
+@pytest.mark.parametrize(("policy", "within"), [("mixed_float16", 4e-3), ("mixed_bfloat16", 3e-2)])
+def test_in_16_bits_it_is_as_far_from_32_as_whole_logits_are(policy, within):
+    def moved(chunked, policy):
+        with precision(policy):
+            model = network("tied")
+        before = model.get_weights()
+        optimizer = keras.optimizers.SGD(0.5)
+        if "float16" in policy and "b" not in policy:
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0**12)
+        compiled(model, optimizer=optimizer)
+        fitted(bt.chunk_head(model, rows=7) if chunked else model, epochs=1)
+        return np.concatenate([np.ravel(a - b) for a, b in zip(model.get_weights(), before, strict=True)])
+
+    exact, stock, chunked = moved(False, "float32"), moved(False, policy), moved(True, policy)
+    far, stock_far = (np.linalg.norm(one - exact) / np.linalg.norm(exact) for one in (chunked, stock))
+    assert far < max(within, 1.5 * stock_far)
+
+
+def test_a_sequential_model_and_one_row_for_each_example():
+    def model(chunked, returns):
+        keras.utils.set_random_seed(1)
+        recurrent = layers.GRU(WIDTH, return_sequences=returns)
+        inputs = keras.Input((LENGTH,)), layers.Embedding(WORDS, WIDTH)
+        made = keras.Sequential([*inputs, recurrent, layers.Dense(WORDS)])
+        return compiled(bt.chunk_head(made, rows=3) if chunked else made)
+
+    for returns in (True, False):
+        x, y, weight = tokens(14)
+        y, weight = (y, weight) if returns else (y[:, :1], None)
+        one, other = (fitted(model(chunked, returns), (x, y, weight)) for chunked in (True, False))
+        for name, values in other.history.history.items():
+            np.testing.assert_allclose(one.history.history[name], values, rtol=1e-5)
+
+
+# In place
+
+
+def test_all_but_steps_is_stock(tmp_path):
+    stock, model = compiled(network()), bt.chunk_head(compiled(network()), rows=4)
+    x, _, _ = tokens()
+    assert own_class(model) is type(stock)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), stock.predict(x, verbose=0))
+    assert tf.is_tensor(model(x, training=True))
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(x), stock(x))
+    for same in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert same.rows_of_logits == 4
+    bt.chunk_head(model, rows=False)
+    assert not graph_of(model)[1] & {4}
+    assert_equal(fitted(model), fitted(stock))
+
+
+def graph_of(model, **data):
+    """Return the largest number of rows of a tensor [*, vocabulary] in a traced step, and all such numbers."""
+    x, y, weight = tokens(8)
+
+    def step(x, y, weight):
+        return model.train_step((x, y, weight))
+
+    batch = [tf.constant(each) for each in (x, y, weight)]
+    graph = tf.function(step, autograph=False).get_concrete_function(*batch).graph
+    shapes = [one.shape for operation in operations_within(graph.get_operations()) for one in operation.outputs]
+    of_words = [shape for shape in shapes if shape.rank and shape.rank > 1 and shape[-1] == WORDS]
+    rows = {shape[:-1].num_elements() for shape in of_words} - {WIDTH}  # a kernel is [width, vocabulary]
+    return max(rows - {None}), rows
+
+
+@pytest.mark.parametrize("head", ["dense", "tied", "operations"])
+def test_no_logits_of_more_rows_than_a_chunk_are_in_the_graph_of_a_step(head):
+    assert graph_of(compiled(network(head)))[0] == 8 * LENGTH
+    largest, rows = graph_of(bt.chunk_head(compiled(network(head)), rows=10))
+    assert largest == 10 and None not in rows
+
+
+def test_a_resumed_training_ends_where_it_would_have(tmp_path):
+    whole = fitted(compiled(bt.Model.of(network())), epochs=3)
+    dataset = tf.data.Dataset.from_tensor_slices(tokens(14)).batch(4)
+    for seed, epochs in ((1, 1), (5, 3)):
+        model = bt.chunk_head(compiled(bt.Model.of(network(seed=seed))), rows=7)
+        resume = bt.Resume(tmp_path, model)
+        data = resume.data(lambda epoch: dataset)
+        model.fit(data, initial_epoch=resume.epoch, epochs=epochs, callbacks=[resume], verbose=0)
+    for one, other in zip(model.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_who_reads_the_logits_in_a_step_gets_all_of_them_and_a_warning():
+    class Reading(keras.Model):
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            return {**super().compute_metrics(x, y, y_pred, sample_weight), "most": tf.reduce_max(y_pred)}
+
+    stock = fitted(compiled(network(make=Reading)), epochs=1)
+    model = compiled(bt.chunk_head(network(make=Reading), rows=7))
+    with pytest.warns(UserWarning, match="logits are computed as a whole"):
+        fitted(model, epochs=1)
+    assert model.history.history["most"] == pytest.approx(stock.history.history["most"], rel=1e-5)
+
+
+# What has no chunks
+
+
+class Outermost(keras.metrics.Metric):
+    """The sum of the largest logits of batches: of chunks there are more."""
+
+    def __init__(self):
+        super().__init__(name="outermost")
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.total.assign_add(tf.reduce_max(tf.cast(y_pred, "float32")))
+
+    def result(self):
+        return self.total
+
+
+class OfCalls(keras.metrics.Mean):
+    def update_state(self, y, y_pred):
+        super().update_state(tf.reduce_mean(y_pred))
+
+
+def against_the_mean(y, y_pred):
+    return keras.losses.sparse_categorical_crossentropy(y, y_pred - tf.reduce_mean(y_pred, 0), from_logits=True)
+
+
+def one_number(y, y_pred):
+    return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True))
+
+
+class ByItself(keras.losses.Loss):
+    def __call__(self, y, y_pred, sample_weight=None):
+        return one_number(y, y_pred)
+
+
+IN_A_STEP = {
+    "compares rows": ({"loss": against_the_mean}, "against_the_mean is not taken row by row: of drawn numbers"),
+    "one number": ({"loss": one_number}, "the loss one_number is not taken row by row"),
+    "reduces": ({"loss": ByItself()}, "the loss ByItself overrides __call__"),
+    "no reduction": ({"loss": Sparse(reduction=None)}, "SparseCategoricalCrossentropy has reduction=None"),
+    "maximum": ({"metrics": [Outermost()]}, "the metric outermost does not add up row by row: of drawn numbers"),
+    "without weights": ({"metrics": [OfCalls(name="calls")]}, "calls does not add up row by row: it could not"),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_STEP)
+def test_a_loss_or_metric_that_rows_do_not_add_up_to_is_refused_by_name(name):
+    settings, words = IN_A_STEP[name]
+    model = bt.chunk_head(compiled(network(), **settings), rows=7)
+    with pytest.raises(ValueError) as caught:
+        fitted(model)
+    assert words in str(caught.value) and "rows=False" in str(caught.value)
+
+
+def test_losses_and_metrics_of_ones_own_that_take_row_by_row_are_taken():
+    def scaled(y, y_pred):
+        return 2 * keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True)
+
+    class Places(keras.metrics.Metric):
+        """How many places were right: each counts 1, whatever their number in an example."""
+
+        def __init__(self):
+            super().__init__(name="places")
+            self.total = self.add_weight(name="total", initializer="zeros")
+
+        def update_state(self, y, y_pred, sample_weight=None):
+            right = tf.cast(tf.equal(tf.cast(y, "int64"), tf.argmax(y_pred, -1)), "float32")
+            self.total.assign_add(tf.reduce_sum(right if sample_weight is None else right * sample_weight))
+
+        def result(self):
+            return self.total
+
+    stock, model = (compiled(network(), scaled, metrics=[Places()]) for _ in range(2))
+    assert_equal(fitted(bt.chunk_head(model, rows=7)), fitted(stock))
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def from_hidden(*ends):
+    inputs = keras.Input((LENGTH,), dtype="int32")
+    x = layers.Embedding(WORDS, WIDTH)(inputs)
+    return keras.Model(inputs, [end(x) for end in ends] if len(ends) > 1 else ends[0](x))
+
+
+def quantized():
+    model = network()
+    model.quantize("int8")
+    return model
+
+
+def head_then(layer):
+    return from_hidden(lambda x: layer(layers.Dense(WORDS, name="head")(x)))
+
+
+REFUSED = {
+    "subclassed": (Subclassed, "has a call of its own or is not built"),
+    "not built": (lambda: keras.Sequential([layers.Dense(3)]), "has a call of its own or is not built"),
+    "two outputs": (lambda: from_hidden(layers.Dense(3), layers.Dense(3)), "has 2 outputs"),
+    "quantized": (quantized, "is quantized"),
+    "regularized": (lambda: from_hidden(layers.Dense(3, activity_regularizer="l2")), "its activity_regularizer"),
+    "ids": (lambda: keras.Model(inputs := keras.Input((LENGTH,), dtype="int32"), network()(inputs)), "of int32"),
+    "two heads": (lambda: from_hidden(lambda x: layers.Dense(3)(x) + layers.Dense(3)(x)), "of float32, float32"),
+    "over places": (lambda: head_then(layers.Softmax(1)), "head (Dense)"),
+    "dropout": (lambda: head_then(layers.Dropout(0.5)), "takes other places into the logits of one"),
+    "batch norm": (lambda: head_then(layers.BatchNormalization()), "takes other places into the logits of one"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_head_that_has_no_chunks_is_refused_by_name(name):
+    build, words = REFUSED[name]
+    with pytest.raises(ValueError, match=words.replace("(", r"\(").replace(")", r"\)")):
+        bt.chunk_head(build())
+
+
+def test_a_head_that_is_sharded_later_is_refused():
+    with on(2):
+        model = bt.Model.of(bt.chunk_head(network()), fully_shard="head")
+        compiled(model)
+    with pytest.raises(ValueError, match="head is fully sharded"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted(model)
