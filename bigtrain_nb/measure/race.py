@@ -126,15 +126,16 @@ def standings_at_checks(build, settings, seconds, progress=None):
     eliminated = {}
     with Progress(progress) as told:
         rounds.build(told)
-        done = 0
+        done, measured = 0, len(factories)
         for check in CHECKS_AFTER:
             rounds.least = check
-            one = rounds.seconds / done * len(rounds.running) / len(factories) if done else 0.0
+            one = rounds.last_seconds * len(rounds.running) / measured
             if rounds.seconds + one * (check - done) > seconds and done:
                 return
             while done < check:
                 rounds.add(told, seconds)
                 done += 1
+            measured = len(rounds.running)
             seen = _standings(rounds, settings, eliminated)
             leader, *others = seen.remaining
             eliminated = eliminated | {name: check for name in others if seen.ratio(name, leader).high < 1}

@@ -128,7 +128,7 @@ class Rounds:
         self.firsts = {}
         """{name: its unit, how many seconds its first batch took and a note, as its first instance said}."""
         self.instances = []
-        self.seconds = 0.0
+        self.seconds = self.last_seconds = 0.0
         self.extensions = 0
         self._sources = {}
         self._built = 0
@@ -161,7 +161,7 @@ class Rounds:
         for name, window in windows.items():
             self.windows[name].append(window)
         self.instances.append(self._built)
-        took = source.now() - began
+        took = self.last_seconds = source.now() - began
         self.seconds += took
         self._seconds_of_these += took
 

@@ -106,6 +106,8 @@ class ClusterPlan(cards.Shown):
             (stage == 3, f"fully_shard=... does not shard what is outside of the blocks, {others} on each device"),
             (stage == 3, gathers),
             (stage == 3 and self.recompute != "everything", 'fully_shard=... needs recompute="everything"'),
+            (self.layout.sharers < self.layout.data_parallel_size, "hybrid sharding"),
+            (stage in (1, 3) and self.optimizer == "muon", "Muon with shard_optimizer or fully_shard"),
             (self.policy == "float8", "float8"),
         ]
         return [words for holds, words in cases if holds]
@@ -253,6 +255,8 @@ def plan_cluster(
     for name, value in {**counts, "micro_batches": micro_batches, "shard_size": shard_size}.items():
         if value is not None:
             integer(name, value, 1, model.layers if name == "pipeline_parallel" else 2**20)
+    if shard_size and not zero_stage:
+        raise ValueError("shard_size needs zero_stage=1, 2 or 3: at stage 0 nothing is sharded")
     heads = _fewest_heads(model)
     if tensor_parallel and heads % tensor_parallel:
         kind = "heads of keys and values" if model.key_value_heads else "heads"

@@ -112,13 +112,16 @@ def sent(model, layout, batch, number, recompute, slices, device, network, optim
     found.append(Sent("tensor", sums * layers * output * 2 * (t - 1) / t, seconds, how))
 
     crossings = 2 * layout.runs(model.layers, slices) if p > 1 else 0
-    speed, latency = (network, NETWORK_LATENCY) if t * d * p > device.node else (device.link, NODE_LATENCY)
+    speed, latency = (
+        (network, NETWORK_LATENCY) if t * layout.data_parallel_size * p > device.node else (device.link, NODE_LATENCY)
+    )
     seconds = crossings * (output / t / speed + slices * latency)
     how = f"{crossings} x {amount(output, 'bytes')} / {t}, by one link of {amount(speed, 'B/s')}"
     found.append(Sent("pipeline", crossings * output / t, seconds, how))
 
     if optimizer == "muon" and stage and t * d > 1:
         own = layers * model.matrices_of_a_layer / (t * d)
+        speed = network if t * d > device.node else device.link
         how = f"2 x 2 bytes x {amount(own, 'parameters')}, by one link of {amount(speed, 'B/s')}"
         found.append(Sent("orthogonalization", 4 * own, 4 * own / speed, how))
     return [one for one in found if one.size]

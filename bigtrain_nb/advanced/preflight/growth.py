@@ -11,7 +11,7 @@ from itertools import pairwise
 import psutil
 
 from bigtrain_nb.advanced.preflight.memory import train_function_of
-from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, ok, warning
+from bigtrain_nb.advanced.preflight.report import Skipped, TrainingRaises, failure, needs, ok, warning
 from bigtrain_nb.advanced.preflight.training import words_of
 from bigtrain_nb.advanced.shared.fit_data import as_tensor, batches_of, passes
 from bigtrain_nb.advanced.shared.operations import number_of_bytes
@@ -34,13 +34,9 @@ _KEEPING = list, dict, set, deque
 _TRACED = type(tf.function(lambda: None))
 
 
+@needs("step", "loss")
 def growth(training):
     """Do later passes add tracings, elements of lists, or memory?"""
-    training.refuse_failing()
-    if training.no_loss is not None:
-        raise Skipped(training.no_loss)
-    if training.ends_after_a_pass:
-        raise Skipped("the dataset gives nothing in a second pass")
     source = batches_of(training.data)
     if _caches_without_end(source):
         size = amount(sum(number_of_bytes(part) for part in keras.tree.flatten(training.first)), "bytes")
