@@ -1,6 +1,7 @@
 """Writing files so that nobody ever sees half of one."""
 
 import os
+import secrets
 from pathlib import Path
 
 from bigtrain_nb.common.checks import as_path
@@ -23,7 +24,7 @@ def write_beside(path, write):
     """Let ``write(beside)`` write a file beside ``path``, with the same ending, and rename it when it is whole."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{os.getpid()}.part-of-{path.name}")
+    beside = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.part-of-{path.name}")
     try:
         write(beside)
         beside.replace(path)

@@ -22,11 +22,11 @@ def in_own_step(model):
 @contextmanager
 def whole_outputs():
     """Let no model be in a step of its own: what looks at outputs wants to see them."""
-    _here.looks = True
+    before, _here.looks = getattr(_here, "looks", False), True
     try:
         yield
     finally:
-        _here.looks = False
+        _here.looks = before
 
 
 def is_in_own_step(model):

@@ -586,7 +586,7 @@ class Model(keras.Model):
     def save(self, filepath, overwrite=True, zipped=None, **kwargs):
         """Save as `keras.Model.save`, beside the old file and then in its place.
 
-        Of several workers the chief writes; the others do not wait for it.
+        Each of several workers writes a whole file and renames it: with one path, the last one stays.
         """
         if zipped is not None:
             kwargs["zipped"] = zipped
@@ -605,6 +605,8 @@ class Model(keras.Model):
             raise ValueError(
                 "several workers save one file, so leave out zipped=False and max_shard_size, or save in one process"
             )
+        if several and not overwrite:
+            raise ValueError("several workers cannot ask before they overwrite a file: leave out overwrite=False")
         if not is_file or makes_folder or (not overwrite and os.path.exists(filepath)):
             save(filepath, overwrite, **kwargs)  # to a store that shows whole objects only, or asks the user first
         else:

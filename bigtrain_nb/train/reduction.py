@@ -119,9 +119,8 @@ class Mean:
     # After it
 
     def save(self, path, save):
-        """Call ``save``, on the chief or on all workers, so that one whole file takes the place of what is there."""
-        if self.model.distribute_strategy.extended.should_checkpoint:
-            write_beside(path, save)
+        """Call ``save`` so that one whole file replaces the old one: each worker's own, of which the last stays."""
+        write_beside(path, save)
 
 
 def _of_class(optimizer, wanted, weights):

@@ -352,7 +352,11 @@ class Resume(keras.callbacks.Callback):
         if has_stopped(callbacks, self._state.callbacks):
             print(f"EarlyStopping has ended this training after {self.epoch} epochs: nothing is left to do", flush=True)
             given["epochs"] = self.epoch
-        if best_weights_are_lost(callbacks, self._state.callbacks):
+            if best_weights_are_lost(callbacks, self._state.callbacks):
+                print(
+                    "The model has the weights of the last epoch: load the best ones from ModelCheckpoint", flush=True
+                )
+        elif best_weights_are_lost(callbacks, self._state.callbacks):
             print(
                 'EarlyStopping(restore_best_weights=True): no checkpoint has the best weights, so that "best" begins'
                 f" again after {self.epoch} epochs; ModelCheckpoint(path, save_best_only=True) keeps the best",

@@ -55,6 +55,7 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
 class ChunkedHead(KnowsItsSteps):
     """What a model becomes."""
 
+    stands_for_keras = True  # its compute_loss and compute_metrics are not the user's
     kept_in_copies = ("rows_of_logits",)
     _known = (None, None, None, None)  # loss and metrics that were examined, for which kind of batch; how metrics count
 
@@ -75,6 +76,8 @@ class ChunkedHead(KnowsItsSteps):
         (entry,) = compiled._flat_losses
 
         def by_chunks(y, y_pred, sample_weight):
+            if not isinstance(y_pred, Deferred):  # a custom compute_loss has made something of whole logits
+                return entry.loss(y, y_pred, sample_weight)
             return self._loss_by_chunks(entry.loss, tf.convert_to_tensor(y), y_pred, sample_weight, training)
 
         compiled._flat_losses = [entry._replace(loss=by_chunks)]
