@@ -122,11 +122,11 @@ def table(runs):
         )
     closing += [f"{run.name}: {run.result.note}." for run in shown if run.result.note]
     closing += [f"{shown[-1].name}: {words}." for words in _of_the_machine(shown[-1])]
-    head = [("run",), *differing, *noted, (unit or "rate",), "verdict", "interleaved with"]
+    head = [("run",), *differing, *noted, (unit or "rate",), "verdict", "against"]
     count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     caption = f"The last {SHOWN} of {count}" if len(runs) > SHOWN else count
     card = cards.table(caption, head, rows, "\n".join(closing))
-    return replace(card, html=f'<div style="font-size: 0.9em">{card.html}</div>')
+    return replace(card, html=f'<div style="font-size: 0.8em">{card.html}</div>')
 
 
 def figure(runs, *lines):

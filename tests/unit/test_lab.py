@@ -281,7 +281,7 @@ class TestShown:
         table, picture = lab.table(), lab.picture()
         assert "All with prefetch=0 cache=False workers=1." in str(table) and "2 runs" in str(table)
         assert table.html.count('scope="row"') == 2 and "<caption" in table.html
-        assert "run    batch  examples/s  verdict       interleaved with" in str(table)
+        assert "run    batch  examples/s  verdict       against" in str(table)
         assert "run 2  320    320         80.0x faster  run 1: 4.00" in str(table)
         assert picture.data.startswith(b"\x89PNG")
         assert "batch=320 (run 1: 4)" in repr(picture) and "against run 1: 80.0x (" in repr(picture)
