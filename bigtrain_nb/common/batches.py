@@ -386,7 +386,7 @@ def _sum_of_known_sizes(one_micro_batch, variables, examples, size):
 def sum_written_out(one_micro_batch, parts):
     """Return the sums of what ``one_micro_batch`` gives for ``parts``, one written after the other in place of a loop.
 
-    Under MirroredStrategy replicas cannot talk to each other within a loop. Each part waits for the one before.
+    Under MirroredStrategy replicas cannot communicate within a loop. Each part waits for the one before.
     """
     sums = None
     for start, length in parts:

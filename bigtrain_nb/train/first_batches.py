@@ -28,6 +28,9 @@ LARGEST = 1e100
 CLOSE = 0.05
 """Rows of real numbers are the same if they differ by less than this share of what rows differ by: what is rounded on
 the way may be another number on another CPU."""
+NOISE = 10
+"""Random noise differs as much between two readings of one dataset as between any two: what differs by this factor more
+has changed."""
 AN_ORDER = (
     "its order must come from the number of the epoch alone, as that of dataset.shuffle(buffer, seed=epoch), of"
     " np.random.default_rng(epoch).permutation(examples), or of a generator that is seeded so"
@@ -122,8 +125,8 @@ def refuse_an_order_of_each_call(dataset, make, epoch):
 def _differ(before, now, dataset, of_another_epoch=None, is_read_once=False):
     """Tell whether a dataset begins ``now`` otherwise than ``before``: None where chance on the way leaves that open.
 
-    All parts of the batches must be the same. Only where a `map` or Python may change them, those are left out that are
-    another one each time that the same dataset is read. A dataset whose graph cannot be written may call Python.
+    All parts of the batches must be the same. Only where a `map` or Python may change them, those are left out that
+    differ as much each time that the same dataset is read. A dataset whose graph cannot be written may call Python.
     """
     if len(now) < len(before):
         return True
@@ -138,12 +141,14 @@ def _differ(before, now, dataset, of_another_epoch=None, is_read_once=False):
     tells = [_bits(part) >= BITS for part, _ in parts]
     if is_python and is_read_once:
         return None if is_changed or any(map(all, zip(same, tells, strict=True))) else True
-    lasts = _same_parts(_first_of(dataset), _first_of(dataset))
-    if any(each and not is_same for each, is_same in zip(lasts, same, strict=True)):
-        return True
+    read, read_again = _first_of(dataset), _first_of(dataset)
+    for part, reread, is_same in zip(parts, _by_part(read, read_again), same, strict=True):
+        if not is_same and _distance(*part) > NOISE * _distance(*reread):
+            return True
     if is_changed:
         return None
     # A generator changes examples by chance, or their order: what is the same in all epochs does not tell which.
+    lasts = _same_parts(read, read_again)
     fixed = _same_parts(now, of_another_epoch()) if of_another_epoch else []
     fixed += [False] * (len(parts) - len(fixed))
     of_epoch = [each and tell and not is_fixed for each, tell, is_fixed in zip(lasts, tells, fixed, strict=True)]
@@ -196,18 +201,28 @@ def _same_parts(before, now):
 
 
 def _same(one, other):
+    return _distance(one, other) <= _width(list(chain(*one)))
+
+
+def _distance(one, other):
+    """Return by how much the two differ at most: infinity where lengths or checksums differ."""
     if [len(numbers) for numbers in one] != [len(numbers) for numbers in other]:
-        return False
+        return math.inf
     one, other = list(chain(*one)), list(chain(*other))
-    width = _width(one)
-    return all(abs(number - again) <= width for number, again in zip(one, other, strict=True))
+    if _are_checksums(one):
+        return 0.0 if one == other else math.inf
+    return max(abs(number - again) for number, again in zip(one, other, strict=True))
 
 
 def _width(numbers):
     """Return by how much numbers may differ: checksums not at all."""
-    if all(isinstance(number, int) for number in numbers):
+    if _are_checksums(numbers):
         return 0.0
     return float(max(CLOSE * np.std(numbers), 1e-5 * np.max(np.abs(numbers))))
+
+
+def _are_checksums(numbers):
+    return all(isinstance(number, int) for number in numbers)
 
 
 def _bits(part):

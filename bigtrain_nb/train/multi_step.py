@@ -115,7 +115,7 @@ def _shapes(batch):
 def steps_in_turn(model, step):  # private: Keras
     """Return what `fit` or `evaluate` calls for one execution, whose steps Python takes one after the other.
 
-    Keras has them in a loop of the graph, in which replicas cannot talk to each other as GPUs and workers do:
+    Keras has them in a loop of the graph, in which replicas cannot communicate as GPUs and workers do:
     TensorFlow then asks for the value of a placeholder. The logs are those of the last step, as in Keras.
     """
     strategy = model.distribute_strategy

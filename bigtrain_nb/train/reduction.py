@@ -53,7 +53,7 @@ class Mean:
     """A function of the optimizer that raises ValueError for one that cannot have that class."""
 
     communicates_in_forward = False
-    """Whether replicas talk to each other within a layer: then all must run the same micro-batches, not in a loop."""
+    """Whether replicas communicate within a layer: then all must run the same micro-batches, not in a loop."""
 
     sum_gradients = staticmethod(sum_over_replicas)
     """How gradients are summed over the replicas: a function of {index: gradient}, which returns their sums, or this

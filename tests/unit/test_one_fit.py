@@ -227,7 +227,7 @@ MOVED_ON = NUMBERS.shuffle(8, seed=3)
     [
         (lambda epoch: NUMBERS.shuffle(8).batch(2), "without a seed.*seed=epoch"),
         (lambda epoch: MOVED_ON.batch(2), "outside of make_epoch.*seed=epoch"),
-        (lambda epoch: NUMBERS.map(abs, 2, deterministic=False).batch(2), "deterministic=False and hands out"),
+        (lambda epoch: NUMBERS.map(abs, 2, deterministic=False).batch(2), "deterministic=False and yields elements"),
         (lambda epoch: NUMBERS.shuffle(8, seed=epoch).batch(2), None),
         (lambda epoch: IN_ONE_ORDER.batch(2), None),
     ],

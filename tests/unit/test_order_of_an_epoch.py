@@ -153,7 +153,8 @@ def mirrored_at_random(image, *more):
 
 
 def noisy(image, *more):
-    noise = tf.numpy_function(lambda: np.random.normal(size=(8, 8, 3)), [], tf.float64)
+    """Add what nobody seeded, of the size by which rows may differ and be the same: one pair of readings in two is."""
+    noise = tf.numpy_function(lambda: np.random.default_rng().normal(size=(8, 8, 3)), [], tf.float64)
     return tf.cast(image, tf.float64) + noise, *more
 
 

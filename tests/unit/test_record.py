@@ -205,12 +205,13 @@ def test_what_this_kernel_noted_outlives_a_damaged_file(folder, kernel, capsys):
 
 
 def test_a_folder_that_cannot_be_written_shows_a_score_all_the_same(folder, kernel, monkeypatch):
-    monkeypatch.setattr(record, "FILE", "missing/record.json")
-    monkeypatch.setattr(record, "LOCK", "missing/lock")
+    (folder / "file").write_text("")  # nothing can be written in it, not by root either
+    monkeypatch.setattr(record, "FILE", "file/record.json")
+    monkeypatch.setattr(record, "LOCK", "file/lock")
     kernel("00-first")
     predict_and_reveal(one=1.0)
     assert series()["together"] == "1 of 1 1 of 1 0 of 0"
-    assert list(folder.iterdir()) == []
+    assert [each.name for each in folder.iterdir()] == ["file"]
 
 
 NOTE_20 = """

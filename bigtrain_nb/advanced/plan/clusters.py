@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from bigtrain_nb.advanced.plan.accelerators import ACCELERATORS, SIZE_LIMITS, Accelerator
 from bigtrain_nb.advanced.plan.breakdown import Breakdown
 from bigtrain_nb.advanced.plan.communication import Sent, sent
-from bigtrain_nb.advanced.plan.goodput import Goodput
+from bigtrain_nb.advanced.plan.goodput import DEVICE_MTBF_HOURS, Goodput
 from bigtrain_nb.advanced.plan.parallelism import BYTES_OF, SLOTS, Layout, memory
 from bigtrain_nb.advanced.plan.transformer import RECOMPUTE, Transformer
 from bigtrain_nb.common import cards
@@ -119,7 +119,10 @@ class ClusterPlan(cards.Shown):
         *,
         spares: float = 0.0,
         evaluation: float = 0.01,
-        **goodput,
+        mtbf_hours: float = DEVICE_MTBF_HOURS,
+        checkpoint_seconds: float = 60.0,
+        interval_seconds: float | None = None,
+        restart_seconds: float = 600.0,
     ) -> cards.Card:
         """A table: what a training on so many ``tokens`` takes in time, devices and money, failures counted.
 
@@ -127,15 +130,15 @@ class ClusterPlan(cards.Shown):
 
         - ``price_per_hour``: of one device, in your money; ``spares``: devices held ready, as a share of those in use;
         - ``evaluation``: tokens evaluated for each token trained, forward only, which takes a third of the FLOPs;
-        - ``mtbf_hours``: of one device, default 50,700 (Llama 3); ``checkpoint_seconds``, default 60;
-          ``interval_seconds`` between checkpoints, default the best; ``restart_seconds``, default 600.
+        - ``mtbf_hours``: of one device, by default that of Llama 3; ``checkpoint_seconds``: of one checkpoint;
+          ``interval_seconds``: between two, by default the best; ``restart_seconds``: of a failure.
 
         Experiments before the training are not in it. Raises ValueError for numbers that are not above 0.
         """
         seconds = positive("tokens", tokens, "tokens") * self.typical_seconds / self.tokens
         spares = not_negative("spares", spares, "devices for each in use")
         evaluation = not_negative("evaluation", evaluation, "tokens for each trained on")
-        running = Goodput(self.layout.devices, **goodput)
+        running = Goodput(self.layout.devices, mtbf_hours, checkpoint_seconds, interval_seconds, restart_seconds)
         wall = seconds * (1 + evaluation / 3) / running.share
         ends = " to ".join(amount(each, "s") for each in (wall / SPREAD, wall * SPREAD))
         hours = wall / 3600 * self.layout.devices * (1 + spares)

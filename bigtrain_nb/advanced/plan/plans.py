@@ -106,7 +106,7 @@ def plan_step(
     a time, and so is what a layer of ``fully_shard`` gathers and computes again. What the process takes beside it
     (tracing, graphs) is the plan's ``runtime``. benchmarks/README.md says how far off predictions were.
 
-    Not in the plan is what workers take to talk to each other, which lives in main memory: the gradients joined into
+    Not in the plan is what workers take to communicate, which lives in main memory: the gradients joined into
     one message and split again, the buffers in which gRPC sends and receives that, which the process keeps, and the
     operations of the collectives. Each of two workers on CPUs that trained a GPT of 73 MiB of weights on eight examples
     took 1,037 MiB where 546 were planned: 340 more for buffers, 91 for the message and 60 for operations. With

@@ -69,7 +69,7 @@ class PlannedStep:
         self.slice_examples = -(-self.examples // self.settings["micro_batches"])
         self.slices = -(-self.examples // self.slice_examples)
         cut = self.slices > 1
-        self.in_a_loop = cut and not layers  # else written out: replicas cannot talk within a loop
+        self.in_a_loop = cut and not layers  # else written out: replicas cannot communicate within a loop
         slice_specs = _resized(specs, self.slice_examples)
         self.batch = _size(_resized(specs, self.examples))
         self.slice = _size(slice_specs) if cut else 0
