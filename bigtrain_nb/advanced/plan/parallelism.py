@@ -147,8 +147,11 @@ def memory(model, layout, batch, slices, policy, optimizer, recompute):
     lines.append(Line("activations: blocks", blocks * kept, f"{blocks:g} blocks x {amount(kept, 'bytes')}"))
     one = model.activations_of_a_layer(batch, "none", number) / t
     whole = 3 * number * batch * model.length * model.width if t > 1 else 0
-    how = f"2 x {amount(one, 'bytes')}, with gradients, and {amount(whole, 'bytes')} of all devices that share it"
-    lines.append(Line("activations: current block", 2 * one + whole, how))
+    # What is kept of the current block is already counted above.
+    how = f"2 x {amount(one, 'bytes')}, with gradients, less {amount(kept, 'bytes')} counted above"
+    if whole:
+        how += f", and {amount(whole, 'bytes')} of all devices that share it"
+    lines.append(Line("activations: current block", 2 * one - kept + whole, how))
     logits = batch * model.length * model.vocabulary / t
     lines.append(Line("activations: logits", LOGITS * logits, f"{LOGITS} bytes x {amount(logits, 'logits')}"))
     used = sum(line.value for line in lines)
