@@ -88,7 +88,7 @@ def _resize(image, size):
 
 
 def _random_window(shape, seed):
-    """Return top, left, height and width of a part of 8 to 100 % of the area, with sides of 3:4 to 4:3."""
+    """Return top, left, height and width of a part of 8 to 100 % of the area, with an aspect ratio of 3:4 to 4:3."""
     whole = tf.zeros([1, 0, 4])
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape, whole, seed, min_object_covered=0.08, use_image_if_no_bounding_boxes=True

@@ -372,7 +372,7 @@ def children():
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]  # its name is any bytes
+            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]  # names may be any bytes
             if int(parent) == os.getpid() and state != "Z":
                 found.append(int(stat.parent.name))
     return found

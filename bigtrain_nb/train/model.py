@@ -109,9 +109,9 @@ class Model(keras.Model):
       that grows with batch size, for example after division by the global batch size, unless it has
       ``reduction="sum"``; and losses and outputs of pairs of examples, (N, N), and losses that change variables. It
       warns of losses that layers add. Custom metrics that count calls or compute one value per batch see micro-batches
-    - several workers each read the full dataset and keep their share of each batch (AutoShardPolicy.DATA, unless it
-      sets a policy): stock TensorFlow shards by files. If workers' first batches differ, as after a `shuffle` without a
-      seed, `fit` and `evaluate` raise before a step
+    - several workers each read the full dataset and keep their share of each batch (AutoShardPolicy.DATA, unless the
+      dataset sets a policy): stock TensorFlow shards by files. If workers' first batches differ, as after an unseeded
+      `shuffle`, `fit` and `evaluate` raise before a step
     - non-trainable state of custom layers stays local to each replica; a file has that of the first
     - the loss of a single output weights a batch by its examples; stock weights a short last batch like a full one
     - values that a custom `compute_metrics` adds to those of metrics become their mean over the examples

@@ -1,9 +1,9 @@
 """Reduce gradients over replicas: a model has one reduction, chosen in `compile` and when it is built.
 
 `Mean` is for ordinary models. The others derive from it, and `train/settings.py` maps settings to them. `reduce` gets
-the step of one replica: {"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name:
-scalar}}, and "left", of `share_left`, if a mask excludes positions; and the replica's `ReplicaBatch`. The optimizer
-applies the result. Variables on which the loss does not depend are not included.
+the replica's `ReplicaBatch` and its step, without variables on which the loss does not depend:
+{"loss": scalar, "gradients": {index of a trainable variable: gradient}, "logs": {name: scalar}}, and "left", of
+`share_left`, if a mask excludes positions. The optimizer applies the result.
 """
 
 from contextlib import nullcontext

@@ -60,14 +60,14 @@ class Resume(keras.callbacks.Callback):
     custom layers and losses. So is the state of Keras callbacks: how long `EarlyStopping` and `ReduceLROnPlateau` have
     waited, the best value of `ModelCheckpoint`, the rows of `CSVLogger`, the epochs of `History`. A run ended by
     `EarlyStopping` stays ended. The best weights of ``EarlyStopping(restore_best_weights=True)`` are not in a
-    checkpoint: after a restart it looks for the best among later epochs, and prints a message; ``ModelCheckpoint(path,
-    save_best_only=True)`` keeps the best.
+    checkpoint: after a restart it looks for the best among later epochs, and prints a message;
+    ``ModelCheckpoint(path, save_best_only=True)`` keeps the best.
 
     A resumed epoch must have the same order as before, so ``make_epoch`` seeds it with the epoch's number, and the
     script starts with the same `keras.utils.set_random_seed`, if any. A checkpoint has TensorFlow's global seed and a
-    summary of the epoch's first four batches, so that another order is refused; random changes to examples in a `map`
-    are not. If ``make_epoch`` draws a new order at each call without a shuffle, that is refused at the start, by
-    reading the first batches twice. In a custom loop, iterate over `epochs`, pass each epoch's dataset to `rest`, and
+    summary of the epoch's first four batches, so that another order is refused, but not random
+    changes by a `map`. If ``make_epoch`` draws a new order at each call without a shuffle, that is refused at the
+    start, by reading the first batches twice. In a custom loop, iterate over `epochs`, pass each epoch's dataset to `rest`, and
     call ``resume.step_done()`` after each step.
 
     Resuming in the middle of an epoch reads the completed batches again, with all the pipeline's work: hours, for an
@@ -109,8 +109,8 @@ class Resume(keras.callbacks.Callback):
         def make_epoch(epoch):
             return examples.shuffle(1000, seed=epoch).batch(8)
 
-        resume = bt.Resume("checkpoints", model, every=100)  # of a compiled model model.fit(resume.data(make_epoch),
-        initial_epoch=resume.epoch, epochs=2, callbacks=[resume])
+        resume = bt.Resume("checkpoints", model, every=100)  # of a model that is compiled
+        model.fit(resume.data(make_epoch), initial_epoch=resume.epoch, epochs=2, callbacks=[resume])
     """
 
     def __init__(self, folder: str | os.PathLike, model: keras.Model, every: int | None = 50):

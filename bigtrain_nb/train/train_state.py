@@ -22,7 +22,7 @@ class TrainState(tf.train.experimental.PythonState):
         self.global_seed = None  # TensorFlow's, on which shuffles depend
         self._strategy = model.distribute_strategy
         weights = {id(weight) for weight in model.weights}
-        self._generators = [one for one in model.variables if id(one) not in weights]  # of random numbers
+        self._generators = [one for one in model.variables if id(one) not in weights]  # random number generators
         self._states = all_gather(self._strategy, self._own_states)
 
     def serialize(self):
