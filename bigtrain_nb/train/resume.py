@@ -65,10 +65,10 @@ class Resume(keras.callbacks.Callback):
 
     A resumed epoch must have the same order as before, so ``make_epoch`` seeds it with the epoch's number, and the
     script starts with the same `keras.utils.set_random_seed`, if any. A checkpoint has TensorFlow's global seed and a
-    summary of the epoch's first four batches, so that another order is refused, but not random
-    changes by a `map`. If ``make_epoch`` draws a new order at each call without a shuffle, that is refused at the
-    start, by reading the first batches twice. In a custom loop, iterate over `epochs`, pass each epoch's dataset to `rest`, and
-    call ``resume.step_done()`` after each step.
+    summary of the epoch's first four batches, so that another order is refused, but not random changes by a `map`. If
+    ``make_epoch`` draws a new order at each call without a shuffle, that is refused at the start, by reading the first
+    batches twice. In a custom loop, iterate over `epochs`, pass each epoch's dataset to `rest`, and call
+    ``resume.step_done()`` after each step.
 
     Resuming in the middle of an epoch reads the completed batches again, with all the pipeline's work: hours, for an
     expensive pipeline and a million batches. It costs nothing if batches are made from their numbers:
