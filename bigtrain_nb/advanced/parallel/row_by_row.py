@@ -18,7 +18,7 @@ class RowByRow:
     """One pass over the logits of a batch, for its loss, gradients and metrics.
 
     ``head`` computes them from ``hidden``, [batch, positions, width], with a ``mask`` [batch, positions], or None.
-    ``metrics``: triples of a metric, whether it is weighted, and whether an example counts 1 (a position 1 / positions).
+    ``metrics``: triples of a metric, whether it is weighted, and whether an example counts 1 (a position 1/positions).
     """
 
     head: Any
