@@ -60,7 +60,7 @@ def cuda_kernel(
     ``source`` contains ``extern "C" __global__ void name(...)``, whose parameters are pointers only: to the operands,
     then to the results, all row-major, without overlap; the results are uninitialized. They point to ``float``, ``int``
     or ``bfloat16``, which ``float load(pointer)`` reads and ``store(pointer, float)`` rounds. ``results`` is a list of
-    `tf.TensorSpec`; ``grid`` and ``block`` are up to three integers each. ``macros`` defines what else the source needs,
+    `tf.TensorSpec`; ``grid`` and ``block`` are up to three integers each. ``macros`` defines other names in the source,
     such as sizes; ``THREADS``, the threads per block, is always defined. Each of the four may be a function of the
     operands: the kernel is compiled once per shape.
 
@@ -122,7 +122,7 @@ class CudaKernel:
         return list(without_gradient(*operands))
 
     def check_on_cpu(self, *operands) -> list[np.ndarray]:
-        """Run the kernel three times on the CPU and return its results; raise ValueError for mistakes that they show."""
+        """Run the kernel three times on the CPU and return its results; raise ValueError for mistakes found."""
         operands = [tf.convert_to_tensor(one) for one in operands]
         return host.check(self._launch(operands), [one.numpy() for one in operands])
 

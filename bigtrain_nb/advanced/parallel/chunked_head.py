@@ -25,8 +25,8 @@ def chunk_head(model: Any, rows: int | bool | None = None) -> Any:
     times as much. Loss and metrics treat each row, a position in a sequence, independently. So `fit` and `evaluate`
     run the head on some rows, compute their losses, metrics and gradients, and continue with the next rows. Only
     [rows, vocabulary] exists at a time, and the backward pass reuses the gradients (as in Hsu et al. 2024, "Liger
-    Kernel"). Loss, gradients and metrics match those of full logits within rounding. ``rows`` is 512 without a GPU,
-    else 2,048: each chunk accumulates a gradient of all head weights. ``rows=False`` restores full logits.
+    Kernel"). Loss, gradients and metrics match those of full logits within rounding. ``rows`` defaults to 512 without a
+    GPU, else 2,048: each chunk accumulates a gradient of all head weights. ``rows=False`` restores full logits.
 
     The head is the last layer with weights, such as a Dense, ReversibleEmbedding or MaskedLMHead, and all that
     follows. ``model`` is changed in place: functional or Sequential, a KerasHub task, a `bigtrain_nb.Model`. `predict`,

@@ -243,7 +243,7 @@ def _bias(table, dtype):
 def packed_operands(segments, most, query_shape, key_shape):
     """Return the operands for packed rows: [query lengths, key lengths, query offsets, key offsets], int32.
 
-    ``segments`` [batch, positions]: numbered from 1 in each row, contiguous, 0 at positions of none, anywhere; at most
+    ``segments`` [batch, positions]: numbered from 1 in each row, contiguous, 0 outside of segments, anywhere; at most
     ``most`` in a row. Lengths [batch, most]: those of all segments of all rows, one after the other, then 0. Offsets
     [batch, most + 1]: where they begin, in elements from the start of the tensor [batch, heads, positions, size], then
     its end.

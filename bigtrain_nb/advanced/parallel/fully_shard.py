@@ -155,7 +155,7 @@ class FullySharded:
                     [gradient for _, gradient in with_gradient],
                 )
                 with_shapes = [
-                    None if gradient is None else tf.reshape(gradient, value.shape)  # the tape may not know it
+                    None if gradient is None else tf.reshape(gradient, value.shape)  # the tape may not know
                     for gradient, value in zip(of_values, watched, strict=True)
                 ]
                 of_trained = iter(_own_sums(with_shapes, reduce_dtype))

@@ -53,8 +53,8 @@ def call_as_function(layer, own_call, args, kwargs, wrap):
     """Return the result of a layer's ``own_call``, run as ``wrap(run)`` on those arguments that have gradients.
 
     ``run(*tensors, values=())`` returns all results and has no side effects. ``values``: pairs of a variable and its
-    substitute value. Running it again gives the same results: both runs start from the same updated state (dropout
-    seeds, moving statistics, metrics), ``training`` flag and dtype of weights. The layer's updates are applied once.
+    substitute value. Running it again gives the same results: every run starts from the same state (dropout seeds,
+    moving statistics, metrics), ``training`` flag and dtype of weights. The layer's updates are applied once.
     """
     known = vars(layer).get("_known_updates", ())  # variables
     while True:

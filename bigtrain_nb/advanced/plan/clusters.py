@@ -305,7 +305,7 @@ def _layouts(model, device, batch, devices, sizes, zero_stage):
             continue
         if shard:
             groups = [shard]
-        else:  # all, or full nodes, the most first; of a rack of 72, a power of two: 64
+        else:  # all, or full nodes, most first; of a rack of 72, only 64: a power of two
             node = 2 ** int(math.log2(max(1, device.node // t)))
             groups = [copies, *(n * node for n in reversed(powers) if n * node < copies and zero_stage)]
         for group in groups:

@@ -33,7 +33,7 @@ class Goodput:
 
     @property
     def between_failures(self):
-        """Seconds."""
+        """In seconds."""
         return 3600 * self.mtbf_hours / self.devices
 
     @property

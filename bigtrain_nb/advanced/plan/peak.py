@@ -1,4 +1,4 @@
-"""Peak memory: runs the nodes of a `Graph` in order, without computing, and tracks the lifetimes of their tensors."""
+"""Peak memory: simulates the nodes of a `Graph` in order, and tracks the lifetimes of their tensors."""
 
 from collections import Counter
 from dataclasses import dataclass, field

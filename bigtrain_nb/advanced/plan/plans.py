@@ -112,10 +112,10 @@ def plan_step(
     340 more for buffers, 91 for the message and 60 for operations. With ``shard_optimizer`` it was 1,048 for 509; with
     ``fully_shard``, where most messages are of one layer, 589 for 386; with almost no weights 213 for 169.
 
-    Raises ValueError for invalid settings, for a model that is not built, is tensor-parallel or has layers sharded
-    already, for an optimizer that cannot be sharded, and inside a strategy's scope; TypeError if ``model`` is not a
-    Keras model or has a custom `train_step`, which cannot be planned, and if ``batch`` is not a batch. Only `compile`
-    checks whether the layers can be sharded.
+    Raises ValueError for invalid settings, for a model that is not built or has layers sharded already, for an
+    optimizer that cannot be sharded, and inside a strategy's scope; TypeError if ``model`` is not a Keras model or has
+    a custom `train_step`, which cannot be planned, and if ``batch`` is not a batch. Only `compile` checks whether the
+    layers can be sharded.
 
     Example::
 
