@@ -33,7 +33,7 @@ def overriding(model, name="train_step", behind=None):
     """Return the class, other than ours, that overrides a method of `keras.Model`, such as a step; None without one.
 
     Ours are the classes with ``stands_for_keras``. ``behind``: consider only classes after this one in the method
-    resolution order, which its own method calls by ``super()``.
+    resolution order, which it calls by ``super()``.
     """
     kinds = type(model).__mro__
     behind_it = kinds[kinds.index(behind) + 1 :] if behind else kinds

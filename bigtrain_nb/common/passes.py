@@ -26,7 +26,7 @@ _ONE_TO_ONE = ("MapDataset", "ParallelMapDatasetV2", "PrefetchDataset", "Options
 _DRAWS = ("Random", "Truncated", "ParameterizedTruncated", "Multinomial", "Stateful", "Rng", "NonDeterministic")
 """Prefixes of operations that draw from a sequence of random numbers, so that skipping one changes the next."""
 _CHANGES = (*_DRAWS, "PyFunc", "EagerPyFunc", "ReadVariable", "Assign")
-"""And those whose output may differ for the same input."""
+"""Those, and operations whose output may differ for the same input."""
 _TRAITS = WeakKeyDictionary()
 """By dataset, while it exists."""
 

@@ -1,4 +1,4 @@
-"""Progress of a measurement: reported to a function, or else in a bar that disappears at the end."""
+"""Progress of a measurement: reported to a function, or in a bar that disappears at the end."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Sources, which are batches or a step: what is one, whether it ends, and the number of examples in a batch."""
+"""Sources, which are batches or a step: recognizing them and their end, and counting the examples in a batch."""
 
 from collections.abc import Mapping
 

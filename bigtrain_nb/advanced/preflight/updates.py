@@ -27,7 +27,7 @@ def moves(training):
     """How many weights change in some steps, and how far do they move compared with float32?"""
     weights = training.model.trainable_variables
     if not weights:
-        return None  # which "gradients" says
+        return None  # reported by "gradients"
     if not training.has_own_step:
         training.outputs(training.x)  # raises if they are NaN already
     steps, changed, unscaled = _taken(training)
@@ -56,7 +56,7 @@ def moves(training):
                 words, "If the schedule warms up, it starts late; if it has run to its end, restart it.", "02"
             )
         if not training.has_own_step and not _has_gradients(training):
-            return None  # which "gradients" says
+            return None  # reported by "gradients"
         return failure(
             words,
             "Keep weights in float32: with weights in bfloat16, beta_2=0.999 of Adam is 1, and small steps are"

@@ -175,7 +175,7 @@ def _owners(model):
 
 
 def _finite_from(model, data, scale):
-    """Return the largest of scale, scale / 2, scale / 4, ... with which a step is healthy; None if there is none."""
+    """Return the largest of scale, scale / 2, scale / 4, ... with a healthy step; None if there is none."""
     if not WatchedStep(model, data, LEAST_SCALE).is_healthy:
         return None
     while scale > LEAST_SCALE and not WatchedStep(model, data, scale).is_healthy:
