@@ -107,8 +107,7 @@ def side_text(axes, y, text):
 def name_lines(axes, ends, apart):
     """Write the names of lines to the right of their ends, without overlaps.
 
-    `ends`: {name: y of its line's end}; ``apart``: their distance as a fraction of the axes' height. The axes' limits
-    must be set.
+    `ends`: {name: y of its line's end}; ``apart``: a fraction of the axes' height. The axes' limits must be set.
     """
     free = 0.0
     for name, y in sorted(ends.items(), key=lambda end: end[1]):
