@@ -150,7 +150,7 @@ def mib(size):
 
 
 def tensors(plan):
-    """Return the planned peak without folded constants, which need a static batch size."""
+    """Return the planned peak without Grappler's constants, which need a static batch size."""
     return plan.peak - plan.memory.parts.get("constants", 0)
 
 
